@@ -1,0 +1,95 @@
+//! What can go wrong with a tool call, in the workers' own words (WRK-12). No status codes here: whoever speaks HTTP or
+//! MCP maps a code to its own answer.
+
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+
+/// The stable code of a failed call. Its text form is part of the public contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CallErrorCode {
+    /// The namespace has no such tool, or it may not be used here.
+    ToolNotFound,
+    /// The arguments do not fit the tool's schema; the tool did not run.
+    InvalidArguments,
+    /// A package the tool or its namespace needs cannot be imported or installed.
+    DependencyError,
+    /// The call's time limit ran out; the call was cancelled.
+    ExecutionTimeout,
+    /// The tool raised, or its worker answered something that makes no sense.
+    InternalError,
+    /// The worker process is down: the call failed with it, or it did not come back in time.
+    WorkerUnavailable,
+    /// The namespace's queue is full.
+    Overloaded,
+    /// A limit counted in tool calls was reached.
+    RateLimited,
+    /// The result is larger than the namespace allows.
+    ResultTooLarge,
+    /// The caller gave up on the call.
+    Cancelled,
+}
+
+impl CallErrorCode {
+    /// The code as clients see it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ToolNotFound => "tool_not_found",
+            Self::InvalidArguments => "invalid_arguments",
+            Self::DependencyError => "dependency_error",
+            Self::ExecutionTimeout => "execution_timeout",
+            Self::InternalError => "internal_error",
+            Self::WorkerUnavailable => "worker_unavailable",
+            Self::Overloaded => "overloaded",
+            Self::RateLimited => "rate_limited",
+            Self::ResultTooLarge => "result_too_large",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Reads a code a worker sent. An unknown one is an internal error: a worker cannot invent contract codes.
+    pub fn from_worker(text: &str) -> Self {
+        match text {
+            "tool_not_found" => Self::ToolNotFound,
+            "invalid_arguments" => Self::InvalidArguments,
+            "dependency_error" => Self::DependencyError,
+            "execution_timeout" => Self::ExecutionTimeout,
+            "result_too_large" => Self::ResultTooLarge,
+            "cancelled" => Self::Cancelled,
+            _ => Self::InternalError,
+        }
+    }
+}
+
+/// A failed call: code, a message for the client, and optional JSON details (a traceback, the schema's complaints).
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{}: {message}", code.as_str())]
+pub struct CallError {
+    /// The stable code.
+    pub code: CallErrorCode,
+    /// Text a client may read.
+    pub message: String,
+    /// A JSON object with more. `traceback` in it is shown only to callers trusted with it (REQUIREMENTS Q-45).
+    pub details: Option<Box<RawValue>>,
+    /// When trying again may help.
+    pub retry_after: Option<Duration>,
+}
+
+impl CallError {
+    /// An error with a code and a message.
+    pub fn new(code: CallErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            details: None,
+            retry_after: None,
+        }
+    }
+
+    /// Adds the time after which a retry may succeed.
+    #[must_use]
+    pub fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+}

@@ -1,0 +1,92 @@
+//! How many calls of one namespace run at once, and how many may wait (WRK-14, Q-11).
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Lets a bounded number of calls through and a bounded number wait in order.
+///
+/// Waiting has no time limit of its own: the caller's clock covers it.
+#[derive(Debug)]
+pub struct Gate {
+    /// One permit per call that may run.
+    running: Arc<Semaphore>,
+    /// One permit per call that runs or waits. Taken without waiting: when it is empty the queue is full.
+    admitted: Arc<Semaphore>,
+    max_concurrency: usize,
+    queue: usize,
+}
+
+/// The right to run one call; dropping it lets the next one in.
+#[derive(Debug)]
+pub struct Permit {
+    _running: OwnedSemaphorePermit,
+    _admitted: OwnedSemaphorePermit,
+}
+
+/// The namespace runs and queues as many calls as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the namespace's queue is full")]
+pub struct QueueFull;
+
+impl Gate {
+    /// A gate for `max_concurrency` running and `queue` waiting calls.
+    pub fn new(max_concurrency: usize, queue: usize) -> Self {
+        Self {
+            running: Arc::new(Semaphore::new(max_concurrency)),
+            admitted: Arc::new(Semaphore::new(max_concurrency.saturating_add(queue))),
+            max_concurrency,
+            queue,
+        }
+    }
+
+    /// Waits for a turn. Dropping the future gives up the place in the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueFull`] at once when as many calls wait already as may.
+    pub async fn enter(&self) -> Result<Permit, QueueFull> {
+        let admitted = Arc::clone(&self.admitted)
+            .try_acquire_owned()
+            .map_err(|_| QueueFull)?;
+        let running = Arc::clone(&self.running)
+            .acquire_owned()
+            .await
+            .map_err(|_| QueueFull)?;
+        Ok(Permit {
+            _running: running,
+            _admitted: admitted,
+        })
+    }
+
+    /// Calls running now.
+    pub fn in_flight(&self) -> usize {
+        self.max_concurrency - self.running.available_permits()
+    }
+
+    /// Whether a gate of these limits would be the same as this one.
+    pub fn has_limits(&self, max_concurrency: usize, queue: usize) -> bool {
+        self.max_concurrency == max_concurrency && self.queue == queue
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn runs_up_to_the_limit_queues_up_to_the_bound_and_refuses_the_rest() {
+        let gate = Arc::new(Gate::new(1, 1));
+        let first = gate.enter().await.expect("the gate is empty");
+        let waiting = {
+            let gate = Arc::clone(&gate);
+            tokio::spawn(async move { gate.enter().await })
+        };
+        tokio::task::yield_now().await;
+        assert_eq!(gate.in_flight(), 1);
+        assert_eq!(gate.enter().await.unwrap_err(), QueueFull);
+        drop(first);
+        assert!(waiting.await.expect("not cancelled").is_ok());
+        assert_eq!(gate.in_flight(), 0);
+    }
+}

@@ -1,0 +1,21 @@
+//! The bottom of the house: namespaces, the registry snapshot, worker processes and the RPC with them.
+//!
+//! Knows neither HTTP nor MCP: no status codes, no JSON-RPC. Everything above asks it for a [`registry::Snapshot`] and
+//! calls tools through a [`worker::Worker`].
+//!
+//! ```text
+//! reload ── scan ── manifest          folders on disk → what each namespace wants to be
+//!   │  └─── environment               the interpreter and packages it runs on
+//!   ├─ worker ── process ── __guard   the process that runs it, and nothing left behind
+//!   └─ registry                       what is served now, swapped in one step
+//! ```
+
+pub mod config;
+pub mod error;
+pub mod gate;
+pub mod names;
+pub mod policy;
+pub mod registry;
+pub mod secrets;
+pub mod tool;
+pub mod worker;

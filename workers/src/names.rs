@@ -1,0 +1,98 @@
+//! Names that enter from outside, parsed once and carried as types.
+//!
+//! A namespace name becomes a folder, a socket file and a URL segment, so the rule is narrow enough that no escaping is
+//! ever needed: `^[a-z0-9][a-z0-9_-]{0,62}$` (REQUIREMENTS K-40). A leading `_` or `.` never parses, which is what keeps
+//! `_system` reserved (NSR-05, SEC-16).
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest namespace name, in bytes.
+pub const NAMESPACE_NAME_MAX: usize = 63;
+
+/// A valid namespace name. Cheap to clone; equal names compare by value.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct NamespaceName(Arc<str>);
+
+/// Why a text is no namespace name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "invalid namespace name: use 1 to 63 lowercase letters, digits, '-' or '_', beginning with a letter or digit"
+)]
+pub struct InvalidNamespaceName;
+
+impl NamespaceName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for NamespaceName {
+    type Err = InvalidNamespaceName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bytes = text.as_bytes();
+        let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let valid = bytes.len() <= NAMESPACE_NAME_MAX
+            && bytes.first().is_some_and(alphanumeric)
+            && bytes
+                .iter()
+                .all(|b| alphanumeric(b) || matches!(b, b'-' | b'_'));
+        if valid {
+            Ok(Self(Arc::from(text)))
+        } else {
+            Err(InvalidNamespaceName)
+        }
+    }
+}
+
+impl fmt::Display for NamespaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for NamespaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl std::borrow::Borrow<str> for NamespaceName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for NamespaceName {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_lowercase_digits_hyphen_and_underscore() {
+        for name in ["a", "9lives", "my-tools", "dev_2", &"x".repeat(63)] {
+            assert!(name.parse::<NamespaceName>().is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn refuses_reserved_traversing_and_malformed_names() {
+        for name in [
+            "", "_system", ".git", "..", "Bad.Name", "my tools", "a/b", "a\0b", "-a", "ä", &"x".repeat(64),
+        ] {
+            assert!(name.parse::<NamespaceName>().is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Who may use a namespace and which of its tools are there at all (NSR-15): glob lists, compiled once per reload.
+
+use globset::{Glob, GlobSet, GlobSetBuilder};
+
+use crate::config::Limits;
+
+/// The compiled allow and deny lists of one namespace.
+#[derive(Debug, Clone)]
+pub struct ToolPolicy {
+    allow: GlobSet,
+    deny: GlobSet,
+    principals: GlobSet,
+}
+
+/// A pattern that is no glob.
+#[derive(Debug, thiserror::Error)]
+#[error("{key}: invalid pattern {pattern:?}: {reason}")]
+pub struct InvalidPattern {
+    /// The key the pattern stands under.
+    pub key: &'static str,
+    /// The pattern.
+    pub pattern: String,
+    /// What the glob parser says.
+    pub reason: String,
+}
+
+impl ToolPolicy {
+    /// Compiles the lists of a namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidPattern`] names the key and the pattern.
+    pub fn new(limits: &Limits) -> Result<Self, InvalidPattern> {
+        Ok(Self {
+            allow: compile("tools_allow", &limits.tools_allow)?,
+            deny: compile("tools_deny", &limits.tools_deny)?,
+            principals: compile("principals", &limits.principals)?,
+        })
+    }
+
+    /// Whether the tool may be listed and called.
+    pub fn allows_tool(&self, tool: &str) -> bool {
+        self.allow.is_match(tool) && !self.deny.is_match(tool)
+    }
+
+    /// Whether the principal may use the namespace.
+    pub fn allows_principal(&self, principal: &str) -> bool {
+        self.principals.is_match(principal)
+    }
+}
+
+fn compile(key: &'static str, patterns: &[String]) -> Result<GlobSet, InvalidPattern> {
+    let invalid = |pattern: &str, error: globset::Error| InvalidPattern {
+        key,
+        pattern: pattern.to_owned(),
+        reason: error.kind().to_string(),
+    };
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        set.add(Glob::new(pattern).map_err(|error| invalid(pattern, error))?);
+    }
+    set.build().map_err(|error| invalid("", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deny_wins_over_allow() {
+        let policy = ToolPolicy::new(&Limits {
+            tools_allow: vec!["list_*".into(), "delete_all".into()],
+            tools_deny: vec!["delete_*".into()],
+            ..Limits::default()
+        })
+        .expect("valid patterns");
+        assert!(policy.allows_tool("list_issues"));
+        assert!(!policy.allows_tool("delete_all"));
+        assert!(!policy.allows_tool("create_issue"));
+    }
+
+    #[test]
+    fn a_bad_pattern_names_its_key() {
+        let limits = Limits {
+            tools_deny: vec!["[".into()],
+            ..Limits::default()
+        };
+        assert_eq!(
+            ToolPolicy::new(&limits).map_err(|e| e.key).unwrap_err(),
+            "tools_deny"
+        );
+    }
+}

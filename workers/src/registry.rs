@@ -1,0 +1,167 @@
+//! What is served now: an immutable snapshot of all namespaces, swapped in one step (RLD-03).
+//!
+//! A reader takes the snapshot once and answers its whole request from it, so it sees the old world or the new one and
+//! never a mix. A namespace that did not change is the same `Arc` in both.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, Guard};
+
+use crate::config::{Limits, ToolLimits};
+use crate::error::CallError;
+use crate::gate::Gate;
+use crate::names::NamespaceName;
+use crate::policy::ToolPolicy;
+use crate::tool::Tool;
+use crate::worker::Worker;
+
+/// All namespaces at one moment.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// Counts the swaps; 0 is the empty snapshot before the first scan.
+    pub generation: u64,
+    /// By name, in name order.
+    pub namespaces: BTreeMap<NamespaceName, Arc<Namespace>>,
+}
+
+/// One namespace as it is served.
+#[derive(Debug)]
+pub struct Namespace {
+    /// Its name.
+    pub name: NamespaceName,
+    /// `description` of its `tooldock.yaml`.
+    pub description: String,
+    /// `version` of its `tooldock.yaml`.
+    pub version: String,
+    /// The secrets it declares, by name (never values).
+    pub secrets: Vec<String>,
+    /// Whether those are all there.
+    pub secrets_status: SecretsStatus,
+    /// Whether it has a `requirements.txt`.
+    pub has_requirements: bool,
+    /// Its effective limits: defaults, own file up to the ceilings, operator's overrides.
+    pub limits: Limits,
+    /// Limits of single tools, already merged and clamped.
+    pub tool_limits: BTreeMap<String, ToolLimits>,
+    /// Which tools and principals are allowed.
+    pub policy: ToolPolicy,
+    /// Its tools as the worker declared them, sorted by file and name.
+    pub tools: Vec<Arc<Tool>>,
+    /// What is wrong with it without stopping it: skipped files, clamped limits, a failed update.
+    pub issues: Vec<Issue>,
+    /// Who runs its tools.
+    pub upstream: Upstream,
+    /// How many calls may run and wait. Kept across reloads while the limits stay the same.
+    pub gate: Arc<Gate>,
+    /// Hash over everything that makes the namespace what it is; equal hashes mean nothing to do.
+    pub content_hash: [u8; 32],
+}
+
+/// Who runs a namespace's tools.
+#[derive(Debug)]
+pub enum Upstream {
+    /// A folder without tool files: nothing to run.
+    Empty,
+    /// A supervised worker process.
+    Worker(Arc<Worker>),
+    /// The namespace could not be brought up; every list and call fails with this.
+    Failed(CallError),
+}
+
+/// Something worth showing about a namespace that keeps serving.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issue {
+    /// Stable code: `import_error`, `limit_clamped`, `dependency_error`, `duplicate_tool`, …
+    pub code: &'static str,
+    /// The file or key it is about.
+    pub subject: String,
+    /// What is wrong, in one line.
+    pub message: String,
+}
+
+/// Whether the secrets a namespace declares are set (MGR-03).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecretsStatus {
+    /// It declares none.
+    NoSecretsNeeded,
+    /// All are set.
+    Ok,
+    /// At least one has no entry.
+    Missing,
+    /// None is missing, at least one is a placeholder.
+    Placeholders,
+}
+
+impl SecretsStatus {
+    /// The status as `/namespaces` shows it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoSecretsNeeded => "no_secrets_needed",
+            Self::Ok => "ok",
+            Self::Missing => "missing",
+            Self::Placeholders => "placeholders",
+        }
+    }
+}
+
+impl Namespace {
+    /// The tool of that name, if there is one and the policy allows it.
+    pub fn tool(&self, name: &str) -> Option<&Arc<Tool>> {
+        self.allowed_tools().find(|tool| &*tool.name == name)
+    }
+
+    /// The tools the policy allows, in their order.
+    pub fn allowed_tools(&self) -> impl Iterator<Item = &Arc<Tool>> {
+        self.tools
+            .iter()
+            .filter(|tool| self.policy.allows_tool(&tool.name))
+    }
+
+    /// The time limit of one call of a tool.
+    pub fn timeout_of(&self, tool: &str) -> Duration {
+        self.tool_limits
+            .get(tool)
+            .and_then(|limits| limits.timeout)
+            .unwrap_or(self.limits.timeout)
+    }
+
+    /// The size limit of one result of a tool, in bytes of JSON.
+    pub fn max_result_of(&self, tool: &str) -> u64 {
+        self.tool_limits
+            .get(tool)
+            .and_then(|limits| limits.max_result)
+            .unwrap_or(self.limits.max_result)
+            .as_u64()
+    }
+}
+
+/// The one pointer to the current snapshot.
+#[derive(Debug, Default)]
+pub struct Registry {
+    current: ArcSwap<Snapshot>,
+}
+
+impl Registry {
+    /// The current snapshot, for reading within one request. Cheap; do not hold it across an await, use
+    /// [`Registry::snapshot`] there.
+    pub fn load(&self) -> Guard<Arc<Snapshot>> {
+        self.current.load()
+    }
+
+    /// The current snapshot, owned.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    /// One namespace of the current snapshot.
+    pub fn namespace(&self, name: &str) -> Option<Arc<Namespace>> {
+        self.current.load().namespaces.get(name).cloned()
+    }
+
+    /// Makes the next snapshot the current one and gives back the one before.
+    pub fn swap(&self, next: Snapshot) -> Arc<Snapshot> {
+        self.current.swap(Arc::new(next))
+    }
+}

@@ -1,0 +1,34 @@
+//! One tool as a worker declared it.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// A tool of a namespace. Schemas and annotations stay the raw JSON the worker sent: nothing here reads them.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tool {
+    /// Function name; what clients call.
+    pub name: Arc<str>,
+    /// Human title, if the author gave one or the worker derived one.
+    #[serde(default)]
+    pub title: Option<String>,
+    /// The docstring.
+    #[serde(default)]
+    pub description: String,
+    /// JSON Schema of the arguments; always an object schema.
+    pub input_schema: Arc<RawValue>,
+    /// JSON Schema of `structuredContent`, where the return type gives one.
+    #[serde(default)]
+    pub output_schema: Option<Arc<RawValue>>,
+    /// MCP tool annotations (`readOnlyHint`, …), verbatim.
+    #[serde(default)]
+    pub annotations: Option<Arc<RawValue>>,
+    /// MCP `_meta` of the tool, verbatim.
+    #[serde(default, rename = "_meta")]
+    pub meta: Option<Arc<RawValue>>,
+    /// The file the tool was found in, relative to its namespace folder.
+    #[serde(default)]
+    pub filename: String,
+}
