@@ -11,11 +11,19 @@
 //! ```
 
 pub mod config;
+pub mod data_dir;
+pub(crate) mod environment;
 pub mod error;
 pub mod gate;
+pub mod manifest;
+pub mod metrics;
 pub mod names;
 pub mod policy;
+pub mod process;
 pub mod registry;
+pub mod reload;
+pub mod runtimes;
+pub mod scan;
 pub mod secrets;
 pub mod tool;
 pub mod worker;

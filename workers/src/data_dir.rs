@@ -1,0 +1,484 @@
+//! The data directory: its layout, permissions, format version, lock and socket paths.
+//!
+//! Files are the database. Every write goes through [`write_atomically`], so a reader or a crash never meets half a
+//! file. Modes are set explicitly and do not depend on the umask.
+//!
+//! ```text
+//! $DATA/tools/<ns>/          what people drop in
+//!       venvs/<ns>           symlink to venvs/.builds/<ns>-<hash>
+//!       workers/<ns>.sock    0700: who may connect may call every tool
+//!       logs/  runtime/      audit files; the unpacked Python runtime
+//!       version              format number; a newer one is refused
+//!       gateway.lock         held while a gateway runs
+//! ```
+//!
+//! It does not read namespaces (see [`crate::scan`]) and knows no file of the secrets store.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use sha2::{Digest as _, Sha256};
+
+use crate::names::NamespaceName;
+
+/// The format this version writes and the highest it reads.
+const FORMAT: u32 = 1;
+
+/// The longest socket path handed to anyone. The kernel's limit is 107 bytes; other systems have 103.
+const SOCKET_PATH_MAX: usize = 100;
+
+/// What a worker may put between the name and `.sock`: a dot and a 64-bit generation.
+const GENERATION_MAX: usize = 21;
+
+/// The tool of a first start (DRP-14).
+const HELLO: &str = r#"from fastmcp.tools import tool
+
+
+@tool
+def say_hello(name: str = "World") -> str:
+    """Greet someone by name.
+
+    Args:
+        name: The person to greet. Defaults to "World".
+
+    Returns:
+        A greeting string.
+    """
+    return f"Hello, {name}!"
+"#;
+
+/// An open data directory. Dropping it releases the lock.
+#[derive(Debug)]
+pub struct DataDir {
+    root: PathBuf,
+    first_start: bool,
+    /// Whether this process holds `gateway.lock`. False while an older gateway is still leaving (`--upgrade`).
+    sole: Arc<AtomicBool>,
+    _lock: File,
+}
+
+/// Why a data directory cannot be used. One line each, naming the path.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// Another gateway runs on it.
+    #[error("{}: another gateway uses this data directory (gateway.lock is held); stop it or start with --upgrade", .0.display())]
+    InUse(PathBuf),
+    /// A newer version wrote it.
+    #[error("{}: written by a newer version (format {found}, this one reads up to {FORMAT}); upgrade, or restore a backup", path.display())]
+    Newer {
+        /// The `version` file.
+        path: PathBuf,
+        /// The number in it.
+        found: u64,
+    },
+    /// The `version` file holds no number.
+    #[error("{}: not a format number; this is not a data directory, or it is damaged", .0.display())]
+    BadVersion(PathBuf),
+    /// The directory for short socket paths is not ours alone.
+    #[error("{}: must be a directory of this user with mode 0700; remove it", .0.display())]
+    ForeignSocketDir(PathBuf),
+    /// The file system refused.
+    #[error("{}: cannot {doing}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// The path it was tried on.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl DataDir {
+    /// Creates what is missing of the layout, takes the lock and removes stale sockets.
+    ///
+    /// With `upgrade` a lock that another gateway still holds does not refuse the start; it is taken when that one
+    /// leaves.
+    ///
+    /// # Errors
+    ///
+    /// [`DataDirError`] names the path and what to do about it.
+    pub fn open(path: &Path, upgrade: bool) -> Result<Self, DataDirError> {
+        let root = std::path::absolute(path).map_err(io_error("resolve", path))?;
+        make_dir(&root, 0o755)?;
+        let (lock, sole) = take_lock(&root, upgrade)?;
+
+        let version = root.join("version");
+        let first_start = !check_version(&version)?;
+        for (name, mode) in [
+            ("tools", 0o755),
+            ("venvs", 0o755),
+            ("venvs/.builds", 0o755),
+            ("workers", 0o700),
+            ("logs", 0o750),
+            ("runtime", 0o755),
+        ] {
+            make_dir(&root.join(name), mode)?;
+        }
+        let workers = root.join("workers");
+        // A restored backup or a volume may bring its own mode; this one is a boundary.
+        set_mode(&workers, 0o700)?;
+        let data = Self {
+            root,
+            first_start,
+            sole,
+            _lock: lock,
+        };
+        remove_stale_sockets(&workers)?;
+        let short = data.short_socket_dir();
+        if short.symlink_metadata().is_ok() {
+            verify_private(&short)?;
+            remove_stale_sockets(&short)?;
+        }
+        if first_start {
+            data.seed()?;
+            write_atomically(&version, format!("{FORMAT}\n").as_bytes(), 0o644)
+                .map_err(io_error("write", &version))?;
+        }
+        Ok(data)
+    }
+
+    /// The directory itself, absolute.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Whether this start created the directory's content.
+    pub fn is_first_start(&self) -> bool {
+        self.first_start
+    }
+
+    /// Whether no other gateway uses the directory, so that what is not in use here is in use nowhere.
+    pub fn is_sole_user(&self) -> bool {
+        self.sole.load(Ordering::Acquire)
+    }
+
+    /// Where namespaces are dropped in.
+    pub fn tools_dir(&self) -> PathBuf {
+        self.root.join("tools")
+    }
+
+    /// Where the environments are: `<ns>` is a symlink into [`DataDir::builds_dir`].
+    pub fn venvs_dir(&self) -> PathBuf {
+        self.root.join("venvs")
+    }
+
+    /// Where environments are built.
+    pub fn builds_dir(&self) -> PathBuf {
+        self.root.join("venvs/.builds")
+    }
+
+    /// Where audit files go.
+    pub fn logs_dir(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
+    /// Where the Python runtime is unpacked.
+    pub fn runtime_dir(&self) -> PathBuf {
+        self.root.join("runtime")
+    }
+
+    /// The socket of a namespace: `workers/<ns>.sock`, or a name in a short private directory where a generation's
+    /// own socket beside it would not fit a socket address (Q-22).
+    ///
+    /// # Errors
+    ///
+    /// When the short directory cannot be made, or exists and is not this user's alone.
+    pub fn socket_for(&self, namespace: &NamespaceName) -> Result<PathBuf, DataDirError> {
+        let plain = self.root.join(format!("workers/{namespace}.sock"));
+        if plain.as_os_str().len() + GENERATION_MAX <= SOCKET_PATH_MAX {
+            return Ok(plain);
+        }
+        let short = self.short_socket_dir();
+        match fs::DirBuilder::new().mode(0o700).create(&short) {
+            Ok(()) => set_mode(&short, 0o700)?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => return Err(io_error("create", &short)(source)),
+        }
+        verify_private(&short)?;
+        Ok(short.join(format!("{}.sock", short_hash(namespace.as_str().as_bytes()))))
+    }
+
+    /// In `/tmp` on purpose, not `TMPDIR`: that one may be long, too.
+    fn short_socket_dir(&self) -> PathBuf {
+        PathBuf::from(format!(
+            "/tmp/tooldock-{}-{}",
+            rustix::process::getuid().as_raw(),
+            short_hash(self.root.as_os_str().as_encoded_bytes())
+        ))
+    }
+
+    /// Puts the first namespace into an empty `tools/`; what someone mounted there already is left alone.
+    fn seed(&self) -> Result<(), DataDirError> {
+        let tools = self.tools_dir();
+        let mut entries = fs::read_dir(&tools).map_err(io_error("read", &tools))?;
+        if entries.next().is_some() {
+            return Ok(());
+        }
+        let hello = tools.join("shared/hello.py");
+        make_dir(&tools.join("shared"), 0o755)?;
+        write_atomically(&hello, HELLO.as_bytes(), 0o644).map_err(io_error("write", &hello))
+    }
+}
+
+/// Replaces a file in one step: a temporary file beside it, synced, renamed, and the directory synced.
+///
+/// # Errors
+///
+/// What the file system said; the old file is then untouched.
+pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut file = tempfile::Builder::new()
+        .prefix(".tmp-")
+        .permissions(fs::Permissions::from_mode(0o600))
+        .tempfile_in(directory)?;
+    file.write_all(bytes)?;
+    file.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    File::open(directory)?.sync_all()
+}
+
+/// The first 16 hex digits of a SHA-256: enough to name a file, and short.
+pub(crate) fn short_hash(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes)[..8])
+}
+
+/// Lowercase hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn take_lock(root: &Path, upgrade: bool) -> Result<(File, Arc<AtomicBool>), DataDirError> {
+    let path = root.join("gateway.lock");
+    let lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(io_error("open", &path))?;
+    let sole = Arc::new(AtomicBool::new(false));
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => sole.store(true, Ordering::Release),
+        Err(Errno::WOULDBLOCK) if upgrade => {
+            // A lock belongs to the open file, so taking it through a duplicate takes it for `lock`. The thread
+            // waits for another process and ends with this one.
+            let waiting = lock.try_clone().map_err(io_error("open", &path))?;
+            let sole = Arc::clone(&sole);
+            std::thread::Builder::new()
+                .name("gateway-lock".into())
+                .spawn(move || {
+                    if flock(&waiting, FlockOperation::LockExclusive).is_ok() {
+                        sole.store(true, Ordering::Release);
+                    }
+                })
+                .map_err(io_error("wait for", &path))?;
+        }
+        Err(Errno::WOULDBLOCK) => return Err(DataDirError::InUse(root.to_owned())),
+        Err(errno) => return Err(io_error("lock", &path)(errno.into())),
+    }
+    Ok((lock, sole))
+}
+
+/// Whether a readable version file is there.
+fn check_version(path: &Path) -> Result<bool, DataDirError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            return Err(DataDirError::BadVersion(path.to_owned()));
+        }
+        Err(source) => return Err(io_error("read", path)(source)),
+    };
+    let found: u64 = text
+        .trim()
+        .parse()
+        .map_err(|_| DataDirError::BadVersion(path.to_owned()))?;
+    if found > u64::from(FORMAT) {
+        return Err(DataDirError::Newer {
+            path: path.to_owned(),
+            found,
+        });
+    }
+    Ok(true)
+}
+
+/// Creates a directory with its parents; one that exists keeps its mode.
+fn make_dir(path: &Path, mode: u32) -> Result<(), DataDirError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    fs::create_dir_all(path).map_err(io_error("create", path))?;
+    set_mode(path, mode)
+}
+
+fn set_mode(path: &Path, mode: u32) -> Result<(), DataDirError> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io_error("set the mode of", path))
+}
+
+/// `/tmp` is everyone's: a directory someone else prepared there, or can look into, must not carry our sockets.
+fn verify_private(path: &Path) -> Result<(), DataDirError> {
+    let metadata = path.symlink_metadata().map_err(io_error("read", path))?;
+    let private = metadata.is_dir()
+        && metadata.uid() == rustix::process::getuid().as_raw()
+        && metadata.mode() & 0o7777 == 0o700;
+    if private {
+        Ok(())
+    } else {
+        Err(DataDirError::ForeignSocketDir(path.to_owned()))
+    }
+}
+
+/// Removes sockets nobody listens on. One that answers, or whose queue is full, belongs to a living worker (an older
+/// gateway's during an upgrade) and stays.
+fn remove_stale_sockets(directory: &Path) -> Result<(), DataDirError> {
+    for entry in fs::read_dir(directory).map_err(io_error("read", directory))? {
+        let path = entry.map_err(io_error("read", directory))?.path();
+        if path.extension().is_some_and(|extension| extension == "sock") && connect_is_refused(&path) {
+            fs::remove_file(&path).map_err(io_error("remove", &path))?;
+            tracing::info!(socket = %path.display(), "removed a stale worker socket");
+        }
+    }
+    Ok(())
+}
+
+fn connect_is_refused(path: &Path) -> bool {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let Ok(address) = SocketAddrUnix::new(path) else {
+        return false;
+    };
+    // Without blocking: connecting to a worker whose accept queue is full would otherwise wait for it.
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let Ok(socket) = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else {
+        return false;
+    };
+    matches!(connect(&socket, &address), Err(Errno::CONNREFUSED))
+}
+
+fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DataDirError {
+    let path = path.to_owned();
+    move |source| DataDirError::Io { doing, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().expect("it exists").mode() & 0o7777
+    }
+
+    #[test]
+    fn first_start_makes_the_layout_and_the_hello_tool() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path().join("deep/data");
+        let data = DataDir::open(&root, false).unwrap();
+        assert!(data.is_first_start());
+        assert!(data.is_sole_user());
+        assert_eq!(mode(&root.join("workers")), 0o700);
+        assert_eq!(mode(&root.join("tools/shared/hello.py")), 0o644);
+        assert!(data.builds_dir().is_dir() && data.logs_dir().is_dir() && data.runtime_dir().is_dir());
+        drop(data);
+        fs::remove_dir_all(root.join("tools/shared")).unwrap();
+        let again = DataDir::open(&root, false).unwrap();
+        assert!(!again.is_first_start());
+        assert!(!root.join("tools/shared").exists(), "what was removed stays removed");
+    }
+
+    #[test]
+    fn a_tools_folder_with_content_is_not_seeded() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir_all(temp.path().join("tools/mine")).unwrap();
+        DataDir::open(temp.path(), false).unwrap();
+        assert!(!temp.path().join("tools/shared").exists());
+    }
+
+    #[test]
+    fn a_second_gateway_is_refused_unless_it_upgrades() {
+        let temp = tempfile::tempdir().unwrap();
+        let first = DataDir::open(temp.path(), false).unwrap();
+        let error = DataDir::open(temp.path(), false).unwrap_err().to_string();
+        assert!(error.contains("another gateway") && error.contains(temp.path().to_str().unwrap()));
+        let second = DataDir::open(temp.path(), true).unwrap();
+        assert!(!second.is_sole_user());
+        drop(first);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while !second.is_sole_user() {
+            assert!(std::time::Instant::now() < deadline, "the lock was not handed over");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_newer_format_and_a_damaged_one_are_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::write(temp.path().join("version"), "2\n").unwrap();
+        let error = DataDir::open(temp.path(), false).unwrap_err().to_string();
+        assert!(error.contains("newer version (format 2"), "{error}");
+        fs::write(temp.path().join("version"), b"\xff\xfe").unwrap();
+        let error = DataDir::open(temp.path(), false).unwrap_err().to_string();
+        assert!(error.contains("not a format number"), "{error}");
+    }
+
+    #[test]
+    fn stale_sockets_go_and_live_ones_stay() {
+        let temp = tempfile::tempdir().unwrap();
+        drop(DataDir::open(temp.path(), false).unwrap());
+        let (stale, live) = (temp.path().join("workers/a.sock"), temp.path().join("workers/b.sock"));
+        drop(UnixListener::bind(&stale).unwrap());
+        let _listening = UnixListener::bind(&live).unwrap();
+        DataDir::open(temp.path(), false).unwrap();
+        assert!(!stale.exists());
+        assert!(live.exists());
+    }
+
+    #[test]
+    fn long_paths_get_a_short_private_socket_directory() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path().join("x".repeat(80));
+        let data = DataDir::open(&root, false).unwrap();
+        let name: NamespaceName = "n".repeat(63).parse().unwrap();
+        let socket = data.socket_for(&name).unwrap();
+        assert!(socket.as_os_str().len() + GENERATION_MAX <= SOCKET_PATH_MAX);
+        let directory = socket.parent().unwrap();
+        assert_eq!(mode(directory), 0o700);
+        set_mode(directory, 0o755).unwrap();
+        assert!(matches!(data.socket_for(&name), Err(DataDirError::ForeignSocketDir(_))));
+        fs::remove_dir_all(directory).unwrap();
+        std::os::unix::fs::symlink(temp.path(), directory).unwrap();
+        assert!(matches!(data.socket_for(&name), Err(DataDirError::ForeignSocketDir(_))));
+        fs::remove_file(directory).unwrap();
+    }
+
+    #[test]
+    fn short_paths_stay_beside_the_data() {
+        let temp = tempfile::tempdir().unwrap();
+        let data = DataDir::open(temp.path(), false).unwrap();
+        let socket = data.socket_for(&"github".parse().unwrap()).unwrap();
+        assert_eq!(socket, temp.path().join("workers/github.sock"));
+    }
+
+    #[test]
+    fn a_write_replaces_the_file_and_leaves_nothing_beside_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("f");
+        write_atomically(&path, b"one", 0o600).unwrap();
+        write_atomically(&path, b"two", 0o640).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(mode(&path), 0o640);
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,220 @@
+//! What a namespace's worker runs on: the interpreter, the unpacked Python runtime, the base environment, and one
+//! virtual environment per namespace (WRK-01, WRK-20, WRK-21).
+//!
+//! ```text
+//! Toolchain = interpreter (Python ≥ 3.11) + runtime/<hash>/app + base environment (pydantic)
+//!     │  made once, checked at every reload
+//!     ▼
+//! venvs/<ns> ──▶ venvs/.builds/<ns>-<hash>   its own packages first, then, by a .pth file, runtime and base
+//! ```
+//!
+//! Nothing here is changed in place: an environment is built beside the old one, stamped when complete, and switched to
+//! by a rename, so a failed or interrupted build costs nothing that serves. Installers run under the guard, with a time
+//! limit and an environment of their own. No tool code runs here.
+
+mod base;
+mod installer;
+mod interpreter;
+mod lock;
+mod runtime;
+mod stamp;
+mod variables;
+mod venv;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::config::WorkersConfig;
+use crate::data_dir::{DataDir, short_hash};
+use crate::error::{CallError, CallErrorCode};
+use crate::metrics::ProcessMetrics;
+use crate::names::NamespaceName;
+use crate::scan::NamespaceSource;
+
+use base::Base;
+use installer::Installer;
+use interpreter::Interpreter;
+pub(crate) use variables::worker_variables;
+pub(crate) use venv::Prepared;
+
+/// Installs that run at once, and empty environments that are made at once. Apart, so that a hanging installer does not
+/// keep namespaces without requirements waiting.
+const INSTALLS_MAX: usize = 4;
+
+/// How long a step without network may take: probing an interpreter, making an empty environment.
+const LOCAL_STEP: Duration = Duration::from_secs(60);
+
+/// Why an environment could not be made. One line for clients and operators, credentials already taken out.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct EnvironmentError(pub(crate) String);
+
+impl EnvironmentError {
+    fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+
+    fn io(doing: &str, path: &Path, error: &std::io::Error) -> Self {
+        Self(format!("cannot {doing} {}: {error}", path.display()))
+    }
+}
+
+impl From<EnvironmentError> for CallError {
+    fn from(error: EnvironmentError) -> Self {
+        Self::new(CallErrorCode::DependencyError, error.0)
+    }
+}
+
+/// What all namespaces' environments stand on.
+#[derive(Debug)]
+pub(crate) struct Toolchain {
+    interpreter: Interpreter,
+    /// The directory that holds `app`.
+    runtime: PathBuf,
+    base: Base,
+    /// Equal ids give equal workers.
+    pub(crate) id: String,
+}
+
+/// Prepares interpreters for namespaces.
+#[derive(Debug)]
+pub(crate) struct Environments {
+    data: Arc<DataDir>,
+    config: WorkersConfig,
+    installer: Installer,
+    installs: Semaphore,
+    creations: Semaphore,
+    /// The last toolchain, used again as long as its parts are still there. The lock guards a pointer and is never held
+    /// across an await.
+    current: Mutex<Option<Arc<Toolchain>>>,
+}
+
+impl Environments {
+    pub(crate) fn new(data: Arc<DataDir>, config: WorkersConfig, guard: PathBuf, metrics: ProcessMetrics) -> Self {
+        Self {
+            data,
+            config,
+            installer: Installer::new(guard, metrics),
+            installs: Semaphore::new(INSTALLS_MAX),
+            creations: Semaphore::new(INSTALLS_MAX),
+            current: Mutex::new(None),
+        }
+    }
+
+    /// The toolchain, made if it is missing. Callers do not overlap: one reload runs at a time.
+    ///
+    /// # Errors
+    ///
+    /// Says what is missing and what to run.
+    pub(crate) async fn toolchain(&self) -> Result<Arc<Toolchain>, EnvironmentError> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(toolchain) = current
+            && toolchain.is_intact()
+        {
+            return Ok(toolchain);
+        }
+        let interpreter = Interpreter::find(&self.config.python, &self.installer).await?;
+        let runtime = runtime::unpack(&self.data.runtime_dir()).await?;
+        let base = base::prepare(self.base_path(), &self.config, &interpreter, &self.installer).await?;
+        runtime::compile(&runtime, &interpreter, &self.installer).await;
+        let id = short_hash(format!("{}\0{}\0{}", interpreter.id, runtime.display(), base.id).as_bytes());
+        let toolchain = Arc::new(Toolchain {
+            interpreter,
+            runtime,
+            base,
+            id,
+        });
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&toolchain));
+        Ok(toolchain)
+    }
+
+    /// A namespace's environment, built if its requirements or the interpreter changed, and `venvs/<ns>` pointing to it.
+    ///
+    /// Dropping the future ends the installer.
+    ///
+    /// # Errors
+    ///
+    /// What the installer said last. `venvs/<ns>` is then as it was.
+    pub(crate) async fn prepare(
+        &self,
+        source: &NamespaceSource,
+        toolchain: &Toolchain,
+    ) -> Result<Prepared, EnvironmentError> {
+        venv::prepare(self, source, toolchain).await
+    }
+
+    /// Points `venvs/<ns>` back to the build that serves, after a new one's worker did not come up: a worker restarted
+    /// later would otherwise meet the new packages.
+    pub(crate) fn point_back(&self, namespace: &NamespaceName, build: &Path) {
+        let link = self.data.venvs_dir().join(namespace.as_str());
+        if let Err(error) = venv::point(&link, build) {
+            tracing::warn!(%namespace, %error, "the environment of an earlier version could not be restored");
+        }
+    }
+
+    /// Removes environments and runtimes that nothing uses: not in `keep`, and of no namespace in `namespaces` current.
+    ///
+    /// Blocking. Does nothing while another gateway shares the directory: its workers are unknown here.
+    pub(crate) fn collect_garbage(&self, keep: &BTreeSet<PathBuf>, namespaces: &BTreeSet<NamespaceName>) {
+        if !self.data.is_sole_user() {
+            return;
+        }
+        venv::collect_garbage(&self.data, keep, namespaces);
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(toolchain) = current {
+            runtime::collect_garbage(&self.data.runtime_dir(), &toolchain.runtime);
+        }
+    }
+
+    fn base_path(&self) -> PathBuf {
+        let root = self.data.root();
+        let text = self.config.base_env.replace("$DATA", &root.to_string_lossy());
+        std::path::absolute(&text).unwrap_or_else(|_| PathBuf::from(text))
+    }
+}
+
+impl Toolchain {
+    /// Whether its parts are still where they were.
+    fn is_intact(&self) -> bool {
+        self.interpreter.executable.is_file()
+            && self.runtime.join("app").is_dir()
+            && self.base.python.is_file()
+            && self.base.site_packages.is_dir()
+    }
+}
+
+/// Runs blocking file work away from the runtime's threads.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, EnvironmentError> + Send + 'static,
+) -> Result<T, EnvironmentError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| EnvironmentError::new("a file operation was interrupted"))?
+}
+
+/// A turn at something bounded.
+async fn turn(semaphore: &Semaphore) -> Result<SemaphorePermit<'_>, EnvironmentError> {
+    let closed = |_| EnvironmentError::new("the gateway is stopping");
+    semaphore.acquire().await.map_err(closed)
+}
+
+/// Points `link` at `target` in one step.
+fn switch_symlink(link: &Path, target: &Path) -> Result<(), EnvironmentError> {
+    if std::fs::read_link(link).is_ok_and(|current| current == target) {
+        return Ok(());
+    }
+    let failed = |error: std::io::Error| EnvironmentError::io("switch", link, &error);
+    let mut beside = link.as_os_str().to_owned();
+    beside.push(format!(".{}.link", std::process::id()));
+    let beside = PathBuf::from(beside);
+    match std::fs::remove_file(&beside) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    std::os::unix::fs::symlink(target, &beside).map_err(failed)?;
+    std::fs::rename(&beside, link).map_err(failed)
+}

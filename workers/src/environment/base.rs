@@ -1,0 +1,216 @@
+//! The base environment: one virtual environment with pydantic, shared read-only by all namespaces (DESIGN §5).
+//!
+//! `workers.base_env` is a symlink to `<base_env>.<hash>` beside it; the hash covers requirements and interpreter, so a
+//! change builds beside the old one. A plain virtual environment at that path, made by hand or baked into an image, is
+//! used as it is if it holds pydantic 2.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::installer::{Installer, Step};
+use super::interpreter::{Interpreter, find_program};
+use super::lock::FileLock;
+use super::{EnvironmentError, blocking, stamp, switch_symlink, venv};
+use crate::config::WorkersConfig;
+use crate::data_dir::short_hash;
+
+/// A base environment that can be used.
+#[derive(Debug, Clone)]
+pub(super) struct Base {
+    /// Its interpreter; runs pip for namespaces where there is no uv.
+    pub(super) python: PathBuf,
+    /// Its packages.
+    pub(super) site_packages: PathBuf,
+    /// Bases of equal id hold the same.
+    pub(super) id: String,
+}
+
+/// Uses the base environment at `path`, or makes it.
+pub(super) async fn prepare(
+    path: PathBuf,
+    config: &WorkersConfig,
+    interpreter: &Interpreter,
+    installer: &Installer,
+) -> Result<Base, EnvironmentError> {
+    if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+        return made_by_hand(&path, interpreter);
+    }
+    let key = short_hash(format!("{}\0{}", interpreter.id, config.base_requirements.join("\0")).as_bytes());
+    let environment = beside(&path, &key);
+    let link_target = PathBuf::from(environment.file_name().unwrap_or_default());
+    if !is_usable(&environment, &key, interpreter) {
+        make(&path, &environment, &key, config, interpreter, installer)
+            .await
+            .map_err(|error| advice(&path, config, error))?;
+    }
+    let link = path.clone();
+    blocking(move || switch_symlink(&link, &link_target)).await?;
+    Ok(Base {
+        python: environment.join("bin/python"),
+        site_packages: environment.join(&interpreter.site_packages),
+        id: key,
+    })
+}
+
+/// Complete, and able to install for namespaces: one that uv made has no pip, and uv may be gone since.
+fn is_usable(environment: &Path, key: &str, interpreter: &Interpreter) -> bool {
+    stamp::is_complete(environment, key)
+        && (environment.join(&interpreter.site_packages).join("pip").is_dir() || find_program("uv").is_some())
+}
+
+async fn make(
+    path: &Path,
+    environment: &Path,
+    key: &str,
+    config: &WorkersConfig,
+    interpreter: &Interpreter,
+    installer: &Installer,
+) -> Result<(), EnvironmentError> {
+    let parent = path.parent().unwrap_or(Path::new("/")).to_owned();
+    let fresh = environment.to_owned();
+    blocking(move || fs::create_dir_all(&parent).map_err(|e| EnvironmentError::io("create", &parent, &e))).await?;
+    let _lock = FileLock::take(beside(path, "lock"), config.sync_timeout).await?;
+    // Another process may have made it while this one waited.
+    if is_usable(environment, key, interpreter) {
+        return Ok(());
+    }
+    tracing::info!(path = %environment.display(), "making the base environment");
+    blocking(move || venv::remove_tree(&fresh)).await?;
+
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let uv = find_program("uv");
+    let mut arguments: Vec<OsString> = Vec::new();
+    let program = if let Some(uv) = &uv {
+        let step = Step::local(
+            "make the base environment",
+            uv,
+            &[&"venv", &"-q", &"--python", &interpreter.executable, &environment],
+        );
+        installer.run(step).await?;
+        arguments.extend(["pip", "install", "-q", "--compile-bytecode", "--python"].map(OsString::from));
+        arguments.push(environment.join("bin/python").into());
+        uv.clone()
+    } else {
+        let step = Step::local("make the base environment", &interpreter.executable, &[&"-m", &"venv", &environment]);
+        installer.run(step).await.map_err(|error| {
+            EnvironmentError(format!("{error}\n(Debian and Ubuntu keep venv in a package of its own: apt install python3-venv)"))
+        })?;
+        arguments.extend(
+            ["-m", "pip", "install", "-q", "--no-input", "--disable-pip-version-check"].map(OsString::from),
+        );
+        environment.join("bin/python")
+    };
+    arguments.extend(config.base_requirements.iter().map(OsString::from));
+    if !config.base_requirements.is_empty() {
+        installer
+            .run(Step {
+                doing: "install workers.base_requirements",
+                program: &program,
+                arguments,
+                directory,
+                limit: config.sync_timeout,
+            })
+            .await?;
+    }
+    let environment = environment.to_owned();
+    let key = key.to_owned();
+    blocking(move || stamp::write(&environment, &key)).await
+}
+
+/// Takes an environment that is not ours as it is, if it will do.
+fn made_by_hand(path: &Path, interpreter: &Interpreter) -> Result<Base, EnvironmentError> {
+    let python = path.join("bin/python");
+    let site_packages = path.join(&interpreter.site_packages);
+    let pydantic = venv::installed_version(&site_packages, "pydantic");
+    match pydantic {
+        Some(version) if python.is_file() && venv::major(&version) >= Some(2) => Ok(Base {
+            id: short_hash(format!("{}\0{}\0{version}", interpreter.id, path.display()).as_bytes()),
+            python,
+            site_packages,
+        }),
+        _ => Err(EnvironmentError(format!(
+            "workers.base_env: {} is there but is no virtual environment of Python {} with pydantic 2 or newer; remove \
+             it, or run: {}",
+            path.display(),
+            interpreter.version,
+            by_hand(path, &["pydantic>=2".to_owned()])
+        ))),
+    }
+}
+
+fn advice(path: &Path, config: &WorkersConfig, error: EnvironmentError) -> EnvironmentError {
+    EnvironmentError(format!(
+        "the base environment could not be made: {error}\nWith network access (or PIP_INDEX_URL, PIP_FIND_LINKS) \
+         reload again, or run: {}",
+        by_hand(path, &config.base_requirements)
+    ))
+}
+
+fn by_hand(path: &Path, requirements: &[String]) -> String {
+    format!(
+        "python3 -m venv {path} && {path}/bin/pip install '{}'",
+        requirements.join("' '"),
+        path = path.display()
+    )
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::installer::tests::{broken, unguarded};
+
+    /// Without requirements nothing is downloaded, so these run offline; installing is the integration tests' part.
+    fn config() -> WorkersConfig {
+        WorkersConfig {
+            base_requirements: Vec::new(),
+            ..WorkersConfig::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn is_made_once_and_behind_a_symlink() {
+        let temp = tempfile::tempdir().unwrap();
+        let installer = unguarded(temp.path());
+        let python = Interpreter::find("python3", &installer).await.unwrap();
+        let path = temp.path().join("envs/base");
+        let base = prepare(path.clone(), &config(), &python, &installer).await.unwrap();
+        assert!(base.python.is_file() && base.site_packages.is_dir());
+        assert_eq!(path.canonicalize().unwrap().join("bin/python"), base.python.parent().unwrap().canonicalize().unwrap().join("python"));
+        // With an installer that cannot run anything it must come from what is there.
+        let again = prepare(path, &config(), &python, &broken()).await.unwrap();
+        assert_eq!(again.id, base.id);
+    }
+
+    #[tokio::test]
+    async fn one_that_cannot_be_made_says_what_to_run() {
+        let temp = tempfile::tempdir().unwrap();
+        let python = Interpreter::find("python3", &unguarded(temp.path())).await.unwrap();
+        let path = temp.path().join("base");
+        let error = prepare(path.clone(), &WorkersConfig::default(), &python, &broken()).await.unwrap_err().0;
+        assert!(error.contains(&format!("run: python3 -m venv {0} && {0}/bin/pip install 'pydantic>=2'", path.display())), "{error}");
+    }
+
+    #[tokio::test]
+    async fn one_made_by_hand_is_used_if_it_holds_pydantic_2() {
+        let temp = tempfile::tempdir().unwrap();
+        let installer = unguarded(temp.path());
+        let python = Interpreter::find("python3", &installer).await.unwrap();
+        let path = temp.path().join("base");
+        let site_packages = path.join(&python.site_packages);
+        fs::create_dir_all(&site_packages).unwrap();
+        fs::create_dir_all(path.join("bin")).unwrap();
+        std::os::unix::fs::symlink(&python.executable, path.join("bin/python")).unwrap();
+        let error = prepare(path.clone(), &config(), &python, &installer).await.unwrap_err().0;
+        assert!(error.starts_with("workers.base_env: "), "{error}");
+        fs::create_dir(site_packages.join("pydantic-2.11.0.dist-info")).unwrap();
+        assert!(prepare(path, &config(), &python, &installer).await.is_ok());
+    }
+}

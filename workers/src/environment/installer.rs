@@ -1,0 +1,247 @@
+//! Runs Python, pip and uv: under the guard, with a time limit, an environment from scratch, and output of which the end
+//! is kept for the message.
+//!
+//! The guard ends the whole tree when our end of its control socket closes, so a timeout, a dropped future and a killed
+//! gateway leave nothing behind.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::variables::installer_variables;
+use super::{EnvironmentError, LOCAL_STEP};
+use crate::metrics::ProcessMetrics;
+use crate::process::{Child, Exit, ProcessSpec};
+
+/// How much of a stream is kept; the last part of it.
+const TAIL_BYTES: usize = 64 * 1024;
+/// How much of it goes into a message.
+const MESSAGE_BYTES: usize = 2000;
+/// How long the pipes may stay open after everything ended.
+const AFTER_END: Duration = Duration::from_secs(5);
+
+/// Starts commands.
+#[derive(Debug, Clone)]
+pub(super) struct Installer {
+    guard: PathBuf,
+    metrics: ProcessMetrics,
+}
+
+/// One command to run.
+pub(super) struct Step<'a> {
+    /// What it does, for the message: "install requirements.txt".
+    pub(super) doing: &'a str,
+    pub(super) program: &'a Path,
+    pub(super) arguments: Vec<OsString>,
+    pub(super) directory: &'a Path,
+    pub(super) limit: Duration,
+}
+
+impl<'a> Step<'a> {
+    /// A step without network, from the root directory.
+    pub(super) fn local(doing: &'a str, program: &'a Path, arguments: &[&(dyn AsRef<OsStr> + Sync)]) -> Self {
+        Self {
+            doing,
+            program,
+            arguments: arguments
+                .iter()
+                .map(|argument| AsRef::<OsStr>::as_ref(*argument).to_owned())
+                .collect(),
+            directory: Path::new("/"),
+            limit: LOCAL_STEP,
+        }
+    }
+}
+
+impl Installer {
+    pub(super) fn new(guard: PathBuf, metrics: ProcessMetrics) -> Self {
+        Self { guard, metrics }
+    }
+
+    /// Runs a command to its end and gives its standard output. Dropping the future ends the command.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started, fails or exceeds its limit: what it said last, without credentials.
+    pub(super) async fn run(&self, step: Step<'_>) -> Result<String, EnvironmentError> {
+        let doing = step.doing;
+        let spec = ProcessSpec {
+            program: step.program.to_owned(),
+            args: step.arguments,
+            env: installer_variables(),
+            cwd: step.directory.to_owned(),
+        };
+        let mut child = Child::spawn(&spec, &self.guard, &self.metrics)
+            .await
+            .map_err(|error| EnvironmentError(format!("cannot {doing}: {error}")))?;
+        let (stdout, stderr) = (child.take_stdout(), child.take_stderr());
+        let output = Output(tokio::spawn(async move { tokio::join!(tail(stdout), tail(stderr)) }));
+
+        let Ok(exit) = timeout(step.limit, child.wait()).await else {
+            // No polite end: whatever it was doing took too long already.
+            child.stop(Duration::ZERO).await;
+            let (stdout, stderr) = output.finish().await;
+            return Err(EnvironmentError(format!(
+                "cannot {doing}: not finished after {:?}.{}",
+                step.limit,
+                message(&stdout, &stderr)
+            )));
+        };
+        let (stdout, stderr) = output.finish().await;
+        if exit == Exit::Code(0) {
+            Ok(String::from_utf8_lossy(&stdout).into_owned())
+        } else {
+            Err(EnvironmentError(format!("cannot {doing}: {exit}.{}", message(&stdout, &stderr))))
+        }
+    }
+}
+
+/// The readers of a command's output; they end with the step that started them.
+struct Output(JoinHandle<(Vec<u8>, Vec<u8>)>);
+
+impl Output {
+    /// What was read. A process that kept the pipes open after the command ended is not waited for.
+    async fn finish(mut self) -> (Vec<u8>, Vec<u8>) {
+        match timeout(AFTER_END, &mut self.0).await {
+            Ok(Ok(output)) => output,
+            _ => Default::default(),
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Reads to the end and keeps the last [`TAIL_BYTES`].
+async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let mut kept = Vec::new();
+    let Some(mut stream) = stream else { return kept };
+    let mut chunk = vec![0; 8192];
+    while let Ok(read @ 1..) = stream.read(&mut chunk).await {
+        kept.extend_from_slice(&chunk[..read]);
+        if kept.len() > 2 * TAIL_BYTES {
+            kept.drain(..kept.len() - TAIL_BYTES);
+        }
+    }
+    kept.drain(..kept.len().saturating_sub(TAIL_BYTES));
+    kept
+}
+
+/// The end of what a command said: its errors, or its output if it wrote no errors.
+fn message(stdout: &[u8], stderr: &[u8]) -> String {
+    let said = if stderr.trim_ascii().is_empty() { stdout } else { stderr };
+    let said = redact_credentials(&String::from_utf8_lossy(said));
+    let said = said.trim();
+    if said.is_empty() {
+        return String::new();
+    }
+    let mut from = said.len().saturating_sub(MESSAGE_BYTES);
+    while !said.is_char_boundary(from) {
+        from += 1;
+    }
+    let last = &said[from..];
+    // Begin with a whole line where one was cut.
+    let last = match last.find('\n') {
+        Some(end) if from > 0 => &last[end + 1..],
+        _ => last,
+    };
+    format!(" It said:\n{last}")
+}
+
+/// Takes `user:password@` out of every URL: index addresses carry credentials.
+pub(super) fn redact_credentials(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(scheme) = rest.find("://") {
+        let (before, after) = rest.split_at(scheme + 3);
+        clean.push_str(before);
+        let end = after
+            .find(|c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>'))
+            .unwrap_or(after.len());
+        match after[..end].rfind('@') {
+            Some(at) => {
+                clean.push_str("[redacted]");
+                rest = &after[at..];
+            }
+            None => rest = after,
+        }
+    }
+    clean.push_str(rest);
+    clean
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// An installer with a guard that only starts the command and reports. The real one is exercised by the
+    /// integration tests.
+    pub(in crate::environment) fn unguarded(directory: &Path) -> Installer {
+        let guard = directory.join("guard.sh");
+        let script = "#!/bin/sh\nshift 2\necho \"pid $$\" >&0\n\"$@\" </dev/null\necho \"exit $?\" >&0\n";
+        std::fs::write(&guard, script).unwrap();
+        std::fs::set_permissions(&guard, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Installer::new(guard, metrics())
+    }
+
+    pub(in crate::environment) fn broken() -> Installer {
+        Installer::new("/nonexistent/guard".into(), metrics())
+    }
+
+    fn metrics() -> ProcessMetrics {
+        let registry = prometheus::Registry::new();
+        crate::metrics::WorkerMetrics::new(&registry).unwrap().processes().clone()
+    }
+
+    async fn shell(script: &str) -> Result<String, EnvironmentError> {
+        let temp = tempfile::tempdir().unwrap();
+        let step = Step::local("run a test", Path::new("/bin/sh"), &[&"-c", &script]);
+        unguarded(temp.path()).run(step).await
+    }
+
+    #[tokio::test]
+    async fn gives_the_output_of_what_succeeds_and_the_last_words_of_what_fails() {
+        assert_eq!(shell("echo fine; echo noise >&2").await.unwrap(), "fine\n");
+        let error = shell("echo to https://me:pw@index/simple failed >&2; exit 3").await.unwrap_err().0;
+        assert!(error.starts_with("cannot run a test: exit code 3."), "{error}");
+        assert!(error.ends_with("to https://[redacted]@index/simple failed"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_gateways_environment_does_not_reach_it() {
+        // `CARGO` is set by the test runner and by nobody else.
+        assert!(std::env::var_os("CARGO").is_some());
+        assert_eq!(shell("echo \"[$CARGO]\"").await.unwrap(), "[]\n");
+    }
+
+    #[test]
+    fn credentials_in_urls_are_redacted() {
+        for (text, clean) in [
+            ("a https://u:p@h/x b", "a https://[redacted]@h/x b"),
+            ("https://token@h", "https://[redacted]@h"),
+            ("https://u:p@ss@h/x http://v:w@k", "https://[redacted]@h/x http://[redacted]@k"),
+            ("https://h/a@b", "https://h/a@b"),
+            ("git+https://t@h/r.git://", "git+https://[redacted]@h/r.git://"),
+            ("no url: a@b", "no url: a@b"),
+        ] {
+            assert_eq!(redact_credentials(text), clean);
+        }
+    }
+
+    #[test]
+    fn a_long_message_is_cut_at_a_line() {
+        let text = format!("{}\nERROR: the end", "é".repeat(MESSAGE_BYTES));
+        assert_eq!(message(b"out", text.as_bytes()), " It said:\nERROR: the end");
+        assert_eq!(message(b"out", b"  "), " It said:\nout");
+        assert_eq!(message(b"", b""), "");
+    }
+}

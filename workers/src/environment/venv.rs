@@ -1,0 +1,331 @@
+//! One namespace's virtual environment (WRK-20): `venvs/<ns>` → `venvs/.builds/<ns>-<hash>`.
+//!
+//! The hash covers what was asked for (requirements, interpreter). Runtime and base environment are behind a `.pth` file,
+//! which is rewritten when they change, so an upgrade of the gateway installs nothing again.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::installer::Step;
+use super::interpreter::find_program;
+use super::lock::FileLock;
+use super::{EnvironmentError, Environments, Toolchain, blocking, stamp, switch_symlink, turn};
+use crate::data_dir::{DataDir, hex, short_hash, write_atomically};
+use crate::names::NamespaceName;
+use crate::scan::{NamespaceSource, REQUIREMENTS_FILE, Requirements};
+
+/// Sorts behind most others, so that what packages bring by `.pth` files of their own comes first.
+const PTH_FILE: &str = "zz_tooldock.pth";
+
+/// A namespace's environment, ready to start a worker in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Prepared {
+    /// The environment itself. Not `venvs/<ns>`: a worker of this generation must go on seeing these packages after the
+    /// next one switched that symlink.
+    pub(crate) build: PathBuf,
+    /// `venvs/<ns>`.
+    pub(crate) venv: PathBuf,
+    /// Its interpreter.
+    pub(crate) python: PathBuf,
+    /// Whether requirements were installed for this.
+    pub(crate) synced: bool,
+}
+
+pub(super) async fn prepare(
+    environments: &Environments,
+    source: &NamespaceSource,
+    toolchain: &Toolchain,
+) -> Result<Prepared, EnvironmentError> {
+    let name = &source.name;
+    let requirements = source.requirements.as_ref().filter(|file| file.asks_for_packages());
+    let key = build_key(source, requirements, &toolchain.interpreter.id);
+    let builds = environments.data.builds_dir();
+    let build = builds.join(format!("{name}-{key}"));
+    let site_packages = build.join(&toolchain.interpreter.site_packages);
+
+    let limit = environments.config.sync_timeout;
+    let _lock = FileLock::take(builds.join(format!("{name}.lock")), limit).await?;
+    let mut synced = false;
+    if !stamp::is_complete(&build, &key) {
+        make_empty(environments, &build, toolchain).await?;
+        if let Some(requirements) = requirements {
+            install(environments, &build, requirements, toolchain).await?;
+            synced = true;
+        }
+        check_packages(&site_packages)?;
+    }
+
+    let pth = format!("{}\n{}\n", toolchain.runtime.display(), toolchain.base.site_packages.display());
+    let venv = environments.data.venvs_dir().join(name.as_str());
+    let (link, environment) = (venv.clone(), build.clone());
+    blocking(move || {
+        let path = site_packages.join(PTH_FILE);
+        if fs::read(&path).map_or(true, |found| found != pth.as_bytes()) {
+            write_atomically(&path, pth.as_bytes(), 0o644)
+                .map_err(|error| EnvironmentError::io("write", &path, &error))?;
+        }
+        if !stamp::is_complete(&environment, &key) {
+            stamp::write(&environment, &key)?;
+        }
+        set_aside(&link, &builds)?;
+        point(&link, &environment)
+    })
+    .await?;
+    Ok(Prepared {
+        python: build.join("bin/python"),
+        build,
+        venv,
+        synced,
+    })
+}
+
+/// Makes `venvs/<ns>` stand for a build.
+pub(super) fn point(link: &Path, build: &Path) -> Result<(), EnvironmentError> {
+    switch_symlink(link, &Path::new(".builds").join(build.file_name().unwrap_or_default()))
+}
+
+/// Equal keys mean that the same build serves.
+fn build_key(source: &NamespaceSource, requirements: Option<&Requirements>, interpreter: &str) -> String {
+    let mut key = format!("1\0{interpreter}");
+    if let Some(requirements) = requirements {
+        key = format!("{key}\0{}", requirements.text);
+        if requirements.refers_to_files() {
+            key = format!("{key}\0{}", hex(&source.files_hash));
+        }
+    }
+    short_hash(key.as_bytes())
+}
+
+async fn make_empty(environments: &Environments, build: &Path, toolchain: &Toolchain) -> Result<(), EnvironmentError> {
+    let _turn = turn(&environments.creations).await?;
+    let garbage = build.to_owned();
+    blocking(move || remove_tree(&garbage)).await?;
+    let arguments: [&(dyn AsRef<std::ffi::OsStr> + Sync); 4] = [&"-m", &"venv", &"--without-pip", &build];
+    let step = Step::local("make the virtual environment", &toolchain.interpreter.executable, &arguments);
+    environments.installer.run(step).await.map(drop)
+}
+
+async fn install(
+    environments: &Environments,
+    build: &Path,
+    requirements: &Requirements,
+    toolchain: &Toolchain,
+) -> Result<(), EnvironmentError> {
+    let _turn = turn(&environments.installs).await?;
+    let python = build.join("bin/python");
+    let uv = find_program("uv");
+    let mut arguments: Vec<OsString> = Vec::new();
+    let program = match &uv {
+        Some(uv) => {
+            arguments.extend(["pip", "install", "-q", "--compile-bytecode", "--python"].map(OsString::from));
+            arguments.push(python.into());
+            uv
+        }
+        None => {
+            arguments.extend(["-m", "pip", "--python"].map(OsString::from));
+            arguments.push(python.into());
+            arguments.extend(["install", "-q", "--no-input", "--disable-pip-version-check"].map(OsString::from));
+            &toolchain.base.python
+        }
+    };
+    arguments.extend(["-r".into(), requirements.path.clone().into()]);
+    environments
+        .installer
+        .run(Step {
+            doing: "install requirements.txt",
+            program,
+            arguments,
+            // Relative lines are relative to the namespace's folder, whoever reads them.
+            directory: requirements.path.parent().unwrap_or(Path::new("/")),
+            limit: environments.config.sync_timeout,
+        })
+        .await?;
+    // The installer read the file itself; what was installed must be what the key says.
+    match fs::read(&requirements.path) {
+        Ok(text) if text == requirements.text.as_bytes() => Ok(()),
+        _ => Err(EnvironmentError(format!("{REQUIREMENTS_FILE} changed while it was installed; reload again"))),
+    }
+}
+
+/// Refuses what would break the worker, with a reason, before it is tried.
+fn check_packages(site_packages: &Path) -> Result<(), EnvironmentError> {
+    if let Some(version) = installed_version(site_packages, "pydantic")
+        && major(&version) < Some(2)
+    {
+        return Err(EnvironmentError(format!(
+            "{REQUIREMENTS_FILE} brings pydantic {version}; workers need pydantic 2 or newer. Remove the pin or raise it"
+        )));
+    }
+    if site_packages.join("app").exists() || site_packages.join("app.py").exists() {
+        return Err(EnvironmentError(format!(
+            "{REQUIREMENTS_FILE} brings a top-level module named \"app\", which is the name of the worker's own runtime"
+        )));
+    }
+    Ok(())
+}
+
+/// The version of an installed package, from the name of its metadata folder. Runs nothing.
+pub(super) fn installed_version(site_packages: &Path, package: &str) -> Option<String> {
+    fs::read_dir(site_packages).ok()?.flatten().find_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let (found, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
+        found.eq_ignore_ascii_case(package).then(|| version.to_owned())
+    })
+}
+
+/// The first number of a version.
+pub(super) fn major(version: &str) -> Option<u32> {
+    version.split('.').next()?.parse().ok()
+}
+
+/// A real folder at `venvs/<ns>`, as older versions made it, gives way. As a build that nobody uses it goes with the
+/// next collection.
+fn set_aside(link: &Path, builds: &Path) -> Result<(), EnvironmentError> {
+    if !link.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+        return Ok(());
+    }
+    let aside = builds.join(format!("{}-replaced", link.file_name().unwrap_or_default().to_string_lossy()));
+    remove_tree(&aside)?;
+    fs::rename(link, &aside).map_err(|error| EnvironmentError::io("replace", link, &error))
+}
+
+pub(super) fn remove_tree(path: &Path) -> Result<(), EnvironmentError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(EnvironmentError::io("remove", path, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes builds that are neither in `keep` nor what a namespace's symlink points to, and the symlinks of namespaces
+/// that are gone. A build that is being made is locked and stays.
+pub(super) fn collect_garbage(data: &DataDir, keep: &BTreeSet<PathBuf>, namespaces: &BTreeSet<NamespaceName>) {
+    let venvs = data.venvs_dir();
+    let builds = data.builds_dir();
+    let mut used = keep.clone();
+    for entry in fs::read_dir(&venvs).into_iter().flatten().flatten() {
+        let Ok(target) = fs::read_link(entry.path()) else { continue };
+        // Anything else in here, the base environment above all, is not a namespace's.
+        let file_name = entry.file_name();
+        let Some(Ok(name)) = file_name.to_str().map(str::parse::<NamespaceName>) else { continue };
+        if namespaces.contains(&name) {
+            used.insert(venvs.join(target));
+        } else {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    for entry in fs::read_dir(&builds).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let file_name = entry.file_name();
+        let Some((owner, _)) = file_name.to_str().and_then(|name| name.rsplit_once(['-', '.'])) else { continue };
+        let is_lock = path.extension().is_some_and(|extension| extension == "lock");
+        if used.contains(&path) || is_lock && namespaces.contains(owner) {
+            continue;
+        }
+        let lock = builds.join(format!("{owner}.lock"));
+        let Ok(Some(_lock)) = FileLock::try_take(&lock) else { continue };
+        let removed = if is_lock { Ok(()) } else { remove_tree(&path) };
+        if let Err(error) = removed {
+            tracing::warn!(%error, "an unused environment stays");
+        }
+        if !namespaces.contains(owner) {
+            let _ = fs::remove_file(&lock);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(requirements: Option<&str>) -> NamespaceSource {
+        NamespaceSource {
+            name: "ns".parse().unwrap(),
+            dir: "/t/ns".into(),
+            has_python: true,
+            manifest: Default::default(),
+            requirements: requirements.map(|text| Requirements {
+                path: "/t/ns/requirements.txt".into(),
+                text: text.into(),
+            }),
+            issues: Vec::new(),
+            failure: None,
+            files_hash: [7; 32],
+        }
+    }
+
+    fn key_of(source: &NamespaceSource, interpreter: &str) -> String {
+        build_key(source, source.requirements.as_ref(), interpreter)
+    }
+
+    #[test]
+    fn the_key_follows_requirements_and_interpreter_and_nothing_else() {
+        let plain = source(Some("httpx\n"));
+        let mut edited = source(Some("httpx\n"));
+        edited.files_hash = [8; 32];
+        assert_eq!(key_of(&plain, "py"), key_of(&edited, "py"), "an edited tool installs nothing");
+        assert_ne!(key_of(&plain, "py"), key_of(&plain, "other"));
+        assert_ne!(key_of(&plain, "py"), key_of(&source(Some("httpx>=1\n")), "py"));
+        assert_ne!(key_of(&plain, "py"), key_of(&source(None), "py"));
+    }
+
+    #[test]
+    fn requirements_that_name_files_follow_the_folder() {
+        let mut edited = source(Some("-r base.txt"));
+        let before = key_of(&edited, "py");
+        edited.files_hash = [8; 32];
+        assert_ne!(key_of(&edited, "py"), before);
+    }
+
+    #[test]
+    fn packages_that_would_break_the_worker_are_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        assert!(check_packages(temp.path()).is_ok());
+        let pydantic = temp.path().join("pydantic-1.10.13.dist-info");
+        fs::create_dir(&pydantic).unwrap();
+        fs::create_dir(temp.path().join("pydantic_core-2.0.0.dist-info")).unwrap();
+        let error = check_packages(temp.path()).unwrap_err().0;
+        assert!(error.contains("pydantic 1.10.13"), "{error}");
+        fs::rename(&pydantic, temp.path().join("pydantic-2.1.dist-info")).unwrap();
+        assert!(check_packages(temp.path()).is_ok());
+        fs::create_dir(temp.path().join("app")).unwrap();
+        assert!(check_packages(temp.path()).unwrap_err().0.contains("\"app\""));
+    }
+
+    #[test]
+    fn garbage_is_what_no_worker_and_no_namespace_uses() {
+        let temp = tempfile::tempdir().unwrap();
+        let data = DataDir::open(temp.path(), false).unwrap();
+        let builds = data.builds_dir();
+        for name in ["a-1", "a-2", "a-3", "gone-1", "busy-1"] {
+            fs::create_dir(builds.join(name)).unwrap();
+        }
+        for (link, target) in [("a", ".builds/a-3"), ("gone", ".builds/gone-1"), (".base", ".base.hash")] {
+            std::os::unix::fs::symlink(target, data.venvs_dir().join(link)).unwrap();
+        }
+        let _building = FileLock::try_take(&builds.join("busy.lock")).unwrap().unwrap();
+        let keep = BTreeSet::from([builds.join("a-2")]);
+        collect_garbage(&data, &keep, &BTreeSet::from(["a".parse().unwrap(), "busy".parse().unwrap()]));
+        let left = |dir: &Path| {
+            let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(left(&builds), ["a-2", "a-3", "a.lock", "busy-1", "busy.lock"]);
+        assert_eq!(left(&data.venvs_dir()), [".base", ".builds", "a"]);
+    }
+
+    #[test]
+    fn a_real_folder_of_an_older_version_gives_way_to_the_symlink() {
+        let temp = tempfile::tempdir().unwrap();
+        let data = DataDir::open(temp.path(), false).unwrap();
+        let link = data.venvs_dir().join("ns");
+        fs::create_dir(&link).unwrap();
+        set_aside(&link, &data.builds_dir()).unwrap();
+        switch_symlink(&link, Path::new(".builds/ns-1")).unwrap();
+        switch_symlink(&link, Path::new(".builds/ns-2")).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new(".builds/ns-2"));
+    }
+}

@@ -1,0 +1,427 @@
+//! `tooldock.yaml`: what a namespace says about itself, and the limits that follow from it.
+//!
+//! Written by the same people who write the tools, so nothing here may go beyond what the operator allows: limits are
+//! clamped to `namespaces.ceilings`, and variables that decide which code the interpreter loads cannot be set.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_yaml::{Mapping, Value};
+
+use crate::config::{Ceilings, Limits, LimitsPatch, NamespacesConfig, ToolLimits};
+use crate::names::NamespaceName;
+use crate::registry::Issue;
+
+/// The file's name inside a namespace folder.
+pub const MANIFEST_FILE: &str = "tooldock.yaml";
+
+/// The largest manifest.
+const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
+
+/// Bounds of the limits that have no ceiling in the configuration.
+const QUEUE_MAX: usize = 65_536;
+const ASK_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// A namespace's manifest, parsed. The default is what a folder without one has.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Manifest {
+    /// One line about the namespace.
+    pub description: String,
+    /// The author's version of it.
+    pub version: String,
+    /// Who wrote it.
+    pub author: String,
+    /// The secrets its tools need, by name.
+    pub secrets: Vec<String>,
+    /// Defaults of environment variables; no secrets.
+    pub env: BTreeMap<String, String>,
+    /// The limits it asks for.
+    pub limits: LimitsPatch,
+    /// Keys nobody knows, variables that may not be set.
+    pub issues: Vec<Issue>,
+}
+
+/// Why a manifest cannot be used. Says file and key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{MANIFEST_FILE}: {0}")]
+pub struct InvalidManifest(String);
+
+impl Manifest {
+    /// Reads the manifest of a namespace folder; a folder without one has the default.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidManifest`] for a file that cannot be read, is too large, no YAML, or has a wrong type under a known key.
+    pub fn read(namespace_dir: &Path) -> Result<Self, InvalidManifest> {
+        let unreadable = |error: io::Error| InvalidManifest(format!("cannot be read: {error}"));
+        let file = match File::open(namespace_dir.join(MANIFEST_FILE)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(unreadable(error)),
+        };
+        let mut text = Vec::new();
+        file.take(MANIFEST_BYTES_MAX + 1)
+            .read_to_end(&mut text)
+            .map_err(unreadable)?;
+        if text.len() as u64 > MANIFEST_BYTES_MAX {
+            return Err(InvalidManifest("larger than 64 KiB".into()));
+        }
+        Self::parse(&text)
+    }
+
+    /// Parses a manifest's text.
+    ///
+    /// # Errors
+    ///
+    /// As [`Manifest::read`].
+    pub fn parse(text: &[u8]) -> Result<Self, InvalidManifest> {
+        let keys = match serde_yaml::from_slice(text) {
+            Ok(Value::Null) => return Ok(Self::default()),
+            Ok(Value::Mapping(keys)) => keys,
+            Ok(_) => return Err(InvalidManifest("must be a mapping of keys to values".into())),
+            Err(error) => return Err(InvalidManifest(format!("not valid YAML: {error}"))),
+        };
+        let mut manifest = Self::default();
+        let mut limits = Mapping::new();
+        for (key, value) in keys {
+            let Some(key) = key.as_str().map(str::to_owned) else {
+                return Err(InvalidManifest("every key must be text".into()));
+            };
+            // `key:` with nothing behind it says nothing.
+            if value.is_null() {
+                continue;
+            }
+            match key.as_str() {
+                "description" => manifest.description = scalar(&key, value)?,
+                "version" => manifest.version = scalar(&key, value)?,
+                "author" => manifest.author = scalar(&key, value)?,
+                "secrets" => manifest.secrets = secrets(value)?,
+                "env" => manifest.set_env(value)?,
+                // Which loader reads the tool files; there is one so far.
+                "style" => drop(scalar(&key, value)?),
+                _ if is_limit(&key) => {
+                    check_limit(&key, &value)?;
+                    limits.insert(key.into(), value);
+                }
+                _ => manifest.issues.push(Issue {
+                    code: "unknown_key",
+                    subject: format!("{MANIFEST_FILE}: {key}"),
+                    message: format!("unknown key {key:?}; it has no effect"),
+                }),
+            }
+        }
+        manifest.limits =
+            serde_yaml::from_value(Value::Mapping(limits)).map_err(|error| InvalidManifest(error.to_string()))?;
+        Ok(manifest)
+    }
+
+    fn set_env(&mut self, value: Value) -> Result<(), InvalidManifest> {
+        for (name, value) in typed::<BTreeMap<String, Value>>("env", value)? {
+            let key = format!("env.{name}");
+            if !is_variable_name(&name) {
+                return Err(InvalidManifest(format!("{key}: not a variable name")));
+            }
+            if is_reserved_variable(&name) {
+                self.issues.push(Issue {
+                    code: "reserved_variable",
+                    subject: format!("{MANIFEST_FILE}: {key}"),
+                    message: format!("{name} decides which code a worker loads and cannot be set; it has no effect"),
+                });
+                continue;
+            }
+            let value = match value {
+                Value::Null => String::new(),
+                value => scalar(&key, value)?,
+            };
+            if value.contains('\0') {
+                return Err(InvalidManifest(format!("{key}: must not contain a NUL")));
+            }
+            self.env.insert(name, value);
+        }
+        Ok(())
+    }
+
+    /// The limits in force: the defaults, then the manifest up to the ceilings, then the operator's override.
+    ///
+    /// A clamped value is an [`Issue`]; the operator's values are not clamped.
+    pub fn effective_limits(
+        &self,
+        namespace: &NamespaceName,
+        config: &NamespacesConfig,
+    ) -> (Limits, BTreeMap<String, ToolLimits>, Vec<Issue>) {
+        let mut issues = Vec::new();
+        let own = clamped(&self.limits, &config.ceilings, &mut issues);
+        let mut limits = config.defaults.clone();
+        let mut tools = BTreeMap::new();
+        for patch in [Some(&own), config.overrides.get(namespace)].into_iter().flatten() {
+            apply(patch, &mut limits, &mut tools);
+        }
+        (limits, tools, issues)
+    }
+}
+
+/// Whether a manifest may not set the variable: it would choose the interpreter, its libraries or our runtime.
+pub(crate) fn is_reserved_variable(name: &str) -> bool {
+    matches!(name, "PATH" | "VIRTUAL_ENV")
+        || ["PYTHON", "LD_", "DYLD_", "TOOLDOCK_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+}
+
+fn is_variable_name(name: &str) -> bool {
+    name.len() <= 256
+        && name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+fn is_limit(key: &str) -> bool {
+    matches!(
+        key,
+        "timeout"
+            | "ask_timeout"
+            | "max_concurrency"
+            | "queue"
+            | "max_parked"
+            | "max_result"
+            | "sync_concurrency"
+            | "tools_allow"
+            | "tools_deny"
+            | "principals"
+            | "tools"
+    )
+}
+
+/// Tries one key alone, so that the complaint can name it, and refuses a zero that would stop every call.
+fn check_limit(key: &str, value: &Value) -> Result<(), InvalidManifest> {
+    let mut alone = Mapping::new();
+    alone.insert(key.into(), value.clone());
+    let patch: LimitsPatch = typed(key, Value::Mapping(alone))?;
+    let zero = patch.timeout == Some(Duration::ZERO)
+        || patch.ask_timeout == Some(Duration::ZERO)
+        || patch.max_concurrency == Some(0)
+        || patch.sync_concurrency == Some(0)
+        || patch.tools.values().any(|tool| tool.timeout == Some(Duration::ZERO));
+    if zero {
+        return Err(InvalidManifest(format!("{key}: must be greater than zero")));
+    }
+    Ok(())
+}
+
+fn typed<T: DeserializeOwned>(key: &str, value: Value) -> Result<T, InvalidManifest> {
+    serde_yaml::from_value(value).map_err(|error| {
+        let text = error.to_string();
+        // Serde names the path where it knows one; say the key once.
+        let text = text.strip_prefix(&format!("{key}: ")).unwrap_or(&text);
+        InvalidManifest(format!("{key}: {text}"))
+    })
+}
+
+/// A single value as text: people write `version: 1.0` and `PORT: 8080` without quotes.
+fn scalar(key: &str, value: Value) -> Result<String, InvalidManifest> {
+    match value {
+        Value::String(text) => Ok(text),
+        Value::Bool(value) => Ok(value.to_string()),
+        Value::Number(value) => Ok(value.to_string()),
+        _ => Err(InvalidManifest(format!("{key}: must be a single value"))),
+    }
+}
+
+fn secrets(value: Value) -> Result<Vec<String>, InvalidManifest> {
+    let names: Vec<String> = typed("secrets", value)?;
+    match names.iter().find(|name| !is_variable_name(name)) {
+        Some(name) => Err(InvalidManifest(format!("secrets: {name:?} is not a variable name"))),
+        None => Ok(names),
+    }
+}
+
+fn clamped(own: &LimitsPatch, ceilings: &Ceilings, issues: &mut Vec<Issue>) -> LimitsPatch {
+    let mut own = own.clone();
+    clamp("timeout", &mut own.timeout, ceilings.timeout, issues);
+    clamp("ask_timeout", &mut own.ask_timeout, ASK_TIMEOUT_MAX, issues);
+    clamp("max_concurrency", &mut own.max_concurrency, ceilings.max_concurrency, issues);
+    clamp("queue", &mut own.queue, QUEUE_MAX, issues);
+    clamp("max_parked", &mut own.max_parked, QUEUE_MAX, issues);
+    clamp("max_result", &mut own.max_result, ceilings.max_result, issues);
+    clamp("sync_concurrency", &mut own.sync_concurrency, ceilings.sync_concurrency, issues);
+    for (name, tool) in &mut own.tools {
+        clamp(&format!("tools.{name}.timeout"), &mut tool.timeout, ceilings.timeout, issues);
+        clamp(&format!("tools.{name}.max_result"), &mut tool.max_result, ceilings.max_result, issues);
+    }
+    own
+}
+
+fn clamp<T: PartialOrd + Copy + std::fmt::Debug>(key: &str, value: &mut Option<T>, ceiling: T, issues: &mut Vec<Issue>) {
+    let Some(asked) = *value else { return };
+    if asked > ceiling {
+        issues.push(Issue {
+            code: "limit_clamped",
+            subject: format!("{MANIFEST_FILE}: {key}"),
+            message: format!("{key} is {asked:?}, above the ceiling; {ceiling:?} applies"),
+        });
+        *value = Some(ceiling);
+    }
+}
+
+fn apply(patch: &LimitsPatch, limits: &mut Limits, tools: &mut BTreeMap<String, ToolLimits>) {
+    // Taken apart so that a new limit cannot be forgotten here.
+    let LimitsPatch {
+        timeout,
+        ask_timeout,
+        max_concurrency,
+        queue,
+        max_parked,
+        max_result,
+        sync_concurrency,
+        tools_allow,
+        tools_deny,
+        principals,
+        tools: patched,
+    } = patch;
+    set(&mut limits.timeout, timeout);
+    set(&mut limits.ask_timeout, ask_timeout);
+    set(&mut limits.max_concurrency, max_concurrency);
+    set(&mut limits.queue, queue);
+    set(&mut limits.max_parked, max_parked);
+    set(&mut limits.max_result, max_result);
+    set(&mut limits.sync_concurrency, sync_concurrency);
+    set(&mut limits.tools_allow, tools_allow);
+    set(&mut limits.tools_deny, tools_deny);
+    set(&mut limits.principals, principals);
+    for (name, patch) in patched {
+        let tool = tools.entry(name.clone()).or_default();
+        tool.timeout = patch.timeout.or(tool.timeout);
+        tool.max_result = patch.max_result.or(tool.max_result);
+    }
+}
+
+fn set<T: Clone>(value: &mut T, patch: &Option<T>) {
+    if let Some(patch) = patch {
+        value.clone_from(patch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytesize::ByteSize;
+
+    use super::*;
+
+    fn parse(text: &str) -> Manifest {
+        Manifest::parse(text.as_bytes()).expect("valid")
+    }
+
+    fn refusal(text: &str) -> String {
+        Manifest::parse(text.as_bytes()).expect_err("invalid").to_string()
+    }
+
+    #[test]
+    fn reads_what_a_namespace_says_about_itself() {
+        let manifest = parse(
+            "description: \"GitHub API tools\"\nversion: 1.0\nauthor: someone\nsecrets:\n  - GITHUB_TOKEN\n\
+             env:\n  GITHUB_API_URL: \"https://api.github.com\"\n  PORT: 8080\n  DEBUG: true\nstyle: fastmcp\n",
+        );
+        assert_eq!(manifest.description, "GitHub API tools");
+        assert_eq!(manifest.version, "1.0");
+        assert_eq!(manifest.secrets, ["GITHUB_TOKEN"]);
+        assert_eq!(manifest.env["PORT"], "8080");
+        assert_eq!(manifest.env["DEBUG"], "true");
+        assert!(manifest.issues.is_empty());
+    }
+
+    #[test]
+    fn an_empty_file_and_empty_keys_say_nothing() {
+        assert_eq!(parse(""), Manifest::default());
+        assert_eq!(parse("# only a comment\n"), Manifest::default());
+        assert_eq!(parse("secrets:\nenv:\ntimeout:\n"), Manifest::default());
+    }
+
+    #[test]
+    fn unknown_keys_are_issues_and_not_fatal() {
+        let manifest = parse("descripton: x\nversion: '2'\n");
+        assert_eq!(manifest.version, "2");
+        assert_eq!(manifest.issues[0].code, "unknown_key");
+        assert!(manifest.issues[0].subject.contains("descripton"));
+    }
+
+    #[test]
+    fn wrong_types_name_file_and_key() {
+        for (text, key) in [
+            ("description: [a]", "description"),
+            ("secrets: GITHUB_TOKEN", "secrets"),
+            ("secrets: ['A=B']", "secrets"),
+            ("env: [A]", "env"),
+            ("env: {A: [1]}", "env.A"),
+            ("env: {'A B': 1}", "env.A B"),
+            ("timeout: soon", "timeout"),
+            ("timeout: 30", "timeout"),
+            ("timeout: 0s", "timeout"),
+            ("max_concurrency: -1", "max_concurrency"),
+            ("max_concurrency: 0", "max_concurrency"),
+            ("tools: {add: {timout: 3s}}", "tools"),
+            ("tools_allow: 5", "tools_allow"),
+        ] {
+            let message = refusal(text);
+            assert!(message.starts_with(&format!("tooldock.yaml: {key}: ")), "{text}: {message}");
+        }
+        assert!(refusal("a: [").contains("not valid YAML"));
+        assert!(refusal("- a").contains("must be a mapping"));
+    }
+
+    #[test]
+    fn a_yaml_bomb_is_refused() {
+        let mut text = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
+        for level in 1..20 {
+            let reference = format!("*a{}", level - 1);
+            text += &format!("a{level}: &a{level} [{}]\n", vec![reference; 10].join(","));
+        }
+        assert!(refusal(&text).contains("not valid YAML"));
+    }
+
+    #[test]
+    fn variables_that_choose_code_cannot_be_set() {
+        let manifest = parse("env: {PATH: /x, LD_PRELOAD: /x.so, PYTHONPATH: /x, OK: fine}");
+        assert_eq!(manifest.env.keys().collect::<Vec<_>>(), ["OK"]);
+        assert_eq!(manifest.issues.len(), 3);
+        assert!(manifest.issues.iter().all(|issue| issue.code == "reserved_variable"));
+    }
+
+    #[test]
+    fn own_limits_stop_at_the_ceilings_and_the_operator_has_the_last_word() {
+        let name: NamespaceName = "github".parse().expect("valid");
+        let manifest = parse(
+            "timeout: 20m\nmax_concurrency: 4\nqueue: 18446744073709551615\n\
+             tools: {slow: {timeout: 2h, max_result: 1MiB}, big: {max_result: 1GiB}}",
+        );
+        let mut config = NamespacesConfig::default();
+        let (limits, tools, issues) = manifest.effective_limits(&name, &config);
+        assert_eq!(limits.timeout, config.ceilings.timeout);
+        assert_eq!(limits.max_concurrency, 4);
+        assert_eq!(limits.queue, QUEUE_MAX);
+        assert_eq!(limits.sync_concurrency, config.defaults.sync_concurrency);
+        assert_eq!(tools["slow"].timeout, Some(config.ceilings.timeout));
+        assert_eq!(tools["slow"].max_result, Some(ByteSize::mib(1)));
+        let clamped: Vec<_> = issues.iter().map(|issue| issue.subject.as_str()).collect();
+        assert_eq!(
+            clamped,
+            [
+                "tooldock.yaml: timeout",
+                "tooldock.yaml: queue",
+                "tooldock.yaml: tools.big.max_result",
+                "tooldock.yaml: tools.slow.timeout",
+            ]
+        );
+        assert!(issues.iter().all(|issue| issue.code == "limit_clamped"));
+
+        let patch = LimitsPatch {
+            timeout: Some(Duration::from_secs(3600)),
+            ..LimitsPatch::default()
+        };
+        config.overrides.insert(name.clone(), patch);
+        let (limits, ..) = manifest.effective_limits(&name, &config);
+        assert_eq!(limits.timeout, Duration::from_secs(3600));
+    }
+}

@@ -1,0 +1,288 @@
+//! What operators see of workers and processes, in Prometheus' terms. Handles are resolved once per worker, so a call
+//! only touches atomics.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus::{
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
+
+use crate::names::NamespaceName;
+use crate::worker::WorkerState;
+
+/// Every metric of this crate.
+#[derive(Clone)]
+pub struct WorkerMetrics {
+    state: IntGaugeVec,
+    restarts: IntCounterVec,
+    in_flight: IntGaugeVec,
+    start_seconds: Histogram,
+    protocol_errors: IntCounterVec,
+    output_suppressed: IntCounterVec,
+    processes: ProcessMetrics,
+    /// Workers per namespace: two while a reload replaces one. With the last one its series go.
+    ///
+    /// A plain mutex: taken when a worker comes and goes, nothing awaits under it.
+    namespaces: Arc<Mutex<HashMap<NamespaceName, usize>>>,
+}
+
+/// Counts of child processes of any kind.
+#[derive(Debug, Clone)]
+pub struct ProcessMetrics {
+    pub(crate) live: IntGauge,
+    pub(crate) reaped: IntCounter,
+    killed: IntCounterVec,
+}
+
+impl ProcessMetrics {
+    /// Counts a tree that had to be killed.
+    pub(crate) fn killed(&self, reason: &str) {
+        self.killed.with_label_values(&[reason]).inc();
+    }
+}
+
+impl fmt::Debug for WorkerMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerMetrics").finish_non_exhaustive()
+    }
+}
+
+/// The kinds of `tooldock_worker_protocol_errors_total`.
+const PROTOCOL_ERRORS: [&str; 4] = ["garbage", "unknown_id", "late", "oversized"];
+
+impl WorkerMetrics {
+    /// Metrics registered with `registry`.
+    ///
+    /// # Errors
+    ///
+    /// When one of the names is taken there.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let metrics = Self::build()?;
+        registry.register(Box::new(metrics.state.clone()))?;
+        registry.register(Box::new(metrics.restarts.clone()))?;
+        registry.register(Box::new(metrics.in_flight.clone()))?;
+        registry.register(Box::new(metrics.start_seconds.clone()))?;
+        registry.register(Box::new(metrics.protocol_errors.clone()))?;
+        registry.register(Box::new(metrics.output_suppressed.clone()))?;
+        registry.register(Box::new(metrics.processes.live.clone()))?;
+        registry.register(Box::new(metrics.processes.reaped.clone()))?;
+        registry.register(Box::new(metrics.processes.killed.clone()))?;
+        Ok(metrics)
+    }
+
+    /// Metrics nobody collects.
+    pub fn unregistered() -> Self {
+        Self::build().expect("names and labels are constants of this file")
+    }
+
+    /// The counts of child processes, for those that are no workers.
+    pub fn processes(&self) -> &ProcessMetrics {
+        &self.processes
+    }
+
+    fn build() -> prometheus::Result<Self> {
+        let namespace = &["namespace"];
+        Ok(Self {
+            state: IntGaugeVec::new(
+                Opts::new(
+                    "tooldock_worker_state",
+                    "Workers of a namespace in each state; one in all, two while a reload replaces one",
+                ),
+                &["namespace", "state"],
+            )?,
+            restarts: IntCounterVec::new(
+                Opts::new(
+                    "tooldock_worker_restarts_total",
+                    "Worker processes started after a worker's first one",
+                ),
+                namespace,
+            )?,
+            in_flight: IntGaugeVec::new(
+                Opts::new(
+                    "tooldock_worker_in_flight",
+                    "Calls a worker has not answered yet",
+                ),
+                namespace,
+            )?,
+            start_seconds: Histogram::with_opts(
+                HistogramOpts::new(
+                    "tooldock_worker_start_seconds",
+                    "From the spawn of a worker process to its first possible call",
+                )
+                .buckets(vec![0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0]),
+            )?,
+            protocol_errors: IntCounterVec::new(
+                Opts::new(
+                    "tooldock_worker_protocol_errors_total",
+                    "Lines of a worker that fit no call",
+                ),
+                &["namespace", "kind"],
+            )?,
+            output_suppressed: IntCounterVec::new(
+                Opts::new(
+                    "tooldock_worker_output_suppressed_total",
+                    "Lines of worker output beyond the rate limit, not logged",
+                ),
+                namespace,
+            )?,
+            processes: ProcessMetrics {
+                live: IntGauge::new("tooldock_processes_live", "Child processes running now")?,
+                reaped: IntCounter::new(
+                    "tooldock_processes_reaped_total",
+                    "Child processes that ended and left nothing behind",
+                )?,
+                killed: IntCounterVec::new(
+                    Opts::new(
+                        "tooldock_processes_killed_total",
+                        "Process trees that had to be killed",
+                    ),
+                    &["reason"],
+                )?,
+            },
+            namespaces: Arc::default(),
+        })
+    }
+
+    /// The handles of one worker.
+    pub(crate) fn worker(&self, namespace: &NamespaceName) -> NamespaceMetrics {
+        *lock(&self.namespaces).entry(namespace.clone()).or_default() += 1;
+        let label = &[namespace.as_str()];
+        NamespaceMetrics {
+            states: WorkerState::NAMES
+                .map(|state| self.state.with_label_values(&[namespace.as_str(), state])),
+            current: Mutex::new(None),
+            restarts: self.restarts.with_label_values(label),
+            in_flight: self.in_flight.with_label_values(label),
+            output_suppressed: self.output_suppressed.with_label_values(label),
+            all: self.clone(),
+            namespace: namespace.clone(),
+        }
+    }
+}
+
+/// The handles of one worker. Its series go when it is dropped, unless a successor holds them.
+#[derive(Debug)]
+pub(crate) struct NamespaceMetrics {
+    states: [IntGauge; WorkerState::NAMES.len()],
+    current: Mutex<Option<&'static str>>,
+    restarts: IntCounter,
+    pub(crate) in_flight: IntGauge,
+    pub(crate) output_suppressed: IntCounter,
+    all: WorkerMetrics,
+    namespace: NamespaceName,
+}
+
+impl NamespaceMetrics {
+    /// Moves the worker from the state it is counted in to this one.
+    pub(crate) fn entered(&self, state: WorkerState) {
+        self.count_in(Some(state.as_str()));
+    }
+
+    pub(crate) fn restarted(&self) {
+        self.restarts.inc();
+    }
+
+    pub(crate) fn started(&self, after: Duration) {
+        self.all.start_seconds.observe(after.as_secs_f64());
+    }
+
+    pub(crate) fn protocol_error(&self, kind: &'static str) {
+        self.all
+            .protocol_errors
+            .with_label_values(&[self.namespace.as_str(), kind])
+            .inc();
+    }
+
+    pub(crate) fn processes(&self) -> &ProcessMetrics {
+        &self.all.processes
+    }
+
+    fn count_in(&self, next: Option<&'static str>) {
+        let gauge = |name: &str| {
+            WorkerState::NAMES
+                .iter()
+                .position(|known| *known == name)
+                .map(|index| &self.states[index])
+        };
+        let mut current = lock(&self.current);
+        if let Some(gauge) = current.and_then(gauge) {
+            gauge.dec();
+        }
+        if let Some(gauge) = next.and_then(gauge) {
+            gauge.inc();
+        }
+        *current = next;
+    }
+}
+
+impl Drop for NamespaceMetrics {
+    fn drop(&mut self) {
+        self.count_in(None);
+        let mut namespaces = lock(&self.all.namespaces);
+        let Some(count) = namespaces.get_mut(&self.namespace) else {
+            return;
+        };
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
+        namespaces.remove(&self.namespace);
+        // Removed under the lock, so that a successor made meanwhile does not lose its fresh series. A series that was
+        // never touched is not there to remove.
+        let name = self.namespace.as_str();
+        for state in WorkerState::NAMES {
+            let _ = self.all.state.remove_label_values(&[name, state]);
+        }
+        for kind in PROTOCOL_ERRORS {
+            let _ = self.all.protocol_errors.remove_label_values(&[name, kind]);
+        }
+        let _ = self.all.restarts.remove_label_values(&[name]);
+        let _ = self.all.in_flight.remove_label_values(&[name]);
+        let _ = self.all.output_suppressed.remove_label_values(&[name]);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series_of(registry: &Registry, namespace: &str) -> usize {
+        registry
+            .gather()
+            .iter()
+            .flat_map(prometheus::proto::MetricFamily::get_metric)
+            .filter(|metric| {
+                metric
+                    .get_label()
+                    .iter()
+                    .any(|label| label.value() == namespace)
+            })
+            .count()
+    }
+
+    #[test]
+    fn a_worker_is_counted_in_one_state_and_its_series_go_with_the_last_one() {
+        let registry = Registry::new();
+        let metrics = WorkerMetrics::new(&registry).expect("the registry is empty");
+        let name: NamespaceName = "github".parse().expect("valid");
+        let old = metrics.worker(&name);
+        old.entered(WorkerState::Starting);
+        old.entered(WorkerState::Ready);
+        old.protocol_error("late");
+        let state = |state: &str| metrics.state.with_label_values(&["github", state]).get();
+        assert_eq!((state("starting"), state("ready")), (0, 1));
+        let new = metrics.worker(&name);
+        drop(old);
+        assert_eq!(state("ready"), 0);
+        assert!(series_of(&registry, "github") > 0);
+        drop(new);
+        assert_eq!(series_of(&registry, "github"), 0);
+    }
+}

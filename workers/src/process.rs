@@ -1,0 +1,358 @@
+//! A child process and its end. Every child runs under the guard (see [`guard`]), so none outlives the gateway.
+//!
+//! Owned by the control runtime: a [`Child`] is spawned, waited for and dropped there. Its output pipes can be taken and
+//! read anywhere. What it deliberately does not do: restart anything (that is the worker's state machine) and give the
+//! command a standard input (see the guard's protocol for where that would go).
+//!
+//! The ladder out of a child: whatever is polite for its kind (the caller's part), SIGTERM to its group, a grace time,
+//! SIGKILL to its whole tree. [`Child::stop`] is the second half. Dropping a [`Child`] closes the control channel, on
+//! which the guard runs the same ladder by itself.
+
+pub mod guard;
+pub mod output;
+mod tree;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::process::{ChildStderr, ChildStdout, Command};
+use tokio::time::timeout;
+
+use crate::metrics::ProcessMetrics;
+use crate::secrets::Secret;
+
+/// How long the guard may take to say that it started the command, or could not.
+const REPORT_LIMIT: Duration = Duration::from_secs(10);
+/// How long the guard may take to end everything after SIGKILL was ordered.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// The longest line a guard sends: an error message of the operating system with a path in it.
+const REPORT_MAX: usize = 16 * 1024;
+
+/// What to run. The environment is complete: nothing of the gateway's own is inherited.
+#[derive(Debug, Clone)]
+pub struct ProcessSpec {
+    /// The executable.
+    pub program: PathBuf,
+    /// Its arguments. They are visible to every user of the machine: no secrets here.
+    pub args: Vec<OsString>,
+    /// Its environment, built from nothing. Values print as `[redacted]`.
+    pub env: Vec<(OsString, Secret)>,
+    /// Its working directory.
+    pub cwd: PathBuf,
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// It exited with this code.
+    Code(i32),
+    /// A signal ended it.
+    Signal(i32),
+    /// Its guard died first; the tree was ended, its status is unknown.
+    Lost,
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::Lost => f.write_str("its guard was killed"),
+        }
+    }
+}
+
+/// Why a child did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The guard itself could not be run.
+    #[error("cannot run {} in {}: {source}", guard.display(), cwd.display())]
+    Guard {
+        /// The guard's executable.
+        guard: PathBuf,
+        /// The working directory it was to run in.
+        cwd: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The guard ran, the command could not be started.
+    #[error("{0}")]
+    Command(String),
+    /// The guard ended or stayed silent.
+    #[error("the guard process did not report a start")]
+    NoReport,
+}
+
+/// A running child. Dropping it ends its whole process tree.
+#[derive(Debug)]
+pub struct Child {
+    pid: Option<u32>,
+    tag: String,
+    control: UnixStream,
+    received: BytesMut,
+    guard: tokio::process::Child,
+    stdout: Option<ChildStdout>,
+    stderr: Option<ChildStderr>,
+    exit: Option<Exit>,
+    metrics: ProcessMetrics,
+}
+
+/// One line of the guard.
+#[derive(Debug, PartialEq, Eq)]
+enum Report {
+    Started(u32),
+    Failed(String),
+    Ended(Exit),
+}
+
+impl Child {
+    /// Starts a command under a guard and waits until it runs. Dropping the future ends what was started.
+    ///
+    /// # Errors
+    ///
+    /// [`SpawnError`] says which of the two programs could not be run and why. Its text holds paths, never values of
+    /// the environment.
+    pub async fn spawn(
+        spec: &ProcessSpec,
+        guard: &Path,
+        metrics: &ProcessMetrics,
+    ) -> Result<Self, SpawnError> {
+        let failed = |source| SpawnError::Guard {
+            guard: guard.to_owned(),
+            cwd: spec.cwd.clone(),
+            source,
+        };
+        let (control, guards_end) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
+        control.set_nonblocking(true).map_err(failed)?;
+        let control = UnixStream::from_std(control).map_err(failed)?;
+        let tag = format!("{}-{:016x}", std::process::id(), fastrand::u64(..));
+        let mut command = Command::new(guard);
+        command
+            .arg("__guard")
+            .arg("--")
+            .arg(&spec.program)
+            .args(&spec.args)
+            .env_clear()
+            .envs(spec.env.iter().map(|(name, value)| (name, value.expose())))
+            .env(tree::TAG_VARIABLE, &tag)
+            .current_dir(&spec.cwd)
+            .stdin(Stdio::from(OwnedFd::from(guards_end)))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A Ctrl-C in the gateway's terminal is the gateway's to handle.
+            .process_group(0);
+        let mut process = command.spawn().map_err(failed)?;
+        // The command holds the guard's end of the socket until it is dropped, and would hide the guard's death.
+        drop(command);
+        metrics.live.inc();
+        let mut child = Self {
+            pid: None,
+            tag,
+            control,
+            received: BytesMut::new(),
+            stdout: process.stdout.take(),
+            stderr: process.stderr.take(),
+            guard: process,
+            exit: None,
+            metrics: metrics.clone(),
+        };
+        match timeout(REPORT_LIMIT, child.next_report()).await {
+            Ok(Some(Report::Started(pid))) => {
+                child.pid = Some(pid);
+                Ok(child)
+            }
+            Ok(Some(Report::Failed(message))) => {
+                child.wait().await;
+                Err(SpawnError::Command(message))
+            }
+            Ok(Some(Report::Ended(_)) | None) | Err(_) => {
+                child.stop(Duration::ZERO).await;
+                Err(SpawnError::NoReport)
+            }
+        }
+    }
+
+    /// The pid of the command (not of its guard), which is also its process group.
+    pub fn pid(&self) -> u32 {
+        self.pid.unwrap_or_default()
+    }
+
+    /// The command's standard output, once.
+    pub fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.stdout.take()
+    }
+
+    /// The command's standard error, once.
+    pub fn take_stderr(&mut self) -> Option<ChildStderr> {
+        self.stderr.take()
+    }
+
+    /// Sends SIGTERM to the command's group.
+    pub fn terminate(&self) {
+        self.order(b"T");
+    }
+
+    /// Sends SIGKILL to the whole tree.
+    pub fn kill(&self) {
+        self.order(b"K");
+    }
+
+    /// One byte always fits into the socket; if the guard is gone, `wait` finds that out.
+    fn order(&self, byte: &[u8]) {
+        let _ = rustix::io::write(&self.control, byte);
+    }
+
+    /// Waits until the command and everything it left behind have ended and the guard is reaped. Cancel-safe; once it
+    /// ended, answers at once.
+    pub async fn wait(&mut self) -> Exit {
+        if let Some(exit) = self.exit {
+            return exit;
+        }
+        let exit = loop {
+            match self.next_report().await {
+                Some(Report::Ended(exit)) => break exit,
+                // The guard that could not start its command says so and exits; nothing is left behind.
+                Some(Report::Failed(_)) => break Exit::Code(127),
+                Some(Report::Started(_)) => {}
+                None => {
+                    self.end_lost_tree().await;
+                    break Exit::Lost;
+                }
+            }
+        };
+        if timeout(KILL_LIMIT, self.guard.wait()).await.is_err() {
+            // Not awaited without a limit: tokio reaps it in the background.
+            let _ = self.guard.start_kill();
+        }
+        self.ended(exit);
+        exit
+    }
+
+    /// The ladder after whatever was polite: SIGTERM, up to `grace`, SIGKILL.
+    pub async fn stop(&mut self, grace: Duration) -> Exit {
+        if let Some(exit) = self.exit {
+            return exit;
+        }
+        self.terminate();
+        if let Ok(exit) = timeout(grace, self.wait()).await {
+            return exit;
+        }
+        self.metrics.killed("grace_expired");
+        self.kill();
+        if let Ok(exit) = timeout(KILL_LIMIT, self.wait()).await {
+            return exit;
+        }
+        // The guard does not do its part (it may be stopped). Without it `wait` meets the end of the control channel
+        // and ends the tree from here.
+        let _ = self.guard.start_kill();
+        self.wait().await
+    }
+
+    /// The guard was killed. What it guarded belongs to nobody now, so it is found by group, parent and tag.
+    async fn end_lost_tree(&self) {
+        self.metrics.killed("guard_lost");
+        let (pid, tag) = (self.pid, self.tag.clone());
+        let swept = tokio::task::spawn_blocking(move || tree::end_lost(pid, &tag)).await;
+        if let Err(error) = swept {
+            tracing::error!(%error, "processes of a killed guard may be left behind");
+        }
+    }
+
+    fn ended(&mut self, exit: Exit) {
+        if self.exit.replace(exit).is_none() {
+            self.metrics.live.dec();
+            self.metrics.reaped.inc();
+        }
+    }
+
+    /// The guard's next line; `None` when it is gone. Cancel-safe: what was read stays in `received`.
+    async fn next_report(&mut self) -> Option<Report> {
+        loop {
+            while let Some(end) = memchr::memchr(b'\n', &self.received) {
+                let line = self.received.split_to(end + 1);
+                if let Some(report) = parse_report(&String::from_utf8_lossy(&line[..end])) {
+                    return Some(report);
+                }
+            }
+            if self.received.len() > REPORT_MAX {
+                return None;
+            }
+            match self.control.read_buf(&mut self.received).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.exit.is_some() {
+            return;
+        }
+        self.metrics.live.dec();
+        // A living guard sees the control channel close. Only if it died unnoticed is there something left to do.
+        if matches!(self.guard.try_wait(), Ok(Some(_))) {
+            tree::end_lost(self.pid, &self.tag);
+        }
+    }
+}
+
+fn parse_report(line: &str) -> Option<Report> {
+    let (word, rest) = line.split_once(' ')?;
+    match word {
+        "pid" => rest.parse().ok().map(Report::Started),
+        "failed" => Some(Report::Failed(rest.to_owned())),
+        "exit" => match rest.strip_prefix("signal ") {
+            Some(signal) => signal.parse().ok().map(Exit::Signal),
+            None => rest.parse().ok().map(Exit::Code),
+        }
+        .map(Report::Ended),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_line_a_guard_sends_and_ignores_the_rest() {
+        assert_eq!(parse_report("pid 42"), Some(Report::Started(42)));
+        assert_eq!(
+            parse_report("failed cannot start x: not found"),
+            Some(Report::Failed("cannot start x: not found".into()))
+        );
+        assert_eq!(parse_report("exit 3"), Some(Report::Ended(Exit::Code(3))));
+        assert_eq!(
+            parse_report("exit signal 9"),
+            Some(Report::Ended(Exit::Signal(9)))
+        );
+        for line in ["", "pid", "pid x", "exit signal", "hello world"] {
+            assert_eq!(parse_report(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn printing_a_spec_shows_no_value_of_the_environment() {
+        let spec = ProcessSpec {
+            program: "/bin/true".into(),
+            args: Vec::new(),
+            env: vec![("TOKEN".into(), Secret::new("hunter2"))],
+            cwd: "/".into(),
+        };
+        let text = format!("{spec:?}");
+        assert!(
+            text.contains("TOKEN") && !text.contains("hunter2"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,301 @@
+//! `tooldock __guard -- COMMAND ARGS…`: the small process between the gateway and each of its children.
+//!
+//! A SIGKILLed gateway cannot end its children. The guard can: it is the child subreaper of the tree it starts, and it
+//! watches a socket whose other end only the gateway holds. However the gateway ends, the kernel closes that end and
+//! the guard ends the tree, processes that detached themselves included.
+//!
+//! ```text
+//! gateway ── control socket (the guard's stdin) ── guard ── COMMAND (own process group, stdin /dev/null)
+//!    └────── stdout and stderr, inherited by COMMAND ──────────┘
+//! ```
+//!
+//! | direction | bytes | meaning |
+//! |---|---|---|
+//! | to the guard | `T` | SIGTERM to the command's group |
+//! | | `K` | SIGKILL to everything below the guard |
+//! | | end of file | SIGTERM, [`GRACE`], then as `K`; so do SIGTERM, SIGINT, SIGHUP and SIGQUIT to the guard itself |
+//! | to the gateway | `pid <n>` | the command runs |
+//! | | `failed <message>` | it could not be started; the guard exits with 127 |
+//! | | `exit <code>`, `exit signal <n>` | it ended, and so did everything it left behind; the guard exits alike |
+//!
+//! Other bytes are ignored, which leaves room: a command that needs a standard input (stdio servers) can be sent one as
+//! a descriptor over the same socket before it is started. There is no runtime, no thread and no configuration here.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, set_child_subreaper, wait,
+};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use super::{Exit, tree};
+
+/// How long the tree may take after SIGTERM when nobody is left to decide.
+pub const GRACE: Duration = Duration::from_secs(2);
+
+/// How long the guard hunts processes that were left behind. Only a fork bomb or a process stuck in the kernel needs
+/// that long.
+const SWEEP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Between two looks at `/proc` while processes are ending.
+const SWEEP_PAUSE: Duration = Duration::from_millis(10);
+
+/// Runs the guard to its end. `arguments` are those after `__guard`: `--`, the command, its arguments.
+pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let mut arguments = arguments.skip_while(|argument| argument == "--");
+    let Some(program) = arguments.next() else {
+        report("failed no command was given");
+        return ExitCode::from(2);
+    };
+    let mut command = Command::new(&program);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .process_group(0);
+    match Guard::start(command) {
+        Ok(guard) => {
+            let exit = guard.run();
+            report(&match exit {
+                Exit::Code(code) => format!("exit {code}"),
+                Exit::Signal(signal) => format!("exit signal {signal}"),
+                Exit::Lost => "exit signal 9".to_owned(),
+            });
+            exit_code(exit)
+        }
+        Err(error) => {
+            report(&format!(
+                "failed cannot start {}: {error}",
+                program.display()
+            ));
+            ExitCode::from(127)
+        }
+    }
+}
+
+/// What a shell would say about the command's end.
+fn exit_code(exit: Exit) -> ExitCode {
+    let code = match exit {
+        Exit::Code(code) => code,
+        Exit::Signal(signal) => 128 + signal,
+        Exit::Lost => 137,
+    };
+    ExitCode::from(u8::try_from(code).unwrap_or(255))
+}
+
+/// Tells the gateway. One that is gone cannot be told; its end arrives as the end of the control channel.
+fn report(line: &str) {
+    let line = format!("{}\n", line.replace(['\n', '\r'], " "));
+    let _ = rustix::io::write(rustix::stdio::stdin(), line.as_bytes());
+}
+
+struct Guard {
+    command: Pid,
+    /// Readable after a child changed state.
+    children: UnixStream,
+    /// Readable after a signal asked the guard to end.
+    signals: UnixStream,
+}
+
+impl Guard {
+    fn start(mut command: Command) -> io::Result<Self> {
+        // Before anything can be started: a process that detaches itself must come to us, not to process 1.
+        set_child_subreaper(Some(getpid()))?;
+        // Registered before the spawn, or the end of a very short command would go unnoticed.
+        let children = signal_pipe(&[SIGCHLD])?;
+        let signals = signal_pipe(&[SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
+        let child = command.spawn()?;
+        // Our own copies of the output pipes would keep them open after the command closed its ends.
+        let null = File::options().write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
+        report(&format!("pid {}", child.id()));
+        let command = i32::try_from(child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or_else(|| io::Error::other("the command has no usable pid"))?;
+        Ok(Self {
+            command,
+            children,
+            signals,
+        })
+    }
+
+    /// Waits until the command ended, and leaves nothing behind. Wakes up for:
+    /// - the control channel: an order from the gateway, or its end;
+    /// - a signal to the guard: as the end of the gateway;
+    /// - a child: the command, or a detached process that came to us;
+    /// - the end of the grace time.
+    fn run(mut self) -> Exit {
+        let mut control_open = true;
+        let mut kill_at: Option<Instant> = None;
+        let exit = loop {
+            if let Reaped::Command(exit) = self.reap() {
+                break exit;
+            }
+            let wake = self.wait_for_event(control_open, kill_at);
+            if wake.children {
+                drain(&mut self.children);
+            }
+            let mut end = false;
+            if wake.signal {
+                drain(&mut self.signals);
+                end = true;
+            }
+            if wake.control {
+                match read_orders() {
+                    Orders::Closed => {
+                        control_open = false;
+                        end = true;
+                    }
+                    Orders::Given { terminate, kill } => {
+                        if terminate {
+                            self.terminate();
+                        }
+                        if kill {
+                            kill_at = Some(Instant::now());
+                        }
+                    }
+                }
+            }
+            if end && kill_at.is_none() {
+                self.terminate();
+                kill_at = Some(Instant::now() + GRACE);
+            }
+            if kill_at.is_some_and(|at| at <= Instant::now()) {
+                tree::kill_each(&tree::descendants(getpid()));
+                // Once more later, should something have been forked while we looked.
+                kill_at = Some(Instant::now() + SWEEP_PAUSE);
+            }
+        };
+        self.sweep();
+        exit
+    }
+
+    /// The group's id cannot have been reused: the command is not reaped yet.
+    fn terminate(&self) {
+        let _ = kill_process_group(self.command, Signal::TERM);
+    }
+
+    /// Collects every child that ended.
+    fn reap(&self) -> Reaped {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.command => {
+                    return Reaped::Command(exit_of(status));
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return Reaped::NothingYet,
+                Err(_) => return Reaped::NoChildren,
+            }
+        }
+    }
+
+    /// Ends what the command left behind. Each round's orphans come to us, so the rounds end when nothing is left.
+    fn sweep(&mut self) {
+        let started = Instant::now();
+        while !matches!(self.reap(), Reaped::NoChildren) && started.elapsed() < SWEEP_LIMIT {
+            tree::kill_each(&tree::descendants(getpid()));
+            self.wait_for_event(false, Some(Instant::now() + SWEEP_PAUSE));
+            drain(&mut self.children);
+        }
+    }
+
+    fn wait_for_event(&self, control_open: bool, until: Option<Instant>) -> Wake {
+        let timeout = until.map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            }
+        });
+        let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut fds = vec![
+            readable(self.children.as_fd()),
+            readable(self.signals.as_fd()),
+        ];
+        if control_open {
+            fds.push(readable(control()));
+        }
+        // An error here is EINTR, or something the next round meets again; every arm is safe to try without cause.
+        let _ = poll(&mut fds, timeout.as_ref());
+        let ready = |index: usize| {
+            fds.get(index)
+                .is_some_and(|fd: &PollFd<'_>| !fd.revents().is_empty())
+        };
+        Wake {
+            children: ready(0),
+            signal: ready(1),
+            control: ready(2),
+        }
+    }
+}
+
+enum Reaped {
+    Command(Exit),
+    NothingYet,
+    NoChildren,
+}
+
+struct Wake {
+    children: bool,
+    signal: bool,
+    control: bool,
+}
+
+enum Orders {
+    Given { terminate: bool, kill: bool },
+    Closed,
+}
+
+/// The control channel is the guard's standard input.
+fn control() -> BorrowedFd<'static> {
+    rustix::stdio::stdin()
+}
+
+fn read_orders() -> Orders {
+    let mut bytes = [0; 64];
+    match rustix::io::read(control(), &mut bytes) {
+        Ok(0) => Orders::Closed,
+        Ok(count) => Orders::Given {
+            terminate: bytes[..count].contains(&b'T'),
+            kill: bytes[..count].contains(&b'K'),
+        },
+        Err(Errno::INTR | Errno::AGAIN) => Orders::Given {
+            terminate: false,
+            kill: false,
+        },
+        Err(_) => Orders::Closed,
+    }
+}
+
+/// A stream that becomes readable when one of the signals arrives.
+fn signal_pipe(signals: &[i32]) -> io::Result<UnixStream> {
+    let (receive, send) = UnixStream::pair()?;
+    receive.set_nonblocking(true)?;
+    for signal in signals {
+        signal_hook::low_level::pipe::register(*signal, send.try_clone()?)?;
+    }
+    Ok(receive)
+}
+
+fn drain(pipe: &mut UnixStream) {
+    let mut bytes = [0; 64];
+    while matches!(pipe.read(&mut bytes), Ok(count) if count > 0) {}
+}
+
+fn exit_of(status: WaitStatus) -> Exit {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, Some(signal)) => Exit::Signal(signal),
+        (None, None) => Exit::Lost,
+    }
+}

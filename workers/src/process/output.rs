@@ -1,0 +1,243 @@
+//! What a child prints: read without ever making it wait, cut into bounded lines, logged at a bounded rate.
+//!
+//! A child that floods its output is slowed by nothing and costs the log nothing: lines beyond the rate are dropped and
+//! their number is logged once per window. What it deliberately does not do: keep output, or look for meaning in it —
+//! except that a line may be diverted to whoever owns the child before it is logged ([`Pump::divert`]).
+
+mod lines;
+mod rate;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::IntCounter;
+use tokio::io::AsyncRead;
+use tokio::time::{Instant, timeout};
+
+use crate::names::NamespaceName;
+
+use lines::{Line, Lines};
+use rate::{Admission, Rate, WINDOW};
+
+/// The longest logged line, in bytes; the rest of it is dropped and the cut is marked.
+pub const LINE_MAX: usize = 8 * 1024;
+
+/// The rate limit that the streams of one child share.
+#[derive(Debug, Clone)]
+pub struct OutputLimit {
+    /// A plain mutex: taken for a few instructions per line, nothing awaits under it.
+    rate: Arc<Mutex<Rate>>,
+    suppressed: IntCounter,
+}
+
+impl OutputLimit {
+    /// A fresh limit. `suppressed` counts the lines that were not logged.
+    pub fn new(suppressed: IntCounter) -> Self {
+        Self {
+            rate: Arc::new(Mutex::new(Rate::new(Instant::now()))),
+            suppressed,
+        }
+    }
+
+    fn admit(&self, now: Instant) -> Admission {
+        self.lock().admit(now)
+    }
+
+    /// The suppressed lines nobody was told of yet, when it is time to tell.
+    fn due(&self, now: Instant) -> Option<u64> {
+        self.lock().due(now)
+    }
+
+    fn has_suppressed(&self) -> bool {
+        self.lock().has_suppressed()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Rate> {
+        self.rate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which of a child's streams a line came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl Stream {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+/// Lines that are meant for the gateway itself, not for the log.
+pub struct Divert<F> {
+    /// Only lines with this beginning are offered …
+    pub prefix: &'static [u8],
+    /// … which may be this long, unlike others.
+    pub line_max: usize,
+    /// Takes a line by answering `true`. Must not block.
+    pub take: F,
+}
+
+/// Reads one stream of a child to its end.
+pub struct Pump<R> {
+    /// Whose child it is.
+    pub namespace: NamespaceName,
+    /// Which stream.
+    pub stream: Stream,
+    /// The stream.
+    pub reader: R,
+    /// Shared by the streams of one child.
+    pub limit: OutputLimit,
+}
+
+impl<R: AsyncRead + Unpin> Pump<R> {
+    /// Logs every line.
+    pub async fn log(self) {
+        self.divert(Divert {
+            prefix: b"",
+            line_max: LINE_MAX,
+            take: |_: &[u8]| false,
+        })
+        .await;
+    }
+
+    /// Logs every line that `divert` does not take. Ends with the stream.
+    pub async fn divert<F: FnMut(&[u8]) -> bool>(self, mut divert: Divert<F>) {
+        let mut lines = Lines::new(self.reader, divert.prefix, divert.line_max);
+        loop {
+            let read = if self.limit.has_suppressed() {
+                // A flood that stopped would otherwise never be reported.
+                timeout(WINDOW, lines.next()).await
+            } else {
+                Ok(lines.next().await)
+            };
+            if let Some(count) = self.limit.due(Instant::now()) {
+                report_suppressed(&self.namespace, count);
+            }
+            match read {
+                Err(_elapsed) => {}
+                Ok(None) => {
+                    if let Some(count) = self.limit.lock().rest() {
+                        report_suppressed(&self.namespace, count);
+                    }
+                    break;
+                }
+                Ok(Some(line)) => {
+                    let offered = !line.cut && line.bytes.starts_with(divert.prefix);
+                    if offered && (divert.take)(&line.bytes) {
+                        continue;
+                    }
+                    match self.limit.admit(Instant::now()) {
+                        Admission::Log => log_line(&self.namespace, self.stream, &line),
+                        Admission::Suppress => self.limit.suppressed.inc(),
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn log_line(namespace: &NamespaceName, stream: Stream, line: &Line) {
+    if line.bytes.is_empty() {
+        return;
+    }
+    tracing::info!(
+        target: "worker_output",
+        namespace = namespace.as_str(),
+        stream = stream.as_str(),
+        "{}",
+        printable(line)
+    );
+}
+
+fn report_suppressed(namespace: &NamespaceName, count: u64) {
+    tracing::warn!(
+        target: "worker_output",
+        namespace = namespace.as_str(),
+        suppressed = count,
+        "{count} lines of output were not logged, the worker prints too fast"
+    );
+}
+
+/// The line as text that cannot forge another log line or drive a terminal.
+fn printable(line: &Line) -> String {
+    let shown = &line.bytes[..line.bytes.len().min(LINE_MAX)];
+    let mut text = String::with_capacity(shown.len());
+    for character in String::from_utf8_lossy(shown).chars() {
+        match character {
+            '\t' => text.push('\t'),
+            control if control.is_control() => text.extend(control.escape_default()),
+            plain => text.push(plain),
+        }
+    }
+    if line.cut || shown.len() < line.bytes.len() {
+        text.push_str(" … [cut]");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn a_printed_line_cannot_forge_another_one_and_a_long_one_says_that_it_was_cut() {
+        let line = |bytes: &[u8], cut| Line {
+            bytes: bytes::BytesMut::from(bytes),
+            cut,
+        };
+        assert_eq!(
+            printable(&line(b"a\tb\x1b[31m\rc", false)),
+            "a\tb\\u{1b}[31m\\rc"
+        );
+        assert_eq!(printable(&line(b"abc", true)), "abc … [cut]");
+        assert_eq!(printable(&line(&[0xff], false)), "\u{fffd}");
+    }
+
+    #[tokio::test]
+    async fn only_lines_with_the_prefix_are_offered_and_may_be_long() {
+        let long = format!("{{\"op\":\"{}\"}}", "x".repeat(3 * LINE_MAX));
+        let flood = "y".repeat(3 * LINE_MAX);
+        let input = format!("hello\n{flood}\n{long}\n");
+        let taken = RefCell::new(Vec::new());
+        Pump {
+            namespace: "n".parse().expect("valid"),
+            stream: Stream::Stdout,
+            reader: input.as_bytes(),
+            limit: OutputLimit::new(IntCounter::new("c", "c").expect("valid")),
+        }
+        .divert(Divert {
+            prefix: b"{\"op\"",
+            line_max: 8 * LINE_MAX,
+            take: |line: &[u8]| {
+                taken.borrow_mut().push(line.len());
+                true
+            },
+        })
+        .await;
+        assert_eq!(*taken.borrow(), [long.len()]);
+    }
+
+    #[tokio::test]
+    async fn a_flood_is_read_to_its_end_and_counted_beyond_the_burst() {
+        let suppressed = IntCounter::new("c", "c").expect("valid");
+        let flood = "line\n".repeat(5000);
+        Pump {
+            namespace: "n".parse().expect("valid"),
+            stream: Stream::Stderr,
+            reader: flood.as_bytes(),
+            limit: OutputLimit::new(suppressed.clone()),
+        }
+        .log()
+        .await;
+        let logged = 5000 - suppressed.get();
+        assert!((u64::from(rate::BURST)..1000).contains(&logged), "{logged}");
+    }
+}

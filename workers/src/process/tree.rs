@@ -1,0 +1,155 @@
+//! Finding and ending what is left of a process tree, by reading `/proc`.
+//!
+//! `/proc/<pid>/stat` is scanned as a whole: the cheaper `/proc/<pid>/task/*/children` is missing from many kernels. The
+//! scan is a snapshot of something that moves, so whoever must be sure repeats it until nothing is found.
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
+
+/// The variable every process of a tree inherits. It is how the tree is found again when its guard, and with it every
+/// parent link, is gone.
+pub(super) const TAG_VARIABLE: &str = "TOOLDOCK_PROCESS";
+
+/// How long ending a lost tree may take. Only a fork bomb or a process stuck in the kernel needs that long.
+const LOST_TREE_LIMIT: Duration = Duration::from_secs(5);
+
+/// All processes below `root`, nearest first, without `root` itself.
+pub(super) fn descendants(root: Pid) -> Vec<Pid> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for pid in all_pids() {
+        if let Some(parent) = parent_of(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = Vec::new();
+    let mut next = vec![root.as_raw_nonzero().get()];
+    while let Some(pid) = next.pop() {
+        // Removed, not looked up: a pid that was reused during the scan could otherwise close a circle.
+        for child in children.remove(&pid).unwrap_or_default() {
+            found.extend(Pid::from_raw(child));
+            next.push(child);
+        }
+    }
+    found
+}
+
+/// Ends a tree whose guard died: the group of its first process, everything below that, and whatever carries its tag.
+///
+/// Blocks for a few milliseconds, at most [`LOST_TREE_LIMIT`].
+pub(super) fn end_lost(first: Option<u32>, tag: &str) {
+    let first = first
+        .and_then(|pid| i32::try_from(pid).ok())
+        .and_then(Pid::from_raw);
+    if let Some(first) = first
+        && carries_tag(first.as_raw_nonzero().get(), tag)
+    {
+        let below = descendants(first);
+        let _ = kill_process_group(first, Signal::KILL);
+        kill_each(&below);
+    }
+    let started = Instant::now();
+    loop {
+        let left: Vec<Pid> = all_pids()
+            .filter(|pid| carries_tag(*pid, tag))
+            .filter_map(Pid::from_raw)
+            .collect();
+        kill_each(&left);
+        // As process 1 of a container the gateway inherits them; elsewhere this is a harmless ECHILD. Only pids known
+        // to be ours are waited for: a wait for any child would steal exits from other owners.
+        for pid in left.iter().copied().chain(first) {
+            let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+        }
+        if left.is_empty() || started.elapsed() > LOST_TREE_LIMIT {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sends SIGKILL to each; one that is gone already is fine.
+pub(super) fn kill_each(pids: &[Pid]) {
+    for pid in pids {
+        let _ = kill_process(*pid, Signal::KILL);
+    }
+}
+
+fn all_pids() -> impl Iterator<Item = i32> {
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The parent of a process, unless it is gone.
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    parse_parent(&stat)
+}
+
+/// Reads the fourth field. The second one, the command's name, may itself hold spaces and parentheses.
+fn parse_parent(stat: &str) -> Option<i32> {
+    let after_name = &stat[stat.rfind(')')? + 1..];
+    after_name.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether a living process inherited the tag. A zombie has no environment, so it does not count.
+fn carries_tag(pid: i32, tag: &str) -> bool {
+    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else {
+        return false;
+    };
+    environment.split(|byte| *byte == 0).any(|variable| {
+        variable
+            .strip_prefix(TAG_VARIABLE.as_bytes())
+            .and_then(|rest| rest.strip_prefix(b"="))
+            == Some(tag.as_bytes())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_is_read_past_any_command_name() {
+        assert_eq!(parse_parent("7 (python3) S 3 7 7 0"), Some(3));
+        assert_eq!(parse_parent("7 (a) b (c d)) R 12 7 7 0"), Some(12));
+        assert_eq!(parse_parent("7 (cut"), None);
+    }
+
+    #[test]
+    fn a_child_is_found_below_its_parent() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("sleep exists");
+        let found = descendants(rustix::process::getpid());
+        child.kill().expect("still running");
+        child.wait().expect("is our child");
+        let pid = i32::try_from(child.id()).expect("pids fit");
+        assert!(found.contains(&Pid::from_raw(pid).expect("not zero")));
+    }
+
+    #[test]
+    fn a_tagged_process_is_ended_and_an_untagged_one_is_not() {
+        let tag = format!("test-{}-{:x}", std::process::id(), fastrand::u64(..));
+        let sleep = |tag: &str| {
+            std::process::Command::new("sleep")
+                .arg("60")
+                .env(TAG_VARIABLE, tag)
+                .spawn()
+                .expect("sleep exists")
+        };
+        let (mut ours, mut other) = (sleep(&tag), sleep("another"));
+        end_lost(None, &tag);
+        // It was reaped by `end_lost`, which is its parent here, so only the other one can still be asked.
+        assert!(!carries_tag(i32::try_from(ours.id()).expect("fits"), &tag));
+        assert!(other.try_wait().expect("is our child").is_none());
+        other.kill().expect("still running");
+        other.wait().expect("is our child");
+        let _ = ours.wait();
+    }
+}

@@ -1,0 +1,384 @@
+//! Reload: makes what is served equal to what is on disk, touching only what changed (RLD-01…08).
+//!
+//! ```text
+//! reload() ─▶ queue ─▶ run: scan ─▶ compare ─▶ environment ─▶ worker ready ─▶ swap ─▶ drain what was replaced
+//!                            │                 └─ one task per changed namespace, in parallel ─┘
+//!                            └─ unchanged: the same `Arc<Namespace>`, the same process
+//! ```
+//!
+//! One run at a time. Whoever asks while one runs gets the next one, which all who wait share: their changes were made
+//! before it began, so it sees them (Q-30). A run belongs to the control runtime, not to its caller, and ends even if
+//! the caller goes away.
+//!
+//! A run publishes what is ready when everything is, or one [`run::WINDOW`] after the first: a usual reload is one swap,
+//! and a hanging installer delays nobody else. Each swap is complete in itself: a reader sees each namespace old or new.
+
+mod metrics;
+mod run;
+mod wanted;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{NamespacesConfig, WorkersConfig};
+use crate::data_dir::DataDir;
+use crate::environment::Environments;
+use crate::names::NamespaceName;
+use crate::registry::Registry;
+use crate::secrets::SecretSource;
+use crate::worker::{Worker, WorkerHost, WorkerSpec};
+
+pub use metrics::ReloadMetrics;
+use wanted::{Identity, build_of};
+
+/// Workers that boot at once. Booting is computing; more at a time would only make each of them late.
+const BOOTS_MAX: usize = 16;
+
+/// Brings the registry up to date and owns every worker.
+#[derive(Debug)]
+pub struct Reloader {
+    data: Arc<DataDir>,
+    ready_timeout: Duration,
+    /// Replaced by a configuration reload. This lock and those below guard plain data and are never held across an
+    /// await.
+    namespaces: Mutex<Arc<NamespacesConfig>>,
+    secrets: SecretsOf,
+    host: Arc<WorkerHost>,
+    registry: Arc<Registry>,
+    environments: Environments,
+    metrics: ReloadMetrics,
+    control: OnceLock<Handle>,
+    queue: Mutex<Queue>,
+    fleet: Mutex<Fleet>,
+    /// Held around "read the snapshot, swap the next one", so that no publisher loses another's change.
+    publishing: Mutex<()>,
+    next_generation: AtomicU64,
+    boots: Semaphore,
+    closing: CancellationToken,
+}
+
+struct SecretsOf(Arc<dyn SecretSource>);
+
+impl std::fmt::Debug for SecretsOf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SecretSource")
+    }
+}
+
+/// What a reload did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReloadReport {
+    /// All namespaces there are now, those that cannot be served included.
+    pub namespaces: Vec<NamespaceName>,
+    /// Those that got a new worker process.
+    pub workers_restarted: Vec<NamespaceName>,
+    /// Those whose requirements were installed.
+    pub deps_synced: Vec<NamespaceName>,
+    /// Those that are gone.
+    pub removed: Vec<NamespaceName>,
+    /// Those that could not be brought up to date; an older version of them may go on serving.
+    pub failed: Vec<ReloadFailure>,
+    /// Whether another reload was running: this report covers that one, too.
+    pub coalesced: bool,
+}
+
+/// One namespace that could not be brought up to date.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReloadFailure {
+    /// The namespace.
+    pub namespace: String,
+    /// Stable code: `invalid_manifest`, `dependency_error`, `worker_unavailable`, `unreadable`, `internal_error`.
+    pub code: &'static str,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// Why a reload did not happen at all. What was served is still served.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ReloadError {
+    /// Nobody gave the reloader its runtime yet.
+    #[error("the gateway is still starting")]
+    NotStarted,
+    /// The gateway is on its way out.
+    #[error("the gateway is shutting down")]
+    ShuttingDown,
+    /// The tools directory cannot be read.
+    #[error("{}: cannot be read: {source}", path.display())]
+    Scan {
+        /// The tools directory.
+        path: PathBuf,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// A defect of ours; the log has it.
+    #[error("the reload was interrupted")]
+    Interrupted,
+}
+
+type Answer = Result<Arc<ReloadReport>, ReloadError>;
+type Ticket = watch::Sender<Option<Answer>>;
+
+/// Who runs, who waits.
+#[derive(Debug, Default)]
+struct Queue {
+    running: bool,
+    /// The run after the current one, if anybody waits for it.
+    next: Option<Ticket>,
+}
+
+/// Every worker that was started and is not gone yet.
+#[derive(Debug, Default)]
+struct Fleet {
+    members: Vec<Member>,
+    /// Workers whose first boot failed and that go on trying; nothing serves in their namespaces.
+    recovering: BTreeMap<NamespaceName, Arc<Worker>>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Member {
+    worker: Arc<Worker>,
+    identity: Identity,
+}
+
+impl Reloader {
+    /// A reloader that publishes into `registry`. It does nothing before it has its runtime.
+    pub fn new(
+        data: Arc<DataDir>,
+        config: WorkersConfig,
+        namespaces: NamespacesConfig,
+        secrets: Arc<dyn SecretSource>,
+        host: Arc<WorkerHost>,
+        registry: Arc<Registry>,
+        metrics: ReloadMetrics,
+    ) -> Arc<Self> {
+        // Above every generation of an earlier gateway on the same directory, one that is still leaving included.
+        let generation = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(1));
+        Arc::new(Self {
+            ready_timeout: config.ready_timeout,
+            environments: Environments::new(
+                Arc::clone(&data),
+                config,
+                host.guard.clone(),
+                host.metrics.processes().clone(),
+            ),
+            data,
+            namespaces: Mutex::new(Arc::new(namespaces)),
+            secrets: SecretsOf(secrets),
+            host,
+            registry,
+            metrics,
+            control: OnceLock::new(),
+            queue: Mutex::default(),
+            fleet: Mutex::default(),
+            publishing: Mutex::default(),
+            next_generation: AtomicU64::new(generation),
+            boots: Semaphore::new(BOOTS_MAX),
+            closing: CancellationToken::new(),
+        })
+    }
+
+    /// Gives the reloader the runtime that its workers and their processes belong to. The first one stays.
+    pub fn bind_runtime(&self, control: Handle) {
+        let _ = self.control.set(control);
+    }
+
+    /// Limits for all namespaces from the next reload on.
+    pub fn set_namespaces(&self, namespaces: NamespacesConfig) {
+        *lock(&self.namespaces) = Arc::new(namespaces);
+    }
+
+    /// Makes what is served equal to what is on disk. May be called from any runtime; dropping the future does not stop
+    /// the reload.
+    ///
+    /// # Errors
+    ///
+    /// Only when nothing could be done at all. Namespaces that fail are in the report.
+    pub async fn reload(self: &Arc<Self>) -> Result<Arc<ReloadReport>, ReloadError> {
+        let control = self.control.get().ok_or(ReloadError::NotStarted)?;
+        if self.closing.is_cancelled() {
+            return Err(ReloadError::ShuttingDown);
+        }
+        let mut answer = {
+            let mut queue = lock(&self.queue);
+            if queue.running {
+                queue
+                    .next
+                    .get_or_insert_with(|| watch::Sender::new(None))
+                    .subscribe()
+            } else {
+                queue.running = true;
+                let ticket = watch::Sender::new(None);
+                let answer = ticket.subscribe();
+                control.spawn(Arc::clone(self).run_queue(ticket));
+                answer
+            }
+        };
+        match answer.wait_for(Option::is_some).await {
+            Ok(answer) => answer.clone().unwrap_or(Err(ReloadError::Interrupted)),
+            // The runtime was shut down under it.
+            Err(_) => Err(ReloadError::Interrupted),
+        }
+    }
+
+    /// Runs until nobody waits.
+    async fn run_queue(self: Arc<Self>, mut ticket: Ticket) {
+        let mut before: Option<Answer> = None;
+        loop {
+            // A task of its own, so that a panic ends one run and not the queue.
+            let own = tokio::spawn(run::run(Arc::clone(&self)))
+                .await
+                .unwrap_or(Err(ReloadError::Interrupted));
+            let answer = match (&before, &own) {
+                (Some(before), Ok(own)) => Ok(Arc::new(coalesced(before.as_deref().ok(), own))),
+                (_, own) => own.clone(),
+            };
+            ticket.send_replace(Some(answer));
+            before = Some(own);
+            let mut queue = lock(&self.queue);
+            match queue.next.take() {
+                Some(next) => ticket = next,
+                None => {
+                    queue.running = false;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends all workers at once: each may finish its calls for up to `grace`. Reloads are refused from here on.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.closing.cancel();
+        let members = {
+            let mut fleet = lock(&self.fleet);
+            fleet.closed = true;
+            fleet.recovering.clear();
+            std::mem::take(&mut fleet.members)
+        };
+        let mut retiring = JoinSet::new();
+        for member in members {
+            retiring.spawn(async move { member.worker.retire(grace).await });
+        }
+        while retiring.join_next().await.is_some() {}
+    }
+
+    /// Starts a worker and keeps it, unless the gateway is closing.
+    fn start(&self, spec: WorkerSpec, identity: Identity) -> Option<Arc<Worker>> {
+        let mut fleet = lock(&self.fleet);
+        if fleet.closed {
+            return None;
+        }
+        let worker = Worker::start(spec, Arc::clone(&self.host));
+        fleet.members.push(Member {
+            worker: Arc::clone(&worker),
+            identity,
+        });
+        Some(worker)
+    }
+
+    /// Lets a worker finish its calls in the background and forgets it when it is gone.
+    fn retire(self: &Arc<Self>, worker: Arc<Worker>, drain: Duration) {
+        let reloader = Arc::clone(self);
+        tokio::spawn(async move {
+            worker.retire(drain).await;
+            lock(&reloader.fleet)
+                .members
+                .retain(|member| !Arc::ptr_eq(&member.worker, &worker));
+        });
+    }
+
+    /// What a worker was started with.
+    fn identity_of(&self, worker: &Arc<Worker>) -> Option<Identity> {
+        lock(&self.fleet)
+            .members
+            .iter()
+            .find(|member| Arc::ptr_eq(&member.worker, worker))
+            .map(|member| member.identity.clone())
+    }
+
+    /// The environments that some worker still runs in.
+    fn builds_in_use(&self) -> BTreeSet<PathBuf> {
+        lock(&self.fleet)
+            .members
+            .iter()
+            .map(|member| build_of(&member.worker.spec().python).to_owned())
+            .collect()
+    }
+
+    fn generation(&self) -> u64 {
+        self.next_generation.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// The report of a run for those who waited while another one ran: both together.
+fn coalesced(before: Option<&ReloadReport>, own: &ReloadReport) -> ReloadReport {
+    let none = ReloadReport::default();
+    let before = before.unwrap_or(&none);
+    let union = |a: &[NamespaceName], b: &[NamespaceName]| -> Vec<_> {
+        a.iter().chain(b).cloned().collect::<BTreeSet<_>>().into_iter().collect()
+    };
+    let is_there = |name: &NamespaceName| own.namespaces.contains(name);
+    ReloadReport {
+        namespaces: own.namespaces.clone(),
+        workers_restarted: union(&before.workers_restarted, &own.workers_restarted),
+        deps_synced: union(&before.deps_synced, &own.deps_synced),
+        // One that came back in between was not removed.
+        removed: union(&before.removed, &own.removed).into_iter().filter(|name| !is_there(name)).collect(),
+        // What failed before was tried again.
+        failed: own.failed.clone(),
+        coalesced: true,
+    }
+}
+
+/// A poisoned lock guards data that is still whole: every critical section here is a few assignments.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<NamespaceName> {
+        names.iter().map(|name| name.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_coalesced_report_is_the_union_of_both_runs() {
+        let before = ReloadReport {
+            namespaces: names(&["a", "b"]),
+            workers_restarted: names(&["b"]),
+            deps_synced: names(&["b"]),
+            removed: names(&["c", "d"]),
+            failed: vec![ReloadFailure {
+                namespace: "a".into(),
+                code: "dependency_error",
+                message: "offline".into(),
+            }],
+            coalesced: false,
+        };
+        let own = ReloadReport {
+            namespaces: names(&["a", "c"]),
+            workers_restarted: names(&["a"]),
+            removed: names(&["b"]),
+            ..ReloadReport::default()
+        };
+        let both = coalesced(Some(&before), &own);
+        assert_eq!(both.namespaces, names(&["a", "c"]));
+        assert_eq!(both.workers_restarted, names(&["a", "b"]));
+        assert_eq!(both.deps_synced, names(&["b"]));
+        assert_eq!(both.removed, names(&["b", "d"]));
+        assert!(both.failed.is_empty() && both.coalesced);
+    }
+}

@@ -1,0 +1,534 @@
+//! One run of a reload, from the scan to the last swap.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, timeout};
+
+use super::metrics::Outcome;
+use super::wanted::{Wanted, build_of, call_error};
+use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
+use crate::environment::{EnvironmentError, Prepared, Toolchain, worker_variables};
+use crate::error::{CallError, CallErrorCode};
+use crate::names::NamespaceName;
+use crate::registry::{Issue, Namespace, Snapshot, Upstream};
+use crate::scan::{NamespaceSource, scan};
+use crate::worker::{Declared, Worker, WorkerSpec, WorkerState};
+
+/// How long what is ready waits for the rest before it is published without it.
+pub(super) const WINDOW: Duration = Duration::from_secs(1);
+
+/// On top of `workers.ready_timeout`, which the worker keeps itself: a backstop, so that no reload waits for ever.
+const READY_SLACK: Duration = Duration::from_secs(30);
+
+/// How often a worker that failed to boot is looked at. It retries at its own pace.
+const RECOVERY_LOOK: Duration = Duration::from_millis(500);
+
+/// What a changed namespace becomes.
+type Changes = BTreeMap<NamespaceName, Change>;
+
+enum Change {
+    Publish(Arc<Namespace>),
+    Remove,
+}
+
+/// A worker of the new generation that is ready.
+struct Booted {
+    worker: Arc<Worker>,
+    declared: Arc<Declared>,
+    issues: Vec<Issue>,
+}
+
+/// What became of bringing one namespace up.
+struct BroughtUp {
+    wanted: Wanted,
+    synced: bool,
+    result: Result<Booted, NotUp>,
+}
+
+struct NotUp {
+    error: CallError,
+    /// The worker whose first boot failed, where there is one.
+    worker: Option<Arc<Worker>>,
+}
+
+impl From<EnvironmentError> for NotUp {
+    fn from(error: EnvironmentError) -> Self {
+        Self {
+            error: error.into(),
+            worker: None,
+        }
+    }
+}
+
+pub(super) async fn run(reloader: Arc<Reloader>) -> Answer {
+    let started = Instant::now();
+    let answer = Run::new(reloader.clone()).go().await;
+    let outcome = match &answer {
+        Ok(report) if report.failed.is_empty() => Outcome::Complete,
+        Ok(_) => Outcome::Partial,
+        Err(_) => Outcome::Failed,
+    };
+    reloader.metrics.reloaded(outcome, started.elapsed());
+    match &answer {
+        Ok(report) => tracing::info!(
+            namespaces = report.namespaces.len(),
+            restarted = report.workers_restarted.len(),
+            synced = report.deps_synced.len(),
+            removed = report.removed.len(),
+            failed = report.failed.len(),
+            seconds = started.elapsed().as_secs_f64(),
+            "reloaded"
+        ),
+        Err(error) => tracing::error!(%error, "reload failed; what was served is still served"),
+    }
+    answer
+}
+
+struct Run {
+    reloader: Arc<Reloader>,
+    /// What was served when the run began. Only this run changes it, but for workers that recover.
+    before: Arc<Snapshot>,
+    changes: Changes,
+    report: ReloadReport,
+}
+
+impl Run {
+    fn new(reloader: Arc<Reloader>) -> Self {
+        Self {
+            before: reloader.registry.snapshot(),
+            reloader,
+            changes: Changes::new(),
+            report: ReloadReport::default(),
+        }
+    }
+
+    async fn go(mut self) -> Answer {
+        self.reloader.take_over_recovering();
+        let sources = self.scan().await?;
+        self.report.namespaces = sources.iter().map(|source| source.name.clone()).collect();
+        for name in self.before.namespaces.keys() {
+            if self.report.namespaces.binary_search(name).is_err() {
+                self.changes.insert(name.clone(), Change::Remove);
+            }
+        }
+
+        // Removed folders and the like need not wait for a base environment that is being downloaded.
+        let toolchain = if sources.iter().any(|source| source.has_python) {
+            let known = Arc::clone(&self.reloader);
+            let mut making = std::pin::pin!(known.environments.toolchain());
+            let made = tokio::select! {
+                made = timeout(WINDOW, &mut making) => made,
+                () = self.reloader.closing.cancelled() => return Err(ReloadError::ShuttingDown),
+            };
+            let made = match made {
+                Ok(made) => made,
+                Err(_) => {
+                    if !self.changes.is_empty() {
+                        self.publish();
+                    }
+                    tokio::select! {
+                        made = making => made,
+                        () = self.reloader.closing.cancelled() => return Err(ReloadError::ShuttingDown),
+                    }
+                }
+            };
+            Some(made)
+        } else {
+            None
+        };
+
+        let mut bringing_up = JoinSet::new();
+        let mut names: HashMap<Id, NamespaceName> = HashMap::new();
+        for wanted in self.want(sources, toolchain.as_ref()) {
+            let name = wanted.source.name.clone();
+            match &toolchain {
+                Some(Ok(toolchain)) => {
+                    let task = bring_up(Arc::clone(&self.reloader), Arc::clone(toolchain), wanted);
+                    names.insert(bringing_up.spawn(task).id(), name);
+                }
+                Some(Err(error)) => self.fail(&wanted, "dependency_error", error.clone().into()),
+                // Only namespaces with Python come here, and for those there is a toolchain or an error.
+                None => {}
+            }
+        }
+        self.collect(bringing_up, names).await?;
+        self.publish();
+        self.clean_up().await;
+        self.report.workers_restarted.sort();
+        self.report.deps_synced.sort();
+        self.report.failed.sort_by(|a, b| a.namespace.cmp(&b.namespace));
+        Ok(Arc::new(self.report))
+    }
+
+    async fn scan(&self) -> Result<Vec<NamespaceSource>, ReloadError> {
+        let path = self.reloader.data.tools_dir();
+        let failed = |source: std::io::Error| ReloadError::Scan {
+            path: path.clone(),
+            source: Arc::new(source),
+        };
+        let tools = path.clone();
+        tokio::task::spawn_blocking(move || scan(&tools))
+            .await
+            .map_err(|_| ReloadError::Interrupted)?
+            .map_err(failed)
+    }
+
+    /// Compares what is on disk with what is served. What needs no process is settled at once; what needs one is
+    /// returned.
+    fn want(
+        &mut self,
+        sources: Vec<NamespaceSource>,
+        toolchain: Option<&Result<Arc<Toolchain>, EnvironmentError>>,
+    ) -> Vec<Wanted> {
+        let config = Arc::clone(&lock(&self.reloader.namespaces));
+        let id = toolchain.and_then(|made| made.as_ref().ok()).map(|toolchain| toolchain.id.as_str());
+        let mut changed = Vec::new();
+        for source in sources {
+            let current = self.before.namespaces.get(&source.name).cloned();
+            let current = current.as_deref();
+            let secrets = self.reloader.secrets.0.for_namespace(&source.name);
+            let wanted = Wanted::new(source, &config, secrets, id);
+            if let Some(failure) = wanted.failure.clone() {
+                self.fail(&wanted, failure.code, call_error(&failure));
+                continue;
+            }
+            if !wanted.source.has_python {
+                let is_empty = current.is_some_and(|current| matches!(current.upstream, Upstream::Empty));
+                if !(is_empty && current.is_some_and(|current| wanted.is_same_as(current))) {
+                    self.change(wanted.namespace(current, Upstream::Empty, Vec::new(), &[]));
+                }
+                continue;
+            }
+            match current {
+                Some(current) if self.has_the_right_worker(current, &wanted, id) => {
+                    if !wanted.is_same_as(current) {
+                        self.rewrap(current, &wanted, id.is_some());
+                    }
+                }
+                _ => changed.push(wanted),
+            }
+        }
+        changed
+    }
+
+    /// Whether the process that serves is the one that would be started.
+    fn has_the_right_worker(&self, current: &Namespace, wanted: &Wanted, toolchain: Option<&str>) -> bool {
+        let Upstream::Worker(worker) = &current.upstream else { return false };
+        let Some(running) = self.reloader.identity_of(worker) else { return false };
+        let spec = worker.spec();
+        let (variables, _) = worker_variables(build_of(&spec.python), wanted.defaults(), wanted.secrets.clone());
+        wanted.identity(toolchain).is_served_by(&running)
+            && variables == spec.environment
+            // Somebody may have removed the environment; the process lives on, its next start would not.
+            && spec.python.is_file()
+            && spec.venv.join("bin/python").is_file()
+    }
+
+    /// New limits around the same process.
+    fn rewrap(&mut self, current: &Namespace, wanted: &Wanted, toolchain_is_known: bool) {
+        let Upstream::Worker(worker) = &current.upstream else { return };
+        // The hash includes the toolchain, so without one nothing can be said about the limits.
+        if !toolchain_is_known {
+            return;
+        }
+        let declared = worker.declared();
+        let declared = declared.as_deref();
+        let (_, skipped) = worker_variables(build_of(&worker.spec().python), wanted.defaults(), wanted.secrets.clone());
+        let issues: Vec<_> = declared.iter().flat_map(|declared| &declared.issues).chain(&skipped).cloned().collect();
+        self.change(wanted.namespace(
+            Some(current),
+            Upstream::Worker(Arc::clone(worker)),
+            current.tools.clone(),
+            &issues,
+        ));
+    }
+
+    fn change(&mut self, namespace: Arc<Namespace>) {
+        for issue in &namespace.issues {
+            tracing::warn!(
+                namespace = %namespace.name,
+                code = issue.code,
+                subject = %issue.subject,
+                "{}",
+                issue.message
+            );
+        }
+        self.changes.insert(namespace.name.clone(), Change::Publish(namespace));
+    }
+
+    fn fail(&mut self, wanted: &Wanted, code: &'static str, error: CallError) {
+        let name = &wanted.source.name;
+        tracing::warn!(namespace = %name, code, message = %error.message, "cannot be brought up to date");
+        self.report.failed.push(ReloadFailure {
+            namespace: name.to_string(),
+            code,
+            message: error.message.clone(),
+        });
+        let current = self.before.namespaces.get(name).map(|current| &**current);
+        let namespace = wanted.failed(current, code, &error);
+        self.changes.insert(name.clone(), Change::Publish(namespace));
+    }
+
+    /// Takes in what is brought up, and publishes now and then.
+    async fn collect(
+        &mut self,
+        mut bringing_up: JoinSet<BroughtUp>,
+        names: HashMap<Id, NamespaceName>,
+    ) -> Result<(), ReloadError> {
+        let mut publish_at = (!self.changes.is_empty()).then(|| Instant::now() + WINDOW);
+        loop {
+            // - one more is up, or is not; the last one ends the loop
+            // - what is ready has waited long enough
+            // - the gateway stops: the tasks end with the set, and their installers with them
+            tokio::select! {
+                joined = bringing_up.join_next() => match joined {
+                    None => return Ok(()),
+                    Some(Ok(brought_up)) => {
+                        self.absorb(brought_up);
+                        publish_at.get_or_insert_with(|| Instant::now() + WINDOW);
+                    }
+                    Some(Err(error)) => self.interrupted(&error, &names),
+                },
+                () = tokio::time::sleep_until(publish_at.unwrap_or_else(Instant::now)), if publish_at.is_some() => {
+                    self.publish();
+                    publish_at = None;
+                }
+                () = self.reloader.closing.cancelled() => return Err(ReloadError::ShuttingDown),
+            }
+        }
+    }
+
+    fn absorb(&mut self, brought_up: BroughtUp) {
+        let BroughtUp { wanted, synced, result } = brought_up;
+        let name = wanted.source.name.clone();
+        if synced {
+            self.report.deps_synced.push(name.clone());
+        }
+        match result {
+            Ok(Booted {
+                worker,
+                declared,
+                mut issues,
+            }) => {
+                self.report.workers_restarted.push(name.clone());
+                issues.extend(declared.issues.iter().cloned());
+                let current = self.before.namespaces.get(&name).cloned();
+                let tools = declared.tools.clone();
+                self.change(wanted.namespace(current.as_deref(), Upstream::Worker(worker), tools, &issues));
+            }
+            Err(NotUp { error, worker }) => {
+                self.fail(&wanted, error.code.as_str(), error.clone());
+                let Some(worker) = worker else { return };
+                match self.before.namespaces.get(&name).map(|current| &current.upstream) {
+                    Some(Upstream::Worker(serving)) => {
+                        let build = build_of(&serving.spec().python);
+                        self.reloader.environments.point_back(&name, build);
+                        self.reloader.retire(worker, Duration::ZERO);
+                    }
+                    _ => recover(&self.reloader, wanted, worker),
+                }
+            }
+        }
+    }
+
+    fn interrupted(&mut self, error: &JoinError, names: &HashMap<Id, NamespaceName>) {
+        let Some(name) = names.get(&error.id()) else { return };
+        self.reloader.retire_unpublished(name);
+        tracing::error!(namespace = %name, %error, "bringing it up was interrupted; what was served is still served");
+        self.report.failed.push(ReloadFailure {
+            namespace: name.to_string(),
+            code: "internal_error",
+            message: "bringing the namespace up was interrupted".into(),
+        });
+    }
+
+    /// Swaps in what changed so far, and lets go of what that replaced.
+    fn publish(&mut self) {
+        let changes = std::mem::take(&mut self.changes);
+        if changes.is_empty() && self.before.generation > 0 {
+            return;
+        }
+        for (name, change) in &changes {
+            if matches!(change, Change::Remove) {
+                self.report.removed.push(name.clone());
+            }
+        }
+        let reloader = Arc::clone(&self.reloader);
+        for (name, old) in reloader.publish(changes) {
+            let Upstream::Worker(worker) = &old.upstream else { continue };
+            let now = reloader.registry.namespace(name.as_str());
+            let still_serves = now.as_ref().is_some_and(
+                |now| matches!(&now.upstream, Upstream::Worker(serving) if Arc::ptr_eq(serving, worker)),
+            );
+            if !still_serves {
+                reloader.retire(Arc::clone(worker), Wanted::drain_of(&old));
+            }
+            if now.is_none() {
+                // Calls in flight have their connection; a new namespace of this name makes a new socket.
+                if let Ok(socket) = reloader.data.socket_for(&name) {
+                    let _ = std::fs::remove_file(socket);
+                }
+            }
+        }
+        self.before = reloader.registry.snapshot();
+    }
+
+    async fn clean_up(&self) {
+        let reloader = Arc::clone(&self.reloader);
+        let namespaces = self.report.namespaces.iter().cloned().collect();
+        let keep = reloader.builds_in_use();
+        let cleaned = tokio::task::spawn_blocking(move || reloader.environments.collect_garbage(&keep, &namespaces));
+        if cleaned.await.is_err() {
+            tracing::warn!("removing unused environments was interrupted");
+        }
+    }
+}
+
+impl Reloader {
+    /// Ends the workers that failed to boot and still try: every namespace without a working one is tried afresh.
+    fn take_over_recovering(self: &Arc<Self>) {
+        let recovering = std::mem::take(&mut lock(&self.fleet).recovering);
+        for worker in recovering.into_values() {
+            self.retire(worker, Duration::ZERO);
+        }
+    }
+
+    /// Ends what was started for a namespace and does not serve it.
+    fn retire_unpublished(self: &Arc<Self>, name: &NamespaceName) {
+        let serving = self.registry.namespace(name.as_str());
+        let serves = |worker: &Arc<Worker>| {
+            serving.as_ref().is_some_and(|namespace| {
+                matches!(&namespace.upstream, Upstream::Worker(serving) if Arc::ptr_eq(serving, worker))
+            })
+        };
+        let workers: Vec<_> = lock(&self.fleet)
+            .members
+            .iter()
+            .map(|member| Arc::clone(&member.worker))
+            .filter(|worker| worker.spec().namespace == *name && !serves(worker))
+            .collect();
+        for worker in workers {
+            self.retire(worker, Duration::ZERO);
+        }
+    }
+
+    /// Swaps in a snapshot with these changes. Gives back what they replaced.
+    fn publish(&self, changes: Changes) -> Vec<(NamespaceName, Arc<Namespace>)> {
+        let _publishing = lock(&self.publishing);
+        let before = self.registry.snapshot();
+        let mut namespaces = before.namespaces.clone();
+        let mut replaced = Vec::new();
+        for (name, change) in changes {
+            let old = match change {
+                Change::Publish(namespace) => namespaces.insert(name.clone(), namespace),
+                Change::Remove => namespaces.remove(&name),
+            };
+            replaced.extend(old.map(|old| (name, old)));
+        }
+        let next = Snapshot {
+            generation: before.generation + 1,
+            namespaces,
+        };
+        self.metrics.published(&next);
+        self.registry.swap(next);
+        replaced
+    }
+}
+
+/// Environment, worker, ready line.
+async fn bring_up(reloader: Arc<Reloader>, toolchain: Arc<Toolchain>, wanted: Wanted) -> BroughtUp {
+    let mut synced = false;
+    let result = async {
+        let prepared = reloader.environments.prepare(&wanted.source, &toolchain).await?;
+        synced = prepared.synced;
+        boot(&reloader, &toolchain, &wanted, prepared).await
+    };
+    let result = result.await;
+    BroughtUp { wanted, synced, result }
+}
+
+async fn boot(
+    reloader: &Arc<Reloader>,
+    toolchain: &Toolchain,
+    wanted: &Wanted,
+    prepared: Prepared,
+) -> Result<Booted, NotUp> {
+    let stopping = || NotUp {
+        error: CallError::new(CallErrorCode::WorkerUnavailable, "the gateway is shutting down"),
+        worker: None,
+    };
+    let name = &wanted.source.name;
+    let socket = reloader.data.socket_for(name).map_err(|error| NotUp {
+        error: CallError::new(CallErrorCode::InternalError, error.to_string()),
+        worker: None,
+    })?;
+    let identity = wanted.identity(Some(&toolchain.id));
+    let (environment, issues) = worker_variables(&prepared.build, wanted.defaults(), wanted.secrets.clone());
+    let spec = WorkerSpec {
+        namespace: name.clone(),
+        generation: reloader.generation(),
+        python: prepared.python,
+        venv: prepared.venv,
+        tools_dir: wanted.source.dir.clone(),
+        socket,
+        environment,
+        sync_concurrency: identity.sync_concurrency,
+        max_frame: identity.max_frame,
+    };
+    let _turn = reloader.boots.acquire().await.map_err(|_| stopping())?;
+    let worker = reloader.start(spec, identity).ok_or_else(stopping)?;
+    let limit = reloader.ready_timeout + READY_SLACK;
+    let first_boot = timeout(limit, worker.ready()).await.unwrap_or_else(|_| {
+        let message = format!("the worker of namespace {name} was not ready after {limit:?}");
+        Err(CallError::new(CallErrorCode::WorkerUnavailable, message))
+    });
+    match first_boot {
+        Ok(declared) => Ok(Booted {
+            worker,
+            declared,
+            issues,
+        }),
+        Err(error) => Err(NotUp {
+            error,
+            worker: Some(worker),
+        }),
+    }
+}
+
+/// Lets a worker whose first boot failed go on trying, and publishes its namespace once it made it (WRK-16). A later
+/// reload takes over by removing it from `recovering`.
+fn recover(reloader: &Arc<Reloader>, wanted: Wanted, worker: Arc<Worker>) {
+    let name = wanted.source.name.clone();
+    lock(&reloader.fleet).recovering.insert(name.clone(), Arc::clone(&worker));
+    let reloader = Arc::clone(reloader);
+    let is_mine = move |reloader: &Reloader| {
+        let fleet = lock(&reloader.fleet);
+        fleet.recovering.get(&name).is_some_and(|recovering| Arc::ptr_eq(recovering, &worker)).then(|| Arc::clone(&worker))
+    };
+    tokio::spawn(async move {
+        while let Some(worker) = is_mine(&reloader) {
+            match (worker.declared(), worker.state()) {
+                (_, WorkerState::Failed | WorkerState::Stopped | WorkerState::Stopping) => return,
+                (Some(declared), _) => return publish_recovered(&reloader, &wanted, worker, &declared),
+                (None, _) => tokio::time::sleep(RECOVERY_LOOK).await,
+            }
+        }
+    });
+}
+
+fn publish_recovered(reloader: &Arc<Reloader>, wanted: &Wanted, worker: Arc<Worker>, declared: &Declared) {
+    let name = &wanted.source.name;
+    // Taken out first: if a reload was faster, the worker is its to retire.
+    let mine = lock(&reloader.fleet).recovering.remove(name);
+    if !mine.is_some_and(|mine| Arc::ptr_eq(&mine, &worker)) {
+        return;
+    }
+    let current = reloader.registry.namespace(name.as_str());
+    let upstream = Upstream::Worker(worker);
+    let namespace = wanted.namespace(current.as_deref(), upstream, declared.tools.clone(), &declared.issues);
+    tracing::info!(namespace = %name, "the worker recovered; its namespace is served");
+    reloader.publish(Changes::from([(name.clone(), Change::Publish(namespace))]));
+}

@@ -1,0 +1,344 @@
+//! What a namespace should become: its folder and the operator's limits and secrets, put together. No I/O.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::config::{Limits, NamespacesConfig, ToolLimits};
+use crate::error::{CallError, CallErrorCode};
+use crate::gate::Gate;
+use crate::policy::ToolPolicy;
+use crate::registry::{Issue, Namespace, SecretsStatus, Upstream};
+use crate::scan::{NamespaceSource, SourceFailure};
+use crate::secrets::Secret;
+use crate::tool::Tool;
+
+/// The subject of an [`Issue`] that says why the last update of a namespace did not happen.
+pub(super) const UPDATE: &str = "reload";
+
+/// What a frame holds besides the result: the envelope, content blocks' quoting.
+const FRAME_OVERHEAD: u64 = 64 * 1024;
+
+/// The most calls that one namespace may run or queue, whatever the configuration says: a semaphore has a limit.
+const GATE_MAX: usize = 1 << 20;
+
+/// The longest a replaced worker may go on with its last calls.
+const DRAIN_MAX: Duration = Duration::from_secs(600);
+
+/// A namespace as it should be.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) source: NamespaceSource,
+    pub(super) secrets: BTreeMap<String, Secret>,
+    pub(super) failure: Option<SourceFailure>,
+    limits: Limits,
+    tool_limits: BTreeMap<String, ToolLimits>,
+    policy: ToolPolicy,
+    issues: Vec<Issue>,
+    content_hash: [u8; 32],
+}
+
+/// What a running worker was started with, its environment variables apart. Another identity needs another process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) files_hash: [u8; 32],
+    /// `None` when the toolchain is unavailable: what runs already is then not touched for its sake.
+    pub(super) toolchain: Option<String>,
+    pub(super) sync_concurrency: usize,
+    pub(super) max_frame: u64,
+}
+
+impl Identity {
+    pub(super) fn is_served_by(&self, running: &Self) -> bool {
+        let toolchain = self.toolchain.is_none() || self.toolchain == running.toolchain;
+        toolchain
+            && self.files_hash == running.files_hash
+            && self.sync_concurrency == running.sync_concurrency
+            && self.max_frame == running.max_frame
+    }
+}
+
+impl Wanted {
+    pub(super) fn new(
+        source: NamespaceSource,
+        config: &NamespacesConfig,
+        secrets: BTreeMap<String, Secret>,
+        toolchain: Option<&str>,
+    ) -> Self {
+        let (limits, tool_limits, clamped) = source.manifest.effective_limits(&source.name, config);
+        let mut failure = source.failure.clone();
+        let policy = ToolPolicy::new(&limits).unwrap_or_else(|error| {
+            failure.get_or_insert(SourceFailure {
+                code: "invalid_manifest",
+                message: error.to_string(),
+            });
+            nobody()
+        });
+        let mut issues = source.issues.clone();
+        issues.extend(clamped);
+        let content_hash = content_hash(&source, &limits, &tool_limits, toolchain);
+        Self {
+            source,
+            secrets,
+            failure,
+            limits,
+            tool_limits,
+            policy,
+            issues,
+            content_hash,
+        }
+    }
+
+    pub(super) fn identity(&self, toolchain: Option<&str>) -> Identity {
+        Identity {
+            files_hash: self.source.files_hash,
+            toolchain: toolchain.map(str::to_owned),
+            sync_concurrency: self.limits.sync_concurrency.max(1),
+            max_frame: self.max_frame(),
+        }
+    }
+
+    /// Whether `current` is what is wanted already, its worker being the right one.
+    pub(super) fn is_same_as(&self, current: &Namespace) -> bool {
+        // One that carries a failed update is what is wanted again once the change was taken back; the issue must go.
+        current.content_hash == self.content_hash && !current.issues.iter().any(|issue| issue.subject == UPDATE)
+    }
+
+    /// The namespace to publish. Calls in the gate of `current` go on counting where the limits are the same.
+    pub(super) fn namespace(
+        &self,
+        current: Option<&Namespace>,
+        upstream: Upstream,
+        tools: Vec<Arc<Tool>>,
+        issues: &[Issue],
+    ) -> Arc<Namespace> {
+        let max_concurrency = self.limits.max_concurrency.clamp(1, GATE_MAX);
+        let queue = self.limits.queue.min(GATE_MAX);
+        let gate = match current {
+            Some(current) if current.gate.has_limits(max_concurrency, queue) => Arc::clone(&current.gate),
+            _ => Arc::new(Gate::new(max_concurrency, queue)),
+        };
+        let manifest = &self.source.manifest;
+        Arc::new(Namespace {
+            name: self.source.name.clone(),
+            description: manifest.description.clone(),
+            version: manifest.version.clone(),
+            secrets: manifest.secrets.clone(),
+            secrets_status: self.secrets_status(),
+            has_requirements: self.source.requirements.is_some(),
+            limits: self.limits.clone(),
+            tool_limits: self.tool_limits.clone(),
+            policy: self.policy.clone(),
+            tools,
+            issues: self.with(issues),
+            upstream,
+            gate,
+            content_hash: self.content_hash,
+        })
+    }
+
+    /// The scan's issues and the worker's. A file that both refused is reported once.
+    fn with(&self, issues: &[Issue]) -> Vec<Issue> {
+        let new = issues
+            .iter()
+            .filter(|issue| !self.issues.iter().any(|known| known.subject == issue.subject));
+        self.issues.iter().chain(new).cloned().collect()
+    }
+
+    /// The namespace to publish when it cannot be brought up to date: what serves goes on serving and says why it is
+    /// old; where nothing serves, everything fails with the reason.
+    ///
+    /// An old one keeps its old hash, so the next reload tries again.
+    pub(super) fn failed(&self, current: Option<&Namespace>, code: &'static str, error: &CallError) -> Arc<Namespace> {
+        let Some((current, worker)) = current.and_then(|current| match &current.upstream {
+            Upstream::Worker(worker) => Some((current, worker)),
+            Upstream::Empty | Upstream::Failed(_) => None,
+        }) else {
+            return self.namespace(current, Upstream::Failed(error.clone()), Vec::new(), &[]);
+        };
+        let mut issues: Vec<_> = current.issues.iter().filter(|issue| issue.subject != UPDATE).cloned().collect();
+        issues.push(Issue {
+            code,
+            subject: UPDATE.into(),
+            message: format!("the last change is not served: {}", error.message),
+        });
+        Arc::new(Namespace {
+            name: current.name.clone(),
+            description: current.description.clone(),
+            version: current.version.clone(),
+            secrets: current.secrets.clone(),
+            secrets_status: current.secrets_status,
+            has_requirements: current.has_requirements,
+            limits: current.limits.clone(),
+            tool_limits: current.tool_limits.clone(),
+            policy: current.policy.clone(),
+            tools: current.tools.clone(),
+            issues,
+            upstream: Upstream::Worker(Arc::clone(worker)),
+            gate: Arc::clone(&current.gate),
+            content_hash: current.content_hash,
+        })
+    }
+
+    /// The environment's default variables; a secret of the same name wins.
+    pub(super) fn defaults(&self) -> &BTreeMap<String, String> {
+        &self.source.manifest.env
+    }
+
+    /// What an old namespace's limits allow its last calls.
+    pub(super) fn drain_of(namespace: &Namespace) -> Duration {
+        namespace
+            .tool_limits
+            .values()
+            .filter_map(|limits| limits.timeout)
+            .chain([namespace.limits.timeout])
+            .max()
+            .unwrap_or_default()
+            .min(DRAIN_MAX)
+    }
+
+    fn max_frame(&self) -> u64 {
+        let largest = self
+            .tool_limits
+            .values()
+            .filter_map(|limits| limits.max_result)
+            .chain([self.limits.max_result])
+            .max()
+            .unwrap_or_default();
+        largest.as_u64().saturating_add(FRAME_OVERHEAD)
+    }
+
+    fn secrets_status(&self) -> SecretsStatus {
+        let declared = &self.source.manifest.secrets;
+        if declared.is_empty() {
+            SecretsStatus::NoSecretsNeeded
+        } else if declared.iter().all(|name| self.secrets.contains_key(name)) {
+            SecretsStatus::Ok
+        } else {
+            SecretsStatus::Missing
+        }
+    }
+}
+
+/// A refused folder as a call sees it.
+pub(super) fn call_error(failure: &SourceFailure) -> CallError {
+    let code = match failure.code {
+        "dependency_error" => CallErrorCode::DependencyError,
+        _ => CallErrorCode::InternalError,
+    };
+    CallError::new(code, failure.message.clone())
+}
+
+/// The environment a worker runs in, from the interpreter it was started with: `<build>/bin/python`.
+pub(super) fn build_of(python: &Path) -> &Path {
+    python.parent().and_then(Path::parent).unwrap_or(python)
+}
+
+/// The policy of a namespace whose policy cannot be read.
+fn nobody() -> ToolPolicy {
+    let none = Limits {
+        tools_allow: Vec::new(),
+        tools_deny: Vec::new(),
+        principals: Vec::new(),
+        ..Limits::default()
+    };
+    ToolPolicy::new(&none).expect("empty lists hold no invalid pattern")
+}
+
+/// Over everything that makes the namespace what it is, secrets excepted: those are compared, never hashed.
+fn content_hash(
+    source: &NamespaceSource,
+    limits: &Limits,
+    tool_limits: &BTreeMap<String, ToolLimits>,
+    toolchain: Option<&str>,
+) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(source.files_hash);
+    // `Debug` shows every field, so a limit added later is part of this without being named here.
+    for part in [format!("{limits:?}"), format!("{tool_limits:?}"), toolchain.unwrap_or_default().to_owned()] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::Manifest;
+
+    fn source(manifest: &str) -> NamespaceSource {
+        NamespaceSource {
+            name: "ns".parse().unwrap(),
+            dir: "/t/ns".into(),
+            has_python: true,
+            manifest: Manifest::parse(manifest.as_bytes()).unwrap(),
+            requirements: None,
+            issues: Vec::new(),
+            failure: None,
+            files_hash: [1; 32],
+        }
+    }
+
+    fn wanted(manifest: &str, secrets: &[&str]) -> Wanted {
+        let secrets = secrets.iter().map(|name| ((*name).to_owned(), Secret::new("v"))).collect();
+        Wanted::new(source(manifest), &NamespacesConfig::default(), secrets, Some("t"))
+    }
+
+    #[test]
+    fn a_new_limit_is_a_change_that_needs_no_new_process() {
+        let (old, new) = (wanted("timeout: 5s", &[]), wanted("timeout: 6s", &[]));
+        let served = old.namespace(None, Upstream::Empty, Vec::new(), &[]);
+        assert!(old.is_same_as(&served));
+        assert!(!new.is_same_as(&served));
+        assert!(new.identity(Some("t")).is_served_by(&old.identity(Some("t"))));
+    }
+
+    #[test]
+    fn more_threads_or_larger_results_need_a_new_process() {
+        let old = wanted("", &[]).identity(Some("t"));
+        assert!(!wanted("sync_concurrency: 4", &[]).identity(Some("t")).is_served_by(&old));
+        assert!(!wanted("tools: {t: {max_result: 20MiB}}", &[]).identity(Some("t")).is_served_by(&old));
+        assert!(!wanted("", &[]).identity(Some("u")).is_served_by(&old));
+        assert!(wanted("", &[]).identity(None).is_served_by(&old), "no toolchain: what runs may go on");
+    }
+
+    #[test]
+    fn the_gate_is_kept_while_its_limits_are() {
+        let first = wanted("", &[]).namespace(None, Upstream::Empty, Vec::new(), &[]);
+        let same = wanted("timeout: 5s", &[]).namespace(Some(&first), Upstream::Empty, Vec::new(), &[]);
+        assert!(Arc::ptr_eq(&first.gate, &same.gate));
+        let other = wanted("max_concurrency: 1", &[]).namespace(Some(&first), Upstream::Empty, Vec::new(), &[]);
+        assert!(!Arc::ptr_eq(&first.gate, &other.gate));
+    }
+
+    #[test]
+    fn secrets_are_missing_or_there() {
+        assert_eq!(wanted("", &[]).secrets_status(), SecretsStatus::NoSecretsNeeded);
+        assert_eq!(wanted("secrets: [A, B]", &["A"]).secrets_status(), SecretsStatus::Missing);
+        assert_eq!(wanted("secrets: [A, B]", &["A", "B"]).secrets_status(), SecretsStatus::Ok);
+    }
+
+    #[test]
+    fn an_invalid_pattern_fails_the_namespace_and_lets_nobody_in() {
+        let wanted = wanted("principals: ['[']", &[]);
+        assert_eq!(wanted.failure.as_ref().unwrap().code, "invalid_manifest");
+        assert!(!wanted.policy.allows_principal("anyone"));
+    }
+
+    #[test]
+    fn a_failure_where_nothing_serves_is_the_answer_to_everything() {
+        let error = CallError::new(CallErrorCode::DependencyError, "no such package");
+        let failed = wanted("", &[]).failed(None, "dependency_error", &error);
+        assert!(matches!(&failed.upstream, Upstream::Failed(error) if error.message == "no such package"));
+    }
+
+    #[test]
+    fn the_longest_time_limit_bounds_the_drain() {
+        let namespace = wanted("tools: {slow: {timeout: 5m}}", &[]).namespace(None, Upstream::Empty, Vec::new(), &[]);
+        assert_eq!(Wanted::drain_of(&namespace), Duration::from_secs(300));
+    }
+}

@@ -1,0 +1,101 @@
+//! The proxy's runtimes, on which the I/O of the message path lives.
+//!
+//! A hop between runtimes costs more than the rest of a call at low load, so worker connections are made and driven in
+//! the runtimes that serve clients. Those exist only after the listening service started; until then
+//! [`Runtimes::pick`] waits.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// Hands out runtimes in turn, once they are known.
+pub struct Runtimes {
+    handles: watch::Sender<Option<Arc<[Handle]>>>,
+    next: AtomicUsize,
+}
+
+impl Runtimes {
+    /// No runtimes known yet.
+    pub fn new() -> Self {
+        Self {
+            handles: watch::Sender::new(None),
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// Makes the runtimes known, once. Later calls and an empty list change nothing.
+    pub fn provide(&self, handles: Vec<Handle>) {
+        self.handles.send_if_modified(|current| {
+            let first = current.is_none() && !handles.is_empty();
+            if first {
+                *current = Some(handles.into());
+            }
+            first
+        });
+    }
+
+    /// The next runtime in turn. Waits until there is one; the caller bounds the wait.
+    pub async fn pick(&self) -> Handle {
+        let mut known = self.handles.subscribe();
+        loop {
+            if let Some(handles) = known.borrow_and_update().as_ref() {
+                let turn = self.next.fetch_add(1, Ordering::Relaxed);
+                return handles[turn % handles.len()].clone();
+            }
+            // The sender is `self`, so this returns only when something was provided.
+            let _ = known.changed().await;
+        }
+    }
+}
+
+impl Default for Runtimes {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Runtimes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.handles.borrow().as_ref().map_or(0, |all| all.len());
+        f.debug_struct("Runtimes").field("known", &known).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_for_runtimes_and_takes_them_in_turn_from_the_first_provider() {
+        let build = || {
+            tokio::runtime::Builder::new_current_thread()
+                .build()
+                .expect("a runtime can be built")
+        };
+        let (one, two, late) = (build(), build(), build());
+        let runtimes = Arc::new(Runtimes::new());
+        let ids = one.block_on(async {
+            let waiting = tokio::spawn({
+                let runtimes = Arc::clone(&runtimes);
+                async move { runtimes.pick().await.id() }
+            });
+            tokio::task::yield_now().await;
+            assert!(!waiting.is_finished());
+            runtimes.provide(Vec::new());
+            runtimes.provide(vec![one.handle().clone(), two.handle().clone()]);
+            runtimes.provide(vec![late.handle().clone()]);
+            [
+                waiting.await.expect("not cancelled"),
+                runtimes.pick().await.id(),
+                runtimes.pick().await.id(),
+            ]
+        });
+        assert_eq!(
+            ids,
+            [one.handle().id(), two.handle().id(), one.handle().id()]
+        );
+    }
+}

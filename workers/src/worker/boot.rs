@@ -1,0 +1,217 @@
+//! The first line of a worker: what it declares, or why it does not start.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::{Declared, WorkerSpec};
+use crate::error::{CallError, CallErrorCode};
+use crate::registry::Issue;
+use crate::tool::Tool;
+
+/// How every line that is meant for the gateway begins.
+pub(super) const OP_PREFIX: &[u8] = b"{\"op\"";
+
+/// What a worker says besides answers: on its standard output, and first on each connection.
+#[derive(Debug)]
+pub(super) enum Announcement {
+    Ready {
+        generation: u64,
+        declared: Declared,
+    },
+    /// It cannot start, in its own words.
+    Failed(CallError),
+    /// It wants to be replaced, and why.
+    Recycle {
+        reason: String,
+    },
+}
+
+#[derive(Deserialize)]
+struct Line {
+    op: String,
+    #[serde(default)]
+    namespace: Option<String>,
+    #[serde(default)]
+    generation: Option<u64>,
+    #[serde(default)]
+    tools: Vec<Tool>,
+    #[serde(default)]
+    issues: Vec<IssueLine>,
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    reason: String,
+}
+
+#[derive(Deserialize)]
+struct IssueLine {
+    code: String,
+    #[serde(default)]
+    subject: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// Reads one announcement. `None` for a line that is none, for instance something a tool printed.
+///
+/// A line that claims to be one and makes no sense is a failed start: it comes from our own runtime, or pretends to.
+pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
+    #[derive(Deserialize)]
+    struct Op<'a> {
+        #[serde(borrow)]
+        op: std::borrow::Cow<'a, str>,
+    }
+    let op = serde_json::from_slice::<Op<'_>>(line).ok()?.op;
+    if !matches!(&*op, "ready" | "failed" | "recycle") {
+        return None;
+    }
+    let senseless = |what: &str| {
+        Announcement::Failed(CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            format!(
+                "the worker of namespace {} announced itself wrongly: {what}",
+                spec.namespace
+            ),
+        ))
+    };
+    let line = match serde_json::from_slice::<Line>(line) {
+        Ok(line) => line,
+        Err(error) => return Some(senseless(&error.to_string())),
+    };
+    Some(match line.op.as_str() {
+        "failed" => Announcement::Failed(failure(&line.code, line.message, spec)),
+        "recycle" => Announcement::Recycle {
+            reason: line.reason.chars().take(200).collect(),
+        },
+        _ => {
+            if line
+                .namespace
+                .is_some_and(|name| name != spec.namespace.as_str())
+            {
+                return Some(senseless("it serves another namespace"));
+            }
+            let Some(generation) = line.generation else {
+                return Some(senseless("it names no generation"));
+            };
+            Announcement::Ready {
+                generation,
+                declared: Declared {
+                    tools: line.tools.into_iter().map(Arc::new).collect(),
+                    issues: line.issues.into_iter().map(issue).collect(),
+                },
+            }
+        }
+    })
+}
+
+/// Only a missing dependency is a verdict on the namespace; everything else may be better next time.
+fn failure(code: &str, message: String, spec: &WorkerSpec) -> CallError {
+    let code = match CallErrorCode::from_worker(code) {
+        CallErrorCode::DependencyError => CallErrorCode::DependencyError,
+        _ => CallErrorCode::WorkerUnavailable,
+    };
+    let message = if message.is_empty() {
+        format!("the worker of namespace {} could not start", spec.namespace)
+    } else {
+        message
+    };
+    CallError::new(code, message)
+}
+
+fn issue(line: IssueLine) -> Issue {
+    const KNOWN: [&str; 11] = [
+        "import_error",
+        "import_timeout",
+        "syntax_error",
+        "dependency_error",
+        "duplicate_tool",
+        "duplicate_resource",
+        "duplicate_prompt",
+        "invalid_tool",
+        "schema_error",
+        "no_tools",
+        "internal_error",
+    ];
+    Issue {
+        code: KNOWN
+            .into_iter()
+            .find(|known| *known == line.code)
+            .unwrap_or("worker_issue"),
+        subject: line.subject,
+        message: line.message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announced(line: &str) -> Option<Announcement> {
+        read(line.as_bytes(), &super::super::tests::spec())
+    }
+
+    #[test]
+    fn a_ready_line_declares_tools_with_their_schemas_verbatim_and_issues_by_known_code() {
+        let line = r#"{"op": "ready", "namespace": "demo", "generation": 7, "tools": [
+            {"name": "t", "description": "d", "inputSchema": {"type": "object",  "x": 1.0}, "filename": "a.py"}],
+            "issues": [{"code": "import_error", "subject": "b.py", "message": "no"}, {"code": "odd"}], "new": 1}"#;
+        let Some(Announcement::Ready {
+            generation,
+            declared,
+        }) = announced(line)
+        else {
+            panic!("not ready");
+        };
+        assert_eq!(generation, 7);
+        assert_eq!(&*declared.tools[0].name, "t");
+        assert_eq!(
+            declared.tools[0].input_schema.get(),
+            r#"{"type": "object",  "x": 1.0}"#
+        );
+        assert_eq!(declared.issues[0].code, "import_error");
+        assert_eq!(declared.issues[1].code, "worker_issue");
+    }
+
+    #[test]
+    fn a_failed_line_carries_its_message_and_only_a_dependency_keeps_its_code() {
+        let failed = |line| match announced(line) {
+            Some(Announcement::Failed(error)) => error,
+            other => panic!("{other:?}"),
+        };
+        let error = failed(r#"{"op":"failed","code":"dependency_error","message":"pydantic < 2"}"#);
+        assert_eq!(
+            (error.code, &*error.message),
+            (CallErrorCode::DependencyError, "pydantic < 2")
+        );
+        let error = failed(r#"{"op":"failed","code":"whatever"}"#);
+        assert_eq!(error.code, CallErrorCode::WorkerUnavailable);
+        assert!(error.message.contains("demo"));
+    }
+
+    #[test]
+    fn lines_that_make_no_sense_are_output_or_a_failed_start() {
+        for line in [
+            "",
+            "hello",
+            "{\"op\":1}",
+            "{\"op\":\"dance\"}",
+            "{\"op\":\"ready\"",
+            "[]",
+        ] {
+            assert!(announced(line).is_none(), "{line}");
+        }
+        for line in [
+            r#"{"op":"ready","namespace":"demo","tools":[]}"#,
+            r#"{"op":"ready","namespace":"other","generation":7}"#,
+            r#"{"op":"ready","namespace":"demo","generation":7,"tools":[{"name":1}]}"#,
+        ] {
+            assert!(
+                matches!(announced(line), Some(Announcement::Failed(_))),
+                "{line}"
+            );
+        }
+    }
+}

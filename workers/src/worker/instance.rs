@@ -1,0 +1,342 @@
+//! One process of a worker, from its spawn to the last of its descendants.
+//!
+//! ```text
+//! spawn ──▶ ready line ──▶ connect, greeting ──▶ serve ──▶ drain ──▶ shutdown op ──▶ SIGTERM ──▶ SIGKILL
+//!   └───────────┴── failed ────┴──────────────────┴─ ended unasked ─────────────────────▲
+//! ```
+//!
+//! It reports what happens and is told one thing: to finish, and by when at the latest. What it deliberately does not
+//! do: decide whether another process follows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::boot::{self, Announcement, OP_PREFIX};
+use super::rpc::{self, Closed, Connection, Link};
+use super::{Declared, WorkerHost, WorkerSpec};
+use crate::error::{CallError, CallErrorCode};
+use crate::metrics::NamespaceMetrics;
+use crate::process::output::{Divert, OutputLimit, Pump, Stream};
+use crate::process::{Child, Exit, ProcessSpec};
+
+/// How long a process may take after it was asked to end.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
+/// How long it may take after SIGTERM.
+const TERMINATE_GRACE: Duration = Duration::from_secs(2);
+/// How long the exit of a process that closed its connection is waited for, to name the cause.
+const CAUSE_WAIT: Duration = Duration::from_millis(200);
+/// How long the last output of a process that ended is read.
+const OUTPUT_WAIT: Duration = Duration::from_secs(1);
+/// Announcements that may wait; a worker makes one or two in its life.
+const ANNOUNCEMENTS: usize = 4;
+
+/// What an instance tells the supervisor.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// The process runs.
+    Started { pid: u32 },
+    /// It takes calls.
+    Booted {
+        declared: Arc<Declared>,
+        link: Arc<Link>,
+    },
+    /// It did not come up. Its end follows.
+    BootFailed { error: CallError, permanent: bool },
+    /// It wants to be replaced.
+    Recycle { reason: String },
+    /// It ended, or broke the protocol, unasked. Its pending calls have failed.
+    Ended { cause: String },
+}
+
+/// One process and what it needs.
+pub(super) struct Instance {
+    pub(super) number: u64,
+    pub(super) spec: Arc<WorkerSpec>,
+    pub(super) host: Arc<WorkerHost>,
+    pub(super) metrics: Arc<NamespaceMetrics>,
+    pub(super) reports: mpsc::Sender<(u64, Report)>,
+    /// Until when it may drain, once it is to finish.
+    pub(super) finish: watch::Receiver<Option<Instant>>,
+}
+
+struct BootFailure {
+    error: CallError,
+    permanent: bool,
+}
+
+impl Instance {
+    /// Runs until the process tree is gone.
+    pub(super) async fn run(self) {
+        let started = Instant::now();
+        let mut finish = self.finish.clone();
+        let process = self.process();
+        let spawned = tokio::select! {
+            () = asked_to_finish(&mut finish) => return,
+            spawned = Child::spawn(&process, &self.host.guard, self.metrics.processes()) => spawned,
+        };
+        let mut child = match spawned {
+            Ok(child) => child,
+            Err(error) => {
+                let error = self.unavailable(&error.to_string());
+                self.report(Report::BootFailed {
+                    error,
+                    permanent: false,
+                })
+                .await;
+                return;
+            }
+        };
+        self.report(Report::Started { pid: child.pid() }).await;
+        let (announce, mut announced) = mpsc::channel(ANNOUNCEMENTS);
+        let mut output = self.read_output(&mut child, &announce);
+
+        let booted = tokio::select! {
+            () = asked_to_finish(&mut finish) => None,
+            booted = self.boot(&mut child, &mut output, announce, &mut announced) => Some(booted),
+        };
+        match booted {
+            None => {}
+            Some(Err(BootFailure { error, permanent })) => {
+                self.report(Report::BootFailed { error, permanent }).await;
+            }
+            Some(Ok((declared, connection))) => {
+                self.metrics.started(started.elapsed());
+                self.report(Report::Booted {
+                    declared: Arc::new(declared),
+                    link: Arc::clone(connection.link()),
+                })
+                .await;
+                self.serve(&mut child, &connection, &mut announced).await;
+            }
+        }
+        child.stop(TERMINATE_GRACE).await;
+        let _ = timeout(OUTPUT_WAIT, output.finished()).await;
+    }
+
+    fn process(&self) -> ProcessSpec {
+        let spec = &self.spec;
+        let mut args = vec!["-m".into(), "app.worker_main".into()];
+        let mut option = |name: &str, value: std::ffi::OsString| {
+            args.push(name.into());
+            args.push(value);
+        };
+        option("--namespace", spec.namespace.as_str().into());
+        option("--socket", spec.socket.clone().into());
+        option("--venv", spec.venv.clone().into());
+        option("--tools", spec.tools_dir.clone().into());
+        option("--generation", spec.generation.to_string().into());
+        option(
+            "--sync-concurrency",
+            spec.sync_concurrency.to_string().into(),
+        );
+        option("--max-frame", spec.max_frame.to_string().into());
+        ProcessSpec {
+            program: spec.python.clone(),
+            args,
+            env: spec.environment.clone(),
+            cwd: spec.tools_dir.clone(),
+        }
+    }
+
+    /// Starts to read both streams, so that the process never waits for a reader.
+    fn read_output(&self, child: &mut Child, announce: &mpsc::Sender<Announcement>) -> Output {
+        let limit = OutputLimit::new(self.metrics.output_suppressed.clone());
+        let mut tasks = JoinSet::new();
+        if let Some(reader) = child.take_stderr() {
+            let pump = Pump {
+                namespace: self.spec.namespace.clone(),
+                stream: Stream::Stderr,
+                reader,
+                limit: limit.clone(),
+            };
+            tasks.spawn(pump.log());
+        }
+        if let Some(reader) = child.take_stdout() {
+            let pump = Pump {
+                namespace: self.spec.namespace.clone(),
+                stream: Stream::Stdout,
+                reader,
+                limit,
+            };
+            let (announce, spec) = (announce.clone(), Arc::clone(&self.spec));
+            let divert = Divert {
+                prefix: OP_PREFIX,
+                line_max: usize::try_from(spec.max_frame).unwrap_or(usize::MAX),
+                take: move |line: &[u8]| match boot::read(line, &spec) {
+                    // Full means that several of them wait already: one more would say nothing new.
+                    Some(announcement) => {
+                        let _ = announce.try_send(announcement);
+                        true
+                    }
+                    None => false,
+                },
+            };
+            tasks.spawn(pump.divert(divert));
+        }
+        Output(tasks)
+    }
+
+    /// Waits for the ready line, then connects.
+    async fn boot(
+        &self,
+        child: &mut Child,
+        output: &mut Output,
+        announce: mpsc::Sender<Announcement>,
+        announced: &mut mpsc::Receiver<Announcement>,
+    ) -> Result<(Declared, Connection), BootFailure> {
+        let limit = self.host.config.ready_timeout;
+        let (generation, declared) = match timeout(limit, self.first_word(child, output, announced))
+            .await
+        {
+            Err(_elapsed) => {
+                return Err(self.failure(&format!("was not ready after {}s", limit.as_secs_f64())));
+            }
+            Ok(Announcement::Ready {
+                generation,
+                declared,
+            }) => (generation, declared),
+            Ok(Announcement::Failed(error)) => {
+                return Err(BootFailure {
+                    permanent: error.code == CallErrorCode::DependencyError,
+                    error,
+                });
+            }
+            Ok(Announcement::Recycle { .. }) => return Err(self.failure("gave up while starting")),
+        };
+        if generation != self.spec.generation {
+            return Err(self.failure("says that it is another generation"));
+        }
+        let connect = async {
+            let runtime = self.host.runtimes.pick().await;
+            let (spec, metrics) = (Arc::clone(&self.spec), Arc::clone(&self.metrics));
+            rpc::connect(runtime, spec, metrics, announce).await
+        };
+        tokio::select! {
+            connected = connect => match connected {
+                Ok(connection) => Ok((declared, connection)),
+                Err(error) => Err(self.failure(&format!("cannot be reached: {error}"))),
+            },
+            exit = child.wait() => Err(self.ended_early(exit)),
+        }
+    }
+
+    /// What the process says first, be it its last word.
+    async fn first_word(
+        &self,
+        child: &mut Child,
+        output: &mut Output,
+        announced: &mut mpsc::Receiver<Announcement>,
+    ) -> Announcement {
+        let exit = tokio::select! {
+            Some(announcement) = announced.recv() => return announcement,
+            exit = child.wait() => exit,
+        };
+        // What it wrote before it ended may still be on its way here.
+        let _ = timeout(OUTPUT_WAIT, output.finished()).await;
+        announced
+            .try_recv()
+            .unwrap_or_else(|_| Announcement::Failed(self.ended_early(exit).error))
+    }
+
+    /// Lives with the process until it ended or is to finish; in the second case asks it to end. Wakes up for:
+    /// - the process's end, and the connection's: whatever comes first is reported;
+    /// - an announcement: the wish to be replaced;
+    /// - the order to finish.
+    async fn serve(
+        &self,
+        child: &mut Child,
+        connection: &Connection,
+        announced: &mut mpsc::Receiver<Announcement>,
+    ) {
+        let link = connection.link();
+        let mut finish = self.finish.clone();
+        loop {
+            tokio::select! {
+                exit = child.wait() => {
+                    link.close(Closed::Disconnected);
+                    self.report(Report::Ended { cause: exit.to_string() }).await;
+                    return;
+                }
+                closed = link.closed() => {
+                    let cause = match (closed, timeout(CAUSE_WAIT, child.wait()).await) {
+                        (Closed::Violation(what), _) => what.to_owned(),
+                        (_, Ok(exit)) => exit.to_string(),
+                        (_, Err(_)) => "its connection was closed".to_owned(),
+                    };
+                    self.report(Report::Ended { cause }).await;
+                    return;
+                }
+                Some(announcement) = announced.recv() => {
+                    if let Announcement::Recycle { reason } = announcement {
+                        self.report(Report::Recycle { reason }).await;
+                    }
+                }
+                () = asked_to_finish(&mut finish) => break,
+            }
+        }
+        drain(child, link, finish).await;
+        link.close(Closed::Ended);
+        connection.send_shutdown();
+        let _ = timeout(SHUTDOWN_GRACE, child.wait()).await;
+    }
+
+    async fn report(&self, report: Report) {
+        // A supervisor that is gone took its instances with it; this one is about to notice.
+        let _ = self.reports.send((self.number, report)).await;
+    }
+
+    fn ended_early(&self, exit: Exit) -> BootFailure {
+        self.failure(&format!("ended while starting ({exit}); its log says why"))
+    }
+
+    fn failure(&self, what: &str) -> BootFailure {
+        BootFailure {
+            error: self.unavailable(what),
+            permanent: false,
+        }
+    }
+
+    fn unavailable(&self, what: &str) -> CallError {
+        CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            format!("the worker of namespace {}: {what}", self.spec.namespace),
+        )
+        .retry_after(Duration::from_secs(1))
+    }
+}
+
+/// The tasks that read a process's output; dropping it ends them.
+struct Output(JoinSet<()>);
+
+impl Output {
+    async fn finished(&mut self) {
+        while self.0.join_next().await.is_some() {}
+    }
+}
+
+/// Waits for the order to finish; a supervisor that is gone means the same.
+async fn asked_to_finish(finish: &mut watch::Receiver<Option<Instant>>) {
+    let _ = finish.wait_for(Option::is_some).await;
+}
+
+/// Waits until no call is in flight, the time for that is over, or there is nothing left to wait for. The time may
+/// become shorter meanwhile.
+async fn drain(child: &mut Child, link: &Link, mut finish: watch::Receiver<Option<Instant>>) {
+    loop {
+        let until = finish.borrow_and_update().unwrap_or_else(Instant::now);
+        tokio::select! {
+            () = link.drained() => return,
+            () = sleep_until(until) => return,
+            _ = link.closed() => return,
+            _ = child.wait() => return,
+            changed = finish.changed() => if changed.is_err() {
+                // Nobody can change it any more; a short pause keeps this arm from spinning.
+                sleep(Duration::from_millis(10)).await;
+            },
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The calls a worker has not answered yet: ids, completion and cancellation in one place. No channels, no I/O.
+//!
+//! A slab: an id is a slot's index and how often that slot was used, so finding an entry is one indexing and a late or
+//! doubled answer never meets the next call in the same slot. Ids stay below 2^53, which every JSON reader keeps exact.
+//! Id 0 is never given out.
+
+/// Bits of an id that say which slot; the rest counts the slot's uses.
+const INDEX_BITS: u32 = 16;
+/// Calls that may be pending at once.
+pub(crate) const PENDING_MAX: usize = 1 << INDEX_BITS;
+const USES_MAX: u64 = (1 << (53 - INDEX_BITS)) - 1;
+const NO_SLOT: u32 = u32::MAX;
+
+/// All pending calls of one connection.
+#[derive(Debug)]
+pub(crate) struct Pending<T> {
+    slots: Vec<Slot<T>>,
+    /// First slot of the list of free ones.
+    free: u32,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// Which use of the slot is current, or was the last.
+    uses: u64,
+    content: Content<T>,
+}
+
+#[derive(Debug)]
+enum Content<T> {
+    Taken(T),
+    Free { next: u32 },
+}
+
+/// Why an answer fits no pending call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unmatched {
+    /// The id was given out once: the call was cancelled or answered before.
+    Over,
+    /// The id was never given out.
+    Unknown,
+}
+
+impl<T> Pending<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: NO_SLOT,
+            len: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Keeps an entry under a new id; `None` when [`PENDING_MAX`] are kept already.
+    pub(crate) fn insert(&mut self, entry: T) -> Option<u64> {
+        let index = if self.free == NO_SLOT {
+            if self.slots.len() == PENDING_MAX {
+                return None;
+            }
+            self.slots.push(Slot {
+                uses: 0,
+                content: Content::Free { next: NO_SLOT },
+            });
+            u32::try_from(self.slots.len() - 1).expect("bounded by PENDING_MAX")
+        } else {
+            self.free
+        };
+        let slot = &mut self.slots[index as usize];
+        if let Content::Free { next } = slot.content {
+            self.free = next;
+        }
+        slot.uses = if slot.uses == USES_MAX {
+            1
+        } else {
+            slot.uses + 1
+        };
+        slot.content = Content::Taken(entry);
+        self.len += 1;
+        Some(slot.uses << INDEX_BITS | u64::from(index))
+    }
+
+    /// The entry of an id, while it is pending.
+    pub(crate) fn get(&self, id: u64) -> Result<&T, Unmatched> {
+        let (slot, uses) = self.slot(id).ok_or(Unmatched::Unknown)?;
+        match &slot.content {
+            Content::Taken(entry) if slot.uses == uses => Ok(entry),
+            _ => Err(unmatched(slot, uses)),
+        }
+    }
+
+    /// Takes the entry of an id out; the second time there is none.
+    pub(crate) fn remove(&mut self, id: u64) -> Result<T, Unmatched> {
+        self.get(id)?;
+        let index = index_of(id);
+        let free = Content::Free { next: self.free };
+        match std::mem::replace(&mut self.slots[index as usize].content, free) {
+            Content::Taken(entry) => {
+                self.free = index;
+                self.len -= 1;
+                Ok(entry)
+            }
+            Content::Free { .. } => Err(Unmatched::Over),
+        }
+    }
+
+    /// Takes everything out.
+    pub(crate) fn drain(&mut self) -> Vec<T> {
+        let slots = std::mem::take(self).slots;
+        slots
+            .into_iter()
+            .filter_map(|slot| match slot.content {
+                Content::Taken(entry) => Some(entry),
+                Content::Free { .. } => None,
+            })
+            .collect()
+    }
+
+    fn slot(&self, id: u64) -> Option<(&Slot<T>, u64)> {
+        let slot = self.slots.get(index_of(id) as usize)?;
+        Some((slot, id >> INDEX_BITS))
+    }
+}
+
+impl<T> Default for Pending<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn index_of(id: u64) -> u32 {
+    u32::try_from(id & (PENDING_MAX as u64 - 1)).expect("masked to INDEX_BITS")
+}
+
+fn unmatched<T>(slot: &Slot<T>, uses: u64) -> Unmatched {
+    if uses == 0 || uses > slot.uses {
+        Unmatched::Unknown
+    } else {
+        Unmatched::Over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_taken_out_once_and_its_id_is_never_the_next_one() {
+        let mut pending = Pending::new();
+        let first = pending.insert("a").expect("empty");
+        assert_eq!(pending.get(first), Ok(&"a"));
+        assert_eq!(pending.remove(first), Ok("a"));
+        assert_eq!(pending.remove(first), Err(Unmatched::Over));
+        let second = pending.insert("b").expect("empty");
+        assert_ne!(first, second);
+        assert_eq!(pending.remove(first), Err(Unmatched::Over));
+        assert_eq!(pending.remove(second), Ok("b"));
+        assert_eq!(pending.len(), 0);
+    }
+
+    #[test]
+    fn ids_nobody_gave_out_are_unknown() {
+        let mut pending = Pending::new();
+        let id = pending.insert(()).expect("empty");
+        for unknown in [0, 1, id + 1, id + (1 << INDEX_BITS), u64::MAX] {
+            assert_eq!(
+                pending.remove(unknown),
+                Err(Unmatched::Unknown),
+                "{unknown}"
+            );
+        }
+        assert_eq!(pending.len(), 1);
+    }
+
+    #[test]
+    fn ids_stay_exact_in_json_when_a_slot_was_used_as_often_as_can_be() {
+        let mut pending = Pending::new();
+        let id = pending.insert(0).expect("empty");
+        pending.remove(id).expect("pending");
+        pending.slots[0].uses = USES_MAX - 1;
+        let last = pending.insert(1).expect("empty");
+        assert!(last < 1 << 53);
+        pending.remove(last).expect("pending");
+        let wrapped = pending.insert(2).expect("empty");
+        assert_eq!(wrapped >> INDEX_BITS, 1);
+    }
+
+    #[test]
+    fn holds_a_bounded_number_and_gives_back_all_of_them() {
+        let mut pending = Pending::new();
+        let ids: Vec<u64> = (0..PENDING_MAX)
+            .map(|entry| pending.insert(entry).expect("not full yet"))
+            .collect();
+        assert_eq!(pending.insert(0), None);
+        assert_eq!(pending.remove(ids[7]), Ok(7));
+        assert!(pending.insert(7).is_some());
+        assert_eq!(pending.drain().len(), PENDING_MAX);
+        assert_eq!(pending.len(), 0);
+    }
+}

@@ -1,0 +1,340 @@
+//! One persistent connection to a worker, shared by all its calls.
+//!
+//! A call takes an id, appends its frame to a shared buffer and waits for its answer; one flusher writes whatever has
+//! gathered, one reader matches answers to ids. Nothing is spawned per call. Every call ends exactly once: with its
+//! answer, by being dropped (which cancels it in the worker), or with the connection. What it deliberately does not do:
+//! time limits (the caller drops the call) and reconnecting (the supervisor makes a new one).
+
+mod frame;
+mod io;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+use super::pending::Pending;
+use super::{CallSink, ToolCall, ToolReply};
+use crate::error::{CallError, CallErrorCode};
+use crate::metrics::NamespaceMetrics;
+use crate::names::NamespaceName;
+
+pub(super) use io::connect;
+
+/// Frames that may wait to be written. A worker that reads slower than it is called reaches this; one frame is always
+/// taken, so that the only bound on its size is the frame limit.
+const OUTBOX_MAX: usize = 16 * 1024 * 1024;
+/// A buffer that grew beyond this is not kept.
+const OUTBOX_KEPT: usize = 256 * 1024;
+/// How long nothing may have been called before a connection counts as drained. Requests that wait for their turn hold
+/// no call yet, and between two of them there is a moment without any.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// The owner's end: dropping it closes the connection and ends its tasks.
+#[derive(Debug)]
+pub(super) struct Connection {
+    link: Arc<Link>,
+    tasks: Tasks,
+}
+
+/// Ends what it holds when dropped.
+#[derive(Debug)]
+struct Tasks(Vec<AbortHandle>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}
+
+/// Why a connection is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Closed {
+    /// The worker closed it, or the operating system did.
+    Disconnected,
+    /// The worker sent what no worker sends.
+    Violation(&'static str),
+    /// We closed it.
+    Ended,
+}
+
+/// What calls, the reader and the flusher share.
+pub(super) struct Link {
+    namespace: NamespaceName,
+    /// Calls without an answer. A plain mutex: taken for a few instructions, nothing awaits under it. Never taken
+    /// together with `outbox`.
+    calls: Mutex<Calls>,
+    /// Frames to write. A plain mutex as well; a frame is copied under it.
+    outbox: Mutex<BytesMut>,
+    /// There is something in the outbox.
+    filled: Notify,
+    /// The last pending call is gone.
+    emptied: Notify,
+    /// Calls begun so far.
+    begun: AtomicU64,
+    closed: watch::Sender<Option<Closed>>,
+    frame_max: u64,
+    metrics: Arc<NamespaceMetrics>,
+}
+
+#[derive(Default)]
+struct Calls {
+    pending: Pending<Entry>,
+    /// Set once, under the lock: after it no call can enter, so none can be forgotten.
+    closed: bool,
+}
+
+/// One pending call, as the reader needs it.
+struct Entry {
+    reply: oneshot::Sender<Result<ToolReply, CallError>>,
+    sink: Option<Arc<dyn CallSink>>,
+    max_result: u64,
+}
+
+/// Why a call did not begin.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// The connection is over; another one may take the call, which was not sent.
+    Closed,
+    /// No other connection would take it either.
+    Failed(CallError),
+}
+
+/// A call that was sent. Dropping it cancels the call in the worker.
+pub(super) struct InFlight {
+    link: Arc<Link>,
+    id: u64,
+    reply: oneshot::Receiver<Result<ToolReply, CallError>>,
+    answered: bool,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// The calls' end.
+    pub(super) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Asks the worker to end.
+    pub(super) fn send_shutdown(&self) {
+        frame::write_shutdown(&mut self.link.outbox());
+        self.link.filled.notify_one();
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.link.close(Closed::Ended);
+        // The tasks end with the field; named here because that is the point of it.
+        self.tasks.0.retain(|task| !task.is_finished());
+    }
+}
+
+impl Link {
+    fn new(namespace: NamespaceName, frame_max: u64, metrics: Arc<NamespaceMetrics>) -> Self {
+        Self {
+            namespace,
+            calls: Mutex::default(),
+            outbox: Mutex::default(),
+            filled: Notify::new(),
+            emptied: Notify::new(),
+            begun: AtomicU64::new(0),
+            closed: watch::Sender::new(None),
+            frame_max,
+            metrics,
+        }
+    }
+
+    /// Sends a call.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]; nothing was sent then.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        call: &ToolCall,
+        sink: Option<Arc<dyn CallSink>>,
+    ) -> Result<InFlight, Refused> {
+        let size = (call.arguments.len() + call.tool.len()) as u64;
+        if size > self.frame_max {
+            return Err(Refused::Failed(CallError::new(
+                CallErrorCode::InvalidArguments,
+                format!(
+                    "the arguments are {size} bytes; a worker takes at most {}",
+                    self.frame_max
+                ),
+            )));
+        }
+        let (sender, reply) = oneshot::channel();
+        let entry = Entry {
+            reply: sender,
+            sink,
+            max_result: call.max_result,
+        };
+        let id = {
+            let mut calls = self.calls();
+            if calls.closed {
+                return Err(Refused::Closed);
+            }
+            calls.pending.insert(entry)
+        }
+        .ok_or_else(|| Refused::Failed(self.overloaded("too many calls wait for the worker")))?;
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        let in_flight = InFlight {
+            link: Arc::clone(self),
+            id,
+            reply,
+            answered: false,
+        };
+        {
+            let mut outbox = self.outbox();
+            if outbox.is_empty() || outbox.len() as u64 + size <= OUTBOX_MAX as u64 {
+                frame::write_call(&mut outbox, id, call);
+                drop(outbox);
+                self.filled.notify_one();
+                return Ok(in_flight);
+            }
+        }
+        // Taken out first, so that dropping `in_flight` sends no cancel for what was never sent.
+        let _ = self.take(id);
+        Err(Refused::Failed(
+            self.overloaded("the worker does not keep up with its calls"),
+        ))
+    }
+
+    fn overloaded(&self, why: &str) -> CallError {
+        CallError::new(
+            CallErrorCode::Overloaded,
+            format!("namespace {}: {why}", self.namespace),
+        )
+        .retry_after(Duration::from_secs(1))
+    }
+
+    /// Calls without an answer.
+    pub(super) fn pending(&self) -> usize {
+        self.calls().pending.len()
+    }
+
+    /// Whether it takes no calls any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.calls().closed
+    }
+
+    /// Waits until the connection is over.
+    pub(super) async fn closed(&self) -> Closed {
+        let mut closed = self.closed.subscribe();
+        loop {
+            if let Some(reason) = &*closed.borrow_and_update() {
+                return reason.clone();
+            }
+            // The sender is `self`, so this returns only when something was sent.
+            let _ = closed.changed().await;
+        }
+    }
+
+    /// Waits until no call has been pending for a moment.
+    pub(super) async fn drained(&self) {
+        loop {
+            // Registered before looking, so that an end between the two is not missed.
+            let emptied = self.emptied.notified();
+            if self.pending() > 0 {
+                emptied.await;
+                continue;
+            }
+            let begun = self.begun.load(Ordering::Relaxed);
+            sleep(SETTLE).await;
+            if self.pending() == 0 && begun == self.begun.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+    }
+
+    /// Ends the connection for calls: pending ones fail now, later ones are refused. The first reason stays.
+    pub(super) fn close(&self, reason: Closed) {
+        let abandoned = {
+            let mut calls = self.calls();
+            calls.closed = true;
+            calls.pending.drain()
+        };
+        let what_now = match reason {
+            Closed::Ended => "was stopped while the call ran",
+            Closed::Disconnected | Closed::Violation(_) => {
+                "ended while the call ran; it is being restarted"
+            }
+        };
+        for entry in abandoned {
+            let error = CallError::new(
+                CallErrorCode::WorkerUnavailable,
+                format!("the worker of namespace {} {what_now}", self.namespace),
+            );
+            let _ = entry
+                .reply
+                .send(Err(error.retry_after(Duration::from_secs(1))));
+        }
+        self.emptied.notify_waiters();
+        self.closed.send_if_modified(|closed| {
+            let first = closed.is_none();
+            closed.get_or_insert(reason);
+            first
+        });
+    }
+
+    /// Takes a pending call out.
+    fn take(&self, id: u64) -> Result<Entry, super::pending::Unmatched> {
+        let (entry, empty) = {
+            let mut calls = self.calls();
+            (calls.pending.remove(id), calls.pending.len() == 0)
+        };
+        if entry.is_ok() && empty {
+            self.emptied.notify_waiters();
+        }
+        entry
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn outbox(&self) -> MutexGuard<'_, BytesMut> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl InFlight {
+    /// Waits for the answer.
+    pub(super) async fn answer(mut self) -> Result<ToolReply, CallError> {
+        let reply = (&mut self.reply).await;
+        self.answered = true;
+        // The sender is only dropped unused if a sink or a sibling panicked in the reader.
+        reply.unwrap_or_else(|_| {
+            Err(CallError::new(
+                CallErrorCode::InternalError,
+                "the call was lost",
+            ))
+        })
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if self.answered || self.link.take(self.id).is_err() {
+            return;
+        }
+        // Nobody waits any more. A full outbox does not stop this: cancels are small and bounded by the calls.
+        frame::write_cancel(&mut self.link.outbox(), self.id);
+        self.link.filled.notify_one();
+    }
+}

@@ -1,0 +1,294 @@
+//! Connecting to a worker, and the two tasks of a connection: the reader and the flusher. Both live in the runtime the
+//! connection was made in.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
+
+use super::frame::{Frame, NO_REPLY};
+use super::{Closed, Connection, Link, OUTBOX_KEPT, Tasks};
+use crate::metrics::NamespaceMetrics;
+use crate::worker::WorkerSpec;
+use crate::worker::boot::{self, Announcement};
+use crate::worker::pending::Unmatched;
+
+/// How long connecting, and then the greeting, may take. The worker said that it listens, so both are immediate.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// What one read may take in.
+const READ_CHUNK: usize = 64 * 1024;
+/// With less room than this a read is not worth its system call.
+const READ_SPARE: usize = 4 * 1024;
+/// In a buffer that grew beyond this, small frames are copied out: a reply must not keep megabytes alive.
+const PINNED_MAX: usize = 256 * 1024;
+/// So many senseless lines in a row, and the worker is no worker any more.
+const GARBAGE_MAX: u32 = 100;
+/// Between two log lines about senseless lines.
+const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
+
+/// Announcements that arrive on a connection after its greeting.
+type Announced = mpsc::Sender<Announcement>;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::worker) enum ConnectError {
+    #[error("cannot connect to {}: {source}", socket.display())]
+    Socket {
+        socket: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("it did not greet on its socket")]
+    NoGreeting,
+    #[error("another generation answers on its socket")]
+    OtherGeneration,
+    #[error("the runtime for its connection is gone")]
+    RuntimeGone,
+}
+
+/// Connects in `runtime` and checks who answers. Dropping the future leaves nothing behind.
+pub(in crate::worker) async fn connect(
+    runtime: Handle,
+    spec: Arc<WorkerSpec>,
+    metrics: Arc<NamespaceMetrics>,
+    announced: Announced,
+) -> Result<Connection, ConnectError> {
+    let (done, connected) = oneshot::channel();
+    let reader_task = runtime.spawn(async move {
+        let (link, reader, writer) = match greet(&spec, metrics).await {
+            Ok(greeted) => greeted,
+            Err(error) => {
+                let _ = done.send(Err(error));
+                return;
+            }
+        };
+        let flusher = tokio::spawn(flush(Arc::clone(&link), writer)).abort_handle();
+        // Whatever ends this task, the runtime's end included, ends the calls that wait for it.
+        let _closes = ClosesOnDrop(Arc::clone(&link));
+        if done.send(Ok((Arc::clone(&link), flusher))).is_ok() {
+            let reason = reader.run(&link, &spec, &announced).await;
+            link.close(reason);
+        }
+    });
+    let mut tasks = Tasks(vec![reader_task.abort_handle()]);
+    let (link, flusher) = connected.await.unwrap_or(Err(ConnectError::RuntimeGone))?;
+    tasks.0.push(flusher);
+    Ok(Connection { link, tasks })
+}
+
+struct ClosesOnDrop(Arc<Link>);
+
+impl Drop for ClosesOnDrop {
+    fn drop(&mut self) {
+        self.0.close(Closed::Disconnected);
+    }
+}
+
+async fn greet(
+    spec: &WorkerSpec,
+    metrics: Arc<NamespaceMetrics>,
+) -> Result<(Arc<Link>, Reader, OwnedWriteHalf), ConnectError> {
+    let failed = |source| ConnectError::Socket {
+        socket: spec.socket.clone(),
+        source,
+    };
+    let stream = timeout(CONNECT_LIMIT, UnixStream::connect(&spec.socket))
+        .await
+        .map_err(|_| failed(std::io::ErrorKind::TimedOut.into()))?
+        .map_err(failed)?;
+    let (read, write) = stream.into_split();
+    let mut reader = Reader::new(read, spec.max_frame);
+    let greeting = timeout(CONNECT_LIMIT, reader.next_line()).await;
+    let Ok(Ok(greeting)) = greeting else {
+        return Err(ConnectError::NoGreeting);
+    };
+    match boot::read(&greeting, spec) {
+        Some(Announcement::Ready { generation, .. }) if generation == spec.generation => {
+            let link = Link::new(spec.namespace.clone(), spec.max_frame, metrics);
+            Ok((Arc::new(link), reader, write))
+        }
+        Some(Announcement::Ready { .. }) => Err(ConnectError::OtherGeneration),
+        _ => Err(ConnectError::NoGreeting),
+    }
+}
+
+/// Writes what calls append. Woken by the first of them; with several pending it first lets the others append as well,
+/// which makes one write of many frames. Ends the connection when writing fails.
+async fn flush(link: Arc<Link>, mut writer: OwnedWriteHalf) {
+    let mut batch = BytesMut::new();
+    loop {
+        link.filled.notified().await;
+        if link.pending() > 2 {
+            tokio::task::yield_now().await;
+        }
+        loop {
+            // The empty buffer of the last batch becomes the outbox, so neither is allocated again.
+            std::mem::swap(&mut batch, &mut *link.outbox());
+            if batch.is_empty() {
+                break;
+            }
+            if writer.write_all(&batch).await.is_err() {
+                link.close(Closed::Disconnected);
+                return;
+            }
+            if batch.capacity() > OUTBOX_KEPT {
+                batch = BytesMut::new();
+            } else {
+                batch.clear();
+            }
+        }
+    }
+}
+
+/// Cuts the worker's bytes into lines and gives each to its call.
+struct Reader {
+    stream: OwnedReadHalf,
+    buffer: BytesMut,
+    /// How much of the buffer holds no newline for sure.
+    scanned: usize,
+    frame_max: usize,
+    garbage: u32,
+    complained: Option<Instant>,
+}
+
+impl Reader {
+    fn new(stream: OwnedReadHalf, frame_max: u64) -> Self {
+        Self {
+            stream,
+            buffer: BytesMut::with_capacity(READ_CHUNK),
+            scanned: 0,
+            frame_max: usize::try_from(frame_max).unwrap_or(usize::MAX),
+            garbage: 0,
+            complained: None,
+        }
+    }
+
+    /// Runs until the connection is over, and says why.
+    async fn run(mut self, link: &Link, spec: &WorkerSpec, announced: &Announced) -> Closed {
+        loop {
+            let line = match self.next_line().await {
+                Ok(line) => line,
+                Err(reason) => {
+                    if reason != Closed::Disconnected {
+                        link.metrics.protocol_error("oversized");
+                    }
+                    return reason;
+                }
+            };
+            if self.handle(&line, link, spec, announced).is_none() {
+                self.garbage += 1;
+                link.metrics.protocol_error("garbage");
+                self.complain(link, "a line that is no frame");
+                if self.garbage >= GARBAGE_MAX {
+                    return Closed::Violation("it sent nothing but garbage");
+                }
+            } else {
+                self.garbage = 0;
+            }
+        }
+    }
+
+    /// `None` if the line is garbage.
+    fn handle(
+        &mut self,
+        line: &Bytes,
+        link: &Link,
+        spec: &WorkerSpec,
+        announced: &Announced,
+    ) -> Option<()> {
+        let frame = Frame::parse(line)?;
+        if frame.is_answer() {
+            let Some(id) = frame.id() else {
+                link.metrics.protocol_error("unknown_id");
+                self.complain(link, "an answer with an id nobody sent");
+                return Some(());
+            };
+            match link.take(id) {
+                Ok(entry) => {
+                    let outcome = frame.outcome(line, entry.max_result);
+                    // A caller that left meanwhile does not need it.
+                    let _ = entry.reply.send(outcome);
+                }
+                Err(_) if id == NO_REPLY => {}
+                // Expected after every cancel, so it is counted and no more.
+                Err(Unmatched::Over) => link.metrics.protocol_error("late"),
+                Err(Unmatched::Unknown) => {
+                    link.metrics.protocol_error("unknown_id");
+                    self.complain(link, "an answer with an id nobody sent");
+                }
+            }
+            return Some(());
+        }
+        match frame.op.as_deref()? {
+            "progress" => {
+                let sink = match link.calls().pending.get(frame.id()?) {
+                    Ok(entry) => entry.sink.clone(),
+                    Err(_) => None,
+                };
+                if let (Some(sink), Some(params)) = (sink, frame.params(line)) {
+                    sink.progress(params);
+                }
+            }
+            "recycle" => {
+                // Full means that several such wishes wait already.
+                let _ = announced.try_send(boot::read(line, spec)?);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn complain(&mut self, link: &Link, what: &str) {
+        let now = Instant::now();
+        if self
+            .complained
+            .is_some_and(|last| now.duration_since(last) < COMPLAINT_PAUSE)
+        {
+            return;
+        }
+        self.complained = Some(now);
+        tracing::warn!(
+            namespace = link.namespace.as_str(),
+            "the worker of namespace {} sent {what}; it was ignored",
+            link.namespace
+        );
+    }
+
+    /// The next line without its newline. Cancel-safe.
+    async fn next_line(&mut self) -> Result<Bytes, Closed> {
+        loop {
+            let newline = memchr::memchr(b'\n', &self.buffer[self.scanned..]);
+            if let Some(offset) = newline {
+                return Ok(self.take_line(self.scanned + offset));
+            }
+            self.scanned = self.buffer.len();
+            if self.scanned > self.frame_max {
+                return Err(Closed::Violation("it sent a line beyond the size limit"));
+            }
+            // Not on every read: while a reply is still in use, reserving means a new buffer.
+            if self.buffer.capacity() - self.buffer.len() < READ_SPARE {
+                self.buffer.reserve(READ_CHUNK);
+            }
+            match self.stream.read_buf(&mut self.buffer).await {
+                Ok(0) | Err(_) => return Err(Closed::Disconnected),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    fn take_line(&mut self, end: usize) -> Bytes {
+        self.scanned = 0;
+        let large = self.buffer.capacity() > PINNED_MAX;
+        let line = self.buffer.split_to(end + 1);
+        if large && line.len() < PINNED_MAX / 4 {
+            return Bytes::copy_from_slice(&line[..end]);
+        }
+        line.freeze().slice(..end)
+    }
+}

@@ -1,0 +1,435 @@
+//! What a worker does when something happens, as one pure function: no process, no clock, no randomness of its own.
+//!
+//! ```text
+//!            Booted                     Retire (from every live state)
+//! Starting ─────────▶ Ready ──────────────────────────────▶ Stopping ──AllGone──▶ Stopped
+//!   ▲  │ ╲             │  ▲ ╲                                   ▲
+//!   │  │  ╲ permanent  │  │  ╲ RecycleAsked: a replacement      │
+//!   │  │   ▼           │  │   ╲ boots, then takes over          │
+//!   │  │  Failed ──────┼──┼────┴────────────────────────────────┘
+//!   │  │ BootFailed    │ Ended
+//!   │  ▼               ▼
+//!   └── Backoff ◀──────┘
+//! TimerElapsed
+//! ```
+//!
+//! A failure is a boot that failed or a process that ended unasked. Delays double from `initial` to `max`, less up to
+//! half of it by jitter. So many failures in the window are a crash loop: retried at `max` until it once was ready for
+//! longer than the window. A process that was ready that long starts with a clean record.
+//!
+//! `Failed` is the end of a worker that never came up for a reason no retry can cure; only a reload, which makes a new
+//! worker, leads out of it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::config::WorkersConfig;
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The current process is ready and connected.
+    Booted,
+    /// The current process did not come up; `permanent` if trying again is pointless.
+    BootFailed { permanent: bool },
+    /// The current process, or the connection with it, ended unasked.
+    Ended,
+    /// The current process asks to be replaced.
+    RecycleAsked,
+    /// The replacement is ready and connected.
+    ReplacementBooted,
+    /// The replacement did not come up.
+    ReplacementFailed,
+    /// The time asked for by [`Action::Schedule`] is over.
+    TimerElapsed,
+    /// The worker is not wanted any more.
+    Retire,
+    /// No process is left.
+    AllGone,
+}
+
+/// What to do now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Start a process and make it the current one.
+    Spawn,
+    /// Let the current process take calls.
+    Publish,
+    /// Start a process beside the current one.
+    SpawnReplacement,
+    /// Make the replacement the current process and let it take calls; drain and end the one before.
+    Switch,
+    /// Make the replacement, which is still booting, the current process.
+    Promote,
+    /// Send [`Event::TimerElapsed`] after this long.
+    Schedule(Duration),
+    /// Drain and end every process.
+    FinishAll,
+}
+
+/// Where the worker is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Starting,
+    Ready { since: Instant, recycle: Recycle },
+    Backoff { until: Instant },
+    Stopping,
+    Stopped,
+    Failed,
+}
+
+/// How far the replacement of a process that asked for one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Recycle {
+    NotAsked,
+    /// The replacement failed; the timer runs until the next attempt.
+    Waiting,
+    Booting,
+}
+
+/// Delays and thresholds, from the configuration.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    pub(super) initial: Duration,
+    pub(super) max: Duration,
+    pub(super) failures: u32,
+    pub(super) window: Duration,
+}
+
+impl From<&WorkersConfig> for Rules {
+    fn from(config: &WorkersConfig) -> Self {
+        Self {
+            initial: config.backoff.initial,
+            max: config.backoff.max,
+            failures: config.crash_loop.failures,
+            window: config.crash_loop.window,
+        }
+    }
+}
+
+/// The whole state: where the worker is, and its record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) phase: Phase,
+    pub(super) crash_loop: bool,
+    /// Failures in a row, for the delay.
+    consecutive: u32,
+    /// When the latest failures were: never more than make a crash loop.
+    recent: VecDeque<Instant>,
+    /// Whether it ever was ready.
+    proven: bool,
+}
+
+impl State {
+    /// A worker that was just asked for, and what to do first.
+    pub(super) fn start() -> (Self, Vec<Action>) {
+        let state = Self {
+            phase: Phase::Starting,
+            crash_loop: false,
+            consecutive: 0,
+            recent: VecDeque::new(),
+            proven: false,
+        };
+        (state, vec![Action::Spawn])
+    }
+
+    /// The next state and what to do. `jitter` is a random number in `0.0..1.0`. An event that means nothing in a
+    /// state, such as the end of a process nobody waits for any more, changes nothing.
+    pub(super) fn step(
+        mut self,
+        event: Event,
+        now: Instant,
+        rules: &Rules,
+        jitter: f64,
+    ) -> (Self, Vec<Action>) {
+        use Phase::{Backoff, Failed, Ready, Starting, Stopped, Stopping};
+        let actions = match (self.phase, event) {
+            (Starting, Event::Booted) => {
+                self.become_ready(now);
+                vec![Action::Publish]
+            }
+            (Starting, Event::BootFailed { permanent: true }) if !self.proven => {
+                self.phase = Failed;
+                vec![]
+            }
+            (Starting, Event::BootFailed { .. } | Event::Ended) => self.fail(now, rules, jitter),
+            (
+                Ready {
+                    recycle: Recycle::Booting,
+                    ..
+                },
+                Event::Ended,
+            ) => {
+                self.forgive(now, rules);
+                self.phase = Starting;
+                vec![Action::Promote]
+            }
+            (Ready { .. }, Event::Ended) => {
+                self.forgive(now, rules);
+                self.fail(now, rules, jitter)
+            }
+            (
+                Ready {
+                    since,
+                    recycle: Recycle::NotAsked,
+                },
+                Event::RecycleAsked,
+            )
+            | (
+                Ready {
+                    since,
+                    recycle: Recycle::Waiting,
+                },
+                Event::TimerElapsed,
+            ) => {
+                self.phase = Ready {
+                    since,
+                    recycle: Recycle::Booting,
+                };
+                vec![Action::SpawnReplacement]
+            }
+            (
+                Ready {
+                    recycle: Recycle::Booting,
+                    ..
+                },
+                Event::ReplacementBooted,
+            ) => {
+                self.become_ready(now);
+                vec![Action::Switch]
+            }
+            (
+                Ready {
+                    since,
+                    recycle: Recycle::Booting,
+                },
+                Event::ReplacementFailed,
+            ) => {
+                self.phase = Ready {
+                    since,
+                    recycle: Recycle::Waiting,
+                };
+                vec![Action::Schedule(rules.max)]
+            }
+            (Backoff { .. }, Event::TimerElapsed) => {
+                self.phase = Starting;
+                vec![Action::Spawn]
+            }
+            (Starting | Ready { .. } | Backoff { .. } | Failed, Event::Retire) => {
+                self.phase = Stopping;
+                vec![Action::FinishAll]
+            }
+            (Stopping, Event::AllGone) => {
+                self.phase = Stopped;
+                vec![]
+            }
+            _ => vec![],
+        };
+        (self, actions)
+    }
+
+    fn become_ready(&mut self, now: Instant) {
+        self.proven = true;
+        self.phase = Phase::Ready {
+            since: now,
+            recycle: Recycle::NotAsked,
+        };
+    }
+
+    /// Clears the record of a process that was ready for longer than the window.
+    fn forgive(&mut self, now: Instant, rules: &Rules) {
+        if let Phase::Ready { since, .. } = self.phase
+            && now.saturating_duration_since(since) > rules.window
+        {
+            self.consecutive = 0;
+            self.recent.clear();
+            self.crash_loop = false;
+        }
+    }
+
+    fn fail(&mut self, now: Instant, rules: &Rules, jitter: f64) -> Vec<Action> {
+        self.consecutive = self.consecutive.saturating_add(1);
+        self.recent.push_back(now);
+        while self.recent.len() > rules.failures.max(1) as usize {
+            self.recent.pop_front();
+        }
+        self.recent
+            .retain(|at| now.saturating_duration_since(*at) <= rules.window);
+        // Once flagged, failures that come at the longest delay no longer fill the window; only being ready clears it.
+        self.crash_loop |= self.recent.len() >= rules.failures.max(1) as usize;
+        let delay = self.delay(rules, jitter);
+        self.phase = Phase::Backoff { until: now + delay };
+        vec![Action::Schedule(delay)]
+    }
+
+    fn delay(&self, rules: &Rules, jitter: f64) -> Duration {
+        let full = if self.crash_loop {
+            rules.max
+        } else {
+            let doublings = self.consecutive.saturating_sub(1).min(31);
+            rules.initial.saturating_mul(1 << doublings).min(rules.max)
+        };
+        full.mul_f64(1.0 - jitter.clamp(0.0, 1.0) / 2.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: Rules = Rules {
+        initial: Duration::from_millis(500),
+        max: Duration::from_secs(60),
+        failures: 5,
+        window: Duration::from_secs(60),
+    };
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    /// A state after a series of events, one second apart, without jitter.
+    fn after(events: &[Event]) -> (State, Instant) {
+        let mut now = Instant::now();
+        let mut state = State::start().0;
+        for event in events {
+            now += seconds(1.0);
+            state = state.step(*event, now, &RULES, 0.0).0;
+        }
+        (state, now)
+    }
+
+    fn name(phase: Phase) -> &'static str {
+        match phase {
+            Phase::Starting => "starting",
+            Phase::Ready {
+                recycle: Recycle::NotAsked,
+                ..
+            } => "ready",
+            Phase::Ready {
+                recycle: Recycle::Waiting,
+                ..
+            } => "ready, recycle waits",
+            Phase::Ready {
+                recycle: Recycle::Booting,
+                ..
+            } => "ready, recycle boots",
+            Phase::Backoff { .. } => "backoff",
+            Phase::Stopping => "stopping",
+            Phase::Stopped => "stopped",
+            Phase::Failed => "failed",
+        }
+    }
+
+    #[test]
+    fn every_event_in_every_state_leads_where_the_diagram_says() {
+        use Event::{
+            AllGone, BootFailed, Booted, Ended, RecycleAsked, ReplacementBooted, ReplacementFailed,
+            Retire, TimerElapsed,
+        };
+        let failed = BootFailed { permanent: false };
+        let hopeless = BootFailed { permanent: true };
+        let half = Action::Schedule(seconds(0.5));
+        let longest = Action::Schedule(RULES.max);
+        #[rustfmt::skip]
+        let table: &[(&[Event], Event, &str, &[Action])] = &[
+            (&[], Booted, "ready", &[Action::Publish]),
+            (&[], failed, "backoff", &[half]),
+            (&[], Ended, "backoff", &[half]),
+            (&[], hopeless, "failed", &[]),
+            (&[], Retire, "stopping", &[Action::FinishAll]),
+            (&[], TimerElapsed, "starting", &[]),
+            (&[], RecycleAsked, "starting", &[]),
+            (&[failed], TimerElapsed, "starting", &[Action::Spawn]),
+            (&[failed], Ended, "backoff", &[]),
+            (&[failed], Retire, "stopping", &[Action::FinishAll]),
+            (&[failed, TimerElapsed], hopeless, "failed", &[]),
+            (&[Booted], Ended, "backoff", &[half]),
+            (&[Booted], AllGone, "ready", &[]),
+            (&[Booted], TimerElapsed, "ready", &[]),
+            (&[Booted], ReplacementBooted, "ready", &[]),
+            (&[Booted], Retire, "stopping", &[Action::FinishAll]),
+            (&[Booted, Ended, TimerElapsed], hopeless, "backoff", &[Action::Schedule(seconds(1.0))]),
+            (&[Booted], RecycleAsked, "ready, recycle boots", &[Action::SpawnReplacement]),
+            (&[Booted, RecycleAsked], RecycleAsked, "ready, recycle boots", &[]),
+            (&[Booted, RecycleAsked], ReplacementBooted, "ready", &[Action::Switch]),
+            (&[Booted, RecycleAsked], ReplacementFailed, "ready, recycle waits", &[longest]),
+            (&[Booted, RecycleAsked], Ended, "starting", &[Action::Promote]),
+            (&[Booted, RecycleAsked], Retire, "stopping", &[Action::FinishAll]),
+            (&[Booted, RecycleAsked, Ended], Booted, "ready", &[Action::Publish]),
+            (&[Booted, RecycleAsked, ReplacementFailed], TimerElapsed, "ready, recycle boots", &[Action::SpawnReplacement]),
+            (&[Booted, RecycleAsked, ReplacementFailed], Ended, "backoff", &[half]),
+            (&[Retire], AllGone, "stopped", &[]),
+            (&[Retire], Booted, "stopping", &[]),
+            (&[Retire], Ended, "stopping", &[]),
+            (&[Retire, AllGone], Retire, "stopped", &[]),
+            (&[hopeless], TimerElapsed, "failed", &[]),
+            (&[hopeless], Retire, "stopping", &[Action::FinishAll]),
+        ];
+        for (before, event, phase, actions) in table {
+            let (state, now) = after(before);
+            let (state, done) = state.step(*event, now + seconds(1.0), &RULES, 0.0);
+            assert_eq!(name(state.phase), *phase, "{before:?} then {event:?}");
+            assert_eq!(done, *actions, "{before:?} then {event:?}");
+        }
+    }
+
+    #[test]
+    fn delays_double_up_to_the_longest_and_jitter_takes_up_to_half() {
+        let rules = Rules {
+            failures: 100,
+            ..RULES
+        };
+        let mut state = State::start().0;
+        let mut now = Instant::now();
+        let mut delays = Vec::new();
+        for _ in 0..9 {
+            let (next, actions) =
+                state.step(Event::BootFailed { permanent: false }, now, &rules, 0.0);
+            if let [Action::Schedule(delay)] = actions[..] {
+                delays.push(delay.as_secs_f64());
+                now += delay;
+            }
+            state = next.step(Event::TimerElapsed, now, &rules, 0.0).0;
+        }
+        assert_eq!(delays, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]);
+        let least = State::start().0.step(Event::Ended, now, &rules, 1.0).1;
+        assert_eq!(least, [Action::Schedule(seconds(0.25))]);
+    }
+
+    #[test]
+    fn many_failures_in_the_window_are_a_crash_loop_that_only_a_long_ready_time_ends() {
+        let fail = Event::BootFailed { permanent: false };
+        let mut events = [fail, Event::TimerElapsed].repeat(4);
+        let (calm, _) = after(&events);
+        assert!(!calm.crash_loop);
+        events.push(fail);
+        let (looping, mut now) = after(&events);
+        assert!(looping.crash_loop);
+        assert_eq!(
+            looping.phase,
+            Phase::Backoff {
+                until: now + RULES.max
+            }
+        );
+
+        // Far outside the window, after a short time of being ready: still looping, still at the longest delay.
+        now += seconds(600.0);
+        let mut state = looping;
+        for event in [Event::TimerElapsed, Event::Booted] {
+            state = state.step(event, now, &RULES, 0.0).0;
+        }
+        let (relapsed, actions) = state
+            .clone()
+            .step(Event::Ended, now + RULES.window, &RULES, 0.0);
+        assert!(relapsed.crash_loop);
+        assert_eq!(actions, [Action::Schedule(RULES.max)]);
+
+        let late = now + RULES.window + seconds(1.0);
+        let (recovered, actions) = state.step(Event::Ended, late, &RULES, 0.0);
+        assert!(!recovered.crash_loop);
+        assert_eq!(actions, [Action::Schedule(RULES.initial)]);
+    }
+}

@@ -1,0 +1,390 @@
+//! The loop that obeys the state machine: turns what happens into events, and actions into processes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::{Id, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use super::instance::{Instance, Report};
+use super::rpc::Link;
+use super::state::{Action, Event, Phase, Rules, State};
+use super::{Declared, Shared, Status, WorkerHost, WorkerState};
+use crate::error::{CallError, CallErrorCode};
+
+/// How long a recycled process may go on with the calls it has.
+const RECYCLE_DRAIN: Duration = Duration::from_secs(30);
+/// Processes of one worker at once. More than two means that old ones do not end.
+const INSTANCES_MAX: usize = 4;
+/// Reports that may wait for the supervisor; instances wait for room.
+const REPORTS: usize = 16;
+
+/// Supervises one worker until it is stopped. Dropping the future ends every process.
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    host: Arc<WorkerHost>,
+    retire: watch::Receiver<Option<Instant>>,
+) {
+    let (reports_sender, reports) = mpsc::channel(REPORTS);
+    let (state, actions) = State::start();
+    let mut supervisor = Supervisor {
+        rules: Rules::from(&host.config),
+        shared,
+        host,
+        state,
+        retire,
+        reports_sender,
+        tasks: JoinSet::new(),
+        instances: HashMap::new(),
+        current: None,
+        replacement: None,
+        timer: None,
+        spawned: 0,
+    };
+    supervisor.obey(actions);
+    supervisor.run(reports).await;
+}
+
+struct Supervisor {
+    shared: Arc<Shared>,
+    host: Arc<WorkerHost>,
+    rules: Rules,
+    state: State,
+    /// By when the worker is to be gone, once it is not wanted any more.
+    retire: watch::Receiver<Option<Instant>>,
+    reports_sender: mpsc::Sender<(u64, Report)>,
+    /// The instances' tasks; a task ends when its process tree is gone.
+    tasks: JoinSet<u64>,
+    instances: HashMap<u64, Handle>,
+    /// The instance that takes calls, or is to.
+    current: Option<u64>,
+    /// The instance that boots beside it.
+    replacement: Option<u64>,
+    timer: Option<Instant>,
+    /// Instances started so far; also their numbers.
+    spawned: u64,
+}
+
+/// The supervisor's end of an instance.
+struct Handle {
+    task: Id,
+    pid: u32,
+    finish: watch::Sender<Option<Instant>>,
+    booted: Option<(Arc<Declared>, Arc<Link>)>,
+}
+
+impl Supervisor {
+    /// Wakes up for:
+    /// - a report of an instance;
+    /// - the end of an instance: its process tree is gone;
+    /// - the timer of a backoff;
+    /// - the order to retire, or a shorter time for it.
+    async fn run(&mut self, mut reports: mpsc::Receiver<(u64, Report)>) {
+        while self.state.phase != Phase::Stopped {
+            if self.state.phase == Phase::Stopping && self.tasks.is_empty() {
+                self.advance(Event::AllGone);
+                continue;
+            }
+            tokio::select! {
+                // In this order: what an instance reported before it ended is heard before its end.
+                biased;
+                Some((number, report)) = reports.recv() => self.on_report(number, report),
+                Some(ended) = self.tasks.join_next_with_id() => {
+                    self.on_gone(match ended {
+                        Ok((task, _)) => task,
+                        Err(error) => {
+                            tracing::error!(%error, "the task of a worker process failed");
+                            error.id()
+                        }
+                    });
+                }
+                () = sleep_until(self.timer.unwrap_or_else(Instant::now)), if self.timer.is_some() => {
+                    self.timer = None;
+                    self.advance(Event::TimerElapsed);
+                }
+                changed = self.retire.changed() => {
+                    if changed.is_err() {
+                        // The handle is gone and is about to end this task.
+                        return;
+                    }
+                    if self.state.phase == Phase::Stopping {
+                        self.finish_all();
+                    } else {
+                        self.advance(Event::Retire);
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_report(&mut self, number: u64, report: Report) {
+        let is_current = self.current == Some(number);
+        let is_replacement = self.replacement == Some(number);
+        let namespace = self.shared.spec.namespace.clone();
+        match report {
+            Report::Started { pid } => {
+                if let Some(handle) = self.instances.get_mut(&number) {
+                    handle.pid = pid;
+                }
+                if is_current {
+                    self.shared.pid.store(pid, Ordering::Relaxed);
+                }
+            }
+            Report::Booted { declared, link } => {
+                if let Some(handle) = self.instances.get_mut(&number) {
+                    handle.booted = Some((declared, link));
+                }
+                if is_current {
+                    self.advance(Event::Booted);
+                } else if is_replacement {
+                    self.advance(Event::ReplacementBooted);
+                }
+            }
+            Report::BootFailed { error, permanent } => {
+                tracing::warn!(
+                    namespace = namespace.as_str(),
+                    code = error.code.as_str(),
+                    "the worker of namespace {namespace} did not start: {}",
+                    error.message
+                );
+                if is_current {
+                    self.forget_current();
+                    self.shared.first_boot(Err(error));
+                    self.advance(Event::BootFailed { permanent });
+                } else if is_replacement {
+                    self.replacement = None;
+                    self.advance(Event::ReplacementFailed);
+                }
+            }
+            Report::Recycle { reason } if is_current => {
+                tracing::info!(
+                    namespace = namespace.as_str(),
+                    "the worker of namespace {namespace} asks to be replaced: {reason}"
+                );
+                self.advance(Event::RecycleAsked);
+            }
+            Report::Recycle { .. } => {}
+            Report::Ended { cause } => {
+                if is_current {
+                    tracing::warn!(
+                        namespace = namespace.as_str(),
+                        cause,
+                        "the worker of namespace {namespace} ended: {cause}"
+                    );
+                }
+                self.lost(number);
+            }
+        }
+    }
+
+    /// An instance's task ended. Its reports may still be in the queue; they mean nothing then.
+    fn on_gone(&mut self, task: Id) {
+        let number = self
+            .instances
+            .iter()
+            .find_map(|(number, handle)| (handle.task == task).then_some(*number));
+        if let Some(number) = number {
+            self.instances.remove(&number);
+            self.lost(number);
+        }
+    }
+
+    /// The instance takes no calls any more, unasked or not.
+    fn lost(&mut self, number: u64) {
+        if self.current == Some(number) {
+            self.forget_current();
+            self.shared
+                .first_boot(Err(self.unavailable("ended while it was starting")));
+            self.advance(Event::Ended);
+        } else if self.replacement == Some(number) {
+            self.replacement = None;
+            self.advance(Event::ReplacementFailed);
+        }
+    }
+
+    fn forget_current(&mut self) {
+        self.current = None;
+        self.shared.link.store(None);
+        self.shared.pid.store(0, Ordering::Relaxed);
+    }
+
+    fn unavailable(&self, what: &str) -> CallError {
+        CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            format!(
+                "the worker of namespace {} {what}",
+                self.shared.spec.namespace
+            ),
+        )
+    }
+
+    fn advance(&mut self, event: Event) {
+        let (next, actions) =
+            self.state
+                .clone()
+                .step(event, Instant::now(), &self.rules, fastrand::f64());
+        let newly_looping = next.crash_loop && !self.state.crash_loop;
+        self.state = next;
+        if newly_looping {
+            let namespace = &self.shared.spec.namespace;
+            tracing::error!(
+                namespace = namespace.as_str(),
+                "the worker of namespace {namespace} keeps failing; from now on it is retried every {}s at most",
+                self.rules.max.as_secs()
+            );
+        }
+        // Links are published before the state, so that whoever sees `Ready` finds one.
+        self.obey(actions);
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let (state, retry_at) = match self.state.phase {
+            Phase::Starting => (WorkerState::Starting, None),
+            Phase::Ready { .. } => (WorkerState::Ready, None),
+            Phase::Backoff { until } => {
+                let crash_loop = self.state.crash_loop;
+                (WorkerState::Backoff { crash_loop }, Some(until))
+            }
+            Phase::Stopping => (WorkerState::Stopping, None),
+            Phase::Stopped => (WorkerState::Stopped, None),
+            Phase::Failed => (WorkerState::Failed, None),
+        };
+        self.shared.enter(Status { state, retry_at });
+    }
+
+    fn obey(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Spawn => {
+                    self.current = self.spawn();
+                    if self.current.is_none() {
+                        self.advance(Event::BootFailed { permanent: false });
+                    }
+                }
+                Action::SpawnReplacement => {
+                    self.replacement = self.spawn();
+                    if self.replacement.is_none() {
+                        self.advance(Event::ReplacementFailed);
+                    }
+                }
+                Action::Publish => self.publish_current(),
+                Action::Switch => {
+                    let old = std::mem::replace(&mut self.current, self.replacement.take());
+                    self.publish_current();
+                    if let Some(old) = old {
+                        self.finish(old, Instant::now() + RECYCLE_DRAIN);
+                    }
+                }
+                Action::Promote => {
+                    self.current = self.replacement.take();
+                    let pid = self.current.and_then(|number| self.instances.get(&number));
+                    let pid = pid.map_or(0, |handle| handle.pid);
+                    self.shared.pid.store(pid, Ordering::Relaxed);
+                }
+                Action::Schedule(delay) => self.timer = Some(Instant::now() + delay),
+                Action::FinishAll => self.finish_all(),
+            }
+        }
+    }
+
+    /// Starts an instance, unless too many are left from before.
+    fn spawn(&mut self) -> Option<u64> {
+        let namespace = &self.shared.spec.namespace;
+        if self.instances.len() >= INSTANCES_MAX {
+            tracing::error!(
+                namespace = namespace.as_str(),
+                "no new worker process for namespace {namespace}: {} old ones have not ended",
+                self.instances.len()
+            );
+            return None;
+        }
+        self.spawned += 1;
+        if self.spawned > 1 {
+            self.shared.restarts.fetch_add(1, Ordering::Relaxed);
+            self.shared.metrics.restarted();
+        }
+        let (finish, finish_receiver) = watch::channel(None);
+        let instance = Instance {
+            number: self.spawned,
+            spec: Arc::clone(&self.shared.spec),
+            host: Arc::clone(&self.host),
+            metrics: Arc::clone(&self.shared.metrics),
+            reports: self.reports_sender.clone(),
+            finish: finish_receiver,
+        };
+        let number = instance.number;
+        let task = self.tasks.spawn(async move {
+            instance.run().await;
+            number
+        });
+        let handle = Handle {
+            task: task.id(),
+            pid: 0,
+            finish,
+            booted: None,
+        };
+        self.instances.insert(number, handle);
+        Some(number)
+    }
+
+    /// Lets the current instance take calls.
+    fn publish_current(&mut self) {
+        let handle = self
+            .current
+            .and_then(|number| self.instances.get_mut(&number));
+        let Some(handle) = handle else { return };
+        let Some((declared, link)) = handle.booted.take() else {
+            return;
+        };
+        let namespace = &self.shared.spec.namespace;
+        tracing::info!(
+            namespace = namespace.as_str(),
+            pid = handle.pid,
+            tools = declared.tools.len(),
+            "the worker of namespace {namespace} is ready"
+        );
+        self.shared.pid.store(handle.pid, Ordering::Relaxed);
+        self.shared.declared.store(Some(Arc::clone(&declared)));
+        self.shared.link.store(Some(link));
+        self.shared.first_boot(Ok(declared));
+    }
+
+    fn finish_all(&mut self) {
+        let until = self.retire.borrow_and_update().unwrap_or_else(Instant::now);
+        let numbers: Vec<u64> = self.instances.keys().copied().collect();
+        for number in numbers {
+            self.finish(number, until);
+        }
+    }
+
+    /// Lets an instance drain until then. The earliest order counts.
+    fn finish(&mut self, number: u64, until: Instant) {
+        let Some(handle) = self.instances.get(&number) else {
+            return;
+        };
+        handle.finish.send_if_modified(|current| {
+            let sooner = current.is_none_or(|current| until < current);
+            if sooner {
+                *current = Some(until);
+            }
+            sooner
+        });
+    }
+}
+
+impl Drop for Supervisor {
+    /// Whoever waits for the worker learns that it will not come, however the supervisor ended.
+    fn drop(&mut self) {
+        self.forget_current();
+        self.shared
+            .first_boot(Err(self.unavailable("was stopped before it was ready")));
+        self.shared.enter(Status {
+            state: WorkerState::Stopped,
+            retry_at: None,
+        });
+    }
+}

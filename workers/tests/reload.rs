@@ -1,0 +1,534 @@
+//! Reloads with real interpreters, environments and worker processes.
+//!
+//! The base environment is kept in `target/python-envs/` and made once, which needs a package index; everything else
+//! is installed from wheels that the tests write themselves.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use prometheus::Registry as Prometheus;
+use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
+use tooldock_workers::data_dir::DataDir;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::metrics::WorkerMetrics;
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::registry::{Namespace, Registry, Upstream};
+use tooldock_workers::reload::{ReloadError, ReloadMetrics, ReloadReport, Reloader};
+use tooldock_workers::runtimes::Runtimes;
+use tooldock_workers::secrets::{Secret, SecretSource};
+use tooldock_workers::worker::{ToolCall, Worker, WorkerHost};
+
+const TOOL: &str = "from fastmcp.tools import tool\nimport os, sys\n";
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A gateway's lower half on a fresh data directory.
+struct House {
+    temp: tempfile::TempDir,
+    registry: Arc<Registry>,
+    reloader: Arc<Reloader>,
+    secrets: Arc<Secrets>,
+}
+
+#[derive(Default)]
+struct Secrets(Mutex<BTreeMap<String, String>>);
+
+impl SecretSource for Secrets {
+    fn for_namespace(&self, namespace: &NamespaceName) -> BTreeMap<String, Secret> {
+        let secrets = self.0.lock().unwrap();
+        let own = secrets.get(namespace.as_str());
+        own.map(|value| ("TOKEN".to_owned(), Secret::new(value.clone()))).into_iter().collect()
+    }
+}
+
+/// `target/`, found from where cargo put this test.
+fn target_dir() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(3).unwrap().to_owned()
+}
+
+impl House {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut WorkersConfig)) -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let data = Arc::new(DataDir::open(&temp.path().join("data"), false).unwrap());
+        let mut config = WorkersConfig {
+            base_env: target_dir().join("python-envs/base").to_str().unwrap().to_owned(),
+            ..WorkersConfig::default()
+        };
+        config.backoff.initial = Duration::from_millis(50);
+        change(&mut config);
+        let runtimes = Arc::new(Runtimes::new());
+        runtimes.provide(vec![tokio::runtime::Handle::current()]);
+        let host = Arc::new(WorkerHost {
+            guard: std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples/guard"),
+            config: config.clone(),
+            runtimes,
+            metrics: Arc::new(WorkerMetrics::unregistered()),
+        });
+        let registry = Arc::new(Registry::default());
+        let secrets = Arc::new(Secrets::default());
+        let reloader = Reloader::new(
+            data,
+            config,
+            NamespacesConfig::default(),
+            Arc::clone(&secrets) as Arc<dyn SecretSource>,
+            host,
+            Arc::clone(&registry),
+            ReloadMetrics::new(&Prometheus::new()).unwrap(),
+        );
+        reloader.bind_runtime(tokio::runtime::Handle::current());
+        let house = Self {
+            temp,
+            registry,
+            reloader,
+            secrets,
+        };
+        fs::remove_dir_all(house.path("tools/shared")).unwrap();
+        house
+    }
+
+    fn path(&self, relative: &str) -> PathBuf {
+        self.temp.path().join("data").join(relative)
+    }
+
+    /// Writes a file below `tools/`, beginning with the import of `tool` where it is Python.
+    fn write(&self, relative: &str, text: &str) {
+        let path = self.path("tools").join(relative);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let header = if relative.ends_with(".py") { TOOL } else { "" };
+        fs::write(path, format!("{header}{text}")).unwrap();
+    }
+
+    async fn reload(&self) -> Arc<ReloadReport> {
+        self.reloader.reload().await.unwrap()
+    }
+
+    fn namespace(&self, name: &str) -> Arc<Namespace> {
+        self.registry.namespace(name).unwrap_or_else(|| panic!("{name} is not served"))
+    }
+
+    fn worker(&self, name: &str) -> Arc<Worker> {
+        match &self.namespace(name).upstream {
+            Upstream::Worker(worker) => Arc::clone(worker),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    fn pid(&self, name: &str) -> u32 {
+        self.worker(name).pid().expect("it runs")
+    }
+
+    async fn call(&self, name: &str, tool: &str) -> Result<String, CallError> {
+        call(&self.worker(name), tool, "{}").await
+    }
+
+    fn failure(&self, name: &str) -> CallError {
+        match &self.namespace(name).upstream {
+            Upstream::Failed(error) => error.clone(),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    /// A wheel of a package with one module `NAME.py`, in a directory of its own. Gives the lines to install it.
+    fn wheel(&self, name: &str, version: &str) -> String {
+        let wheels = self.temp.path().join("wheels");
+        fs::create_dir_all(&wheels).unwrap();
+        let script = r"
+import sys, zipfile
+wheels, name, version = sys.argv[1:]
+info = f'{name}-{version}.dist-info'
+with zipfile.ZipFile(f'{wheels}/{name}-{version}-py3-none-any.whl', 'w') as z:
+    z.writestr(f'{name}.py', f'VERSION = {version!r}\n')
+    z.writestr(f'{info}/METADATA', f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n')
+    z.writestr(f'{info}/WHEEL', 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+    z.writestr(f'{info}/RECORD', '')
+";
+        let made = Command::new("python3").args(["-c", script]).arg(&wheels).args([name, version]).status();
+        assert!(made.unwrap().success());
+        format!("--no-index\n--find-links {}\n{name}=={version}\n", wheels.display())
+    }
+
+    async fn close(self) {
+        self.reloader.shutdown(Duration::ZERO).await;
+    }
+}
+
+async fn call(worker: &Worker, tool: &str, arguments: &str) -> Result<String, CallError> {
+    let call = ToolCall {
+        tool: tool.into(),
+        arguments: Bytes::copy_from_slice(arguments.as_bytes()),
+        max_result: 1 << 20,
+    };
+    let reply = worker.call(call, None).await?;
+    Ok(serde_json::from_slice::<serde_json::Value>(&reply.value)
+        .unwrap()
+        .to_string()
+        .trim_matches('"')
+        .to_owned())
+}
+
+/// Waits for something that will happen.
+async fn eventually(what: &str, happened: impl Fn() -> bool) {
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    while !happened() {
+        assert!(tokio::time::Instant::now() < deadline, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn is_alive(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn names(names: &[NamespaceName]) -> Vec<&str> {
+    names.iter().map(NamespaceName::as_str).collect()
+}
+
+fn tool(name: &str, body: &str) -> String {
+    format!("@tool\ndef {name}() -> str:\n    \"\"\"A tool.\"\"\"\n    {body}\n")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_in_folder_is_served_after_a_reload_and_gone_after_its_removal() {
+    let house = House::new();
+    let report = house.reload().await;
+    assert!(report.namespaces.is_empty());
+    assert_eq!(house.registry.snapshot().generation, 1, "an empty scan is a scan");
+
+    house.write("my-tools/hello.py", &tool("hello", "return 'hi'"));
+    fs::create_dir(house.path("tools/empty")).unwrap();
+    assert!(house.registry.namespace("my-tools").is_none());
+    let report = house.reload().await;
+    assert_eq!(report.failed, []);
+    assert_eq!(names(&report.namespaces), ["empty", "my-tools"]);
+    assert_eq!(names(&report.workers_restarted), ["my-tools"]);
+    assert!(report.deps_synced.is_empty() && !report.coalesced);
+    assert!(matches!(house.namespace("empty").upstream, Upstream::Empty));
+    assert_eq!(house.call("my-tools", "hello").await.unwrap(), "hi");
+    assert!(house.path("venvs/my-tools/bin/python").exists());
+    assert!(house.path("workers/my-tools.sock").exists());
+
+    let pid = house.pid("my-tools");
+    fs::remove_dir_all(house.path("tools/my-tools")).unwrap();
+    let report = house.reload().await;
+    assert_eq!(names(&report.removed), ["my-tools"]);
+    assert!(house.registry.namespace("my-tools").is_none());
+    assert!(!house.path("workers/my-tools.sock").exists());
+    assert!(house.path("venvs/my-tools").symlink_metadata().is_err());
+    eventually("the worker stops", || !is_alive(pid)).await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_changed_gets_a_new_process() {
+    let house = House::new();
+    for name in ["a", "b"] {
+        house.write(&format!("{name}/t.py"), &tool("version", "return 'one'"));
+    }
+    house.reload().await;
+    let (a, b) = (house.namespace("a"), house.namespace("b"));
+    let (pid_a, pid_b) = (house.pid("a"), house.pid("b"));
+
+    let report = house.reload().await;
+    assert!(report.workers_restarted.is_empty());
+    assert!(Arc::ptr_eq(&a, &house.namespace("a")));
+
+    house.write("b/t.py", &tool("version", "return 'two'"));
+    let report = house.reload().await;
+    assert_eq!(names(&report.workers_restarted), ["b"]);
+    assert!(Arc::ptr_eq(&a, &house.namespace("a")));
+    assert!(!Arc::ptr_eq(&b, &house.namespace("b")));
+    assert_eq!(house.pid("a"), pid_a);
+    assert_ne!(house.pid("b"), pid_b);
+    assert_eq!(house.call("b", "version").await.unwrap(), "two");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_in_flight_finishes_where_it_began() {
+    let house = House::new();
+    let (begun, go) = (house.temp.path().join("begun"), house.temp.path().join("go"));
+    let slow = format!(
+        "import asyncio\n@tool\nasync def slow() -> str:\n    \"\"\"Waits.\"\"\"\n    open({begun:?}, 'w').close()\n    \
+         while not os.path.exists({go:?}):\n        await asyncio.sleep(0.01)\n    return 'old'\n"
+    );
+    house.write("ns/t.py", &slow);
+    house.reload().await;
+    let old = house.worker("ns");
+    let in_flight = tokio::spawn({
+        let old = Arc::clone(&old);
+        async move { call(&old, "slow", "{}").await }
+    });
+    eventually("the call runs", || begun.exists()).await;
+
+    house.write("ns/t.py", &tool("slow", "return 'new'"));
+    house.reload().await;
+    assert_eq!(house.call("ns", "slow").await.unwrap(), "new");
+    fs::write(&go, "").unwrap();
+    assert_eq!(in_flight.await.unwrap().unwrap(), "old");
+    eventually("the old worker ends", || old.pid().is_none()).await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_limits_need_no_new_process() {
+    let house = House::new();
+    house.write("ns/t.py", &tool("t", "return ''"));
+    house.reload().await;
+    let pid = house.pid("ns");
+    let mut limits = NamespacesConfig::default();
+    limits.defaults.timeout = Duration::from_secs(7);
+    house.reloader.set_namespaces(limits);
+    assert_ne!(house.namespace("ns").limits.timeout, Duration::from_secs(7), "not before the reload");
+    let report = house.reload().await;
+    assert!(report.workers_restarted.is_empty());
+    assert_eq!(house.namespace("ns").limits.timeout, Duration::from_secs(7));
+    assert_eq!(house.pid("ns"), pid);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_secret_restarts_only_the_namespace_it_belongs_to() {
+    let house = House::new();
+    for name in ["github", "slack"] {
+        house.write(&format!("{name}/t.py"), &tool("token", "return os.environ.get('TOKEN', '') + os.environ['SITE']"));
+        house.write(&format!("{name}/tooldock.yaml"), "secrets: [TOKEN]\nenv: {SITE: '@here', TOKEN: default}\n");
+    }
+    house.reload().await;
+    let (github, slack) = (house.pid("github"), house.pid("slack"));
+    assert_eq!(house.call("slack", "token").await.unwrap(), "default@here");
+    house.secrets.0.lock().unwrap().insert("slack".into(), "s3cret".into());
+    let report = house.reload().await;
+    assert_eq!(names(&report.workers_restarted), ["slack"]);
+    assert_eq!(house.pid("github"), github);
+    assert_ne!(house.pid("slack"), slack);
+    assert_eq!(house.call("slack", "token").await.unwrap(), "s3cret@here");
+    let environ = fs::read_to_string(format!("/proc/{}/environ", house.pid("slack"))).unwrap();
+    assert!(environ.contains("TOKEN=s3cret"));
+    // Set by cargo for this process, which stands for the gateway.
+    assert!(!environ.contains("CARGO_MANIFEST_DIR"));
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_namespaces_have_two_versions_of_one_package() {
+    let house = House::new();
+    for (name, version) in [("a", "1.0"), ("b", "2.0")] {
+        house.write(&format!("{name}/requirements.txt"), &house.wheel("localpkg", version));
+        house.write(&format!("{name}/t.py"), &tool("version", "import localpkg; return localpkg.VERSION"));
+    }
+    let report = house.reload().await;
+    assert_eq!(report.failed, []);
+    assert_eq!(names(&report.deps_synced), ["a", "b"]);
+    assert_eq!(house.call("a", "version").await.unwrap(), "1.0");
+    assert_eq!(house.call("b", "version").await.unwrap(), "2.0");
+
+    let before = fs::read_link(house.path("venvs/a")).unwrap();
+    assert!(house.reload().await.deps_synced.is_empty(), "nothing changed");
+    house.write("a/requirements.txt", &house.wheel("localpkg", "1.5"));
+    let report = house.reload().await;
+    assert_eq!(names(&report.deps_synced), ["a"]);
+    assert_eq!(house.call("a", "version").await.unwrap(), "1.5");
+    let after = fs::read_link(house.path("venvs/a")).unwrap();
+    assert_ne!(before, after);
+    // The build goes with the first reload that finds no worker in it.
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    while house.path("venvs").join(&before).exists() {
+        assert!(tokio::time::Instant::now() < deadline, "the old build stays");
+        house.reload().await;
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_install_keeps_the_old_version_serving_and_is_tried_again() {
+    let house = House::new();
+    house.write("ns/requirements.txt", &house.wheel("localpkg", "1.0"));
+    house.write("ns/t.py", &tool("version", "import localpkg; return localpkg.VERSION"));
+    house.reload().await;
+    let (pid, hash) = (house.pid("ns"), house.namespace("ns").content_hash);
+
+    house.write("ns/requirements.txt", "--no-index\nno-such-package==9\n");
+    for _ in 0..2 {
+        let report = house.reload().await;
+        assert_eq!(report.failed.len(), 1, "{report:?}");
+        assert_eq!((&*report.failed[0].namespace, report.failed[0].code), ("ns", "dependency_error"));
+        assert!(report.failed[0].message.contains("no-such-package"), "{report:?}");
+    }
+    let served = house.namespace("ns");
+    assert_eq!((house.pid("ns"), served.content_hash), (pid, hash));
+    assert_eq!(served.issues.iter().filter(|issue| issue.code == "dependency_error").count(), 1);
+    assert_eq!(house.call("ns", "version").await.unwrap(), "1.0");
+
+    // Taking the change back needs no new process and clears the issue.
+    house.write("ns/requirements.txt", &house.wheel("localpkg", "1.0"));
+    let report = house.reload().await;
+    assert_eq!((report.failed.len(), report.workers_restarted.len()), (0, 0));
+    assert!(house.namespace("ns").issues.is_empty());
+    assert_eq!(house.pid("ns"), pid);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hanging_install_delays_no_other_namespace_and_ends_at_its_limit() {
+    let house = House::with(|config| config.sync_timeout = Duration::from_secs(6));
+    // Made before, so that its time is not counted.
+    house.write("warm/t.py", &tool("t", "return ''"));
+    house.reload().await;
+    // Accepts and never answers.
+    let index = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = index.local_addr().unwrap();
+    house.write("hangs/requirements.txt", &format!("--index-url http://user:hunter2@{address}/simple\nsomething\n"));
+    house.write("hangs/t.py", &tool("t", "return ''"));
+    house.write("quick/t.py", &tool("t", "return 'there'"));
+    let reload = tokio::spawn({
+        let reloader = Arc::clone(&house.reloader);
+        async move { reloader.reload().await }
+    });
+    eventually("the other one is served", || house.registry.namespace("quick").is_some()).await;
+    assert!(!reload.is_finished(), "the other one did not wait");
+    assert!(house.registry.namespace("hangs").is_none());
+    let report = reload.await.unwrap().unwrap();
+    assert_eq!(report.failed[0].code, "dependency_error");
+    assert!(report.failed[0].message.contains("not finished after 6s"), "{report:?}");
+    assert!(!format!("{report:?}").contains("hunter2"));
+    assert_eq!(house.failure("hangs").code, CallErrorCode::DependencyError);
+    assert!(house.path("venvs/hangs").symlink_metadata().is_err());
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pinning_an_old_pydantic_is_a_dependency_error_that_says_so() {
+    let house = House::new();
+    house.write("old/requirements.txt", &house.wheel("pydantic", "1.10.13"));
+    house.write("old/t.py", &tool("t", "return ''"));
+    house.write("new/requirements.txt", &house.wheel("pydantic", "2.99.0"));
+    house.write("new/t.py", &tool("t", "return ''"));
+    let report = house.reload().await;
+    let failure = report.failed.iter().find(|failure| failure.namespace == "old").unwrap();
+    assert_eq!(failure.code, "dependency_error");
+    assert!(failure.message.contains("pydantic 1.10.13"), "{failure:?}");
+    assert_eq!(house.failure("old").code, CallErrorCode::DependencyError);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broken_files_and_manifests_harm_nobody_else() {
+    let house = House::new();
+    house.write("ns/hello.py", &tool("hello", "return 'hi'"));
+    house.write("ns/broken.py", "def (:\n");
+    house.write("bad/t.py", &tool("t", "return ''"));
+    house.write("bad/tooldock.yaml", "timeout: soon\n");
+    let report = house.reload().await;
+    assert_eq!(house.call("ns", "hello").await.unwrap(), "hi");
+    assert_eq!(house.namespace("ns").issues[0].subject, "broken.py");
+    assert_eq!(report.failed[0].code, "invalid_manifest");
+    assert!(house.failure("bad").message.starts_with("tooldock.yaml: timeout: "));
+
+    house.write("bad/tooldock.yaml", "timeout: 20s\nmax_concurrency: 1000\n");
+    assert_eq!(house.reload().await.failed, []);
+    assert_eq!(house.namespace("bad").issues[0].code, "limit_clamped");
+
+    let pid = house.pid("bad");
+    house.write("bad/tooldock.yaml", "timeout: [\n");
+    assert_eq!(house.reload().await.failed[0].code, "invalid_manifest");
+    assert_eq!(house.pid("bad"), pid, "the old one goes on");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tool_code_runs_in_the_worker_and_nowhere_else() {
+    let house = House::new();
+    let marker = house.temp.path().join("marker");
+    let line = format!("open({marker:?}, 'a').write(str(os.getpid()) + '\\n')\n");
+    house.write("ns/t.py", &format!("{line}{}", tool("t", "return ''")));
+    house.reload().await;
+    house.reload().await;
+    assert_eq!(fs::read_to_string(&marker).unwrap(), format!("{}\n", house.pid("ns")));
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_cannot_boot_is_retried_and_served_once_it_can() {
+    let house = House::new();
+    let cured = house.temp.path().join("cured");
+    let body = format!("if not os.path.exists({cured:?}): os._exit(1)\n{}", tool("t", "return 'well'"));
+    house.write("ns/t.py", &body);
+    let report = house.reload().await;
+    assert_eq!(report.failed[0].code, "worker_unavailable");
+    assert_eq!(house.failure("ns").code, CallErrorCode::WorkerUnavailable);
+    fs::write(&cured, "").unwrap();
+    let registry = Arc::clone(&house.registry);
+    eventually("it recovers without a reload", || {
+        registry.namespace("ns").is_some_and(|ns| matches!(ns.upstream, Upstream::Worker(_)))
+    })
+    .await;
+    assert_eq!(house.call("ns", "t").await.unwrap(), "well");
+    assert!(house.reload().await.workers_restarted.is_empty(), "it is the one that is wanted");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reloads_that_wait_for_a_running_one_share_the_next() {
+    let house = House::new();
+    house.write("ns/t.py", &tool("t", "return ''"));
+    let reload = || {
+        let reloader = Arc::clone(&house.reloader);
+        tokio::spawn(async move { reloader.reload().await.unwrap() })
+    };
+    let first = reload();
+    let (registry, generation) = (Arc::clone(&house.registry), 0);
+    eventually("the first one runs", || {
+        registry.snapshot().generation > generation || first.is_finished() || house.path("venvs/.builds").read_dir().unwrap().count() > 0
+    })
+    .await;
+    assert!(!first.is_finished());
+    house.write("late/t.py", &tool("t", "return ''"));
+    let (second, third) = tokio::join!(house.reloader.reload(), house.reloader.reload());
+    let (second, third) = (second.unwrap(), third.unwrap());
+    assert!(!first.await.unwrap().coalesced);
+    assert!(second.coalesced && Arc::ptr_eq(&second, &third));
+    assert_eq!(names(&second.workers_restarted), ["late", "ns"]);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_goes_on_when_its_caller_is_gone() {
+    let house = House::new();
+    house.write("ns/t.py", &tool("t", "return ''"));
+    let polled_once = tokio::time::timeout(Duration::ZERO, house.reloader.reload()).await;
+    assert!(polled_once.is_err());
+    eventually("it is served", || house.registry.namespace("ns").is_some()).await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_leaves_no_process_and_refuses_reloads() {
+    let house = House::new();
+    for name in ["a", "b"] {
+        house.write(&format!("{name}/t.py"), &tool("t", "return ''"));
+    }
+    house.reload().await;
+    let pids = [house.pid("a"), house.pid("b")];
+    house.reloader.shutdown(Duration::from_secs(5)).await;
+    assert!(pids.iter().all(|pid| !is_alive(*pid)));
+    assert!(matches!(house.reloader.reload().await, Err(ReloadError::ShuttingDown)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_interpreter_the_namespace_says_which_key_to_set() {
+    let house = House::with(|config| config.python = "no-such-python".into());
+    house.write("ns/t.py", &tool("t", "return ''"));
+    let report = house.reload().await;
+    assert_eq!(report.failed[0].code, "dependency_error");
+    assert!(house.failure("ns").message.starts_with("workers.python: "));
+    house.close().await;
+}
