@@ -1,0 +1,122 @@
+"""Values that are not JSON but something to look at: MCP content blocks.
+
+Bytes become an image, an audio clip or a binary resource, told apart by their first bytes. The helper and content types
+of the fastmcp and mcp packages are recognised without importing either: by where their class comes from.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+Block = dict[str, Any]
+
+_MAGIC: tuple[tuple[bytes, str], ...] = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"II*\x00", "image/tiff"),
+    (b"MM\x00*", "image/tiff"),
+    (b"ID3", "audio/mpeg"),
+    (b"\xff\xfb", "audio/mpeg"),
+    (b"\xff\xf3", "audio/mpeg"),
+    (b"\xff\xf2", "audio/mpeg"),
+    (b"OggS", "audio/ogg"),
+    (b"fLaC", "audio/flac"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+)
+_BOXED: dict[bytes, str] = {b"avif": "image/avif", b"heic": "image/heic", b"M4A ": "audio/mp4"}
+_RIFF: dict[bytes, str] = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+
+_PACKAGES = frozenset({"fastmcp", "mcp", "mcp_types"})
+_BLOCK_TYPES = frozenset({"text", "image", "audio", "resource", "resource_link"})
+_CONVERTERS = ("to_image_content", "to_audio_content", "to_resource_content")
+
+
+class ErrorResult(Exception):
+    """The tool returned a result object that says of itself that it is an error."""
+
+
+def split(value: Any) -> tuple[Any, list[Block]] | None:
+    """The value beside its content blocks, or None if there is nothing to show.
+
+    A lone block stands beside `None`; in a list the blocks' places are `None`, the other items stay.
+    """
+    if (block := _block(value, 0)) is not None:
+        return None, [block]
+    if _of_mcp(value) and type(value).__name__.endswith("ToolResult"):
+        return _tool_result(value)
+    if not isinstance(value, (list, tuple)):
+        return None
+    found = [_block(item, index) for index, item in enumerate(value)]
+    if not any(found):
+        return None
+    rest = [None if block is not None else item for item, block in zip(value, found, strict=True)]
+    return rest, [block if block is not None else _text_block(item) for item, block in zip(value, found, strict=True)]
+
+
+def mime_type(data: bytes) -> str:
+    """What the first bytes say."""
+    for magic, mime in _MAGIC:
+        if data.startswith(magic):
+            return mime
+    if data[:4] == b"RIFF":
+        return _RIFF.get(data[8:12], "application/octet-stream")
+    if data[4:8] == b"ftyp":
+        return _BOXED.get(data[8:12], "application/octet-stream")
+    if data[:2] == b"BM" and data[6:10] == b"\0\0\0\0":
+        return "image/bmp"
+    return "application/octet-stream"
+
+
+def _block(value: Any, index: int) -> Block | None:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _binary(bytes(value), index)
+    if not _of_mcp(value):
+        return None
+    for converter in _CONVERTERS:
+        convert = getattr(value, converter, None)
+        if convert is not None:
+            return _dump(convert())
+    if getattr(value, "type", None) in _BLOCK_TYPES and hasattr(value, "model_dump"):
+        return _dump(value)
+    return None
+
+
+def _binary(data: bytes, index: int) -> Block:
+    mime = mime_type(data)
+    encoded = b64encode(data).decode("ascii")
+    kind = mime.partition("/")[0]
+    if kind in ("image", "audio"):
+        return {"type": kind, "data": encoded, "mimeType": mime}
+    uri = f"tooldock://result/{index}"
+    return {"type": "resource", "resource": {"uri": uri, "mimeType": mime, "blob": encoded}}
+
+
+def _text_block(item: Any) -> Block:
+    from . import jsontext, results
+
+    text = item if isinstance(item, str) else jsontext.dumps_any(results.plain(item)).decode("utf-8")
+    return {"type": "text", "text": text}
+
+
+def _tool_result(value: Any) -> tuple[Any, list[Block]]:
+    content = [_dump(block) for block in value.content or ()]
+    if getattr(value, "is_error", False) or getattr(value, "isError", False):
+        raise ErrorResult("\n".join(block["text"] for block in content if block.get("type") == "text") or "failed")
+    structured = getattr(value, "structured_content", None)
+    if structured is None:
+        structured = getattr(value, "structuredContent", None)
+    return structured, content
+
+
+def _dump(block: Any) -> Block:
+    dumped: Block = block.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dumped
+
+
+def _of_mcp(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] in _PACKAGES

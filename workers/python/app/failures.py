@@ -1,0 +1,88 @@
+"""From an exception to a stable code, a message a client may read, and details.
+
+The code is one of the contract's; which one says who has to act: the caller (`invalid_arguments`), whoever installs
+packages (`dependency_error`), or the tool's author (`internal_error`).
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Any
+
+from pydantic import ValidationError
+
+from .blocks import ErrorResult
+from .results import Unserialisable
+
+MAX_MESSAGE = 4 * 1024
+MAX_TRACEBACK = 16 * 1024
+MAX_COMPLAINTS = 100
+
+_RUNTIME = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+Failure = tuple[str, str, dict[str, Any]]
+
+
+def of_tool(error: BaseException) -> Failure:
+    """What a tool raised."""
+    if isinstance(error, (ErrorResult, Unserialisable)):
+        return "internal_error", _cut(str(error)), {}
+    details: dict[str, Any] = {"traceback": trace(error)}
+    if isinstance(error, ImportError):
+        if error.name:
+            details["module"] = error.name
+        return "dependency_error", _message(error), details
+    return "internal_error", _described(error), details
+
+
+def of_arguments(tool: str, error: BaseException) -> Failure:
+    """Why arguments were refused. The values themselves are not repeated: they may be long, or secret."""
+    if not isinstance(error, ValidationError):
+        return "internal_error", f"checking the arguments of {tool} failed: {_described(error)}", {}
+    found = error.errors(include_url=False)
+    complaints = [
+        {"loc": list(item["loc"]), "msg": _cut(str(item["msg"])), "type": item["type"]}
+        for item in found[:MAX_COMPLAINTS]
+    ]
+    shown = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in complaints[:3])
+    more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+    return "invalid_arguments", _cut(f"{shown}{more}"), {"errors": complaints}
+
+
+def trace(error: BaseException) -> str:
+    """The traceback without the runtime's own frames; the end is what matters, so the beginning is cut."""
+    try:
+        summary = traceback.TracebackException.from_exception(error)
+        _strip(summary, set())
+        text = "".join(summary.format())
+    except BaseException as second:  # exceptions whose __str__ fails, and worse
+        text = f"{type(error).__name__} (its traceback cannot be shown: {type(second).__name__})"
+    return text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:]
+
+
+def _strip(summary: traceback.TracebackException, seen: set[int]) -> None:
+    if id(summary) in seen:
+        return
+    seen.add(id(summary))
+    kept = [frame for frame in summary.stack if not frame.filename.startswith((_RUNTIME, "<frozen importlib"))]
+    summary.stack = traceback.StackSummary.from_list(kept)
+    for other in (summary.__cause__, summary.__context__, *(getattr(summary, "exceptions", None) or ())):
+        if other is not None:
+            _strip(other, seen)
+
+
+def _described(error: BaseException) -> str:
+    message = _message(error)
+    return _cut(f"{type(error).__name__}: {message}" if message else type(error).__name__)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return _cut(str(error))
+    except BaseException:
+        return ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + "…"

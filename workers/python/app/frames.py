@@ -1,0 +1,99 @@
+"""Lines in, lines out: cutting the stream into frames, and the frames the worker sends.
+
+A frame is one line of JSON. A line longer than the limit is never held: once it is known to be too long only its first
+bytes are kept, in which the id usually is, and the rest is skipped.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from . import jsontext, results
+
+_HEAD = 512
+_LEADING_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]+)\s*,')
+
+NO_ID = b'""'
+"""The id of an answer to something whose id is not known."""
+
+
+class TooLong:
+    """Stands in the place of a line over the limit."""
+
+    __slots__ = ("id",)
+
+    def __init__(self, head: bytes) -> None:
+        found = _LEADING_ID.match(head[:_HEAD])
+        self.id = found.group(1) if found else NO_ID
+
+
+class LineBuffer:
+    """Cuts received bytes into lines, whatever pieces they come in."""
+
+    __slots__ = ("_limit", "_parts", "_size", "_skipping")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._skipping = False
+
+    def feed(self, data: bytes) -> list[bytes | TooLong]:
+        """The lines that are complete now."""
+        lines: list[Any] = data.split(b"\n")
+        tail: bytes = lines.pop()
+        if lines:
+            if self._skipping:
+                del lines[0]
+                self._skipping = False
+            elif self._parts:
+                self._parts.append(lines[0])
+                lines[0] = b"".join(self._parts)
+                self._parts.clear()
+                self._size = 0
+            limit = self._limit
+            if len(data) + len(lines[0] if lines else b"") > limit:
+                lines = [line if len(line) <= limit else TooLong(line) for line in lines]
+        if tail and not self._skipping:
+            self._parts.append(tail)
+            self._size += len(tail)
+            if self._size > self._limit:
+                lines.append(TooLong(b"".join(self._parts)))
+                self._parts.clear()
+                self._size = 0
+                self._skipping = True
+        return lines
+
+
+def id_text(value: Any) -> bytes | None:
+    """The JSON text of a request's id; None if it is not one."""
+    kind = type(value)
+    if kind is int:
+        return b"%d" % value
+    if kind is str or kind is float:
+        return jsontext.dumps_any(value)
+    return None
+
+
+def success(call_id: bytes, result: bytes, content: bytes | None, latency_ms: int) -> bytes:
+    """The answer to a request that worked. `result` and `content` are JSON texts."""
+    if content is None:
+        return b'{"id":%b,"ok":true,"result":%b,"latency_ms":%d}\n' % (call_id, result, latency_ms)
+    return b'{"id":%b,"ok":true,"result":%b,"content":%b,"latency_ms":%d}\n' % (call_id, result, content, latency_ms)
+
+
+def failure(call_id: bytes, code: str, message: str, details: dict[str, Any] | None = None) -> bytes:
+    """The answer to a request that did not."""
+    error = jsontext.dumps_any(results.plain({"code": code, "message": message, "details": details or {}}))
+    return b'{"id":%b,"ok":false,"error":%b}\n' % (call_id, error)
+
+
+def progress(call_id: bytes, params: dict[str, Any]) -> bytes:
+    """How far a running call is."""
+    return b'{"op":"progress","id":%b,"params":%b}\n' % (call_id, jsontext.dumps_any(results.plain(params)))
+
+
+def notice(op: str, **fields: Any) -> bytes:
+    """A frame of the worker's own: ready, recycle, failed."""
+    return jsontext.dumps_any(results.plain({"op": op, **fields})) + b"\n"

@@ -1,0 +1,230 @@
+"""From a folder of files to a table of tools, and a list of what was wrong with the rest.
+
+A file that cannot be used is skipped and reported; it never takes another one with it. Sorted file names, then the
+order inside the file, decide who comes first, and the first owner of a name keeps it: the same folder gives the same
+table every time.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from . import forks, shim, stdio
+from .decorator import Registration
+from .modules import ToolModules
+from .recognise import registrations_in
+from .results import plain, text
+from .schema import InvalidTool, one_line
+from .tools import Tool, make_tool
+
+MAX_SOURCE = 5 * 1024 * 1024
+"""Larger files are not code somebody wrote."""
+
+
+class RefusedFile(Exception):
+    """A file that is not even read; the message says why."""
+
+
+class ImportTimeout(BaseException):
+    """Raised inside a tool file that takes too long. Not an `Exception`, so that `except Exception` does not eat it."""
+
+
+@dataclass(slots=True)
+class Issue:
+    """Something in the folder that is not served, and why."""
+
+    code: str
+    subject: str
+    message: str
+
+    def public(self) -> dict[str, str]:
+        return {"code": self.code, "subject": text(self.subject), "message": text(self.message)}
+
+
+@dataclass(slots=True)
+class Loaded:
+    """The folder's tools by name, in order, and its issues."""
+
+    tools: dict[str, Tool] = field(default_factory=dict)
+    issues: list[Issue] = field(default_factory=list)
+
+    def report(self, code: str, subject: str, message: str) -> None:
+        self.issues.append(Issue(code, subject, message))
+        stdio.log(f"{subject}: {code}: {message}")
+
+
+def load(folder: str, import_timeout: float) -> Loaded:
+    """Loads every tool file of the folder."""
+    loaded = Loaded()
+    modules = ToolModules(folder)
+    files = list(_tool_files(folder, modules, loaded))
+    shim.install()
+    if any(shim.needs_real(tree) for _, tree in files):
+        started = time.monotonic()
+        if shim.use_real():
+            stdio.log(f"imported fastmcp in {time.monotonic() - started:.1f} s, since a tool file asks for more of it")
+    modules.install()
+    for filename, _ in files:
+        _load_file(folder, filename, modules, import_timeout, loaded)
+    return loaded
+
+
+def _tool_files(folder: str, modules: ToolModules, loaded: Loaded) -> Iterator[tuple[str, ast.Module]]:
+    """Name and syntax tree of the files to execute, sorted."""
+    for filename in sorted(os.listdir(folder)):
+        if not filename.endswith(".py") or filename.startswith(("_", ".")):
+            continue
+        path = os.path.join(folder, filename)
+        try:
+            source = _read(path, modules)
+            if source is None:
+                continue
+            tree = ast.parse(source, filename)
+        except Exception as error:  # syntax, encoding, NUL bytes, nesting, permissions, links
+            loaded.report("import_error", filename, _explain(error, folder))
+            continue
+        if _may_define_tools(tree):
+            yield filename, tree
+
+
+def _read(path: str, modules: ToolModules) -> bytes | None:
+    """The file's bytes; None for a directory. Opened once and checked through the descriptor."""
+    if os.path.isdir(path):
+        return None
+    if not modules.inside(path):
+        raise RefusedFile("the link leads out of the tools folder")
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe without writer must not hold us up
+    with open(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise RefusedFile("not a regular file")
+        if status.st_size > MAX_SOURCE:
+            raise RefusedFile(f"the file is larger than {MAX_SOURCE} bytes")
+        return file.read(MAX_SOURCE)
+
+
+def _may_define_tools(tree: ast.Module) -> bool:
+    """Whether the file decorates with something called like a tool decorator, or calls `tool(…)`."""
+    aliases = {"tool"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            aliases.update(alias.asname for alias in node.names if alias.name == "tool" and alias.asname)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for decorator in node.decorator_list:
+                name = _last_name(decorator)
+                if name in aliases or "tool" in name.lower():
+                    return True
+        elif isinstance(node, ast.Call) and _last_name(node) in aliases:
+            return True
+    return False
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Call):
+        return _last_name(node.func)
+    if isinstance(node, ast.Attribute):
+        # `@tools.register` counts as well as `@registry.tool`.
+        owner = node.value.id if isinstance(node.value, ast.Name) else ""
+        return "tool" if node.attr == "tool" else f"{owner}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _load_file(folder: str, filename: str, modules: ToolModules, limit: float, loaded: Loaded) -> None:
+    try:
+        with _time_limit(limit):
+            module, own = modules.load(filename)
+        forks.leave_if_child()
+    except ImportTimeout:
+        forks.leave_if_child()
+        loaded.report("import_timeout", filename, f"the import took longer than {limit:g} s")
+        return
+    except BaseException as error:
+        forks.leave_if_child()
+        loaded.report(_code(error), filename, _explain(error, folder))
+        return
+    path = os.path.join(os.path.realpath(folder), filename)
+    for registration in registrations_in(module, path, own):
+        _add(registration, filename, loaded)
+
+
+def _add(registration: Registration, filename: str, loaded: Loaded) -> None:
+    if registration.options.get("enabled", True) is False:
+        return
+    name = registration.options.get("name") or getattr(registration.function, "__name__", "?")
+    try:
+        tool = make_tool(registration.function, registration.options, filename)
+        plain(tool.public)  # what cannot be announced cannot be served
+    except InvalidTool as error:
+        loaded.report("invalid_tool", filename, f"{name}: {error}{_at(registration.function)}")
+        return
+    except Exception as error:
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        loaded.report("invalid_tool", filename, f"{name}: {reason}{_at(registration.function)}")
+        return
+    first = loaded.tools.setdefault(tool.name, tool)
+    if first is not tool:
+        owner = first.public["filename"]
+        loaded.report("duplicate_tool", filename, f"{tool.name} is already defined in {owner}{_at(tool.function)}")
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raises `ImportTimeout` in the code inside; again every second, should that code swallow it."""
+    armed = True
+
+    def expired(signum: int, frame: object) -> None:
+        if armed:
+            raise ImportTimeout
+
+    previous = signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _code(error: BaseException) -> str:
+    if isinstance(error, ImportError):
+        return "dependency_error"
+    return "exit_at_import" if isinstance(error, SystemExit) else "import_error"
+
+
+def _explain(error: BaseException, folder: str) -> str:
+    """One line: what, and on which line of which file of the folder."""
+    if isinstance(error, SyntaxError):
+        where = f" ({os.path.basename(error.filename or '')} line {error.lineno})" if error.lineno else ""
+        return f"{type(error).__name__}: {error.msg}{where}"
+    if isinstance(error, SystemExit):
+        what = f"the file calls exit({error.code!r}) when it is imported"
+    elif isinstance(error, (ImportError, RefusedFile)):
+        what = one_line(error)
+    else:
+        what = f"{type(error).__name__}: {one_line(error)}"
+    return what + _line_of(error, os.path.realpath(folder))
+
+
+def _line_of(error: BaseException, root: str) -> str:
+    where = ""
+    step = error.__traceback__
+    while step is not None:
+        path = step.tb_frame.f_code.co_filename
+        if path.startswith(root + os.sep):
+            where = f" ({os.path.relpath(path, root)} line {step.tb_lineno})"
+        step = step.tb_next
+    return where
+
+
+def _at(function: object) -> str:
+    code = getattr(function, "__code__", None)
+    return f" (line {code.co_firstlineno})" if code is not None else ""

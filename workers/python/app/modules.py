@@ -1,0 +1,122 @@
+"""Importing the Python files of a tools folder without touching `sys.path`.
+
+Every file is one module of the package `tooldock_tools`, whatever else is called like it: a tool file `json.py` does
+not shadow the standard library. Files reach each other with `from . import helper`, and also with `import helper`,
+which this finder answers last, after every installed package, with that same module object.
+Nothing is written into the folder: files are always compiled from their source, since a cached one is only as fresh as
+the clock's resolution.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from types import CodeType, ModuleType
+
+from .decorator import Registration, collecting
+
+PACKAGE = "tooldock_tools"
+
+
+class ToolModules(MetaPathFinder):
+    """Finds the modules of one tools folder."""
+
+    def __init__(self, root: str) -> None:
+        self._root = os.path.realpath(root)
+        self.registrations: dict[str, list[Registration]] = {}
+
+    def install(self) -> None:
+        """Makes the folder importable, behind everything else that is."""
+        package = ModuleType(PACKAGE, "The tool files of this namespace.")
+        package.__path__ = []
+        package.__spec__ = ModuleSpec(PACKAGE, None, is_package=True)
+        sys.modules[PACKAGE] = package
+        sys.meta_path.append(self)
+
+    def load(self, filename: str) -> tuple[ModuleType, list[Registration]]:
+        """Executes one tool file, if no other file has imported it before."""
+        name = f"{PACKAGE}.{module_name(filename)}"
+        module = importlib.import_module(name)
+        return module, self.registrations.get(name, [])
+
+    def inside(self, path: str) -> bool:
+        """Whether the path, symlinks followed, is in the folder."""
+        return os.path.realpath(path).startswith(self._root + os.sep)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.startswith(PACKAGE + "."):
+            return self._spec(fullname, fullname.split(".")[1:])
+        parent = fullname.rpartition(".")[0]
+        if parent and sys.modules.get(parent) is not sys.modules.get(f"{PACKAGE}.{parent}", self):
+            return None  # a submodule of somebody else's package
+        if self._find(fullname.split(".")) is None:
+            return None
+        return ModuleSpec(fullname, _Alias(f"{PACKAGE}.{fullname}"))
+
+    def _spec(self, fullname: str, parts: list[str]) -> ModuleSpec | None:
+        found = self._find(parts)
+        if found is None:
+            return None
+        path, is_package = found
+        if not self.inside(path):
+            raise ImportError(f"{os.path.basename(path)} leads out of the tools folder", name=fullname)
+        loader = _FileLoader(fullname, path, self)
+        locations: list[str] | None = [] if is_package else None
+        return spec_from_file_location(fullname, path, loader=loader, submodule_search_locations=locations)
+
+    def _find(self, parts: list[str]) -> tuple[str, bool] | None:
+        path = os.path.join(self._root, *(file_stem(part) for part in parts))
+        if os.path.isfile(os.path.join(path, "__init__.py")):
+            return os.path.join(path, "__init__.py"), True
+        if os.path.isfile(path + ".py"):
+            return path + ".py", False
+        return None
+
+
+class _FileLoader(SourceFileLoader):
+    def __init__(self, fullname: str, path: str, modules: ToolModules) -> None:
+        super().__init__(fullname, path)
+        self._modules = modules
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        with collecting() as registrations:
+            super().exec_module(module)
+        self._modules.registrations[module.__name__] = registrations
+
+
+class _Alias(Loader):
+    """A second name for a module of the package."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system returns what stands in `sys.modules` afterwards, not the module it made for us.
+        sys.modules[module.__name__] = importlib.import_module(self._name)
+
+
+_DOT = "\N{ONE DOT LEADER}"
+
+
+def module_name(filename: str) -> str:
+    """The module name of `a.b.py`: dots would mean packages."""
+    return filename.removesuffix(".py").replace(".", _DOT)
+
+
+def file_stem(name: str) -> str:
+    """The reverse of `module_name`."""
+    return name.replace(_DOT, ".")

@@ -1,0 +1,139 @@
+"""From what a tool returns to JSON. The rules are stated in the README ("Results"); this is where they live.
+
+Almost every value is plain JSON already and is written at once. Only what the encoder refuses is walked here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from base64 import b64encode
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence, Set, ValuesView
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
+from . import blocks, jsontext
+
+MAX_DEPTH = 200
+"""Deeper results are refused: no client reads them, and most JSON parsers stop before."""
+
+
+class Unserialisable(Exception):
+    """The value has no JSON form; the message says which part of it."""
+
+
+def encode(value: Any) -> tuple[bytes, bytes | None]:
+    """The JSON text of the value, and that of its content blocks if it has any."""
+    try:
+        return jsontext.dumps_plain(value), None
+    except (TypeError, ValueError, RecursionError):
+        pass
+    parts = blocks.split(value)
+    if parts is None:
+        return jsontext.dumps_any(plain(value)), None
+    result, content = parts
+    return jsontext.dumps_any(plain(result)), jsontext.dumps_any(plain(content))
+
+
+def plain(value: Any) -> Any:
+    """The value made of JSON's own types only."""
+    return _plain(value, "$", set(), 0)
+
+
+def text(value: str) -> str:
+    """A string that can be written as UTF-8: halves of surrogate pairs are joined, lone ones replaced."""
+    if value.isascii():
+        return value
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
+
+
+def _plain(value: Any, path: str, above: set[int], depth: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Enum):
+        return _plain(value.value, path, above, depth + 1)
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return b64encode(value).decode("ascii")
+    if depth > MAX_DEPTH:
+        raise Unserialisable(f"the result is nested deeper than {MAX_DEPTH} levels")
+    if id(value) in above:
+        raise Unserialisable(f"circular reference: {_type_name(value)} at {path} contains itself")
+    above.add(id(value))
+    try:
+        return _container_or_leaf(value, path, above, depth + 1)
+    finally:
+        above.discard(id(value))
+
+
+def _container_or_leaf(value: Any, path: str, above: set[int], depth: int) -> Any:
+    if isinstance(value, BaseModel):
+        return _plain(_dumped(lambda: value.model_dump(mode="json", by_alias=True), value, path), path, above, depth)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        serializer = getattr(type(value), "__pydantic_serializer__", None)
+        if serializer is not None and getattr(type(value), "__is_pydantic_dataclass__", True):
+            dumped = _dumped(lambda: serializer.to_python(value, mode="json", by_alias=True), value, path)
+            return _plain(dumped, path, above, depth)
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: _plain(getattr(value, name), f"{path}.{name}", above, depth) for name in names}
+    if isinstance(value, Mapping):
+        return {
+            (name := _key(key, path)): _plain(item, f"{path}.{name}", above, depth) for key, item in value.items()
+        }
+    if isinstance(value, Set):
+        try:
+            value = sorted(value)
+        except TypeError:
+            value = list(value)
+    if isinstance(value, (Sequence, ValuesView, deque)):
+        return [_plain(item, f"{path}[{index}]", above, depth) for index, item in enumerate(value)]
+    if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
+        return _plain(value.tolist(), path, above, depth)
+    if isinstance(value, Iterator):
+        # Not drained: it may never end.
+        raise Unserialisable(f"cannot turn {_type_name(value)} at {path} into JSON; return a list instead")
+    return _plain(_dumped(lambda: to_jsonable_python(value), value, path), path, above, depth)
+
+
+def _dumped(dump: Any, value: Any, path: str) -> Any:
+    try:
+        return dump()
+    except (ValueError, TypeError, RecursionError) as error:  # PydanticSerializationError is a ValueError
+        reason = "" if "Unable to serialize unknown type" in str(error) else f" ({error})"
+        raise Unserialisable(f"cannot turn {_type_name(value)} at {path} into JSON{reason}") from None
+
+
+def _key(key: Any, path: str) -> str:
+    """Object keys are the text their JSON value would have: the same that JSON libraries write for numbers and null."""
+    if isinstance(key, Enum):
+        key = key.value
+    if isinstance(key, str):
+        return text(key)
+    if key is None:
+        return "null"
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    if isinstance(key, int):
+        return int.__repr__(key)
+    if isinstance(key, float):
+        return float.__repr__(key)
+    value = _plain(key, f"{path}.<key>", set(), 0)
+    return value if isinstance(value, str) else jsontext.dumps_any(value).decode("utf-8")
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,76 @@
+"""Who may write to which standard stream.
+
+The gateway reads one line from our standard output: ready, or why not. Everything else, be it `print` in a tool, C code
+or a subprocess, must not reach that pipe. So the pipe is moved to a private descriptor before any tool code runs, and
+descriptor 1 becomes another name for standard error, which the gateway captures as the worker's log.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import forks
+
+
+class Announcement:
+    """The original standard output, good for exactly one line."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+        if fd is not None:
+            forks.withhold(fd)
+
+    def say(self, line: bytes) -> None:
+        """Writes the line and closes the pipe. A reader that is gone is no reason to fail: the sockets still serve."""
+        if self._fd is None:
+            return
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError:
+            pass
+        forks.release(self._fd)
+        os.close(self._fd)
+        self._fd = None
+
+
+def claim() -> Announcement:
+    """Takes standard output away from everyone else and closes standard input."""
+    _ensure_stderr()
+    try:
+        announcement = Announcement(os.dup(1))
+    except OSError:  # started with standard output closed
+        announcement = Announcement(None)
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    os.dup2(2, 1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    if null != 0:
+        os.dup2(null, 0)
+        os.close(null)
+    if sys.stdout is None:
+        sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lives as long as we do)
+    else:
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    return announcement
+
+
+def log(message: str) -> None:
+    """One line for the worker's log."""
+    try:
+        sys.stderr.write(message.rstrip("\n") + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        pass  # nobody reads the log any more; that must not fail a call
+
+
+def _ensure_stderr() -> None:
+    try:
+        os.fstat(2)
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        if null != 2:
+            os.dup2(null, 2)
+            os.close(null)

@@ -1,0 +1,195 @@
+"""Start of a namespace's worker: `python -m app.worker_main --namespace NS --socket FILE --venv DIR`.
+
+The order is the point of this file. Standard output is taken away before any tool code runs; tools are loaded before
+the socket exists; the ready line comes when the socket answers. What goes wrong before that is one line of JSON on
+standard output, `{"op":"failed",…}`, and exit status 3; wrong usage and an impossible socket path are status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import sys
+import time
+from typing import NoReturn
+
+from . import stdio
+
+MAX_FRAME = 10 * 1024 * 1024
+LAST_MOMENT = 1.0
+"""Seconds the interpreter has to finish, threads and exit handlers of tools included."""
+
+
+class BootFailure(Exception):
+    """The worker cannot serve at all."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def main() -> int:
+    """Runs the worker; the exit status."""
+    options = parse(sys.argv[1:])
+    _use_venv_interpreter(options.venv)
+    announcement = stdio.claim()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until we serve, Ctrl-C just ends us, whatever a tool file catches
+    started = time.monotonic()
+    gc.disable()  # importing makes garbage of next to nothing, and looking for it takes a tenth of the start
+    try:
+        return _serve(options, announcement, started)
+    except BootFailure as failure:
+        return _failed(announcement, failure.code, str(failure))
+    except Exception as error:
+        return _failed(announcement, "internal_error", f"the worker could not start: {type(error).__name__}: {error}")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Reads the command line; exits with status 2 on wrong usage."""
+    parser = argparse.ArgumentParser(prog="python -m app.worker_main", description="Serves one folder of tools.")
+    parser.add_argument("--namespace", required=True, help="name of the namespace")
+    parser.add_argument("--socket", required=True, type=os.path.abspath, help="Unix socket to serve on")
+    parser.add_argument("--venv", required=True, type=os.path.abspath, help="virtual environment of the namespace")
+    parser.add_argument("--tools", type=os.path.abspath, help="folder of tool files; default: <data>/tools/<namespace>")
+    parser.add_argument("--generation", type=_at_least(0), default=0, help="tells two workers of a namespace apart")
+    parser.add_argument("--sync-concurrency", type=_at_least(1), default=1, help="threads for sync tools")
+    parser.add_argument("--max-frame", type=_at_least(1024), default=MAX_FRAME, help="bytes in a line, both ways")
+    parser.add_argument("--import-timeout", type=float, default=10.0, help="seconds for importing one tool file")
+    parser.add_argument("--no-greeting", action="store_true", help="do not send the ready line to every client")
+    options = parser.parse_args(arguments)
+    if not 0 < options.import_timeout < 1e6:
+        parser.error("argument --import-timeout: must be a number of seconds above 0")
+    if options.tools is None:
+        # `<data>/venvs/<ns>`. Not resolved: the environment itself is a link into a folder of builds.
+        data = os.path.dirname(os.path.dirname(options.venv))
+        options.tools = os.path.join(data, "tools", options.namespace)
+    return options
+
+
+def _at_least(least: int):  # type: ignore[no-untyped-def]
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}")
+        return value
+
+    return number
+
+
+def _use_venv_interpreter(venv: str) -> None:
+    """Started by hand with another interpreter: become the environment's own. The gateway starts that one itself."""
+    python = os.path.join(venv, "bin", "python")
+    if not os.path.isfile(os.path.join(venv, "pyvenv.cfg")) or not os.access(python, os.X_OK):
+        return
+    if os.path.realpath(sys.prefix) != os.path.realpath(venv):
+        os.execv(python, [python, "-m", "app.worker_main", *sys.argv[1:]])
+
+
+def _serve(options: argparse.Namespace, announcement: stdio.Announcement, started: float) -> int:
+    _check_interpreter()
+    _check_pydantic()
+    if not os.path.isdir(options.tools):
+        raise BootFailure("internal_error", f"the tools folder {options.tools} does not exist")
+    os.chdir(options.tools)
+
+    from . import frames, listener, loader
+
+    loaded = loader.load(options.tools, options.import_timeout)
+    ready = frames.notice(
+        "ready",
+        namespace=options.namespace,
+        generation=options.generation,
+        pid=os.getpid(),
+        tools=[tool.public for tool in loaded.tools.values()],
+        issues=[issue.public() for issue in loaded.issues],
+    )
+    if len(ready) > options.max_frame:
+        raise BootFailure("internal_error", f"the list of tools takes {len(ready)} bytes, over the limit of a frame")
+
+    from .server import Server
+
+    loop = _new_loop()
+    server = Server(
+        loop,
+        loaded.tools,
+        greeting=None if options.no_greeting else ready,
+        max_frame=options.max_frame,
+        sync_concurrency=options.sync_concurrency,
+    )
+    try:
+        sock = listener.listen(options.socket, options.generation)
+    except listener.SocketProblem as problem:
+        stdio.log(str(problem))
+        return 2
+    server.listen(sock)
+    gc.freeze()  # what was loaded stays; the collector need not look at it again
+    gc.enable()
+    announcement.say(ready)
+    tools = len(loaded.tools)
+    stdio.log(f"ready: {tools} tools, {len(loaded.issues)} issues, after {(time.monotonic() - started) * 1000:.0f} ms")
+    server.run()
+    return 0
+
+
+def _check_interpreter() -> None:
+    if sys.version_info < (3, 11):
+        found = ".".join(map(str, sys.version_info[:3]))
+        raise BootFailure("dependency_error", f"workers need Python 3.11 or newer, this is {found}")
+
+
+def _check_pydantic() -> None:
+    """pydantic comes from the base environment, unless the namespace pins its own."""
+    try:
+        import pydantic
+    except ImportError as error:
+        raise BootFailure("dependency_error", f"workers need pydantic 2, which cannot be imported: {error}") from None
+    if int(pydantic.VERSION.partition(".")[0]) < 2:
+        message = f"workers need pydantic 2 or newer; requirements.txt brings pydantic {pydantic.VERSION}"
+        raise BootFailure("dependency_error", message)
+
+
+def _new_loop():  # type: ignore[no-untyped-def]
+    import asyncio
+
+    try:
+        import uvloop
+    except ImportError:
+        import selectors
+
+        from . import forks
+
+        selector = selectors.DefaultSelector()
+        if hasattr(selector, "fileno"):
+            # A forked child shares the epoll instance, and could make its parent deaf.
+            forks.withhold(selector.fileno())
+        loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop(selector)
+    else:
+        loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    return loop
+
+
+def _failed(announcement: stdio.Announcement, code: str, message: str) -> int:
+    import json
+
+    message = " ".join(message.split())
+    stdio.log(message)
+    announcement.say(json.dumps({"op": "failed", "code": code, "message": message}).encode() + b"\n")
+    return 3
+
+
+def _leave(status: int) -> NoReturn:
+    """Ends the process in a bounded time: threads that a tool started must not keep it alive."""
+
+    def now(signum: int, frame: object) -> None:
+        os._exit(status)
+
+    signal.signal(signal.SIGALRM, now)
+    signal.setitimer(signal.ITIMER_REAL, LAST_MOMENT)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    _leave(main())
