@@ -1,1 +1,57 @@
+//! Admission: whether a request gets past the edge, and if not, what it is told.
+//!
+//! Pure decisions on a request's head, the client's address and a clock. No I/O, nothing asynchronous, no server
+//! framework: the caller reads the head, asks [`Admission::admit`], and writes the answer. No body byte is looked at.
+//!
+//! The list, in order; the first check that fails answers:
+//!
+//! | check | file | refusals |
+//! |---|---|---|
+//! | head limits, path hygiene | [`head`], `path` | 431, 414, 400 |
+//! | Host | [`host`] | 400, 403 |
+//! | client networks | [`network`] | 403 |
+//! | flood guard per address | `flood` | 429 |
+//! | Origin; preflights are answered here | [`origin`] | 403, 400 |
+//! | public paths leave here | [`route`] | 405 |
+//! | credentials | [`bearer`] | 401 |
+//! | path and method | [`route`] | 404, 405 |
+//! | limits per principal and address | `limits` | 429 |
+//! | namespace: named, existing, open to the principal | [`namespace`] | 400, 404, 403 |
+//! | limits per namespace | `limits` | 429 |
+//! | `/reload`: source network, then the manager's token | `manager` | 403 |
+//! | Content-Type | [`media`] | 415 |
+//! | Accept | [`media`] | 406, 400 |
+//! | announced size | [`media`] | 413, 400 |
+//!
+//! [`rejection`] is where a refusal gets its status, stable code, JSON-RPC code, headers and body.
 
+pub mod admission;
+pub mod bearer;
+pub mod config;
+mod flood;
+pub mod head;
+pub mod host;
+mod limits;
+mod manager;
+pub mod media;
+pub mod namespace;
+pub mod network;
+pub mod origin;
+mod path;
+pub mod rate;
+pub mod rejection;
+pub mod route;
+pub mod token;
+
+pub use admission::{Admission, Admitted, Auth, ListenerRules, Request, Verdict};
+pub use bearer::{ANONYMOUS, BEARER};
+pub use config::{AdmissionConfig, ConfigError};
+pub use media::{AcceptFlags, AcceptRule};
+pub use namespace::{Access, Directory, NamespaceSource};
+pub use origin::{Answer, CorsHeaders};
+pub use rate::RetryAfter;
+pub use rejection::{ErrorShape, Reason, Rejection};
+pub use route::{Route, Surface};
+pub use token::{InvalidToken, SecretToken};
+
+pub use governor::clock;

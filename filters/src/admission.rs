@@ -1,0 +1,311 @@
+//! The list of checks every request goes through, in order. [`Admission::admit`] is the whole of it; a check is a function
+//! in a file of its own, and nothing here reads a body, waits, or knows who will write the answer.
+//!
+//! The first check that fails answers, and nothing after it runs. So the order is part of the contract: cheap checks
+//! on where a request comes from stand before credentials, what a path is called is told only to who may know it, and
+//! the namespace is settled before anything about the body is looked at.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use governor::clock::{Clock, MonotonicClock};
+use http::Method;
+use http::request::Parts;
+use tooldock_workers::names::NamespaceName;
+
+use crate::bearer::Tokens;
+use crate::config::{AdmissionConfig, ConfigError};
+use crate::flood::FloodGuard;
+use crate::limits::{Limits, Subject};
+use crate::manager::ManagerControls;
+use crate::media::{AcceptFlags, AcceptRule};
+use crate::namespace::{Directory, NamespaceSource};
+use crate::origin::{Answer, CorsHeaders};
+use crate::rate::RetryAfter;
+use crate::rejection::Rejection;
+use crate::route::{Route, Surface};
+use crate::token::SecretToken;
+use crate::{head, host, media, namespace, network, origin, route};
+
+/// Everything admission decides by, compiled once per configuration. Shared by all listeners, so that a limit is one limit.
+#[derive(Debug)]
+pub struct Admission<C: Clock = MonotonicClock> {
+    config: AdmissionConfig,
+    tokens: Tokens,
+    manager: ManagerControls,
+    flood: FloodGuard<C>,
+    limits: Limits<C>,
+}
+
+/// What of a listener's profile matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListenerRules {
+    /// Bound to a loopback address.
+    pub loopback: bool,
+    /// Which paths it serves.
+    pub surface: Surface,
+    /// Where the namespace comes from.
+    pub namespace: NamespaceSource,
+    /// What Accept has to say on `POST /mcp`.
+    pub accept: AcceptRule,
+    /// Whether credentials are needed.
+    pub auth: Auth,
+}
+
+/// Whether a listener needs credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Auth {
+    /// A bearer token on every path that is not public.
+    Required,
+    /// None; every request is the principal [`ANONYMOUS`](crate::bearer::ANONYMOUS).
+    None,
+}
+
+/// A request's head, and what is asked about it outside.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// Method, target, version, headers.
+    pub parts: &'a Parts,
+    /// The size of the head on the wire; [`head::header_bytes`] where that is not known.
+    pub header_bytes: usize,
+    /// Who is connected, a proxy perhaps.
+    pub peer: IpAddr,
+    /// The rules of the listener it came in by.
+    pub listener: &'a ListenerRules,
+    /// The namespaces and sessions of this moment.
+    pub directory: &'a dyn Directory,
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Verdict {
+    /// It goes on to the service.
+    Admitted(Admitted),
+    /// The edge answers it itself: a preflight, or another `OPTIONS`.
+    Answered(Answer),
+    /// It is refused.
+    Refused(Rejection),
+}
+
+/// What is known about an admitted request.
+#[derive(Debug, Clone)]
+pub struct Admitted {
+    /// What it is for.
+    pub route: Route,
+    /// Who sends it: the token's name, [`BEARER`](crate::bearer::BEARER) or [`ANONYMOUS`](crate::bearer::ANONYMOUS);
+    /// `None` on public paths.
+    pub principal: Option<Arc<str>>,
+    /// The namespace it is for, on paths that belong to one.
+    pub namespace: Option<NamespaceName>,
+    /// Where it comes from, proxies seen through.
+    pub client: IpAddr,
+    /// Headers the answer needs, if a page asked.
+    pub cors: Option<CorsHeaders>,
+    /// It carries the manager's token.
+    pub manager: bool,
+    /// What the client accepts, for checks that need the body; [`AcceptFlags::ANY`] outside `/mcp`.
+    pub accept: AcceptFlags,
+}
+
+/// What was found out before a refusal, to be told with it.
+#[derive(Default)]
+struct Known {
+    route: Option<&'static str>,
+    cors: Option<CorsHeaders>,
+    principal: Option<Arc<str>>,
+}
+
+impl Admission {
+    /// Compiles a configuration, with `BEARER_TOKEN` and `MANAGER_INTERNAL_TOKEN` where they are set.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] names the key that cannot be used.
+    pub fn new(
+        config: &AdmissionConfig,
+        bearer: Option<SecretToken>,
+        manager: Option<SecretToken>,
+    ) -> Result<Self, ConfigError> {
+        Self::with_clock(config, bearer, manager, MonotonicClock)
+    }
+}
+
+impl<C: Clock + Clone> Admission<C> {
+    /// As [`Admission::new`], with the clock that limits go by.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] names the key that cannot be used.
+    pub fn with_clock(
+        config: &AdmissionConfig,
+        bearer: Option<SecretToken>,
+        manager: Option<SecretToken>,
+        clock: C,
+    ) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let tokens =
+            Tokens::new(&config.tokens, bearer.as_ref()).map_err(|message| ConfigError {
+                key: "admission.tokens".into(),
+                message,
+            })?;
+        Ok(Self {
+            tokens,
+            manager: ManagerControls::new(config.internal_cidrs.clone(), manager),
+            limits: Limits::new(&config.rate_limits, &clock),
+            flood: FloodGuard::new(&config.flood, clock),
+            config: config.clone(),
+        })
+    }
+}
+
+impl<C: Clock> Admission<C> {
+    /// Decides about a request.
+    pub fn admit(&self, request: &Request<'_>) -> Verdict {
+        let mut known = Known::default();
+        self.checks(request, &mut known)
+            .unwrap_or_else(|mut rejection| {
+                if let Some(route) = known.route {
+                    rejection.route = route;
+                }
+                // A page has to be able to read why it was refused.
+                if let Some(cors) = known.cors {
+                    rejection.headers.extend(cors.headers());
+                }
+                rejection.principal = known.principal;
+                Verdict::Refused(rejection)
+            })
+    }
+
+    /// The list.
+    fn checks(&self, request: &Request<'_>, known: &mut Known) -> Result<Verdict, Rejection> {
+        let Request {
+            parts,
+            listener,
+            directory,
+            ..
+        } = *request;
+        let headers = &parts.headers;
+
+        head::check(parts, request.header_bytes, &self.config.limits)?;
+        host::check(parts, listener.loopback, &self.config.hosts)?;
+
+        let client = self.client_address(request);
+        network::check(client, &self.config.cidrs)?;
+
+        let found = listener.surface.find(parts.uri.path());
+        known.route = found.as_ref().map(|found| found.route.label());
+        if !found.as_ref().is_some_and(|found| found.route.is_probe()) {
+            self.flood.check(client)?;
+        }
+
+        known.cors = origin::check(headers, &self.config.origins)?;
+        if let Some(found) = &found
+            && let Some(answer) = origin::preflight(parts, &found.route, known.cors.as_ref())
+        {
+            return Ok(Verdict::Answered(answer));
+        }
+
+        if let Some(found) = &found
+            && found.route.is_public()
+        {
+            found.route.check_method(&parts.method)?;
+            return Ok(if parts.method == Method::OPTIONS {
+                Verdict::Answered(origin::options(&found.route))
+            } else {
+                Verdict::Admitted(Admitted {
+                    route: found.route.clone(),
+                    principal: None,
+                    namespace: None,
+                    client,
+                    cors: known.cors.take(),
+                    manager: self.manager.token_presented(headers),
+                    accept: AcceptFlags::ANY,
+                })
+            });
+        }
+
+        let principal = match listener.auth {
+            Auth::Required => self.tokens.authenticate(headers)?,
+            Auth::None => self.tokens.anonymous(),
+        };
+        known.principal = Some(Arc::clone(&principal.name));
+
+        let found = found.ok_or_else(|| route::not_found(parts.uri.path()))?;
+        found.route.check_method(&parts.method)?;
+        if parts.method == Method::OPTIONS {
+            return Ok(Verdict::Answered(origin::options(&found.route)));
+        }
+
+        let mut subject = Subject {
+            principal: &principal.name,
+            client,
+            namespace: None,
+            tool: None,
+        };
+        self.limits.check_request(subject)?;
+
+        let namespace = if found.route.needs_namespace() {
+            let source = listener.namespace;
+            Some(namespace::admitted(
+                source, parts, &found, principal, directory,
+            )?)
+        } else {
+            None
+        };
+        subject.namespace = namespace.as_ref();
+        self.limits.check_namespace_request(subject)?;
+
+        let manager = if found.route == Route::Reload {
+            self.manager.check(client, headers)?;
+            true
+        } else {
+            self.manager.token_presented(headers)
+        };
+
+        media::check_content_type(parts, &found.route)?;
+        let accept = media::check_accept(parts, &found.route, listener.accept, directory)?;
+        media::check_body_size(headers, self.config.limits.body.as_u64())?;
+
+        Ok(Verdict::Admitted(Admitted {
+            route: found.route,
+            principal: known.principal.take(),
+            namespace,
+            client,
+            cors: known.cors.take(),
+            manager,
+            accept,
+        }))
+    }
+
+    /// Where a request comes from, proxies seen through; for the log of requests that were refused.
+    pub fn client_address(&self, request: &Request<'_>) -> IpAddr {
+        network::client_address(
+            request.peer,
+            &request.parts.headers,
+            &self.config.trusted_proxies,
+        )
+    }
+
+    /// Takes one call from the limits that count tool calls. For the engine, which knows the calls of a body.
+    ///
+    /// # Errors
+    ///
+    /// [`RetryAfter`] says how long the caller has to wait.
+    pub fn check_tool_call(
+        &self,
+        principal: &str,
+        namespace: &NamespaceName,
+        tool: &str,
+        client: IpAddr,
+    ) -> Result<(), RetryAfter> {
+        self.limits.check_tool_call(Subject {
+            principal,
+            client,
+            namespace: Some(namespace),
+            tool: Some(tool),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

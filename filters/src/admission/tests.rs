@@ -1,0 +1,771 @@
+//! Every refusal alone, every pair of faults for the order, and what admitted requests carry.
+
+use std::time::Duration;
+
+use governor::clock::FakeRelativeClock;
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ALLOW, RETRY_AFTER,
+};
+use http::{HeaderMap, Method, StatusCode, Version};
+
+use super::*;
+use crate::bearer::{ANONYMOUS, BEARER};
+use crate::namespace::Access;
+use crate::rejection::Reason;
+use crate::token::TokenDigest;
+
+/// Serves `github`, `shared` and, to nobody, `vault`; knows one session, of 2025-11-25.
+struct Live;
+
+impl Directory for Live {
+    fn namespace(&self, name: &str, _principal: &str) -> Access {
+        match name {
+            "github" | "shared" => Access::Granted(name.parse().unwrap()),
+            "vault" => Access::Forbidden,
+            _ => Access::Unknown,
+        }
+    }
+
+    fn session_version(&self, session_id: &str) -> Option<&'static str> {
+        (session_id == "live").then_some("2025-11-25")
+    }
+}
+
+const CORE: ListenerRules = ListenerRules {
+    loopback: false,
+    surface: Surface::Core,
+    namespace: NamespaceSource::HeaderOrPath,
+    accept: AcceptRule::Auto,
+    auth: Auth::Required,
+};
+
+const METRICS: ListenerRules = ListenerRules {
+    surface: Surface::Metrics,
+    auth: Auth::None,
+    ..CORE
+};
+
+/// A request under construction; the default one is admitted.
+#[derive(Clone)]
+struct Case {
+    method: &'static str,
+    uri: &'static str,
+    headers: Vec<(&'static str, &'static str)>,
+    peer: &'static str,
+    header_bytes: usize,
+    listener: ListenerRules,
+    /// Requests that went before.
+    before: Vec<Case>,
+}
+
+fn good() -> Case {
+    Case {
+        method: "POST",
+        uri: "/mcp",
+        headers: vec![
+            ("host", "gw.example"),
+            ("authorization", "Bearer change_me"),
+            ("x-namespace", "github"),
+            ("content-type", "application/json"),
+            ("accept", "application/json, text/event-stream"),
+            ("mcp-protocol-version", "2025-11-25"),
+            ("content-length", "100"),
+        ],
+        peer: "192.0.2.1",
+        header_bytes: 500,
+        listener: CORE,
+        before: Vec::new(),
+    }
+}
+
+fn get(uri: &'static str, headers: &[(&'static str, &'static str)]) -> Case {
+    let mut case = Case {
+        method: "GET",
+        uri,
+        headers: headers.to_vec(),
+        ..good()
+    };
+    case.headers.push(("host", "gw.example"));
+    case
+}
+
+impl Case {
+    fn set(&mut self, name: &'static str, value: &'static str) {
+        self.remove(name);
+        self.headers.push((name, value));
+    }
+
+    fn remove(&mut self, name: &'static str) {
+        self.headers.retain(|(other, _)| *other != name);
+    }
+
+    fn with(mut self, name: &'static str, value: &'static str) -> Self {
+        self.set(name, value);
+        self
+    }
+
+    fn without(mut self, name: &'static str) -> Self {
+        self.remove(name);
+        self
+    }
+
+    fn send(&self, admission: &Admission<FakeRelativeClock>) -> Verdict {
+        for before in &self.before {
+            before.send(admission);
+        }
+        let mut request = http::Request::builder()
+            .method(self.method)
+            .uri(self.uri)
+            .version(Version::HTTP_11);
+        for (name, value) in &self.headers {
+            request = request.header(*name, *value);
+        }
+        let parts = request.body(()).unwrap().into_parts().0;
+        admission.admit(&Request {
+            parts: &parts,
+            header_bytes: self.header_bytes,
+            peer: self.peer.parse().unwrap(),
+            listener: &self.listener,
+            directory: &Live,
+        })
+    }
+
+    fn refused(&self, admission: &Admission<FakeRelativeClock>) -> Rejection {
+        match self.send(admission) {
+            Verdict::Refused(rejection) => rejection,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    fn admitted(&self, admission: &Admission<FakeRelativeClock>) -> Admitted {
+        match self.send(admission) {
+            Verdict::Admitted(admitted) => admitted,
+            other => panic!("not admitted: {other:?}"),
+        }
+    }
+
+    fn answered(&self, admission: &Admission<FakeRelativeClock>) -> (StatusCode, HeaderMap) {
+        match self.send(admission) {
+            Verdict::Answered(answer) => (answer.status, answer.headers.into_iter().collect()),
+            other => panic!("not answered: {other:?}"),
+        }
+    }
+}
+
+fn config(yaml: &str) -> AdmissionConfig {
+    let mut config: AdmissionConfig = serde_yaml::from_str(yaml).unwrap();
+    let token = |name: &str, text: &str, namespaces: &[&str]| crate::config::TokenConfig {
+        name: name.into(),
+        sha256: TokenDigest::of(text.as_bytes()),
+        namespaces: namespaces.iter().map(|&name| name.into()).collect(),
+    };
+    config.tokens = vec![
+        token("ci", "ci-token", &["git*"]),
+        token("ops", "ops-token", &["*"]),
+    ];
+    config
+}
+
+fn admission(yaml: &str) -> (FakeRelativeClock, Admission<FakeRelativeClock>) {
+    let clock = FakeRelativeClock::default();
+    let admission = Admission::with_clock(
+        &config(yaml),
+        Some(SecretToken::new("change_me").unwrap()),
+        Some(SecretToken::new("change_me_internal").unwrap()),
+        clock.clone(),
+    )
+    .unwrap();
+    (clock, admission)
+}
+
+/// Everything on, with budgets for one request each.
+const STRICT: &str = r#"
+    hosts: [gw.example]
+    origins: ["https://ok.example"]
+    cidrs: { deny: [203.0.113.0/24] }
+    trusted_proxies: [198.51.100.1]
+    flood: { rate: 1, burst: 1 }
+    rate_limits:
+      - { key: principal, rate: 1, burst: 1 }
+      - { key: namespace, rate: 1, burst: 1 }
+"#;
+
+/// The same without budgets.
+const OPEN: &str = r#"
+    hosts: [gw.example]
+    origins: ["https://ok.example"]
+    trusted_proxies: [198.51.100.1]
+"#;
+
+struct Fault {
+    name: &'static str,
+    reason: Reason,
+    cause: Option<&'static str>,
+    /// Faults of one stage are alternatives of each other, not in an order.
+    stage: u8,
+    make: fn(&mut Case),
+}
+
+/// Every fault an MCP request can have, in the order of the list.
+fn faults() -> Vec<Fault> {
+    let fault = |stage, name, reason, make| Fault {
+        name,
+        reason,
+        cause: None,
+        stage,
+        make,
+    };
+    let limit = |stage, name, cause, make| Fault {
+        name,
+        reason: Reason::RateLimited,
+        cause: Some(cause),
+        stage,
+        make,
+    };
+    vec![
+        fault(1, "head too large", Reason::HeadersTooLarge, |case| {
+            case.header_bytes = 32 * 1024 + 1
+        }),
+        fault(2, "no host", Reason::BadRequest, |case| case.remove("host")),
+        fault(2, "foreign host", Reason::HostNotAllowed, |case| {
+            case.set("host", "evil.example")
+        }),
+        fault(3, "denied address", Reason::AddressNotAllowed, |case| {
+            case.peer = "203.0.113.5"
+        }),
+        limit(4, "flooding address", "per client address", |case| {
+            let peer = case.peer;
+            case.before.push(Case {
+                peer,
+                ..good()
+                    .with("authorization", "Bearer ops-token")
+                    .with("x-namespace", "shared")
+            });
+        }),
+        fault(5, "foreign origin", Reason::OriginNotAllowed, |case| {
+            case.set("origin", "https://evil.example")
+        }),
+        fault(6, "no credentials", Reason::Unauthorized, |case| {
+            case.remove("authorization")
+        }),
+        fault(6, "wrong token", Reason::Unauthorized, |case| {
+            case.set("authorization", "Bearer nope")
+        }),
+        fault(7, "unknown path", Reason::NotFound, |case| {
+            case.uri = "/mcp/a/b"
+        }),
+        fault(7, "wrong method", Reason::MethodNotAllowed, |case| {
+            case.method = "PUT"
+        }),
+        limit(8, "busy principal", "per principal", |case| {
+            case.before.push(Case {
+                peer: "192.0.2.2",
+                ..good().with("x-namespace", "shared")
+            });
+        }),
+        fault(9, "no namespace", Reason::NamespaceRequired, |case| {
+            case.remove("x-namespace")
+        }),
+        fault(9, "two namespaces", Reason::NamespaceAmbiguous, |case| {
+            case.headers.push(("x-namespace", "shared"))
+        }),
+        fault(9, "unknown namespace", Reason::NamespaceNotFound, |case| {
+            case.set("x-namespace", "nope")
+        }),
+        fault(9, "reserved namespace", Reason::NamespaceNotFound, |case| {
+            case.set("x-namespace", "_system")
+        }),
+        fault(9, "closed namespace", Reason::NamespaceForbidden, |case| {
+            case.set("x-namespace", "vault")
+        }),
+        limit(10, "busy namespace", "per namespace", |case| {
+            case.before.push(Case {
+                peer: "192.0.2.3",
+                ..good().with("authorization", "Bearer ops-token")
+            });
+        }),
+        fault(11, "plain text", Reason::UnsupportedMediaType, |case| {
+            case.set("content-type", "text/plain")
+        }),
+        fault(11, "no type", Reason::UnsupportedMediaType, |case| {
+            case.remove("content-type")
+        }),
+        fault(12, "json only", Reason::NotAcceptable, |case| {
+            case.set("accept", "application/json")
+        }),
+        fault(12, "two sessions", Reason::DuplicateHeader, |case| {
+            case.headers
+                .extend([("mcp-session-id", "a"), ("mcp-session-id", "b")]);
+        }),
+        fault(13, "large body", Reason::BodyTooLarge, |case| {
+            case.set("content-length", "1073741824")
+        }),
+    ]
+}
+
+#[test]
+fn each_fault_alone_is_refused_for_its_reason() {
+    good().admitted(&admission(STRICT).1);
+    for fault in faults() {
+        let mut case = good();
+        (fault.make)(&mut case);
+        let rejection = case.refused(&admission(STRICT).1);
+        assert_eq!(rejection.reason, fault.reason, "{}", fault.name);
+        assert!(
+            fault.cause.is_none() || rejection.cause == fault.cause,
+            "{}",
+            fault.name
+        );
+    }
+}
+
+#[test]
+fn of_two_faults_the_earlier_in_the_list_answers() {
+    let faults = faults();
+    let mut pairs = 0;
+    for earlier in &faults {
+        for later in faults.iter().filter(|later| later.stage > earlier.stage) {
+            let mut case = good();
+            // The earlier fault last, so that the later one cannot undo it.
+            (later.make)(&mut case);
+            (earlier.make)(&mut case);
+            let rejection = case.refused(&admission(STRICT).1);
+            let pair = format!("{} before {}", earlier.name, later.name);
+            assert_eq!(rejection.reason, earlier.reason, "{pair}");
+            assert!(
+                earlier.cause.is_none() || rejection.cause == earlier.cause,
+                "{pair}"
+            );
+            pairs += 1;
+        }
+    }
+    assert!(pairs > 200);
+}
+
+#[test]
+fn a_refused_request_takes_nothing_from_later_limits() {
+    let (_, admission) = admission(STRICT);
+    // 404 at the namespace: the principal's budget is used, the namespace's is not.
+    good().with("x-namespace", "nope").refused(&admission);
+    let other = Case {
+        peer: "192.0.2.9",
+        ..good().with("authorization", "Bearer ops-token")
+    };
+    other.admitted(&admission);
+}
+
+#[test]
+fn an_admitted_request_carries_who_where_and_for_what() {
+    let (_, admission) = admission(OPEN);
+    let admitted = good()
+        .with("origin", "https://ok.example")
+        .admitted(&admission);
+    assert_eq!(admitted.route, Route::Mcp);
+    assert_eq!(admitted.principal.as_deref(), Some(BEARER));
+    assert_eq!(admitted.namespace.unwrap().as_str(), "github");
+    assert_eq!(admitted.client.to_string(), "192.0.2.1");
+    assert!(admitted.accept.names_both());
+    assert!(!admitted.manager);
+    assert!(admitted.cors.is_some());
+
+    let admitted = good()
+        .with("x-manager-token", "change_me_internal")
+        .admitted(&admission);
+    assert!(admitted.manager && admitted.cors.is_none());
+    let admitted = good().with("x-manager-token", "wrong").admitted(&admission);
+    assert!(!admitted.manager);
+}
+
+#[test]
+fn a_named_token_is_its_principal_and_keeps_to_its_namespaces() {
+    let (_, admission) = admission(OPEN);
+    let ci = good().with("authorization", "bearer ci-token");
+    assert_eq!(ci.admitted(&admission).principal.as_deref(), Some("ci"));
+    let rejection = ci.with("x-namespace", "shared").refused(&admission);
+    assert_eq!(rejection.reason, Reason::NamespaceForbidden);
+    assert_eq!(rejection.principal.as_deref(), Some("ci"));
+}
+
+#[test]
+fn the_client_is_seen_through_trusted_proxies_only() {
+    let (_, admission) = admission(OPEN);
+    let forwarded = good().with("x-forwarded-for", "127.0.0.1");
+    assert_eq!(
+        forwarded.admitted(&admission).client.to_string(),
+        "192.0.2.1"
+    );
+    let proxied = Case {
+        peer: "198.51.100.1",
+        ..forwarded
+    };
+    assert_eq!(proxied.admitted(&admission).client.to_string(), "127.0.0.1");
+}
+
+#[test]
+fn public_paths_need_no_credentials_and_know_their_methods() {
+    let (_, admission) = admission(OPEN);
+    for uri in ["/health", "/ready", "/.well-known/oauth-protected-resource"] {
+        let admitted = get(uri, &[]).admitted(&admission);
+        assert_eq!(admitted.principal, None);
+        Case {
+            method: "HEAD",
+            ..get(uri, &[])
+        }
+        .admitted(&admission);
+        let refused = Case {
+            method: "POST",
+            ..get(uri, &[])
+        }
+        .refused(&admission);
+        assert_eq!(refused.reason, Reason::MethodNotAllowed, "{uri}");
+    }
+    for uri in [
+        "/mcp",
+        "/tools",
+        "/tools/x/schema",
+        "/namespaces",
+        "/openapi.json",
+        "/reload",
+        "/sse",
+        "/",
+        "/metrics",
+    ] {
+        assert_eq!(
+            get(uri, &[]).refused(&admission).reason,
+            Reason::Unauthorized,
+            "{uri}"
+        );
+    }
+}
+
+#[test]
+fn probes_pass_while_the_rest_of_an_address_is_refused() {
+    let (clock, admission) = admission("flood: { rate: 1, burst: 1 }");
+    good().admitted(&admission);
+    let refused = good().refused(&admission);
+    assert_eq!(refused.reason, Reason::RateLimited);
+    assert!(refused.headers.contains(&(RETRY_AFTER, 1_u64.into())));
+    assert!((0..10).all(|_| get("/health", &[]).admitted(&admission).route == Route::Health));
+    clock.advance(Duration::from_secs(1));
+    good().admitted(&admission);
+}
+
+#[test]
+fn paths_and_methods_that_come_later_are_refused_for_now() {
+    let (_, admission) = admission(OPEN);
+    for uri in ["/sse", "/messages", "/nope"] {
+        let mut case = good();
+        case.uri = uri;
+        assert_eq!(case.refused(&admission).reason, Reason::NotFound, "{uri}");
+    }
+    for method in ["GET", "PUT", "PATCH", "HEAD"] {
+        let refused = Case { method, ..good() }.refused(&admission);
+        assert_eq!(refused.reason, Reason::MethodNotAllowed);
+        assert!(
+            refused
+                .headers
+                .iter()
+                .any(|(name, value)| name == ALLOW && value == "POST, DELETE, OPTIONS")
+        );
+    }
+    let delete = Case {
+        method: "DELETE",
+        ..good()
+    }
+    .without("content-type")
+    .without("accept");
+    assert_eq!(delete.admitted(&admission).route, Route::Mcp);
+}
+
+#[test]
+fn a_preflight_is_answered_without_credentials() {
+    let (_, admission) = admission(OPEN);
+    let preflight = Case {
+        method: "OPTIONS",
+        ..get("/mcp/github", &[])
+    }
+    .with("origin", "https://ok.example")
+    .with("access-control-request-method", "POST");
+    let (status, headers) = preflight.answered(&admission);
+    assert_eq!(status, StatusCode::NO_CONTENT);
+    assert_eq!(headers["access-control-allow-origin"], "https://ok.example");
+    assert_eq!(headers["vary"], "Origin");
+    assert_eq!(
+        headers[ACCESS_CONTROL_ALLOW_METHODS],
+        "POST, DELETE, OPTIONS"
+    );
+    assert!(
+        headers[ACCESS_CONTROL_ALLOW_HEADERS]
+            .to_str()
+            .unwrap()
+            .contains("X-Namespace")
+    );
+
+    let foreign = preflight.clone().with("origin", "https://evil.example");
+    assert_eq!(foreign.refused(&admission).reason, Reason::OriginNotAllowed);
+    let unknown = Case {
+        uri: "/nope",
+        ..preflight.clone()
+    };
+    assert_eq!(unknown.refused(&admission).reason, Reason::Unauthorized);
+    let plain = preflight.without("access-control-request-method");
+    assert_eq!(plain.refused(&admission).reason, Reason::Unauthorized);
+    let plain = plain.with("authorization", "Bearer change_me");
+    assert_eq!(plain.answered(&admission).1[ALLOW], "POST, DELETE, OPTIONS");
+}
+
+#[test]
+fn a_page_can_read_why_it_was_refused() {
+    let (_, admission) = admission(OPEN);
+    let refused = good()
+        .with("origin", "https://ok.example")
+        .without("authorization")
+        .refused(&admission);
+    let headers: HeaderMap = refused.headers.into_iter().collect();
+    assert_eq!(headers["access-control-allow-origin"], "https://ok.example");
+    assert_eq!(headers["www-authenticate"], "Bearer");
+}
+
+#[test]
+fn reload_needs_bearer_then_network_then_manager_token() {
+    let (_, admission) = admission("internal_cidrs: [10.0.0.0/8]");
+    let reload = |peer, bearer: bool, token: bool| {
+        let mut case = Case {
+            uri: "/reload",
+            peer,
+            ..good()
+        };
+        case.headers = vec![("host", "gw.example")];
+        if bearer {
+            case.set("authorization", "Bearer change_me");
+        }
+        if token {
+            case.set("x-manager-token", "change_me_internal");
+        }
+        case
+    };
+    let admitted = reload("10.0.0.7", true, true).admitted(&admission);
+    assert!(admitted.manager && admitted.namespace.is_none());
+    assert_eq!(
+        reload("192.0.2.1", false, false).refused(&admission).reason,
+        Reason::Unauthorized
+    );
+    let outside = reload("192.0.2.1", true, true).refused(&admission);
+    let both = reload("192.0.2.1", true, false).refused(&admission);
+    let tokenless = reload("10.0.0.7", true, false).refused(&admission);
+    for refused in [&outside, &both, &tokenless] {
+        assert_eq!(refused.reason, Reason::Forbidden);
+        assert_eq!(refused.message, outside.message);
+    }
+    assert_eq!(outside.cause, both.cause);
+    assert_ne!(outside.cause, tokenless.cause);
+    let spoofed = reload("192.0.2.1", true, true).with("x-forwarded-for", "10.0.0.7");
+    assert_eq!(spoofed.refused(&admission).reason, Reason::Forbidden);
+    let get = Case {
+        method: "GET",
+        ..reload("10.0.0.7", true, true)
+    };
+    assert_eq!(get.refused(&admission).reason, Reason::MethodNotAllowed);
+}
+
+#[test]
+fn rest_paths_find_their_tool_and_namespace() {
+    let (_, admission) = admission(OPEN);
+    let bearer = [
+        ("authorization", "Bearer change_me"),
+        ("x-namespace", "shared"),
+    ];
+    for uri in ["/tools", "/tools/say_hello/schema", "/openapi.json"] {
+        let admitted = get(uri, &bearer).admitted(&admission);
+        assert_eq!(admitted.namespace.unwrap().as_str(), "shared", "{uri}");
+        assert_eq!(
+            get(uri, &bearer[..1]).refused(&admission).reason,
+            Reason::NamespaceRequired
+        );
+    }
+    assert_eq!(
+        get("/namespaces", &bearer[..1])
+            .admitted(&admission)
+            .namespace,
+        None
+    );
+    let call = Case {
+        method: "POST",
+        ..get("/tools/gr%C3%B6%C3%9Fe", &bearer)
+    };
+    assert_eq!(
+        call.admitted(&admission).route,
+        Route::Tool {
+            name: "größe".into()
+        }
+    );
+}
+
+#[test]
+fn the_metrics_listener_serves_metrics_to_everyone_and_nothing_else() {
+    let (_, admission) = admission(OPEN);
+    let on_metrics = |uri| Case {
+        listener: METRICS,
+        ..get(uri, &[])
+    };
+    assert_eq!(
+        on_metrics("/metrics").admitted(&admission).route,
+        Route::Metrics
+    );
+    for uri in ["/mcp", "/tools", "/reload"] {
+        assert_eq!(
+            on_metrics(uri).refused(&admission).reason,
+            Reason::NotFound,
+            "{uri}"
+        );
+    }
+}
+
+#[test]
+fn a_listener_without_credentials_serves_the_anonymous_principal() {
+    let (_, admission) = admission(OPEN);
+    let listener = ListenerRules {
+        auth: Auth::None,
+        ..CORE
+    };
+    let admitted = Case {
+        listener,
+        ..good().without("authorization")
+    }
+    .admitted(&admission);
+    assert_eq!(admitted.principal.as_deref(), Some(ANONYMOUS));
+}
+
+#[test]
+fn tool_calls_have_their_own_budget() {
+    let (clock, admission) = admission(
+        "rate_limits: [ { key: principal, rate: 1, burst: 2, unit: tool_call, namespace: github } ]",
+    );
+    let (github, shared) = ("github".parse().unwrap(), "shared".parse().unwrap());
+    let call = |namespace| {
+        admission.check_tool_call("ci", namespace, "echo", "192.0.2.1".parse().unwrap())
+    };
+    assert!(call(&github).is_ok() && call(&github).is_ok());
+    assert_eq!(call(&github).unwrap_err().seconds(), 1);
+    assert!(call(&shared).is_ok());
+    assert!((0..10).all(|_| matches!(good().send(&admission), Verdict::Admitted(_))));
+    clock.advance(Duration::from_secs(1));
+    assert!(call(&github).is_ok());
+}
+
+#[test]
+fn refusals_carry_a_bounded_label_and_no_credentials() {
+    let (_, admission) = admission(OPEN);
+    assert_eq!(
+        good().with("x-namespace", "nope").refused(&admission).route,
+        "/mcp"
+    );
+    let unknown = Case {
+        uri: "/some/made/up/path",
+        ..good()
+    };
+    assert_eq!(unknown.refused(&admission).route, "unknown");
+    for fault in faults() {
+        let mut case = good().with("x-manager-token", "change_me_internal");
+        (fault.make)(&mut case);
+        let shown = format!("{:?}", case.send(&admission));
+        assert!(
+            !shown.contains("change_me") && !shown.contains("Bearer nope"),
+            "{shown}"
+        );
+    }
+    assert!(!format!("{admission:?}").contains("change_me"));
+}
+
+#[test]
+fn a_bad_configuration_names_its_key() {
+    let mut bad = config(OPEN);
+    bad.tokens[0].namespaces.clear();
+    let error = Admission::new(&bad, None, None).unwrap_err();
+    assert_eq!(error.key, "admission.tokens[0].namespaces");
+}
+
+#[test]
+fn no_request_makes_admission_panic() {
+    let (_, admission) = admission(STRICT);
+    let names = [
+        "host",
+        "origin",
+        "authorization",
+        "x-namespace",
+        "x-forwarded-for",
+        "accept",
+        "content-type",
+        "content-length",
+        "transfer-encoding",
+        "mcp-protocol-version",
+        "mcp-session-id",
+        "x-manager-token",
+        "access-control-request-method",
+    ];
+    let values: [&[u8]; 20] = [
+        b"",
+        b" ",
+        b",",
+        b";",
+        b"\"",
+        b"\\",
+        b"[",
+        b"]:",
+        b"gw.example",
+        b"https://ok.example",
+        b"https://[",
+        b"://",
+        b"Bearer",
+        b"Bearer change_me",
+        b"github",
+        b"*/*;q=",
+        b"application/json;q=\"\\",
+        b"18446744073709551616",
+        b"\xff\xfe",
+        b"198.51.100.1",
+    ];
+    let uris = [
+        "/",
+        "*",
+        "/mcp",
+        "/mcp/",
+        "/mcp/%",
+        "/mcp/github?namespace=%",
+        "/tools/%C3%B6/schema",
+        "/openapi.json?namespace",
+        "/openapi.json?namespace=%ff",
+        "/.well-known/",
+        "http://gw.example/mcp",
+        "gw.example:443",
+        "/health?",
+    ];
+    // A fixed sequence, so that a failure repeats.
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut pick = |among: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % among as u64) as usize
+    };
+    let mut admitted = 0;
+    for _ in 0..50_000 {
+        let method = [Method::GET, Method::POST, Method::OPTIONS, Method::CONNECT][pick(4)].clone();
+        let mut request = http::Request::builder()
+            .method(method)
+            .uri(uris[pick(uris.len())]);
+        for _ in 0..pick(8) {
+            request = request.header(names[pick(names.len())], values[pick(values.len())]);
+        }
+        let parts = request.body(()).unwrap().into_parts().0;
+        let verdict = admission.admit(&Request {
+            parts: &parts,
+            header_bytes: crate::head::header_bytes(&parts),
+            peer: "198.51.100.1".parse().unwrap(),
+            listener: &CORE,
+            directory: &Live,
+        });
+        admitted += usize::from(matches!(verdict, Verdict::Admitted(_)));
+    }
+    assert!(admitted > 0);
+}

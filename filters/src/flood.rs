@@ -1,0 +1,79 @@
+//! The flood guard: so many requests per client address, before anything is known about who sends them.
+//!
+//! Off by default. An IPv6 client has at least a /64 to choose addresses from, so that is what counts as one client.
+
+use std::net::IpAddr;
+
+use governor::clock::{Clock, MonotonicClock};
+
+use crate::config::{Flood, RateConfig};
+use crate::rate::KeyedLimiter;
+use crate::rejection::Rejection;
+
+/// The guard, or nothing where it is off.
+#[derive(Debug)]
+pub(crate) struct FloodGuard<C: Clock = MonotonicClock>(Option<KeyedLimiter<C>>);
+
+impl<C: Clock> FloodGuard<C> {
+    pub(crate) fn new(config: &Flood, clock: C) -> Self {
+        Self(match config {
+            Flood::Off => None,
+            Flood::On(RateConfig { rate, burst }) => Some(KeyedLimiter::new(*rate, *burst, clock)),
+        })
+    }
+
+    /// Takes one request from the client's budget.
+    pub(crate) fn check(&self, client: IpAddr) -> Result<(), Rejection> {
+        let Some(limiter) = &self.0 else {
+            return Ok(());
+        };
+        limiter
+            .check(network_of(client))
+            .map_err(|wait| Rejection::rate_limited(wait, "per client address"))
+    }
+}
+
+/// What counts as one client: the IPv4 address, the IPv6 /64.
+pub(crate) fn network_of(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(address) => {
+            let prefix = address.to_bits() & !u128::from(u64::MAX);
+            IpAddr::V6(prefix.into())
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use governor::clock::FakeRelativeClock;
+
+    use super::*;
+
+    #[test]
+    fn an_ipv6_client_is_its_64_and_an_ipv4_client_its_address() {
+        let one = NonZeroU32::MIN;
+        let guard = FloodGuard::new(
+            &Flood::On(RateConfig {
+                rate: one,
+                burst: one,
+            }),
+            FakeRelativeClock::default(),
+        );
+        let admitted = |address: &str| guard.check(address.parse().unwrap()).is_ok();
+        assert!(admitted("2001:db8:0:1::1"));
+        assert!(!admitted("2001:db8:0:1:ffff::2"));
+        assert!(admitted("2001:db8:0:2::1"));
+        assert!(admitted("192.0.2.1"));
+        assert!(admitted("192.0.2.2"));
+        assert!(!admitted("::ffff:192.0.2.1"));
+    }
+
+    #[test]
+    fn off_means_no_limit() {
+        let guard = FloodGuard::new(&Flood::Off, FakeRelativeClock::default());
+        assert!((0..1000).all(|_| guard.check("192.0.2.1".parse().unwrap()).is_ok()));
+    }
+}

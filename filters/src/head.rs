@@ -1,0 +1,123 @@
+//! Limits on the head: its bytes, its fields, its request target.
+//!
+//! What only the bytes on the wire show (bare line feeds, folded lines, contradicting lengths) is the parser's to refuse,
+//! before a request gets here.
+
+use http::request::Parts;
+
+use crate::config::LimitsConfig;
+use crate::path;
+use crate::rejection::{Reason, Rejection};
+
+/// The longest request target, in bytes. No path or query this server knows comes near.
+pub const TARGET_BYTES_MAX: usize = 8 * 1024;
+
+/// The size of a head as HTTP/1 would spell it, for requests that came in another spelling (HTTP/2).
+pub fn header_bytes(parts: &Parts) -> usize {
+    // "METHOD target HTTP/1.1\r\n", "name: value\r\n" per field, "\r\n".
+    let line = parts.method.as_str().len() + target_bytes(parts) + 12;
+    let fields = parts
+        .headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 4);
+    line + fields.sum::<usize>() + 2
+}
+
+fn target_bytes(parts: &Parts) -> usize {
+    parts
+        .uri
+        .path_and_query()
+        .map_or(0, |target| target.as_str().len())
+}
+
+/// Refuses a head that is too large, or whose path could be read in two ways.
+pub(crate) fn check(
+    parts: &Parts,
+    header_bytes: usize,
+    limits: &LimitsConfig,
+) -> Result<(), Rejection> {
+    if header_bytes as u64 > limits.header_bytes.as_u64() {
+        return Err(Rejection::new(
+            Reason::HeadersTooLarge,
+            format!(
+                "The request head is larger than the {} bytes this server accepts.",
+                limits.header_bytes.as_u64()
+            ),
+        ));
+    }
+    if parts.headers.len() > limits.header_fields {
+        return Err(Rejection::new(
+            Reason::HeadersTooLarge,
+            format!(
+                "The request has more than the {} header fields this server accepts.",
+                limits.header_fields
+            ),
+        ));
+    }
+    if target_bytes(parts) > TARGET_BYTES_MAX {
+        return Err(Rejection::new(
+            Reason::UriTooLong,
+            format!(
+                "The path and query are longer than the {TARGET_BYTES_MAX} bytes this server accepts."
+            ),
+        ));
+    }
+    path::well_formed(parts.uri.path())?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(uri: &str, fields: usize) -> Parts {
+        let mut request = http::Request::get(uri);
+        for field in 0..fields {
+            request = request.header("x-field", field);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn reason(parts: &Parts, header_bytes: usize) -> Option<Reason> {
+        check(parts, header_bytes, &LimitsConfig::default())
+            .err()
+            .map(|rejection| rejection.reason)
+    }
+
+    #[test]
+    fn a_head_at_the_limits_passes() {
+        assert_eq!(reason(&parts("/mcp", 100), 32 * 1024), None);
+        let target = format!("/{}", "a".repeat(TARGET_BYTES_MAX - 1));
+        assert_eq!(reason(&parts(&target, 0), 9000), None);
+    }
+
+    #[test]
+    fn one_byte_or_field_more_is_refused_and_closes() {
+        assert_eq!(
+            reason(&parts("/mcp", 0), 32 * 1024 + 1),
+            Some(Reason::HeadersTooLarge)
+        );
+        assert_eq!(
+            reason(&parts("/mcp", 101), 1000),
+            Some(Reason::HeadersTooLarge)
+        );
+        let target = format!("/{}", "a".repeat(TARGET_BYTES_MAX));
+        assert_eq!(reason(&parts(&target, 0), 9000), Some(Reason::UriTooLong));
+        let rejection = check(&parts("/mcp", 101), 1000, &LimitsConfig::default()).unwrap_err();
+        assert!(rejection.close);
+    }
+
+    #[test]
+    fn a_path_with_dot_segments_is_refused() {
+        assert_eq!(
+            reason(&parts("/tools/%2e%2e/x", 0), 100),
+            Some(Reason::BadRequest)
+        );
+    }
+
+    #[test]
+    fn the_size_is_counted_as_http_1_spells_it() {
+        let request = "GET /a?b HTTP/1.1\r\nx-field: 0\r\n\r\n";
+        assert_eq!(header_bytes(&parts("/a?b", 1)), request.len());
+    }
+}

@@ -1,0 +1,522 @@
+//! Which Host names a listener answers for: the defence against DNS rebinding and misrouted traffic.
+//!
+//! A loopback listener always answers for loopback names, since no attacker can make one point elsewhere; further names
+//! come from `admission.hosts`. Other listeners answer for the configured names, or for any where none is configured.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use http::Version;
+use http::header::HOST;
+use http::request::Parts;
+use serde::{Deserialize, Serialize};
+
+use crate::rejection::{Reason, Rejection, quoted};
+
+/// One entry of `admission.hosts`: `gw.example.com`, `*.example.com`, `10.0.0.7`, `[::1]`, or `*` for any. No port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostPattern(Pattern);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Pattern {
+    Any,
+    Name(String),
+    /// With its leading dot.
+    Suffix(String),
+    Address(IpAddr),
+}
+
+/// Why a text is no host pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid host {0:?}: use a name without port, *.suffix, an IP address, or *")]
+pub struct InvalidHostPattern(String);
+
+impl HostPattern {
+    /// `*`.
+    pub fn is_any(&self) -> bool {
+        self.0 == Pattern::Any
+    }
+
+    fn matches(&self, host: &Host<'_>) -> bool {
+        match (&self.0, host) {
+            (Pattern::Any, _) => true,
+            (Pattern::Name(name), Host::Name(host)) => name.eq_ignore_ascii_case(host),
+            (Pattern::Suffix(suffix), Host::Name(host)) => host
+                .len()
+                .checked_sub(suffix.len())
+                .and_then(|start| host.as_bytes().get(start..))
+                .is_some_and(|end| {
+                    end.eq_ignore_ascii_case(suffix.as_bytes()) && end.len() < host.len()
+                }),
+            (Pattern::Address(address), Host::Address(host)) => address == host,
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for HostPattern {
+    type Err = InvalidHostPattern;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let invalid = || InvalidHostPattern(text.to_owned());
+        if text == "*" {
+            return Ok(Self(Pattern::Any));
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self(Pattern::Address(address.to_canonical())));
+        }
+        let (suffix, name) = match text.strip_prefix("*.") {
+            Some(name) => (true, name),
+            None => (false, text),
+        };
+        match Authority::parse(name) {
+            Some(Authority {
+                host: Host::Name(name),
+                port: None,
+            }) => {
+                let name = name.to_ascii_lowercase();
+                Ok(Self(if suffix {
+                    Pattern::Suffix(format!(".{name}"))
+                } else {
+                    Pattern::Name(name)
+                }))
+            }
+            Some(Authority {
+                host: Host::Address(address),
+                port: None,
+            }) if !suffix => Ok(Self(Pattern::Address(address))),
+            _ => Err(invalid()),
+        }
+    }
+}
+
+impl TryFrom<String> for HostPattern {
+    type Error = InvalidHostPattern;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<HostPattern> for String {
+    fn from(pattern: HostPattern) -> Self {
+        pattern.to_string()
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Pattern::Any => f.write_str("*"),
+            Pattern::Name(name) => f.write_str(name),
+            Pattern::Suffix(suffix) => write!(f, "*{suffix}"),
+            Pattern::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+/// A host as a request names it: without its port, its brackets and its trailing dot. Names compare without case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Host<'a> {
+    Name(&'a str),
+    Address(IpAddr),
+}
+
+impl Host<'_> {
+    fn is_loopback(&self) -> bool {
+        match self {
+            Self::Name(name) => name.eq_ignore_ascii_case("localhost"),
+            Self::Address(address) => address.is_loopback(),
+        }
+    }
+
+    fn same_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Name(a), Self::Name(b)) => a.eq_ignore_ascii_case(b),
+            (a, b) => a == b,
+        }
+    }
+}
+
+/// `host[:port]` as Host and `:authority` carry it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Authority<'a> {
+    pub(crate) host: Host<'a>,
+    pub(crate) port: Option<u16>,
+}
+
+/// The longest DNS name in text form.
+const NAME_BYTES_MAX: usize = 253;
+
+impl<'a> Authority<'a> {
+    /// `None` for anything else: user information, spaces, a bad port, an empty label, a byte outside ASCII.
+    pub(crate) fn parse(text: &'a str) -> Option<Self> {
+        if let Some(rest) = text.strip_prefix('[') {
+            let (inside, after) = rest.split_once(']')?;
+            let address = IpAddr::V6(inside.parse::<Ipv6Addr>().ok()?).to_canonical();
+            let port = match after.strip_prefix(':') {
+                Some(port) => parse_port(port)?,
+                None if after.is_empty() => None,
+                None => return None,
+            };
+            return Some(Self {
+                host: Host::Address(address),
+                port,
+            });
+        }
+        let (name, port) = match text.split_once(':') {
+            Some((name, port)) => (name, parse_port(port)?),
+            None => (text, None),
+        };
+        let name = name.strip_suffix('.').unwrap_or(name);
+        if let Ok(address) = name.parse::<Ipv4Addr>() {
+            return Some(Self {
+                host: Host::Address(address.into()),
+                port,
+            });
+        }
+        let letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let label = |label: &str| !label.is_empty() && label.bytes().all(letter);
+        // A last label of digits only is an address in some other spelling (`127.1`, `0177.0.0.1`, `2130706433`), which
+        // browsers and resolvers read as one.
+        let numeric = |label: &str| {
+            label.bytes().all(|byte| byte.is_ascii_digit())
+                || label
+                    .get(..2)
+                    .is_some_and(|start| start.eq_ignore_ascii_case("0x"))
+        };
+        let valid = name.len() <= NAME_BYTES_MAX
+            && name.split('.').all(label)
+            && !name.rsplit('.').next().is_some_and(numeric);
+        valid.then_some(Self {
+            host: Host::Name(name),
+            port,
+        })
+    }
+}
+
+/// RFC 3986 allows the colon without digits after it.
+fn parse_port(text: &str) -> Option<Option<u16>> {
+    if text.is_empty() {
+        return Some(None);
+    }
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten().map(Some)
+}
+
+/// Refuses a request whose Host is missing, malformed, ambiguous or not answered for here.
+pub(crate) fn check(
+    parts: &Parts,
+    loopback_listener: bool,
+    allowed: &[HostPattern],
+) -> Result<(), Rejection> {
+    let any = (allowed.is_empty() && !loopback_listener) || allowed.iter().any(HostPattern::is_any);
+    let Some(host) = host_of(parts)? else {
+        // HTTP/1.0 may leave it out; then there is no name to check, which is fine only where none would be.
+        return if any {
+            Ok(())
+        } else {
+            Err(not_allowed("no Host header"))
+        };
+    };
+    let allowed = any
+        || (loopback_listener && host.is_loopback())
+        || allowed.iter().any(|pattern| pattern.matches(&host));
+    if allowed {
+        return Ok(());
+    }
+    Err(match host {
+        Host::Name(name) => not_allowed(&quoted(name)),
+        Host::Address(address) => not_allowed(&address.to_string()),
+    })
+}
+
+fn not_allowed(what: &str) -> Rejection {
+    Rejection::new(
+        Reason::HostNotAllowed,
+        format!(
+            "This listener does not answer for this Host ({what}). The operator lists the names it answers for in admission.hosts."
+        ),
+    )
+}
+
+/// The host a request names, in its Host header, its target (absolute form, HTTP/2 `:authority`), or both alike.
+fn host_of(parts: &Parts) -> Result<Option<Host<'_>>, Rejection> {
+    let bad = |message: &'static str| Rejection::new(Reason::BadRequest, message);
+    let malformed = || {
+        bad("The Host is malformed: it has to be a name or an IP address, with an optional port.")
+    };
+
+    let mut headers = parts.headers.get_all(HOST).iter();
+    let header = match (headers.next(), headers.next()) {
+        (Some(_), Some(_)) => return Err(bad("The request has several Host headers.")),
+        (Some(value), None) => {
+            let text = value.to_str().map_err(|_| malformed())?;
+            Some(Authority::parse(text).ok_or_else(malformed)?.host)
+        }
+        (None, _) => None,
+    };
+    let target = match parts.uri.authority() {
+        Some(authority) => Some(
+            Authority::parse(authority.as_str())
+                .ok_or_else(malformed)?
+                .host,
+        ),
+        None => None,
+    };
+    match (header, target) {
+        (Some(header), Some(target)) if !header.same_as(&target) => Err(bad(
+            "The Host header and the request target name different hosts.",
+        )),
+        (Some(host), _) | (None, Some(host)) => Ok(Some(host)),
+        (None, None) if parts.version < Version::HTTP_11 => Ok(None),
+        (None, None) => Err(bad("The request has no Host header.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patterns(texts: &[&str]) -> Vec<HostPattern> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn with_hosts(hosts: &[&[u8]]) -> Parts {
+        let mut request = http::Request::get("/mcp");
+        for host in hosts {
+            request = request.header(HOST, *host);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn reason(host: &str, loopback: bool, allowed: &[&str]) -> Option<Reason> {
+        check(
+            &with_hosts(&[host.as_bytes()]),
+            loopback,
+            &patterns(allowed),
+        )
+        .err()
+        .map(|rejection| rejection.reason)
+    }
+
+    #[test]
+    fn a_loopback_listener_answers_for_loopback_names_in_every_spelling() {
+        for host in [
+            "localhost",
+            "LocalHost:8000",
+            "localhost.",
+            "localhost.:1",
+            "127.0.0.1:8000",
+            "127.9.8.7",
+            "[::1]",
+            "[::1]:8000",
+            "[0:0:0:0:0:0:0:1]",
+            "[::ffff:127.0.0.1]:80",
+            "localhost:",
+        ] {
+            assert_eq!(reason(host, true, &[]), None, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_loopback_listener_refuses_names_that_could_be_rebound() {
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "evillocalhost",
+            "x.localhost",
+            "128.0.0.1",
+            "[::2]",
+            "0.0.0.0",
+            "127.0.0.1.nip.io",
+            "[::]",
+        ] {
+            assert_eq!(
+                reason(host, true, &[]),
+                Some(Reason::HostNotAllowed),
+                "{host}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_malformed_host_is_a_bad_request_whatever_is_allowed() {
+        for host in [
+            "",
+            " ",
+            "a b",
+            "user@localhost",
+            "user:pw@localhost",
+            "localhost:99999",
+            "localhost:8a",
+            "localhost:+80",
+            "localhost:80:80",
+            "[::1",
+            "::1",
+            "[::1]x",
+            "[::1%25lo]",
+            "[127.0.0.1]",
+            "localhost..",
+            ".",
+            "..",
+            "a..b",
+            "/",
+            "localhost/",
+            "localhost?",
+            "localhost#",
+            "a,b",
+            "127.1",
+            "0x7f.0.0.1",
+            "0x7f000001",
+            "2130706433",
+            "0177.0.0.1",
+            "127.0.0.256",
+            "a\\b",
+            "%6cocalhost",
+            "*.example",
+        ] {
+            for (loopback, allowed) in [(true, &[][..]), (false, &[][..]), (false, &["*"][..])] {
+                assert_eq!(
+                    reason(host, loopback, allowed),
+                    Some(Reason::BadRequest),
+                    "{host:?}"
+                );
+            }
+        }
+        let not_text = check(&with_hosts(&[b"localhost\xff"]), true, &[]).unwrap_err();
+        assert_eq!(not_text.reason, Reason::BadRequest);
+    }
+
+    #[test]
+    fn several_hosts_are_a_bad_request_even_when_equal() {
+        let parts = with_hosts(&[b"localhost", b"localhost"]);
+        assert_eq!(
+            check(&parts, true, &[]).unwrap_err().reason,
+            Reason::BadRequest
+        );
+    }
+
+    #[test]
+    fn a_missing_host_is_a_bad_request_in_http_1_1() {
+        let mut parts = with_hosts(&[]);
+        assert_eq!(
+            check(&parts, false, &[]).unwrap_err().reason,
+            Reason::BadRequest
+        );
+        parts.version = Version::HTTP_10;
+        assert!(check(&parts, false, &[]).is_ok());
+        assert_eq!(
+            check(&parts, true, &[]).unwrap_err().reason,
+            Reason::HostNotAllowed
+        );
+    }
+
+    #[test]
+    fn configured_names_match_exactly_and_suffixes_below_them() {
+        let allowed = &["gw.example.com", "*.tools.example", "10.0.0.7", "[fd00::7]"];
+        for host in [
+            "GW.example.com:443",
+            "gw.example.com.",
+            "a.tools.example",
+            "a.b.TOOLS.example:1",
+            "10.0.0.7:80",
+            "[fd00::7]",
+        ] {
+            assert_eq!(reason(host, false, allowed), None, "{host}");
+        }
+        for host in [
+            "example.com",
+            "x.gw.example.com",
+            "tools.example",
+            "atools.example",
+            "localhost",
+            "10.0.0.8",
+            "gw.example.com.evil",
+        ] {
+            assert_eq!(
+                reason(host, false, allowed),
+                Some(Reason::HostNotAllowed),
+                "{host}"
+            );
+        }
+        assert_eq!(reason("localhost", true, allowed), None);
+    }
+
+    #[test]
+    fn without_configured_names_other_listeners_answer_for_any() {
+        assert_eq!(reason("anything.example:80", false, &[]), None);
+    }
+
+    #[test]
+    fn the_authority_of_http_2_counts_as_the_host() {
+        let parts = |uri: &str, host: Option<&str>| {
+            let mut request = http::Request::get(uri).version(Version::HTTP_2);
+            if let Some(host) = host {
+                request = request.header(HOST, host);
+            }
+            request.body(()).unwrap().into_parts().0
+        };
+        let reason = |parts: &Parts| check(parts, true, &[]).err().map(|r| r.reason);
+        assert_eq!(reason(&parts("https://localhost:8000/mcp", None)), None);
+        assert_eq!(
+            reason(&parts("https://localhost/mcp", Some("LOCALHOST"))),
+            None
+        );
+        assert_eq!(
+            reason(&parts("https://evil.example/mcp", None)),
+            Some(Reason::HostNotAllowed)
+        );
+        assert_eq!(
+            reason(&parts("https://localhost/mcp", Some("evil.example"))),
+            Some(Reason::BadRequest)
+        );
+        assert_eq!(
+            reason(&parts("https://user@localhost/mcp", None)),
+            Some(Reason::BadRequest)
+        );
+    }
+
+    #[test]
+    fn patterns_keep_their_spelling_and_bad_ones_are_refused() {
+        for text in ["*", "gw.example", "*.example", "10.0.0.7", "fd00::7"] {
+            assert_eq!(text.parse::<HostPattern>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "gw.example:80",
+            "*.",
+            "**",
+            "*.10.0.0.7",
+            "a.*.b",
+            "http://x",
+            "x/y",
+            "*example",
+        ] {
+            assert!(text.parse::<HostPattern>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_parser_panic_or_pass_as_loopback() {
+        // Every text of up to four characters over an alphabet of what matters to the parser.
+        let alphabet = ['1', '7', '.', ':', '[', ']', '@', 'x', 'l', ' ', '%', 'é'];
+        let mut texts = vec![String::new()];
+        for _ in 0..4 {
+            texts = texts
+                .iter()
+                .flat_map(|text| alphabet.iter().map(move |c| format!("{text}{c}")))
+                .collect();
+            for text in &texts {
+                if let Some(authority) = Authority::parse(text) {
+                    assert!(
+                        !authority.host.is_loopback() || text.contains("::1"),
+                        "{text}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! Content-Type, Accept and announced size of the body: the last checks before it is read.
+//!
+//! Accept on `POST /mcp` depends on the protocol version in force, which is the header's, else the session's (K-12). For
+//! `initialize` it stands in the body, so the parsed [`AcceptFlags`] travel on and the service completes the check. A
+//! version nobody knows counts as lenient here; that it is not supported is the service's to say.
+
+use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Method};
+
+use crate::namespace::Directory;
+use crate::rejection::{Reason, Rejection};
+use crate::route::Route;
+
+const MCP_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const MCP_SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+
+/// What a listener demands of Accept on `POST /mcp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AcceptRule {
+    /// Both types by name, always.
+    Strict,
+    /// JSON acceptable, always.
+    Lenient,
+    /// Strict for the protocol versions that say so, lenient for the others.
+    Auto,
+}
+
+/// What the client accepts, as far as it matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AcceptFlags {
+    /// `application/json` is listed by name.
+    pub json_named: bool,
+    /// `text/event-stream` is listed by name.
+    pub sse_named: bool,
+    /// JSON is acceptable: by name, by wildcard, or because nothing is said.
+    pub json_acceptable: bool,
+}
+
+impl AcceptFlags {
+    /// What a request without Accept says: anything.
+    pub const ANY: Self = Self {
+        json_named: false,
+        sse_named: false,
+        json_acceptable: true,
+    };
+
+    /// Reads all Accept headers as one list. What is no media range is passed over.
+    pub fn parse(headers: &HeaderMap) -> Self {
+        let (mut json, mut sse, mut application, mut any) = (None, None, None, None);
+        let mut empty = true;
+        let values = headers.get_all(ACCEPT);
+        for range in values.iter().flat_map(|value| elements(value.as_bytes())) {
+            empty = false;
+            let mut parameters = unquoted_split(range, b';').map(<[u8]>::trim_ascii);
+            let name = parameters.next().unwrap_or_default();
+            let slot = match name {
+                _ if name.eq_ignore_ascii_case(b"application/json") => &mut json,
+                _ if name.eq_ignore_ascii_case(b"text/event-stream") => &mut sse,
+                _ if name.eq_ignore_ascii_case(b"application/*") => &mut application,
+                b"*/*" => &mut any,
+                _ => continue,
+            };
+            if let Some(wanted) = wanted(parameters) {
+                // Listed twice, with other parameters perhaps: once wanted is enough.
+                *slot = Some(slot.unwrap_or(false) || wanted);
+            }
+        }
+        if empty {
+            return Self::ANY;
+        }
+        Self {
+            json_named: json == Some(true),
+            sse_named: sse == Some(true),
+            // The most specific range decides (RFC 9110 §12.5.1).
+            json_acceptable: json.or(application).or(any).unwrap_or(false),
+        }
+    }
+
+    /// Both types are listed by name, as protocol versions since 2025-06-18 demand.
+    pub fn names_both(self) -> bool {
+        self.json_named && self.sse_named
+    }
+}
+
+/// Whether a media range is wanted (`q` above 0), or `None` where its weight is no weight.
+fn wanted<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> Option<bool> {
+    for parameter in parameters {
+        let Some((b'q' | b'Q', rest)) = parameter.split_first() else {
+            continue;
+        };
+        let Some(weight) = rest.trim_ascii_start().strip_prefix(b"=") else {
+            continue;
+        };
+        return weight_above_zero(weight.trim_ascii_start());
+    }
+    Some(true)
+}
+
+/// `0`, `1`, `0.5`, `1.000`: RFC 9110 §12.4.2.
+fn weight_above_zero(weight: &[u8]) -> Option<bool> {
+    let (whole, decimals) = match weight {
+        [whole, b'.', decimals @ ..] if decimals.len() <= 3 => (*whole, decimals),
+        [whole] => (*whole, &[][..]),
+        _ => return None,
+    };
+    let zeros = decimals.iter().all(|digit| *digit == b'0');
+    match whole {
+        b'1' if zeros => Some(true),
+        b'0' if decimals.iter().all(u8::is_ascii_digit) => Some(!zeros),
+        _ => None,
+    }
+}
+
+/// The elements of a list header, empty ones left out.
+fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    unquoted_split(value, b',')
+        .map(<[u8]>::trim_ascii)
+        .filter(|element| !element.is_empty())
+}
+
+/// Splits outside quoted strings, so that `a/b;c="x,y"` stays one element.
+fn unquoted_split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let (mut quoted, mut escaped) = (false, false);
+    text.split(move |&byte| {
+        if escaped {
+            escaped = false;
+        } else if quoted && byte == b'\\' {
+            escaped = true;
+        } else if byte == b'"' {
+            quoted = !quoted;
+        }
+        byte == separator && !quoted
+    })
+}
+
+/// Whether the protocol version demands that a client lists both types by name.
+fn demands_both(version: &str) -> bool {
+    matches!(version, "2025-06-18" | "2025-11-25")
+}
+
+/// Refuses a body of another type than JSON.
+pub(crate) fn check_content_type(parts: &Parts, route: &Route) -> Result<(), Rejection> {
+    let required = match route {
+        _ if parts.method != Method::POST => return Ok(()),
+        Route::Mcp => true,
+        // Nothing at all counts as `{}`; it has no type to be wrong.
+        Route::Tool { .. } => body_announced(&parts.headers),
+        _ => return Ok(()),
+    };
+    let unsupported = |message| Err(Rejection::new(Reason::UnsupportedMediaType, message));
+    let mut values = parts.headers.get_all(CONTENT_TYPE).iter();
+    match (values.next(), values.next()) {
+        (None, _) if required => {
+            unsupported("The body has no Content-Type; send `Content-Type: application/json`.")
+        }
+        (None, _) => Ok(()),
+        (Some(_), Some(_)) => {
+            unsupported("Several Content-Type headers; send `Content-Type: application/json` once.")
+        }
+        (Some(value), None) if is_json(value.as_bytes()) => Ok(()),
+        (Some(_), None) => {
+            unsupported("The body has to be JSON; send `Content-Type: application/json`.")
+        }
+    }
+}
+
+/// `application/json`, whatever parameters follow.
+fn is_json(value: &[u8]) -> bool {
+    let name = unquoted_split(value, b';').next().unwrap_or_default();
+    name.trim_ascii().eq_ignore_ascii_case(b"application/json")
+}
+
+fn body_announced(headers: &HeaderMap) -> bool {
+    let length = headers.get(CONTENT_LENGTH);
+    headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|length| length != "0")
+}
+
+/// Refuses a client that cannot read what it would be answered; gives what it accepts otherwise.
+pub(crate) fn check_accept(
+    parts: &Parts,
+    route: &Route,
+    rule: AcceptRule,
+    directory: &dyn Directory,
+) -> Result<AcceptFlags, Rejection> {
+    if *route != Route::Mcp {
+        return Ok(AcceptFlags::ANY);
+    }
+    let version = single(&parts.headers, &MCP_PROTOCOL_VERSION)?;
+    let session = single(&parts.headers, &MCP_SESSION_ID)?;
+    let accept = AcceptFlags::parse(&parts.headers);
+    if parts.method != Method::POST {
+        return Ok(accept);
+    }
+    let both = match rule {
+        AcceptRule::Strict => true,
+        AcceptRule::Lenient => false,
+        AcceptRule::Auto => version
+            .or_else(|| directory.session_version(session?))
+            .is_some_and(demands_both),
+    };
+    if both && !accept.names_both() {
+        return Err(not_acceptable(
+            "This protocol version needs `Accept: application/json, text/event-stream`; wildcards do not count.",
+        ));
+    }
+    if !accept.json_acceptable {
+        return Err(not_acceptable(
+            "The answer is JSON, which Accept excludes; send `Accept: application/json, text/event-stream`.",
+        ));
+    }
+    Ok(accept)
+}
+
+fn not_acceptable(message: &'static str) -> Rejection {
+    Rejection::new(Reason::NotAcceptable, message)
+}
+
+/// The value of a header that may stand once. Bytes that are no text read as an empty value, which names nothing.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Rejection> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (Some(_), Some(_)) => Err(Rejection::new(
+            Reason::DuplicateHeader,
+            format!("The header {name} was sent several times; send it once."),
+        )),
+        (value, _) => Ok(value.map(|value| value.to_str().unwrap_or_default())),
+    }
+}
+
+/// Refuses a body whose announced length is above the limit, or no length.
+pub(crate) fn check_body_size(headers: &HeaderMap, limit_bytes: u64) -> Result<(), Rejection> {
+    for value in headers.get_all(CONTENT_LENGTH) {
+        let digits = value.as_bytes();
+        if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+            return Err(Rejection::new(
+                Reason::BadRequest,
+                "Content-Length is not a number.",
+            ));
+        }
+        let length = std::str::from_utf8(digits)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok());
+        // More digits than fit are more bytes than fit.
+        if length.is_none_or(|length| length > limit_bytes) {
+            return Err(Rejection::body_too_large(limit_bytes));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::Access;
+
+    /// Knows one session, of 2025-11-25.
+    struct OneSession;
+
+    impl Directory for OneSession {
+        fn namespace(&self, _name: &str, _principal: &str) -> Access {
+            Access::Unknown
+        }
+
+        fn session_version(&self, session_id: &str) -> Option<&'static str> {
+            (session_id == "live").then_some("2025-11-25")
+        }
+    }
+
+    fn post(headers: &[(&str, &str)]) -> Parts {
+        let mut request = http::Request::post("/mcp");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn accepted(rule: AcceptRule, headers: &[(&str, &str)]) -> Result<(), Reason> {
+        check_accept(&post(headers), &Route::Mcp, rule, &OneSession)
+            .map(|_| ())
+            .map_err(|rejection| rejection.reason)
+    }
+
+    const BOTH: &str = "application/json, text/event-stream";
+
+    #[test]
+    fn both_types_have_to_be_named_since_2025_06_18() {
+        for context in [
+            ("mcp-protocol-version", "2025-11-25"),
+            ("mcp-protocol-version", "2025-06-18"),
+            ("mcp-session-id", "live"),
+        ] {
+            for accept in [
+                BOTH,
+                "text/event-stream;q=0.1 , Application/JSON; charset=utf-8",
+            ] {
+                assert_eq!(
+                    accepted(AcceptRule::Auto, &[context, ("accept", accept)]),
+                    Ok(())
+                );
+            }
+            let split = [
+                context,
+                ("accept", "application/json"),
+                ("accept", "text/event-stream"),
+            ];
+            assert_eq!(accepted(AcceptRule::Auto, &split), Ok(()));
+            for accept in [
+                "application/json",
+                "text/event-stream",
+                "*/*",
+                "application/*, text/event-stream",
+                "application/json, text/event-stream;q=0",
+                "application/json;q=0, text/event-stream",
+                "",
+                "application/json;x=\", text/event-stream\"",
+            ] {
+                let outcome = accepted(AcceptRule::Auto, &[context, ("accept", accept)]);
+                assert_eq!(outcome, Err(Reason::NotAcceptable), "{accept}");
+            }
+            assert_eq!(
+                accepted(AcceptRule::Auto, &[context]),
+                Err(Reason::NotAcceptable)
+            );
+        }
+    }
+
+    #[test]
+    fn json_is_enough_in_every_other_context() {
+        for context in [
+            ("mcp-protocol-version", "2025-03-26"),
+            ("mcp-protocol-version", "1999-01-01"),
+            ("mcp-session-id", "unknown"),
+            ("x-none", ""),
+        ] {
+            assert_eq!(accepted(AcceptRule::Auto, &[context]), Ok(()));
+            for accept in [
+                "application/json",
+                "application/*",
+                "*/*",
+                "",
+                BOTH,
+                "text/html, */*;q=0.1",
+                "application/json;q=0.001",
+                "*/*;q=0, application/json",
+                "application/json;Q=1.000",
+                "application/json;q=0, application/json",
+            ] {
+                let outcome = accepted(AcceptRule::Auto, &[context, ("accept", accept)]);
+                assert_eq!(outcome, Ok(()), "{accept}");
+            }
+            for accept in [
+                "text/html",
+                "text/event-stream",
+                "application/json;q=0",
+                "application/json;q=0.000, */*",
+                "application/*;q=0, */*",
+                "*/*;q=0",
+                "application/json;q=2",
+                "application/json;q=0.5555",
+                "garbage",
+                "application/json; q = 0",
+            ] {
+                let outcome = accepted(AcceptRule::Auto, &[context, ("accept", accept)]);
+                assert_eq!(outcome, Err(Reason::NotAcceptable), "{accept}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_outranks_the_session() {
+        let headers = [
+            ("mcp-protocol-version", "2025-03-26"),
+            ("mcp-session-id", "live"),
+        ];
+        assert_eq!(accepted(AcceptRule::Auto, &headers), Ok(()));
+    }
+
+    #[test]
+    fn a_listener_may_fix_the_rule() {
+        let json = ("accept", "application/json");
+        assert_eq!(
+            accepted(AcceptRule::Strict, &[json]),
+            Err(Reason::NotAcceptable)
+        );
+        assert_eq!(accepted(AcceptRule::Strict, &[("accept", BOTH)]), Ok(()));
+        let modern = ("mcp-protocol-version", "2025-11-25");
+        assert_eq!(accepted(AcceptRule::Lenient, &[json, modern]), Ok(()));
+    }
+
+    #[test]
+    fn version_and_session_may_be_sent_once() {
+        for name in ["mcp-protocol-version", "mcp-session-id"] {
+            let twice = [(name, "live"), (name, "live"), ("accept", BOTH)];
+            assert_eq!(
+                accepted(AcceptRule::Auto, &twice),
+                Err(Reason::DuplicateHeader)
+            );
+        }
+    }
+
+    #[test]
+    fn an_mcp_body_has_to_be_announced_as_json() {
+        let refused = |headers: &[(&str, &str)]| {
+            check_content_type(&post(headers), &Route::Mcp)
+                .err()
+                .map(|rejection| rejection.reason)
+        };
+        for value in [
+            "application/json",
+            "Application/JSON",
+            "application/json ; charset=utf-8",
+        ] {
+            assert_eq!(refused(&[("content-type", value)]), None, "{value}");
+        }
+        for value in [
+            "text/plain",
+            "application/jsonp",
+            "application/json, text/plain",
+            "",
+            "application/*",
+            "json",
+        ] {
+            let outcome = refused(&[("content-type", value)]);
+            assert_eq!(outcome, Some(Reason::UnsupportedMediaType), "{value}");
+        }
+        let twice = [("content-type", "application/json"); 2];
+        assert_eq!(refused(&twice), Some(Reason::UnsupportedMediaType));
+        assert_eq!(refused(&[]), Some(Reason::UnsupportedMediaType));
+    }
+
+    #[test]
+    fn a_rest_call_without_a_body_needs_no_type() {
+        let tool = Route::Tool { name: "x".into() };
+        let passes = |headers: &[(&str, &str)]| check_content_type(&post(headers), &tool).is_ok();
+        assert!(passes(&[]));
+        assert!(passes(&[("content-length", "0")]));
+        assert!(passes(&[
+            ("content-length", "2"),
+            ("content-type", "application/json")
+        ]));
+        assert!(!passes(&[("content-length", "2")]));
+        assert!(!passes(&[("transfer-encoding", "chunked")]));
+        assert!(!passes(&[("content-type", "text/plain")]));
+    }
+
+    #[test]
+    fn announced_sizes_above_the_limit_are_refused_and_close() {
+        let refused = |lengths: &[&str]| {
+            let headers: Vec<_> = lengths
+                .iter()
+                .map(|length| ("content-length", *length))
+                .collect();
+            check_body_size(&post(&headers).headers, 1000).err()
+        };
+        assert!(refused(&[]).is_none());
+        assert!(refused(&["0"]).is_none());
+        assert!(refused(&["1000"]).is_none());
+        for lengths in [
+            &["1001"][..],
+            &["1073741824"],
+            &["99999999999999999999999"],
+            &["5", "1001"],
+        ] {
+            let rejection = refused(lengths).unwrap();
+            assert_eq!(rejection.reason, Reason::BodyTooLarge);
+            assert!(rejection.close);
+        }
+        for length in ["", "-1", "+8", "1e3", "0x10", "5, 5", "5 "] {
+            assert_eq!(
+                refused(&[length]).unwrap().reason,
+                Reason::BadRequest,
+                "{length}"
+            );
+        }
+    }
+}

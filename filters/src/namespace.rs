@@ -1,0 +1,260 @@
+//! Which namespace a request is for, and whether its principal may use it.
+//!
+//! The name comes from the path, the `X-Namespace` header or, for the OpenAPI document, the query. Several that agree are
+//! fine, several that differ are refused: guessing would show one tenant another's tools. What exists is asked of the live
+//! registry; a name that is not valid, `_system` included, is unknown there by its type.
+
+use std::borrow::Cow;
+
+use http::HeaderName;
+use http::request::Parts;
+use tooldock_workers::names::NamespaceName;
+
+use crate::bearer::Principal;
+use crate::path;
+use crate::rejection::{Reason, Rejection, quoted};
+use crate::route::{Found, Route};
+
+const X_NAMESPACE: HeaderName = HeaderName::from_static("x-namespace");
+
+/// Where a listener takes the namespace from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamespaceSource {
+    /// `X-Namespace`, or the path of `/mcp/{namespace}`; one of them is required.
+    HeaderOrPath,
+}
+
+/// What the edge asks of the live state behind it.
+pub trait Directory {
+    /// Whether there is a namespace of that name, and whether its own policy admits the principal.
+    fn namespace(&self, name: &str, principal: &str) -> Access;
+
+    /// The protocol version a session was negotiated with, as `MCP-Protocol-Version` spells it.
+    fn session_version(&self, session_id: &str) -> Option<&'static str>;
+}
+
+/// What a directory says about a principal and a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Access {
+    /// It exists and admits the principal.
+    Granted(NamespaceName),
+    /// There is none of that name.
+    Unknown,
+    /// It exists, but not for this principal.
+    Forbidden,
+}
+
+/// The namespace of the request, existing and open to the principal.
+pub(crate) fn admitted(
+    source: NamespaceSource,
+    parts: &Parts,
+    found: &Found<'_>,
+    principal: &Principal,
+    directory: &dyn Directory,
+) -> Result<NamespaceName, Rejection> {
+    let NamespaceSource::HeaderOrPath = source;
+    let Some(name) = named(parts, found)? else {
+        return Err(Rejection::new(
+            Reason::NamespaceRequired,
+            "The request names no namespace: send the header `X-Namespace: <name>`, or use /mcp/<name>.",
+        ));
+    };
+    match directory.namespace(&name, &principal.name) {
+        Access::Granted(namespace) if principal.namespaces.contains(namespace.as_str()) => {
+            Ok(namespace)
+        }
+        Access::Granted(_) => Err(forbidden(&name, "namespaces of the token")),
+        Access::Forbidden => Err(forbidden(&name, "principals of the namespace")),
+        Access::Unknown => Err(Rejection::new(
+            Reason::NamespaceNotFound,
+            format!(
+                "Unknown namespace: {}. GET /namespaces lists the ones there are.",
+                quoted(&name)
+            ),
+        )),
+    }
+}
+
+fn forbidden(name: &str, cause: &'static str) -> Rejection {
+    Rejection::new(
+        Reason::NamespaceForbidden,
+        format!("Your token may not use the namespace {}.", quoted(name)),
+    )
+    .because(cause)
+}
+
+/// The one name the request gives, wherever it gives it.
+fn named<'a>(parts: &'a Parts, found: &'a Found<'_>) -> Result<Option<Cow<'a, str>>, Rejection> {
+    let mut name: Option<Cow<'a, str>> = found.namespace.as_deref().map(Cow::Borrowed);
+    let mut values = parts.headers.get_all(X_NAMESPACE).iter();
+    if let Some(value) = values.next() {
+        if values.next().is_some() {
+            return Err(ambiguous(
+                "The request has several X-Namespace headers; send one.",
+            ));
+        }
+        agree(&mut name, String::from_utf8_lossy(value.as_bytes()))?;
+    }
+    if found.route == Route::OpenApi {
+        for value in path::query_values(parts.uri.query(), "namespace") {
+            agree(&mut name, value?)?;
+        }
+    }
+    // An empty header or parameter is what an unset variable leaves behind: nothing was named.
+    Ok(name.filter(|name| !name.is_empty()))
+}
+
+fn agree<'a>(name: &mut Option<Cow<'a, str>>, other: Cow<'a, str>) -> Result<(), Rejection> {
+    match name {
+        Some(name) if *name != other => Err(ambiguous(
+            "The path, the X-Namespace header and the query name different namespaces; name one.",
+        )),
+        _ => {
+            *name = Some(other);
+            Ok(())
+        }
+    }
+}
+
+fn ambiguous(message: &'static str) -> Rejection {
+    Rejection::new(Reason::NamespaceAmbiguous, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bearer::NamespaceScope;
+    use crate::route::Surface;
+
+    /// Serves `github` and `shared` to everyone and `vault` to nobody.
+    struct Served;
+
+    impl Directory for Served {
+        fn namespace(&self, name: &str, _principal: &str) -> Access {
+            match name {
+                "github" | "shared" => Access::Granted(name.parse().unwrap()),
+                "vault" => Access::Forbidden,
+                _ => Access::Unknown,
+            }
+        }
+
+        fn session_version(&self, _session_id: &str) -> Option<&'static str> {
+            None
+        }
+    }
+
+    fn outcome(uri: &str, headers: &[&[u8]], scope: &[&str]) -> Result<String, Reason> {
+        let mut request = http::Request::get(uri);
+        for value in headers {
+            request = request.header(X_NAMESPACE, *value);
+        }
+        let parts = request.body(()).unwrap().into_parts().0;
+        let found = Surface::Core.find(parts.uri.path()).unwrap();
+        let scope: Vec<String> = scope.iter().map(|&name| name.into()).collect();
+        let principal = Principal {
+            name: "ci".into(),
+            namespaces: NamespaceScope::new(&scope).unwrap(),
+        };
+        admitted(
+            NamespaceSource::HeaderOrPath,
+            &parts,
+            &found,
+            &principal,
+            &Served,
+        )
+        .map(|name| name.to_string())
+        .map_err(|rejection| rejection.reason)
+    }
+
+    #[test]
+    fn header_path_and_query_each_name_it() {
+        for (uri, headers) in [
+            ("/mcp", &[&b"github"[..]][..]),
+            ("/mcp/github", &[]),
+            ("/mcp/github", &[b"github"]),
+            ("/openapi.json?namespace=github", &[]),
+            ("/openapi.json?namespace=github", &[b"github"]),
+        ] {
+            assert_eq!(
+                outcome(uri, headers, &["*"]).as_deref(),
+                Ok("github"),
+                "{uri}"
+            );
+        }
+    }
+
+    #[test]
+    fn different_names_are_ambiguous() {
+        for (uri, headers) in [
+            ("/mcp/github", &[&b"shared"[..]][..]),
+            ("/mcp/github", &[b""]),
+            ("/mcp", &[b"github", b"github"]),
+            ("/openapi.json?namespace=github", &[b"shared"]),
+            ("/openapi.json?namespace=github&namespace=shared", &[]),
+        ] {
+            assert_eq!(
+                outcome(uri, headers, &["*"]),
+                Err(Reason::NamespaceAmbiguous),
+                "{uri}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_name_is_required_and_the_query_counts_for_openapi_only() {
+        for (uri, headers) in [
+            ("/mcp", &[][..]),
+            ("/mcp", &[&b""[..]][..]),
+            ("/tools?namespace=github", &[]),
+            ("/openapi.json?namespace=", &[]),
+        ] {
+            assert_eq!(
+                outcome(uri, headers, &["*"]),
+                Err(Reason::NamespaceRequired),
+                "{uri}"
+            );
+        }
+    }
+
+    #[test]
+    fn unknown_reserved_and_malformed_names_are_not_found() {
+        for name in [
+            &b"nope"[..],
+            b"_system",
+            b"GitHub",
+            b"github ..",
+            b"../github",
+            b"\xff",
+            b"github,shared",
+        ] {
+            assert_eq!(
+                outcome("/tools", &[name], &["*"]),
+                Err(Reason::NamespaceNotFound)
+            );
+        }
+        assert_eq!(
+            outcome("/mcp/_system", &[], &["*"]),
+            Err(Reason::NamespaceNotFound)
+        );
+    }
+
+    #[test]
+    fn token_and_namespace_can_each_forbid() {
+        assert_eq!(
+            outcome("/mcp/github", &[], &["git*"]).as_deref(),
+            Ok("github")
+        );
+        assert_eq!(
+            outcome("/mcp/shared", &[], &["git*"]),
+            Err(Reason::NamespaceForbidden)
+        );
+        assert_eq!(
+            outcome("/mcp/vault", &[], &["*"]),
+            Err(Reason::NamespaceForbidden)
+        );
+        assert_eq!(
+            outcome("/mcp/nope", &[], &["git*"]),
+            Err(Reason::NamespaceNotFound)
+        );
+    }
+}

@@ -1,0 +1,400 @@
+//! Web pages: which origins may use the server (SEC-04), what their browsers are told about it (CORS), and preflights.
+//!
+//! Credentials are headers a page has to hold itself, never cookies, so `*` gives a page nothing it did not have; what the
+//! list is for is DNS rebinding and pages on the user's own machine (K-45).
+
+use std::fmt;
+use std::str::FromStr;
+
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD, ALLOW,
+    ORIGIN, VARY,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use crate::rejection::{Reason, Rejection};
+use crate::route::Route;
+
+const ALLOWED_REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(
+    "Authorization, Content-Type, Accept, X-Namespace, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID, Mcp-Method, Mcp-Name, X-Request-Id",
+);
+
+const EXPOSED_RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
+    "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, X-Request-Id",
+);
+
+/// Two hours, the longest a browser honours everywhere; a preflight's answer depends on the path and configuration only.
+const PREFLIGHT_MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("7200");
+
+/// One entry of `admission.origins`: `scheme://host[:port]`, or `*` for any.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct OriginPattern(Pattern);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Pattern {
+    Any,
+    Exactly {
+        scheme: String,
+        host: String,
+        port: Option<u16>,
+    },
+}
+
+/// Why a text is no origin.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid origin {0:?}: use scheme://host[:port] without a path or trailing slash, or *")]
+pub struct InvalidOrigin(String);
+
+impl OriginPattern {
+    /// Every origin, `null` included.
+    pub const ANY: Self = Self(Pattern::Any);
+
+    /// `*`.
+    pub fn is_any(&self) -> bool {
+        self.0 == Pattern::Any
+    }
+
+    fn matches(&self, origin: &Origin<'_>) -> bool {
+        match &self.0 {
+            Pattern::Any => true,
+            Pattern::Exactly { scheme, host, port } => {
+                scheme.eq_ignore_ascii_case(origin.scheme)
+                    && host.eq_ignore_ascii_case(origin.host)
+                    && *port == origin.port
+            }
+        }
+    }
+}
+
+impl FromStr for OriginPattern {
+    type Err = InvalidOrigin;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "*" {
+            return Ok(Self::ANY);
+        }
+        let origin = Origin::parse(text).ok_or_else(|| InvalidOrigin(text.to_owned()))?;
+        Ok(Self(Pattern::Exactly {
+            scheme: origin.scheme.to_ascii_lowercase(),
+            host: origin.host.to_ascii_lowercase(),
+            port: origin.port,
+        }))
+    }
+}
+
+impl TryFrom<String> for OriginPattern {
+    type Error = InvalidOrigin;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<OriginPattern> for String {
+    fn from(pattern: OriginPattern) -> Self {
+        pattern.to_string()
+    }
+}
+
+impl fmt::Display for OriginPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Pattern::Any => f.write_str("*"),
+            Pattern::Exactly { scheme, host, port } => {
+                write!(f, "{scheme}://{host}")?;
+                match port {
+                    Some(port) => write!(f, ":{port}"),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// An origin as a browser sends it. `null` is none, and so is anything with a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Origin<'a> {
+    scheme: &'a str,
+    host: &'a str,
+    /// `None` where it is the scheme's own.
+    port: Option<u16>,
+}
+
+impl<'a> Origin<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let (scheme, authority) = text.split_once("://")?;
+        let in_scheme =
+            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+        if scheme.is_empty() || !scheme.bytes().all(in_scheme) {
+            return None;
+        }
+        // An IPv6 host keeps its brackets; its colons are not the port's.
+        let host_end = match authority.strip_prefix('[') {
+            Some(inside) => inside.find(']')? + 2,
+            None => authority.find(':').unwrap_or(authority.len()),
+        };
+        let (host, port) = authority.split_at(host_end);
+        let in_host = |byte: u8| {
+            byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'[' | b']' | b':')
+        };
+        if host.is_empty() || !host.bytes().all(in_host) {
+            return None;
+        }
+        let port = match port.strip_prefix(':') {
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Some(digits.parse().ok()?)
+            }
+            None if port.is_empty() => None,
+            _ => return None,
+        };
+        let own = match scheme {
+            _ if scheme.eq_ignore_ascii_case("https") => Some(443),
+            _ if scheme.eq_ignore_ascii_case("http") => Some(80),
+            _ => None,
+        };
+        let port = port.filter(|port| Some(*port) != own);
+        Some(Self { scheme, host, port })
+    }
+}
+
+/// The headers that let an allowed page read an answer, refusals included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CorsHeaders {
+    allow_origin: HeaderValue,
+}
+
+impl CorsHeaders {
+    /// The headers, in no particular order. `Vary` is one of them: an answer that carries its own has to merge it.
+    pub fn headers(&self) -> [(HeaderName, HeaderValue); 3] {
+        [
+            (ACCESS_CONTROL_ALLOW_ORIGIN, self.allow_origin.clone()),
+            (ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_RESPONSE_HEADERS),
+            (VARY, HeaderValue::from_static("Origin")),
+        ]
+    }
+}
+
+/// Refuses a page whose origin is not listed. Requests without an Origin do not come from a page's script.
+pub(crate) fn check(
+    headers: &HeaderMap,
+    allowed: &[OriginPattern],
+) -> Result<Option<CorsHeaders>, Rejection> {
+    let mut values = headers.get_all(ORIGIN).iter();
+    let origin = match (values.next(), values.next()) {
+        (None, _) => return Ok(None),
+        (Some(origin), None) => origin,
+        (Some(_), Some(_)) => {
+            return Err(Rejection::new(
+                Reason::DuplicateHeader,
+                "The request has several Origin headers; a browser sends one.",
+            ));
+        }
+    };
+    if allowed.iter().any(OriginPattern::is_any) {
+        return Ok(Some(CorsHeaders {
+            allow_origin: HeaderValue::from_static("*"),
+        }));
+    }
+    let listed = origin
+        .to_str()
+        .ok()
+        .and_then(Origin::parse)
+        .is_some_and(|origin| allowed.iter().any(|pattern| pattern.matches(&origin)));
+    if listed {
+        Ok(Some(CorsHeaders {
+            allow_origin: origin.clone(),
+        }))
+    } else {
+        Err(Rejection::new(
+            Reason::OriginNotAllowed,
+            "Pages of this Origin may not use this server. The operator lists the allowed ones in admission.origins (CORS_ORIGINS).",
+        ))
+    }
+}
+
+/// A complete answer without a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// Headers of the answer.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// The path's label for metrics.
+    pub route: &'static str,
+}
+
+/// What answers `OPTIONS`: without credentials, since a browser sends none with its preflight.
+pub(crate) fn preflight(
+    parts: &Parts,
+    route: &Route,
+    cors: Option<&CorsHeaders>,
+) -> Option<Answer> {
+    let asked = parts.method == Method::OPTIONS
+        && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
+    let cors = cors.filter(|_| asked)?;
+    let mut answer = options(route);
+    answer.headers.extend(cors.headers());
+    answer.headers.extend([
+        (
+            ACCESS_CONTROL_ALLOW_METHODS,
+            HeaderValue::from_static(route.allow()),
+        ),
+        (ACCESS_CONTROL_ALLOW_HEADERS, ALLOWED_REQUEST_HEADERS),
+        (ACCESS_CONTROL_MAX_AGE, PREFLIGHT_MAX_AGE_SECONDS),
+    ]);
+    Some(answer)
+}
+
+/// What answers an `OPTIONS` that is no preflight.
+pub(crate) fn options(route: &Route) -> Answer {
+    Answer {
+        status: StatusCode::NO_CONTENT,
+        headers: vec![(ALLOW, HeaderValue::from_static(route.allow()))],
+        route: route.label(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patterns(texts: &[&str]) -> Vec<OriginPattern> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn headers(origins: &[&[u8]]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for origin in origins {
+            headers.append(ORIGIN, HeaderValue::from_bytes(origin).unwrap());
+        }
+        headers
+    }
+
+    /// What the page is told, or why it is refused.
+    fn told(origin: &str, allowed: &[&str]) -> Result<HeaderValue, Reason> {
+        match check(&headers(&[origin.as_bytes()]), &patterns(allowed)) {
+            Ok(cors) => Ok(cors.unwrap().allow_origin),
+            Err(rejection) => Err(rejection.reason),
+        }
+    }
+
+    const LISTED: &[&str] = &[
+        "https://ok.example",
+        "http://dev.example:3000",
+        "http://[::1]:5173",
+        "vscode-webview://abc",
+    ];
+
+    #[test]
+    fn a_listed_origin_is_echoed_as_it_was_sent() {
+        for origin in [
+            "https://ok.example",
+            "HTTPS://OK.example",
+            "https://ok.example:443",
+            "http://dev.example:3000",
+            "http://[::1]:5173",
+            "vscode-webview://abc",
+        ] {
+            assert_eq!(
+                told(origin, LISTED),
+                Ok(HeaderValue::from_str(origin).unwrap())
+            );
+        }
+    }
+
+    #[test]
+    fn everything_near_a_listed_origin_is_refused() {
+        for origin in [
+            "https://ok.example.evil",
+            "https://ok.example:8443",
+            "http://ok.example",
+            "https://xok.example",
+            "https://sub.ok.example",
+            "https://ok.example/",
+            "https://ok.example/x",
+            "https://ok.example@evil.example",
+            "https://evil.example#https://ok.example",
+            "https://ok.example.",
+            "https://ok.example:",
+            "https://",
+            "://ok.example",
+            "ok.example",
+            "null",
+            "",
+            "*",
+            "https://ok.example, https://evil.example",
+            "https://ok.example:0443x",
+            "https://ok.example\t",
+            "https://ok.example\u{e9}",
+        ] {
+            assert_eq!(
+                told(origin, LISTED),
+                Err(Reason::OriginNotAllowed),
+                "{origin:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_star_passes_everything_and_says_so() {
+        for origin in ["https://any.example", "null", "garbage"] {
+            assert_eq!(told(origin, &["*"]), Ok(HeaderValue::from_static("*")));
+        }
+    }
+
+    #[test]
+    fn no_origin_is_fine_and_two_are_not() {
+        assert_eq!(check(&HeaderMap::new(), &patterns(LISTED)).unwrap(), None);
+        let two = headers(&[b"https://ok.example", b"https://ok.example"]);
+        for allowed in [LISTED, &["*"]] {
+            let refused = check(&two, &patterns(allowed)).unwrap_err();
+            assert_eq!(refused.reason, Reason::DuplicateHeader);
+        }
+    }
+
+    #[test]
+    fn an_empty_list_refuses_every_page() {
+        assert_eq!(
+            told("https://ok.example", &[]),
+            Err(Reason::OriginNotAllowed)
+        );
+    }
+
+    #[test]
+    fn patterns_keep_their_spelling_and_bad_ones_are_refused() {
+        for text in [
+            "*",
+            "https://ok.example",
+            "http://dev.example:3000",
+            "http://[::1]:5173",
+        ] {
+            assert_eq!(text.parse::<OriginPattern>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "null",
+            "ok.example",
+            "https://ok.example/",
+            "https://*.example",
+            "https://ok.example:x",
+            "http://[::1",
+        ] {
+            assert!(text.parse::<OriginPattern>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_answer_varies_by_origin_and_exposes_the_session() {
+        let cors = CorsHeaders {
+            allow_origin: HeaderValue::from_static("*"),
+        };
+        let headers: HeaderMap = cors.headers().into_iter().collect();
+        assert_eq!(headers[VARY], "Origin");
+        let exposed = headers[ACCESS_CONTROL_EXPOSE_HEADERS].to_str().unwrap();
+        assert!(exposed.contains("Mcp-Session-Id") && exposed.contains("WWW-Authenticate"));
+    }
+}

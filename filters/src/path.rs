@@ -1,0 +1,173 @@
+//! Paths: split into segments, percent-decoded exactly once, refused where two readers could disagree about them.
+//!
+//! Whatever a later layer makes of a decoded segment, it cannot leave its place: there is no slash, no backslash, no NUL,
+//! no control character and no dot segment in it (SEC-11).
+
+use std::borrow::Cow;
+
+use crate::rejection::{Reason, Rejection};
+
+/// Why a path is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PathFault {
+    /// A byte that has to be percent-encoded, or may not be there at all.
+    RawByte,
+    /// `%` without two hexadecimal digits.
+    BadEscape,
+    /// The decoded bytes are no UTF-8.
+    NotUtf8,
+    /// `%2F`, `%5C`, `%00` or another control character.
+    HiddenByte,
+    /// `.` or `..`, spelled out or encoded.
+    DotSegment,
+}
+
+impl From<PathFault> for Rejection {
+    fn from(fault: PathFault) -> Self {
+        let message = match fault {
+            PathFault::RawByte => {
+                "The path holds a control character, a space, a backslash or a byte outside ASCII; percent-encode it."
+            }
+            PathFault::BadEscape => {
+                "The path holds a '%' that is not followed by two hexadecimal digits."
+            }
+            PathFault::NotUtf8 => "The percent-decoded path is not UTF-8.",
+            PathFault::HiddenByte => {
+                "The path holds an encoded slash, backslash or control character."
+            }
+            PathFault::DotSegment => "The path holds a '.' or '..' segment; send it resolved.",
+        };
+        Rejection::new(Reason::BadRequest, message)
+    }
+}
+
+/// Checks a whole path; what it accepts, [`decoded`] decodes without a fault.
+pub(crate) fn well_formed(path: &str) -> Result<(), PathFault> {
+    let raw = |byte: u8| byte.is_ascii_graphic() && byte != b'\\';
+    if !path.bytes().all(raw) {
+        return Err(PathFault::RawByte);
+    }
+    for segment in path.split('/') {
+        decoded(segment)?;
+    }
+    Ok(())
+}
+
+/// One segment, percent-decoded. Borrows where nothing is encoded.
+pub(crate) fn decoded(segment: &str) -> Result<Cow<'_, str>, PathFault> {
+    let text = percent_decoded(segment)?;
+    if matches!(&*text, "." | "..") {
+        return Err(PathFault::DotSegment);
+    }
+    let hidden = |c: char| c.is_control() || matches!(c, '/' | '\\');
+    // Unencoded text was split at its slashes and has no control characters: only the owned form can hide any.
+    if matches!(text, Cow::Owned(_)) && text.contains(hidden) {
+        return Err(PathFault::HiddenByte);
+    }
+    Ok(text)
+}
+
+/// The values of one parameter of a query string, percent-decoded.
+pub(crate) fn query_values<'a>(
+    query: Option<&'a str>,
+    name: &'static str,
+) -> impl Iterator<Item = Result<Cow<'a, str>, PathFault>> {
+    query
+        .unwrap_or_default()
+        .split('&')
+        .filter_map(move |pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (key == name).then(|| percent_decoded(value))
+        })
+}
+
+fn percent_decoded(text: &str) -> Result<Cow<'_, str>, PathFault> {
+    if !text.contains('%') {
+        return Ok(Cow::Borrowed(text));
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let Some((digits, tail)) = tail.split_first_chunk::<2>() else {
+            return Err(PathFault::BadEscape);
+        };
+        let mut octet = [0];
+        hex::decode_to_slice(digits, &mut octet).map_err(|_| PathFault::BadEscape)?;
+        bytes.push(octet[0]);
+        rest = tail;
+    }
+    String::from_utf8(bytes)
+        .map(Cow::Owned)
+        .map_err(|_| PathFault::NotUtf8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_paths_pass_and_decode_once() {
+        for (segment, text) in [
+            ("say_hello", "say_hello"),
+            ("gr%C3%B6%c3%9fe", "größe"),
+            ("a%20b", "a b"),
+            ("%252e%252e", "%2e%2e"),
+            ("...", "..."),
+            ("", ""),
+        ] {
+            assert_eq!(decoded(segment).as_deref(), Ok(text));
+            assert_eq!(well_formed(&format!("/tools/{segment}")), Ok(()));
+        }
+    }
+
+    #[test]
+    fn paths_that_hide_something_are_refused() {
+        for (path, fault) in [
+            ("/tools/../x", PathFault::DotSegment),
+            ("/tools/%2e%2E/x", PathFault::DotSegment),
+            ("/tools/.%2e", PathFault::DotSegment),
+            ("/./mcp", PathFault::DotSegment),
+            ("/mcp/a%2Fb", PathFault::HiddenByte),
+            ("/mcp/a%5cb", PathFault::HiddenByte),
+            ("/mcp/a%00", PathFault::HiddenByte),
+            ("/mcp/a%0d%0a", PathFault::HiddenByte),
+            ("/mcp/a%7f", PathFault::HiddenByte),
+            ("/mcp/a%C2%85", PathFault::HiddenByte),
+            ("/mcp/%", PathFault::BadEscape),
+            ("/mcp/%4", PathFault::BadEscape),
+            ("/mcp/%zz", PathFault::BadEscape),
+            ("/mcp/%ff", PathFault::NotUtf8),
+            ("/mcp/%c0%ae%c0%ae", PathFault::NotUtf8),
+            ("/mcp/a b", PathFault::RawByte),
+            ("/mcp/a\0b", PathFault::RawByte),
+            ("/mcp/..\\x", PathFault::RawByte),
+            ("/mcp/ä", PathFault::RawByte),
+        ] {
+            assert_eq!(well_formed(path), Err(fault), "{path}");
+        }
+    }
+
+    #[test]
+    fn query_values_are_found_by_name_and_decoded() {
+        let values = |query| {
+            query_values(query, "namespace")
+                .collect::<Result<Vec<_>, _>>()
+                .map(|values| values.join("|"))
+        };
+        assert_eq!(values(None).as_deref(), Ok(""));
+        assert_eq!(
+            values(Some("x=1&namespace=a%2Db&namespacer=c")).as_deref(),
+            Ok("a-b")
+        );
+        assert_eq!(
+            values(Some("namespace=a&namespace=b")).as_deref(),
+            Ok("a|b")
+        );
+        assert_eq!(values(Some("namespace=%")), Err(PathFault::BadEscape));
+    }
+}

@@ -1,0 +1,403 @@
+//! A refusal: which status, which stable code, which integer for JSON-RPC, which headers, which body.
+//!
+//! [`Reason`] is the one table of everything the edge can answer with. A filter picks a reason and says in its own words
+//! what was wrong, where, and what to do; it never names a status.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderName, HeaderValue, StatusCode};
+use serde_json::json;
+
+/// Why a request was refused. [`Reason::code`] is its stable name in bodies and metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The head is not HTTP as this server accepts it: Host, path, framing.
+    BadRequest,
+    /// Header bytes or fields above the limit.
+    HeadersTooLarge,
+    /// The request target is above the limit.
+    UriTooLong,
+    /// The Host is not one this listener answers for.
+    HostNotAllowed,
+    /// The client address is denied, or not in the allow-list.
+    AddressNotAllowed,
+    /// A limit on requests is used up.
+    RateLimited,
+    /// The page's origin may not use this server.
+    OriginNotAllowed,
+    /// No credentials, or wrong ones.
+    Unauthorized,
+    /// Nothing is served at this path.
+    NotFound,
+    /// The path does not know this method.
+    MethodNotAllowed,
+    /// The request names no namespace and its path needs one.
+    NamespaceRequired,
+    /// The request names its namespace twice.
+    NamespaceAmbiguous,
+    /// No namespace of that name.
+    NamespaceNotFound,
+    /// The namespace exists, but not for this principal.
+    NamespaceForbidden,
+    /// One of the controls of `/reload` failed; the answer does not say which.
+    Forbidden,
+    /// A header that may stand once was sent several times.
+    DuplicateHeader,
+    /// The body is announced as something else than JSON.
+    UnsupportedMediaType,
+    /// The client does not accept what would be answered.
+    NotAcceptable,
+    /// The body is, or is announced, above the limit.
+    BodyTooLarge,
+    /// The body did not arrive in time. Found by whoever reads it, not by admission.
+    BodyTimeout,
+}
+
+impl Reason {
+    /// Every reason, for whoever registers counters ahead of the first refusal.
+    pub const ALL: [Self; 20] = [
+        Self::BadRequest,
+        Self::HeadersTooLarge,
+        Self::UriTooLong,
+        Self::HostNotAllowed,
+        Self::AddressNotAllowed,
+        Self::RateLimited,
+        Self::OriginNotAllowed,
+        Self::Unauthorized,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::NamespaceRequired,
+        Self::NamespaceAmbiguous,
+        Self::NamespaceNotFound,
+        Self::NamespaceForbidden,
+        Self::Forbidden,
+        Self::DuplicateHeader,
+        Self::UnsupportedMediaType,
+        Self::NotAcceptable,
+        Self::BodyTooLarge,
+        Self::BodyTimeout,
+    ];
+
+    /// The contract of refusals, on one screen: stable code, HTTP status, JSON-RPC code.
+    const fn row(self) -> (&'static str, StatusCode, i32) {
+        match self {
+            Self::BadRequest => ("bad_request", StatusCode::BAD_REQUEST, -32600),
+            Self::HeadersTooLarge => (
+                "headers_too_large",
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                -32600,
+            ),
+            Self::UriTooLong => ("uri_too_long", StatusCode::URI_TOO_LONG, -32600),
+            Self::HostNotAllowed => ("host_not_allowed", StatusCode::FORBIDDEN, -32011),
+            Self::AddressNotAllowed => ("address_not_allowed", StatusCode::FORBIDDEN, -32011),
+            Self::RateLimited => ("rate_limited", StatusCode::TOO_MANY_REQUESTS, -32013),
+            Self::OriginNotAllowed => ("origin_not_allowed", StatusCode::FORBIDDEN, -32011),
+            Self::Unauthorized => ("unauthorized", StatusCode::UNAUTHORIZED, -32010),
+            Self::NotFound => ("not_found", StatusCode::NOT_FOUND, -32012),
+            Self::MethodNotAllowed => {
+                ("method_not_allowed", StatusCode::METHOD_NOT_ALLOWED, -32600)
+            }
+            Self::NamespaceRequired => ("namespace_required", StatusCode::BAD_REQUEST, -32600),
+            Self::NamespaceAmbiguous => ("namespace_ambiguous", StatusCode::BAD_REQUEST, -32600),
+            Self::NamespaceNotFound => ("namespace_not_found", StatusCode::NOT_FOUND, -32012),
+            Self::NamespaceForbidden => ("namespace_forbidden", StatusCode::FORBIDDEN, -32011),
+            Self::Forbidden => ("forbidden", StatusCode::FORBIDDEN, -32011),
+            Self::DuplicateHeader => ("duplicate_header", StatusCode::BAD_REQUEST, -32600),
+            Self::UnsupportedMediaType => (
+                "unsupported_media_type",
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                -32600,
+            ),
+            Self::NotAcceptable => ("not_acceptable", StatusCode::NOT_ACCEPTABLE, -32600),
+            Self::BodyTooLarge => ("body_too_large", StatusCode::PAYLOAD_TOO_LARGE, -32600),
+            Self::BodyTimeout => ("body_timeout", StatusCode::REQUEST_TIMEOUT, -32600),
+        }
+    }
+
+    /// The stable code: `error.code` of REST, `error.data.code` of MCP, the label in metrics.
+    pub const fn code(self) -> &'static str {
+        self.row().0
+    }
+
+    /// The HTTP status.
+    pub const fn status(self) -> StatusCode {
+        self.row().1
+    }
+
+    /// The integer `error.code` of JSON-RPC.
+    pub const fn rpc_code(self) -> i32 {
+        self.row().2
+    }
+
+    /// Whether the connection ends with the answer: its framing cannot be trusted, its body will not be read, or its
+    /// owner is not wanted here at all.
+    const fn closes(self) -> bool {
+        matches!(
+            self,
+            Self::BadRequest
+                | Self::HeadersTooLarge
+                | Self::UriTooLong
+                | Self::AddressNotAllowed
+                | Self::BodyTooLarge
+                | Self::BodyTimeout
+        )
+    }
+}
+
+/// Which of the two error bodies a client of this path expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorShape {
+    /// `{"detail", "error": {"code", "message", "details"}}`
+    Rest,
+    /// A JSON-RPC error object with `id: null`.
+    Mcp,
+}
+
+impl ErrorShape {
+    /// The shape for a path, known even where the path itself is what is wrong.
+    pub fn of_path(path: &str) -> Self {
+        let mcp = path == "/mcp" || path.starts_with("/mcp/");
+        if mcp { Self::Mcp } else { Self::Rest }
+    }
+
+    /// The body of an error, as JSON.
+    pub fn body(self, code: &str, rpc_code: i32, message: &str) -> Bytes {
+        let body = match self {
+            Self::Rest => RestError {
+                detail: message,
+                error: RestErrorObject {
+                    code,
+                    message,
+                    details: json!({}),
+                },
+            }
+            .to_bytes(),
+            Self::Mcp => McpError {
+                jsonrpc: "2.0",
+                id: (),
+                error: McpErrorObject {
+                    code: rpc_code,
+                    message,
+                    data: McpErrorData { code },
+                },
+            }
+            .to_bytes(),
+        };
+        Bytes::from(body)
+    }
+}
+
+// Structs rather than `json!`, so that the members keep the order the documentation shows.
+#[derive(serde::Serialize)]
+struct RestError<'a> {
+    detail: &'a str,
+    error: RestErrorObject<'a>,
+}
+
+#[derive(serde::Serialize)]
+struct RestErrorObject<'a> {
+    code: &'a str,
+    message: &'a str,
+    details: serde_json::Value,
+}
+
+#[derive(serde::Serialize)]
+struct McpError<'a> {
+    jsonrpc: &'a str,
+    id: (),
+    error: McpErrorObject<'a>,
+}
+
+#[derive(serde::Serialize)]
+struct McpErrorObject<'a> {
+    code: i32,
+    message: &'a str,
+    data: McpErrorData<'a>,
+}
+
+#[derive(serde::Serialize)]
+struct McpErrorData<'a> {
+    code: &'a str,
+}
+
+trait ToBytes: serde::Serialize + Sized {
+    fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings and integers always serialise")
+    }
+}
+impl ToBytes for RestError<'_> {}
+impl ToBytes for McpError<'_> {}
+
+/// A refused request, complete with what its answer needs.
+#[derive(Debug, Clone)]
+pub struct Rejection {
+    /// Why.
+    pub reason: Reason,
+    /// What the client is told. Text of the client's own in it is bounded and escaped; never a credential.
+    pub message: Cow<'static, str>,
+    /// What only the log is told, where the client must not learn it or the reason alone is not enough.
+    pub cause: Option<&'static str>,
+    /// Who was refused, where that was known already.
+    pub principal: Option<Arc<str>>,
+    /// The path's label for metrics; see [`Route::label`](crate::route::Route::label).
+    pub route: &'static str,
+    /// Headers of the answer, besides type and length.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Whether the connection has to end after the answer.
+    pub close: bool,
+}
+
+impl Rejection {
+    /// A refusal.
+    pub fn new(reason: Reason, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            reason,
+            message: message.into(),
+            cause: None,
+            principal: None,
+            route: crate::route::UNKNOWN_LABEL,
+            headers: Vec::new(),
+            close: reason.closes(),
+        }
+    }
+
+    /// 401 with the challenge. `token_sent` tells a client that it has a token, but the wrong one.
+    pub(crate) fn unauthorized(token_sent: bool, message: &'static str) -> Self {
+        let challenge = if token_sent {
+            HeaderValue::from_static("Bearer error=\"invalid_token\"")
+        } else {
+            HeaderValue::from_static("Bearer")
+        };
+        Self::new(Reason::Unauthorized, message).with_header(WWW_AUTHENTICATE, challenge)
+    }
+
+    /// 405 with the methods the path does know.
+    pub(crate) fn method_not_allowed(message: String, allow: &'static str) -> Self {
+        Self::new(Reason::MethodNotAllowed, message)
+            .with_header(ALLOW, HeaderValue::from_static(allow))
+    }
+
+    /// 429 with the seconds to wait.
+    pub(crate) fn rate_limited(wait: crate::rate::RetryAfter, cause: &'static str) -> Self {
+        let seconds = wait.seconds();
+        let message = format!(
+            "Too many requests: the limit {cause} is used up. Retry in {seconds} s, or ask the operator to raise it."
+        );
+        let mut rejection = Self::new(Reason::RateLimited, message)
+            .with_header(RETRY_AFTER, HeaderValue::from(seconds));
+        rejection.cause = Some(cause);
+        rejection
+    }
+
+    /// 413, for admission and for whoever reads a body whose length was not announced.
+    pub fn body_too_large(limit_bytes: u64) -> Self {
+        Self::new(
+            Reason::BodyTooLarge,
+            format!("The request body is larger than the {limit_bytes} bytes this server accepts."),
+        )
+    }
+
+    /// Adds what only the log is told.
+    pub(crate) fn because(mut self, cause: &'static str) -> Self {
+        self.cause = Some(cause);
+        self
+    }
+
+    pub(crate) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> StatusCode {
+        self.reason.status()
+    }
+
+    /// The stable code, also the label in metrics.
+    pub fn code(&self) -> &'static str {
+        self.reason.code()
+    }
+
+    /// The body, as JSON.
+    pub fn body(&self, shape: ErrorShape) -> Bytes {
+        shape.body(self.code(), self.reason.rpc_code(), &self.message)
+    }
+}
+
+/// Client text longer than this is cut where a message repeats it.
+const QUOTED_CHARS_MAX: usize = 64;
+
+/// Text from a request, fit to stand in a message: quoted, control characters escaped, cut after 64 characters.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut shown: String = text.chars().take(QUOTED_CHARS_MAX).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    format!("{shown:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_own_code() {
+        let codes: HashSet<_> = Reason::ALL.iter().map(|reason| reason.code()).collect();
+        assert_eq!(codes.len(), Reason::ALL.len());
+    }
+
+    #[test]
+    fn json_rpc_codes_follow_the_status() {
+        for reason in Reason::ALL {
+            let expected = match reason.status().as_u16() {
+                401 => -32010,
+                403 => -32011,
+                404 => -32012,
+                429 => -32013,
+                _ => -32600,
+            };
+            assert_eq!(reason.rpc_code(), expected, "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn the_rest_body_keeps_the_documented_shape() {
+        let rejection = Rejection::new(Reason::NamespaceNotFound, "Unknown namespace \"x\".");
+        assert_eq!(
+            rejection.body(ErrorShape::Rest),
+            r#"{"detail":"Unknown namespace \"x\".","error":{"code":"namespace_not_found","message":"Unknown namespace \"x\".","details":{}}}"#
+        );
+    }
+
+    #[test]
+    fn the_mcp_body_is_a_json_rpc_error_without_an_id() {
+        let rejection = Rejection::new(Reason::HostNotAllowed, "No.");
+        assert_eq!(
+            rejection.body(ErrorShape::Mcp),
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32011,"message":"No.","data":{"code":"host_not_allowed"}}}"#
+        );
+    }
+
+    #[test]
+    fn the_shape_comes_from_the_path() {
+        for path in ["/mcp", "/mcp/", "/mcp/a", "/mcp/a/b"] {
+            assert_eq!(ErrorShape::of_path(path), ErrorShape::Mcp, "{path}");
+        }
+        for path in ["/", "/mcpx", "/tools/mcp", "/MCP"] {
+            assert_eq!(ErrorShape::of_path(path), ErrorShape::Rest, "{path}");
+        }
+    }
+
+    #[test]
+    fn quoted_text_is_bounded_and_escaped() {
+        assert_eq!(quoted("a\r\n\"b\u{7}"), r#""a\r\n\"b\u{7}""#);
+        let long = quoted(&"ä".repeat(1000));
+        assert_eq!(long.chars().count(), QUOTED_CHARS_MAX + 3);
+        assert!(long.ends_with("…\""));
+    }
+}

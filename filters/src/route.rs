@@ -1,0 +1,302 @@
+//! Which paths a listener serves, and with which methods. One table per surface; nothing is matched by prefix except
+//! `/.well-known/`.
+
+use std::borrow::Cow;
+
+use http::Method;
+
+use crate::path;
+use crate::rejection::{Reason, Rejection, quoted};
+
+/// The label of every path nothing is served at, so that metrics stay bounded whatever is asked for.
+pub(crate) const UNKNOWN_LABEL: &str = "unknown";
+
+/// Which table a listener uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Surface {
+    /// MCP, REST and the public paths.
+    Core,
+    /// `/metrics` and the public paths.
+    Metrics,
+}
+
+/// What a request is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    /// `/mcp` and `/mcp/{namespace}`
+    Mcp,
+    /// `/tools`
+    Tools,
+    /// `/tools/{name}`
+    Tool {
+        /// The tool, decoded.
+        name: String,
+    },
+    /// `/tools/{name}/schema`
+    ToolSchema {
+        /// The tool, decoded.
+        name: String,
+    },
+    /// `/namespaces`
+    Namespaces,
+    /// `/openapi.json`
+    OpenApi,
+    /// `/reload`
+    Reload,
+    /// `/health`
+    Health,
+    /// `/ready`
+    Ready,
+    /// Anything below `/.well-known/`
+    WellKnown,
+    /// `/metrics`
+    Metrics,
+}
+
+/// A route together with the namespace its path names.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Found<'a> {
+    pub(crate) route: Route,
+    pub(crate) namespace: Option<Cow<'a, str>>,
+}
+
+impl Surface {
+    /// What is served at a path, if anything. The path has passed [`path::well_formed`].
+    pub(crate) fn find(self, path: &str) -> Option<Found<'_>> {
+        let found = |route| {
+            Some(Found {
+                route,
+                namespace: None,
+            })
+        };
+        match (self, path) {
+            (_, "/health") => found(Route::Health),
+            (_, "/ready") => found(Route::Ready),
+            (Self::Metrics, "/metrics") => found(Route::Metrics),
+            (Self::Metrics, _) => None,
+            // Some clients join their base URL with a slash.
+            (Self::Core, "/mcp" | "/mcp/") => found(Route::Mcp),
+            (Self::Core, "/tools") => found(Route::Tools),
+            (Self::Core, "/namespaces") => found(Route::Namespaces),
+            (Self::Core, "/openapi.json") => found(Route::OpenApi),
+            (Self::Core, "/reload") => found(Route::Reload),
+            (Self::Core, _) => {
+                if let Some(rest) = path.strip_prefix("/mcp/") {
+                    let namespace = segment(rest.strip_suffix('/').unwrap_or(rest))?;
+                    Some(Found {
+                        route: Route::Mcp,
+                        namespace: Some(namespace),
+                    })
+                } else if let Some(rest) = path.strip_prefix("/tools/") {
+                    match rest.strip_suffix("/schema") {
+                        Some(name) => found(Route::ToolSchema {
+                            name: segment(name)?.into(),
+                        }),
+                        None => found(Route::Tool {
+                            name: segment(rest)?.into(),
+                        }),
+                    }
+                } else if path.starts_with("/.well-known/") {
+                    found(Route::WellKnown)
+                } else {
+                    None
+                }
+            }
+        }
+    }
+}
+
+/// Exactly one segment, decoded.
+fn segment(text: &str) -> Option<Cow<'_, str>> {
+    if text.is_empty() || text.contains('/') {
+        return None;
+    }
+    path::decoded(text).ok()
+}
+
+impl Route {
+    /// The methods a route knows, as `Allow` spells them.
+    pub fn allow(&self) -> &'static str {
+        match self {
+            Self::Mcp => "POST, DELETE, OPTIONS",
+            Self::Tool { .. } | Self::Reload => "POST, OPTIONS",
+            Self::Tools | Self::ToolSchema { .. } | Self::Namespaces | Self::OpenApi => {
+                "GET, OPTIONS"
+            }
+            Self::Health | Self::Ready | Self::WellKnown | Self::Metrics => "GET, HEAD, OPTIONS",
+        }
+    }
+
+    /// The route's name in metrics: the path with its variable parts as placeholders.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Mcp => "/mcp",
+            Self::Tools => "/tools",
+            Self::Tool { .. } => "/tools/{name}",
+            Self::ToolSchema { .. } => "/tools/{name}/schema",
+            Self::Namespaces => "/namespaces",
+            Self::OpenApi => "/openapi.json",
+            Self::Reload => "/reload",
+            Self::Health => "/health",
+            Self::Ready => "/ready",
+            Self::WellKnown => "/.well-known",
+            Self::Metrics => "/metrics",
+        }
+    }
+
+    /// Served without credentials.
+    pub(crate) fn is_public(&self) -> bool {
+        matches!(
+            self,
+            Self::Health | Self::Ready | Self::WellKnown | Self::Metrics
+        )
+    }
+
+    /// Probes have to get through while everything else is being refused.
+    pub(crate) fn is_probe(&self) -> bool {
+        matches!(self, Self::Health | Self::Ready)
+    }
+
+    /// Belongs to one namespace.
+    pub(crate) fn needs_namespace(&self) -> bool {
+        matches!(
+            self,
+            Self::Mcp | Self::Tools | Self::Tool { .. } | Self::ToolSchema { .. } | Self::OpenApi
+        )
+    }
+
+    /// Refuses a method the route does not know.
+    pub(crate) fn check_method(&self, method: &Method) -> Result<(), Rejection> {
+        let known = self
+            .allow()
+            .split(", ")
+            .any(|known| known == method.as_str());
+        if known {
+            return Ok(());
+        }
+        let message = format!(
+            "{} does not know the method {}; it knows {}.",
+            self.label(),
+            quoted(method.as_str()),
+            self.allow()
+        );
+        Err(Rejection::method_not_allowed(message, self.allow()))
+    }
+}
+
+/// 404 for a path nothing is served at.
+pub(crate) fn not_found(path: &str) -> Rejection {
+    Rejection::new(
+        Reason::NotFound,
+        format!("Nothing is served at {}.", quoted(path)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn core(path: &str) -> Option<(Route, Option<String>)> {
+        let found = Surface::Core.find(path)?;
+        Some((found.route, found.namespace.map(Cow::into_owned)))
+    }
+
+    #[test]
+    fn the_core_serves_its_documented_paths() {
+        let name = || "say_hello".to_owned();
+        for (path, route) in [
+            ("/mcp", Route::Mcp),
+            ("/mcp/", Route::Mcp),
+            ("/tools", Route::Tools),
+            ("/tools/say_hello", Route::Tool { name: name() }),
+            ("/tools/say%5Fhello", Route::Tool { name: name() }),
+            (
+                "/tools/say_hello/schema",
+                Route::ToolSchema { name: name() },
+            ),
+            (
+                "/tools/schema",
+                Route::Tool {
+                    name: "schema".into(),
+                },
+            ),
+            ("/namespaces", Route::Namespaces),
+            ("/openapi.json", Route::OpenApi),
+            ("/reload", Route::Reload),
+            ("/health", Route::Health),
+            ("/ready", Route::Ready),
+            (
+                "/.well-known/oauth-protected-resource/mcp",
+                Route::WellKnown,
+            ),
+        ] {
+            assert_eq!(core(path), Some((route, None)), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_may_name_the_namespace() {
+        for (path, namespace) in [
+            ("/mcp/shared", "shared"),
+            ("/mcp/shared/", "shared"),
+            ("/mcp/a%2Db", "a-b"),
+        ] {
+            assert_eq!(
+                core(path),
+                Some((Route::Mcp, Some(namespace.into()))),
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_served() {
+        for path in [
+            "/",
+            "",
+            "*",
+            "/sse",
+            "/messages",
+            "/metrics",
+            "/MCP",
+            "/mcp//",
+            "/mcp//x",
+            "/mcp/a/b",
+            "/mcp/a//",
+            "/tools/",
+            "/tools//schema",
+            "/tools/a/b",
+            "/tools/a/schema/",
+            "/tools/a/schema/x",
+            "/health/",
+            "/healthz",
+            "/.well-known",
+            "//mcp",
+        ] {
+            assert_eq!(core(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_metrics_surface_serves_metrics_and_probes_only() {
+        let find = |path| Surface::Metrics.find(path).map(|found| found.route);
+        assert_eq!(find("/metrics"), Some(Route::Metrics));
+        assert_eq!(find("/ready"), Some(Route::Ready));
+        for path in ["/mcp", "/tools", "/reload", "/.well-known/x", "/"] {
+            assert_eq!(find(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_method_is_405_with_the_known_ones() {
+        for method in ["GET", "PUT", "HEAD", "POSTS", "post", "PO"] {
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            let refused = Route::Mcp.check_method(&method).unwrap_err();
+            assert_eq!(refused.reason, Reason::MethodNotAllowed);
+            assert_eq!(refused.headers[0].1, "POST, DELETE, OPTIONS");
+        }
+        for route in [Route::Health, Route::Ready] {
+            assert!(route.check_method(&Method::HEAD).is_ok());
+        }
+    }
+}

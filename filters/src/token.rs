@@ -1,0 +1,147 @@
+//! Bearer and manager tokens as they are held: a SHA-256 digest, never the text.
+//!
+//! A digest of a weak token can be guessed, so it is treated like the token: neither `Debug` nor serialisation shows it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// The SHA-256 digest of a token.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TokenDigest([u8; 32]);
+
+/// Why a text is no digest. Does not repeat the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not a SHA-256 digest: 64 hexadecimal digits are needed, as `printf %s TOKEN | sha256sum` prints them"
+)]
+pub struct InvalidDigest;
+
+impl TokenDigest {
+    /// The digest of a presented token.
+    pub(crate) fn of(token: &[u8]) -> Self {
+        Self(Sha256::digest(token).into())
+    }
+
+    /// Whether both are equal, in time that does not depend on where they differ.
+    pub(crate) fn matches(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl FromStr for TokenDigest {
+    type Err = InvalidDigest;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut digest = [0; 32];
+        hex::decode_to_slice(text, &mut digest).map_err(|_| InvalidDigest)?;
+        Ok(Self(digest))
+    }
+}
+
+impl TryFrom<String> for TokenDigest {
+    type Error = InvalidDigest;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<TokenDigest> for String {
+    fn from(_: TokenDigest) -> Self {
+        "[redacted]".into()
+    }
+}
+
+impl fmt::Debug for TokenDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+/// A token given in clear text by the operator (`BEARER_TOKEN`, `MANAGER_INTERNAL_TOKEN`), hashed at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SecretToken(TokenDigest);
+
+/// Why a text is no token. Does not repeat the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not a usable token: 1 to 4096 visible ASCII characters without spaces are needed, since nothing else survives in a header"
+)]
+pub struct InvalidToken;
+
+/// Longer tokens do not fit beside other headers in the default head limit.
+const TOKEN_BYTES_MAX: usize = 4096;
+
+impl SecretToken {
+    /// Checks and hashes a token; the text is not kept.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidToken`] if no client could ever send this text as a token.
+    pub fn new(text: &str) -> Result<Self, InvalidToken> {
+        let sendable = (1..=TOKEN_BYTES_MAX).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_graphic());
+        if sendable {
+            Ok(Self(TokenDigest::of(text.as_bytes())))
+        } else {
+            Err(InvalidToken)
+        }
+    }
+
+    /// What is compared.
+    pub(crate) fn digest(&self) -> TokenDigest {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OF_ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    #[test]
+    fn a_hex_digest_matches_the_token_it_was_made_of() {
+        let digest: TokenDigest = OF_ABC.parse().unwrap();
+        assert!(digest.matches(&TokenDigest::of(b"abc")));
+        assert!(!digest.matches(&TokenDigest::of(b"abd")));
+        assert_eq!(OF_ABC.to_uppercase().parse(), Ok(digest));
+    }
+
+    #[test]
+    fn anything_but_64_hex_digits_is_refused() {
+        for text in [
+            "",
+            "abc",
+            &OF_ABC[1..],
+            &format!("{OF_ABC}0"),
+            &"g".repeat(64),
+        ] {
+            assert_eq!(text.parse::<TokenDigest>(), Err(InvalidDigest));
+        }
+    }
+
+    #[test]
+    fn no_output_shows_a_digest() {
+        let digest: TokenDigest = OF_ABC.parse().unwrap();
+        let token = SecretToken::new("abc").unwrap();
+        let shown = format!(
+            "{digest:?} {token:?} {}",
+            serde_json::to_string(&digest).unwrap()
+        );
+        assert!(!shown.contains("ba7816"), "{shown}");
+    }
+
+    #[test]
+    fn tokens_that_cannot_be_sent_are_refused() {
+        assert!(SecretToken::new("change_me").is_ok());
+        for text in ["", "two words", "line\n", "tökén", &"x".repeat(4097)] {
+            assert_eq!(SecretToken::new(text), Err(InvalidToken));
+        }
+    }
+}
