@@ -1,1 +1,35 @@
+//! The service behind the edge: MCP and REST over one tool engine, called in process.
+//!
+//! The edge has admitted a request before it comes here; it arrives as a [`caller::Caller`], the few headers that
+//! matter and the body's bytes, and leaves as a [`reply::Reply`]. No socket is opened here and no Pingora type is known.
+//!
+//! ```text
+//! service ── mcp ── envelope            one JSON-RPC message as raw spans; version, session, method
+//!    │        └── session               who may speak in which conversation
+//!    ├────── rest                       the same tools as plain HTTP; OpenAPI, health, reload
+//!    └────── engine ── backend          one call path: policy, limits, queue, timeout, audit, metrics
+//! ```
 
+pub mod audit;
+pub mod backend;
+pub mod caller;
+mod content;
+pub mod engine;
+mod envelope;
+mod error;
+pub mod health;
+mod mcp;
+pub mod metrics;
+pub mod profile;
+pub mod protocol;
+pub mod reply;
+mod rest;
+pub mod service;
+pub mod session;
+
+pub use mcp::head::{AcceptFlags, McpHead};
+pub use rest::reload::ReloadControl;
+pub use service::{Service, ServiceParts};
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,332 @@
+//! The audit log: one JSON line per tool call, in one file per UTC day.
+//!
+//! Requests hand their record to a bounded channel and go on; a thread of its own formats, writes and flushes. A full
+//! channel drops the record and counts it. A failing disk is logged now and then and never reaches a request.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel,
+};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use prometheus::IntCounter;
+use serde::{Deserialize, Serialize};
+use tooldock_workers::names::NamespaceName;
+
+use crate::protocol::ProtocolVersion;
+
+mod days;
+mod line;
+mod mask;
+
+use days::DailyFiles;
+
+/// Records that may wait for the writer.
+const QUEUE: usize = 16_384;
+/// Bytes of arguments that may wait for the writer.
+const QUEUE_BYTES: usize = 64 * 1024 * 1024;
+/// How long the writer collects before it writes: senders do not wake it meanwhile.
+const LINGER: Duration = Duration::from_millis(10);
+/// How long a shutdown waits for the writer.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// `observability.audit:` — what is kept and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuditConfig {
+    /// Days a file is kept, today's included; 0 keeps all.
+    pub retention_days: u32,
+    /// What is written of a call's arguments.
+    pub arguments: AuditArguments,
+}
+
+/// What is written of a call's arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AuditArguments {
+    /// Nothing.
+    None,
+    /// Their size and SHA-256.
+    #[default]
+    Digest,
+    /// The arguments, values of secret-looking keys masked; large ones as a digest.
+    Full,
+}
+
+impl Default for AuditConfig {
+    fn default() -> Self {
+        Self {
+            retention_days: 30,
+            arguments: AuditArguments::Digest,
+        }
+    }
+}
+
+/// How a call came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// `POST /mcp`.
+    Mcp,
+    /// `POST /tools/{name}`.
+    Rest,
+}
+
+/// What is worth remembering of one call. Cheap to make: the writer does the work.
+#[derive(Debug, Clone)]
+pub struct AuditRecord {
+    /// When the call ended.
+    pub at: SystemTime,
+    /// The request's id.
+    pub request_id: Arc<str>,
+    /// How it came in.
+    pub transport: Transport,
+    /// The namespace.
+    pub namespace: NamespaceName,
+    /// The tool, as the client spelled it.
+    pub tool: Arc<str>,
+    /// `ok` or the error's code.
+    pub status: &'static str,
+    /// The status of the HTTP answer.
+    pub http_status: u16,
+    /// How long the call took, waiting in the queue included.
+    pub latency: Duration,
+    /// The MCP version; `None` in REST.
+    pub protocol_version: Option<ProtocolVersion>,
+    /// The digest that stands for the session.
+    pub session: Option<Arc<str>>,
+    /// The client's address.
+    pub client: IpAddr,
+    /// The token's name.
+    pub principal: Option<Arc<str>>,
+    /// The arguments; not written as they are.
+    pub arguments: Bytes,
+}
+
+enum Message {
+    Record(Box<AuditRecord>),
+    Stop,
+}
+
+/// The requests' end. Cheap to clone.
+#[derive(Clone)]
+pub struct AuditSender {
+    records: Option<SyncSender<Message>>,
+    arguments: AuditArguments,
+    queued_bytes: Arc<AtomicUsize>,
+    dropped: IntCounter,
+}
+
+/// The writer's owner: dropping it writes what is queued and ends the thread, within five seconds.
+#[must_use = "dropping the guard ends the audit log"]
+pub struct AuditGuard {
+    records: SyncSender<Message>,
+    finished: Receiver<()>,
+}
+
+/// Namespace of the functions that make an audit log.
+#[derive(Debug, Clone, Copy)]
+pub struct Audit;
+
+impl Audit {
+    /// Starts the writer on a folder, which is made if it is missing, and deletes files past their retention.
+    /// `dropped` counts the records that found the queue full.
+    ///
+    /// # Errors
+    ///
+    /// When the thread cannot be started. A folder that cannot be written is logged, not an error.
+    pub fn start(
+        config: AuditConfig,
+        dir: PathBuf,
+        dropped: IntCounter,
+    ) -> std::io::Result<(AuditSender, AuditGuard)> {
+        let (sender, receiver) = sync_channel(QUEUE);
+        let (done, finished) = sync_channel(1);
+        let queued_bytes = Arc::new(AtomicUsize::new(0));
+        let writer_bytes = Arc::clone(&queued_bytes);
+        std::thread::Builder::new()
+            .name("audit".into())
+            .spawn(move || {
+                let mut files = DailyFiles::new(dir, config.retention_days);
+                files.clean(SystemTime::now());
+                write_until_stopped(&receiver, &mut files, config.arguments, &writer_bytes);
+                let _ = done.send(());
+            })?;
+        Ok((
+            AuditSender {
+                records: Some(sender.clone()),
+                arguments: config.arguments,
+                queued_bytes,
+                dropped,
+            },
+            AuditGuard {
+                records: sender,
+                finished,
+            },
+        ))
+    }
+
+    /// A sender that forgets everything.
+    pub fn off() -> AuditSender {
+        AuditSender {
+            records: None,
+            arguments: AuditArguments::None,
+            queued_bytes: Arc::default(),
+            dropped: IntCounter::new("audit_off", "never shown").expect("a valid metric name"),
+        }
+    }
+}
+
+impl AuditSender {
+    /// Queues a record; never waits.
+    pub fn send(&self, mut record: AuditRecord) {
+        let Some(records) = &self.records else {
+            return;
+        };
+        if self.arguments == AuditArguments::None {
+            record.arguments = Bytes::new();
+        }
+        // The arguments are a view of the request's body and keep it in memory until they are written.
+        let bytes = record.arguments.len();
+        if self.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUE_BYTES {
+            self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return self.dropped.inc();
+        }
+        match records.try_send(Message::Record(Box::new(record))) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                self.dropped.inc();
+            }
+        }
+    }
+}
+
+impl Drop for AuditGuard {
+    fn drop(&mut self) {
+        // The queue may be full and the disk stuck: try until the deadline, then let go.
+        let deadline = std::time::Instant::now() + SHUTDOWN;
+        while let Err(TrySendError::Full(_)) = self.records.try_send(Message::Stop) {
+            if std::time::Instant::now() >= deadline {
+                break;
+            }
+            std::thread::sleep(LINGER);
+        }
+        let left = deadline.saturating_duration_since(std::time::Instant::now());
+        if let Err(RecvTimeoutError::Timeout) = self.finished.recv_timeout(left) {
+            tracing::error!("the audit log did not finish in time; its last lines may be missing");
+        }
+    }
+}
+
+/// One turn: wait for a record, let others gather, write all there are, flush.
+fn write_until_stopped(
+    records: &Receiver<Message>,
+    files: &mut DailyFiles,
+    arguments: AuditArguments,
+    queued_bytes: &AtomicUsize,
+) {
+    let mut line = Vec::with_capacity(1024);
+    let mut write = |files: &mut DailyFiles, message| match message {
+        Message::Stop => false,
+        Message::Record(record) => {
+            queued_bytes.fetch_sub(record.arguments.len(), Ordering::Relaxed);
+            line.clear();
+            line::format(&record, arguments, &mut line);
+            files.append(record.at, &line);
+            true
+        }
+    };
+    while let Ok(first) = records.recv() {
+        let mut goes_on = write(files, first);
+        if goes_on {
+            std::thread::sleep(LINGER);
+        }
+        while goes_on {
+            match records.try_recv() {
+                Ok(message) => goes_on = write(files, message),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => goes_on = false,
+            }
+        }
+        files.flush();
+        if !goes_on {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn record() -> AuditRecord {
+        AuditRecord {
+            at: SystemTime::UNIX_EPOCH + Duration::from_millis(1_770_976_800_123),
+            request_id: "r-1".into(),
+            transport: Transport::Mcp,
+            namespace: "github".parse().expect("a name"),
+            tool: "list_issues".into(),
+            status: "ok",
+            http_status: 200,
+            latency: Duration::from_micros(23_900),
+            protocol_version: Some(ProtocolVersion::V2025_11_25),
+            session: Some("0123456789abcdef".into()),
+            client: "127.0.0.1".parse().expect("an address"),
+            principal: Some("ci".into()),
+            arguments: Bytes::from_static(br#"{"owner":"x"}"#),
+        }
+    }
+
+    fn counter() -> IntCounter {
+        IntCounter::new("dropped", "records dropped").expect("a valid name")
+    }
+
+    #[test]
+    fn the_end_of_the_guard_writes_what_was_queued() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = AuditConfig {
+            retention_days: 0,
+            ..AuditConfig::default()
+        };
+        let logs = dir.path().join("logs");
+        let (sender, guard) = Audit::start(config, logs.clone(), counter()).expect("a thread");
+        for _ in 0..100 {
+            sender.send(record());
+        }
+        drop(guard);
+        let text = std::fs::read_to_string(logs.join("2026-02-13.jsonl")).expect("a file");
+        assert_eq!(text.lines().count(), 100);
+        sender.send(record());
+        assert_eq!(sender.dropped.get(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_fails_no_request() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let below = file.path().join("logs");
+        let (sender, guard) =
+            Audit::start(AuditConfig::default(), below, counter()).expect("a thread");
+        sender.send(record());
+        drop(guard);
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_counts() {
+        let (records, _receiver) = sync_channel(1);
+        let sender = AuditSender {
+            records: Some(records),
+            arguments: AuditArguments::Digest,
+            queued_bytes: Arc::default(),
+            dropped: counter(),
+        };
+        sender.send(record());
+        sender.send(record());
+        assert_eq!(sender.dropped.get(), 1);
+        let queued = sender.queued_bytes.load(Ordering::Relaxed);
+        assert_eq!(queued, record().arguments.len());
+    }
+}

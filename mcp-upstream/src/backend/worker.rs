@@ -1,0 +1,20 @@
+//! Python workers as a backend.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tooldock_workers::error::CallError;
+use tooldock_workers::worker::{CallSink, ToolCall, ToolReply, Worker};
+
+use super::Backend;
+
+#[async_trait]
+impl Backend for Worker {
+    async fn call(
+        &self,
+        call: ToolCall,
+        sink: Option<Arc<dyn CallSink>>,
+    ) -> Result<ToolReply, CallError> {
+        Worker::call(self, call, sink).await
+    }
+}

@@ -1,0 +1,64 @@
+//! Who calls, as the edge established it. A value, not headers: there is nothing to forge or to strip.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::registry::Namespace;
+
+use crate::profile::Profile;
+
+/// An admitted caller. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The namespace the request is for, already found and open to the principal; `None` on paths without one.
+    pub namespace: Option<NamespaceName>,
+    /// The name of the token that was presented; `None` on public paths and listeners without authentication.
+    pub principal: Option<Arc<str>>,
+    /// The client's address, through trusted proxies only.
+    pub client: IpAddr,
+    /// The request id that also stands in the response, the log and the audit line.
+    pub request_id: Arc<str>,
+    /// The switches of the listener the request came in on.
+    pub profile: Arc<Profile>,
+    /// Whether a valid manager token was presented: such a caller may see tracebacks.
+    pub manager: bool,
+    /// Which namespaces the principal's token opens.
+    pub visibility: Visibility,
+}
+
+/// Which namespaces a token opens. The namespaces' own lists of principals come on top.
+#[derive(Clone, Default)]
+pub enum Visibility {
+    /// All of them.
+    #[default]
+    All,
+    /// Those the function says yes to. One `Arc` per token, shared by its requests.
+    Only(Arc<dyn Fn(&NamespaceName) -> bool + Send + Sync>),
+}
+
+impl Caller {
+    /// The principal's name; empty where the listener asks for none.
+    pub fn principal_name(&self) -> &str {
+        self.principal.as_deref().unwrap_or_default()
+    }
+
+    /// Whether the caller may use a namespace: its token opens it, and the namespace lets the principal in.
+    pub fn may_use(&self, namespace: &Namespace) -> bool {
+        let opened = match &self.visibility {
+            Visibility::All => true,
+            Visibility::Only(opens) => opens(&namespace.name),
+        };
+        opened && namespace.policy.allows_principal(self.principal_name())
+    }
+}
+
+impl fmt::Debug for Visibility {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::All => "All",
+            Self::Only(_) => "Only(..)",
+        })
+    }
+}

@@ -1,0 +1,86 @@
+//! A future that goes on when whoever waits for it goes away.
+//!
+//! It runs in place, so the usual case costs one allocation and no task; only a dropped one becomes a task of the
+//! runtime it was dropped on. What ends it early is inside it: a time limit, an abort handle.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::runtime::Handle;
+
+/// Owns the future until it is done, or hands it to the runtime.
+pub(crate) struct Detached<F>(Option<Pin<Box<F>>>)
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static;
+
+impl<F> Detached<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    pub(crate) fn new(future: F) -> Self {
+        Self(Some(Box::pin(future)))
+    }
+}
+
+impl<F> Future for Detached<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let Some(future) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let output = std::task::ready!(future.as_mut().poll(context));
+        self.0 = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<F> Drop for Detached<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn drop(&mut self) {
+        // A future that panicked cannot be polled again; without a runtime nothing can go on.
+        if let Some(future) = self.0.take()
+            && !std::thread::panicking()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(future);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_dropped_future_runs_to_its_end() {
+        let (go, gone) = oneshot::channel::<()>();
+        let (done, mut finished) = oneshot::channel();
+        let mut waiting = Box::pin(Detached::new(async move {
+            let _ = gone.await;
+            let _ = done.send(());
+        }));
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        drop(waiting);
+        assert!(finished.try_recv().is_err());
+        go.send(()).expect("the future lives");
+        finished.await.expect("the future ended");
+    }
+
+    #[tokio::test]
+    async fn an_awaited_future_gives_its_output_in_place() {
+        assert_eq!(Detached::new(async { 7 }).await, 7);
+    }
+}

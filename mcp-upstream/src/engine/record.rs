@@ -1,0 +1,87 @@
+//! What a call leaves behind: counts, a latency, an audit line. Written once, however the call ends.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use tooldock_workers::error::CallErrorCode;
+
+use super::{CallRequest, Engine, UNKNOWN_NAME_MAX};
+use crate::audit::{AuditRecord, AuditSender, Transport};
+use crate::caller::Caller;
+use crate::error::rest_status;
+use crate::metrics::NamespaceMetrics;
+
+/// A call in progress. Dropped unfinished, its caller went away or it was cancelled.
+pub(super) struct Record {
+    started: Instant,
+    metrics: Arc<NamespaceMetrics>,
+    audit: AuditSender,
+    line: Option<AuditRecord>,
+}
+
+impl Record {
+    pub(super) fn begin(engine: &Engine, caller: &Caller, request: &CallRequest) -> Self {
+        let metrics = engine.metrics.namespace(&request.namespace.name);
+        metrics.in_flight.inc();
+        // A client's own spelling is kept short: the queue of records must not be fillable with names.
+        let tool = if request.tool.len() <= UNKNOWN_NAME_MAX {
+            Arc::clone(&request.tool)
+        } else {
+            request
+                .tool
+                .chars()
+                .take(UNKNOWN_NAME_MAX)
+                .collect::<String>()
+                .into()
+        };
+        Self {
+            started: Instant::now(),
+            metrics,
+            audit: engine.audit.clone(),
+            line: Some(AuditRecord {
+                at: SystemTime::UNIX_EPOCH,
+                request_id: Arc::clone(&caller.request_id),
+                transport: request.transport,
+                namespace: request.namespace.name.clone(),
+                tool,
+                status: "ok",
+                http_status: 200,
+                latency: std::time::Duration::ZERO,
+                protocol_version: request.version,
+                session: request.session.clone(),
+                client: caller.client,
+                principal: caller.principal.clone(),
+                arguments: request.arguments.clone(),
+            }),
+        }
+    }
+
+    pub(super) fn finish(mut self, outcome: Result<(), CallErrorCode>) {
+        self.write(outcome);
+    }
+
+    fn write(&mut self, outcome: Result<(), CallErrorCode>) {
+        let Some(mut line) = self.line.take() else {
+            return;
+        };
+        let latency = self.started.elapsed();
+        if let Err(code) = outcome {
+            line.status = code.as_str();
+            if line.transport == Transport::Rest {
+                line.http_status = rest_status(code).as_u16();
+            }
+        }
+        self.metrics.in_flight.dec();
+        self.metrics.count(line.status);
+        self.metrics.latency.observe(latency.as_secs_f64());
+        line.latency = latency;
+        line.at = SystemTime::now();
+        self.audit.send(line);
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.write(Err(CallErrorCode::Cancelled));
+    }
+}

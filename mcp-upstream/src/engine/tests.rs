@@ -1,0 +1,180 @@
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::gate::Gate;
+
+use super::*;
+use crate::audit::{Audit, AuditConfig};
+use crate::metrics::UpstreamMetrics;
+use crate::testing::{FakeBackend, Refuses, caller, namespace};
+
+struct Fixture {
+    engine: Arc<Engine>,
+    backend: Arc<FakeBackend>,
+    namespace: Arc<Namespace>,
+}
+
+struct Fake(Arc<FakeBackend>);
+
+impl Backends for Fake {
+    fn of<'a>(&'a self, _: &'a Namespace) -> Result<&'a dyn crate::backend::Backend, CallError> {
+        Ok(&*self.0)
+    }
+}
+
+fn fixture(change: impl FnOnce(&mut Namespace)) -> Fixture {
+    let backend = Arc::new(FakeBackend::default());
+    let metrics = UpstreamMetrics::new(&prometheus::Registry::new()).expect("a fresh registry");
+    let mut namespace = namespace("shared");
+    change(&mut namespace);
+    Fixture {
+        engine: Arc::new(Engine {
+            backends: Arc::new(Fake(Arc::clone(&backend))),
+            limiter: Arc::new(Unlimited),
+            audit: Audit::off(),
+            metrics: Arc::new(metrics),
+        }),
+        backend,
+        namespace: Arc::new(namespace),
+    }
+}
+
+fn request(namespace: &Arc<Namespace>, tool: &str) -> CallRequest {
+    CallRequest {
+        namespace: Arc::clone(namespace),
+        tool: tool.into(),
+        arguments: Bytes::from_static(b"{}"),
+        transport: Transport::Rest,
+        version: None,
+        session: None,
+    }
+}
+
+impl Fixture {
+    async fn call(&self, tool: &str) -> Result<ToolReply, CallErrorCode> {
+        let request = request(&self.namespace, tool);
+        let outcome = self.engine.call(&caller(), request).await;
+        outcome.map_err(|error| error.code)
+    }
+
+    fn count(&self, outcome: &str) -> u64 {
+        self.engine.metrics.calls_of("shared", outcome)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_limit_covers_the_wait_in_the_queue_and_cancels_the_call() {
+    let fixture = fixture(|namespace| {
+        namespace.gate = Arc::new(Gate::new(1, 1));
+        namespace.limits.timeout = Duration::from_secs(3);
+    });
+    let start = tokio::time::Instant::now();
+    let (first, second) = tokio::join!(fixture.call("hang"), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        fixture.call("hang").await
+    });
+    assert_eq!(first.err(), Some(CallErrorCode::ExecutionTimeout));
+    assert_eq!(second.err(), Some(CallErrorCode::ExecutionTimeout));
+    assert_eq!(start.elapsed(), Duration::from_secs(4));
+    assert_eq!(fixture.backend.counts(), (2, 2, 0));
+    assert_eq!(fixture.namespace.gate.in_flight(), 0);
+    assert_eq!(fixture.count("execution_timeout"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_refuses_at_once() {
+    let fixture = fixture(|namespace| namespace.gate = Arc::new(Gate::new(1, 1)));
+    let calls = async { tokio::join!(fixture.call("hang"), fixture.call("hang")) };
+    let third = async {
+        tokio::task::yield_now().await;
+        let refused = fixture.call("hang").await;
+        fixture.backend.release.add_permits(2);
+        refused
+    };
+    let ((first, second), third) = tokio::join!(calls, third);
+    assert!(first.is_ok() && second.is_ok());
+    assert_eq!(third.err(), Some(CallErrorCode::Overloaded));
+    assert_eq!((fixture.count("ok"), fixture.count("overloaded")), (2, 1));
+}
+
+#[tokio::test]
+async fn a_limit_on_calls_is_asked_for_tools_that_exist() {
+    let mut fixture = fixture(|_| {});
+    let limiter = Arc::new(Refuses("echo", Mutex::default()));
+    let engine = Arc::get_mut(&mut fixture.engine).expect("not shared yet");
+    engine.limiter = Arc::clone(&limiter) as Arc<dyn ToolCallLimiter>;
+    assert!(fixture.call("say_hello").await.is_ok());
+    assert_eq!(
+        fixture.call("nope").await.err(),
+        Some(CallErrorCode::ToolNotFound)
+    );
+    let refused = fixture
+        .engine
+        .call(&caller(), request(&fixture.namespace, "echo"))
+        .await;
+    let refused = refused.expect_err("limited");
+    assert_eq!(refused.code, CallErrorCode::RateLimited);
+    assert_eq!(refused.message, "Too many calls; try again in 2 s");
+    assert_eq!(
+        *limiter.1.lock().expect("not poisoned"),
+        ["tester/shared/say_hello", "tester/shared/echo"]
+    );
+}
+
+#[tokio::test]
+async fn a_result_beyond_the_limit_is_refused() {
+    let fixture = fixture(|namespace| namespace.limits.max_result = bytesize::ByteSize::b(5));
+    assert_eq!(
+        fixture.call("say_hello").await.err(),
+        Some(CallErrorCode::ResultTooLarge)
+    );
+    assert!(fixture.call("echo").await.is_ok());
+}
+
+#[tokio::test]
+async fn every_call_leaves_one_audit_line_however_it_ends() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut fixture = fixture(|_| {});
+    let dropped = fixture.engine.metrics.audit_dropped();
+    let (sender, guard) =
+        Audit::start(AuditConfig::default(), dir.path().to_owned(), dropped).expect("a thread");
+    Arc::get_mut(&mut fixture.engine)
+        .expect("not shared yet")
+        .audit = sender;
+    let _ = fixture.call("say_hello").await;
+    let _ = fixture.call("nope").await;
+    let mut hanging = Box::pin(fixture.call("hang"));
+    assert!(futures_util::poll!(&mut hanging).is_pending());
+    drop(hanging);
+    drop(guard);
+    let file = std::fs::read_dir(dir.path())
+        .expect("a folder")
+        .next()
+        .expect("a file")
+        .expect("readable");
+    let text = std::fs::read_to_string(file.path()).expect("text");
+    let lines: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let of = |key: &str| {
+        lines
+            .iter()
+            .map(|line| line[key].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of("status"), ["ok", "tool_not_found", "cancelled"]);
+    assert_eq!(of("http_status"), [200, 404, 500]);
+    assert_eq!(of("tool"), ["say_hello", "nope", "hang"]);
+    assert_eq!(
+        fixture
+            .engine
+            .metrics
+            .namespace(&fixture.namespace.name)
+            .in_flight
+            .get(),
+        0
+    );
+}

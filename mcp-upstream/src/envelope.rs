@@ -1,0 +1,307 @@
+//! A JSON-RPC message as spans over the body: what it is, which id, which method, where its parameters stand.
+//!
+//! Nothing is decoded that is not read here, so ids, numbers and unknown fields keep their spelling. Duplicate keys on a
+//! level that is read are refused, and so is nesting no later reader would bound.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::error::Failure;
+
+mod depth;
+
+/// The deepest nesting a body may have.
+pub(crate) const MAX_DEPTH: usize = 128;
+
+/// One message. `id` is the raw JSON of a string or a number.
+#[derive(Debug)]
+pub(crate) enum Message<'a> {
+    /// Wants an answer.
+    Request {
+        id: &'a str,
+        method: Cow<'a, str>,
+        params: Option<&'a RawValue>,
+    },
+    /// Wants none.
+    Notification {
+        method: Cow<'a, str>,
+        params: Option<&'a RawValue>,
+    },
+    /// The client's answer to a request of ours.
+    Response,
+}
+
+/// A message that is none, and the id it could be told apart by.
+#[derive(Debug)]
+pub(crate) struct Invalid<'a> {
+    pub(crate) failure: Failure,
+    pub(crate) id: Option<&'a str>,
+}
+
+impl From<Failure> for Invalid<'_> {
+    fn from(failure: Failure) -> Self {
+        Self { failure, id: None }
+    }
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    jsonrpc: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    method: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    params: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    error: Option<&'a RawValue>,
+}
+
+/// Reads a value that is there, `null` included: a plain `Option` could not tell `"id":null` from no id.
+pub(crate) fn present<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// The body as text: not empty, UTF-8, nested no deeper than [`MAX_DEPTH`].
+pub(crate) fn text(body: &[u8]) -> Result<&str, Failure> {
+    if body.is_empty() {
+        return Err(Failure::Parse("the body is empty".into()));
+    }
+    let text =
+        std::str::from_utf8(body).map_err(|_| Failure::Parse("the body is not UTF-8".into()))?;
+    if depth::exceeds(body, MAX_DEPTH) {
+        return Err(Failure::Shape(
+            format!("the body is nested deeper than {MAX_DEPTH} levels").into(),
+        ));
+    }
+    Ok(text)
+}
+
+/// Whether a body is an array of messages.
+pub(crate) fn is_batch(text: &str) -> bool {
+    text.trim_ascii_start().starts_with('[')
+}
+
+/// The messages of a batch, unread.
+pub(crate) fn batch(text: &str) -> Result<Vec<&RawValue>, Failure> {
+    serde_json::from_str(text).map_err(|error| syntax_or_shape(&error))
+}
+
+/// Reads one message.
+pub(crate) fn message(text: &str) -> Result<Message<'_>, Invalid<'_>> {
+    if !text.trim_ascii_start().starts_with('{') {
+        serde_json::from_str::<serde::de::IgnoredAny>(text)
+            .map_err(|error| syntax_or_shape(&error))?;
+        return Err(Failure::Shape("a message must be an object".into()).into());
+    }
+    let envelope: Envelope<'_> =
+        serde_json::from_str(text).map_err(|error| syntax_or_shape(&error))?;
+    let id = match envelope.id.map(RawValue::get) {
+        None => None,
+        Some(id) if id.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9')) => {
+            Some(id)
+        }
+        Some(_) => return Err(Failure::Shape("id must be a string or a number".into()).into()),
+    };
+    let shape = |reason: &'static str| Invalid {
+        failure: Failure::Shape(reason.into()),
+        id,
+    };
+    if envelope.jsonrpc.and_then(string).as_deref() != Some("2.0") {
+        return Err(shape("jsonrpc must be \"2.0\""));
+    }
+    let answers = usize::from(envelope.result.is_some()) + usize::from(envelope.error.is_some());
+    let Some(method) = envelope.method else {
+        return match (answers, id) {
+            (0, _) => Err(shape("method is missing")),
+            (1, Some(_)) => Ok(Message::Response),
+            (1, None) => Err(shape("a response needs the id of its request")),
+            _ => Err(shape("a response has either result or error")),
+        };
+    };
+    if answers > 0 {
+        return Err(shape("a message has either a method or a result or error"));
+    }
+    let method = string(method).ok_or_else(|| shape("method must be a string"))?;
+    let params = envelope.params;
+    Ok(match id {
+        Some(id) => Message::Request { id, method, params },
+        None => Message::Notification { method, params },
+    })
+}
+
+/// The fields of an object whose shape is a struct of spans; the object's own duplicates are refused.
+pub(crate) fn fields<'a, T: Deserialize<'a>>(
+    raw: Option<&'a RawValue>,
+    what: &'static str,
+) -> Result<T, Failure> {
+    // Checked first because a struct would also be read from an array.
+    object(raw, what)?;
+    serde_json::from_str(raw.map_or("{}", RawValue::get))
+        .map_err(|error| Failure::InvalidParams(format!("{what}: {}", plain(&error)).into()))
+}
+
+/// Whether a value that may be absent is an object.
+pub(crate) fn object(raw: Option<&RawValue>, what: &'static str) -> Result<(), Failure> {
+    match raw {
+        Some(raw) if !raw.get().starts_with('{') => Err(Failure::InvalidParams(
+            format!("{what} must be an object").into(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The text of a JSON string, borrowed where it has no escapes. `None` for any other value.
+pub(crate) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
+    let inner = raw.get().strip_prefix('"')?.strip_suffix('"')?;
+    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
+        return Some(Cow::Borrowed(inner));
+    }
+    serde_json::from_str(raw.get()).ok().map(Cow::Owned)
+}
+
+fn syntax_or_shape(error: &serde_json::Error) -> Failure {
+    if error.is_data() {
+        Failure::Shape(plain(error).into())
+    } else {
+        Failure::Parse(error.to_string().into())
+    }
+}
+
+/// What the parser complains about, without the position it appends: that would be one inside a span.
+fn plain(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" at line ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request_id(id: &str) -> Option<String> {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
+        match message(&body) {
+            Ok(Message::Request { id, .. }) => Some(id.to_owned()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn ids_keep_their_spelling() {
+        for id in [
+            "0",
+            "7",
+            "-0",
+            "1.5",
+            "1e3",
+            "9007199254740993",
+            r#""""#,
+            r#""init-1""#,
+            r#""🦀""#,
+            r#""\u0041\"\\""#,
+        ] {
+            assert_eq!(request_id(id).as_deref(), Some(id));
+        }
+    }
+
+    #[test]
+    fn other_ids_are_no_ids() {
+        for id in ["null", "true", "[1]", "{}"] {
+            assert_eq!(request_id(id), None, "{id}");
+        }
+    }
+
+    #[test]
+    fn no_json_and_no_message_are_told_apart() {
+        for (body, parse) in [
+            ("{", true),
+            ("nonsense", true),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"} x"#, true),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"a	b"}"#, true),
+            ("5", false),
+            (r#"{"jsonrpc":"2.0","id":1}"#, false),
+            (r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#, false),
+            (r#"{"id":1,"method":"ping"}"#, false),
+            (r#"{"jsonrpc":"2.0","id":1,"method":5}"#, false),
+            (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#, false),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"ping","m\u0065thod":"x"}"#,
+                false,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"ping","result":{}}"#,
+                false,
+            ),
+            (r#"{"jsonrpc":"2.0","id":1,"error":{},"result":{}}"#, false),
+            (r#"{"jsonrpc":"2.0","result":{}}"#, false),
+        ] {
+            let failure = message(body).expect_err(body).failure;
+            assert_eq!(
+                matches!(failure, Failure::Parse(_)),
+                parse,
+                "{body}: {failure:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_broken_message_still_tells_its_id() {
+        let invalid = message(r#"{"jsonrpc":"2.0","id":"a"}"#).expect_err("no method");
+        assert_eq!(invalid.id, Some(r#""a""#));
+    }
+
+    #[test]
+    fn a_message_without_id_is_a_notification_and_one_with_a_result_a_response() {
+        let body = r#" {"method":"initialized","jsonrpc":"2.0"} "#;
+        assert!(
+            matches!(message(body), Ok(Message::Notification { method, .. }) if method == "initialized")
+        );
+        let body = r#"{"jsonrpc":"2.0","id":1,"result":null}"#;
+        assert!(matches!(message(body), Ok(Message::Response)));
+    }
+
+    #[test]
+    fn params_must_be_an_object() {
+        #[derive(Debug, Deserialize)]
+        struct Name<'a> {
+            #[serde(borrow, default, deserialize_with = "present")]
+            name: Option<&'a RawValue>,
+        }
+        let parse = |text: &'static str| {
+            let raw = serde_json::from_str::<&RawValue>(text).expect("valid JSON");
+            fields::<Name<'_>>(Some(raw), "params").map(|fields| fields.name.map(RawValue::get))
+        };
+        assert_eq!(
+            parse(r#"{"x":1,"name":null}"#).expect("an object"),
+            Some("null")
+        );
+        for text in [r#"["a"]"#, "null", "3", r#"{"name":1,"name":2}"#] {
+            assert!(
+                matches!(parse(text), Err(Failure::InvalidParams(_))),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn depth_and_encoding_are_checked_before_parsing() {
+        let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        assert!(text(nested(MAX_DEPTH).as_bytes()).is_ok());
+        assert!(matches!(
+            text(nested(MAX_DEPTH + 1).as_bytes()),
+            Err(Failure::Shape(_))
+        ));
+        assert!(matches!(text(b"\xff\xfe"), Err(Failure::Parse(_))));
+        assert!(matches!(text(b""), Err(Failure::Parse(_))));
+    }
+}

@@ -1,0 +1,70 @@
+//! Whether the process serves: what `/health` and `/ready` answer from.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::time::Instant;
+
+/// Set by the binary as it starts and stops.
+#[derive(Debug)]
+pub struct Health {
+    started: Instant,
+    scanned: AtomicBool,
+    draining: AtomicBool,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Health {
+    /// A process that starts now and has not scanned its namespaces yet.
+    pub fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            scanned: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// The first scan of the namespaces is done.
+    pub fn set_ready(&self) {
+        self.scanned.store(true, Ordering::Release);
+    }
+
+    /// The process is on its way out: no new traffic, please.
+    pub fn set_draining(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Whether new traffic should come here.
+    pub fn is_ready(&self) -> bool {
+        self.scanned.load(Ordering::Acquire) && !self.is_draining()
+    }
+
+    /// Whether the process is on its way out.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Whole seconds since the start.
+    pub fn uptime_seconds(&self) -> u64 {
+        self.started.elapsed().as_secs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_ready_between_the_first_scan_and_the_drain() {
+        let health = Health::new();
+        assert!(!health.is_ready());
+        health.set_ready();
+        assert!(health.is_ready());
+        health.set_draining();
+        assert!(!health.is_ready() && health.is_draining());
+    }
+}

@@ -1,0 +1,52 @@
+//! Messages without an answer: the handshake's confirmation and cancellation. Others are accepted and ignored.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::Conversation;
+use crate::envelope;
+use crate::error::Failure;
+
+#[derive(Deserialize)]
+struct Cancelled<'a> {
+    #[serde(
+        borrow,
+        default,
+        rename = "requestId",
+        deserialize_with = "envelope::present"
+    )]
+    request_id: Option<&'a RawValue>,
+}
+
+/// Acts on a notification.
+///
+/// A refused one is a refused POST: there is no response to put the error into.
+pub(super) fn take(
+    conversation: &Conversation<'_>,
+    method: &str,
+    params: Option<&RawValue>,
+) -> Result<(), Failure> {
+    if envelope::object(params, "params").is_err() {
+        return Err(Failure::Shape("params must be an object".into()));
+    }
+    let session = conversation.session.as_ref();
+    match method {
+        "initialize" => Err(Failure::Shape("initialize needs an id".into())),
+        // The second spelling is what older clients send (MCP-09).
+        "notifications/initialized" | "initialized" => {
+            if let Some(session) = session {
+                session.confirm();
+            }
+            Ok(())
+        }
+        "notifications/cancelled" => {
+            let params: Cancelled<'_> = envelope::fields(params, "params")
+                .map_err(|_| Failure::Shape("params has a key twice".into()))?;
+            if let (Some(session), Some(id)) = (session, params.request_id) {
+                session.in_flight().cancel(id.get());
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,167 @@
+//! Counters and histograms of the service. Labels are namespaces and fixed words, never what a client sent.
+
+use std::sync::Arc;
+
+use dashmap::DashMap;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
+};
+use tooldock_workers::names::NamespaceName;
+
+/// From a cache hit to the highest default ceiling of a call's time limit.
+const LATENCY_SECONDS: [f64; 14] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0,
+];
+
+/// The metrics of the service.
+#[derive(Debug)]
+pub struct UpstreamMetrics {
+    calls: IntCounterVec,
+    latency: HistogramVec,
+    in_flight: IntGaugeVec,
+    /// Resolved once per namespace, so that a call looks up one map instead of three.
+    namespaces: DashMap<NamespaceName, Arc<NamespaceMetrics>>,
+    pub(crate) sessions: IntGauge,
+    pub(crate) sessions_created: IntCounter,
+    pub(crate) sessions_expired: IntCounter,
+    pub(crate) sessions_evicted: IntCounter,
+    pub(crate) sessions_deleted: IntCounter,
+    audit_dropped: IntCounter,
+}
+
+/// The metrics of one namespace.
+#[derive(Debug)]
+pub(crate) struct NamespaceMetrics {
+    name: NamespaceName,
+    calls: IntCounterVec,
+    ok: IntCounter,
+    pub(crate) latency: Histogram,
+    pub(crate) in_flight: IntGauge,
+}
+
+impl UpstreamMetrics {
+    /// Makes the metrics and registers them.
+    ///
+    /// # Errors
+    ///
+    /// When the registry already holds one of the names.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let counter = |name: &str, help: &str| {
+            let metric = IntCounter::new(name, help)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        let calls = IntCounterVec::new(
+            Opts::new(
+                "tooldock_tool_calls_total",
+                "Tool calls by namespace and outcome",
+            ),
+            &["namespace", "outcome"],
+        )?;
+        let latency = HistogramVec::new(
+            HistogramOpts::new(
+                "tooldock_tool_call_seconds",
+                "Time of tool calls, waiting in the queue included",
+            )
+            .buckets(LATENCY_SECONDS.to_vec()),
+            &["namespace"],
+        )?;
+        let in_flight = IntGaugeVec::new(
+            Opts::new(
+                "tooldock_tool_calls_in_flight",
+                "Tool calls running or waiting",
+            ),
+            &["namespace"],
+        )?;
+        let sessions = IntGauge::new("tooldock_sessions", "Sessions alive")?;
+        registry.register(Box::new(calls.clone()))?;
+        registry.register(Box::new(latency.clone()))?;
+        registry.register(Box::new(in_flight.clone()))?;
+        registry.register(Box::new(sessions.clone()))?;
+        Ok(Self {
+            calls,
+            latency,
+            in_flight,
+            namespaces: DashMap::new(),
+            sessions,
+            sessions_created: counter("tooldock_sessions_created_total", "Sessions opened")?,
+            sessions_expired: counter("tooldock_sessions_expired_total", "Sessions ended by time")?,
+            sessions_evicted: counter(
+                "tooldock_sessions_evicted_total",
+                "Sessions closed to make room for newer ones",
+            )?,
+            sessions_deleted: counter(
+                "tooldock_sessions_deleted_total",
+                "Sessions ended by their client",
+            )?,
+            audit_dropped: counter(
+                "tooldock_audit_dropped_total",
+                "Audit records that found the queue full",
+            )?,
+        })
+    }
+
+    /// The counter to hand to [`crate::audit::Audit::start`].
+    pub fn audit_dropped(&self) -> IntCounter {
+        self.audit_dropped.clone()
+    }
+
+    /// How many calls of a namespace ended so, for tests.
+    #[cfg(test)]
+    pub(crate) fn calls_of(&self, namespace: &str, outcome: &str) -> u64 {
+        self.calls.with_label_values(&[namespace, outcome]).get()
+    }
+
+    /// The metrics of a namespace the registry knows.
+    pub(crate) fn namespace(&self, name: &NamespaceName) -> Arc<NamespaceMetrics> {
+        if let Some(metrics) = self.namespaces.get(name) {
+            return Arc::clone(&metrics);
+        }
+        let labels = [name.as_str()];
+        let metrics = NamespaceMetrics {
+            name: name.clone(),
+            calls: self.calls.clone(),
+            ok: self.calls.with_label_values(&[name.as_str(), "ok"]),
+            latency: self.latency.with_label_values(&labels),
+            in_flight: self.in_flight.with_label_values(&labels),
+        };
+        Arc::clone(
+            &self
+                .namespaces
+                .entry(name.clone())
+                .or_insert_with(|| Arc::new(metrics)),
+        )
+    }
+}
+
+impl NamespaceMetrics {
+    /// Counts a call by how it ended: `ok` or one of the fixed error codes.
+    pub(crate) fn count(&self, outcome: &'static str) {
+        if outcome == "ok" {
+            self.ok.inc();
+        } else {
+            self.calls
+                .with_label_values(&[self.name.as_str(), outcome])
+                .inc();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_once_and_counts_by_namespace_and_outcome() {
+        let registry = Registry::new();
+        let metrics = UpstreamMetrics::new(&registry).expect("a fresh registry");
+        assert!(UpstreamMetrics::new(&registry).is_err());
+        let name = "shared".parse().expect("a name");
+        metrics.namespace(&name).count("ok");
+        metrics.namespace(&name).count("ok");
+        metrics.namespace(&name).count("overloaded");
+        let of = |outcome| metrics.calls_of("shared", outcome);
+        assert_eq!((of("ok"), of("overloaded")), (2, 1));
+    }
+}

@@ -1,0 +1,108 @@
+//! The switches of a listener. Data, not code paths: a handler reads the switch it needs, nothing asks which profile it
+//! runs under.
+
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::ProtocolVersion;
+
+/// One listener's rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profile {
+    /// The profile's name, for logs only.
+    pub name: &'static str,
+    /// The versions `initialize` negotiates; the first is offered to clients that ask for an unknown one. Not empty.
+    pub versions: Vec<ProtocolVersion>,
+    /// Whether JSON-RPC batches are taken.
+    pub batch: BatchRule,
+    /// When a session id must be sent.
+    pub session: SessionRule,
+    /// What `Accept` must say on POST.
+    pub accept: AcceptRule,
+    /// Whether `tools/*` in a session waits for `notifications/initialized` (versions from 2025-06-18 on).
+    pub require_initialized: bool,
+    /// The shapes of REST answers.
+    pub rest_shape: RestShape,
+}
+
+/// Whether JSON-RPC batches are taken (K-11).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BatchRule {
+    /// In 2025-03-26, the only revision that has them.
+    #[serde(rename = "accept")]
+    Accept2025_03_26,
+    /// Never.
+    #[serde(rename = "reject")]
+    Reject,
+}
+
+/// When a session id must be sent (K-35).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SessionRule {
+    /// When the version in force is 2025-06-18 or later.
+    #[serde(rename = "required")]
+    RequiredSince2025_06_18,
+    /// Never; sessions are issued all the same.
+    #[serde(rename = "optional")]
+    Optional,
+}
+
+/// What `Accept` must say on POST (K-12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AcceptRule {
+    /// From 2025-06-18 on both media types by name, before that as lenient.
+    Strict,
+    /// JSON must be acceptable.
+    Lenient,
+}
+
+/// The shapes of REST answers (K-21).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RestShape {
+    /// Bare values and arrays.
+    V2,
+}
+
+impl Profile {
+    /// The core port.
+    pub fn core() -> Self {
+        Self {
+            name: "core",
+            versions: vec![
+                ProtocolVersion::V2025_11_25,
+                ProtocolVersion::V2025_06_18,
+                ProtocolVersion::V2025_03_26,
+            ],
+            batch: BatchRule::Accept2025_03_26,
+            session: SessionRule::RequiredSince2025_06_18,
+            accept: AcceptRule::Strict,
+            require_initialized: true,
+            rest_shape: RestShape::V2,
+        }
+    }
+
+    /// The version offered to a client that asks for one that is not served.
+    pub fn default_version(&self) -> ProtocolVersion {
+        self.versions
+            .first()
+            .copied()
+            .unwrap_or(ProtocolVersion::V2025_11_25)
+    }
+
+    /// Whether a version is served here.
+    pub fn supports(&self, version: ProtocolVersion) -> bool {
+        self.versions.contains(&version)
+    }
+
+    /// Whether a request of this version must name its session.
+    pub fn session_required(&self, version: ProtocolVersion) -> bool {
+        self.session == SessionRule::RequiredSince2025_06_18
+            && version >= ProtocolVersion::V2025_06_18
+    }
+
+    /// Whether a batch of this version is taken.
+    pub fn batch_accepted(&self, version: ProtocolVersion) -> bool {
+        self.batch == BatchRule::Accept2025_03_26 && version == ProtocolVersion::V2025_03_26
+    }
+}

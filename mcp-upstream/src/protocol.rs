@@ -1,0 +1,105 @@
+//! The protocol revisions served here and the integer codes of JSON-RPC errors.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A revision of MCP that is opened by `initialize`. Later revisions compare greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ProtocolVersion {
+    /// Batches, sessions optional, no structured content.
+    #[serde(rename = "2025-03-26")]
+    V2025_03_26,
+    /// No batches, `MCP-Protocol-Version`, structured content.
+    #[serde(rename = "2025-06-18")]
+    V2025_06_18,
+    /// The newest revision with a handshake.
+    #[serde(rename = "2025-11-25")]
+    V2025_11_25,
+}
+
+/// A text that names no revision served here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown protocol version; known are 2025-11-25, 2025-06-18 and 2025-03-26")]
+pub struct UnknownVersion;
+
+impl ProtocolVersion {
+    /// What a request without session and without version header speaks (MCP-12).
+    pub const FALLBACK: Self = Self::V2025_03_26;
+
+    /// The revision as it is spelled on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::V2025_03_26 => "2025-03-26",
+            Self::V2025_06_18 => "2025-06-18",
+            Self::V2025_11_25 => "2025-11-25",
+        }
+    }
+
+    /// Whether answers may carry `structuredContent`, `outputSchema` and `title`.
+    pub const fn has_structured_content(self) -> bool {
+        !matches!(self, Self::V2025_03_26)
+    }
+}
+
+impl FromStr for ProtocolVersion {
+    type Err = UnknownVersion;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "2025-03-26" => Ok(Self::V2025_03_26),
+            "2025-06-18" => Ok(Self::V2025_06_18),
+            "2025-11-25" => Ok(Self::V2025_11_25),
+            _ => Err(UnknownVersion),
+        }
+    }
+}
+
+impl fmt::Display for ProtocolVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Integer codes of JSON-RPC errors, as clients see them.
+pub mod code {
+    /// The body is no JSON.
+    pub const PARSE: i32 = -32700;
+    /// Shape, header, Accept, type, size, version.
+    pub const INVALID_REQUEST: i32 = -32600;
+    /// No such method.
+    pub const METHOD_NOT_FOUND: i32 = -32601;
+    /// The method's parameters are wrong.
+    pub const INVALID_PARAMS: i32 = -32602;
+    /// The gateway or an upstream failed.
+    pub const INTERNAL: i32 = -32603;
+    /// The namespace is closed to the caller.
+    pub const FORBIDDEN: i32 = -32011;
+    /// No such namespace or session.
+    pub const NOT_FOUND: i32 = -32012;
+    /// The gateway cannot serve now.
+    pub const UNAVAILABLE: i32 = -32014;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spelling_and_order_are_those_of_the_wire() {
+        for version in [
+            ProtocolVersion::V2025_03_26,
+            ProtocolVersion::V2025_06_18,
+            ProtocolVersion::V2025_11_25,
+        ] {
+            assert_eq!(version.as_str().parse(), Ok(version));
+            assert_eq!(
+                serde_json::to_string(&version).expect("a string"),
+                format!("\"{version}\"")
+            );
+        }
+        assert!(ProtocolVersion::V2025_03_26 < ProtocolVersion::V2025_06_18);
+        assert!("2099-01-01".parse::<ProtocolVersion>().is_err());
+    }
+}

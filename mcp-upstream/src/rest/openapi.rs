@@ -1,0 +1,295 @@
+//! `/openapi.json`: the caller's namespace as an OpenAPI 3.1 document.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Query, State};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::tool::Tool;
+
+use super::unknown_namespace;
+use crate::caller::Caller;
+use crate::engine::Engine;
+use crate::error;
+use crate::reply::Reply;
+use crate::service::Core;
+
+mod schema;
+
+use schema::Hoisted;
+
+#[derive(Deserialize)]
+pub(super) struct Scope {
+    namespace: Option<String>,
+}
+
+/// The namespace is the request's, or the query's for clients that cannot send the header (RST-17).
+pub(super) async fn document(
+    State(core): State<Arc<Core>>,
+    Extension(caller): Extension<Caller>,
+    Query(scope): Query<Scope>,
+) -> Reply {
+    let header = caller.namespace.as_ref().map(|name| name.as_str());
+    let Some(name) = header.or(scope.namespace.as_deref()) else {
+        return error::rest_plain(
+            http::StatusCode::BAD_REQUEST,
+            "namespace_required",
+            "X-Namespace or ?namespace= is required",
+        );
+    };
+    let found = core.registry.namespace(name);
+    // Closed to the caller looks like absent: the query is not checked at the edge.
+    let Some(namespace) = found.filter(|namespace| caller.may_use(namespace)) else {
+        return unknown_namespace(name);
+    };
+    match Engine::list(&namespace) {
+        Ok(tools) => super::json(&describe(&namespace, tools)),
+        Err(failed) => error::rest_call(&failed, &caller),
+    }
+}
+
+fn describe<'a>(namespace: &Namespace, tools: impl Iterator<Item = &'a Arc<Tool>>) -> Value {
+    let mut paths = fixed_paths();
+    let mut schemas = Map::new();
+    schemas.insert("Error".into(), error_schema());
+    let mut operations: BTreeSet<String> = FIXED_OPERATIONS.map(str::to_owned).into();
+    for tool in tools {
+        let operation = unique(identifier(&tool.name), &mut operations);
+        let path = format!("/tools/{}", path_segment(&tool.name));
+        let item = json!({ "post": tool_operation(tool, &operation, &path, &mut schemas) });
+        paths.insert(path, item);
+    }
+    let version = match namespace.version.as_str() {
+        "" => env!("CARGO_PKG_VERSION"),
+        version => version,
+    };
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": format!("ToolDock: {}", namespace.name),
+            "version": version,
+            "description": namespace.description,
+        },
+        "servers": [{ "url": "/" }],
+        "security": [{ "BearerAuth": [] }],
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "BearerAuth": { "type": "http", "scheme": "bearer" } },
+            "parameters": { "Namespace": namespace_parameter(namespace) },
+            "responses": { "Error": error_response() },
+            "schemas": schemas,
+        },
+    })
+}
+
+fn tool_operation(
+    tool: &Tool,
+    operation: &str,
+    path: &str,
+    schemas: &mut Map<String, Value>,
+) -> Value {
+    // A schema inside a document: what its references mean changes with where it stands, so they are rewritten.
+    let hoist = |schemas: &mut Map<String, Value>, raw: &str, part: &str, kind: &str| {
+        let pointer = format!(
+            "#/paths/{}/post/{part}/content/application~1json/schema",
+            pointer(path)
+        );
+        let Hoisted {
+            schema,
+            definitions,
+        } = schema::hoist(raw, &pointer, &format!("{operation}_{kind}"));
+        schemas.extend(definitions);
+        schema
+    };
+    let input = hoist(schemas, tool.input_schema.get(), "requestBody", "input");
+    let required = input
+        .get("required")
+        .and_then(Value::as_array)
+        .is_some_and(|required| !required.is_empty());
+    // The output schema is that of MCP's structured content, which wraps what is no object; the bare value has none.
+    let mut responses = json!({
+        "200": { "description": "The tool's value", "content": { "application/json": { "schema": {} } } },
+    });
+    for status in [
+        "400", "401", "403", "404", "422", "429", "500", "503", "504",
+    ] {
+        responses[status] = json!({ "$ref": "#/components/responses/Error" });
+    }
+    json!({
+        "operationId": operation,
+        "summary": tool.title.as_deref().unwrap_or(&tool.name),
+        "description": tool.description,
+        "parameters": [{ "$ref": "#/components/parameters/Namespace" }],
+        "requestBody": {
+            "required": required,
+            "content": { "application/json": { "schema": input } },
+        },
+        "responses": responses,
+    })
+}
+
+const FIXED_OPERATIONS: [&str; 5] = [
+    "list_tools",
+    "get_tool_schema",
+    "list_namespaces",
+    "get_health",
+    "get_ready",
+];
+
+fn fixed_paths() -> Map<String, Value> {
+    let namespace = json!({ "$ref": "#/components/parameters/Namespace" });
+    let error = json!({ "$ref": "#/components/responses/Error" });
+    let answers = |description: &str, schema: Value| {
+        json!({
+            "description": description,
+            "content": { "application/json": { "schema": schema } },
+        })
+    };
+    let objects = json!({ "type": "array", "items": { "type": "object" } });
+    let object = json!({ "type": "object" });
+    let paths = json!({
+        "/tools": { "get": {
+            "operationId": "list_tools",
+            "summary": "Tools of the namespace",
+            "parameters": [namespace],
+            "responses": { "200": answers("The tools", objects.clone()), "401": error, "404": error },
+        } },
+        "/tools/{name}/schema": { "get": {
+            "operationId": "get_tool_schema",
+            "summary": "Input schema of one tool",
+            "parameters": [
+                namespace,
+                { "name": "name", "in": "path", "required": true, "schema": { "type": "string" } },
+            ],
+            "responses": { "200": answers("A JSON Schema", object.clone()), "401": error, "404": error },
+        } },
+        "/namespaces": { "get": {
+            "operationId": "list_namespaces",
+            "summary": "Namespaces open to the token",
+            "responses": { "200": answers("The namespaces", objects), "401": error },
+        } },
+        "/health": { "get": {
+            "operationId": "get_health",
+            "summary": "Whether the process is up",
+            "security": [],
+            "responses": { "200": answers("It is", object.clone()) },
+        } },
+        "/ready": { "get": {
+            "operationId": "get_ready",
+            "summary": "Whether the process takes traffic",
+            "security": [],
+            "responses": {
+                "200": answers("It does", object.clone()),
+                "503": answers("It does not", object),
+            },
+        } },
+    });
+    match paths {
+        Value::Object(paths) => paths,
+        _ => Map::new(),
+    }
+}
+
+fn namespace_parameter(namespace: &Namespace) -> Value {
+    json!({
+        "name": "X-Namespace",
+        "in": "header",
+        "required": true,
+        "description": "The namespace the tools belong to",
+        "schema": { "type": "string", "default": namespace.name },
+    })
+}
+
+fn error_response() -> Value {
+    json!({
+        "description": "The request was refused or the call failed",
+        "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } },
+    })
+}
+
+fn error_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["detail", "error"],
+        "properties": {
+            "detail": { "type": "string" },
+            "error": {
+                "type": "object",
+                "required": ["code", "message", "details"],
+                "properties": {
+                    "code": { "type": "string" },
+                    "message": { "type": "string" },
+                    "details": { "type": "object" },
+                },
+            },
+        },
+    })
+}
+
+/// A name made only of letters, digits and underscores.
+fn identifier(name: &str) -> String {
+    let mut out: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect();
+    if !out.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_') {
+        out.insert(0, '_');
+    }
+    out
+}
+
+/// The name, or the name with the first number that makes it new.
+fn unique(name: String, taken: &mut BTreeSet<String>) -> String {
+    if taken.insert(name.clone()) {
+        return name;
+    }
+    (2_u64..)
+        .map(|number| format!("{name}_{number}"))
+        .find(|name| taken.insert(name.clone()))
+        .unwrap_or(name)
+}
+
+/// A tool's name as one segment of a path template: percent-encoded, braces included.
+fn path_segment(name: &str) -> String {
+    name.bytes()
+        .map(|byte| match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                char::from(byte).to_string()
+            }
+            byte => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+/// A key as a token of a JSON pointer in a URI fragment; `%` would be decoded once on the way.
+fn pointer(key: &str) -> String {
+    key.replace('~', "~0")
+        .replace('/', "~1")
+        .replace('%', "%25")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_are_plain_and_unique() {
+        let mut taken = BTreeSet::new();
+        assert_eq!(unique(identifier("get-weather"), &mut taken), "get_weather");
+        assert_eq!(
+            unique(identifier("get.weather"), &mut taken),
+            "get_weather_2"
+        );
+        assert_eq!(unique(identifier("2fast"), &mut taken), "_2fast");
+        assert_eq!(unique(identifier("größe"), &mut taken), "gr__e");
+    }
+
+    #[test]
+    fn names_survive_in_paths_and_pointers() {
+        assert_eq!(path_segment("a/b {c}"), "a%2Fb%20%7Bc%7D");
+        assert_eq!(pointer("/tools/a%20b~"), "~1tools~1a%2520b~0");
+    }
+}

@@ -1,0 +1,237 @@
+//! A tool's schema inside an OpenAPI document.
+//!
+//! A local reference (`#/$defs/Item`) is resolved against the root of the document it stands in, so a schema that is
+//! moved into a larger document must have its references moved too. Definitions go to `components/schemas` under names
+//! of their own, where every tool finds them; any other local reference is pointed at the place the schema now has. A
+//! subschema with an `$id` is a document of its own and stays untouched, as do `default`, `const`, `enum` and
+//! `examples`, which are data.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+/// A schema whose references are right in the document it is put into.
+#[derive(Debug)]
+pub(super) struct Hoisted {
+    /// The schema, to stand where the pointer says.
+    pub(super) schema: Value,
+    /// What belongs into `components/schemas`.
+    pub(super) definitions: Vec<(String, Value)>,
+}
+
+/// Keywords whose value is a map from names to schemas.
+const MAPS: [&str; 6] = [
+    "properties",
+    "patternProperties",
+    "$defs",
+    "definitions",
+    "dependentSchemas",
+    "dependencies",
+];
+/// Keywords whose value is data.
+const DATA: [&str; 4] = ["default", "const", "enum", "examples"];
+
+/// Moves a schema. `pointer` is where it will stand (`#/…`), `prefix` begins the names of its definitions. A schema that
+/// is no JSON object, or nested beyond what the parser takes, becomes the schema of any object.
+pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str) -> Hoisted {
+    let Ok(Value::Object(mut schema)) = serde_json::from_str(raw) else {
+        return Hoisted {
+            schema: json!({ "type": "object" }),
+            definitions: Vec::new(),
+        };
+    };
+    if schema.contains_key("$id") {
+        return Hoisted {
+            schema: Value::Object(schema),
+            definitions: Vec::new(),
+        };
+    }
+    // The dialect is the document's; a nested `$schema` is only allowed beside an `$id`.
+    schema.remove("$schema");
+    let taken = match schema.remove("$defs") {
+        Some(Value::Object(definitions)) => definitions,
+        _ => Map::new(),
+    };
+    let moves = Moves {
+        pointer,
+        names: names(&taken, prefix),
+    };
+    let definitions = taken
+        .into_iter()
+        .filter_map(|(name, mut definition)| {
+            moves.rewrite(&mut definition);
+            Some((moves.names.get(&name)?.clone(), definition))
+        })
+        .collect();
+    let mut schema = Value::Object(schema);
+    moves.rewrite(&mut schema);
+    Hoisted {
+        schema,
+        definitions,
+    }
+}
+
+/// Where local references go.
+struct Moves<'a> {
+    pointer: &'a str,
+    /// Name of a definition → its name among the components.
+    names: BTreeMap<String, String>,
+}
+
+/// Component names may hold only letters, digits, `.`, `-` and `_`.
+fn names(definitions: &Map<String, Value>, prefix: &str) -> BTreeMap<String, String> {
+    let mut taken = BTreeSet::new();
+    definitions
+        .keys()
+        .map(|name| {
+            let plain = super::identifier(&format!("{prefix}_{name}"));
+            (name.clone(), super::unique(plain, &mut taken))
+        })
+        .collect()
+}
+
+impl Moves<'_> {
+    /// Rewrites the references of a schema. Recursion is bounded: the parser refuses nesting beyond 128.
+    fn rewrite(&self, schema: &mut Value) {
+        match schema {
+            Value::Array(schemas) => schemas.iter_mut().for_each(|schema| self.rewrite(schema)),
+            Value::Object(keywords) if !keywords.contains_key("$id") => {
+                for (keyword, value) in keywords {
+                    match (keyword.as_str(), value) {
+                        ("$ref" | "$dynamicRef", Value::String(reference)) => {
+                            if let Some(moved) = self.moved(reference) {
+                                *reference = moved;
+                            }
+                        }
+                        (keyword, Value::Object(named)) if MAPS.contains(&keyword) => {
+                            named.values_mut().for_each(|schema| self.rewrite(schema));
+                        }
+                        (keyword, _) if DATA.contains(&keyword) => {}
+                        (_, value) => self.rewrite(value),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Where a local reference points after the move; `None` leaves it alone (another document, or an anchor).
+    fn moved(&self, reference: &str) -> Option<String> {
+        let local = reference.strip_prefix('#')?;
+        if let Some(path) = local.strip_prefix("/$defs/") {
+            let (name, rest) = match path.find('/') {
+                Some(at) => path.split_at(at),
+                None => (path, ""),
+            };
+            if let Some(component) = self.names.get(&unescape(name)) {
+                return Some(format!("#/components/schemas/{component}{rest}"));
+            }
+        }
+        (local.is_empty() || local.starts_with('/')).then(|| format!("{}{local}", self.pointer))
+    }
+}
+
+/// A token of a JSON pointer in a fragment as the key it stands for.
+fn unescape(token: &str) -> String {
+    let mut bytes = Vec::with_capacity(token.len());
+    let mut rest = token.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let decoded = match (first, tail) {
+            (b'%', [high, low, ..]) => char::from(*high)
+                .to_digit(16)
+                .zip(char::from(*low).to_digit(16))
+                .and_then(|(high, low)| u8::try_from(high * 16 + low).ok()),
+            _ => None,
+        };
+        bytes.push(decoded.unwrap_or(*first));
+        rest = if decoded.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes)
+        .replace("~1", "/")
+        .replace("~0", "~")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POINTER: &str = "#/paths/~1tools~1x/post/requestBody/content/application~1json/schema";
+
+    fn moved(schema: &Value) -> Hoisted {
+        hoist(&schema.to_string(), POINTER, "x_input")
+    }
+
+    #[test]
+    fn definitions_become_components_and_references_follow() {
+        let hoisted = moved(&json!({
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "properties": {
+                "a": { "$ref": "#/$defs/Page[Item]" },
+                "b": { "$ref": "#/$defs/Item/properties/n" },
+                "$ref": { "$ref": "#/$defs/Item" },
+            },
+            "$defs": {
+                "Item": { "type": "object", "properties": { "n": {}, "self": { "$ref": "#/$defs/Item" } } },
+                "Page[Item]": { "type": "array", "items": { "$ref": "#/$defs/Item" } },
+            },
+        }));
+        assert_eq!(
+            hoisted.schema,
+            json!({
+                "type": "object",
+                "properties": {
+                    "a": { "$ref": "#/components/schemas/x_input_Page_Item_" },
+                    "b": { "$ref": "#/components/schemas/x_input_Item/properties/n" },
+                    "$ref": { "$ref": "#/components/schemas/x_input_Item" },
+                },
+            })
+        );
+        let definitions: BTreeMap<_, _> = hoisted.definitions.into_iter().collect();
+        assert_eq!(
+            definitions["x_input_Item"]["properties"]["self"]["$ref"],
+            "#/components/schemas/x_input_Item"
+        );
+        assert_eq!(
+            definitions["x_input_Page_Item_"]["items"]["$ref"],
+            "#/components/schemas/x_input_Item"
+        );
+    }
+
+    #[test]
+    fn references_to_the_schema_itself_point_to_where_it_stands() {
+        let hoisted = moved(&json!({
+            "properties": { "child": { "$ref": "#" }, "same": { "$ref": "#/properties/child" } },
+            "definitions": { "Old": {} },
+            "allOf": [{ "$ref": "#/definitions/Old" }],
+        }));
+        let properties = &hoisted.schema["properties"];
+        assert_eq!(properties["child"]["$ref"], POINTER);
+        assert_eq!(
+            properties["same"]["$ref"],
+            format!("{POINTER}/properties/child")
+        );
+        assert_eq!(
+            hoisted.schema["allOf"][0]["$ref"],
+            format!("{POINTER}/definitions/Old")
+        );
+    }
+
+    #[test]
+    fn data_and_documents_of_their_own_stay_as_they_are() {
+        let schema = json!({
+            "properties": {
+                "a": { "default": { "$ref": "#/$defs/X" }, "enum": [{ "$ref": "#" }] },
+                "b": { "$id": "urn:x", "$ref": "#/$defs/X" },
+                "c": { "$ref": "https://example.org/s#/$defs/X" },
+            },
+        });
+        assert_eq!(moved(&schema).schema, schema);
+        assert_eq!(moved(&json!([1])).schema, json!({ "type": "object" }));
+    }
+
+    #[test]
+    fn escaped_names_are_found() {
+        assert_eq!(unescape("a~1b%20c~0%zz%"), "a/b c~%zz%");
+    }
+}

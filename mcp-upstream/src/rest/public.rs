@@ -1,0 +1,123 @@
+//! `/health` and `/ready`, which need no credentials. They name namespaces, files and codes; a text that comes from tool
+//! code or an installer is in the log and in the answer to `/reload`, not here.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::json;
+use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::registry::{Namespace, Snapshot, Upstream};
+use tooldock_workers::worker::WorkerState;
+
+use crate::reply::Reply;
+use crate::service::Core;
+
+/// The issue whose text is our own: which limit was cut to what.
+const LIMIT_CLAMPED: &str = "limit_clamped";
+
+#[derive(Serialize)]
+struct Failing<'a> {
+    name: &'a str,
+    code: &'static str,
+}
+
+#[derive(Serialize)]
+struct Detail<'a> {
+    name: &'a str,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    issues: Vec<Issue<'a>>,
+}
+
+#[derive(Serialize)]
+struct Issue<'a> {
+    code: &'static str,
+    subject: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+}
+
+/// The process is up (EX-131), whatever its namespaces and its drain.
+pub(super) async fn health(State(core): State<Arc<Core>>) -> Reply {
+    let snapshot = core.registry.snapshot();
+    super::json(&json!({
+        "status": "ok",
+        "version": env!("CARGO_PKG_VERSION"),
+        "namespaces": snapshot.namespaces.len(),
+        "tools": tools(&snapshot),
+        "uptime_seconds": core.health.uptime_seconds(),
+        "failing": failing(&snapshot),
+    }))
+}
+
+/// New traffic is welcome: the first scan is done and the process is not draining. A failing namespace does not make
+/// the others unready.
+pub(super) async fn ready(State(core): State<Arc<Core>>) -> Reply {
+    let snapshot = core.registry.snapshot();
+    let (status, word) = if core.health.is_ready() {
+        (StatusCode::OK, "ready")
+    } else if core.health.is_draining() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "starting")
+    };
+    let namespaces: Vec<_> = snapshot
+        .namespaces
+        .values()
+        .map(|namespace| detail(namespace))
+        .collect();
+    let body = json!({ "status": word, "namespaces": namespaces });
+    Reply::json(status, body.to_string())
+}
+
+fn tools(snapshot: &Snapshot) -> usize {
+    let counts = snapshot.namespaces.values();
+    counts
+        .map(|namespace| namespace.allowed_tools().count())
+        .sum()
+}
+
+fn failing(snapshot: &Snapshot) -> Vec<Failing<'_>> {
+    let failing = snapshot.namespaces.values().filter_map(|namespace| {
+        Some(Failing {
+            name: namespace.name.as_str(),
+            code: failure_of(namespace)?,
+        })
+    });
+    failing.collect()
+}
+
+/// The code of what keeps a namespace from serving.
+fn failure_of(namespace: &Namespace) -> Option<&'static str> {
+    match &namespace.upstream {
+        Upstream::Failed(error) => Some(error.code.as_str()),
+        Upstream::Worker(worker) => match worker.state() {
+            WorkerState::Ready | WorkerState::Starting => None,
+            WorkerState::Backoff { crash_loop: true } => Some("crash_loop"),
+            _ => Some(CallErrorCode::WorkerUnavailable.as_str()),
+        },
+        Upstream::Empty => None,
+    }
+}
+
+fn detail(namespace: &Namespace) -> Detail<'_> {
+    Detail {
+        name: namespace.name.as_str(),
+        state: match &namespace.upstream {
+            Upstream::Empty => "empty",
+            Upstream::Worker(worker) => worker.state().as_str(),
+            Upstream::Failed(_) => "failed",
+        },
+        issues: namespace
+            .issues
+            .iter()
+            .map(|issue| Issue {
+                code: issue.code,
+                subject: &issue.subject,
+                message: (issue.code == LIMIT_CLAMPED).then_some(&*issue.message),
+            })
+            .collect(),
+    }
+}

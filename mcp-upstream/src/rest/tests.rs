@@ -1,0 +1,417 @@
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tooldock_workers::reload::ReloadReport;
+use tower::ServiceExt;
+
+use super::reload::ReloadControl;
+use crate::caller::{Caller, Visibility};
+use crate::testing::{Harness, Refuses, Wanted, broken, caller, harness, namespace, parts, tool};
+
+async fn request(
+    harness: &Harness,
+    caller: Caller,
+    method: Method,
+    path: &str,
+    body: &'static str,
+) -> crate::reply::Reply {
+    let request = Request::builder().method(method).uri(path);
+    let request = request
+        .body(Bytes::from_static(body.as_bytes()))
+        .expect("a request");
+    harness.service.route(caller, request).await
+}
+
+async fn get(harness: &Harness, path: &str) -> (StatusCode, Value) {
+    parts(&request(harness, caller(), Method::GET, path, "").await)
+}
+
+async fn post(harness: &Harness, path: &str, body: &'static str) -> (StatusCode, Value) {
+    parts(&request(harness, caller(), Method::POST, path, body).await)
+}
+
+#[tokio::test]
+async fn lists_tools_and_their_schemas() {
+    let harness = harness();
+    let (status, tools) = get(&harness, "/tools").await;
+    assert_eq!(status, StatusCode::OK);
+    let schema = json!({ "type": "object", "properties": { "name": { "type": "string", "default": "World" } } });
+    assert_eq!(
+        tools[0],
+        json!({
+            "name": "say_hello", "title": "Say Hello", "description": "Greet \"someone\".", "inputSchema": schema,
+            "outputSchema": { "type": "object" }, "annotations": { "readOnlyHint": true }, "filename": "hello.py",
+        })
+    );
+    assert_eq!(
+        get(&harness, "/tools/say_hello/schema").await,
+        (StatusCode::OK, schema)
+    );
+    let (status, body) = get(&harness, "/tools/secret_tool/schema").await;
+    assert_eq!(
+        (status, &body["error"]["code"]),
+        (StatusCode::NOT_FOUND, &json!("tool_not_found"))
+    );
+}
+
+#[tokio::test]
+async fn a_call_answers_with_the_bare_value() {
+    let harness = harness();
+    assert_eq!(
+        post(&harness, "/tools/say_hello", r#"{"name":"Ada"}"#).await,
+        (StatusCode::OK, json!("Hello, Ada!"))
+    );
+    assert_eq!(
+        post(&harness, "/tools/echo", " {\"a\": 1}\n").await,
+        (StatusCode::OK, json!({"a":1}))
+    );
+    assert_eq!(
+        post(&harness, "/tools/value", r#"{"value":[1,2]}"#).await,
+        (StatusCode::OK, json!([1, 2]))
+    );
+    assert_eq!(
+        post(&harness, "/tools/echo", "").await,
+        (StatusCode::OK, json!({}))
+    );
+    let (_, image) = post(&harness, "/tools/image", "{}").await;
+    assert_eq!(image["content"][0]["type"], "image");
+}
+
+#[tokio::test]
+async fn failures_have_their_status_and_one_shape() {
+    let harness = Wanted {
+        limiter: Arc::new(Refuses("value", Mutex::default())),
+        ..Wanted::default()
+    }
+    .build();
+    for (path, body, status, code) in [
+        ("/tools/nope", "{}", 404, "tool_not_found"),
+        ("/tools/secret_tool", "{}", 404, "tool_not_found"),
+        ("/tools/invalid_arguments", "{}", 422, "invalid_arguments"),
+        ("/tools/execution_timeout", "{}", 504, "execution_timeout"),
+        ("/tools/dependency_error", "{}", 500, "dependency_error"),
+        ("/tools/internal_error", "{}", 500, "internal_error"),
+        ("/tools/worker_unavailable", "{}", 503, "worker_unavailable"),
+        ("/tools/overloaded", "{}", 503, "overloaded"),
+        ("/tools/value", "{}", 429, "rate_limited"),
+        ("/tools/echo", "{", 400, "invalid_json"),
+        ("/tools/echo", "[1]", 422, "invalid_arguments"),
+        ("/tools/echo", "\"x\"", 422, "invalid_arguments"),
+        ("/tools/echo", "{} {}", 400, "invalid_json"),
+        ("/reload", "", 503, "reload_unavailable"),
+        ("/nope", "", 404, "not_found"),
+        ("/health", "", 405, "method_not_allowed"),
+    ] {
+        let reply = request(&harness, caller(), Method::POST, path, body).await;
+        let (got, answer) = parts(&reply);
+        assert_eq!(got.as_u16(), status, "{path}: {answer}");
+        assert_eq!(answer["error"]["code"], code, "{path}");
+        assert_eq!(answer["detail"], answer["error"]["message"], "{path}");
+        assert!(answer["error"]["details"].is_object(), "{path}");
+        assert!(!answer.to_string().contains("Traceback"), "{path}");
+        let retry = reply
+            .head()
+            .headers
+            .iter()
+            .find(|(name, _)| name == RETRY_AFTER);
+        let waits = matches!(code, "worker_unavailable" | "overloaded" | "rate_limited");
+        assert_eq!(retry.is_some(), waits, "{path}");
+        let json = reply
+            .head()
+            .headers
+            .iter()
+            .any(|(name, value)| name == CONTENT_TYPE && value == "application/json");
+        assert!(json, "{path}");
+    }
+    let mut manager = caller();
+    manager.manager = true;
+    let (_, answer) =
+        parts(&request(&harness, manager, Method::POST, "/tools/internal_error", "").await);
+    assert_eq!(answer["error"]["details"]["traceback"], "Traceback …");
+}
+
+#[tokio::test]
+async fn a_namespace_is_needed_and_must_exist() {
+    let harness = harness();
+    let mut other = caller();
+    other.namespace = None;
+    let (status, answer) =
+        parts(&request(&harness, other.clone(), Method::GET, "/tools", "").await);
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (StatusCode::BAD_REQUEST, &json!("namespace_required"))
+    );
+    other.namespace = Some("gone".parse().expect("a name"));
+    let (status, answer) =
+        parts(&request(&harness, other.clone(), Method::GET, "/tools", "").await);
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (StatusCode::NOT_FOUND, &json!("namespace_not_found"))
+    );
+    other.namespace = Some("broken".parse().expect("a name"));
+    let (status, answer) = parts(&request(&harness, other, Method::GET, "/tools", "").await);
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            &json!("dependency_error")
+        )
+    );
+}
+
+#[tokio::test]
+async fn namespaces_are_those_open_to_the_caller() {
+    let harness = harness();
+    let (_, all) = get(&harness, "/namespaces").await;
+    assert_eq!(all.as_array().map(Vec::len), Some(3));
+    assert_eq!(
+        all[2],
+        json!({ "name": "shared", "tool_count": 11, "has_requirements": false,
+                "secrets_status": "no_secrets_needed", "description": "Tools of shared" })
+    );
+    let mut limited = caller();
+    limited.namespace = None;
+    limited.visibility = Visibility::Only(Arc::new(|name| name.as_str() == "other"));
+    let (_, some) = parts(&request(&harness, limited, Method::GET, "/namespaces", "").await);
+    assert_eq!(some.as_array().map(Vec::len), Some(1));
+    assert_eq!(some[0]["name"], "other");
+}
+
+#[tokio::test]
+async fn health_names_what_fails_and_ready_follows_the_process() {
+    let harness = harness();
+    let (status, health) = get(&harness, "/health").await;
+    assert_eq!((status, &health["status"]), (StatusCode::OK, &json!("ok")));
+    assert_eq!(
+        (&health["namespaces"], &health["tools"]),
+        (&json!(3), &json!(22))
+    );
+    assert_eq!(
+        health["failing"],
+        json!([{ "name": "broken", "code": "dependency_error" }])
+    );
+    assert_eq!(
+        get(&harness, "/ready").await.0,
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    harness.health.set_ready();
+    let (status, ready) = get(&harness, "/ready").await;
+    assert_eq!(
+        (status, &ready["status"]),
+        (StatusCode::OK, &json!("ready"))
+    );
+    assert_eq!(
+        ready["namespaces"][0],
+        json!({ "name": "broken", "state": "failed" })
+    );
+    harness.health.set_draining();
+    let (status, ready) = get(&harness, "/ready").await;
+    assert_eq!(
+        (status, &ready["status"]),
+        (StatusCode::SERVICE_UNAVAILABLE, &json!("draining"))
+    );
+    assert_eq!(get(&harness, "/health").await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn oauth_discovery_is_told_that_there_is_none() {
+    let harness = harness();
+    let (status, answer) = get(&harness, "/.well-known/oauth-protected-resource").await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (StatusCode::NOT_FOUND, &json!("not_found"))
+    );
+}
+
+struct Reloads(Result<Arc<ReloadReport>, String>);
+
+#[async_trait]
+impl ReloadControl for Reloads {
+    async fn reload(&self) -> Result<Arc<ReloadReport>, String> {
+        self.0.clone()
+    }
+}
+
+#[tokio::test]
+async fn reload_reports_what_it_did() {
+    let names = |names: &[&str]| {
+        names
+            .iter()
+            .map(|name| name.parse().expect("a name"))
+            .collect()
+    };
+    let report = ReloadReport {
+        namespaces: names(&["shared", "github"]),
+        workers_restarted: names(&["github"]),
+        deps_synced: names(&["github"]),
+        coalesced: true,
+        ..ReloadReport::default()
+    };
+    let service = |outcome| {
+        Wanted {
+            reloader: Some(Arc::new(Reloads(outcome))),
+            ..Wanted::default()
+        }
+        .build()
+    };
+    assert_eq!(
+        post(&service(Ok(Arc::new(report))), "/reload", "").await,
+        (
+            StatusCode::OK,
+            json!({ "reloaded": true, "namespaces": ["shared", "github"], "workers_restarted": ["github"],
+                    "deps_synced": ["github"], "removed": [], "failed": [], "coalesced": true })
+        )
+    );
+    let (status, answer) = post(&service(Err("the folder is gone".into())), "/reload", "").await;
+    assert_eq!(
+        (status, &answer["detail"]),
+        (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            &json!("the folder is gone")
+        )
+    );
+}
+
+#[tokio::test]
+async fn the_openapi_document_describes_the_namespace() {
+    let mut shared = namespace("shared");
+    shared.tools.push(tool(json!({
+        "name": "make.item", "description": "", "filename": "x.py",
+        "inputSchema": {
+            "type": "object", "required": ["item"], "properties": { "item": { "$ref": "#/$defs/Item" } },
+            "$defs": { "Item": { "type": "object" } },
+        },
+    })));
+    shared.tools.push(tool(json!({
+        "name": "make_item", "description": "", "filename": "x.py", "inputSchema": { "type": "object" },
+    })));
+    let harness = Wanted {
+        namespaces: vec![shared, broken("broken")],
+        ..Wanted::default()
+    }
+    .build();
+    let (status, document) = get(&harness, "/openapi.json").await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(document["openapi"], "3.1.0");
+    assert_eq!(
+        document["components"]["securitySchemes"]["BearerAuth"],
+        json!({ "type": "http", "scheme": "bearer" })
+    );
+    let post = &document["paths"]["/tools/make.item"]["post"];
+    assert_eq!(post["operationId"], "make_item");
+    assert_eq!(
+        document["paths"]["/tools/make_item"]["post"]["operationId"],
+        "make_item_2"
+    );
+    assert_eq!(post["requestBody"]["required"], true);
+    let schema = &post["requestBody"]["content"]["application/json"]["schema"];
+    assert_eq!(
+        schema["properties"]["item"]["$ref"],
+        "#/components/schemas/make_item_input_Item"
+    );
+    assert!(document["paths"].get("/tools/secret_tool").is_none());
+    // Every local reference leads somewhere, every operation has a name of its own.
+    let mut references = Vec::new();
+    let mut operations = Vec::new();
+    collect(&document, &mut references, &mut operations);
+    assert!(references.len() > 20);
+    for reference in references {
+        let pointer = reference.strip_prefix('#').expect("local");
+        assert!(document.pointer(pointer).is_some(), "{reference}");
+    }
+    let all = operations.len();
+    operations.sort();
+    operations.dedup();
+    assert_eq!((operations.len(), all), (18, 18));
+    assert!(operations.iter().all(|name| {
+        name.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    }));
+}
+
+fn collect(value: &Value, references: &mut Vec<String>, operations: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match (key.as_str(), value) {
+                    ("$ref", Value::String(reference)) => references.push(reference.clone()),
+                    ("operationId", Value::String(name)) => operations.push(name.clone()),
+                    _ => collect(value, references, operations),
+                }
+            }
+        }
+        Value::Array(items) => items
+            .iter()
+            .for_each(|item| collect(item, references, operations)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn the_openapi_namespace_may_come_from_the_query_and_must_be_open() {
+    let harness = harness();
+    let mut other = caller();
+    other.namespace = None;
+    let document = |caller: Caller, path| request(&harness, caller, Method::GET, path, "");
+    assert_eq!(
+        document(other.clone(), "/openapi.json").await.head().status,
+        StatusCode::BAD_REQUEST
+    );
+    let (status, body) = parts(&document(other.clone(), "/openapi.json?namespace=other").await);
+    assert_eq!(
+        (status, &body["info"]["title"]),
+        (StatusCode::OK, &json!("ToolDock: other"))
+    );
+    other.visibility = Visibility::Only(Arc::new(|_| false));
+    assert_eq!(
+        document(other, "/openapi.json?namespace=other")
+            .await
+            .head()
+            .status,
+        StatusCode::NOT_FOUND
+    );
+}
+
+#[tokio::test]
+async fn the_router_serves_mcp_by_the_same_functions() {
+    let harness = harness();
+    let send = |method: &str, path: &str, body: &'static str| {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("accept", "application/json")
+            .body(axum::body::Body::from(body))
+            .expect("a request");
+        request.extensions_mut().insert(caller());
+        harness.service.router().oneshot(request)
+    };
+    let ping = r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#;
+    for path in ["/mcp", "/mcp/shared"] {
+        let response = send("POST", path, ping).await.expect("infallible");
+        assert_eq!(response.status(), StatusCode::OK);
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .expect("a body")
+            .to_bytes();
+        assert_eq!(body, r#"{"jsonrpc":"2.0","id":3,"result":{}}"#);
+    }
+    let notification = r#"{"jsonrpc":"2.0","method":"x"}"#;
+    let response = send("POST", "/mcp", notification)
+        .await
+        .expect("infallible");
+    assert_eq!(response.status(), StatusCode::ACCEPTED);
+    assert_eq!(response.headers()[CONTENT_LENGTH], "0");
+    let response = send("DELETE", "/mcp", "").await.expect("infallible");
+    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+    let response = send("HEAD", "/health", "").await.expect("infallible");
+    assert_eq!(response.status(), StatusCode::OK);
+    let response = send("PUT", "/mcp", "").await.expect("infallible");
+    assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+}

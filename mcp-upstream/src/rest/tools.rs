@@ -1,0 +1,115 @@
+//! `/tools`: list, call, schema (EX-20 to EX-22).
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use bytes::Bytes;
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{InNamespace, Refused, collect, json};
+use crate::audit::Transport;
+use crate::engine::{CallRequest, Engine};
+use crate::envelope;
+use crate::error::{self, Failure};
+use crate::reply::Reply;
+use crate::service::Core;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Tool<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<&'a str>,
+    description: &'a str,
+    input_schema: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_schema: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    annotations: Option<&'a RawValue>,
+    filename: &'a str,
+}
+
+pub(super) async fn list(scope: InNamespace) -> Reply {
+    match Engine::list(&scope.namespace) {
+        Ok(tools) => {
+            let tools: Vec<_> = tools
+                .map(|tool| Tool {
+                    name: &tool.name,
+                    title: tool.title.as_deref(),
+                    description: &tool.description,
+                    input_schema: &tool.input_schema,
+                    output_schema: tool.output_schema.as_deref(),
+                    annotations: tool.annotations.as_deref(),
+                    filename: &tool.filename,
+                })
+                .collect();
+            json(&tools)
+        }
+        Err(failed) => error::rest_call(&failed, &scope.caller),
+    }
+}
+
+pub(super) async fn schema(scope: InNamespace, Path(name): Path<String>) -> Reply {
+    match Engine::tool(&scope.namespace, &name) {
+        Ok(tool) => Reply::json(StatusCode::OK, tool.input_schema.get().to_owned()),
+        Err(failed) => error::rest_call(&failed, &scope.caller),
+    }
+}
+
+/// The body is the arguments object; the answer is the tool's bare value.
+pub(super) async fn call(
+    State(core): State<Arc<Core>>,
+    scope: InNamespace,
+    Path(name): Path<String>,
+    body: Body,
+) -> Reply {
+    let arguments = match collect(body).await.and_then(arguments) {
+        Ok(arguments) => arguments,
+        Err(Refused(reply)) => return *reply,
+    };
+    let InNamespace { caller, namespace } = scope;
+    let request = CallRequest {
+        namespace,
+        tool: name.into(),
+        arguments,
+        transport: Transport::Rest,
+        version: None,
+        session: None,
+    };
+    match core.engine.call(&caller, request).await {
+        Ok(reply) => match reply.content {
+            // Blocks without a value (an image, say) have no bare form.
+            Some(content) if matches!(reply.value.trim_ascii(), b"null" | b"") => {
+                let body = [b"{\"content\":", &*content, b"}"].concat();
+                Reply::json(StatusCode::OK, body)
+            }
+            _ => Reply::json(StatusCode::OK, reply.value),
+        },
+        Err(failed) => error::rest_call(&failed, &caller),
+    }
+}
+
+/// An object, or nothing at all, which counts as `{}` (RST-10).
+fn arguments(body: Bytes) -> Result<Bytes, Refused> {
+    if body.trim_ascii().is_empty() {
+        return Ok(Bytes::from_static(b"{}"));
+    }
+    let invalid = |reason: &str| Refused::new(StatusCode::BAD_REQUEST, "invalid_json", reason);
+    let text = envelope::text(&body).map_err(|failure| match failure {
+        Failure::Parse(reason) | Failure::Shape(reason) => invalid(&reason),
+        _ => invalid("the body is no JSON"),
+    })?;
+    let raw: &RawValue = serde_json::from_str(text).map_err(|error| invalid(&error.to_string()))?;
+    if raw.get().starts_with('{') {
+        Ok(body.slice_ref(raw.get().as_bytes()))
+    } else {
+        Err(Refused::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "invalid_arguments",
+            "The body must be a JSON object: it is the tool's arguments",
+        ))
+    }
+}

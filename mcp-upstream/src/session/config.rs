@@ -1,0 +1,129 @@
+//! The keys `sessions:` of the configuration file. `Default` is the reference for their defaults.
+
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// `sessions:` — how long sessions live and what their streams keep.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionsConfig {
+    /// How long a session lives after its last use.
+    #[serde(with = "humantime_serde")]
+    pub ttl: Duration,
+    /// Sessions of all principals together.
+    pub max: usize,
+    /// How often an idle stream carries a comment.
+    #[serde(with = "humantime_serde")]
+    pub keepalive: Duration,
+    /// When a long POST stream is closed for the client to resume.
+    pub poll_after: PollAfter,
+    /// What a stream keeps for resumption.
+    pub event_log: EventLogConfig,
+    /// `memory`, or the address of a shared store.
+    pub store: String,
+}
+
+/// `sessions.event_log:` — bounds of what a stream keeps for resumption.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EventLogConfig {
+    /// Events of one stream.
+    pub events: usize,
+    /// Bytes of one stream.
+    pub bytes: ByteSize,
+    /// Age of the oldest event.
+    #[serde(with = "humantime_serde")]
+    pub age: Duration,
+    /// Bytes of all streams together.
+    pub total: ByteSize,
+}
+
+/// `sessions.poll_after:` — `off` or a duration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PollAfter {
+    /// Streams stay open.
+    #[default]
+    Off,
+    /// Streams are closed after so long.
+    After(Duration),
+}
+
+impl Default for SessionsConfig {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(24 * 60 * 60),
+            max: 200_000,
+            keepalive: Duration::from_secs(15),
+            poll_after: PollAfter::Off,
+            event_log: EventLogConfig::default(),
+            store: "memory".into(),
+        }
+    }
+}
+
+impl Default for EventLogConfig {
+    fn default() -> Self {
+        Self {
+            events: 256,
+            bytes: ByteSize::mib(1),
+            age: Duration::from_secs(5 * 60),
+            total: ByteSize::mib(256),
+        }
+    }
+}
+
+impl Serialize for PollAfter {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Off => serializer.serialize_str("off"),
+            Self::After(after) => humantime_serde::serialize(after, serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for PollAfter {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        let text = serde::de::value::StringDeserializer::<D::Error>::new(text);
+        humantime_serde::deserialize(text).map(Self::After)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_documented_spelling_and_refuses_unknown_keys() {
+        let documented = "
+            ttl: 24h
+            max: 200000
+            keepalive: 15s
+            poll_after: off
+            event_log: { events: 256, bytes: 1MiB, age: 5m, total: 256MiB }
+            store: memory";
+        let read: SessionsConfig = serde_yaml::from_str(documented).expect("the documented keys");
+        assert_eq!(read, SessionsConfig::default());
+        let read: SessionsConfig = serde_yaml::from_str("poll_after: 25s").expect("a duration");
+        assert_eq!(read.poll_after, PollAfter::After(Duration::from_secs(25)));
+        assert!(serde_yaml::from_str::<SessionsConfig>("tll: 1h").is_err());
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let config = SessionsConfig {
+            poll_after: PollAfter::After(Duration::from_millis(250)),
+            ..SessionsConfig::default()
+        };
+        let text = serde_yaml::to_string(&config).expect("plain data");
+        assert_eq!(
+            serde_yaml::from_str::<SessionsConfig>(&text).expect("as written"),
+            config
+        );
+    }
+}

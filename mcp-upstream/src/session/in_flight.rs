@@ -1,0 +1,84 @@
+//! The calls running in a session, so that the client can cancel one by its request id.
+//!
+//! No bound of its own: an entry is a call that holds or awaits a place in its namespace's queue, which has one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::AbortHandle;
+
+use super::{Session, State};
+
+/// Request id → the handle that stops the call.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight {
+    /// A handful of entries: a list is smaller than a map. Guards plain data; nothing awaits under it.
+    calls: Mutex<Calls>,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    next: u64,
+    running: Vec<(u64, Box<str>, AbortHandle)>,
+}
+
+/// A call's place in the table; dropping it takes it out and marks the session as used.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    session: Arc<Session>,
+    number: u64,
+}
+
+impl InFlight {
+    /// Enters a call under the raw JSON of its request id. A second call under the same id is let in; cancelling hits
+    /// the newest.
+    pub(crate) fn enter(session: &Arc<Session>, id: &str, handle: AbortHandle) -> Entry {
+        let mut calls = session.in_flight.lock();
+        let number = calls.next;
+        calls.next += 1;
+        // A session that ended meanwhile has cancelled what it knew of; this call it did not.
+        if session.state() == State::Closed {
+            handle.abort();
+        }
+        calls.running.push((number, id.into(), handle));
+        Entry {
+            session: Arc::clone(session),
+            number,
+        }
+    }
+
+    /// Stops the newest call of that request id. Unknown ids are fine: the answer may have been faster.
+    pub(crate) fn cancel(&self, id: &str) {
+        let calls = self.lock();
+        let newest = calls.running.iter().rev().find(|(_, own, _)| **own == *id);
+        if let Some((_, _, handle)) = newest {
+            handle.abort();
+        }
+    }
+
+    /// Stops all calls.
+    pub(super) fn cancel_all(&self) {
+        for (_, _, handle) in &self.lock().running {
+            handle.abort();
+        }
+    }
+
+    /// Whether nothing is running.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().running.is_empty()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.session
+            .in_flight
+            .lock()
+            .running
+            .retain(|(number, ..)| *number != self.number);
+        self.session.touch(tokio::time::Instant::now());
+    }
+}

@@ -1,0 +1,33 @@
+//! When something was last used, readable and writable without a lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Nanoseconds after the creation, so that one word is enough for 500 years.
+#[derive(Debug)]
+pub(super) struct LastUse {
+    created: Instant,
+    nanos: AtomicU64,
+}
+
+impl LastUse {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            created: now,
+            nanos: AtomicU64::new(0),
+        }
+    }
+
+    /// Moves forward only: two requests at once may bring their times in either order.
+    pub(super) fn touch(&self, now: Instant) {
+        let nanos = now.saturating_duration_since(self.created).as_nanos();
+        self.nanos
+            .fetch_max(u64::try_from(nanos).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(super) fn at(&self) -> Instant {
+        self.created + Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
+    }
+}

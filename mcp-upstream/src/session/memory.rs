@@ -1,0 +1,366 @@
+//! Sessions in this process.
+//!
+//! Looking one up touches a sharded map and one atomic. Order is kept lazily: an index remembers when each session was
+//! last *seen by the index*, and an entry that turns out to have been used since goes back in under its newer time. So
+//! neither expiry nor eviction ever walks the table; what they do is paid for by uses and by sessions that end.
+//!
+//! Who goes when a table is full: within a principal its least recently used session; with the whole table full, the
+//! least recently used session of the principal that holds the most, so that one client cannot push the others out.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dashmap::DashMap;
+use tokio::time::Instant;
+
+use super::store::{Created, SessionStore, StoreError};
+use super::{Binding, Session, SessionId};
+
+/// The embedded store.
+#[derive(Debug)]
+pub struct MemoryStore {
+    sessions: DashMap<SessionId, Arc<Session>>,
+    /// Taken by create, remove and expiry, never by a lookup. A std mutex: nothing awaits under it.
+    index: Mutex<Index>,
+    limits: StoreLimits,
+}
+
+/// Bounds of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreLimits {
+    /// How long a session lives after its last use.
+    pub ttl: Duration,
+    /// Sessions of all principals together.
+    pub max: usize,
+    /// Sessions of one principal.
+    pub per_principal: usize,
+}
+
+type Principal = Option<Arc<str>>;
+type ByAge = BTreeSet<(Instant, SessionId)>;
+
+#[derive(Debug, Default)]
+struct Index {
+    /// When the index last saw each session used.
+    seen: HashMap<SessionId, (Instant, Principal)>,
+    all: ByAge,
+    principals: HashMap<Principal, ByAge>,
+    /// (sessions held, principal), to find the one that holds the most.
+    by_count: BTreeSet<(usize, Principal)>,
+}
+
+impl MemoryStore {
+    /// An empty table.
+    pub fn new(limits: StoreLimits) -> Self {
+        Self {
+            sessions: DashMap::new(),
+            index: Mutex::default(),
+            limits,
+        }
+    }
+
+    fn index(&self) -> std::sync::MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When a session was last used; one that is gone from the map is as old as can be.
+    fn used_at(&self, id: &SessionId, seen: Instant, now: Instant) -> Instant {
+        self.sessions
+            .get(id)
+            .map_or(seen, |session| session.used_at(now))
+    }
+
+    fn close(&self, index: &mut Index, id: &SessionId) -> bool {
+        index.remove(id);
+        let removed = self.sessions.remove(id.as_str());
+        if let Some((_, session)) = &removed {
+            session.close();
+        }
+        removed.is_some()
+    }
+
+    /// Closes the least recently used session of a principal.
+    fn close_oldest_of(&self, index: &mut Index, principal: &Principal, now: Instant) -> bool {
+        let Some(held) = index.principals.get(principal).map(BTreeSet::len) else {
+            return false;
+        };
+        let mut fallback = None;
+        // Each turn that does not end here moves one entry forward, so `held` turns have seen them all.
+        for _ in 0..held {
+            let Some((seen, id)) = index.oldest_of(principal) else {
+                return false;
+            };
+            let used = self.used_at(&id, seen, now);
+            if used <= seen {
+                return self.close(index, &id);
+            }
+            index.see(&id, used);
+            fallback.get_or_insert(id);
+        }
+        // All of them are in use at this moment: the one that was oldest on the books goes.
+        fallback.is_some_and(|id| self.close(index, &id))
+    }
+
+    fn make_room(&self, index: &mut Index, principal: &Principal, now: Instant) -> usize {
+        let mut evicted = 0;
+        let held = |index: &Index| index.principals.get(principal).map_or(0, BTreeSet::len);
+        while held(index) >= self.limits.per_principal.max(1)
+            && self.close_oldest_of(index, principal, now)
+        {
+            evicted += 1;
+        }
+        while index.seen.len() >= self.limits.max.max(1) {
+            let Some((_, most)) = index.by_count.last().cloned() else {
+                break;
+            };
+            if !self.close_oldest_of(index, &most, now) {
+                break;
+            }
+            evicted += 1;
+        }
+        evicted
+    }
+}
+
+#[async_trait]
+impl SessionStore for MemoryStore {
+    async fn create(&self, binding: Binding, now: Instant) -> Result<Created, StoreError> {
+        let id = SessionId::generate().map_err(|error| StoreError(error.to_string()))?;
+        let principal = binding.principal.clone();
+        let session = Arc::new(Session::new(id.clone(), binding, now));
+        let mut index = self.index();
+        let evicted = self.make_room(&mut index, &principal, now);
+        index.insert(id.clone(), principal, now);
+        self.sessions.insert(id, Arc::clone(&session));
+        Ok(Created { session, evicted })
+    }
+
+    async fn get(&self, id: &str, now: Instant) -> Result<Option<Arc<Session>>, StoreError> {
+        let Some(session) = self.peek(id) else {
+            return Ok(None);
+        };
+        // Expired but not swept yet: gone for the client.
+        if now.saturating_duration_since(session.used_at(now)) >= self.limits.ttl {
+            return Ok(None);
+        }
+        session.touch(now);
+        Ok(Some(session))
+    }
+
+    fn peek(&self, id: &str) -> Option<Arc<Session>> {
+        self.sessions.get(id).map(|entry| Arc::clone(&entry))
+    }
+
+    async fn remove(&self, id: &str) -> Result<bool, StoreError> {
+        let Some(session) = self.peek(id) else {
+            return Ok(false);
+        };
+        Ok(self.close(&mut self.index(), session.id()))
+    }
+
+    async fn evict_expired(&self, now: Instant) -> usize {
+        let mut evicted = 0;
+        let mut index = self.index();
+        while let Some((seen, id)) = index.all.first().cloned() {
+            if now.saturating_duration_since(seen) < self.limits.ttl {
+                break;
+            }
+            let used = self.used_at(&id, seen, now);
+            if used > seen {
+                index.see(&id, used);
+            } else {
+                evicted += usize::from(self.close(&mut index, &id));
+            }
+        }
+        evicted
+    }
+
+    fn count(&self) -> usize {
+        self.sessions.len()
+    }
+}
+
+impl Index {
+    fn insert(&mut self, id: SessionId, principal: Principal, seen: Instant) {
+        self.all.insert((seen, id.clone()));
+        let own = self.principals.entry(principal.clone()).or_default();
+        let before = own.len();
+        own.insert((seen, id.clone()));
+        self.by_count.remove(&(before, principal.clone()));
+        self.by_count.insert((before + 1, principal.clone()));
+        self.seen.insert(id, (seen, principal));
+    }
+
+    fn remove(&mut self, id: &SessionId) {
+        let Some((seen, principal)) = self.seen.remove(id) else {
+            return;
+        };
+        let entry = (seen, id.clone());
+        self.all.remove(&entry);
+        let Some(own) = self.principals.get_mut(&principal) else {
+            return;
+        };
+        let before = own.len();
+        own.remove(&entry);
+        self.by_count.remove(&(before, principal.clone()));
+        if before > 1 {
+            self.by_count.insert((before - 1, principal));
+        } else {
+            self.principals.remove(&principal);
+        }
+    }
+
+    /// Moves a session to a newer time.
+    fn see(&mut self, id: &SessionId, used: Instant) {
+        let Some((seen, principal)) = self.seen.get_mut(id) else {
+            return;
+        };
+        let old = (std::mem::replace(seen, used), id.clone());
+        self.all.remove(&old);
+        self.all.insert((used, id.clone()));
+        if let Some(own) = self.principals.get_mut(principal) {
+            own.remove(&old);
+            own.insert((used, id.clone()));
+        }
+    }
+
+    fn oldest_of(&self, principal: &Principal) -> Option<(Instant, SessionId)> {
+        self.principals.get(principal)?.first().cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::ProtocolVersion;
+    use crate::session::State;
+
+    fn store(max: usize, per_principal: usize) -> MemoryStore {
+        MemoryStore::new(StoreLimits {
+            ttl: Duration::from_secs(60),
+            max,
+            per_principal,
+        })
+    }
+
+    async fn open(store: &MemoryStore, principal: &str, now: Instant) -> Arc<Session> {
+        let binding = Binding {
+            namespace: "shared".parse().expect("a name"),
+            principal: Some(principal.into()),
+            version: ProtocolVersion::V2025_11_25,
+        };
+        store.create(binding, now).await.expect("memory").session
+    }
+
+    async fn alive(store: &MemoryStore, session: &Session, now: Instant) -> bool {
+        store
+            .get(session.id().as_str(), now)
+            .await
+            .expect("memory")
+            .is_some()
+    }
+
+    fn books_balance(store: &MemoryStore) {
+        let index = store.index();
+        assert_eq!(index.seen.len(), store.count());
+        assert_eq!(index.all.len(), store.count());
+        assert_eq!(
+            index.principals.values().map(BTreeSet::len).sum::<usize>(),
+            store.count()
+        );
+        assert_eq!(
+            index.by_count.iter().map(|(count, _)| count).sum::<usize>(),
+            store.count()
+        );
+    }
+
+    #[tokio::test]
+    async fn a_full_principal_loses_its_least_recently_used_session() {
+        let store = store(100, 2);
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let first = open(&store, "a", at(0)).await;
+        let second = open(&store, "a", at(1)).await;
+        let other = open(&store, "b", at(0)).await;
+        assert!(alive(&store, &first, at(2)).await);
+        let third = open(&store, "a", at(3)).await;
+        assert_eq!(second.state(), State::Closed);
+        assert!(!alive(&store, &second, at(3)).await);
+        for session in [&first, &third, &other] {
+            assert!(alive(&store, session, at(3)).await);
+        }
+        books_balance(&store);
+    }
+
+    #[tokio::test]
+    async fn a_full_table_takes_from_the_principal_that_holds_the_most() {
+        let store = store(4, 10);
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let quiet = open(&store, "quiet", at(0)).await;
+        let mut greedy = Vec::new();
+        for second in 1..8 {
+            greedy.push(open(&store, "greedy", at(second)).await);
+        }
+        assert_eq!(store.count(), 4);
+        assert!(alive(&store, &quiet, at(9)).await);
+        let survivors = greedy
+            .iter()
+            .filter(|session| session.state() != State::Closed);
+        assert_eq!(survivors.count(), 3);
+        assert!(alive(&store, &greedy[6], at(9)).await);
+        books_balance(&store);
+    }
+
+    #[tokio::test]
+    async fn sessions_expire_by_their_last_use() {
+        let store = store(100, 100);
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let used = open(&store, "a", at(0)).await;
+        let idle = open(&store, "a", at(0)).await;
+        assert!(alive(&store, &used, at(50)).await);
+        assert!(!alive(&store, &idle, at(60)).await);
+        assert_eq!(store.evict_expired(at(59)).await, 0);
+        assert_eq!(store.evict_expired(at(60)).await, 1);
+        assert_eq!(idle.state(), State::Closed);
+        assert!(alive(&store, &used, at(109)).await);
+        assert_eq!(store.evict_expired(at(168)).await, 0);
+        assert_eq!(store.evict_expired(at(169)).await, 1);
+        assert_eq!(store.count(), 0);
+        books_balance(&store);
+    }
+
+    #[tokio::test]
+    async fn removal_leaves_nothing_behind() {
+        let store = store(100, 100);
+        let now = Instant::now();
+        for _ in 0..50 {
+            let session = open(&store, "a", now).await;
+            assert!(store.remove(session.id().as_str()).await.expect("memory"));
+            assert!(!store.remove(session.id().as_str()).await.expect("memory"));
+        }
+        assert_eq!(store.count(), 0);
+        books_balance(&store);
+    }
+
+    #[tokio::test]
+    async fn a_table_of_sessions_all_in_use_still_makes_room() {
+        use crate::session::InFlight;
+        use futures_util::future::AbortHandle;
+        let store = store(2, 2);
+        let start = Instant::now();
+        let mut calls = Vec::new();
+        let mut sessions = Vec::new();
+        for second in 0..4 {
+            let session = open(&store, "a", start + Duration::from_secs(second)).await;
+            calls.push(InFlight::enter(&session, "1", AbortHandle::new_pair().0));
+            sessions.push(session);
+        }
+        assert_eq!(store.count(), 2);
+        assert_eq!(sessions[0].state(), State::Closed);
+        assert_ne!(sessions[3].state(), State::Closed);
+    }
+}

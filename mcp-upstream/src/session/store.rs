@@ -1,0 +1,57 @@
+//! Where sessions live. One implementation keeps them in this process; a shared one may follow behind the same trait.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::{Binding, Session};
+
+/// Creates, finds and ends sessions. An id is valid only while the store knows it.
+#[async_trait]
+pub trait SessionStore: Send + Sync {
+    /// Opens a session. A full table makes room; the new session is not refused for it.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store cannot be written or no id can be made.
+    async fn create(&self, binding: Binding, now: Instant) -> Result<Created, StoreError>;
+
+    /// The session of that id if it is alive, marked as used.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store cannot be asked.
+    async fn get(&self, id: &str, now: Instant) -> Result<Option<Arc<Session>>, StoreError>;
+
+    /// What this process knows about an id, without waiting and without marking it as used. May be stale or miss a
+    /// session that lives elsewhere.
+    fn peek(&self, id: &str) -> Option<Arc<Session>>;
+
+    /// Ends a session. Answers whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store cannot be written.
+    async fn remove(&self, id: &str) -> Result<bool, StoreError>;
+
+    /// Ends the sessions whose time is up and answers how many. Costs by the number ended, not by the number alive.
+    async fn evict_expired(&self, now: Instant) -> usize;
+
+    /// Sessions alive in this process.
+    fn count(&self) -> usize;
+}
+
+/// What opening a session did.
+#[derive(Debug)]
+pub struct Created {
+    /// The new session.
+    pub session: Arc<Session>,
+    /// Sessions that were closed to make room.
+    pub evicted: usize,
+}
+
+/// The store failed. The text is for the log, not for clients.
+#[derive(Debug, thiserror::Error)]
+#[error("session store: {0}")]
+pub struct StoreError(pub String);

@@ -1,0 +1,375 @@
+//! What the tests of this crate share: a caller, namespaces, a backend that does as it is told, a service over it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::Value;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tooldock_workers::config::Limits;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::gate::Gate;
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::policy::ToolPolicy;
+use tooldock_workers::registry::{Namespace, Registry, SecretsStatus, Snapshot, Upstream};
+use tooldock_workers::tool::Tool;
+use tooldock_workers::worker::{CallSink, ToolCall, ToolReply};
+
+use crate::audit::Audit;
+use crate::backend::{Backend, Backends};
+use crate::caller::{Caller, Visibility};
+use crate::engine::{ToolCallLimiter, Unlimited};
+use crate::error::body_of;
+use crate::health::Health;
+use crate::mcp::head::{AcceptFlags, McpHead};
+use crate::metrics::UpstreamMetrics;
+use crate::profile::Profile;
+use crate::reply::Reply;
+use crate::rest::reload::ReloadControl;
+use crate::service::{Service, ServiceParts};
+use crate::session::config::SessionsConfig;
+
+/// A caller of the namespace `shared` on the core port.
+pub(crate) fn caller() -> Caller {
+    Caller {
+        namespace: Some("shared".parse().expect("a name")),
+        principal: Some(Arc::from("tester")),
+        client: "127.0.0.1".parse().expect("an address"),
+        request_id: Arc::from("r-1"),
+        profile: Arc::new(Profile::core()),
+        manager: false,
+        visibility: Visibility::All,
+    }
+}
+
+/// Runs tools by their names: `echo` gives its arguments back, `value` the argument of that name, `image` a content
+/// block, `hang` waits until `release` has a permit, any error code fails with it, anything else says hello.
+pub(crate) struct FakeBackend {
+    pub(crate) started: AtomicUsize,
+    pub(crate) dropped: AtomicUsize,
+    pub(crate) finished: AtomicUsize,
+    pub(crate) release: Semaphore,
+}
+
+impl Default for FakeBackend {
+    fn default() -> Self {
+        Self {
+            started: AtomicUsize::new(0),
+            dropped: AtomicUsize::new(0),
+            finished: AtomicUsize::new(0),
+            release: Semaphore::new(0),
+        }
+    }
+}
+
+struct CountDrop<'a>(&'a FakeBackend, bool);
+
+impl Drop for CountDrop<'_> {
+    fn drop(&mut self) {
+        let counter = if self.1 {
+            &self.0.finished
+        } else {
+            &self.0.dropped
+        };
+        counter.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl FakeBackend {
+    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+        let of = |counter: &AtomicUsize| counter.load(Ordering::SeqCst);
+        (of(&self.started), of(&self.dropped), of(&self.finished))
+    }
+}
+
+#[async_trait]
+impl Backend for FakeBackend {
+    async fn call(
+        &self,
+        call: ToolCall,
+        _sink: Option<Arc<dyn CallSink>>,
+    ) -> Result<ToolReply, CallError> {
+        self.started.fetch_add(1, Ordering::SeqCst);
+        let mut end = CountDrop(self, false);
+        let plain = |value: Bytes| ToolReply {
+            value,
+            content: None,
+        };
+        let code = CallErrorCode::from_worker(&call.tool);
+        let result = match &*call.tool {
+            "echo" => Ok(plain(call.arguments)),
+            "value" => {
+                let fields: BTreeMap<String, Box<serde_json::value::RawValue>> =
+                    serde_json::from_slice(&call.arguments).expect("an object");
+                Ok(plain(fields["value"].get().to_owned().into()))
+            }
+            "image" => Ok(ToolReply {
+                value: Bytes::from_static(b"null"),
+                content: Some(Bytes::from_static(
+                    br#"[{"type":"image","data":"AA==","mimeType":"image/png"}]"#,
+                )),
+            }),
+            "hang" => {
+                self.release.acquire().await.expect("never closed").forget();
+                Ok(plain(Bytes::from_static(b"\"done\"")))
+            }
+            "internal_error" | "worker_unavailable" | "overloaded" => {
+                let code = match &*call.tool {
+                    "worker_unavailable" => CallErrorCode::WorkerUnavailable,
+                    "overloaded" => CallErrorCode::Overloaded,
+                    _ => CallErrorCode::InternalError,
+                };
+                let mut error = CallError::new(code, "it went wrong");
+                error.details =
+                    Some(serde_json::from_str(r#"{"traceback":"Traceback …"}"#).expect("JSON"));
+                Err(error)
+            }
+            _ if code != CallErrorCode::InternalError => Err(CallError::new(code, "it went wrong")),
+            _ => Ok(plain(Bytes::from_static(b"\"Hello, Ada!\""))),
+        };
+        end.1 = true;
+        result
+    }
+}
+
+struct Only(Arc<FakeBackend>);
+
+impl Backends for Only {
+    fn of<'a>(&'a self, _namespace: &'a Namespace) -> Result<&'a dyn Backend, CallError> {
+        Ok(&*self.0)
+    }
+}
+
+pub(crate) fn tool(declaration: Value) -> Arc<Tool> {
+    Arc::new(serde_json::from_value(declaration).expect("a tool"))
+}
+
+fn named_tool(name: &str) -> Arc<Tool> {
+    tool(json!({
+        "name": name, "description": "", "filename": "tools.py",
+        "inputSchema": { "type": "object" },
+    }))
+}
+
+/// A namespace of that name with tools for everything the fake backend does.
+pub(crate) fn namespace(name: &str) -> Namespace {
+    let mut tools = vec![tool(json!({
+        "name": "say_hello", "title": "Say Hello", "description": "Greet \"someone\".",
+        "inputSchema": { "type": "object", "properties": { "name": { "type": "string", "default": "World" } } },
+        "outputSchema": { "type": "object" }, "annotations": { "readOnlyHint": true },
+        "_meta": { "n": 1 }, "filename": "hello.py",
+    }))];
+    tools.extend(
+        [
+            "echo",
+            "value",
+            "image",
+            "hang",
+            "invalid_arguments",
+            "dependency_error",
+            "internal_error",
+            "worker_unavailable",
+            "overloaded",
+            "execution_timeout",
+            "secret_tool",
+        ]
+        .map(named_tool),
+    );
+    let limits = Limits {
+        tools_deny: vec!["secret_*".into()],
+        ..Limits::default()
+    };
+    Namespace {
+        name: name.parse().expect("a name"),
+        description: format!("Tools of {name}"),
+        version: "1.2.3".into(),
+        secrets: Vec::new(),
+        secrets_status: SecretsStatus::NoSecretsNeeded,
+        has_requirements: false,
+        policy: ToolPolicy::new(&limits).expect("valid patterns"),
+        tool_limits: BTreeMap::new(),
+        gate: Arc::new(Gate::new(limits.max_concurrency, limits.queue)),
+        limits,
+        tools,
+        issues: Vec::new(),
+        upstream: Upstream::Empty,
+        content_hash: [0; 32],
+    }
+}
+
+/// A namespace that could not be brought up.
+pub(crate) fn broken(name: &str) -> Namespace {
+    Namespace {
+        tools: Vec::new(),
+        upstream: Upstream::Failed(CallError::new(
+            CallErrorCode::DependencyError,
+            "no such package",
+        )),
+        ..namespace(name)
+    }
+}
+
+/// A service over fakes, and the handles to look into it.
+pub(crate) struct Harness {
+    pub(crate) service: Service,
+    pub(crate) backend: Arc<FakeBackend>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<UpstreamMetrics>,
+}
+
+/// What a test wants other than usual.
+pub(crate) struct Wanted {
+    pub(crate) namespaces: Vec<Namespace>,
+    pub(crate) sessions: SessionsConfig,
+    pub(crate) limiter: Arc<dyn ToolCallLimiter>,
+    pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
+    pub(crate) audit: crate::audit::AuditSender,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self {
+            namespaces: vec![namespace("shared"), namespace("other"), broken("broken")],
+            sessions: SessionsConfig::default(),
+            limiter: Arc::new(Unlimited),
+            reloader: None,
+            audit: Audit::off(),
+        }
+    }
+}
+
+impl Wanted {
+    pub(crate) fn build(self) -> Harness {
+        let registry = Arc::new(Registry::default());
+        registry.swap(Snapshot {
+            generation: 1,
+            namespaces: self
+                .namespaces
+                .into_iter()
+                .map(|namespace| (namespace.name.clone(), Arc::new(namespace)))
+                .collect(),
+        });
+        let metrics = UpstreamMetrics::new(&prometheus::Registry::new()).expect("a fresh registry");
+        let metrics = Arc::new(metrics);
+        let backend = Arc::new(FakeBackend::default());
+        let health = Arc::new(Health::new());
+        let parts = ServiceParts {
+            registry: Arc::clone(&registry),
+            reloader: self.reloader,
+            sessions: self.sessions,
+            sessions_per_principal: 100,
+            tool_call_limiter: self.limiter,
+            audit: self.audit,
+            metrics: Arc::clone(&metrics),
+            health: Arc::clone(&health),
+        };
+        let service = Service::with_backends(parts, Arc::new(Only(Arc::clone(&backend))));
+        Harness {
+            service,
+            backend,
+            registry,
+            health,
+            metrics,
+        }
+    }
+}
+
+/// The harness as usual.
+pub(crate) fn harness() -> Harness {
+    Wanted::default().build()
+}
+
+/// Refuses one tool, with a wait.
+pub(crate) struct Refuses(pub(crate) &'static str, pub(crate) Mutex<Vec<String>>);
+
+impl ToolCallLimiter for Refuses {
+    fn check(
+        &self,
+        principal: &str,
+        namespace: &NamespaceName,
+        tool: &str,
+        _: IpAddr,
+    ) -> Result<(), Duration> {
+        let mut seen = self.1.lock().expect("not poisoned");
+        seen.push(format!("{principal}/{namespace}/{tool}"));
+        if tool == self.0 {
+            Err(Duration::from_millis(1500))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The headers of a well-behaved client.
+pub(crate) fn head(session: Option<&str>, version: Option<&str>) -> McpHead {
+    McpHead {
+        session: session.map(str::to_owned),
+        version: version.map(str::to_owned),
+        accept: AcceptFlags {
+            json_named: true,
+            sse_named: true,
+            json_acceptable: true,
+        },
+    }
+}
+
+/// A reply taken apart: status, body as JSON (`Null` when empty).
+pub(crate) fn parts(reply: &Reply) -> (StatusCode, Value) {
+    let body = body_of(reply);
+    let value = if body.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_slice(&body).expect("JSON")
+    };
+    (reply.head().status, value)
+}
+
+impl Harness {
+    /// Posts as the usual caller.
+    pub(crate) async fn post(&self, head: McpHead, body: &str) -> (StatusCode, Value) {
+        self.post_as(caller(), head, body).await
+    }
+
+    pub(crate) async fn post_as(
+        &self,
+        caller: Caller,
+        head: McpHead,
+        body: &str,
+    ) -> (StatusCode, Value) {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        parts(&self.service.post(caller, head, body).await)
+    }
+
+    /// Initializes and gives the session id; `confirm` sends the notification, too.
+    pub(crate) async fn open(&self, version: &str, confirm: bool) -> String {
+        let body = json!({
+            "jsonrpc": "2.0", "id": "init-1", "method": "initialize",
+            "params": { "protocolVersion": version, "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } },
+        });
+        let reply = self
+            .service
+            .post(caller(), head(None, None), body.to_string().into())
+            .await;
+        let (name, id) = reply
+            .head()
+            .headers
+            .last()
+            .expect("a session header")
+            .clone();
+        assert_eq!(name, "mcp-session-id");
+        let id = id.to_str().expect("visible ASCII").to_owned();
+        if confirm {
+            let body = r#"{"jsonrpc":"2.0","method":"notifications/initialized","params":{}}"#;
+            let answer = self.post(head(Some(&id), None), body).await;
+            assert_eq!(answer, (StatusCode::ACCEPTED, Value::Null));
+        }
+        id
+    }
+}
