@@ -1,1 +1,137 @@
-fn main(){}
+//! `tooldock`: one binary, its subcommands and exit codes.
+//!
+//! 0 fine; 2 bad usage or configuration, with one plain line on standard error; 1 anything else.
+
+mod body;
+mod check;
+mod cli;
+mod config;
+mod dev;
+mod edge;
+mod gateway;
+mod hub;
+mod logging;
+mod metrics;
+mod reconfigure;
+mod request_id;
+mod respond;
+mod serve;
+mod signals;
+mod tls;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::cli::{CheckArgs, Cli, Command, Role, ServeArgs};
+use crate::config::{ConfigError, Effective, Environment, GeneratedTokens, LoadOptions, Purpose};
+
+// Measured: a tenth less CPU per call than the system's allocator, and memory goes back after a peak.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Exit code of bad usage or configuration.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    // Before anything else: one of these runs beside every child, and must stay as small as it is.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == "__guard") {
+        return tooldock_workers::process::guard::main(arguments);
+    }
+    match Cli::try_parse() {
+        Ok(Cli { command: Command::Serve(arguments) }) => serve(arguments),
+        Ok(Cli { command: Command::Check(arguments) }) => check(arguments),
+        Err(error) => explain(&error),
+    }
+}
+
+fn serve(arguments: ServeArgs) -> ExitCode {
+    if let Some(option) = arguments.unsupported() {
+        return refuse(format_args!("{option}: not supported by this version"));
+    }
+    let options = |generated| LoadOptions {
+        file: arguments.config,
+        role: arguments.role,
+        dev: arguments.dev,
+        purpose: Purpose::Serve,
+        environment: Environment::of_process(),
+        generated,
+    };
+    let effective = match load(options) {
+        Ok(effective) => effective,
+        Err(error) => return refuse(error),
+    };
+    match run(effective) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tooldock: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(effective: Effective) -> anyhow::Result<()> {
+    logging::start(effective.config.observability.log)?;
+    for (_, listener) in effective.config.passed_over_listeners(effective.role) {
+        tracing::info!(
+            listener = listener.name,
+            "the management server is not part of this version, its listener stays closed"
+        );
+    }
+    serve::run(effective)
+}
+
+fn check(arguments: CheckArgs) -> ExitCode {
+    let options = |generated| LoadOptions {
+        file: arguments.config,
+        role: Role::All,
+        dev: false,
+        purpose: Purpose::Check,
+        environment: Environment::of_process(),
+        generated,
+    };
+    match load(options).map(|effective| check::report(&effective)) {
+        Ok(Ok(report)) => {
+            print!("{report}");
+            ExitCode::SUCCESS
+        }
+        Ok(Err(error)) => {
+            eprintln!("tooldock: cannot print the configuration: {error}");
+            ExitCode::FAILURE
+        }
+        Err(error) => refuse(error),
+    }
+}
+
+/// Loads the configuration and reads every certificate it names.
+fn load(options: impl FnOnce(GeneratedTokens) -> LoadOptions) -> Result<Effective, ConfigError> {
+    let effective = config::load(&options(GeneratedTokens::new()?))?;
+    effective.check_certificates(tls::check)?;
+    Ok(effective)
+}
+
+fn refuse(reason: impl std::fmt::Display) -> ExitCode {
+    eprintln!("tooldock: {reason}");
+    ExitCode::from(EXIT_USAGE)
+}
+
+/// Help and version as clap prints them; a usage error as its first line.
+fn explain(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            print!("{error}");
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprint!("{error}");
+            ExitCode::from(EXIT_USAGE)
+        }
+        _ => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            refuse(format_args!("{} (see tooldock --help)", line.trim_start_matches("error: ")))
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `tooldock check`: the configuration in force, masked, and every listener with what it serves.
+//!
+//! The output is YAML: what is no key stands in comments, so it can be saved and used as a file.
+
+use std::fmt::Write;
+
+use serde_yaml::Value;
+
+use crate::config::{Config, Effective, ListenerConfig, ProfileName};
+
+/// What stands for a secret.
+const MASK: &str = "***MASKED***";
+
+/// Everything `check` prints.
+///
+/// # Errors
+///
+/// When the configuration cannot be written as YAML.
+pub(crate) fn report(effective: &Effective) -> Result<String, serde_yaml::Error> {
+    let mut report = String::new();
+    let source = effective
+        .source
+        .as_ref()
+        .map(|file| file.display().to_string());
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        report,
+        "# configuration: {}",
+        source.as_deref().unwrap_or("defaults")
+    );
+    let _ = writeln!(report, "# data directory: {}", effective.data_dir.display());
+    let _ = writeln!(
+        report,
+        "# BEARER_TOKEN: {}",
+        if effective.bearer.is_some() {
+            MASK
+        } else {
+            "not set"
+        }
+    );
+    let manager = if effective.generated.manager {
+        "not set, made at start"
+    } else {
+        MASK
+    };
+    let _ = writeln!(report, "# MANAGER_INTERNAL_TOKEN: {manager}");
+    report.push_str(&masked(&effective.config)?);
+    report.push_str("# listeners\n");
+    for listener in &effective.config.listeners {
+        let _ = writeln!(report, "#   {}", describe(listener));
+    }
+    for warning in &effective.warnings {
+        let _ = writeln!(report, "# warning: {warning}");
+    }
+    Ok(report)
+}
+
+/// The configuration as YAML without the digests of tokens: a weak token could be guessed from one.
+fn masked(config: &Config) -> Result<String, serde_yaml::Error> {
+    let mut tree = serde_yaml::to_value(config)?;
+    let tokens = tree
+        .get_mut("admission")
+        .and_then(|admission| admission.get_mut("tokens"));
+    if let Some(Value::Sequence(tokens)) = tokens {
+        for token in tokens {
+            if let Some(digest) = token.get_mut("sha256") {
+                *digest = MASK.into();
+            }
+        }
+    }
+    serde_yaml::to_string(&tree)
+}
+
+fn describe(listener: &ListenerConfig) -> String {
+    let serves = match listener.profile {
+        ProfileName::Core => {
+            "/mcp, /mcp/{namespace}, /tools, /namespaces, /openapi.json, /reload, /health, /ready"
+        }
+        ProfileName::Metrics => "/metrics, /health, /ready",
+        _ => "not part of this version, stays closed",
+    };
+    let open = if listener.is_open() {
+        ", no credentials needed"
+    } else {
+        ""
+    };
+    format!(
+        "{} {}://{}: {serves}{open}",
+        listener.name,
+        listener.scheme(),
+        listener.address
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::tests_support::{checked, write};
+
+    use super::*;
+
+    #[test]
+    fn the_report_is_the_configuration_and_shows_no_secret() {
+        let digest = "ab".repeat(32);
+        let yaml = format!(
+            "admission: {{ tokens: [{{ name: ci, sha256: {digest}, namespaces: ['*'] }}] }}"
+        );
+        let (_dir, file) = write(&yaml);
+        let effective =
+            checked(&file, &[("BEARER_TOKEN", "hush"), ("LOG_LEVEL", "debug")]).expect("valid");
+        let report = report(&effective).expect("yaml");
+        assert!(
+            !report.contains(&digest) && !report.contains("hush"),
+            "{report}"
+        );
+        assert!(report.contains(MASK));
+        assert!(report.contains("level: debug"), "{report}");
+    }
+
+    #[test]
+    fn every_listener_and_warning_is_listed() {
+        let (_dir, file) = write("");
+        let report = report(&checked(&file, &[]).expect("valid")).expect("yaml");
+        for expected in [
+            "core http://127.0.0.1:8000: /mcp",
+            "manager http://127.0.0.1:8001: not part of this version",
+            "metrics http://127.0.0.1:9090: /metrics",
+            "warning: BEARER_TOKEN: not set",
+        ] {
+            assert!(report.contains(expected), "{expected}\n{report}");
+        }
+    }
+
+    #[test]
+    fn the_printed_defaults_are_the_defaults() {
+        let printed = masked(&Config::default()).expect("yaml");
+        assert_eq!(
+            serde_yaml::from_str::<Config>(&printed).expect("valid"),
+            Config::default()
+        );
+    }
+}

@@ -1,0 +1,275 @@
+//! The configuration: every top-level key of `conf/tooldock.yaml`, and how the value in force is found.
+//!
+//! ```text
+//! default < file < $DATA/config.yaml < environment < command line      document, environment
+//!                          │
+//!                       Settings ── unsupported ── validate ── tokens ──▶ Effective
+//! ```
+//!
+//! A crate's own keys (`admission`, `namespaces`, `sessions`, `workers`, audit) are defined in that crate; only the whole is
+//! put together here. Loading is a function of files and a captured environment: it changes nothing, so a reload is the same
+//! call again. What a key does is decided elsewhere.
+
+mod bounds;
+mod document;
+mod environment;
+mod error;
+mod later;
+mod listener;
+mod live;
+mod observability;
+mod process;
+mod tokens;
+mod unsupported;
+mod validate;
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tooldock_filters::config::AdmissionConfig;
+use tooldock_upstream::session::config::SessionsConfig;
+use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
+use tooldock_workers::secrets::Secret;
+
+pub(crate) use self::environment::Environment;
+pub(crate) use self::error::ConfigError;
+use self::later::{RelayConfig, ReplicasConfig, Unbuilt, UpstreamsConfig};
+pub(crate) use self::listener::{
+    AuthScheme, ListenerConfig, NamespaceRule, ProfileName, TlsConfig,
+};
+pub(crate) use self::live::diff_unreloadable;
+pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, ObservabilityConfig};
+pub(crate) use self::process::Threads;
+pub(crate) use self::tokens::{Generated, GeneratedTokens};
+pub(crate) use crate::cli::Role;
+
+/// The file read when none is named, if it exists.
+pub(crate) const DEFAULT_FILE: &str = "conf/tooldock.yaml";
+
+/// Every key of the configuration file. `Default` is the reference for their defaults.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Config {
+    /// Where the gateway listens.
+    pub(crate) listeners: Vec<ListenerConfig>,
+    /// Where namespaces, environments, sockets and logs live.
+    pub(crate) data_dir: PathBuf,
+    /// Threads of the proxy service.
+    pub(crate) threads: Threads,
+    /// Whether those threads share their work.
+    pub(crate) work_stealing: bool,
+    /// Who is let in, and how much of them.
+    pub(crate) admission: AdmissionConfig,
+    /// Limits of namespaces.
+    pub(crate) namespaces: NamespacesConfig,
+    /// MCP sessions.
+    pub(crate) sessions: SessionsConfig,
+    /// Python workers.
+    pub(crate) workers: WorkersConfig,
+    /// MCP servers of others.
+    pub(crate) upstreams: UpstreamsConfig,
+    /// Aggregated servers.
+    pub(crate) toolman: Unbuilt,
+    /// The relay to a host.
+    pub(crate) relay: RelayConfig,
+    /// Other replicas of this gateway.
+    pub(crate) replicas: ReplicasConfig,
+    /// Logs, audit, traces.
+    pub(crate) observability: ObservabilityConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let listener = |name, port, profile| ListenerConfig::new(name, ([127, 0, 0, 1], port).into(), profile);
+        Self {
+            listeners: vec![
+                listener("core", 8000, ProfileName::Core),
+                listener("manager", 8001, ProfileName::Manager),
+                listener("metrics", 9090, ProfileName::Metrics),
+            ],
+            data_dir: "./tooldock_data".into(),
+            threads: Threads::Auto,
+            work_stealing: false,
+            admission: AdmissionConfig::default(),
+            namespaces: NamespacesConfig::default(),
+            sessions: SessionsConfig::default(),
+            workers: WorkersConfig::default(),
+            upstreams: UpstreamsConfig::default(),
+            toolman: Unbuilt::default(),
+            relay: RelayConfig::default(),
+            replicas: ReplicasConfig::default(),
+            observability: ObservabilityConfig::default(),
+        }
+    }
+}
+
+impl Config {
+    /// The listeners a role opens, with their place in `listeners`.
+    ///
+    /// The manager is no part of this version: its listener is configured, and passed over (see
+    /// [`Config::passed_over_listeners`]).
+    pub(crate) fn served_listeners(&self, role: Role) -> impl Iterator<Item = (usize, &ListenerConfig)> {
+        self.listeners_of(role)
+            .filter(|(_, listener)| listener.profile != ProfileName::Manager)
+    }
+
+    /// The listeners that belong to a role and are not served by this version.
+    pub(crate) fn passed_over_listeners(&self, role: Role) -> impl Iterator<Item = (usize, &ListenerConfig)> {
+        self.listeners_of(role)
+            .filter(|(_, listener)| listener.profile == ProfileName::Manager)
+    }
+
+    /// The listeners that belong to a role, built or not.
+    fn listeners_of(&self, role: Role) -> impl Iterator<Item = (usize, &ListenerConfig)> {
+        self.listeners.iter().enumerate().filter(move |(_, listener)| match role {
+            Role::All => true,
+            Role::Core => listener.profile != ProfileName::Manager,
+            Role::Manager => matches!(listener.profile, ProfileName::Manager | ProfileName::Metrics),
+        })
+    }
+}
+
+/// What a configuration is loaded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To run: a missing token is an error.
+    Serve,
+    /// To look at: a missing token is a warning.
+    Check,
+}
+
+/// Where the configuration comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct LoadOptions {
+    /// The file named on the command line.
+    pub(crate) file: Option<PathBuf>,
+    /// Which half of the gateway this is.
+    pub(crate) role: Role,
+    /// Whether this is for trying out.
+    pub(crate) dev: bool,
+    /// What it is loaded for.
+    pub(crate) purpose: Purpose,
+    /// The variables of the process, captured at start.
+    pub(crate) environment: Environment,
+    /// The tokens that stand in for unset ones. Made once, so that a reload keeps them.
+    pub(crate) generated: GeneratedTokens,
+}
+
+/// The configuration in force, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Effective {
+    /// All keys.
+    pub(crate) config: Config,
+    /// Which half of the gateway this is.
+    pub(crate) role: Role,
+    /// Whether this is for trying out.
+    pub(crate) dev: bool,
+    /// The file that was read, if any.
+    pub(crate) source: Option<PathBuf>,
+    /// The unrestricted bearer token, if there is one.
+    pub(crate) bearer: Option<Secret>,
+    /// What `X-Manager-Token` must say.
+    pub(crate) manager_token: Secret,
+    /// Which of the two were made here.
+    pub(crate) generated: Generated,
+    /// The data directory, absolute.
+    pub(crate) data_dir: PathBuf,
+    /// What the operator should know, a sentence each.
+    pub(crate) warnings: Vec<String>,
+    options: LoadOptions,
+}
+
+impl Effective {
+    /// Loads again from the same places.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`]. A file that was read before must still be there: falling back to the defaults would open what it closed.
+    pub(crate) fn reload(&self) -> Result<Self, ConfigError> {
+        let file = self.source.clone().or_else(|| self.options.file.clone());
+        load(&LoadOptions {
+            file,
+            ..self.options.clone()
+        })
+    }
+
+    /// The listeners this process opens, with their place in `listeners`.
+    pub(crate) fn served_listeners(&self) -> impl Iterator<Item = (usize, &ListenerConfig)> {
+        self.config.served_listeners(self.role)
+    }
+
+    /// Reads every certificate with `check` and names the listener of the first that cannot be used.
+    ///
+    /// # Errors
+    ///
+    /// The key of the listener's `tls` and what `check` says.
+    pub(crate) fn check_certificates(
+        &self,
+        check: impl Fn(&Path, &Path) -> Result<(), String>,
+    ) -> Result<(), ConfigError> {
+        for (index, listener) in self.served_listeners() {
+            if let Some(tls) = &listener.tls {
+                check(&tls.cert, &tls.key)
+                    .map_err(|reason| ConfigError::key(format!("listeners[{index}].tls"), reason))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the layers add up to, before it is checked.
+#[derive(Debug)]
+struct Settings {
+    config: Config,
+    role: Role,
+    bearer: Option<Secret>,
+    manager_token: Option<Secret>,
+}
+
+/// Reads all layers, checks the result and settles the tokens.
+///
+/// # Errors
+///
+/// The first thing found wrong, naming its file, key or variable.
+pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
+    let source = match &options.file {
+        Some(file) => Some(file.clone()),
+        None => Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists()),
+    };
+    let (mut config, tree) = document::read_file(source.as_deref())?;
+    // The data directory decides which second file is read, so its own layers are looked at first.
+    let configured = options.environment.data_dir()?.unwrap_or_else(|| config.data_dir.clone());
+    let data_dir = std::path::absolute(&configured)
+        .map_err(|error| ConfigError::key("data_dir", format!("{}: {error}", configured.display())))?;
+    if let Some(merged) = document::read_data_file(&data_dir, tree)? {
+        config = merged;
+    }
+    let mut settings = Settings {
+        config,
+        role: options.role,
+        bearer: None,
+        manager_token: None,
+    };
+    options.environment.apply(&mut settings)?;
+    unsupported::refuse(&settings.config)?;
+    validate::check(&settings.config, options.role, options.dev)?;
+    let mut warnings = validate::warnings(&settings.config, options.role);
+    let tokens = tokens::settle(&settings, options, &mut warnings)?;
+    Ok(Effective {
+        config: settings.config,
+        role: options.role,
+        dev: options.dev,
+        source,
+        bearer: tokens.bearer,
+        manager_token: tokens.manager,
+        generated: tokens.generated,
+        data_dir,
+        warnings,
+        options: options.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) mod tests_support;

@@ -1,0 +1,161 @@
+//! Reading the two files: the configuration file and `$DATA/config.yaml`.
+//!
+//! Each is parsed on its own first, so that an error names the file it is in. Where both are there, their trees are merged
+//! (maps merge, everything else is replaced) and the result is parsed once more.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_yaml::Value;
+use tooldock_workers::config::NamespacesConfig;
+
+use super::later::{Unbuilt, UpstreamsConfig};
+use super::{Config, ConfigError};
+
+/// A configuration is written by hand; what is larger is some other file.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// What `$DATA/config.yaml` may hold. Tool code can write there, so nothing that decides who is let in.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct DataFile {
+    namespaces: NamespacesConfig,
+    upstreams: UpstreamsConfig,
+    toolman: Unbuilt,
+}
+
+/// Reads the configuration file, if there is one: all keys, and the tree of those it says.
+pub(super) fn read_file(file: Option<&Path>) -> Result<(Config, Value), ConfigError> {
+    match file {
+        Some(file) => parse(file, &read(file)?),
+        None => Ok((Config::default(), Value::Null)),
+    }
+}
+
+/// Reads `$DATA/config.yaml`, if there is one, over the tree of the configuration file.
+pub(super) fn read_data_file(data_dir: &Path, below: Value) -> Result<Option<Config>, ConfigError> {
+    let file = data_dir.join("config.yaml");
+    match std::fs::symlink_metadata(&file) {
+        Ok(metadata) if metadata.is_file() => {}
+        // A pipe put there by a tool would stop the start for good, a link could lead anywhere.
+        Ok(_) => return Err(file_error(&file, "not a regular file")),
+        Err(error) if is_absence(&error) => return Ok(None),
+        Err(error) => return Err(file_error(&file, error)),
+    }
+    let (_, over): (DataFile, Value) = parse(&file, &read(&file)?)?;
+    let mut tree = below;
+    merge(&mut tree, over);
+    from_tree(tree)
+        .map(Some)
+        .map_err(|error| ConfigError::in_file(&file, error))
+}
+
+fn is_absence(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+    )
+}
+
+fn read(file: &Path) -> Result<String, ConfigError> {
+    let mut text = String::new();
+    File::open(file)
+        .and_then(|open| open.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
+        .map_err(|error| file_error(file, error))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(file_error(file, "larger than 1 MiB"));
+    }
+    Ok(text)
+}
+
+/// Parses a text twice: into its type, for errors with their line, and into a tree that can be merged.
+fn parse<T: DeserializeOwned + Default>(
+    file: &Path,
+    text: &str,
+) -> Result<(T, Value), ConfigError> {
+    let tree = serde_yaml::from_str(text).map_err(|error| file_error(file, error))?;
+    if matches!(tree, Value::Null) {
+        return Ok((T::default(), tree));
+    }
+    let typed = serde_path_to_error::deserialize(serde_yaml::Deserializer::from_str(text))
+        .map_err(|error| ConfigError::in_file(file, error))?;
+    Ok((typed, tree))
+}
+
+fn from_tree(tree: Value) -> Result<Config, serde_path_to_error::Error<serde_yaml::Error>> {
+    match tree {
+        Value::Null => Ok(Config::default()),
+        tree => serde_path_to_error::deserialize(tree),
+    }
+}
+
+fn file_error(file: &Path, reason: impl ToString) -> ConfigError {
+    ConfigError::File {
+        file: file.to_owned(),
+        reason: reason
+            .to_string()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" "),
+    }
+}
+
+/// Puts one tree over another. The reader limits nesting to 128, so recursion is bounded.
+fn merge(below: &mut Value, over: Value) {
+    match (below, over) {
+        (_, Value::Null) => {}
+        (Value::Mapping(below), Value::Mapping(over)) => {
+            for (key, value) in over {
+                match below.get_mut(&key) {
+                    Some(slot) => merge(slot, value),
+                    None => {
+                        below.insert(key, value);
+                    }
+                }
+            }
+        }
+        (below, over) => *below = over,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_merge_and_lists_replace() {
+        let mut below: Value =
+            serde_yaml::from_str("{ a: { x: 1, y: [1, 2] }, b: 1 }").expect("yaml");
+        merge(
+            &mut below,
+            serde_yaml::from_str("{ a: { y: [3], z: 4 } }").expect("yaml"),
+        );
+        let expected: Value =
+            serde_yaml::from_str("{ a: { x: 1, y: [3], z: 4 }, b: 1 }").expect("yaml");
+        assert_eq!(below, expected);
+    }
+
+    #[test]
+    fn a_file_of_comments_is_the_default() {
+        let (config, _): (Config, Value) =
+            parse(Path::new("x.yaml"), "# nothing\n").expect("empty");
+        assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_without_a_panic() {
+        let text = format!("a: {}", "[".repeat(100_000));
+        assert!(parse::<Config>(Path::new("x.yaml"), &text).is_err());
+    }
+
+    #[test]
+    fn a_huge_file_is_refused() {
+        let file = tempfile::NamedTempFile::new().expect("file");
+        std::fs::write(file.path(), "#".repeat(FILE_BYTES_MAX as usize + 1)).expect("write");
+        let error = read_file(Some(file.path())).expect_err("too large");
+        assert!(error.to_string().ends_with("larger than 1 MiB"), "{error}");
+    }
+}

@@ -1,0 +1,87 @@
+//! From the text of a variable to its value. An error says what is wrong; the variable's name is put before it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use tooldock_upstream::protocol::ProtocolVersion;
+use tooldock_workers::secrets::Secret;
+
+use crate::config::error::NOT_SUPPORTED;
+
+/// A token as it can travel in a header. The message never shows it.
+pub(super) fn token(text: &str) -> Result<Secret, String> {
+    match tooldock_filters::token::SecretToken::new(text) {
+        Ok(_) => Ok(Secret::new(text)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A port to listen on.
+pub(super) fn port(text: &str) -> Result<u16, String> {
+    text.parse()
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| format!("{text:?} is no port: expected 1 to 65535"))
+}
+
+/// A whole number.
+pub(super) fn whole<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no whole number"))
+}
+
+/// A size, in bytes or with a unit.
+pub(super) fn bytes(text: &str) -> Result<ByteSize, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no size: expected bytes, or a size such as 4MiB"))
+}
+
+/// A number of units of so many seconds.
+pub(super) fn span(text: &str, unit_seconds: f64) -> Result<Duration, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|number| *number > 0.0)
+        .and_then(|number| Duration::try_from_secs_f64(number * unit_seconds).ok())
+        .filter(|span| !span.is_zero())
+        .ok_or_else(|| format!("{text:?} is no number above 0"))
+}
+
+/// Any of the four spellings of yes and no.
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ => Err(format!("{text:?} is neither true nor false")),
+    }
+}
+
+/// Entries between commas.
+pub(super) fn list<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<Vec<T>, String> {
+    let entries = text
+        .split(',')
+        .map(str::trim)
+        .filter(|entry| !entry.is_empty());
+    entries
+        .map(|entry| entry.parse().map_err(|error| format!("{entry:?}: {error}")))
+        .collect()
+}
+
+/// At least one protocol version.
+pub(super) fn versions(text: &str) -> Result<Vec<ProtocolVersion>, String> {
+    let versions: Vec<ProtocolVersion> = list(text)?;
+    if versions.is_empty() {
+        return Err("no version in it".to_owned());
+    }
+    Ok(versions)
+}
+
+/// The answer for a variable whose feature is not built yet.
+pub(super) fn only_default(is_default: bool) -> Result<(), String> {
+    if is_default {
+        Ok(())
+    } else {
+        Err(NOT_SUPPORTED.to_owned())
+    }
+}

@@ -1,0 +1,111 @@
+//! Why a configuration is refused: always one line that names the file, key or variable.
+
+use std::path::{Path, PathBuf};
+
+/// What every refusal of a later version's feature says.
+pub(crate) const NOT_SUPPORTED: &str = "not supported by this version";
+
+/// A configuration that cannot be used. Its text is one line and holds no secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// A file that cannot be read, or is no YAML.
+    #[error("{}: {reason}", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A key of a file that does not exist, or holds what it cannot.
+    #[error("{}: {key}: {reason}", file.display())]
+    FileKey {
+        /// The file.
+        file: PathBuf,
+        /// Path of the key.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A key whose value, wherever it came from, cannot be used.
+    #[error("{key}: {reason}")]
+    Key {
+        /// Path of the key.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An environment variable with a value that cannot be used, or one that is needed and not set.
+    #[error("{name}: {reason}")]
+    Variable {
+        /// Name of the variable.
+        name: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The operating system has no randomness to make a token from.
+    #[error("cannot make a token: {0}")]
+    Randomness(String),
+}
+
+impl ConfigError {
+    /// A key whose value cannot be used.
+    pub(crate) fn key(key: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Key {
+            key: key.into(),
+            reason: reason.into(),
+        }
+    }
+
+    /// A key of a feature that is not built yet.
+    pub(crate) fn not_supported(key: impl Into<String>) -> Self {
+        Self::key(key, NOT_SUPPORTED)
+    }
+
+    /// An environment variable that cannot be used.
+    pub(crate) fn variable(name: &'static str, reason: impl Into<String>) -> Self {
+        Self::Variable {
+            name,
+            reason: reason.into(),
+        }
+    }
+
+    /// What the YAML reader says about a file, as one line that begins with the key.
+    pub(crate) fn in_file(
+        file: &Path,
+        error: serde_path_to_error::Error<serde_yaml::Error>,
+    ) -> Self {
+        let key = error.path().to_string();
+        let file = file.to_owned();
+        let reason = plain_reason(&key, &error.into_inner().to_string());
+        match key.as_str() {
+            "." => Self::File { file, reason },
+            _ => Self::FileKey { file, key, reason },
+        }
+    }
+}
+
+/// The YAML reader's message without its own copy of the path, in the words of this configuration.
+fn plain_reason(key: &str, message: &str) -> String {
+    // Somebody may have put the token itself where its digest belongs; the reader would quote it.
+    if key.ends_with(".sha256") && message.contains("invalid ") {
+        return "invalid value".to_owned();
+    }
+    let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let parent = key.rsplit_once('.').map_or("", |(parent, _)| parent);
+    let message = [key, parent]
+        .iter()
+        .find_map(|path| message.strip_prefix(path)?.strip_prefix(": "))
+        .unwrap_or(&message);
+    message
+        .replacen("invalid value: string ", "invalid value ", 1)
+        .replacen(
+            "expected parsable string",
+            "expected a size such as 64KiB or 4MiB",
+            1,
+        )
+        .replacen(
+            "expected a duration",
+            "expected a duration such as 250ms, 30s or 24h",
+            1,
+        )
+}

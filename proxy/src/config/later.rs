@@ -1,0 +1,65 @@
+//! Keys whose features are not built yet: spelled, with their defaults, so that a file that names them is no error.
+//!
+//! `unsupported.rs` refuses any other value, so nothing reads these.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// How a key says that its feature is not used.
+pub(crate) const OFF: &str = "off";
+
+/// A map of things by name that must be empty.
+pub(crate) type Unbuilt = BTreeMap<String, serde_yaml::Value>;
+
+/// `upstreams:` — MCP servers of others.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct UpstreamsConfig {
+    /// Child processes that speak MCP on their pipes.
+    pub(crate) stdio: Unbuilt,
+    /// Servers reached over HTTP.
+    pub(crate) remote: Unbuilt,
+}
+
+/// `relay:` — tools of a host behind a socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RelayConfig {
+    /// The host's socket.
+    pub(crate) socket: String,
+    /// The namespace its tools appear in.
+    pub(crate) namespace: String,
+}
+
+impl Default for RelayConfig {
+    fn default() -> Self {
+        Self {
+            socket: OFF.to_owned(),
+            namespace: "oubliette".to_owned(),
+        }
+    }
+}
+
+/// `replicas:` — this gateway among its replicas. The grace time is in force already: it bounds the drain at shutdown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ReplicasConfig {
+    /// This replica's name.
+    pub(crate) id: String,
+    /// Where the others reach it.
+    pub(crate) address: String,
+    /// How long a shutdown waits for what is in flight.
+    #[serde(with = "humantime_serde")]
+    pub(crate) grace: std::time::Duration,
+}
+
+impl Default for ReplicasConfig {
+    fn default() -> Self {
+        Self {
+            id: "auto".to_owned(),
+            address: OFF.to_owned(),
+            grace: std::time::Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The key `listeners:` — where the gateway listens, and which switches of a profile a listener changes.
+//!
+//! Spelling only: what a profile serves and what a switch does is decided where requests are handled.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use tooldock_upstream::profile::{AcceptRule, BatchRule, Profile, SessionRule};
+use tooldock_upstream::protocol::ProtocolVersion;
+use tooldock_workers::names::{InvalidNamespaceName, NamespaceName};
+
+/// One listening address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListenerConfig {
+    /// Its name in logs and metrics.
+    pub(crate) name: String,
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+    /// What it serves.
+    pub(crate) profile: ProfileName,
+    /// TLS, if it speaks it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<TlsConfig>,
+    /// Whether connections begin with a PROXY protocol header.
+    #[serde(default)]
+    pub(crate) proxy_protocol: bool,
+    /// The public prefix in front of the gateway.
+    #[serde(default)]
+    pub(crate) path_prefix: String,
+    /// Whether MCP 2026-07-28 is served on the same URLs.
+    #[serde(default = "yes")]
+    pub(crate) modern: bool,
+    /// How closely the Accept header of a POST is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) accept: Option<AcceptRule>,
+    /// What happens to JSON-RPC batches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) batch: Option<BatchRule>,
+    /// Whether requests need a session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) session: Option<SessionRule>,
+    /// The protocol versions `initialize` negotiates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) versions: Option<Vec<ProtocolVersion>>,
+    /// Where the namespace of a request comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<NamespaceRule>,
+    /// The shape of REST answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rest_shape: Option<RestShape>,
+    /// The ways to say who one is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) auth: Option<Vec<AuthScheme>>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl ListenerConfig {
+    /// A listener without TLS whose switches are its profile's.
+    pub(crate) fn new(name: &str, address: SocketAddr, profile: ProfileName) -> Self {
+        Self {
+            name: name.to_owned(),
+            address,
+            profile,
+            tls: None,
+            proxy_protocol: false,
+            path_prefix: String::new(),
+            modern: true,
+            accept: None,
+            batch: None,
+            session: None,
+            versions: None,
+            namespace: None,
+            rest_shape: None,
+            auth: None,
+        }
+    }
+
+    /// The rules of this listener: its profile's, changed by its switches.
+    pub(crate) fn rules(&self) -> Profile {
+        let mut rules = Profile::core();
+        if let Some(versions) = &self.versions {
+            rules.versions = versions.clone();
+            // The version offered to a client that asks for an unknown one comes first; 2025-11-25 stays it where it is served.
+            rules
+                .versions
+                .sort_by_key(|version| *version != ProtocolVersion::V2025_11_25);
+        }
+        rules.accept = self.accept.unwrap_or(rules.accept);
+        rules.batch = self.batch.unwrap_or(rules.batch);
+        rules.session = self.session.unwrap_or(rules.session);
+        rules
+    }
+
+    /// Whether requests without credentials are let in.
+    pub(crate) fn is_open(&self) -> bool {
+        self.auth
+            .as_ref()
+            .is_some_and(|schemes| schemes.contains(&AuthScheme::None))
+    }
+
+    /// `http` or `https`.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+}
+
+/// `listeners[].tls:` — certificate and key, both PEM files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TlsConfig {
+    /// The certificate chain.
+    pub(crate) cert: PathBuf,
+    /// Its private key.
+    pub(crate) key: PathBuf,
+    /// The authority whose client certificates count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) client_ca: Option<PathBuf>,
+    /// Whether clients show a certificate.
+    #[serde(default)]
+    pub(crate) client_auth: ClientAuth,
+}
+
+/// `listeners[].tls.client_auth`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ClientAuth {
+    /// Not asked for.
+    #[default]
+    None,
+    /// Checked if shown.
+    Optional,
+    /// Demanded.
+    Required,
+}
+
+/// `listeners[].profile`: which surface a listener serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ProfileName {
+    /// Tools over MCP and REST.
+    Core,
+    /// The management server.
+    Manager,
+    /// Prometheus and health.
+    Metrics,
+    /// REST of the first version.
+    V1Rest,
+    /// MCP of the first version.
+    V1Mcp,
+    /// Web interface of the first version.
+    V1Web,
+    /// Tool Vault.
+    Vault,
+}
+
+/// `listeners[].namespace`: where the namespace of a request comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) enum NamespaceRule {
+    /// `X-Namespace`, or the path.
+    Header,
+    /// The path.
+    Path,
+    /// All namespaces at once.
+    Global,
+    /// Always this one.
+    Fixed(NamespaceName),
+}
+
+impl TryFrom<String> for NamespaceRule {
+    type Error = InvalidNamespaceName;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Ok(match text.as_str() {
+            "header" => Self::Header,
+            "path" => Self::Path,
+            "global" => Self::Global,
+            name => Self::Fixed(NamespaceName::from_str(name)?),
+        })
+    }
+}
+
+impl From<NamespaceRule> for String {
+    fn from(rule: NamespaceRule) -> Self {
+        rule.to_string()
+    }
+}
+
+impl fmt::Display for NamespaceRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Header => "header",
+            Self::Path => "path",
+            Self::Global => "global",
+            Self::Fixed(name) => name.as_str(),
+        })
+    }
+}
+
+/// `listeners[].rest_shape`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum RestShape {
+    /// The bare value.
+    V2,
+    /// `{"tool", "result"}`.
+    V1,
+    /// `{"result", "isError"}`.
+    Vault,
+}
+
+/// One entry of `listeners[].auth`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AuthScheme {
+    /// `Authorization: Bearer`.
+    Bearer,
+    /// `Authorization: Basic`.
+    Basic,
+    /// No credentials needed.
+    None,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_needs_name_address_and_profile_only() {
+        let listener: ListenerConfig =
+            serde_yaml::from_str("{ name: core, address: '127.0.0.1:8000', profile: core }")
+                .expect("valid");
+        let expected =
+            ListenerConfig::new("core", ([127, 0, 0, 1], 8000).into(), ProfileName::Core);
+        assert_eq!(listener, expected);
+    }
+
+    #[test]
+    fn the_newest_version_is_offered_first_where_it_is_served() {
+        let offered = |versions: &[ProtocolVersion]| {
+            let mut listener =
+                ListenerConfig::new("core", ([127, 0, 0, 1], 8000).into(), ProfileName::Core);
+            listener.versions = Some(versions.to_vec());
+            listener.rules().default_version()
+        };
+        let (new, middle, old) = (
+            ProtocolVersion::V2025_11_25,
+            ProtocolVersion::V2025_06_18,
+            ProtocolVersion::V2025_03_26,
+        );
+        assert_eq!(offered(&[old, middle, new]), new);
+        assert_eq!(offered(&[old, middle]), old);
+    }
+
+    #[test]
+    fn every_switch_keeps_its_spelling() {
+        let text = "{ name: x, address: '[::1]:1', profile: v1-mcp, accept: lenient, batch: reject, session: optional, \
+                    versions: ['2025-03-26'], namespace: my-tools, rest_shape: v1, auth: [bearer, none], \
+                    tls: { cert: c, key: k, client_auth: required } }";
+        let listener: ListenerConfig = serde_yaml::from_str(text).expect("valid");
+        let again =
+            serde_yaml::from_str(&serde_yaml::to_string(&listener).expect("yaml")).expect("valid");
+        assert_eq!(listener, again);
+        assert_eq!(
+            listener.namespace.map(String::from).as_deref(),
+            Some("my-tools")
+        );
+    }
+
+    #[test]
+    fn tls_needs_certificate_and_key() {
+        let text = "{ name: x, address: '127.0.0.1:1', profile: core, tls: { cert: c } }";
+        let error = serde_yaml::from_str::<ListenerConfig>(text).expect_err("no key");
+        assert!(error.to_string().contains("missing field `key`"), "{error}");
+    }
+}

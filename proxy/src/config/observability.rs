@@ -1,0 +1,80 @@
+//! The key `observability:`.
+
+use serde::{Deserialize, Serialize};
+use tooldock_upstream::audit::AuditConfig;
+
+use super::later::OFF;
+
+/// `observability:` — what can be seen of the gateway.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ObservabilityConfig {
+    /// The process's own log.
+    pub(crate) log: LogConfig,
+    /// The audit log of calls.
+    pub(crate) audit: AuditConfig,
+    /// Where traces go.
+    pub(crate) otlp: String,
+}
+
+impl Default for ObservabilityConfig {
+    fn default() -> Self {
+        Self {
+            log: LogConfig::default(),
+            audit: AuditConfig::default(),
+            otlp: OFF.to_owned(),
+        }
+    }
+}
+
+/// `observability.log:` — the log on standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct LogConfig {
+    /// The least important event that is written.
+    pub(crate) level: LogLevel,
+    /// How a line looks.
+    pub(crate) format: LogFormat,
+}
+
+/// `observability.log.level`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogLevel {
+    /// Only what someone should act on.
+    Error,
+    /// And what may become that.
+    Warn,
+    /// And what an operator follows.
+    #[default]
+    Info,
+    /// And what a developer follows.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl LogLevel {
+    /// Reads `LOG_LEVEL`, in upper or lower case.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Some(match name.to_ascii_lowercase().as_str() {
+            "error" => Self::Error,
+            "warn" | "warning" => Self::Warn,
+            "info" => Self::Info,
+            "debug" => Self::Debug,
+            "trace" => Self::Trace,
+            _ => return None,
+        })
+    }
+}
+
+/// `observability.log.format`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}

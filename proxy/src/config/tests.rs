@@ -1,0 +1,327 @@
+//! What the layers add up to.
+
+use super::tests_support::{checked, served, served_dev, write};
+use super::*;
+
+const SHIPPED: &str = include_str!("../../../conf/tooldock.yaml");
+
+fn error(yaml: &str) -> String {
+    let (_dir, file) = write(yaml);
+    let text = checked(&file, &[]).expect_err(yaml).to_string();
+    assert!(!text.contains('\n'), "{text}");
+    text.replace(&format!("{}: ", file.display()), "FILE: ")
+}
+
+#[test]
+fn the_shipped_file_is_the_default() {
+    assert_eq!(
+        serde_yaml::from_str::<Config>(SHIPPED).expect("valid"),
+        Config::default()
+    );
+}
+
+#[test]
+fn the_shipped_file_says_every_key_with_a_comment() {
+    let said: serde_yaml::Value = serde_yaml::from_str(SHIPPED).expect("valid");
+    let all = serde_yaml::to_value(Config::default()).expect("yaml");
+    assert_eq!(missing_keys(&all, &said, ""), Vec::<String>::new());
+    let commented = |line: &&str| !line.trim().is_empty() && !line.contains('#');
+    assert_eq!(
+        SHIPPED.lines().filter(commented).collect::<Vec<_>>(),
+        Vec::<&str>::new()
+    );
+}
+
+/// Paths of the keys of `all` that `said` does not hold.
+fn missing_keys(all: &serde_yaml::Value, said: &serde_yaml::Value, path: &str) -> Vec<String> {
+    let serde_yaml::Value::Mapping(all) = all else {
+        return Vec::new();
+    };
+    let mut missing = Vec::new();
+    for (key, value) in all {
+        let path = format!("{path}.{}", key.as_str().unwrap_or_default());
+        match said.get(key) {
+            Some(said) => missing.extend(missing_keys(value, said, &path)),
+            None => missing.push(path),
+        }
+    }
+    missing
+}
+
+#[test]
+fn environment_wins_over_file_wins_over_default() {
+    let (_dir, file) = write("namespaces: { defaults: { timeout: 5s, max_concurrency: 2 } }");
+    let effective = checked(&file, &[("TOOL_CALL_TIMEOUT_SECONDS", "7")]).expect("valid");
+    let defaults = &effective.config.namespaces.defaults;
+    assert_eq!(defaults.timeout.as_secs(), 7);
+    assert_eq!(defaults.max_concurrency, 2);
+    assert_eq!(defaults.queue, 256);
+    assert_eq!(effective.source.as_deref(), Some(file.as_path()));
+}
+
+#[test]
+fn the_data_directorys_file_stands_between_file_and_environment() {
+    let (dir, file) = write(
+        "namespaces: { defaults: { timeout: 5s, queue: 9 }, overrides: { a: { queue: 1 } } }",
+    );
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).expect("create");
+    let over = "namespaces: { defaults: { timeout: 6s, max_concurrency: 3 }, overrides: { b: { queue: 2 } } }";
+    std::fs::write(data.join("config.yaml"), over).expect("write");
+    let effective = checked(&file, &[("NAMESPACE_MAX_CONCURRENCY", "4")]).expect("valid");
+    let namespaces = &effective.config.namespaces;
+    assert_eq!(namespaces.defaults.timeout.as_secs(), 6);
+    assert_eq!(namespaces.defaults.queue, 9);
+    assert_eq!(namespaces.defaults.max_concurrency, 4);
+    assert_eq!(namespaces.overrides.len(), 2);
+}
+
+#[test]
+fn the_data_directorys_file_decides_nothing_about_admission() {
+    let (dir, file) = write("");
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).expect("create");
+    let path = data.join("config.yaml");
+    for (text, key) in [
+        ("admission: { hosts: [x] }", "admission"),
+        ("data_dir: /", "data_dir"),
+    ] {
+        std::fs::write(&path, text).expect("write");
+        let error = checked(&file, &[]).expect_err(text).to_string();
+        assert!(
+            error.starts_with(&format!("{}: {key}: unknown field", path.display())),
+            "{error}"
+        );
+    }
+    std::fs::write(&path, "namespaces: { defaults: { timeout: soon } }").expect("write");
+    let error = checked(&file, &[]).expect_err("no duration").to_string();
+    assert!(
+        error.starts_with(&format!(
+            "{}: namespaces.defaults.timeout: ",
+            path.display()
+        )),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_data_directorys_file_that_is_no_file_is_refused() {
+    let (dir, file) = write("");
+    std::fs::create_dir_all(dir.path().join("data/config.yaml")).expect("create");
+    let error = checked(&file, &[]).expect_err("a directory").to_string();
+    assert!(error.ends_with("not a regular file"), "{error}");
+}
+
+#[test]
+fn a_named_file_must_exist() {
+    let (dir, _) = write("");
+    let missing = dir.path().join("other.yaml");
+    let error = checked(&missing, &[]).expect_err("missing").to_string();
+    assert!(
+        error.starts_with(&format!("{}: ", missing.display())),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_file_that_is_gone_at_reload_does_not_open_what_it_closed() {
+    let (_dir, file) = write("admission: { hosts: [gw.example] }");
+    let effective = served(&file, Role::All, &[("BEARER_TOKEN", "b")]).expect("valid");
+    std::fs::remove_file(&file).expect("remove");
+    assert!(effective.reload().is_err());
+}
+
+#[test]
+fn a_reload_keeps_the_tokens_that_were_made() {
+    let (_dir, file) = write("");
+    let effective = served_dev(&file, &[]).expect("valid");
+    let again = effective.reload().expect("valid");
+    assert!(effective.bearer.is_some());
+    assert_eq!(again.bearer, effective.bearer);
+    assert_eq!(again.manager_token, effective.manager_token);
+}
+
+#[test]
+fn errors_name_file_and_key() {
+    for (yaml, begins) in [
+        (
+            "admission: { limits: { body: 4MX } }",
+            "FILE: admission.limits.body: invalid value \"4MX\", expected a size",
+        ),
+        ("listners: []", "FILE: listners: unknown field `listners`"),
+        (
+            "workers: { pythn: x }",
+            "FILE: workers.pythn: unknown field `pythn`",
+        ),
+        (
+            "listeners: [{ name: a, address: '127.0.0.1:1', profile: core, tls: { cert: c } }]",
+            "FILE: listeners[0].tls: missing field `key`",
+        ),
+        (
+            "listeners: [{ name: a, address: localhost, profile: core }]",
+            "FILE: listeners[0].address: ",
+        ),
+        ("threads: 0", "FILE: threads: invalid value"),
+        (
+            "sessions: { ttl: soon }",
+            "FILE: sessions.ttl: invalid value \"soon\", expected a duration",
+        ),
+        (
+            "sessions: { store: 'redis://h/0' }",
+            "sessions.store: not supported by this version",
+        ),
+        ("a: [", "FILE: "),
+        ("threads: 1\nthreads: 2", "FILE: "),
+    ] {
+        let error = error(yaml);
+        assert!(error.starts_with(begins), "{yaml}\n{error}");
+    }
+}
+
+#[test]
+fn a_token_put_where_its_digest_belongs_is_not_shown() {
+    let error = error("admission: { tokens: [{ name: ci, sha256: hush, namespaces: ['*'] }] }");
+    assert!(
+        error.starts_with("FILE: admission.tokens[0]") && !error.contains("hush"),
+        "{error}"
+    );
+}
+
+#[test]
+fn serve_needs_a_token_and_check_only_says_so() {
+    let (_dir, file) = write("");
+    let error = served(&file, Role::All, &[])
+        .expect_err("no token")
+        .to_string();
+    assert!(error.starts_with("BEARER_TOKEN: not set"), "{error}");
+    let warnings = checked(&file, &[]).expect("valid").warnings;
+    assert!(
+        warnings
+            .iter()
+            .any(|w| w.starts_with("BEARER_TOKEN: not set")),
+        "{warnings:?}"
+    );
+
+    let token = format!(
+        "admission: {{ tokens: [{{ name: ci, sha256: {}, namespaces: ['*'] }}] }}",
+        "ab".repeat(32)
+    );
+    let (_dir, file) = write(&token);
+    assert!(
+        served(&file, Role::All, &[])
+            .expect("one named token suffices")
+            .bearer
+            .is_none()
+    );
+}
+
+#[test]
+fn a_core_process_needs_the_manager_token() {
+    let (_dir, file) = write("");
+    let bearer = ("BEARER_TOKEN", "b");
+    let error = served(&file, Role::Core, &[bearer])
+        .expect_err("no manager token")
+        .to_string();
+    assert!(
+        error.starts_with("MANAGER_INTERNAL_TOKEN: not set"),
+        "{error}"
+    );
+    let both = [bearer, ("MANAGER_INTERNAL_TOKEN", "m")];
+    let effective = served(&file, Role::Core, &both).expect("valid");
+    assert_eq!(effective.manager_token.expose(), "m");
+    assert!(!effective.generated.manager);
+}
+
+#[test]
+fn a_single_process_makes_its_own_manager_token() {
+    let (_dir, file) = write("");
+    let effective = served(&file, Role::All, &[("BEARER_TOKEN", "b")]).expect("valid");
+    assert_eq!(effective.manager_token.expose().len(), 64);
+    assert_eq!(
+        effective.generated,
+        Generated {
+            bearer: false,
+            manager: true
+        }
+    );
+    let other = served(&file, Role::All, &[("BEARER_TOKEN", "b")]).expect("valid");
+    assert_ne!(effective.manager_token, other.manager_token);
+}
+
+#[test]
+fn dev_makes_both_tokens() {
+    let (_dir, file) = write("");
+    let effective = served_dev(&file, &[]).expect("valid");
+    assert_eq!(
+        effective.generated,
+        Generated {
+            bearer: true,
+            manager: true
+        }
+    );
+    assert_eq!(effective.bearer.expect("made").expose().len(), 64);
+}
+
+#[test]
+fn the_examples_tokens_are_warned_about() {
+    let (_dir, file) = write("");
+    let variables = [
+        ("BEARER_TOKEN", "change_me"),
+        ("MANAGER_INTERNAL_TOKEN", "change_me_internal"),
+    ];
+    let warnings = served(&file, Role::All, &variables)
+        .expect("valid")
+        .warnings;
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(
+        warnings[0].starts_with("BEARER_TOKEN: ")
+            && warnings[1].starts_with("MANAGER_INTERNAL_TOKEN: ")
+    );
+}
+
+#[test]
+fn no_debug_output_shows_a_token() {
+    let (_dir, file) = write("");
+    let effective = served(
+        &file,
+        Role::All,
+        &[("BEARER_TOKEN", "hush"), ("MANAGER_INTERNAL_TOKEN", "hush")],
+    );
+    let shown = format!("{:?}", effective.expect("valid"));
+    assert!(!shown.contains("hush"), "{shown}");
+}
+
+#[test]
+fn each_role_opens_its_listeners() {
+    let config = Config::default();
+    let names = |role| {
+        config
+            .served_listeners(role)
+            .map(|(_, l)| l.name.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(Role::All), ["core", "metrics"]);
+    assert_eq!(names(Role::Core), ["core", "metrics"]);
+    let passed_over = |role| config.passed_over_listeners(role).count();
+    assert_eq!((passed_over(Role::All), passed_over(Role::Core)), (1, 0));
+}
+
+#[test]
+fn the_data_directory_is_absolute() {
+    let (_dir, file) = write("");
+    let effective = checked(&file, &[("DATA_DIR", "somewhere")]).expect("valid");
+    assert!(effective.data_dir.is_absolute() && effective.data_dir.ends_with("somewhere"));
+}
+
+#[test]
+fn a_certificate_that_cannot_be_used_names_its_listener() {
+    let yaml = "listeners: [{ name: a, address: '127.0.0.1:1', profile: core, tls: { cert: c.pem, key: k.pem } }]";
+    let (_dir, file) = write(yaml);
+    let effective = checked(&file, &[]).expect("valid so far");
+    let error =
+        effective.check_certificates(|cert, _| Err(format!("{}: no such file", cert.display())));
+    assert_eq!(
+        error.expect_err("refused").to_string(),
+        "listeners[0].tls: c.pem: no such file"
+    );
+}

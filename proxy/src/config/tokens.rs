@@ -1,0 +1,114 @@
+//! The two tokens a process needs: who may call tools, and who may reload.
+//!
+//! They come from the environment only, never from a file. What is missing is an error to `serve`, a warning to `check`,
+//! and made up where DESIGN says so: the manager token of a single process, and both of them in `--dev`.
+
+use tooldock_workers::secrets::Secret;
+
+use super::{ConfigError, LoadOptions, Purpose, Role, Settings};
+
+const BEARER: &str = "BEARER_TOKEN";
+const MANAGER: &str = "MANAGER_INTERNAL_TOKEN";
+
+/// Tokens for whoever has none: 32 random bytes each, made once per process.
+#[derive(Debug, Clone)]
+pub(crate) struct GeneratedTokens {
+    bearer: Secret,
+    manager: Secret,
+}
+
+impl GeneratedTokens {
+    /// Makes both.
+    ///
+    /// # Errors
+    ///
+    /// When the operating system gives no randomness.
+    pub(crate) fn new() -> Result<Self, ConfigError> {
+        Ok(Self {
+            bearer: random()?,
+            manager: random()?,
+        })
+    }
+}
+
+fn random() -> Result<Secret, ConfigError> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| ConfigError::Randomness(error.to_string()))?;
+    Ok(Secret::new(hex::encode(bytes)))
+}
+
+/// Which tokens were made here, so that `--dev` knows what to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Generated {
+    /// The bearer token.
+    pub(crate) bearer: bool,
+    /// The manager token.
+    pub(crate) manager: bool,
+}
+
+/// The tokens in force.
+pub(super) struct Tokens {
+    pub(super) bearer: Option<Secret>,
+    pub(super) manager: Secret,
+    pub(super) generated: Generated,
+}
+
+/// Decides both tokens and warns of placeholders.
+pub(super) fn settle(
+    settings: &Settings,
+    options: &LoadOptions,
+    warnings: &mut Vec<String>,
+) -> Result<Tokens, ConfigError> {
+    let mut missing = |name: &'static str, reason: &str| match options.purpose {
+        Purpose::Serve => Err(ConfigError::variable(name, reason)),
+        Purpose::Check => {
+            warnings.push(format!("{name}: {reason}"));
+            Ok(())
+        }
+    };
+    let mut generated = Generated::default();
+    let bearer = match &settings.bearer {
+        Some(bearer) => Some(bearer.clone()),
+        None if options.dev => {
+            generated.bearer = true;
+            Some(options.generated.bearer.clone())
+        }
+        None => {
+            if settings.config.admission.tokens.is_empty() {
+                missing(
+                    BEARER,
+                    "not set, and admission.tokens is empty: nobody could call a tool",
+                )?;
+            }
+            None
+        }
+    };
+    let manager = match &settings.manager_token {
+        Some(manager) => manager.clone(),
+        None => {
+            if options.role != Role::All && !options.dev {
+                missing(
+                    MANAGER,
+                    "not set; core and manager as processes of their own share it",
+                )?;
+            }
+            generated.manager = true;
+            options.generated.manager.clone()
+        }
+    };
+    for (name, token, placeholder) in [
+        (BEARER, bearer.as_ref(), "change_me"),
+        (MANAGER, Some(&manager), "change_me_internal"),
+    ] {
+        if token.is_some_and(|token| token.expose() == placeholder) {
+            warnings.push(format!(
+                "{name}: is the example's value; everybody knows it"
+            ));
+        }
+    }
+    Ok(Tokens {
+        bearer,
+        manager,
+        generated,
+    })
+}

@@ -1,0 +1,215 @@
+//! The keys of features that are not built yet: accepted at their default only.
+//!
+//! Whoever builds a feature removes its line here.
+
+use tooldock_upstream::audit::{AuditArguments, AuditConfig};
+use tooldock_workers::config::LimitsPatch;
+
+use super::listener::{
+    AuthScheme, ClientAuth, ListenerConfig, NamespaceRule, ProfileName, RestShape,
+};
+use super::{Config, ConfigError};
+
+/// A key and whether its value can be served.
+type Rule<T> = (&'static str, fn(&T) -> bool);
+
+/// Rules that compare a key with its default; the key's spelling is the path in the struct.
+macro_rules! at_default {
+    ($($head:ident $(. $tail:ident)*),+ $(,)?) => {
+        &[$((
+            concat!(stringify!($head) $(, ".", stringify!($tail))*),
+            |config: &Config| config.$head$(.$tail)* == Config::default().$head$(.$tail)*,
+        )),+]
+    };
+}
+
+const KEYS: &[Rule<Config>] = at_default![
+    admission.limits.streams_per_principal,
+    namespaces.defaults.ask_timeout,
+    namespaces.defaults.max_parked,
+    sessions.keepalive,
+    sessions.poll_after,
+    sessions.event_log,
+    sessions.store,
+    upstreams.stdio,
+    upstreams.remote,
+    toolman,
+    relay.socket,
+    relay.namespace,
+    replicas.id,
+    replicas.address,
+    observability.otlp,
+];
+
+const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[
+    ("profile", |l| {
+        matches!(
+            l.profile,
+            ProfileName::Core | ProfileName::Manager | ProfileName::Metrics
+        )
+    }),
+    ("tls.client_ca", |l| {
+        l.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none())
+    }),
+    ("tls.client_auth", |l| {
+        l.tls
+            .as_ref()
+            .is_none_or(|tls| tls.client_auth == ClientAuth::None)
+    }),
+    ("proxy_protocol", |l| !l.proxy_protocol),
+    ("path_prefix", |l| l.path_prefix.is_empty()),
+    ("modern", |l| l.modern),
+    ("namespace", |l| {
+        l.namespace
+            .as_ref()
+            .is_none_or(|rule| *rule == NamespaceRule::Header)
+    }),
+    ("rest_shape", |l| {
+        l.rest_shape.is_none_or(|shape| shape == RestShape::V2)
+    }),
+    ("auth", |l| {
+        l.auth
+            .as_ref()
+            .is_none_or(|schemes| !schemes.contains(&AuthScheme::Basic))
+    }),
+];
+
+const OVERRIDE_KEYS: &[Rule<LimitsPatch>] = &[
+    ("ask_timeout", |patch| patch.ask_timeout.is_none()),
+    ("max_parked", |patch| patch.max_parked.is_none()),
+];
+
+const AUDIT_KEYS: &[Rule<AuditConfig>] =
+    &[("arguments", |audit| audit.arguments != AuditArguments::Full)];
+
+/// Refuses the first key whose value needs a feature that is not built.
+pub(super) fn refuse(config: &Config) -> Result<(), ConfigError> {
+    for (index, listener) in config.listeners.iter().enumerate() {
+        refuse_in(listener, LISTENER_KEYS, || format!("listeners[{index}]."))?;
+    }
+    refuse_in(config, KEYS, String::new)?;
+    refuse_in(&config.observability.audit, AUDIT_KEYS, || {
+        "observability.audit.".to_owned()
+    })?;
+    for (name, patch) in &config.namespaces.overrides {
+        refuse_in(patch, OVERRIDE_KEYS, || {
+            format!("namespaces.overrides.{name}.")
+        })?;
+    }
+    Ok(())
+}
+
+fn refuse_in<T>(
+    value: &T,
+    rules: &[Rule<T>],
+    prefix: impl Fn() -> String,
+) -> Result<(), ConfigError> {
+    match rules.iter().find(|(_, supported)| !supported(value)) {
+        Some((key, _)) => Err(ConfigError::not_supported(prefix() + key)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(yaml: &str) -> Option<String> {
+        let config: Config = serde_yaml::from_str(yaml).expect(yaml);
+        refuse(&config).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_defaults_are_supported() {
+        assert_eq!(refuse(&Config::default()), Ok(()));
+    }
+
+    #[test]
+    fn each_key_of_a_later_feature_is_refused_by_name() {
+        let listener = |keys: &str| {
+            format!("listeners: [{{ name: a, address: '127.0.0.1:1', profile: core, {keys} }}]")
+        };
+        let tls = |key: &str| listener(&format!("tls: {{ cert: c, key: k, {key} }}"));
+        let cases = [
+            (
+                "listeners[0].profile",
+                "listeners: [{ name: a, address: '127.0.0.1:1', profile: v1-rest }]".to_owned(),
+            ),
+            ("listeners[0].tls.client_ca", tls("client_ca: f")),
+            ("listeners[0].tls.client_auth", tls("client_auth: required")),
+            (
+                "listeners[0].proxy_protocol",
+                listener("proxy_protocol: true"),
+            ),
+            ("listeners[0].path_prefix", listener("path_prefix: /x")),
+            ("listeners[0].modern", listener("modern: false")),
+            ("listeners[0].namespace", listener("namespace: global")),
+            ("listeners[0].rest_shape", listener("rest_shape: vault")),
+            ("listeners[0].auth", listener("auth: [bearer, basic]")),
+            (
+                "admission.limits.streams_per_principal",
+                "admission: { limits: { streams_per_principal: 1 } }".into(),
+            ),
+            (
+                "namespaces.defaults.ask_timeout",
+                "namespaces: { defaults: { ask_timeout: 1m } }".into(),
+            ),
+            (
+                "namespaces.defaults.max_parked",
+                "namespaces: { defaults: { max_parked: 1 } }".into(),
+            ),
+            (
+                "namespaces.overrides.dev.ask_timeout",
+                "namespaces: { overrides: { dev: { ask_timeout: 1m } } }".into(),
+            ),
+            (
+                "namespaces.overrides.dev.max_parked",
+                "namespaces: { overrides: { dev: { max_parked: 1 } } }".into(),
+            ),
+            ("sessions.keepalive", "sessions: { keepalive: 1s }".into()),
+            ("sessions.poll_after", "sessions: { poll_after: 1m }".into()),
+            (
+                "sessions.event_log",
+                "sessions: { event_log: { events: 1 } }".into(),
+            ),
+            (
+                "sessions.store",
+                "sessions: { store: 'redis://localhost:6379/0' }".into(),
+            ),
+            (
+                "upstreams.stdio",
+                "upstreams: { stdio: { time: { command: x } } }".into(),
+            ),
+            (
+                "upstreams.remote",
+                "upstreams: { remote: { search: {} } }".into(),
+            ),
+            ("toolman", "toolman: { all: { config: tools.toml } }".into()),
+            ("relay.socket", "relay: { socket: /run/x.sock }".into()),
+            ("relay.namespace", "relay: { namespace: host }".into()),
+            ("replicas.id", "replicas: { id: a }".into()),
+            (
+                "replicas.address",
+                "replicas: { address: '10.0.0.1:1' }".into(),
+            ),
+            (
+                "observability.audit.arguments",
+                "observability: { audit: { arguments: full } }".into(),
+            ),
+            (
+                "observability.otlp",
+                "observability: { otlp: 'http://collector:4318' }".into(),
+            ),
+        ];
+        for (key, yaml) in &cases {
+            assert_eq!(
+                refused(yaml),
+                Some(format!("{key}: not supported by this version"))
+            );
+        }
+        assert_eq!(
+            cases.len(),
+            KEYS.len() + LISTENER_KEYS.len() + AUDIT_KEYS.len() + OVERRIDE_KEYS.len()
+        );
+    }
+}

@@ -1,0 +1,272 @@
+//! What the values must be to fit each other, and what should be known about those that do.
+//!
+//! Bounds of single values stand in `bounds.rs`; the admission keys check themselves in `filters`.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use tooldock_filters::origin::OriginPattern;
+use tooldock_workers::config::Limits;
+use tooldock_workers::policy::ToolPolicy;
+
+use super::listener::{ListenerConfig, ProfileName};
+use super::{Config, ConfigError, Role, bounds};
+
+/// Checks the values of a configuration whose keys are all supported.
+pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> {
+    listeners(config)?;
+    addresses(config, role, dev)?;
+    for (key, empty) in [
+        ("data_dir", config.data_dir.as_os_str().is_empty()),
+        ("workers.python", config.workers.python.trim().is_empty()),
+        (
+            "workers.base_env",
+            config.workers.base_env.trim().is_empty(),
+        ),
+    ] {
+        if empty {
+            return Err(ConfigError::key(key, "is empty"));
+        }
+    }
+    let admission = config.admission.validate();
+    admission.map_err(|error| ConfigError::key(error.key, error.message))?;
+    bounds::check(config)?;
+    patterns(config)
+}
+
+/// What is allowed, and should be known all the same.
+pub(super) fn warnings(config: &Config, role: Role) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let any_origin = config.admission.origins.contains(&OriginPattern::ANY);
+    for (index, listener) in config.served_listeners(role) {
+        if listener.address.ip().is_loopback() || listener.profile == ProfileName::Metrics {
+            continue;
+        }
+        let at = format!(
+            "listeners[{index}] listens beyond loopback, on {}",
+            listener.address
+        );
+        if any_origin {
+            let advice = "list the web pages you trust";
+            warnings.push(format!(
+                "{at}, and admission.origins allows every web page: {advice}"
+            ));
+        }
+        if config.admission.hosts.is_empty() {
+            let advice = "list the names you serve";
+            warnings.push(format!(
+                "{at}, and admission.hosts is empty, so any Host is accepted: {advice}"
+            ));
+        }
+    }
+    warnings
+}
+
+fn listeners(config: &Config) -> Result<(), ConfigError> {
+    let mut names = BTreeSet::new();
+    for (index, listener) in config.listeners.iter().enumerate() {
+        let wrong = |key: &str, reason: &str| {
+            Err(ConfigError::key(
+                format!("listeners[{index}].{key}"),
+                reason,
+            ))
+        };
+        if listener.name.trim().is_empty() {
+            return wrong("name", "is empty");
+        }
+        if !names.insert(&listener.name) {
+            return wrong("name", "is another listener's name already");
+        }
+        if listener.versions.as_ref().is_some_and(Vec::is_empty) {
+            return wrong("versions", "is empty");
+        }
+        if listener.auth.as_ref().is_some_and(Vec::is_empty) {
+            return wrong("auth", "is empty; none says that no credentials are needed");
+        }
+        if listener.is_open() && !few_can_come(config, listener) {
+            return wrong(
+                "auth",
+                "none needs a loopback address or admission.cidrs.allow",
+            );
+        }
+    }
+    Ok(())
+}
+
+fn few_can_come(config: &Config, listener: &ListenerConfig) -> bool {
+    listener.address.ip().is_loopback() || !config.admission.cidrs.allow.is_empty()
+}
+
+fn addresses(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> {
+    let mut taken: Vec<SocketAddr> = Vec::new();
+    for (index, listener) in config.listeners_of(role) {
+        let address = listener.address;
+        let wrong = |reason: &str| {
+            let key = format!("listeners[{index}].address");
+            Err(ConfigError::key(key, format!("{address} {reason}")))
+        };
+        if taken.iter().any(|other| overlap(*other, address)) {
+            return wrong("is taken by another listener");
+        }
+        if dev && !address.ip().is_loopback() {
+            return wrong("is no loopback address, and --dev serves no other");
+        }
+        taken.push(address);
+    }
+    let core = |listener: &ListenerConfig| listener.profile == ProfileName::Core;
+    if role != Role::Manager && !config.listeners.iter().any(core) {
+        return Err(ConfigError::key("listeners", "none has the profile core"));
+    }
+    Ok(())
+}
+
+/// Whether both cannot be bound at once. Port 0 is another port each time.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let covers = |ip: SocketAddr| ip.ip().is_unspecified();
+    one.port() != 0
+        && one.port() == other.port()
+        && one.is_ipv4() == other.is_ipv4()
+        && (one.ip() == other.ip() || covers(one) || covers(other))
+}
+
+fn patterns(config: &Config) -> Result<(), ConfigError> {
+    compile("namespaces.defaults", &config.namespaces.defaults)?;
+    for (name, patch) in &config.namespaces.overrides {
+        let lists = Limits {
+            tools_allow: patch.tools_allow.clone().unwrap_or_default(),
+            tools_deny: patch.tools_deny.clone().unwrap_or_default(),
+            principals: patch.principals.clone().unwrap_or_default(),
+            ..Limits::default()
+        };
+        compile(&format!("namespaces.overrides.{name}"), &lists)?;
+    }
+    Ok(())
+}
+
+fn compile(at: &str, limits: &Limits) -> Result<(), ConfigError> {
+    ToolPolicy::new(limits).map(drop).map_err(|error| {
+        let reason = format!("invalid pattern {:?}: {}", error.pattern, error.reason);
+        ConfigError::key(format!("{at}.{}", error.key), reason)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listener(name: &str, address: &str, rest: &str) -> String {
+        format!("{{ name: {name}, address: '{address}', {rest} }}")
+    }
+
+    fn parse(yaml: &str) -> Config {
+        serde_yaml::from_str(yaml).expect(yaml)
+    }
+
+    fn two(one: &str, other: &str) -> Config {
+        parse(&format!("listeners: [{one}, {other}]"))
+    }
+
+    fn refused(config: &Config) -> String {
+        check(config, Role::All, false)
+            .expect_err("invalid")
+            .to_string()
+    }
+
+    #[test]
+    fn the_defaults_are_valid_and_need_no_warning() {
+        for role in [Role::All, Role::Core] {
+            assert_eq!(check(&Config::default(), role, true), Ok(()));
+            assert!(warnings(&Config::default(), role).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_names_its_key() {
+        for (yaml, key) in [
+            ("listeners: []", "listeners"),
+            (
+                "listeners: [{ name: '', address: '[::1]:1', profile: core }]",
+                "listeners[0].name",
+            ),
+            (
+                "listeners: [{ name: a, address: '[::1]:1', profile: core, versions: [] }]",
+                "listeners[0].versions",
+            ),
+            (
+                "listeners: [{ name: a, address: '[::1]:1', profile: core, auth: [] }]",
+                "listeners[0].auth",
+            ),
+            ("data_dir: ''", "data_dir"),
+            ("workers: { python: '' }", "workers.python"),
+            (
+                "admission: { limits: { header_bytes: 1 } }",
+                "admission.limits.header_bytes",
+            ),
+            (
+                "namespaces: { defaults: { tools_deny: ['['] } }",
+                "namespaces.defaults.tools_deny",
+            ),
+            (
+                "namespaces: { overrides: { dev: { principals: ['['] } } }",
+                "namespaces.overrides.dev.principals",
+            ),
+            ("sessions: { ttl: 0s }", "sessions.ttl"),
+        ] {
+            let error = refused(&parse(yaml));
+            assert!(error.starts_with(&format!("{key}: ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn two_listeners_share_neither_name_nor_address() {
+        let core = listener("a", "0.0.0.0:8000", "profile: core");
+        let with = |name, address| two(&core, &listener(name, address, "profile: metrics"));
+        assert!(refused(&with("a", "0.0.0.0:8001")).starts_with("listeners[1].name: "));
+        assert!(refused(&with("b", "127.0.0.1:8000")).starts_with("listeners[1].address: "));
+        assert_eq!(check(&with("b", "[::1]:8000"), Role::All, false), Ok(()));
+    }
+
+    #[test]
+    fn a_core_process_does_not_mind_the_managers_address() {
+        let core = listener("a", "127.0.0.1:1", "profile: core");
+        let config = two(&core, &listener("b", "127.0.0.1:1", "profile: manager"));
+        assert_eq!(check(&config, Role::Core, false), Ok(()));
+        assert!(check(&config, Role::All, false).is_err());
+    }
+
+    #[test]
+    fn no_credentials_only_where_few_can_come() {
+        let open = |address, rest: &str| {
+            let listener = listener("a", address, "profile: core, auth: [bearer, none]");
+            parse(&format!("listeners: [{listener}]\n{rest}"))
+        };
+        assert!(refused(&open("0.0.0.0:1", "")).starts_with("listeners[0].auth: "));
+        assert_eq!(check(&open("127.0.0.1:1", ""), Role::All, false), Ok(()));
+        let closed_in = open(
+            "0.0.0.0:1",
+            "admission: { cidrs: { allow: ['10.0.0.0/8'] } }",
+        );
+        assert_eq!(check(&closed_in, Role::All, false), Ok(()));
+    }
+
+    #[test]
+    fn dev_serves_loopback_only() {
+        let config = parse("listeners: [{ name: a, address: '0.0.0.0:1', profile: core }]");
+        let error = check(&config, Role::All, true)
+            .expect_err("no loopback")
+            .to_string();
+        assert!(
+            error.starts_with("listeners[0].address: 0.0.0.0:1 "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_open_door_is_warned_about() {
+        let mut config = parse("listeners: [{ name: a, address: '0.0.0.0:1', profile: core }]");
+        assert_eq!(warnings(&config, Role::All).len(), 2);
+        config.admission =
+            parse("admission: { origins: ['https://a.example'], hosts: [gw.example] }").admission;
+        assert_eq!(warnings(&config, Role::All), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,225 @@
+//! `--dev`: example namespaces for an empty data directory, and lines that work when pasted.
+//!
+//! Tokens made for this run are printed, to standard output and nowhere else; a token the operator set is named by its
+//! variable.
+
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use anyhow::Context;
+use tooldock_workers::data_dir::DataDir;
+use tooldock_workers::secrets::Secret;
+
+use crate::config::{Effective, ListenerConfig, ProfileName};
+
+/// The examples that work without a key of somebody else: a namespace each, with its files.
+const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
+    (
+        "basic-tool",
+        &[(
+            "hello.py",
+            include_str!("../../conf/examples/basic-tool/hello.py"),
+        )],
+    ),
+    (
+        "multi-tool",
+        &[
+            (
+                "math_tools.py",
+                include_str!("../../conf/examples/multi-tool/math_tools.py"),
+            ),
+            (
+                "string_tools.py",
+                include_str!("../../conf/examples/multi-tool/string_tools.py"),
+            ),
+        ],
+    ),
+];
+
+/// Puts the example namespaces into a data directory that was empty until now. Call it before the first scan.
+///
+/// # Errors
+///
+/// When a file cannot be written; each namespace is there as a whole or not at all.
+pub(crate) fn place_examples(data: &DataDir) -> anyhow::Result<()> {
+    if data.is_first_start() {
+        copy_examples(&data.tools_dir()).context("cannot copy the example tools")?;
+    }
+    Ok(())
+}
+
+fn copy_examples(tools: &Path) -> io::Result<()> {
+    for (namespace, files) in EXAMPLES {
+        let target = tools.join(namespace);
+        if target.symlink_metadata().is_ok() {
+            continue;
+        }
+        // A leading dot is no namespace name: a scan does not see the folder before it is complete.
+        let staging = tools.join(format!(".{namespace}.new"));
+        match fs::remove_dir_all(&staging) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => fs::create_dir(&staging)?,
+        }
+        for (name, text) in *files {
+            let file = staging.join(name);
+            fs::write(&file, text)?;
+            File::open(&file)?.sync_all()?;
+        }
+        File::open(&staging)?.sync_all()?;
+        fs::rename(&staging, &target)?;
+    }
+    File::open(tools)?.sync_all()
+}
+
+/// What to paste next.
+pub(crate) fn announce(effective: &Effective) -> String {
+    let mut listeners = effective.served_listeners().map(|(_, listener)| listener);
+    let Some(listener) = listeners.find(|listener| listener.profile == ProfileName::Core) else {
+        return String::new();
+    };
+    let url = format!("{}://{}", listener.scheme(), listener.address);
+    let curl = curl(listener);
+    let generated = effective.generated;
+    let bearer = shown(effective.bearer.as_ref(), generated.bearer, "BEARER_TOKEN");
+    let manager = shown(
+        Some(&effective.manager_token),
+        generated.manager,
+        "MANAGER_INTERNAL_TOKEN",
+    );
+    let client = serde_json::json!({"mcpServers": {"tooldock-shared": {
+        "type": "http",
+        "url": format!("{url}/mcp"),
+        "headers": {"Authorization": format!("Bearer {bearer}"), "X-Namespace": "shared"},
+    }}});
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(
+        text,
+        "\n\
+         ToolDock serves {url}\n\
+         Tools live in   {tools}\n\
+         Bearer token    {bearer}\n\
+         \n\
+         Call a tool:\n\
+         {curl} {url}/tools/say_hello -H \"Authorization: Bearer {bearer}\" -H 'X-Namespace: shared' \
+         -H 'Content-Type: application/json' -d '{{\"name\":\"Ada\"}}'\n\
+         \n\
+         List a namespace's tools:\n\
+         {curl} {url}/tools -H \"Authorization: Bearer {bearer}\" -H 'X-Namespace: shared'\n\
+         \n\
+         After dropping a folder into the tools directory:\n\
+         {curl} -X POST {url}/reload -H \"Authorization: Bearer {bearer}\" -H \"X-Manager-Token: {manager}\"\n\
+         \n\
+         Client configuration:\n\
+         {client}\n\
+         \n",
+        tools = effective.data_dir.join("tools").display(),
+    );
+    text
+}
+
+/// A token as it is printed: itself if it was made for this run, else the name of its variable.
+fn shown(token: Option<&Secret>, generated: bool, variable: &str) -> String {
+    match token {
+        // Made of hexadecimal digits: nothing in it needs quoting.
+        Some(token) if generated => token.expose().to_owned(),
+        _ => format!("${{{variable}}}"),
+    }
+}
+
+/// curl, told to trust the listener's own certificate: nobody else's would vouch for a loopback name.
+fn curl(listener: &ListenerConfig) -> String {
+    match &listener.tls {
+        Some(tls) => format!(
+            "curl -s --cacert '{}'",
+            tls.cert.display().to_string().replace('\'', r"'\''")
+        ),
+        None => "curl -s".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::tests_support::{served_dev, write};
+
+    use super::*;
+
+    #[test]
+    fn generated_tokens_are_printed_and_the_lines_name_the_address() {
+        let (_dir, file) = write("");
+        let effective = served_dev(&file, &[("PORT", "4711")]).expect("valid");
+        let bearer = effective.bearer.as_ref().expect("made").expose();
+        let text = announce(&effective);
+        assert!(
+            text.contains("curl -s http://127.0.0.1:4711/tools/say_hello "),
+            "{text}"
+        );
+        assert!(
+            text.contains(&format!("\"Authorization: Bearer {bearer}\"")),
+            "{text}"
+        );
+        assert!(
+            text.contains(&format!(
+                "X-Manager-Token: {}",
+                effective.manager_token.expose()
+            )),
+            "{text}"
+        );
+        let json = text
+            .lines()
+            .find(|line| line.starts_with('{'))
+            .expect("client configuration");
+        let client: serde_json::Value = serde_json::from_str(json).expect("JSON");
+        assert_eq!(
+            client["mcpServers"]["tooldock-shared"]["url"],
+            "http://127.0.0.1:4711/mcp"
+        );
+    }
+
+    #[test]
+    fn a_token_of_the_operator_is_named_not_printed() {
+        let (_dir, file) = write("");
+        let effective = served_dev(
+            &file,
+            &[
+                ("BEARER_TOKEN", "hush"),
+                ("MANAGER_INTERNAL_TOKEN", "hush2"),
+            ],
+        )
+        .expect("valid");
+        let text = announce(&effective);
+        assert!(!text.contains("hush"), "{text}");
+        assert!(text.contains("Bearer ${BEARER_TOKEN}\""), "{text}");
+    }
+
+    #[test]
+    fn examples_appear_whole_and_leave_what_is_there_alone() {
+        let tools = tempfile::tempdir().expect("directory");
+        let own = tools.path().join("basic-tool");
+        fs::create_dir(&own).expect("create");
+        // What a crash half way leaves behind.
+        fs::create_dir(tools.path().join(".multi-tool.new")).expect("create");
+        copy_examples(tools.path()).expect("copied");
+        assert_eq!(fs::read_dir(&own).expect("read").count(), 0);
+        let mut names: Vec<_> = fs::read_dir(tools.path())
+            .expect("read")
+            .map(|entry| {
+                entry
+                    .expect("entry")
+                    .file_name()
+                    .into_string()
+                    .expect("name")
+            })
+            .collect();
+        names.sort();
+        assert_eq!(names, ["basic-tool", "multi-tool"]);
+        assert_eq!(
+            fs::read_dir(tools.path().join("multi-tool"))
+                .expect("read")
+                .count(),
+            2
+        );
+    }
+}

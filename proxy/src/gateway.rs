@@ -1,0 +1,456 @@
+//! Pingora's phases for one request: admit it, hand it over in process, answer, count.
+//!
+//! `request_filter` runs the admission list and writes refusals. `proxy_upstream_filter` is the hand-over: it makes a
+//! `Caller`, calls the service as a function and writes its reply. `upstream_peer` is for what must leave the process;
+//! nothing does in this version.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::Method;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use pingora_core::modules::http::HttpModules;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, ErrorType, Result};
+use pingora_proxy::{FailToProxy, ProxyHttp, Session};
+use prometheus::{Encoder, IntGauge, TextEncoder};
+use tokio::sync::watch;
+use tooldock_filters::{
+    Access, Admission, Admitted, Directory, ErrorShape, ListenerRules, Reason,
+    Rejection, Route, Verdict,
+};
+use tooldock_upstream::caller::{Caller, Visibility};
+use tooldock_upstream::profile::Profile;
+use tooldock_upstream::reply::{Head, Reply};
+use tooldock_upstream::{AcceptFlags, McpHead, Service};
+use tooldock_workers::registry::Registry;
+
+use crate::body::{self, BodyError};
+use crate::edge;
+use crate::metrics::EdgeMetrics;
+use crate::request_id::RequestIds;
+use crate::respond::{self, ClientGone, Envelope, X_REQUEST_ID};
+
+/// How long a call may take before its client is watched. Most calls have answered by then, and watching costs more
+/// than a tenth of a call.
+const WATCH_AFTER: Duration = Duration::from_millis(50);
+
+/// A listener as the gateway sees it.
+pub(crate) struct Listener {
+    /// Where it is bound; decides which listener a request came in by.
+    pub(crate) address: SocketAddr,
+    /// Its switches for the filters.
+    pub(crate) rules: ListenerRules,
+    /// Its switches for the service.
+    pub(crate) profile: Arc<Profile>,
+}
+
+/// What a reload may change while requests run.
+pub(crate) struct Rules {
+    pub(crate) admission: Admission,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) body_limit: usize,
+    pub(crate) body_timeout: Duration,
+    pub(crate) write_timeout: Duration,
+    /// Seconds a connection may idle between requests; `None` closes after each answer.
+    pub(crate) keepalive: Option<u64>,
+}
+
+/// The gateway: everything a request needs, shared by all of them.
+pub(crate) struct Gateway {
+    pub(crate) rules: Arc<ArcSwap<Rules>>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) service: Service,
+    pub(crate) metrics: Arc<EdgeMetrics>,
+    pub(crate) exported: prometheus::Registry,
+    pub(crate) request_ids: RequestIds,
+    /// Turns true when the gateway begins to stop.
+    pub(crate) draining: watch::Receiver<bool>,
+}
+
+/// One request on its way through the phases.
+pub(crate) struct Passage {
+    started: Instant,
+    request_id: Arc<str>,
+    rules: Arc<Rules>,
+    admitted: Option<Admitted>,
+    profile: Option<Arc<Profile>>,
+    route: &'static str,
+    _in_flight: InFlight,
+}
+
+/// Counts one request while it lives; the drain waits for the last one.
+struct InFlight(IntGauge);
+
+impl InFlight {
+    fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// The live state behind the edge, as the filters ask about it.
+struct Live<'a>(&'a Gateway);
+
+impl Directory for Live<'_> {
+    fn namespace(&self, name: &str, principal: &str) -> Access {
+        match self.0.registry.load().namespaces.get(name) {
+            None => Access::Unknown,
+            Some(namespace) if namespace.policy.allows_principal(principal) => {
+                Access::Granted(namespace.name.clone())
+            }
+            Some(_) => Access::Forbidden,
+        }
+    }
+
+    fn session_version(&self, session_id: &str) -> Option<&'static str> {
+        self.0
+            .service
+            .session_version(session_id)
+            .map(|version| version.as_str())
+    }
+}
+
+impl Gateway {
+    /// Runs the admission list over a request head.
+    fn admit(&self, session: &Session, passage: &mut Passage) -> Verdict {
+        let rules = Arc::clone(&passage.rules);
+        let listener = listener_of(&rules.listeners, session);
+        passage.profile = Some(Arc::clone(&listener.profile));
+        let header = session.req_header();
+        let peer = session
+            .client_addr()
+            .and_then(|address| address.as_inet())
+            .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
+        rules.admission.admit(&tooldock_filters::Request {
+            parts: header,
+            header_bytes: session.as_http1().map_or_else(
+                || tooldock_filters::head::header_bytes(header),
+                |h1| h1.get_headers_raw_bytes().len(),
+            ),
+            peer,
+            listener: &listener.rules,
+            directory: &Live(self),
+        })
+    }
+
+    /// Reads the body, calls the service, gives back its reply; an `Err` is an edge refusal.
+    async fn hand_over(
+        &self,
+        session: &mut Session,
+        passage: &mut Passage,
+        admitted: Admitted,
+    ) -> std::result::Result<Outcome, Rejection> {
+        let rules = Arc::clone(&passage.rules);
+        let body = body::read(
+            &mut session.downstream_session,
+            rules.body_limit,
+            rules.body_timeout,
+        )
+        .await
+        .map_err(|error| match error {
+            BodyError::TooLarge => Rejection::body_too_large(rules.body_limit as u64),
+            BodyError::TimedOut => Rejection::new(
+                Reason::BodyTimeout,
+                "The request body did not arrive in time.",
+            ),
+            BodyError::Broken => Rejection::new(
+                Reason::BadRequest,
+                "The request body broke off or is not framed as HTTP.",
+            ),
+        })?;
+        let caller = Caller {
+            namespace: admitted.namespace.clone(),
+            principal: admitted.principal.clone(),
+            client: admitted.client,
+            request_id: Arc::clone(&passage.request_id),
+            profile: passage
+                .profile
+                .clone()
+                .unwrap_or_else(|| Arc::new(Profile::core())),
+            manager: admitted.manager,
+            visibility: Visibility::All,
+        };
+        let header = session.req_header();
+        if admitted.route == Route::Mcp {
+            let head = McpHead {
+                session: text(session, "mcp-session-id"),
+                version: text(session, "mcp-protocol-version"),
+                accept: AcceptFlags {
+                    json_named: admitted.accept.json_named,
+                    sse_named: admitted.accept.sse_named,
+                    json_acceptable: admitted.accept.json_acceptable,
+                },
+            };
+            let deletes = header.method == Method::DELETE;
+            let service = self.service.clone();
+            let call = async move {
+                if deletes {
+                    service.delete(caller, head).await
+                } else {
+                    service.post(caller, head, body).await
+                }
+            };
+            return Ok(while_client_stays(session, call).await);
+        }
+        let mut request = http::Request::new(body);
+        *request.method_mut() = header.method.clone();
+        *request.uri_mut() = header.uri.clone();
+        for name in [CONTENT_TYPE, ACCEPT] {
+            if let Some(value) = header.headers.get(&name) {
+                request.headers_mut().insert(name, value.clone());
+            }
+        }
+        let service = self.service.clone();
+        let call = async move { service.route(caller, request).await };
+        Ok(while_client_stays(session, call).await)
+    }
+
+    /// Counts a refusal and tells the log what the client is not told.
+    fn refused(&self, rejection: &Rejection, passage: &Passage) {
+        self.metrics.refused(rejection.code());
+        tracing::debug!(
+            request_id = %passage.request_id,
+            code = rejection.code(),
+            cause = rejection.cause,
+            principal = rejection.principal.as_deref(),
+            message = %rejection.message,
+            "refused"
+        );
+    }
+
+    /// The Prometheus text of everything registered.
+    fn exposition(&self) -> Reply {
+        let mut text = Vec::with_capacity(16 * 1024);
+        let encoder = TextEncoder::new();
+        if let Err(error) = encoder.encode(&self.exported.gather(), &mut text) {
+            tracing::error!(%error, "metrics could not be written");
+        }
+        Reply::Full {
+            head: Head {
+                status: http::StatusCode::OK,
+                headers: [(
+                    CONTENT_TYPE,
+                    http::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"),
+                )]
+                .into_iter()
+                .collect(),
+            },
+            body: Bytes::from(text),
+        }
+    }
+}
+
+/// How a call ended for its client.
+enum Outcome {
+    Reply(Reply),
+    Gone,
+}
+
+/// Runs a call and drops it when its client leaves first. What dropping means is the engine's business: a call in a
+/// legacy session goes on, any other is cancelled (DESIGN §3, *Disconnect*).
+///
+/// The two arms: the call answers; the client closes its connection or stream. Bytes a client sends ahead of its answer
+/// are no departure, so they only end the watch.
+async fn while_client_stays(
+    session: &mut Session,
+    call: impl Future<Output = Reply>,
+) -> Outcome {
+    let mut call = std::pin::pin!(call);
+    if let Ok(reply) = pingora_timeout::fast_timeout::fast_timeout(WATCH_AFTER, call.as_mut()).await {
+        return Outcome::Reply(reply);
+    }
+    tokio::select! {
+        reply = call.as_mut() => return Outcome::Reply(reply),
+        idle = session.downstream_session.read_body_or_idle(true) => match idle {
+            Err(error) if *error.etype() == ErrorType::ConnectError => {}
+            _ => return Outcome::Gone,
+        },
+    }
+    Outcome::Reply(call.await)
+}
+
+#[async_trait]
+impl ProxyHttp for Gateway {
+    type CTX = Passage;
+
+    fn new_ctx(&self) -> Passage {
+        edge::head_seen();
+        Passage {
+            started: Instant::now(),
+            request_id: Arc::from(""),
+            rules: self.rules.load_full(),
+            admitted: None,
+            profile: None,
+            route: "unknown",
+            _in_flight: InFlight::new(&self.metrics.in_flight),
+        }
+    }
+
+    /// No modules: Pingora's only default one is compression, which would buffer streams.
+    fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
+
+    async fn request_filter(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
+        // Only where Pingora still allows it: it has turned keep-alive off after CL+TE, `Connection: close` and while
+        // shutting down, and setting it again would undo that.
+        if session.get_keepalive().is_some() {
+            session.set_keepalive(passage.rules.keepalive);
+        }
+        passage.request_id = self.request_ids.of(session.req_header().headers.get(X_REQUEST_ID));
+        let verdict = self.admit(session, passage);
+        let request_id = Arc::clone(&passage.request_id);
+        let envelope = Envelope {
+            request_id: &request_id,
+            cors: None,
+            write_timeout: passage.rules.write_timeout,
+        };
+        match verdict {
+            Verdict::Admitted(admitted) => {
+                passage.route = admitted.route.label();
+                passage.admitted = Some(admitted);
+                Ok(false)
+            }
+            Verdict::Answered(answer) => {
+                passage.route = answer.route;
+                let reply = Reply::Full {
+                    head: Head {
+                        status: answer.status,
+                        headers: answer.headers.into(),
+                    },
+                    body: Bytes::new(),
+                };
+                let _ = respond::reply(session, reply, &envelope, self.draining.clone()).await;
+                Ok(true)
+            }
+            Verdict::Refused(rejection) => {
+                passage.route = rejection.route;
+                self.refused(&rejection, passage);
+                let shape = ErrorShape::of_path(session.req_header().uri.path());
+                let _ = respond::rejection(session, &rejection, shape, &envelope).await;
+                Ok(true)
+            }
+        }
+    }
+
+    async fn proxy_upstream_filter(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
+        let Some(admitted) = passage.admitted.take() else {
+            return Err(Error::explain(ErrorType::InternalError, "handed over without admission"));
+        };
+        let request_id = Arc::clone(&passage.request_id);
+        let cors = admitted.cors.clone();
+        let envelope = Envelope {
+            request_id: &request_id,
+            cors: cors.as_ref(),
+            write_timeout: passage.rules.write_timeout,
+        };
+        let outcome = if admitted.route == Route::Metrics {
+            Ok(Outcome::Reply(self.exposition()))
+        } else {
+            self.hand_over(session, passage, admitted).await
+        };
+        let written = match outcome {
+            Ok(Outcome::Reply(reply)) => {
+                respond::reply(session, reply, &envelope, self.draining.clone()).await
+            }
+            Ok(Outcome::Gone) => Err(ClientGone),
+            Err(rejection) => {
+                self.refused(&rejection, passage);
+                let shape = ErrorShape::of_path(session.req_header().uri.path());
+                respond::rejection(session, &rejection, shape, &envelope).await
+            }
+        };
+        if written.is_err() {
+            // An `Err` here would make Pingora answer a client that left, and log it as an error of ours.
+            session.set_keepalive(None);
+            session.shutdown().await;
+        }
+        Ok(false)
+    }
+
+    async fn upstream_peer(&self, _session: &mut Session, _passage: &mut Passage) -> Result<Box<HttpPeer>> {
+        Err(Error::explain(
+            ErrorType::InternalError,
+            "nothing leaves the process in this version",
+        ))
+    }
+
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, passage: &mut Passage) -> FailToProxy {
+        tracing::error!(request_id = %passage.request_id, %error, "a request failed inside the gateway");
+        let envelope = Envelope {
+            request_id: &passage.request_id,
+            cors: None,
+            write_timeout: passage.rules.write_timeout,
+        };
+        if session.response_written().is_none() {
+            let _ = respond::internal_error(session, &envelope).await;
+        }
+        FailToProxy {
+            error_code: 500,
+            can_reuse_downstream: false,
+        }
+    }
+
+    /// Every failure is logged once, where it is handled.
+    fn suppress_error_log(&self, _session: &Session, _passage: &Passage, _error: &Error) -> bool {
+        true
+    }
+
+    /// Marks the connection as used, which changes the deadline of its next request (see `edge`).
+    fn persist_connection_context(
+        &self,
+        _session: &Session,
+        _passage: &Passage,
+    ) -> Option<Box<dyn std::any::Any + Send + Sync>> {
+        Some(Box::new(()))
+    }
+
+    async fn logging(&self, session: &mut Session, _error: Option<&Error>, passage: &mut Passage) {
+        let elapsed = passage.started.elapsed();
+        let status = session
+            .response_written()
+            .map_or(499, |response| response.status.as_u16());
+        self.metrics.answered(passage.route, status, elapsed);
+        tracing::debug!(
+            request_id = %passage.request_id,
+            route = passage.route,
+            status,
+            elapsed_us = elapsed.as_micros() as u64,
+            "answered"
+        );
+    }
+}
+
+/// The listener a request came in by. With one listener there is nothing to look up.
+fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> &'a Listener {
+    let (first, rest) = listeners
+        .split_first()
+        .expect("a gateway without listeners is refused by the configuration");
+    if rest.is_empty() {
+        return first;
+    }
+    let Some(local) = session.server_addr().and_then(|address| address.as_inet()) else {
+        return first;
+    };
+    listeners
+        .iter()
+        .find(|listener| {
+            listener.address.port() == local.port()
+                && (listener.address.ip() == local.ip() || listener.address.ip().is_unspecified())
+        })
+        .unwrap_or(first)
+}
+
+fn text(session: &Session, name: &'static str) -> Option<String> {
+    let value = session.req_header().headers.get(name)?;
+    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+}

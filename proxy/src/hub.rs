@@ -1,0 +1,132 @@
+//! The gateway's control loop: the first scan, SIGHUP, session expiry, and the drain that ends the process.
+//!
+//! It has a small runtime of its own. Everything that owns children runs there, so installing packages or stopping a
+//! stubborn worker never takes a thread from requests; message I/O lives in the proxy's runtimes (DESIGN §4,
+//! *Processes*). It is not a Pingora background service because those begin only inside `Server::run`, and what is
+//! built before that, the reloader above all, needs this runtime already.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior};
+use tooldock_upstream::audit::AuditGuard;
+use tooldock_upstream::health::Health;
+use tooldock_upstream::service::Service;
+use tooldock_workers::reload::Reloader;
+
+use crate::metrics::EdgeMetrics;
+use crate::reconfigure::Reconfigure;
+use crate::signals::Signals;
+
+/// How often expired sessions are swept.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// How often the drain looks whether the last request has been answered.
+const DRAIN_CHECK: Duration = Duration::from_millis(10);
+
+/// How long the drain waits for Pingora to close its listeners before it believes that nothing is in flight: a
+/// connection accepted in the last moment has not been counted yet.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// How long workers may take to end after the last request.
+const WORKERS_STOP: Duration = Duration::from_secs(5);
+
+/// What the control loop works on.
+pub(crate) struct Hub {
+    pub(crate) reloader: Arc<Reloader>,
+    pub(crate) service: Service,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<EdgeMetrics>,
+    pub(crate) reconfigure: Reconfigure,
+    pub(crate) signals: Signals,
+    pub(crate) draining: watch::Sender<bool>,
+    pub(crate) grace: Duration,
+    pub(crate) audit: AuditGuard,
+    /// Printed when the first scan is done and what it says works.
+    pub(crate) announcement: Option<String>,
+}
+
+impl Hub {
+    /// Runs until the gateway has been drained. The caller then ends the process.
+    ///
+    /// Four things wake it: the first scan is done; a SIGHUP; the sweep of expired sessions; a signal to stop.
+    pub(crate) async fn run(mut self) {
+        let mut stop = self.signals.stop_requested();
+        let stopped = async move {
+            let _ = stop.wait_for(|stop| *stop).await;
+        };
+        let mut stopped = std::pin::pin!(stopped);
+        let mut reload_requests = self.signals.reload_requests();
+        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let first_scan = first_scan(
+            Arc::clone(&self.reloader),
+            Arc::clone(&self.health),
+            self.announcement.take(),
+        );
+        let mut first_scan = std::pin::pin!(first_scan);
+        let mut scanned = false;
+        loop {
+            tokio::select! {
+                () = first_scan.as_mut(), if !scanned => scanned = true,
+                changed = reload_requests.changed() => {
+                    if changed.is_err() {
+                        break;
+                    }
+                    self.reconfigure.apply();
+                    let reloader = Arc::clone(&self.reloader);
+                    // Not awaited here: a reload may install packages for minutes, and a stop must not wait for it.
+                    tokio::spawn(async move { report(reloader.reload().await) });
+                }
+                _ = sweep.tick() => self.service.evict_expired().await,
+                () = stopped.as_mut() => break,
+            }
+        }
+        self.drain().await;
+    }
+
+    /// Ends what runs: streams with a clean end, requests when they are answered or the grace period is over, workers
+    /// last, since requests need them.
+    async fn drain(self) {
+        tracing::info!(grace = ?self.grace, "stopping: no new connections, waiting for requests in flight");
+        self.health.set_draining();
+        self.draining.send_replace(true);
+        let deadline = Instant::now() + self.grace;
+        tokio::time::sleep(SETTLE).await;
+        while self.metrics.in_flight.get() > 0 && Instant::now() < deadline {
+            tokio::time::sleep(DRAIN_CHECK).await;
+        }
+        let left = self.metrics.in_flight.get();
+        if left > 0 {
+            tracing::warn!(left, "the grace period is over, ending requests that still run");
+        }
+        self.reloader.shutdown(WORKERS_STOP).await;
+        // Writes what is queued.
+        drop(self.audit);
+        tracing::info!("stopped");
+    }
+}
+
+async fn first_scan(reloader: Arc<Reloader>, health: Arc<Health>, announcement: Option<String>) {
+    report(reloader.reload().await);
+    health.set_ready();
+    if let Some(text) = announcement {
+        println!("{text}");
+    }
+}
+
+fn report(
+    outcome: Result<Arc<tooldock_workers::reload::ReloadReport>, tooldock_workers::reload::ReloadError>,
+) {
+    match outcome {
+        Ok(report) => tracing::info!(
+            namespaces = report.namespaces.len(),
+            restarted = report.workers_restarted.len(),
+            synced = report.deps_synced.len(),
+            failed = report.failed.len(),
+            "namespaces loaded"
+        ),
+        Err(error) => tracing::error!(%error, "the namespaces could not be loaded, the ones before stay"),
+    }
+}

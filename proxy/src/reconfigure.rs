@@ -1,0 +1,67 @@
+//! SIGHUP's part beside the namespaces: read the configuration again and put into force what can change while running.
+//!
+//! A configuration that does not pass its checks changes nothing at all. What cannot change live (addresses, threads,
+//! the data directory, …) is named in the log and waits for a restart.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tooldock_filters::Admission;
+use tooldock_workers::reload::Reloader;
+
+use crate::config::{self, Effective};
+use crate::edge::Deadlines;
+use crate::gateway::Rules;
+use crate::serve;
+use crate::tls::Certificate;
+
+/// Everything a reload of the configuration may swap.
+pub(crate) struct Reconfigure {
+    /// The configuration in force. It knows how it was found, and the same way finds the next one.
+    pub(crate) current: Effective,
+    pub(crate) rules: Arc<ArcSwap<Rules>>,
+    pub(crate) deadlines: Arc<ArcSwap<Deadlines>>,
+    pub(crate) certificates: Vec<Arc<Certificate>>,
+    pub(crate) reloader: Arc<Reloader>,
+}
+
+impl Reconfigure {
+    /// Reads the configuration and the certificates again.
+    pub(crate) fn apply(&mut self) {
+        for certificate in &self.certificates {
+            match certificate.reload() {
+                Ok(()) => tracing::info!(?certificate, "certificate read again"),
+                Err(error) => {
+                    tracing::error!(%error, "the new certificate cannot be used, the one before stays");
+                }
+            }
+        }
+        let next = match self.current.reload() {
+            Ok(next) => next,
+            Err(error) => {
+                tracing::error!(%error, "the configuration is invalid, the one before stays");
+                return;
+            }
+        };
+        for key in config::diff_unreloadable(&self.current.config, &next.config) {
+            tracing::warn!(key, "changed, but takes effect only after a restart");
+        }
+        let admission = match serve::admission(&next) {
+            Ok(admission) => admission,
+            Err(error) => {
+                tracing::error!(%error, "the configuration is invalid, the one before stays");
+                return;
+            }
+        };
+        self.put_into_force(&next, admission);
+        self.current = next;
+        tracing::info!("configuration read again");
+    }
+
+    fn put_into_force(&self, next: &Effective, admission: Admission) {
+        let rules = serve::rules(next, admission, serve::listeners(next));
+        self.rules.store(Arc::new(rules));
+        self.deadlines.store(Arc::new(serve::deadlines(next)));
+        self.reloader.set_namespaces(next.config.namespaces.clone());
+    }
+}

@@ -1,0 +1,474 @@
+//! Wiring: builds the parts from the configuration, starts Pingora, waits for the drain.
+//!
+//! Everything that can fail for an ordinary reason (a taken address, a bad certificate, a data directory in use) is tried
+//! here, before a thread is started, and ends the start with one line.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use pingora_core::apps::HttpServerOptions;
+use pingora_core::listeners::{L4BufferSettings, ListenerConfig as PingoraListener};
+use pingora_core::protocols::http::v2::server::default_h2_options;
+use pingora_core::server::configuration::ServerConf;
+use pingora_core::server::{RunArgs, Server};
+use pingora_core::services::listening::Service as PingoraService;
+use pingora_proxy::HttpProxy;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tooldock_filters::{
+    AcceptRule, Admission, Auth, ListenerRules, NamespaceSource, SecretToken, Surface,
+};
+use tooldock_upstream::audit::Audit;
+use tooldock_upstream::health::Health;
+use tooldock_upstream::metrics::UpstreamMetrics;
+use tooldock_upstream::engine::ToolCallLimiter;
+use tooldock_upstream::profile;
+use tooldock_upstream::{ReloadControl, Service, ServiceParts};
+use tooldock_workers::data_dir::DataDir;
+use tooldock_workers::metrics::WorkerMetrics;
+use tooldock_workers::registry::Registry;
+use tooldock_workers::reload::{ReloadMetrics, ReloadReport, Reloader};
+use tooldock_workers::runtimes::Runtimes;
+use tooldock_workers::secrets::{NoSecrets, Secret};
+use tooldock_workers::worker::WorkerHost;
+
+use crate::config::{Effective, ProfileName};
+use crate::dev;
+use crate::edge::{Deadlines, Edge, EdgeService, Listening};
+use crate::gateway::{Gateway, Listener, Rules};
+use crate::hub::Hub;
+use crate::metrics::EdgeMetrics;
+use crate::reconfigure::Reconfigure;
+use crate::request_id::RequestIds;
+use crate::signals::Signals;
+use crate::tls::Certificate;
+
+/// Threads of the control runtime: one for the loop, one so that a blocking step there does not stop it.
+const CONTROL_THREADS: usize = 2;
+
+/// Read buffer of a connection, in bytes. Most requests fit; Pingora's default of 64 KiB costs 6 KiB per idle stream.
+const READ_BUFFER: usize = 4 * 1024;
+/// Write buffer of a connection, in bytes: one segment. A larger one does not save a system call.
+const WRITE_BUFFER: usize = 1460;
+
+/// Beyond the drain's own deadline, should the control loop be gone: Pingora then ends the process.
+const GRACE_BACKSTOP: Duration = Duration::from_secs(30);
+
+/// Runs the gateway until it is told to stop.
+///
+/// # Errors
+///
+/// When a part cannot be built or an address cannot be bound.
+pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
+    let signals = Signals::install().context("signal handlers")?;
+    die_with_a_dead_listener();
+    for warning in &effective.warnings {
+        tracing::warn!("{warning}");
+    }
+    let certificates = open_certificates(&effective)?;
+    probe_addresses(&effective)?;
+    let control = control_runtime()?;
+    let admission = admission(&effective).map_err(|error| anyhow!(error))?;
+    let rules = Arc::new(ArcSwap::from_pointee(rules(
+        &effective,
+        admission,
+        listeners(&effective),
+    )));
+    let parts = Parts::build(&effective, &control, &rules)?;
+
+    let (draining_sender, draining) = watch::channel(false);
+    let deadlines = Arc::new(ArcSwap::from_pointee(deadlines(&effective)));
+    let server = Assembly {
+        effective: &effective,
+        parts: &parts,
+        rules: &rules,
+        deadlines: &deadlines,
+        certificates: &certificates,
+        draining: &draining,
+    }
+    .server()?;
+
+    let hub = Hub {
+        reloader: Arc::clone(&parts.reloader),
+        service: parts.service.clone(),
+        health: Arc::clone(&parts.health),
+        metrics: Arc::clone(&parts.metrics),
+        signals: signals.clone(),
+        draining: draining_sender,
+        grace: effective.config.replicas.grace,
+        audit: parts.audit,
+        announcement: effective.dev.then(|| dev::announce(&effective)),
+        reconfigure: Reconfigure {
+            current: effective,
+            rules,
+            deadlines,
+            certificates: certificates.into_iter().flatten().collect(),
+            reloader: parts.reloader,
+        },
+    };
+    // Pingora sleeps through its whole grace period even when nothing is left, so the hub ends the process.
+    let hub = control.spawn(hub.run());
+    thread::Builder::new()
+        .name("drained".into())
+        .spawn(move || {
+            let status = match control.block_on(hub) {
+                Ok(()) => 0,
+                Err(error) => {
+                    tracing::error!(%error, "the control loop failed");
+                    1
+                }
+            };
+            std::process::exit(status);
+        })
+        .context("the thread that waits for the drain")?;
+    server.run(RunArgs {
+        shutdown_signal: Box::new(signals),
+    });
+    // Only reached when the drain took longer than any grace: the hub ends the process while Pingora sleeps.
+    Err(anyhow!("the drain did not end in time"))
+}
+
+/// The parts of the gateway that know nothing of Pingora.
+struct Parts {
+    registry: Arc<Registry>,
+    runtimes: Arc<Runtimes>,
+    reloader: Arc<Reloader>,
+    service: Service,
+    health: Arc<Health>,
+    metrics: Arc<EdgeMetrics>,
+    exported: prometheus::Registry,
+    audit: tooldock_upstream::audit::AuditGuard,
+}
+
+impl Parts {
+    fn build(
+        effective: &Effective,
+        control: &Runtime,
+        rules: &Arc<ArcSwap<Rules>>,
+    ) -> anyhow::Result<Self> {
+        let config = &effective.config;
+        let exported = prometheus::Registry::new();
+        let metrics = Arc::new(EdgeMetrics::new(&exported)?);
+        let upstream_metrics = Arc::new(UpstreamMetrics::new(&exported)?);
+        let data = DataDir::open(&effective.data_dir, false)?;
+        if effective.dev {
+            dev::place_examples(&data)?;
+        }
+        let (audit_sender, audit) = Audit::start(
+            config.observability.audit,
+            data.logs_dir(),
+            upstream_metrics.audit_dropped(),
+        )
+        .context("starting the audit log")?;
+        let registry = Arc::new(Registry::default());
+        let runtimes = Arc::new(Runtimes::new());
+        let host = Arc::new(WorkerHost {
+            guard: std::env::current_exe().context("finding this program's own file")?,
+            config: config.workers.clone(),
+            runtimes: Arc::clone(&runtimes),
+            metrics: Arc::new(WorkerMetrics::new(&exported)?),
+        });
+        let reloader = Reloader::new(
+            Arc::new(data),
+            config.workers.clone(),
+            config.namespaces.clone(),
+            Arc::new(NoSecrets),
+            host,
+            Arc::clone(&registry),
+            ReloadMetrics::new(&exported)?,
+        );
+        reloader.bind_runtime(control.handle().clone());
+        let health = Arc::new(Health::new());
+        let service = Service::new(ServiceParts {
+            registry: Arc::clone(&registry),
+            reloader: Some(Arc::new(Reload(Arc::clone(&reloader)))),
+            sessions: config.sessions.clone(),
+            sessions_per_principal: config.admission.limits.sessions_per_principal,
+            tool_call_limiter: Arc::new(ToolCalls(Arc::clone(rules))),
+            audit: audit_sender,
+            metrics: upstream_metrics,
+            health: Arc::clone(&health),
+        });
+        Ok(Self {
+            registry,
+            runtimes,
+            reloader,
+            service,
+            health,
+            metrics,
+            exported,
+            audit,
+        })
+    }
+}
+
+/// What Pingora's side is put together from.
+struct Assembly<'a> {
+    effective: &'a Effective,
+    parts: &'a Parts,
+    rules: &'a Arc<ArcSwap<Rules>>,
+    deadlines: &'a Arc<ArcSwap<Deadlines>>,
+    certificates: &'a [Option<Arc<Certificate>>],
+    draining: &'a watch::Receiver<bool>,
+}
+
+impl Assembly<'_> {
+    fn server(&self) -> anyhow::Result<Server> {
+        let config = &self.effective.config;
+        let threads = config.threads.count();
+        let mut server = Server::new_with_opt_and_conf(
+            None,
+            ServerConf {
+                threads,
+                work_stealing: config.work_stealing,
+                listener_tasks_per_fd: threads,
+                grace_period_seconds: Some((config.replicas.grace + GRACE_BACKSTOP).as_secs()),
+                graceful_shutdown_timeout_seconds: Some(1),
+                ..ServerConf::default()
+            },
+        );
+        server.bootstrap();
+        let traffic = self.service("edge", &server.configuration, |profile| {
+            profile != ProfileName::Metrics
+        })?;
+        server.add_service(EdgeService::traffic(
+            traffic,
+            Arc::clone(&self.parts.runtimes),
+        ));
+        let mut metrics = self.service("metrics", &server.configuration, |profile| {
+            profile == ProfileName::Metrics
+        })?;
+        metrics.threads = Some(1);
+        let (keep_open, lifetime) = watch::channel(false);
+        // The metrics listener answers `/ready` during the drain, so nothing ever tells it to stop.
+        std::mem::forget(keep_open);
+        server.add_service(EdgeService::until_exit(metrics, lifetime));
+        Ok(server)
+    }
+
+    fn service(
+        &self,
+        name: &str,
+        conf: &Arc<ServerConf>,
+        belongs: impl Fn(ProfileName) -> bool,
+    ) -> anyhow::Result<PingoraService<Listening>> {
+        let limits = &self.effective.config.admission.limits;
+        let edge = Edge::new(
+            self.proxy(conf)?,
+            Arc::clone(self.deadlines),
+            Arc::clone(&self.parts.metrics),
+        );
+        let mut service =
+            PingoraService::new(name.to_owned(), Listening::new(edge, limits.connections));
+        for ((_, listener), certificate) in
+            self.effective.served_listeners().zip(self.certificates)
+        {
+            if !belongs(listener.profile) {
+                continue;
+            }
+            let mut endpoint = PingoraListener::tcp(listener.address.to_string())
+                .l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER));
+            if let Some(certificate) = certificate {
+                endpoint = endpoint.tls(certificate.settings()?);
+            }
+            service.add_listener(endpoint);
+            tracing::info!(
+                listener = listener.name,
+                "listening on {}://{}",
+                listener.scheme(),
+                listener.address
+            );
+        }
+        Ok(service)
+    }
+
+    fn proxy(&self, conf: &Arc<ServerConf>) -> anyhow::Result<HttpProxy<Gateway>> {
+        let gateway = Gateway {
+            rules: Arc::clone(self.rules),
+            registry: Arc::clone(&self.parts.registry),
+            service: self.parts.service.clone(),
+            metrics: Arc::clone(&self.parts.metrics),
+            exported: self.parts.exported.clone(),
+            request_ids: RequestIds::new()?,
+            draining: self.draining.clone(),
+        };
+        let mut proxy = pingora_proxy::http_proxy(conf, gateway);
+        let mut options = HttpServerOptions::default();
+        // Looking for an HTTP/2 preface on plaintext waits for 24 bytes without any time limit.
+        options.h2c = false;
+        options.h2_idle_timeout = Some(self.effective.config.admission.timeouts.keepalive);
+        proxy.server_options = Some(options);
+        let mut h2 = default_h2_options();
+        h2.max_header_list_size(
+            u32::try_from(self.effective.config.admission.limits.header_bytes.as_u64())
+                .unwrap_or(u32::MAX),
+        );
+        proxy.h2_options = Some(h2);
+        Ok(proxy)
+    }
+}
+
+/// The admission list of a configuration.
+///
+/// # Errors
+///
+/// One line that names the key.
+pub(crate) fn admission(effective: &Effective) -> Result<Admission, String> {
+    let hashed = |variable: &str, token: &Secret| {
+        SecretToken::new(token.expose()).map_err(|error| format!("{variable}: {error}"))
+    };
+    let bearer = effective
+        .bearer
+        .as_ref()
+        .map(|token| hashed("BEARER_TOKEN", token))
+        .transpose()?;
+    let manager = hashed("MANAGER_INTERNAL_TOKEN", &effective.manager_token)?;
+    Admission::new(&effective.config.admission, bearer, Some(manager))
+        .map_err(|error| error.to_string())
+}
+
+/// What the gateway reads per request, from a configuration.
+pub(crate) fn rules(
+    effective: &Effective,
+    admission: Admission,
+    listeners: Vec<Listener>,
+) -> Rules {
+    let admission_config = &effective.config.admission;
+    let keepalive = admission_config.timeouts.keepalive.as_secs();
+    Rules {
+        admission,
+        listeners,
+        body_limit: usize::try_from(admission_config.limits.body.as_u64()).unwrap_or(usize::MAX),
+        body_timeout: admission_config.timeouts.body,
+        write_timeout: admission_config.timeouts.write,
+        keepalive: (keepalive > 0).then_some(keepalive),
+    }
+}
+
+/// The time limits of request heads, from a configuration.
+pub(crate) fn deadlines(effective: &Effective) -> Deadlines {
+    let timeouts = &effective.config.admission.timeouts;
+    Deadlines {
+        header: timeouts.header,
+        keepalive: timeouts.keepalive,
+    }
+}
+
+/// The listeners as requests meet them.
+pub(crate) fn listeners(effective: &Effective) -> Vec<Listener> {
+    effective
+        .served_listeners()
+        .map(|(_, listener)| {
+            let profile = listener.rules();
+            Listener {
+                address: listener.address,
+                rules: ListenerRules {
+                    loopback: listener.address.ip().is_loopback(),
+                    surface: match listener.profile {
+                        ProfileName::Metrics => Surface::Metrics,
+                        _ => Surface::Core,
+                    },
+                    namespace: NamespaceSource::HeaderOrPath,
+                    accept: match profile.accept {
+                        profile::AcceptRule::Strict => AcceptRule::Auto,
+                        profile::AcceptRule::Lenient => AcceptRule::Lenient,
+                    },
+                    auth: if listener.is_open() {
+                        Auth::None
+                    } else {
+                        Auth::Required
+                    },
+                },
+                profile: Arc::new(profile),
+            }
+        })
+        .collect()
+}
+
+fn open_certificates(effective: &Effective) -> anyhow::Result<Vec<Option<Arc<Certificate>>>> {
+    effective
+        .served_listeners()
+        .map(|(index, listener)| {
+            listener
+                .tls
+                .as_ref()
+                .map(|tls| {
+                    Certificate::open(&tls.cert, &tls.key)
+                        .map_err(|error| anyhow!("listeners[{index}].tls: {error}"))
+                })
+                .transpose()
+        })
+        .collect()
+}
+
+/// Binds every address once and lets it go. Pingora would try for half a minute and then panic in a task, leaving a
+/// process without a listener.
+fn probe_addresses(effective: &Effective) -> anyhow::Result<()> {
+    for (_, listener) in effective.served_listeners() {
+        TcpListener::bind(listener.address).with_context(|| {
+            format!(
+                "listener {}: cannot bind {}",
+                listener.name, listener.address
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// Ends the process when Pingora gives up on a listener. Any other panic is one request's misfortune and only logged.
+fn die_with_a_dead_listener() {
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        default(panic);
+        tracing::error!(%panic, "a task panicked");
+        if panic
+            .payload_as_str()
+            .is_some_and(|text| text.contains("Failed to build listeners"))
+        {
+            std::process::exit(1);
+        }
+    }));
+}
+
+fn control_runtime() -> anyhow::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(CONTROL_THREADS)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .context("the control runtime")
+}
+
+/// The reloader as the service asks for it.
+struct Reload(Arc<Reloader>);
+
+#[async_trait]
+impl ReloadControl for Reload {
+    async fn reload(&self) -> Result<Arc<ReloadReport>, String> {
+        self.0.reload().await.map_err(|error| error.to_string())
+    }
+}
+
+/// Limits counted in tool calls; they live with the other limits, in the admission rules.
+struct ToolCalls(Arc<ArcSwap<Rules>>);
+
+impl ToolCallLimiter for ToolCalls {
+    fn check(
+        &self,
+        principal: &str,
+        namespace: &tooldock_workers::names::NamespaceName,
+        tool: &str,
+        client: std::net::IpAddr,
+    ) -> Result<(), Duration> {
+        self.0
+            .load()
+            .admission
+            .check_tool_call(principal, namespace, tool, client)
+            .map_err(|wait| wait.duration())
+    }
+}
