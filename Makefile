@@ -1,0 +1,68 @@
+# `make run` starts the gateway from a fresh clone, `make test` runs everything the README promises.
+# `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+# `make run PROFILE=release` builds the fast binary; it takes some minutes longer to link.
+PROFILE ?= dev
+PROFILE_DIR := $(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+BINARY := target/$(PROFILE_DIR)/tooldock
+
+.PHONY: help
+help: ## what there is to make
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+.PHONY: run
+run: prerequisites ## build, start on loopback and print a token, a curl line and a client configuration
+	cargo build --profile $(PROFILE) --package tooldock
+	exec $(BINARY) serve --dev
+
+.PHONY: release
+release: prerequisites ## the fast binary, target/release/tooldock
+	cargo build --release --package tooldock
+
+.PHONY: test
+test: prerequisites lint test-rust test-python deny ## everything: lint, docs, unit, integration and Python tests
+	@echo "all tests passed"
+
+.PHONY: lint
+lint: ## formatting, clippy and rustdoc, warnings are errors
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+
+.PHONY: test-rust
+test-rust: ## unit and integration tests (a filter: make test-rust TESTS='mcp::')
+	@if cargo nextest --version >/dev/null 2>&1; then \
+		cargo nextest run --workspace --locked --no-fail-fast $(TESTS); \
+	else \
+		cargo test --workspace --locked --no-fail-fast -- $(TESTS); \
+	fi
+	cargo test --workspace --doc --locked --quiet
+
+.PHONY: test-python
+test-python: ## the worker runtime's own tests
+	PYTHON=$(PYTHON) workers/python/run-tests
+
+.PHONY: deny
+deny: ## licences, sources and banned crates; advisories where their database can be had
+	@if cargo deny --version >/dev/null 2>&1; then \
+		cargo deny --offline --all-features check --hide-inclusion-graph bans licenses sources; \
+	else \
+		echo "cargo-deny is not installed: licences and sources not checked (cargo install cargo-deny --locked)"; \
+	fi
+
+.PHONY: load
+load: release ## compare with nginx in one run; see load-tests/README.md
+	cargo run --release --package tooldock-load-tests
+
+.PHONY: prerequisites
+prerequisites:
+	@PYTHON=$(PYTHON) .ci/prerequisites
+
+.PHONY: clean
+clean: ## remove what was built
+	cargo clean

@@ -1,0 +1,44 @@
+//! The shape of the house: which crate may know which, and what may not stand in the source.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use serde_json::Value;
+
+fn metadata() -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn crates_depend_in_one_direction() {
+    let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
+        ("tooldock", &["tooldock-filters", "tooldock-upstream", "tooldock-workers"][..]),
+        ("tooldock-filters", &["tooldock-workers"]),
+        ("tooldock-upstream", &["tooldock-workers"]),
+        ("tooldock-workers", &[]),
+        ("tooldock-load-tests", &[]),
+    ]);
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().unwrap();
+    let names: BTreeSet<&str> = packages.iter().map(|package| package["name"].as_str().unwrap()).collect();
+    assert_eq!(names, allowed.keys().copied().collect());
+    for package in packages {
+        let name = package["name"].as_str().unwrap();
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let dependency = dependency["name"].as_str().unwrap();
+            assert!(
+                !names.contains(dependency) || allowed[name].contains(&dependency),
+                "{name} must not know {dependency}"
+            );
+            assert!(
+                name == "tooldock" || !dependency.starts_with("pingora"),
+                "only the binary knows Pingora, {name} has {dependency}"
+            );
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Admission at the edge: who is let in, from where, how often, into which namespace.
+
+use serde_json::{Value, json};
+
+use crate::support::raw::exchange;
+use crate::support::{Gateway, TOKEN, sha256, tools};
+
+const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+
+async fn status(gateway: &Gateway, headers: &[(&str, &str)]) -> u16 {
+    let mut request = gateway
+        .client
+        .post(gateway.url("/mcp"))
+        .header("Content-Type", "application/json")
+        .body(PING);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.send().await.unwrap().status().as_u16()
+}
+
+fn bearer() -> String {
+    format!("Bearer {TOKEN}")
+}
+
+#[tokio::test]
+async fn only_the_exact_bearer_token_opens() {
+    let gateway = Gateway::new().start().await;
+    let namespace = ("X-Namespace", "shared");
+    for (authorization, expected) in [
+        (bearer(), 200),
+        (format!("bearer {TOKEN}"), 200),
+        (format!("Bearer {TOKEN}2"), 401),
+        (format!("Bearer {}", &TOKEN[..TOKEN.len() - 1]), 401),
+        ("Bearer".to_owned(), 401),
+        ("Bearer ".to_owned(), 401),
+        (format!("Basic {TOKEN}"), 401),
+        (TOKEN.to_owned(), 401),
+    ] {
+        let got = status(&gateway, &[("Authorization", &authorization), namespace]).await;
+        assert_eq!(got, expected, "{authorization}");
+    }
+    assert_eq!(status(&gateway, &[namespace]).await, 401);
+    for path in ["/tools", "/namespaces", "/openapi.json", "/mcp", "/reload", "/no/such"] {
+        let response = gateway.client.get(gateway.url(path)).send().await.unwrap();
+        assert_eq!(response.status(), 401, "{path}");
+        assert_eq!(response.headers()["www-authenticate"], "Bearer", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn named_tokens_open_their_namespaces_only() {
+    let token = "ci-token-0123456789abcdef";
+    let gateway = Gateway::with_tools([
+        ("shared", "hello.py", tools::HELLO),
+        ("dev-one", "hello.py", tools::HELLO),
+    ])
+    .config(json!({"admission": {"tokens": [
+        {"name": "ci", "sha256": sha256(token), "namespaces": ["dev-*"]}]}}))
+    .start()
+    .await;
+    let authorization = format!("Bearer {token}");
+    let with = |namespace| [("Authorization", authorization.as_str()), ("X-Namespace", namespace)];
+    assert_eq!(status(&gateway, &with("dev-one")).await, 200);
+    assert_eq!(status(&gateway, &with("shared")).await, 403);
+    assert_eq!(status(&gateway, &with("nope")).await, 404);
+    let visible: Value = gateway
+        .client
+        .get(gateway.url("/namespaces"))
+        .bearer_auth(token)
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(visible.as_array().unwrap().len(), 1, "{visible}");
+}
+
+#[tokio::test]
+async fn the_namespace_is_named_once_and_without_contradiction() {
+    let gateway = Gateway::new().start().await;
+    let authorization = bearer();
+    let auth = ("Authorization", authorization.as_str());
+    for (headers, expected) in [
+        (&[auth][..], 400),
+        (&[auth, ("X-Namespace", "shared")], 200),
+        (&[auth, ("X-Namespace", "nope")], 404),
+        (&[auth, ("X-Namespace", "_system")], 404),
+        (&[auth, ("X-Namespace", "../shared")], 404),
+        (&[auth, ("X-Namespace", "shared"), ("X-Namespace", "shared")], 400),
+    ] {
+        assert_eq!(status(&gateway, headers).await, expected, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn traversal_in_paths_leads_nowhere() {
+    let gateway = Gateway::new().start().await;
+    for path in [
+        "/mcp/%2e%2e",
+        "/mcp/..%2f..%2fetc",
+        "/mcp/a%00b",
+        "/tools/%2e%2e%2f%2e%2e",
+        "/tools/..",
+        "/mcp//shared",
+        "/%2e%2e/mcp",
+    ] {
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n\
+             X-Namespace: shared\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{PING}",
+            PING.len()
+        );
+        let text = exchange(gateway.address, request.as_bytes()).await;
+        let status: u16 = text.split(' ').nth(1).unwrap().parse().unwrap();
+        assert!([400, 404].contains(&status), "{path}: {text}");
+        assert!(!text.contains("root:"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_loopback_listener_answers_to_loopback_names_only() {
+    let gateway = Gateway::new().start().await;
+    for (host, expected) in [
+        ("localhost:8000", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8000", 200),
+        ("LOCALHOST.", 200),
+        ("evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("", 400),
+        ("a b", 400),
+    ] {
+        let request = format!("GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let text = exchange(gateway.address, request.as_bytes()).await;
+        assert!(text.starts_with(&format!("HTTP/1.1 {expected}")), "{host:?}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn origins_are_checked_and_preflight_answered() {
+    let gateway = Gateway::new()
+        .env("CORS_ORIGINS", "https://ok.example")
+        .start()
+        .await;
+    let authorization = bearer();
+    let base = [("Authorization", authorization.as_str()), ("X-Namespace", "shared")];
+    for (origin, expected) in [
+        ("https://ok.example", 200),
+        ("https://ok.example.evil", 403),
+        ("http://ok.example", 403),
+        ("null", 403),
+    ] {
+        let got = status(&gateway, &[base[0], base[1], ("Origin", origin)]).await;
+        assert_eq!(got, expected, "{origin}");
+    }
+    assert_eq!(status(&gateway, &base).await, 200);
+    let preflight = gateway
+        .client
+        .request(reqwest::Method::OPTIONS, gateway.url("/mcp"))
+        .header("Origin", "https://ok.example")
+        .header("Access-Control-Request-Method", "POST")
+        .header("Access-Control-Request-Headers", "authorization, mcp-session-id")
+        .send()
+        .await
+        .unwrap();
+    assert!(preflight.status().is_success());
+    let headers = preflight.headers();
+    assert_eq!(headers["access-control-allow-origin"], "https://ok.example");
+    let allowed = headers["access-control-allow-headers"].to_str().unwrap().to_ascii_lowercase();
+    for header in ["authorization", "x-namespace", "mcp-session-id", "mcp-protocol-version", "last-event-id"] {
+        assert!(allowed.contains(header), "{header} in {allowed}");
+    }
+    let answer = gateway
+        .request("POST", "/mcp")
+        .header("X-Namespace", "shared")
+        .header("Origin", "https://ok.example")
+        .header("Content-Type", "application/json")
+        .body(PING)
+        .send()
+        .await
+        .unwrap();
+    let exposed = answer.headers()["access-control-expose-headers"].to_str().unwrap().to_ascii_lowercase();
+    assert!(exposed.contains("mcp-session-id"), "{exposed}");
+}
+
+#[tokio::test]
+async fn denied_networks_get_403_and_forwarded_addresses_count_only_through_trusted_proxies() {
+    let denied = Gateway::new()
+        .config(json!({"admission": {"cidrs": {"deny": ["203.0.113.0/24"]}}}))
+        .start()
+        .await;
+    let authorization = bearer();
+    let headers = [
+        ("Authorization", authorization.as_str()),
+        ("X-Namespace", "shared"),
+        ("X-Forwarded-For", "203.0.113.9"),
+    ];
+    assert_eq!(status(&denied, &headers).await, 200, "nobody is trusted");
+    let behind_a_proxy = Gateway::new()
+        .config(json!({"admission": {"cidrs": {"deny": ["203.0.113.0/24"]}, "trusted_proxies": ["127.0.0.1/32"]}}))
+        .start()
+        .await;
+    assert_eq!(status(&behind_a_proxy, &headers).await, 403);
+    let spoofed = [headers[0], headers[1], ("X-Forwarded-For", "198.51.100.1, 203.0.113.9")];
+    assert_eq!(status(&behind_a_proxy, &spoofed).await, 403, "the nearest hop counts");
+}
+
+#[tokio::test]
+async fn limits_answer_429_with_retry_after_and_leave_health_alone() {
+    let gateway = Gateway::new()
+        .config(json!({"admission": {"rate_limits": [{"key": "principal", "rate": 1, "burst": 5, "unit": "request"}]}}))
+        .start()
+        .await;
+    let mut refused = 0;
+    for _ in 0..20 {
+        let response = gateway
+            .request("POST", "/mcp")
+            .header("X-Namespace", "shared")
+            .header("Content-Type", "application/json")
+            .body(PING)
+            .send()
+            .await
+            .unwrap();
+        if response.status() == 429 {
+            refused += 1;
+            let seconds: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+            assert!(seconds >= 1);
+        }
+        let health = gateway.client.get(gateway.url("/health")).send().await.unwrap();
+        assert_eq!(health.status(), 200);
+    }
+    assert!(refused >= 10, "{refused}");
+}
+
+#[tokio::test]
+async fn a_limit_in_tool_calls_is_an_error_a_model_can_read() {
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .config(json!({"admission": {"rate_limits": [
+            {"key": "tool", "rate": 1, "burst": 2, "unit": "tool_call", "namespace": "calc"}]}}))
+        .start()
+        .await;
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "add", "arguments": {"a": 1, "b": 1}}});
+    let mut limited = None;
+    for _ in 0..6 {
+        let (status, answer) = gateway.mcp("calc", message.clone()).await;
+        assert_eq!(status, 200);
+        if answer["result"]["isError"] == true {
+            limited = Some(answer);
+        }
+    }
+    let limited = limited.expect("a limited call").to_string();
+    assert!(limited.contains("rate_limited"), "{limited}");
+    let (status, answer) = gateway.call("calc", "add", json!({"a": 1, "b": 1})).await;
+    assert_eq!((status, &answer["error"]["code"]), (429, &json!("rate_limited")));
+    // Another tool has its own count, and listing is no call.
+    assert_eq!(gateway.call("calc", "multiply", json!({"a": 2, "b": 2})).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_denied_tool_is_not_listed_and_not_called() {
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .config(json!({"namespaces": {"overrides": {"calc": {"tools_deny": ["mul*"]}}}}))
+        .start()
+        .await;
+    let (_, list) = gateway
+        .mcp("calc", json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}))
+        .await;
+    assert_eq!(list["result"]["tools"].as_array().unwrap().len(), 1);
+    let (status, answer) = gateway.call("calc", "multiply", json!({"a": 1, "b": 1})).await;
+    assert_eq!((status, &answer["error"]["code"]), (404, &json!("tool_not_found")));
+}
+
+#[tokio::test]
+async fn reload_needs_bearer_then_source_then_manager_token() {
+    let outside = Gateway::new()
+        .config(json!({"admission": {"trusted_proxies": ["127.0.0.1/32"]}}))
+        .start()
+        .await;
+    let ask = |bearer: bool, manager: Option<&'static str>, from: Option<&'static str>| {
+        let mut request = outside.client.post(outside.url("/reload"));
+        if bearer {
+            request = request.bearer_auth(TOKEN);
+        }
+        if let Some(token) = manager {
+            request = request.header("X-Manager-Token", token);
+        }
+        if let Some(address) = from {
+            request = request.header("X-Forwarded-For", address);
+        }
+        request.send()
+    };
+    let right = Some(crate::support::gateway::MANAGER_TOKEN);
+    assert_eq!(ask(false, right, None).await.unwrap().status(), 401);
+    assert_eq!(ask(true, None, None).await.unwrap().status(), 403);
+    assert_eq!(ask(true, Some("wrong"), None).await.unwrap().status(), 403);
+    assert_eq!(ask(true, right, Some("203.0.113.1")).await.unwrap().status(), 403);
+    assert_eq!(ask(true, right, None).await.unwrap().status(), 200);
+    assert_eq!(outside.request("GET", "/reload").send().await.unwrap().status(), 405);
+}
+
+#[tokio::test]
+async fn wrong_content_types_get_415_and_the_check_comes_after_the_namespace() {
+    let gateway = Gateway::new().start().await;
+    let authorization = bearer();
+    let post = |content_type: &'static str, namespace: &'static str| {
+        gateway
+            .client
+            .post(gateway.url("/mcp"))
+            .header("Authorization", &authorization)
+            .header("X-Namespace", namespace)
+            .header("Content-Type", content_type)
+            .body(PING)
+            .send()
+    };
+    assert_eq!(post("application/json; charset=utf-8", "shared").await.unwrap().status(), 200);
+    assert_eq!(post("text/plain", "shared").await.unwrap().status(), 415);
+    assert_eq!(post("text/plain", "nope").await.unwrap().status(), 404);
+}

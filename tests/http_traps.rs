@@ -1,0 +1,317 @@
+//! What Pingora does not do by itself, and what hostile or careless clients make of HTTP/1 (PINGORA §2–§5): framing
+//! tricks, slow heads, announced bodies, connections that must or must not live on.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::support::raw::{answer, closes_within, exchange};
+use crate::support::{DEADLINE, Gateway, TOKEN, tools};
+
+const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+
+/// A POST of a ping with further header lines, each ending in CRLF.
+fn ping(headers: &str) -> String {
+    format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nX-Namespace: shared\r\n\
+         Content-Type: application/json\r\n{headers}Content-Length: {}\r\n\r\n{PING}",
+        PING.len()
+    )
+}
+
+#[tokio::test]
+async fn a_connection_serves_many_requests_refusals_included() {
+    let gateway = Gateway::new().start().await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    let refused = ping("").replace(TOKEN, "wrong");
+    for (request, status) in [(ping(""), 200), (refused, 401), (ping(""), 200)] {
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let answer = answer(&mut stream).await.expect("an answer");
+        assert_eq!(answer.status, status);
+    }
+}
+
+#[tokio::test]
+async fn content_length_with_transfer_encoding_closes_and_smuggles_nothing() {
+    let gateway = Gateway::new().start().await;
+    let body = format!("{:x}\r\n{PING}\r\n0\r\n\r\n", PING.len());
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nX-Namespace: shared\r\n\
+         Content-Type: application/json\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n{body}{}",
+        ping("")
+    );
+    let text = exchange(gateway.address, request.as_bytes()).await;
+    assert_eq!(text.matches("HTTP/1.1 ").count(), 1, "{text}");
+}
+
+#[tokio::test]
+async fn connection_close_is_honoured() {
+    let gateway = Gateway::new().start().await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    stream
+        .write_all(ping("Connection: close\r\n").as_bytes())
+        .await
+        .unwrap();
+    assert_eq!(answer(&mut stream).await.unwrap().status, 200);
+    assert!(closes_within(&mut stream, DEADLINE).await);
+}
+
+#[tokio::test]
+async fn malformed_framing_gets_400_and_a_closed_connection() {
+    let gateway = Gateway::new().start().await;
+    for line in [
+        "Transfer-Encoding: xchunked\r\n",
+        "Content-Length: +8\r\n",
+        "Content-Length: 8\r\nContent-Length: 9\r\n",
+        "Host: other\r\n",
+        "X-Folded: a\r\n b\r\n",
+        "Space : before-colon\r\n",
+    ] {
+        let request = format!("POST /mcp HTTP/1.1\r\nHost: localhost\r\n{line}\r\n");
+        let text = exchange(gateway.address, request.as_bytes()).await;
+        assert!(text.starts_with("HTTP/1.1 400"), "{line:?} got {text:?}");
+    }
+    let text = exchange(gateway.address, b"GET /health HTTP/1.1\r\n\r\n").await;
+    assert!(text.starts_with("HTTP/1.1 400"), "no Host: {text:?}");
+}
+
+#[tokio::test]
+async fn a_head_above_the_limits_gets_431() {
+    let gateway = Gateway::new().start().await;
+    let long = format!(
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n",
+        "x".repeat(40_000)
+    );
+    let many = format!(
+        "GET /health HTTP/1.1\r\nHost: localhost\r\n{}\r\n",
+        "X-Many: 1\r\n".repeat(120)
+    );
+    for request in [long, many] {
+        let text = exchange(gateway.address, request.as_bytes()).await;
+        assert!(text.starts_with("HTTP/1.1 431"), "{text:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_head_sent_byte_by_byte_is_cut_off_at_the_deadline() {
+    let gateway = Gateway::new()
+        .config(json!({"admission": {"timeouts": {"header": "500ms"}}}))
+        .start()
+        .await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    let begun = Instant::now();
+    let trickle = async {
+        loop {
+            if stream.write_all(b"G").await.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, trickle)
+        .await
+        .expect("the connection is cut while bytes keep coming");
+    assert!(
+        begun.elapsed() >= Duration::from_millis(400),
+        "cut too early"
+    );
+    assert!(
+        gateway
+            .metrics_text()
+            .await
+            .contains(r#"tooldock_refusals_total{reason="header_timeout"}"#)
+    );
+}
+
+#[tokio::test]
+async fn a_later_head_has_the_idle_time_and_the_head_time() {
+    let gateway = Gateway::new()
+        .config(json!({"admission": {"timeouts": {"header": "300ms", "keepalive": "1s"}}}))
+        .start()
+        .await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    stream.write_all(ping("").as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut stream).await.unwrap().status, 200);
+    // Longer than a first head may take, within what a kept connection may idle.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    stream.write_all(ping("").as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut stream).await.unwrap().status, 200);
+    assert!(closes_within(&mut stream, DEADLINE).await);
+}
+
+#[tokio::test]
+async fn a_plaintext_http2_preface_is_no_way_in_and_hangs_nothing() {
+    let gateway = Gateway::new()
+        .config(json!({"admission": {"timeouts": {"header": "500ms"}}}))
+        .start()
+        .await;
+    let text = exchange(gateway.address, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    assert!(!text.contains("200"), "{text:?}");
+    // Shorter than a preface: must not wait for the rest of one.
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    stream.write_all(b"PRI").await.unwrap();
+    assert!(closes_within(&mut stream, DEADLINE).await);
+}
+
+#[tokio::test]
+async fn a_client_that_asks_gets_100_continue_before_it_sends_its_body() {
+    let gateway = Gateway::new().start().await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    let request = ping("Expect: 100-continue\r\n");
+    let (head, body) = request.split_at(request.len() - PING.len());
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let interim = answer(&mut stream).await.expect("an interim answer");
+    assert_eq!(interim.status, 100);
+    stream.write_all(body.as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut stream).await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn refusals_answer_without_reading_an_announced_gigabyte() {
+    let gateway = Gateway::new().start().await;
+    let announce = |change: &dyn Fn(String) -> String| {
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nX-Namespace: shared\r\n\
+             Content-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: 1073741824\r\n\r\n"
+        );
+        change(head)
+    };
+    let cases: [(&dyn Fn(String) -> String, u16); 5] = [
+        (&|head| head.replace(TOKEN, "wrong"), 401),
+        (&|head| head.replace("Host: localhost", "Host: evil.example"), 403),
+        (&|head| head.replace("X-Namespace: shared\r\n", ""), 400),
+        (&|head| head.replace("X-Namespace: shared", "X-Namespace: nope"), 404),
+        (&|head| head, 413),
+    ];
+    for (change, status) in cases {
+        let text = exchange(gateway.address, announce(change).as_bytes()).await;
+        assert!(text.starts_with(&format!("HTTP/1.1 {status}")), "{status}: {text:?}");
+        assert!(!text.contains("100 Continue"), "{text:?}");
+    }
+    let metrics = gateway.metrics_text().await;
+    assert!(!metrics.contains("tooldock_tool_calls_total{"), "nothing reached the service");
+}
+
+#[tokio::test]
+async fn a_body_larger_than_the_limit_is_413_even_when_it_is_not_announced() {
+    let gateway = Gateway::new()
+        .config(json!({"admission": {"limits": {"body": "64KiB"}}}))
+        .start()
+        .await;
+    let chunk = "x".repeat(16 * 1024);
+    let mut request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nX-Namespace: shared\r\n\
+         Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    );
+    for _ in 0..8 {
+        request.push_str(&format!("{:x}\r\n{chunk}\r\n", chunk.len()));
+    }
+    request.push_str("0\r\n\r\n");
+    let text = exchange(gateway.address, request.as_bytes()).await;
+    assert!(text.starts_with("HTTP/1.1 413"), "{text:?}");
+    assert!(text.contains("body_too_large"), "{text:?}");
+}
+
+#[tokio::test]
+async fn a_body_that_stops_coming_is_408() {
+    let gateway = Gateway::new()
+        .config(json!({"admission": {"timeouts": {"body": "300ms"}}}))
+        .start()
+        .await;
+    let request = ping("");
+    let text = exchange(gateway.address, &request.as_bytes()[..request.len() - 5]).await;
+    assert!(text.starts_with("HTTP/1.1 408"), "{text:?}");
+}
+
+#[tokio::test]
+async fn a_broken_chunk_is_400_and_not_500() {
+    let gateway = Gateway::new().start().await;
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nX-Namespace: shared\r\n\
+         Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{PING}\r\n0\r\n\r\n"
+    );
+    let text = exchange(gateway.address, request.as_bytes()).await;
+    assert!(text.starts_with("HTTP/1.1 400"), "{text:?}");
+}
+
+#[tokio::test]
+async fn connect_and_upgrade_open_no_tunnel() {
+    let gateway = Gateway::new().start().await;
+    let text = exchange(
+        gateway.address,
+        b"CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\n",
+    )
+    .await;
+    assert!(text.starts_with("HTTP/1.1 405"), "{text:?}");
+    let upgrade = ping("Connection: upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n");
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    stream.write_all(upgrade.as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut stream).await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn connections_above_the_cap_are_closed_and_the_rest_keep_working() {
+    let gateway = Gateway::new()
+        .config(json!({"admission": {"limits": {"connections": 2}}}))
+        .start()
+        .await;
+    // The harness's own idle connection counts: wait until it is closed or take it into account by asking afresh.
+    let mut open = Vec::new();
+    let mut refused = 0;
+    for _ in 0..4 {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        let _ = stream.write_all(ping("").as_bytes()).await;
+        match answer(&mut stream).await {
+            Some(answer) => {
+                assert_eq!(answer.status, 200);
+                open.push(stream);
+            }
+            None => refused += 1,
+        }
+    }
+    assert!((1..=2).contains(&open.len()), "{} open", open.len());
+    assert!(refused >= 2, "{refused} refused");
+    for stream in &mut open {
+        stream.write_all(ping("").as_bytes()).await.unwrap();
+        assert_eq!(answer(stream).await.unwrap().status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_cancels_its_rest_call() {
+    let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
+        .start()
+        .await;
+    let marker = gateway.data.path().join("marker");
+    let body = json!({"seconds": 1.5, "file": marker}).to_string();
+    let request = format!(
+        "POST /tools/mark_after HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\
+         X-Namespace: faulty\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    crate::support::eventually("the call is in flight", || async {
+        gateway
+            .metrics_text()
+            .await
+            .contains(r#"tooldock_worker_in_flight{namespace="faulty"} 1"#)
+            .then_some(())
+    })
+    .await;
+    drop(stream);
+    crate::support::eventually("the call is gone", || async {
+        gateway
+            .metrics_text()
+            .await
+            .contains(r#"tooldock_worker_in_flight{namespace="faulty"} 0"#)
+            .then_some(())
+    })
+    .await;
+    // The same loop runs this call after the cancelled one would have written its marker.
+    let (status, _) = gateway.call("faulty", "slow", json!({"seconds": 2.0})).await;
+    assert_eq!(status, 200);
+    assert!(!marker.exists(), "the cancelled call went on");
+}

@@ -1,0 +1,172 @@
+//! What an operator sees: metrics, the audit log, request ids, logs without secrets.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::support::gateway::MANAGER_TOKEN;
+use crate::support::{Gateway, TOKEN, eventually, tools};
+
+/// The audit lines written so far.
+fn audit(gateway: &Gateway) -> Vec<Value> {
+    let Ok(days) = fs::read_dir(gateway.data_dir().join("logs")) else {
+        return Vec::new();
+    };
+    days.flatten()
+        .filter(|day| day.path().extension().is_some_and(|extension| extension == "jsonl"))
+        .flat_map(|day| {
+            fs::read_to_string(day.path())
+                .unwrap_or_default()
+                .lines()
+                .filter_map(|line| serde_json::from_str(line).ok())
+                .collect::<Vec<Value>>()
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn one_request_id_is_in_the_answer_and_in_the_audit_line() {
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)]).start().await;
+    let response = gateway
+        .request("POST", "/tools/add")
+        .header("X-Namespace", "calc")
+        .header("X-Request-Id", "trace-42")
+        .json(&json!({"a": 1, "b": 2}))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.headers()["x-request-id"], "trace-42");
+    let line = eventually("the audit line", || async {
+        audit(&gateway).into_iter().find(|line| line["request_id"] == "trace-42")
+    })
+    .await;
+    assert_eq!(line["namespace"], "calc");
+    assert_eq!(line["tool"], "add");
+    assert_eq!(line["status"], "ok");
+    assert_eq!(line["http_status"], 200);
+    assert_eq!(line["transport"], "rest");
+    assert_eq!(line["client"], "127.0.0.1");
+    assert!(line["latency_ms"].is_u64() && line["ts"].as_str().unwrap().ends_with('Z'), "{line}");
+    let minted = gateway.client.get(gateway.url("/health")).send().await.unwrap();
+    assert!(!minted.headers()["x-request-id"].is_empty());
+    let refused = gateway.client.get(gateway.url("/tools")).send().await.unwrap();
+    assert!(refused.headers().contains_key("x-request-id"));
+}
+
+#[tokio::test]
+async fn mcp_calls_are_audited_with_version_and_a_session_that_is_no_credential() {
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)]).start().await;
+    let post = |session: Option<String>, body: Value| {
+        let mut request = gateway
+            .request("POST", "/mcp/calc")
+            .header("Accept", "application/json, text/event-stream")
+            .json(&body);
+        if let Some(session) = session {
+            request = request.header("Mcp-Session-Id", session);
+        }
+        request.send()
+    };
+    let opened = post(None, json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params":
+        {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}}))
+    .await
+    .unwrap();
+    let session = opened.headers()["mcp-session-id"].to_str().unwrap().to_owned();
+    post(Some(session.clone()), json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await.unwrap();
+    post(Some(session.clone()), json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call",
+        "params": {"name": "add", "arguments": {"a": 1, "b": "secret-argument"}}}))
+    .await
+    .unwrap();
+    let line = eventually("the audit line", || async {
+        audit(&gateway).into_iter().find(|line| line["tool"] == "add")
+    })
+    .await;
+    assert_eq!(line["transport"], "mcp");
+    assert_eq!(line["protocol_version"], "2025-06-18");
+    assert_eq!(line["status"], "invalid_arguments");
+    let text = line.to_string();
+    assert!(line["session"].is_string() && !text.contains(&session), "{text}");
+    assert!(!text.contains("secret-argument"), "{text}");
+}
+
+#[tokio::test]
+async fn metrics_count_requests_refusals_sessions_and_workers() {
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)]).start().await;
+    gateway.call("calc", "add", json!({"a": 1, "b": 2})).await;
+    gateway.client.get(gateway.url("/tools")).send().await.unwrap();
+    gateway
+        .mcp("calc", json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params":
+            {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}}))
+        .await;
+    let text = gateway.metrics_text().await;
+    for part in [
+        r#"tooldock_requests_total{route="/tools/{name}",status="200"} 1"#,
+        r#"tooldock_refusals_total{reason="unauthorized"} 1"#,
+        "tooldock_sessions 1",
+        r#"tooldock_worker_state{namespace="calc",state="ready"} 1"#,
+        "tooldock_request_seconds_bucket",
+        "tooldock_connections",
+    ] {
+        assert!(text.contains(part), "{part} not in\n{text}");
+    }
+    let on_core = gateway.request("GET", "/metrics").send().await.unwrap();
+    assert_eq!(on_core.status(), 404, "metrics have their own listener");
+}
+
+#[tokio::test]
+async fn tokens_appear_nowhere() {
+    let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
+        .config(json!({"observability": {"log": {"level": "trace"}}}))
+        .start()
+        .await;
+    gateway.call("faulty", "boom", json!({})).await;
+    gateway.reload().await;
+    let wrong = "wrong-token-canary-9d1c";
+    gateway.client.get(gateway.url("/tools")).bearer_auth(wrong).send().await.unwrap();
+    let metrics = gateway.metrics_text().await;
+    eventually("the audit line", || async { audit(&gateway).first().cloned() }).await;
+    let audit: String = audit(&gateway).iter().map(Value::to_string).collect();
+    let log = gateway.log();
+    assert!(log.contains("answered"), "the trace level is on");
+    for secret in [TOKEN, MANAGER_TOKEN, wrong] {
+        for (place, text) in [("log", &log), ("metrics", &metrics), ("audit", &audit)] {
+            assert!(!text.contains(secret), "a token is in the {place}");
+        }
+    }
+    let command_line = fs::read(format!("/proc/{}/cmdline", gateway.pid())).unwrap();
+    assert!(!String::from_utf8_lossy(&command_line).contains(TOKEN));
+}
+
+#[tokio::test]
+async fn old_audit_files_are_deleted_and_a_full_disk_fails_no_request() {
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .env("LOG_RETENTION_DAYS", "7")
+        .start_with(|data| {
+            fs::create_dir_all(data.join("logs")).unwrap();
+            fs::write(data.join("logs/2020-01-01.jsonl"), "{}\n").unwrap();
+            fs::write(data.join("logs/notes.txt"), "mine").unwrap();
+        })
+        .await;
+    eventually("the old file is gone", || async {
+        (!gateway.data_dir().join("logs/2020-01-01.jsonl").exists()).then_some(())
+    })
+    .await;
+    assert!(gateway.data_dir().join("logs/notes.txt").exists());
+    fs::remove_dir_all(gateway.data_dir().join("logs")).unwrap();
+    fs::write(gateway.data_dir().join("logs"), "in the way").unwrap();
+    assert_eq!(gateway.call("calc", "add", json!({"a": 1, "b": 2})).await.0, 200);
+}
+
+#[tokio::test]
+async fn json_logs_are_json() {
+    let gateway = Gateway::new()
+        .config(json!({"observability": {"log": {"format": "json"}}}))
+        .start()
+        .await;
+    let log = gateway.log();
+    let lines: Vec<&str> = log.lines().filter(|line| !line.is_empty()).collect();
+    assert!(!lines.is_empty());
+    for line in lines {
+        let value: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+        assert!(value["level"].is_string(), "{line}");
+    }
+}

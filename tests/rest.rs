@@ -1,0 +1,174 @@
+//! REST v2 (EXAMPLES EX-20 … EX-24): shapes, statuses, one error form, the OpenAPI document.
+
+use serde_json::{Value, json};
+
+use crate::support::{Gateway, tools};
+
+async fn gateway() -> Gateway {
+    Gateway::with_tools([
+        ("shared", "hello.py", tools::HELLO),
+        ("calc", "math_tools.py", tools::MATH),
+        ("faulty", "faulty.py", tools::FAULTY),
+    ])
+    .config(json!({"namespaces": {"overrides": {"faulty": {"timeout": "1s"}}}}))
+    .start()
+    .await
+}
+
+async fn get(gateway: &Gateway, path: &str, namespace: Option<&str>) -> (u16, Value) {
+    let mut request = gateway.request("GET", path);
+    if let Some(namespace) = namespace {
+        request = request.header("X-Namespace", namespace);
+    }
+    let response = request.send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+#[tokio::test]
+async fn tools_are_listed_with_schema_and_file() {
+    let gateway = gateway().await;
+    let (status, list) = get(&gateway, "/tools", Some("calc")).await;
+    assert_eq!(status, 200);
+    let names: Vec<_> = list.as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect();
+    assert_eq!(names, ["add", "multiply"]);
+    assert_eq!(list[0]["filename"], "math_tools.py");
+    assert_eq!(list[0]["title"], "Add");
+    assert_eq!(list[0]["inputSchema"]["required"], json!(["a", "b"]));
+    let (status, schema) = get(&gateway, "/tools/add/schema", Some("calc")).await;
+    assert_eq!(status, 200);
+    assert_eq!(schema["type"], "object");
+    assert_eq!(schema["properties"]["a"]["type"], "number");
+}
+
+#[tokio::test]
+async fn a_call_answers_with_the_bare_value() {
+    let gateway = gateway().await;
+    assert_eq!(gateway.call("shared", "say_hello", json!({"name": "Ada"})).await, (200, json!("Hello, Ada!")));
+    assert_eq!(gateway.call("calc", "add", json!({"a": 2, "b": 3})).await, (200, json!(5.0)));
+    let empty = gateway
+        .request("POST", "/tools/say_hello")
+        .header("X-Namespace", "shared")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(empty.json::<Value>().await.unwrap(), "Hello, World!");
+}
+
+#[tokio::test]
+async fn namespaces_are_listed_without_a_header() {
+    let gateway = gateway().await;
+    let (status, list) = get(&gateway, "/namespaces", None).await;
+    assert_eq!(status, 200);
+    assert_eq!(
+        list[0],
+        json!({"name": "calc", "tool_count": 2, "has_requirements": false,
+            "secrets_status": "no_secrets_needed", "description": ""})
+    );
+    assert_eq!(list.as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn every_failure_has_its_status_and_the_one_error_form() {
+    let gateway = gateway().await;
+    let post = |namespace: Option<&'static str>, tool: &'static str, body: &'static str| {
+        let mut request = gateway
+            .request("POST", &format!("/tools/{tool}"))
+            .header("Content-Type", "application/json")
+            .body(body);
+        if let Some(namespace) = namespace {
+            request = request.header("X-Namespace", namespace);
+        }
+        request.send()
+    };
+    for (namespace, tool, body, status, code) in [
+        (None, "add", "{}", 400, "namespace_required"),
+        (Some("nope"), "add", "{}", 404, "namespace_not_found"),
+        (Some("calc"), "nope", "{}", 404, "tool_not_found"),
+        (Some("calc"), "add", "{", 400, "invalid_json"),
+        (Some("calc"), "add", "[1]", 422, "invalid_arguments"),
+        (Some("calc"), "add", r#"{"a":"x","b":1}"#, 422, "invalid_arguments"),
+        (Some("faulty"), "slow", r#"{"seconds":20}"#, 504, "execution_timeout"),
+        (Some("faulty"), "boom", "{}", 500, "internal_error"),
+        (Some("faulty"), "needs_package", "{}", 500, "dependency_error"),
+    ] {
+        let response = post(namespace, tool, body).await.unwrap();
+        assert_eq!(response.status(), status, "{tool} {body}");
+        let answer: Value = response.json().await.unwrap();
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+        assert!(answer["error"]["message"].is_string(), "{answer}");
+        assert!(answer["error"]["details"].is_object(), "{answer}");
+        assert!(answer["detail"].is_string(), "{answer}");
+    }
+    let unauthorized = gateway.client.get(gateway.url("/tools")).send().await.unwrap();
+    assert_eq!(unauthorized.status(), 401);
+    assert_eq!(unauthorized.headers()["www-authenticate"], "Bearer");
+    let answer: Value = unauthorized.json().await.unwrap();
+    assert_eq!(answer["error"]["code"], "unauthorized");
+    let (status, answer) = get(&gateway, "/no/such/path", None).await;
+    assert_eq!((status, &answer["error"]["code"]), (404, &json!("not_found")));
+}
+
+#[tokio::test]
+async fn a_traceback_is_for_the_manager_only() {
+    let gateway = gateway().await;
+    let (_, answer) = gateway.call("faulty", "boom", json!({})).await;
+    assert!(answer["error"]["message"].as_str().unwrap().contains("KeyError: 'GITHUB_TOKEN'"));
+    assert!(answer["error"]["details"].get("traceback").is_none(), "{answer}");
+    let trusted: Value = gateway
+        .request("POST", "/tools/boom")
+        .header("X-Namespace", "faulty")
+        .header("X-Manager-Token", crate::support::gateway::MANAGER_TOKEN)
+        .json(&json!({}))
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert!(trusted["error"]["details"]["traceback"].as_str().unwrap().contains("faulty.py"));
+}
+
+#[tokio::test]
+async fn mcp_and_rest_give_the_same_value() {
+    let gateway = gateway().await;
+    let (_, rest) = gateway.call("calc", "add", json!({"a": 0.1, "b": 0.2})).await;
+    let (_, mcp) = gateway
+        .mcp("calc", json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": {"name": "add", "arguments": {"a": 0.1, "b": 0.2}}}))
+        .await;
+    assert_eq!(mcp["result"]["content"][0]["text"], rest.to_string());
+}
+
+#[tokio::test]
+async fn the_openapi_document_describes_the_namespace_and_validates() {
+    let gateway = gateway().await;
+    let (status, document) = get(&gateway, "/openapi.json", Some("calc")).await;
+    assert_eq!(status, 200);
+    assert!(document["openapi"].as_str().unwrap().starts_with("3."));
+    let add = &document["paths"]["/tools/add"]["post"];
+    assert!(add["requestBody"]["content"]["application/json"]["schema"]["properties"]["a"].is_object());
+    assert_eq!(document["components"]["securitySchemes"]["BearerAuth"]["scheme"], "bearer");
+    let (_, by_query) = get(&gateway, "/openapi.json?namespace=calc", None).await;
+    assert_eq!(by_query["paths"], document["paths"]);
+    crate::sdk::validate_openapi(&document).await;
+}
+
+#[tokio::test]
+async fn health_needs_no_credentials_and_ready_tells_about_namespaces() {
+    let gateway = gateway().await;
+    let health: Value = gateway.client.get(gateway.url("/health")).send().await.unwrap().json().await.unwrap();
+    assert_eq!(health["status"], "ok");
+    assert_eq!(health["namespaces"], 3);
+    assert!(health["version"].is_string() && health["uptime_seconds"].is_u64());
+    assert!(health["tools"].as_u64().unwrap() > 3);
+    let head = gateway.client.head(gateway.url("/health")).send().await.unwrap();
+    assert_eq!(head.status(), 200);
+    let well_known = gateway
+        .client
+        .get(gateway.url("/.well-known/oauth-protected-resource"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(well_known.status(), 404);
+    assert!(well_known.json::<Value>().await.is_ok());
+}

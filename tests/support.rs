@@ -1,0 +1,52 @@
+//! The harness: a real gateway on loopback, real workers, real sockets.
+//!
+//! ```ignore
+//! let gateway = Gateway::with_tools([("calc", "math_tools.py", MATH_TOOLS)]).start().await;
+//! let answer = gateway.rest("calc").post("/tools/add").json(&json!({"a": 2, "b": 3})).send().await;
+//! ```
+//!
+//! Rules for tests here: drive the binary from outside, wait for facts with [`eventually`] and never for time, and
+//! leave nothing behind ([`Gateway`] ends its process when it is dropped).
+
+pub mod gateway;
+pub mod raw;
+pub mod tools;
+
+use std::fmt::Write;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+pub use gateway::{Gateway, TOKEN};
+
+/// How long a fact may take to come true. Generous, since machines are slow; a test that passes does not wait for it.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Waits until `check` gives a value, asking again every few milliseconds.
+///
+/// # Panics
+///
+/// When it does not within [`DEADLINE`].
+pub async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut check: impl FnMut() -> F,
+) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(value) = check().await {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "not within {DEADLINE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The SHA-256 of a text, in hex: how a token stands in the configuration.
+pub fn sha256(text: &str) -> String {
+    use sha2::Digest;
+    sha2::Sha256::digest(text.as_bytes())
+        .iter()
+        .fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+}

@@ -1,0 +1,354 @@
+//! Starting, asking and ending a real gateway.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+
+use reqwest::RequestBuilder;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::eventually;
+
+/// The unrestricted token of every gateway in these tests.
+pub const TOKEN: &str = "test-token-0123456789abcdef";
+/// The manager token of every gateway in these tests.
+pub const MANAGER_TOKEN: &str = "test-manager-0123456789abcdef";
+
+/// A gateway that is about to start.
+pub struct Builder {
+    data: TempDir,
+    /// The data directory below `data`; empty for `data` itself.
+    nested: PathBuf,
+    config: Value,
+    environment: BTreeMap<String, String>,
+    arguments: Vec<String>,
+    binary: PathBuf,
+    /// (namespace, file name, source)
+    tools: Vec<(String, String, String)>,
+    addresses: Option<(SocketAddr, SocketAddr)>,
+    tokens: bool,
+}
+
+/// A running gateway. Dropping it ends the process.
+pub struct Gateway {
+    pub address: SocketAddr,
+    pub metrics: SocketAddr,
+    pub data: TempDir,
+    data_dir: PathBuf,
+    pub client: reqwest::Client,
+    process: Mutex<Child>,
+    config_file: PathBuf,
+    config: Value,
+}
+
+impl Gateway {
+    /// A gateway with an empty `tools/shared` only.
+    pub fn new() -> Builder {
+        Self::with_tools([])
+    }
+
+    /// A gateway with tool files: (namespace, file name, source).
+    pub fn with_tools<const N: usize>(files: [(&str, &str, &str); N]) -> Builder {
+        let data = TempDir::new().expect("a temporary directory");
+        Builder {
+            config: json!({}),
+            environment: BTreeMap::new(),
+            arguments: Vec::new(),
+            binary: PathBuf::from(env!("CARGO_BIN_EXE_tooldock")),
+            nested: PathBuf::new(),
+            addresses: None,
+            tokens: true,
+            tools: files
+                .map(|(namespace, file, source)| {
+                    (namespace.to_owned(), file.to_owned(), source.to_owned())
+                })
+                .into(),
+            data,
+        }
+    }
+
+    /// The log so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.data.path().join("gateway.log")).unwrap_or_default()
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.process.lock().expect("not poisoned").id() as i32
+    }
+
+    /// Adds or replaces a tool file. Nothing is served from it before a reload.
+    pub fn drop_tool(&self, namespace: &str, file: &str, source: &str) {
+        drop_tool(&self.data_dir, namespace, file, source);
+    }
+
+    pub fn tools_dir(&self) -> PathBuf {
+        self.data_dir.join("tools")
+    }
+
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// A request with the bearer token and nothing else.
+    pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
+        self.client
+            .request(method.parse().expect("a method"), self.url(path))
+            .bearer_auth(TOKEN)
+    }
+
+    /// A REST call of a tool.
+    pub async fn call(&self, namespace: &str, tool: &str, arguments: Value) -> (u16, Value) {
+        let response = self
+            .request("POST", &format!("/tools/{tool}"))
+            .header("X-Namespace", namespace)
+            .json(&arguments)
+            .send()
+            .await
+            .expect("answered");
+        (
+            response.status().as_u16(),
+            response.json().await.expect("a JSON body"),
+        )
+    }
+
+    /// One MCP message without session or version: the rules of 2025-03-26.
+    pub async fn mcp(&self, namespace: &str, message: Value) -> (u16, Value) {
+        let response = self
+            .request("POST", "/mcp")
+            .header("X-Namespace", namespace)
+            .json(&message)
+            .send()
+            .await
+            .expect("answered");
+        let status = response.status().as_u16();
+        let text = response.text().await.expect("a body");
+        (status, serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+
+    /// `POST /reload` with all three controls in order.
+    pub async fn reload(&self) -> Value {
+        let response = self
+            .request("POST", "/reload")
+            .header("X-Manager-Token", MANAGER_TOKEN)
+            .send()
+            .await
+            .expect("answered");
+        assert_eq!(response.status(), 200);
+        response.json().await.expect("a JSON body")
+    }
+
+    pub async fn metrics_text(&self) -> String {
+        self.client
+            .get(format!("http://{}/metrics", self.metrics))
+            .send()
+            .await
+            .expect("answered")
+            .text()
+            .await
+            .expect("text")
+    }
+
+    /// Writes the configuration again, merged with `changes`.
+    pub fn reconfigure(&self, changes: Value) {
+        let mut config = self.config.clone();
+        merge(&mut config, changes);
+        write_config(&self.config_file, &config);
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid()).expect("a pid");
+        rustix::process::kill_process(pid, signal).expect("signalled");
+    }
+
+    /// The exit status, if the process has ended.
+    pub fn exited(&self) -> Option<ExitStatus> {
+        self.process
+            .lock()
+            .expect("not poisoned")
+            .try_wait()
+            .expect("own child")
+    }
+
+    /// Waits for the process to end.
+    pub async fn ended(&self) -> ExitStatus {
+        eventually("the gateway has ended", || async { self.exited() }).await
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let mut process = match self.process.lock() {
+            Ok(process) => process,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        let _ = process.kill();
+        let _ = process.wait();
+        if std::thread::panicking() {
+            eprintln!("--- gateway log\n{}", self.log());
+        }
+    }
+}
+
+impl Builder {
+    /// Merges keys into the configuration file.
+    pub fn config(mut self, keys: Value) -> Self {
+        merge(&mut self.config, keys);
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.insert(name.into(), value.into());
+        self
+    }
+
+    pub fn arguments(mut self, arguments: &[&str]) -> Self {
+        self.arguments = arguments.iter().map(|text| (*text).to_owned()).collect();
+        self
+    }
+
+    /// Fixes the addresses, for tests that write the list of listeners themselves.
+    pub fn listening(mut self, core: SocketAddr, metrics: SocketAddr) -> Self {
+        self.addresses = Some((core, metrics));
+        self
+    }
+
+    /// Sets no token variables.
+    pub fn without_tokens(mut self) -> Self {
+        self.tokens = false;
+        self
+    }
+
+    /// Puts the data directory deeper.
+    pub fn nested_data_dir(mut self, folder: &str) -> Self {
+        self.nested = PathBuf::from(folder);
+        self
+    }
+
+    /// Starts the gateway after `prepare` has changed its data directory.
+    pub async fn start_with(self, prepare: impl FnOnce(&Path)) -> Gateway {
+        let data_dir = self.write_data();
+        prepare(&data_dir);
+        self.start().await
+    }
+
+    fn write_data(&self) -> PathBuf {
+        let data_dir = self.data.path().join(&self.nested);
+        for (namespace, file, source) in &self.tools {
+            drop_tool(&data_dir, namespace, file, source);
+        }
+        data_dir
+    }
+
+    /// Starts the gateway and waits until it is ready.
+    pub async fn start(self) -> Gateway {
+        let gateway = self.spawn();
+        eventually("the gateway is ready", || async {
+            if let Some(status) = gateway.exited() {
+                panic!("the gateway ended with {status}:\n{}", gateway.log());
+            }
+            let ready = gateway.client.get(gateway.url("/ready")).send().await.ok()?;
+            (ready.status() == 200).then_some(())
+        })
+        .await;
+        gateway
+    }
+
+    /// Starts the process and waits for nothing.
+    pub fn spawn(mut self) -> Gateway {
+        let data_dir = self.write_data();
+        let (address, metrics) = self
+            .addresses
+            .unwrap_or_else(|| (free_address(), free_address()));
+        let defaults = json!({
+            "listeners": [
+                {"name": "core", "address": address.to_string(), "profile": "core"},
+                {"name": "metrics", "address": metrics.to_string(), "profile": "metrics"},
+            ],
+            "workers": {"base_env": shared_base_env().to_str()},
+        });
+        let mut config = defaults;
+        merge(&mut config, std::mem::take(&mut self.config));
+        let config_file = self.data.path().join("tooldock.test.yaml");
+        write_config(&config_file, &config);
+        let log = fs::File::create(self.data.path().join("gateway.log")).expect("a log file");
+        let mut command = Command::new(&self.binary);
+        command
+            .arg("serve")
+            .arg("-c")
+            .arg(&config_file)
+            .args(&self.arguments)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.data.path())
+            .envs(package_index_variables())
+            .env("DATA_DIR", &data_dir)
+            .envs(self.tokens.then_some(("BEARER_TOKEN", TOKEN)))
+            .envs(self.tokens.then_some(("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN)))
+            .envs(&self.environment)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log);
+        let process = command.spawn().expect("the gateway starts");
+        Gateway {
+            address,
+            metrics,
+            data: self.data,
+            data_dir,
+            client: reqwest::Client::new(),
+            process: Mutex::new(process),
+            config_file,
+            config,
+        }
+    }
+}
+
+/// Where packages come from on this machine, handed on to pip and uv.
+fn package_index_variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars().filter(|(name, _)| {
+        let name = name.to_ascii_uppercase();
+        name.starts_with("PIP_") || name.starts_with("UV_") || name.ends_with("_PROXY") || name.starts_with("SSL_CERT")
+    })
+}
+
+/// One base environment for all tests: making it needs the network and some seconds.
+fn shared_base_env() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/python-envs/base")
+}
+
+fn drop_tool(data: &Path, namespace: &str, file: &str, source: &str) {
+    let folder = data.join("tools").join(namespace);
+    fs::create_dir_all(&folder).expect("the namespace folder");
+    fs::write(folder.join(file), source).expect("the tool file");
+}
+
+/// A free port, found by binding it. Another process may take it before the gateway does; the ephemeral range makes
+/// that unlikely, and the test then fails loudly.
+pub fn free_address() -> SocketAddr {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| listener.local_addr())
+        .expect("a free port")
+}
+
+fn write_config(file: &Path, config: &Value) {
+    // JSON is YAML.
+    fs::write(file, config.to_string()).expect("the configuration file");
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}

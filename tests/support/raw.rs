@@ -1,0 +1,84 @@
+//! Bytes on a socket, for requests no HTTP client would send.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::DEADLINE;
+
+/// Sends bytes on a new connection and gives back everything until the server closes or `DEADLINE` passes.
+pub async fn exchange(address: SocketAddr, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("connects");
+    // The server may close before it has read everything; what it answered is what counts.
+    let _ = stream.write_all(request).await;
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut answer)).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// One answer read from a connection that stays open.
+pub async fn answer(stream: &mut TcpStream) -> Option<Answer> {
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        if let Some(answer) = Answer::parse(&bytes) {
+            return Some(answer);
+        }
+        let read = tokio::time::timeout(DEADLINE, stream.read(&mut chunk)).await;
+        match read {
+            Ok(Ok(0)) | Ok(Err(_)) | Err(_) => return None,
+            Ok(Ok(n)) => bytes.extend_from_slice(&chunk[..n]),
+        }
+    }
+}
+
+/// Whether the server closes the connection within a time.
+pub async fn closes_within(stream: &mut TcpStream, time: Duration) -> bool {
+    let mut chunk = [0; 4096];
+    tokio::time::timeout(time, async {
+        loop {
+            match stream.read(&mut chunk).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+        }
+    })
+    .await
+    .is_ok()
+}
+
+/// A response with a known length.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Answer {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let text = String::from_utf8_lossy(bytes);
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        let head = head.to_ascii_lowercase();
+        let length: usize = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:"))
+            .map_or(Some(0), |value| value.trim().parse().ok())?;
+        (body.len() >= length).then(|| Self {
+            status,
+            body: body[..length].to_owned(),
+            head,
+        })
+    }
+
+    /// The value of a header, by its lower-case name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            (key == name).then(|| value.trim())
+        })
+    }
+}

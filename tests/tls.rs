@@ -1,0 +1,155 @@
+//! TLS listeners: HTTP/1.1 and HTTP/2 by ALPN, certificates swapped on reload, bad ones refused.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use reqwest::Version;
+use rustix::process::Signal;
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::support::gateway::free_address;
+use crate::support::{Gateway, TOKEN, eventually};
+
+/// Writes a new self-signed certificate for localhost and its key.
+fn write_certificate(folder: &Path) -> CertificateDer<'static> {
+    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    fs::write(folder.join("cert.pem"), certified.cert.pem()).unwrap();
+    fs::write(folder.join("key.pem"), certified.signing_key.serialize_pem()).unwrap();
+    certified.cert.der().clone()
+}
+
+fn install_provider() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+fn client(certificate: &CertificateDer<'_>) -> reqwest::Client {
+    reqwest::Client::builder()
+        .add_root_certificate(reqwest::Certificate::from_der(certificate).unwrap())
+        .tls_built_in_root_certs(false)
+        .build()
+        .unwrap()
+}
+
+struct Secure {
+    gateway: Gateway,
+    folder: tempfile::TempDir,
+    certificate: CertificateDer<'static>,
+    port: u16,
+}
+
+async fn secure() -> Secure {
+    install_provider();
+    let folder = tempfile::TempDir::new().unwrap();
+    let certificate = write_certificate(folder.path());
+    let (plain, secure, metrics) = (free_address(), free_address(), free_address());
+    let gateway = Gateway::new()
+        .listening(plain, metrics)
+        .config(json!({"listeners": [
+            {"name": "core", "address": plain.to_string(), "profile": "core"},
+            {"name": "secure", "address": secure.to_string(), "profile": "core",
+                "tls": {"cert": folder.path().join("cert.pem"), "key": folder.path().join("key.pem")}},
+            {"name": "metrics", "address": metrics.to_string(), "profile": "metrics"}]}))
+        .start()
+        .await;
+    Secure {
+        gateway,
+        folder,
+        certificate,
+        port: secure.port(),
+    }
+}
+
+/// The certificate a new connection is shown.
+async fn shown(port: u16, trusted: &[CertificateDer<'static>]) -> Option<CertificateDer<'static>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in trusted {
+        roots.add(certificate.clone()).unwrap();
+    }
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    let stream = TlsConnector::from(Arc::new(config))
+        .connect(ServerName::try_from("localhost").unwrap(), stream)
+        .await
+        .ok()?;
+    stream.get_ref().1.peer_certificates().map(|chain| chain[0].clone().into_owned())
+}
+
+#[tokio::test]
+async fn both_http_versions_are_served_over_tls() {
+    let secure = secure().await;
+    let client = client(&secure.certificate);
+    let url = format!("https://localhost:{}/mcp", secure.port);
+    for version in [Version::HTTP_2, Version::HTTP_11] {
+        let client = if version == Version::HTTP_11 {
+            reqwest::Client::builder()
+                .add_root_certificate(reqwest::Certificate::from_der(&secure.certificate).unwrap())
+                .tls_built_in_root_certs(false)
+                .http1_only()
+                .build()
+                .unwrap()
+        } else {
+            client.clone()
+        };
+        let answer = client
+            .post(&url)
+            .bearer_auth(TOKEN)
+            .header("X-Namespace", "shared")
+            .json(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                "params": {"name": "say_hello", "arguments": {"name": "TLS"}}}))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!((answer.status().as_u16(), answer.version()), (200, version));
+        assert!(answer.text().await.unwrap().contains("Hello, TLS!"));
+        let refused = client.get(&url).send().await.unwrap();
+        assert_eq!((refused.status().as_u16(), refused.version()), (401, version));
+    }
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_shown_after_a_reload_and_a_bad_one_keeps_the_old() {
+    let secure = secure().await;
+    let first = secure.certificate.clone();
+    assert_eq!(shown(secure.port, std::slice::from_ref(&first)).await, Some(first.clone()));
+    let second = write_certificate(secure.folder.path());
+    secure.gateway.signal(Signal::HUP);
+    let both = [first, second.clone()];
+    eventually("the second certificate is shown", || async {
+        (shown(secure.port, &both).await? == second).then_some(())
+    })
+    .await;
+    fs::write(secure.folder.path().join("key.pem"), "no key").unwrap();
+    secure.gateway.signal(Signal::HUP);
+    eventually("the bad key is in the log", || async {
+        secure.gateway.log().contains("key.pem").then_some(())
+    })
+    .await;
+    assert_eq!(shown(secure.port, &both).await, Some(second));
+}
+
+#[tokio::test]
+async fn certificate_and_key_are_checked_before_anything_starts() {
+    install_provider();
+    let folder = tempfile::TempDir::new().unwrap();
+    write_certificate(folder.path());
+    let other = tempfile::TempDir::new().unwrap();
+    write_certificate(other.path());
+    for (cert, key, named) in [
+        (folder.path().join("missing.pem"), folder.path().join("key.pem"), "missing.pem"),
+        (folder.path().join("cert.pem"), other.path().join("key.pem"), "key.pem"),
+    ] {
+        let gateway = Gateway::new()
+            .config(json!({"listeners": [{"name": "secure", "address": free_address().to_string(),
+                "profile": "core", "tls": {"cert": cert, "key": key}}]}))
+            .spawn();
+        let status = gateway.ended().await;
+        assert_eq!(status.code(), Some(2), "{}", gateway.log());
+        let log = gateway.log();
+        assert!(log.contains("listeners[0].tls") && log.contains(named), "{log}");
+    }
+}

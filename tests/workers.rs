@@ -1,0 +1,316 @@
+//! Workers as clients and operators see them: one process, isolation, crashes, timeouts, limits, nothing left behind.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Gateway, eventually, tools};
+
+async fn faulty() -> Gateway {
+    Gateway::with_tools([
+        ("faulty", "faulty.py", tools::FAULTY),
+        ("calc", "math_tools.py", tools::MATH),
+    ])
+    .start()
+    .await
+}
+
+async fn worker_pid(gateway: &Gateway, namespace: &str) -> i32 {
+    let (status, pid) = gateway.call(namespace, "pid", json!({})).await;
+    assert_eq!(status, 200, "{pid}");
+    i32::try_from(pid.as_i64().unwrap()).unwrap()
+}
+
+fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+/// A process that is there and is no zombie.
+fn alive(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .ok()
+        .and_then(|stat| stat.rsplit(") ").next().map(|rest| !rest.starts_with('Z')))
+        .unwrap_or(false)
+}
+
+fn descendants(pid: i32) -> Vec<i32> {
+    let children = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|text| {
+            text.split_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<i32>>()
+        });
+    children
+        .flat_map(|child| std::iter::once(child).chain(descendants(child)))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_killed_worker_fails_its_calls_at_once_and_serves_the_next_after_its_restart() {
+    let gateway = faulty().await;
+    let pid = worker_pid(&gateway, "faulty").await;
+    let begun = Instant::now();
+    let call = gateway.call("faulty", "slow", json!({"seconds": 25}));
+    let killer = async {
+        eventually("the call is in flight", || async {
+            gateway
+                .metrics_text()
+                .await
+                .contains(r#"tooldock_worker_in_flight{namespace="faulty"} 1"#)
+                .then_some(())
+        })
+        .await;
+        kill(pid);
+    };
+    let neighbour = async {
+        for _ in 0..20 {
+            assert_eq!(gateway.call("calc", "add", json!({"a": 1, "b": 1})).await.0, 200);
+            let health = gateway.client.get(gateway.url("/health")).send().await.unwrap();
+            assert_eq!(health.status(), 200);
+        }
+    };
+    let ((status, answer), (), ()) = tokio::join!(call, killer, neighbour);
+    assert_eq!((status, &answer["error"]["code"]), (503, &json!("worker_unavailable")), "{answer}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "not at once");
+    assert_ne!(worker_pid(&gateway, "faulty").await, pid);
+    assert!(gateway.metrics_text().await.contains(r#"tooldock_worker_restarts_total{namespace="faulty"} 1"#));
+}
+
+#[tokio::test]
+async fn a_hundred_concurrent_calls_use_one_process_and_one_socket() {
+    let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
+        .config(json!({"namespaces": {"overrides": {"faulty": {"max_concurrency": 64}}}}))
+        .start()
+        .await;
+    let pid = worker_pid(&gateway, "faulty").await;
+    let calls = (0..100).map(|_| gateway.call("faulty", "slow", json!({"seconds": 0.2})));
+    let sockets = async {
+        eventually("calls are in flight", || async {
+            gateway
+                .metrics_text()
+                .await
+                .contains(r#"tooldock_worker_in_flight{namespace="faulty"} 64"#)
+                .then_some(())
+        })
+        .await;
+        fs::read_dir(format!("/proc/{pid}/fd"))
+            .unwrap()
+            .flatten()
+            .filter_map(|entry| fs::read_link(entry.path()).ok())
+            .filter(|target| target.to_string_lossy().starts_with("socket:"))
+            .count()
+    };
+    let (answers, sockets) = tokio::join!(futures_util::future::join_all(calls), sockets);
+    assert!(answers.iter().all(|(status, _)| *status == 200));
+    assert!(sockets <= 4, "a listener, one connection, the loop's own pair: {sockets}");
+    assert_eq!(worker_pid(&gateway, "faulty").await, pid);
+}
+
+#[tokio::test]
+async fn calls_run_up_to_the_limit_and_the_rest_waits_or_is_turned_away() {
+    let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
+        .config(json!({"namespaces": {"overrides": {"faulty": {"max_concurrency": 2, "queue": 3}}}}))
+        .start()
+        .await;
+    let begun = Instant::now();
+    let calls = (0..8).map(|_| gateway.call("faulty", "slow", json!({"seconds": 0.5})));
+    let answers = futures_util::future::join_all(calls).await;
+    let served = answers.iter().filter(|(status, _)| *status == 200).count();
+    let turned_away: Vec<_> = answers.iter().filter(|(status, _)| *status == 503).collect();
+    assert_eq!((served, turned_away.len()), (5, 3), "{answers:?}");
+    assert_eq!(turned_away[0].1["error"]["code"], "overloaded");
+    assert!(begun.elapsed() >= Duration::from_millis(1500), "three rounds of two");
+}
+
+#[tokio::test]
+async fn a_timeout_cancels_the_call_and_the_worker_serves_on() {
+    let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
+        .config(json!({"namespaces": {"overrides": {"faulty": {"timeout": "1s"}}}}))
+        .start()
+        .await;
+    let marker = gateway.data.path().join("marker");
+    let (status, answer) = gateway
+        .call("faulty", "mark_after", json!({"seconds": 1.5, "file": marker}))
+        .await;
+    assert_eq!((status, &answer["error"]["code"]), (504, &json!("execution_timeout")));
+    // By the time these have run one after the other, the cancelled call would have written its marker.
+    for _ in 0..2 {
+        assert_eq!(gateway.call("faulty", "slow", json!({"seconds": 0.6})).await.0, 200);
+    }
+    assert!(!marker.exists());
+}
+
+#[tokio::test]
+async fn a_blocking_tool_does_not_stop_others_and_four_abandoned_threads_recycle_the_worker() {
+    let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
+        .config(json!({"namespaces": {"overrides": {"faulty": {"timeout": "1s"}}}}))
+        .start()
+        .await;
+    let pid = worker_pid(&gateway, "faulty").await;
+    for _ in 0..4 {
+        let blocked = gateway.call("faulty", "block", json!({"seconds": 600}));
+        let other = gateway.call("faulty", "slow", json!({"seconds": 0.1}));
+        let (blocked, other) = tokio::join!(blocked, other);
+        assert_eq!((blocked.0, other.0), (504, 200));
+    }
+    eventually("a fresh worker", || async {
+        let (status, next) = gateway.call("faulty", "pid", json!({})).await;
+        (status == 200 && next != json!(pid)).then_some(())
+    })
+    .await;
+    eventually("the old worker is gone", || async { (!alive(pid)).then_some(()) }).await;
+}
+
+#[tokio::test]
+async fn printing_tools_corrupt_nothing_and_their_output_is_logged() {
+    let gateway = faulty().await;
+    assert_eq!(gateway.call("faulty", "noisy", json!({})).await, (200, json!("quiet")));
+    eventually("the output is in the log", || async {
+        let log = gateway.log();
+        (log.contains("echo from a child") || log.contains("from a child")).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn results_above_the_limit_are_a_clear_error() {
+    let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
+        .config(json!({"namespaces": {"overrides": {"faulty": {"max_result": "64KiB"}}}}))
+        .start()
+        .await;
+    assert_eq!(gateway.call("faulty", "big", json!({"size": 60_000})).await.0, 200);
+    let (status, answer) = gateway.call("faulty", "big", json!({"size": 200_000})).await;
+    assert_eq!(status, 500, "{answer}");
+    assert_eq!(answer["error"]["code"], "result_too_large");
+    assert_eq!(gateway.call("faulty", "big", json!({"size": 10})).await.0, 200);
+}
+
+#[tokio::test]
+async fn large_results_pass_whole() {
+    let gateway = faulty().await;
+    let (status, value) = gateway.call("faulty", "big", json!({"size": 5_000_000})).await;
+    assert_eq!(status, 200);
+    assert_eq!(value.as_str().unwrap().len(), 5_000_000);
+}
+
+#[tokio::test]
+async fn a_worker_sees_its_namespace_environment_and_none_of_the_gateways_tokens() {
+    let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
+        .env("SOME_SECRET_OF_THE_OPERATOR", "canary-7f3a")
+        .start_with(|data| {
+            fs::write(
+                data.join("tools/faulty/tooldock.yaml"),
+                "description: \"Faulty\"\nenv:\n  MY_URL: \"https://example.test\"\n",
+            )
+            .unwrap();
+        })
+        .await;
+    let (_, environment) = gateway.call("faulty", "environment", json!({})).await;
+    assert_eq!(environment["MY_URL"], "https://example.test");
+    let text = environment.to_string();
+    for secret in [crate::support::TOKEN, crate::support::gateway::MANAGER_TOKEN, "canary-7f3a"] {
+        assert!(!text.contains(secret));
+    }
+}
+
+#[tokio::test]
+async fn a_broken_file_is_skipped_reported_and_its_neighbours_serve() {
+    let gateway = Gateway::with_tools([
+        ("mixed", "hello.py", tools::HELLO),
+        ("mixed", "broken.py", "from fastmcp.tools import tool\n@tool\ndef (:\n"),
+        ("mixed", "leaves.py", "import sys\nfrom fastmcp.tools import tool\nsys.exit(3)\n@tool\ndef x() -> int:\n    \"x\"\n    return 1\n"),
+        ("mixed", "_private.py", "from fastmcp.tools import tool\n@tool\ndef hidden() -> int:\n    \"x\"\n    return 1\n"),
+        ("mixed", "plain.py", "VALUE = 1\n"),
+    ])
+    .start()
+    .await;
+    let (_, list) = gateway.mcp("mixed", json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})).await;
+    let names: Vec<_> = list["result"]["tools"].as_array().unwrap().iter().map(|tool| &tool["name"]).collect();
+    assert_eq!(names, ["say_hello"]);
+    let ready: Value = gateway.client.get(gateway.url("/ready")).send().await.unwrap().json().await.unwrap();
+    let text = ready.to_string();
+    assert!(text.contains("broken.py") && text.contains("leaves.py"), "{text}");
+}
+
+#[tokio::test]
+async fn a_worker_that_keeps_dying_is_a_crash_loop_and_heals() {
+    let source = r#"
+import os, pathlib
+from fastmcp.tools import tool
+if pathlib.Path(__file__).with_name("die.flag").exists():
+    os._exit(9)
+
+@tool
+def pid() -> int:
+    """The process id."""
+    return os.getpid()
+"#;
+    let gateway = Gateway::with_tools([("fragile", "fragile.py", source)])
+        .config(json!({"workers": {"backoff": {"initial": "20ms", "max": "100ms"},
+            "crash_loop": {"failures": 3, "window": "30s"}}}))
+        .start()
+        .await;
+    let pid = worker_pid(&gateway, "fragile").await;
+    let flag = gateway.tools_dir().join("fragile/die.flag");
+    fs::write(&flag, "").unwrap();
+    kill(pid);
+    eventually("a crash loop", || async {
+        let ready = gateway.client.get(gateway.url("/ready")).send().await.ok()?.text().await.ok()?;
+        ready.contains("crash_loop").then_some(())
+    })
+    .await;
+    fs::remove_file(flag).unwrap();
+    eventually("the worker is back", || async {
+        (gateway.call("fragile", "pid", json!({})).await.0 == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_outlives_a_killed_gateway() {
+    let source = r#"
+import os, subprocess, sys
+from fastmcp.tools import tool
+
+@tool
+def leave_children() -> int:
+    """A grandchild in a session of its own."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    return child.pid
+"#;
+    let gateway = Gateway::with_tools([("forks", "forks.py", source)]).start().await;
+    let (status, grandchild) = gateway.call("forks", "leave_children", json!({})).await;
+    assert_eq!(status, 200);
+    let grandchild = i32::try_from(grandchild.as_i64().unwrap()).unwrap();
+    let mut family = descendants(gateway.pid());
+    family.push(grandchild);
+    assert!(family.len() >= 3, "guard, worker, grandchild: {family:?}");
+    kill(gateway.pid());
+    eventually("the whole family is gone", || async {
+        (!family.iter().any(|pid| alive(*pid))).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn stale_sockets_are_cleaned_and_long_data_paths_work() {
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .nested_data_dir(&"long-directory-name-".repeat(8))
+        .start_with(|data| {
+            fs::create_dir_all(data.join("workers")).unwrap();
+            drop(std::os::unix::net::UnixListener::bind(std::env::temp_dir().join(format!("t{}.sock", std::process::id()))));
+            let _ = fs::rename(
+                std::env::temp_dir().join(format!("t{}.sock", std::process::id())),
+                data.join("workers/stale.sock"),
+            );
+        })
+        .await;
+    assert_eq!(gateway.call("calc", "add", json!({"a": 1, "b": 1})).await.0, 200);
+    assert!(!gateway.data_dir().join("workers/stale.sock").exists());
+}
