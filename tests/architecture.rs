@@ -7,7 +7,13 @@ use serde_json::Value;
 
 fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .unwrap();
@@ -17,7 +23,10 @@ fn metadata() -> Value {
 #[test]
 fn crates_depend_in_one_direction() {
     let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
-        ("tooldock", &["tooldock-filters", "tooldock-upstream", "tooldock-workers"][..]),
+        (
+            "tooldock",
+            &["tooldock-filters", "tooldock-upstream", "tooldock-workers"][..],
+        ),
         ("tooldock-filters", &["tooldock-workers"]),
         ("tooldock-upstream", &["tooldock-workers"]),
         ("tooldock-workers", &[]),
@@ -25,7 +34,10 @@ fn crates_depend_in_one_direction() {
     ]);
     let metadata = metadata();
     let packages = metadata["packages"].as_array().unwrap();
-    let names: BTreeSet<&str> = packages.iter().map(|package| package["name"].as_str().unwrap()).collect();
+    let names: BTreeSet<&str> = packages
+        .iter()
+        .map(|package| package["name"].as_str().unwrap())
+        .collect();
     assert_eq!(names, allowed.keys().copied().collect());
     for package in packages {
         let name = package["name"].as_str().unwrap();

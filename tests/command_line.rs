@@ -24,7 +24,10 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-const TOKENS: [(&str, &str); 2] = [("BEARER_TOKEN", "t-0123456789abcdef"), ("MANAGER_INTERNAL_TOKEN", "m-0123456789abcdef")];
+const TOKENS: [(&str, &str); 2] = [
+    ("BEARER_TOKEN", "t-0123456789abcdef"),
+    ("MANAGER_INTERNAL_TOKEN", "m-0123456789abcdef"),
+];
 
 #[test]
 fn help_and_version_are_printed() {
@@ -45,23 +48,72 @@ fn wrong_usage_and_wrong_values_exit_2_with_one_line_that_names_them() {
         environment
     };
     for (arguments, environment, named) in [
-        (&["serve", "--no-such-flag"][..], TOKENS.to_vec(), "--no-such-flag"),
+        (
+            &["serve", "--no-such-flag"][..],
+            TOKENS.to_vec(),
+            "--no-such-flag",
+        ),
         (&["serve"], vec![], "BEARER_TOKEN"),
-        (&["serve", "--role", "core"], vec![TOKENS[0]], "MANAGER_INTERNAL_TOKEN"),
-        (&["serve", "--role", "manager"], TOKENS.to_vec(), "not supported by this version"),
-        (&["serve", "--upgrade"], TOKENS.to_vec(), "not supported by this version"),
-        (&["serve", "-c", "no/such/file.yaml"], TOKENS.to_vec(), "no/such/file.yaml"),
-        (&["serve"], with(("MCP_SESSION_TTL_HOURS", "abc")), "MCP_SESSION_TTL_HOURS"),
+        (
+            &["serve", "--role", "core"],
+            vec![TOKENS[0]],
+            "MANAGER_INTERNAL_TOKEN",
+        ),
+        (
+            &["serve", "--role", "manager"],
+            TOKENS.to_vec(),
+            "not supported by this version",
+        ),
+        (
+            &["serve", "--upgrade"],
+            TOKENS.to_vec(),
+            "not supported by this version",
+        ),
+        (
+            &["serve", "-c", "no/such/file.yaml"],
+            TOKENS.to_vec(),
+            "no/such/file.yaml",
+        ),
+        (
+            &["serve"],
+            with(("MCP_SESSION_TTL_HOURS", "abc")),
+            "MCP_SESSION_TTL_HOURS",
+        ),
         (&["serve"], with(("CORE_PORT", "70000")), "CORE_PORT"),
-        (&["serve"], with(("INTERNAL_ALLOWED_CIDRS", "10.0.0.0/99")), "INTERNAL_ALLOWED_CIDRS"),
+        (
+            &["serve"],
+            with(("INTERNAL_ALLOWED_CIDRS", "10.0.0.0/99")),
+            "INTERNAL_ALLOWED_CIDRS",
+        ),
         (&["serve"], with(("LOG_LEVEL", "loud")), "LOG_LEVEL"),
-        (&["serve"], with(("MCP_SUPPORTED_VERSIONS", "1999-01-01")), "MCP_SUPPORTED_VERSIONS"),
-        (&["serve"], with(("ENABLE_FS_WATCHER", "maybe")), "ENABLE_FS_WATCHER"),
-        (&["serve"], with(("TOOL_CALL_TIMEOUT_SECONDS", "0")), "TOOL_CALL_TIMEOUT_SECONDS"),
+        (
+            &["serve"],
+            with(("MCP_SUPPORTED_VERSIONS", "1999-01-01")),
+            "MCP_SUPPORTED_VERSIONS",
+        ),
+        (
+            &["serve"],
+            with(("ENABLE_FS_WATCHER", "maybe")),
+            "ENABLE_FS_WATCHER",
+        ),
+        (
+            &["serve"],
+            with(("TOOL_CALL_TIMEOUT_SECONDS", "0")),
+            "TOOL_CALL_TIMEOUT_SECONDS",
+        ),
     ] {
         let output = tooldock(arguments, &environment);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?} {environment:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(named), "{named} not in {}", stderr(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{arguments:?} {environment:?}: {}",
+            stderr(&output)
+        );
+        assert!(
+            stderr(&output).contains(named),
+            "{named} not in {}",
+            stderr(&output)
+        );
     }
 }
 
@@ -69,21 +121,48 @@ fn wrong_usage_and_wrong_values_exit_2_with_one_line_that_names_them() {
 fn keys_that_are_unknown_wrong_or_of_a_later_version_are_named() {
     for (text, named) in [
         ("no_such_key: 1", "no_such_key"),
-        ("admission: { limits: { body: 4MX } }", "admission.limits.body"),
+        (
+            "admission: { limits: { body: 4MX } }",
+            "admission.limits.body",
+        ),
         ("sessions: { ttl: soon }", "sessions.ttl"),
-        ("listeners: [{ name: core, address: nowhere, profile: core }]", "listeners[0].address"),
-        ("listeners: [{ name: core, address: '127.0.0.1:1', profile: core, proxy_protocol: true }]", "listeners[0].proxy_protocol: not supported by this version"),
-        ("sessions: { store: 'redis://localhost:6379/0' }", "sessions.store: not supported by this version"),
-        ("relay: { socket: /tmp/relay.sock }", "relay.socket: not supported by this version"),
-        ("namespaces: { defaults: { tools_deny: ['['] } }", "namespaces.defaults.tools_deny"),
+        (
+            "listeners: [{ name: core, address: nowhere, profile: core }]",
+            "listeners[0].address",
+        ),
+        (
+            "listeners: [{ name: core, address: '127.0.0.1:1', profile: core, proxy_protocol: true }]",
+            "listeners[0].proxy_protocol: not supported by this version",
+        ),
+        (
+            "sessions: { store: 'redis://localhost:6379/0' }",
+            "sessions.store: not supported by this version",
+        ),
+        (
+            "relay: { socket: /tmp/relay.sock }",
+            "relay.socket: not supported by this version",
+        ),
+        (
+            "namespaces: { defaults: { tools_deny: ['['] } }",
+            "namespaces.defaults.tools_deny",
+        ),
     ] {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         for command in ["serve", "check"] {
             let output = tooldock(&[command, "-c", file.path().to_str().unwrap()], &TOKENS);
             assert_eq!(output.status.code(), Some(2), "{text}");
-            assert!(stderr(&output).contains(named), "{named} not in {}", stderr(&output));
-            assert_eq!(stderr(&output).trim().lines().count(), 1, "one line: {}", stderr(&output));
+            assert!(
+                stderr(&output).contains(named),
+                "{named} not in {}",
+                stderr(&output)
+            );
+            assert_eq!(
+                stderr(&output).trim().lines().count(),
+                1,
+                "one line: {}",
+                stderr(&output)
+            );
         }
     }
 }
@@ -94,14 +173,20 @@ fn check_prints_the_effective_configuration_without_secrets() {
     let output = tooldock(&["check", "-c", shipped], &TOKENS);
     assert!(output.status.success(), "{}", stderr(&output));
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
-    assert!(text.contains("127.0.0.1:8000") && text.contains("work_stealing: false"), "{text}");
+    assert!(
+        text.contains("127.0.0.1:8000") && text.contains("work_stealing: false"),
+        "{text}"
+    );
     for (_, secret) in TOKENS {
         assert!(!text.contains(secret), "{text}");
     }
     let without = tooldock(&["check", "-c", shipped], &[]);
     assert!(without.status.success());
     let text = String::from_utf8_lossy(&without.stdout).into_owned() + &stderr(&without);
-    assert!(text.contains("BEARER_TOKEN"), "a missing token is a warning: {text}");
+    assert!(
+        text.contains("BEARER_TOKEN"),
+        "a missing token is a warning: {text}"
+    );
 }
 
 #[tokio::test]
@@ -127,14 +212,37 @@ async fn a_data_directory_belongs_to_one_gateway() {
 
 #[tokio::test]
 async fn dev_prints_lines_that_work_when_pasted() {
-    let gateway = Gateway::new().without_tokens().arguments(&["--dev"]).start().await;
+    let gateway = Gateway::new()
+        .without_tokens()
+        .arguments(&["--dev"])
+        .start()
+        .await;
     let curl = eventually("the announcement", || async {
-        gateway.log().lines().find(|line| line.trim_start().starts_with("curl ") && line.contains("/tools/")).map(str::to_owned)
+        gateway
+            .log()
+            .lines()
+            .find(|line| line.trim_start().starts_with("curl ") && line.contains("/tools/"))
+            .map(str::to_owned)
     })
     .await;
     let answer = Command::new("sh").arg("-c").arg(&curl).output().unwrap();
-    assert!(String::from_utf8_lossy(&answer.stdout).contains("Hello"), "{curl}: {answer:?}");
-    let reload = gateway.log().lines().find(|line| line.contains("/reload")).unwrap().to_owned();
-    let answer = Command::new("sh").arg("-c").arg(reload.trim_start()).output().unwrap();
-    assert!(String::from_utf8_lossy(&answer.stdout).contains("\"reloaded\":true"), "{reload}: {answer:?}");
+    assert!(
+        String::from_utf8_lossy(&answer.stdout).contains("Hello"),
+        "{curl}: {answer:?}"
+    );
+    let reload = gateway
+        .log()
+        .lines()
+        .find(|line| line.contains("/reload"))
+        .unwrap()
+        .to_owned();
+    let answer = Command::new("sh")
+        .arg("-c")
+        .arg(reload.trim_start())
+        .output()
+        .unwrap();
+    assert!(
+        String::from_utf8_lossy(&answer.stdout).contains("\"reloaded\":true"),
+        "{reload}: {answer:?}"
+    );
 }

@@ -41,7 +41,14 @@ async fn only_the_exact_bearer_token_opens() {
         assert_eq!(got, expected, "{authorization}");
     }
     assert_eq!(status(&gateway, &[namespace]).await, 401);
-    for path in ["/tools", "/namespaces", "/openapi.json", "/mcp", "/reload", "/no/such"] {
+    for path in [
+        "/tools",
+        "/namespaces",
+        "/openapi.json",
+        "/mcp",
+        "/reload",
+        "/no/such",
+    ] {
         let response = gateway.client.get(gateway.url(path)).send().await.unwrap();
         assert_eq!(response.status(), 401, "{path}");
         assert_eq!(response.headers()["www-authenticate"], "Bearer", "{path}");
@@ -60,7 +67,12 @@ async fn named_tokens_open_their_namespaces_only() {
     .start()
     .await;
     let authorization = format!("Bearer {token}");
-    let with = |namespace| [("Authorization", authorization.as_str()), ("X-Namespace", namespace)];
+    let with = |namespace| {
+        [
+            ("Authorization", authorization.as_str()),
+            ("X-Namespace", namespace),
+        ]
+    };
     assert_eq!(status(&gateway, &with("dev-one")).await, 200);
     assert_eq!(status(&gateway, &with("shared")).await, 403);
     assert_eq!(status(&gateway, &with("nope")).await, 404);
@@ -88,7 +100,10 @@ async fn the_namespace_is_named_once_and_without_contradiction() {
         (&[auth, ("X-Namespace", "nope")], 404),
         (&[auth, ("X-Namespace", "_system")], 404),
         (&[auth, ("X-Namespace", "../shared")], 404),
-        (&[auth, ("X-Namespace", "shared"), ("X-Namespace", "shared")], 400),
+        (
+            &[auth, ("X-Namespace", "shared"), ("X-Namespace", "shared")],
+            400,
+        ),
     ] {
         assert_eq!(status(&gateway, headers).await, expected, "{headers:?}");
     }
@@ -133,7 +148,10 @@ async fn a_loopback_listener_answers_to_loopback_names_only() {
     ] {
         let request = format!("GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         let text = exchange(gateway.address, request.as_bytes()).await;
-        assert!(text.starts_with(&format!("HTTP/1.1 {expected}")), "{host:?}: {text}");
+        assert!(
+            text.starts_with(&format!("HTTP/1.1 {expected}")),
+            "{host:?}: {text}"
+        );
     }
 }
 
@@ -144,7 +162,10 @@ async fn origins_are_checked_and_preflight_answered() {
         .start()
         .await;
     let authorization = bearer();
-    let base = [("Authorization", authorization.as_str()), ("X-Namespace", "shared")];
+    let base = [
+        ("Authorization", authorization.as_str()),
+        ("X-Namespace", "shared"),
+    ];
     for (origin, expected) in [
         ("https://ok.example", 200),
         ("https://ok.example.evil", 403),
@@ -160,15 +181,27 @@ async fn origins_are_checked_and_preflight_answered() {
         .request(reqwest::Method::OPTIONS, gateway.url("/mcp"))
         .header("Origin", "https://ok.example")
         .header("Access-Control-Request-Method", "POST")
-        .header("Access-Control-Request-Headers", "authorization, mcp-session-id")
+        .header(
+            "Access-Control-Request-Headers",
+            "authorization, mcp-session-id",
+        )
         .send()
         .await
         .unwrap();
     assert!(preflight.status().is_success());
     let headers = preflight.headers();
     assert_eq!(headers["access-control-allow-origin"], "https://ok.example");
-    let allowed = headers["access-control-allow-headers"].to_str().unwrap().to_ascii_lowercase();
-    for header in ["authorization", "x-namespace", "mcp-session-id", "mcp-protocol-version", "last-event-id"] {
+    let allowed = headers["access-control-allow-headers"]
+        .to_str()
+        .unwrap()
+        .to_ascii_lowercase();
+    for header in [
+        "authorization",
+        "x-namespace",
+        "mcp-session-id",
+        "mcp-protocol-version",
+        "last-event-id",
+    ] {
         assert!(allowed.contains(header), "{header} in {allowed}");
     }
     let answer = gateway
@@ -180,7 +213,10 @@ async fn origins_are_checked_and_preflight_answered() {
         .send()
         .await
         .unwrap();
-    let exposed = answer.headers()["access-control-expose-headers"].to_str().unwrap().to_ascii_lowercase();
+    let exposed = answer.headers()["access-control-expose-headers"]
+        .to_str()
+        .unwrap()
+        .to_ascii_lowercase();
     assert!(exposed.contains("mcp-session-id"), "{exposed}");
 }
 
@@ -202,8 +238,16 @@ async fn denied_networks_get_403_and_forwarded_addresses_count_only_through_trus
         .start()
         .await;
     assert_eq!(status(&behind_a_proxy, &headers).await, 403);
-    let spoofed = [headers[0], headers[1], ("X-Forwarded-For", "198.51.100.1, 203.0.113.9")];
-    assert_eq!(status(&behind_a_proxy, &spoofed).await, 403, "the nearest hop counts");
+    let spoofed = [
+        headers[0],
+        headers[1],
+        ("X-Forwarded-For", "198.51.100.1, 203.0.113.9"),
+    ];
+    assert_eq!(
+        status(&behind_a_proxy, &spoofed).await,
+        403,
+        "the nearest hop counts"
+    );
 }
 
 #[tokio::test]
@@ -224,10 +268,19 @@ async fn limits_answer_429_with_retry_after_and_leave_health_alone() {
             .unwrap();
         if response.status() == 429 {
             refused += 1;
-            let seconds: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+            let seconds: u64 = response.headers()["retry-after"]
+                .to_str()
+                .unwrap()
+                .parse()
+                .unwrap();
             assert!(seconds >= 1);
         }
-        let health = gateway.client.get(gateway.url("/health")).send().await.unwrap();
+        let health = gateway
+            .client
+            .get(gateway.url("/health"))
+            .send()
+            .await
+            .unwrap();
         assert_eq!(health.status(), 200);
     }
     assert!(refused >= 10, "{refused}");
@@ -253,9 +306,18 @@ async fn a_limit_in_tool_calls_is_an_error_a_model_can_read() {
     let limited = limited.expect("a limited call").to_string();
     assert!(limited.contains("rate_limited"), "{limited}");
     let (status, answer) = gateway.call("calc", "add", json!({"a": 1, "b": 1})).await;
-    assert_eq!((status, &answer["error"]["code"]), (429, &json!("rate_limited")));
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (429, &json!("rate_limited"))
+    );
     // Another tool has its own count, and listing is no call.
-    assert_eq!(gateway.call("calc", "multiply", json!({"a": 2, "b": 2})).await.0, 200);
+    assert_eq!(
+        gateway
+            .call("calc", "multiply", json!({"a": 2, "b": 2}))
+            .await
+            .0,
+        200
+    );
 }
 
 #[tokio::test]
@@ -265,11 +327,19 @@ async fn a_denied_tool_is_not_listed_and_not_called() {
         .start()
         .await;
     let (_, list) = gateway
-        .mcp("calc", json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}))
+        .mcp(
+            "calc",
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+        )
         .await;
     assert_eq!(list["result"]["tools"].as_array().unwrap().len(), 1);
-    let (status, answer) = gateway.call("calc", "multiply", json!({"a": 1, "b": 1})).await;
-    assert_eq!((status, &answer["error"]["code"]), (404, &json!("tool_not_found")));
+    let (status, answer) = gateway
+        .call("calc", "multiply", json!({"a": 1, "b": 1}))
+        .await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (404, &json!("tool_not_found"))
+    );
 }
 
 #[tokio::test]
@@ -295,9 +365,23 @@ async fn reload_needs_bearer_then_source_then_manager_token() {
     assert_eq!(ask(false, right, None).await.unwrap().status(), 401);
     assert_eq!(ask(true, None, None).await.unwrap().status(), 403);
     assert_eq!(ask(true, Some("wrong"), None).await.unwrap().status(), 403);
-    assert_eq!(ask(true, right, Some("203.0.113.1")).await.unwrap().status(), 403);
+    assert_eq!(
+        ask(true, right, Some("203.0.113.1"))
+            .await
+            .unwrap()
+            .status(),
+        403
+    );
     assert_eq!(ask(true, right, None).await.unwrap().status(), 200);
-    assert_eq!(outside.request("GET", "/reload").send().await.unwrap().status(), 405);
+    assert_eq!(
+        outside
+            .request("GET", "/reload")
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        405
+    );
 }
 
 #[tokio::test]
@@ -314,7 +398,13 @@ async fn wrong_content_types_get_415_and_the_check_comes_after_the_namespace() {
             .body(PING)
             .send()
     };
-    assert_eq!(post("application/json; charset=utf-8", "shared").await.unwrap().status(), 200);
+    assert_eq!(
+        post("application/json; charset=utf-8", "shared")
+            .await
+            .unwrap()
+            .status(),
+        200
+    );
     assert_eq!(post("text/plain", "shared").await.unwrap().status(), 415);
     assert_eq!(post("text/plain", "nope").await.unwrap().status(), 404);
 }

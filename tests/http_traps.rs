@@ -180,18 +180,30 @@ async fn refusals_answer_without_reading_an_announced_gigabyte() {
     };
     let cases: [(&dyn Fn(String) -> String, u16); 5] = [
         (&|head| head.replace(TOKEN, "wrong"), 401),
-        (&|head| head.replace("Host: localhost", "Host: evil.example"), 403),
+        (
+            &|head| head.replace("Host: localhost", "Host: evil.example"),
+            403,
+        ),
         (&|head| head.replace("X-Namespace: shared\r\n", ""), 400),
-        (&|head| head.replace("X-Namespace: shared", "X-Namespace: nope"), 404),
+        (
+            &|head| head.replace("X-Namespace: shared", "X-Namespace: nope"),
+            404,
+        ),
         (&|head| head, 413),
     ];
     for (change, status) in cases {
         let text = exchange(gateway.address, announce(change).as_bytes()).await;
-        assert!(text.starts_with(&format!("HTTP/1.1 {status}")), "{status}: {text:?}");
+        assert!(
+            text.starts_with(&format!("HTTP/1.1 {status}")),
+            "{status}: {text:?}"
+        );
         assert!(!text.contains("100 Continue"), "{text:?}");
     }
     let metrics = gateway.metrics_text().await;
-    assert!(!metrics.contains("tooldock_tool_calls_total{"), "nothing reached the service");
+    assert!(
+        !metrics.contains("tooldock_tool_calls_total{"),
+        "nothing reached the service"
+    );
 }
 
 #[tokio::test]
@@ -245,7 +257,8 @@ async fn connect_and_upgrade_open_no_tunnel() {
     )
     .await;
     assert!(text.starts_with("HTTP/1.1 405"), "{text:?}");
-    let upgrade = ping("Connection: upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n");
+    let upgrade =
+        ping("Connection: upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n");
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream.write_all(upgrade.as_bytes()).await.unwrap();
     assert_eq!(answer(&mut stream).await.unwrap().status, 200);
@@ -311,7 +324,9 @@ async fn a_client_that_leaves_cancels_its_rest_call() {
     })
     .await;
     // The same loop runs this call after the cancelled one would have written its marker.
-    let (status, _) = gateway.call("faulty", "slow", json!({"seconds": 2.0})).await;
+    let (status, _) = gateway
+        .call("faulty", "slow", json!({"seconds": 2.0}))
+        .await;
     assert_eq!(status, 200);
     assert!(!marker.exists(), "the cancelled call went on");
 }

@@ -13,7 +13,11 @@ fn audit(gateway: &Gateway) -> Vec<Value> {
         return Vec::new();
     };
     days.flatten()
-        .filter(|day| day.path().extension().is_some_and(|extension| extension == "jsonl"))
+        .filter(|day| {
+            day.path()
+                .extension()
+                .is_some_and(|extension| extension == "jsonl")
+        })
         .flat_map(|day| {
             fs::read_to_string(day.path())
                 .unwrap_or_default()
@@ -26,7 +30,9 @@ fn audit(gateway: &Gateway) -> Vec<Value> {
 
 #[tokio::test]
 async fn one_request_id_is_in_the_answer_and_in_the_audit_line() {
-    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)]).start().await;
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .start()
+        .await;
     let response = gateway
         .request("POST", "/tools/add")
         .header("X-Namespace", "calc")
@@ -37,7 +43,9 @@ async fn one_request_id_is_in_the_answer_and_in_the_audit_line() {
         .unwrap();
     assert_eq!(response.headers()["x-request-id"], "trace-42");
     let line = eventually("the audit line", || async {
-        audit(&gateway).into_iter().find(|line| line["request_id"] == "trace-42")
+        audit(&gateway)
+            .into_iter()
+            .find(|line| line["request_id"] == "trace-42")
     })
     .await;
     assert_eq!(line["namespace"], "calc");
@@ -46,16 +54,31 @@ async fn one_request_id_is_in_the_answer_and_in_the_audit_line() {
     assert_eq!(line["http_status"], 200);
     assert_eq!(line["transport"], "rest");
     assert_eq!(line["client"], "127.0.0.1");
-    assert!(line["latency_ms"].is_u64() && line["ts"].as_str().unwrap().ends_with('Z'), "{line}");
-    let minted = gateway.client.get(gateway.url("/health")).send().await.unwrap();
+    assert!(
+        line["latency_ms"].is_u64() && line["ts"].as_str().unwrap().ends_with('Z'),
+        "{line}"
+    );
+    let minted = gateway
+        .client
+        .get(gateway.url("/health"))
+        .send()
+        .await
+        .unwrap();
     assert!(!minted.headers()["x-request-id"].is_empty());
-    let refused = gateway.client.get(gateway.url("/tools")).send().await.unwrap();
+    let refused = gateway
+        .client
+        .get(gateway.url("/tools"))
+        .send()
+        .await
+        .unwrap();
     assert!(refused.headers().contains_key("x-request-id"));
 }
 
 #[tokio::test]
 async fn mcp_calls_are_audited_with_version_and_a_session_that_is_no_credential() {
-    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)]).start().await;
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .start()
+        .await;
     let post = |session: Option<String>, body: Value| {
         let mut request = gateway
             .request("POST", "/mcp/calc")
@@ -70,29 +93,52 @@ async fn mcp_calls_are_audited_with_version_and_a_session_that_is_no_credential(
         {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}}))
     .await
     .unwrap();
-    let session = opened.headers()["mcp-session-id"].to_str().unwrap().to_owned();
-    post(Some(session.clone()), json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await.unwrap();
-    post(Some(session.clone()), json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call",
-        "params": {"name": "add", "arguments": {"a": 1, "b": "secret-argument"}}}))
+    let session = opened.headers()["mcp-session-id"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    post(
+        Some(session.clone()),
+        json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+    )
+    .await
+    .unwrap();
+    post(
+        Some(session.clone()),
+        json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call",
+        "params": {"name": "add", "arguments": {"a": 1, "b": "secret-argument"}}}),
+    )
     .await
     .unwrap();
     let line = eventually("the audit line", || async {
-        audit(&gateway).into_iter().find(|line| line["tool"] == "add")
+        audit(&gateway)
+            .into_iter()
+            .find(|line| line["tool"] == "add")
     })
     .await;
     assert_eq!(line["transport"], "mcp");
     assert_eq!(line["protocol_version"], "2025-06-18");
     assert_eq!(line["status"], "invalid_arguments");
     let text = line.to_string();
-    assert!(line["session"].is_string() && !text.contains(&session), "{text}");
+    assert!(
+        line["session"].is_string() && !text.contains(&session),
+        "{text}"
+    );
     assert!(!text.contains("secret-argument"), "{text}");
 }
 
 #[tokio::test]
 async fn metrics_count_requests_refusals_sessions_and_workers() {
-    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)]).start().await;
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .start()
+        .await;
     gateway.call("calc", "add", json!({"a": 1, "b": 2})).await;
-    gateway.client.get(gateway.url("/tools")).send().await.unwrap();
+    gateway
+        .client
+        .get(gateway.url("/tools"))
+        .send()
+        .await
+        .unwrap();
     gateway
         .mcp("calc", json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params":
             {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}}))
@@ -121,9 +167,18 @@ async fn tokens_appear_nowhere() {
     gateway.call("faulty", "boom", json!({})).await;
     gateway.reload().await;
     let wrong = "wrong-token-canary-9d1c";
-    gateway.client.get(gateway.url("/tools")).bearer_auth(wrong).send().await.unwrap();
+    gateway
+        .client
+        .get(gateway.url("/tools"))
+        .bearer_auth(wrong)
+        .send()
+        .await
+        .unwrap();
     let metrics = gateway.metrics_text().await;
-    eventually("the audit line", || async { audit(&gateway).first().cloned() }).await;
+    eventually("the audit line", || async {
+        audit(&gateway).first().cloned()
+    })
+    .await;
     let audit: String = audit(&gateway).iter().map(Value::to_string).collect();
     let log = gateway.log();
     assert!(log.contains("answered"), "the trace level is on");
@@ -153,7 +208,10 @@ async fn old_audit_files_are_deleted_and_a_full_disk_fails_no_request() {
     assert!(gateway.data_dir().join("logs/notes.txt").exists());
     fs::remove_dir_all(gateway.data_dir().join("logs")).unwrap();
     fs::write(gateway.data_dir().join("logs"), "in the way").unwrap();
-    assert_eq!(gateway.call("calc", "add", json!({"a": 1, "b": 2})).await.0, 200);
+    assert_eq!(
+        gateway.call("calc", "add", json!({"a": 1, "b": 2})).await.0,
+        200
+    );
 }
 
 #[tokio::test]

@@ -30,7 +30,12 @@ def pid() -> int:
 "#;
 
 fn names(value: &Value) -> Vec<&str> {
-    value.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect()
+    value
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|name| name.as_str().unwrap())
+        .collect()
 }
 
 #[tokio::test]
@@ -43,12 +48,23 @@ async fn a_dropped_folder_is_served_after_a_reload_and_gone_after_its_removal() 
     assert_eq!(call().await.0, 404);
     let report = gateway.reload().await;
     assert_eq!(report["reloaded"], true);
-    assert_eq!(names(&report["namespaces"]), ["empty", "my-tools", "shared"]);
+    assert_eq!(
+        names(&report["namespaces"]),
+        ["empty", "my-tools", "shared"]
+    );
     assert_eq!(call().await, (200, json!("Hello, World!")));
-    let (_, list) = gateway.mcp("empty", json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})).await;
+    let (_, list) = gateway
+        .mcp(
+            "empty",
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+        )
+        .await;
     assert_eq!(list["result"]["tools"], json!([]));
     fs::remove_dir_all(gateway.tools_dir().join("my-tools")).unwrap();
-    assert_eq!(names(&gateway.reload().await["namespaces"]), ["empty", "shared"]);
+    assert_eq!(
+        names(&gateway.reload().await["namespaces"]),
+        ["empty", "shared"]
+    );
     assert_eq!(call().await.0, 404);
     eventually("the socket is gone", || async {
         (!gateway.data_dir().join("workers/my-tools.sock").exists()).then_some(())
@@ -59,7 +75,12 @@ async fn a_dropped_folder_is_served_after_a_reload_and_gone_after_its_removal() 
 #[tokio::test]
 async fn an_empty_data_directory_gets_the_shared_namespace() {
     let gateway = Gateway::new().start().await;
-    assert_eq!(gateway.call("shared", "say_hello", json!({"name": "you"})).await, (200, json!("Hello, you!")));
+    assert_eq!(
+        gateway
+            .call("shared", "say_hello", json!({"name": "you"}))
+            .await,
+        (200, json!("Hello, you!"))
+    );
 }
 
 #[tokio::test]
@@ -78,13 +99,24 @@ async fn only_what_changed_is_restarted_and_calls_in_flight_finish_where_they_be
                 .then_some(())
         })
         .await;
-        gateway.drop_tool("changes", "v.py", &VERSIONED.replace("return 1", "return 2"));
+        gateway.drop_tool(
+            "changes",
+            "v.py",
+            &VERSIONED.replace("return 1", "return 2"),
+        );
         let report = gateway.reload().await;
         assert_eq!(names(&report["workers_restarted"]), ["changes"]);
-        assert_eq!(gateway.call("changes", "version", json!({})).await, (200, json!(2)));
+        assert_eq!(
+            gateway.call("changes", "version", json!({})).await,
+            (200, json!(2))
+        );
     };
     let (old, ()) = tokio::join!(slow, reload);
-    assert_eq!(old, (200, json!(1)), "the call in flight finished on the old worker");
+    assert_eq!(
+        old,
+        (200, json!(1)),
+        "the call in flight finished on the old worker"
+    );
     assert_eq!(gateway.call("stays", "pid", json!({})).await.1, pid);
     let nothing = gateway.reload().await;
     assert_eq!(names(&nothing["workers_restarted"]), Vec::<&str>::new());
@@ -92,9 +124,16 @@ async fn only_what_changed_is_restarted_and_calls_in_flight_finish_where_they_be
 
 #[tokio::test]
 async fn readers_see_one_complete_list_or_the_other() {
-    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)]).start().await;
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .start()
+        .await;
     let list = || async {
-        let (status, list) = gateway.mcp("calc", json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})).await;
+        let (status, list) = gateway
+            .mcp(
+                "calc",
+                json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+            )
+            .await;
         assert_eq!(status, 200);
         names_of(&list["result"]["tools"])
     };
@@ -110,13 +149,21 @@ async fn readers_see_one_complete_list_or_the_other() {
         gateway.reload()
     );
     for names in seen {
-        assert!(names == ["add", "multiply"] || names == ["add", "multiply", "zero"], "{names:?}");
+        assert!(
+            names == ["add", "multiply"] || names == ["add", "multiply", "zero"],
+            "{names:?}"
+        );
     }
     assert_eq!(list().await.len(), 3);
 }
 
 fn names_of(tools: &Value) -> Vec<String> {
-    tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    tools
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 #[tokio::test]
@@ -142,43 +189,86 @@ def package_version() -> str:
         .await;
     for (namespace, version) in [("one", "1.0"), ("two", "2.0")] {
         gateway.drop_tool(namespace, "package.py", source);
-        gateway.drop_tool(namespace, "requirements.txt", &format!("tinypkg=={version}\n"));
+        gateway.drop_tool(
+            namespace,
+            "requirements.txt",
+            &format!("tinypkg=={version}\n"),
+        );
     }
     let report = gateway.reload().await;
     assert_eq!(names(&report["deps_synced"]), ["one", "two"], "{report}");
-    assert_eq!(gateway.call("one", "package_version", json!({})).await, (200, json!("1.0")));
-    assert_eq!(gateway.call("two", "package_version", json!({})).await, (200, json!("2.0")));
+    assert_eq!(
+        gateway.call("one", "package_version", json!({})).await,
+        (200, json!("1.0"))
+    );
+    assert_eq!(
+        gateway.call("two", "package_version", json!({})).await,
+        (200, json!("2.0"))
+    );
     gateway.drop_tool("one", "requirements.txt", "tinypkg==1.0\n");
-    assert_eq!(names(&gateway.reload().await["deps_synced"]), Vec::<&str>::new());
+    assert_eq!(
+        names(&gateway.reload().await["deps_synced"]),
+        Vec::<&str>::new()
+    );
     gateway.drop_tool("one", "requirements.txt", "tinypkg==2.0\n");
     assert_eq!(names(&gateway.reload().await["deps_synced"]), ["one"]);
-    assert_eq!(gateway.call("one", "package_version", json!({})).await, (200, json!("2.0")));
+    assert_eq!(
+        gateway.call("one", "package_version", json!({})).await,
+        (200, json!("2.0"))
+    );
     // A failing update leaves the old one serving, is reported, and blocks nobody.
     gateway.drop_tool("one", "requirements.txt", "no-such-package-anywhere==9\n");
     gateway.drop_tool("three", "hello.py", tools::HELLO);
     let report = gateway.reload().await;
-    assert!(report["failed"].to_string().contains("dependency_error"), "{report}");
-    assert_eq!(gateway.call("one", "package_version", json!({})).await, (200, json!("2.0")));
+    assert!(
+        report["failed"].to_string().contains("dependency_error"),
+        "{report}"
+    );
+    assert_eq!(
+        gateway.call("one", "package_version", json!({})).await,
+        (200, json!("2.0"))
+    );
     assert_eq!(gateway.call("three", "say_hello", json!({})).await.0, 200);
     // A new namespace that cannot be installed answers with the reason, never with an empty list.
     gateway.drop_tool("four", "hello.py", tools::HELLO);
     gateway.drop_tool("four", "requirements.txt", "no-such-package-anywhere==9\n");
     gateway.reload().await;
     let (status, answer) = gateway.call("four", "say_hello", json!({})).await;
-    assert_eq!((status, &answer["error"]["code"]), (500, &json!("dependency_error")));
-    let (_, list) = gateway.mcp("four", json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})).await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (500, &json!("dependency_error"))
+    );
+    let (_, list) = gateway
+        .mcp(
+            "four",
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+        )
+        .await;
     assert!(list["error"]["code"].is_i64(), "{list}");
 }
 
 #[tokio::test]
 async fn two_reloads_at_once_are_one() {
-    let gateway = Gateway::with_tools([("changes", "v.py", VERSIONED)]).start().await;
-    gateway.drop_tool("changes", "v.py", &VERSIONED.replace("return 1", "return 2"));
+    let gateway = Gateway::with_tools([("changes", "v.py", VERSIONED)])
+        .start()
+        .await;
+    gateway.drop_tool(
+        "changes",
+        "v.py",
+        &VERSIONED.replace("return 1", "return 2"),
+    );
     let before = restarts(&gateway).await;
     let (first, second) = tokio::join!(gateway.reload(), gateway.reload());
-    assert!(first["coalesced"] == true || second["coalesced"] == true, "{first} {second}");
+    assert!(
+        first["coalesced"] == true || second["coalesced"] == true,
+        "{first} {second}"
+    );
     assert_eq!(gateway.call("changes", "version", json!({})).await.1, 2);
-    assert_eq!(restarts(&gateway).await, before, "a new generation is no restart");
+    assert_eq!(
+        restarts(&gateway).await,
+        before,
+        "a new generation is no restart"
+    );
 }
 
 async fn restarts(gateway: &Gateway) -> usize {
@@ -198,19 +288,32 @@ async fn a_symlink_out_of_the_tree_is_not_followed() {
     fs::write(outside.join("hello.py"), tools::HELLO).unwrap();
     std::os::unix::fs::symlink(&outside, gateway.tools_dir().join("linked")).unwrap();
     gateway.drop_tool("inside", "math_tools.py", tools::MATH);
-    std::os::unix::fs::symlink(outside.join("hello.py"), gateway.tools_dir().join("inside/hello.py")).unwrap();
+    std::os::unix::fs::symlink(
+        outside.join("hello.py"),
+        gateway.tools_dir().join("inside/hello.py"),
+    )
+    .unwrap();
     let report = gateway.reload().await;
     assert_eq!(names(&report["namespaces"]), ["inside", "shared"]);
-    let (_, list) = gateway.mcp("inside", json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})).await;
+    let (_, list) = gateway
+        .mcp(
+            "inside",
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+        )
+        .await;
     assert_eq!(names_of(&list["result"]["tools"]), ["add", "multiply"]);
 }
 
 #[tokio::test]
 async fn sighup_reads_configuration_and_namespaces_again_and_keeps_what_was_when_they_are_wrong() {
-    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)]).start().await;
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .start()
+        .await;
     gateway.drop_tool("late", "hello.py", tools::HELLO);
-    gateway.reconfigure(json!({"namespaces": {"overrides": {"calc": {"tools_deny": ["add"]}}},
-        "admission": {"limits": {"body": "1KiB"}}, "threads": 7}));
+    gateway.reconfigure(
+        json!({"namespaces": {"overrides": {"calc": {"tools_deny": ["add"]}}},
+        "admission": {"limits": {"body": "1KiB"}}, "threads": 7}),
+    );
     gateway.signal(Signal::HUP);
     eventually("the new namespace is served", || async {
         (gateway.call("late", "say_hello", json!({})).await.0 == 200).then_some(())
@@ -220,16 +323,27 @@ async fn sighup_reads_configuration_and_namespaces_again_and_keeps_what_was_when
         (gateway.call("calc", "add", json!({"a": 1, "b": 1})).await.0 == 404).then_some(())
     })
     .await;
-    let large = gateway.call("late", "say_hello", json!({"name": "x".repeat(2000)})).await;
+    let large = gateway
+        .call("late", "say_hello", json!({"name": "x".repeat(2000)}))
+        .await;
     assert_eq!(large.0, 413);
-    assert!(gateway.log().contains("threads"), "what cannot change live is named");
+    assert!(
+        gateway.log().contains("threads"),
+        "what cannot change live is named"
+    );
     gateway.reconfigure(json!({"admission": {"no_such_key": 1}}));
     gateway.signal(Signal::HUP);
     eventually("the wrong key is in the log", || async {
         gateway.log().contains("no_such_key").then_some(())
     })
     .await;
-    assert_eq!(gateway.call("late", "say_hello", json!({"name": "x".repeat(2000)})).await.0, 413);
+    assert_eq!(
+        gateway
+            .call("late", "say_hello", json!({"name": "x".repeat(2000)}))
+            .await
+            .0,
+        413
+    );
 }
 
 #[tokio::test]
@@ -243,20 +357,35 @@ async fn nothing_fails_while_namespaces_reload() {
         while !*over.borrow_and_update() {
             assert_eq!(gateway.call("stays", "pid", json!({})).await.0, 200);
             assert_eq!(gateway.call("changes", "version", json!({})).await.0, 200);
-            assert_eq!(gateway.client.get(gateway.url("/health")).send().await.unwrap().status(), 200);
+            assert_eq!(
+                gateway
+                    .client
+                    .get(gateway.url("/health"))
+                    .send()
+                    .await
+                    .unwrap()
+                    .status(),
+                200
+            );
             answered += 1;
         }
         answered
     };
     let reloads = async {
         for number in 2..6 {
-            gateway.drop_tool("changes", "v.py", &VERSIONED.replace("return 1", &format!("return {number}")));
+            gateway.drop_tool(
+                "changes",
+                "v.py",
+                &VERSIONED.replace("return 1", &format!("return {number}")),
+            );
             gateway.reload().await;
         }
         done.send_replace(true);
     };
-    let (answered, ()) = tokio::time::timeout(Duration::from_secs(120), async { tokio::join!(traffic, reloads) })
-        .await
-        .unwrap();
+    let (answered, ()) = tokio::time::timeout(Duration::from_secs(120), async {
+        tokio::join!(traffic, reloads)
+    })
+    .await
+    .unwrap();
     assert!(answered > 0);
 }

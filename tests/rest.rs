@@ -29,7 +29,12 @@ async fn tools_are_listed_with_schema_and_file() {
     let gateway = gateway().await;
     let (status, list) = get(&gateway, "/tools", Some("calc")).await;
     assert_eq!(status, 200);
-    let names: Vec<_> = list.as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect();
+    let names: Vec<_> = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["name"].clone())
+        .collect();
     assert_eq!(names, ["add", "multiply"]);
     assert_eq!(list[0]["filename"], "math_tools.py");
     assert_eq!(list[0]["title"], "Add");
@@ -43,8 +48,16 @@ async fn tools_are_listed_with_schema_and_file() {
 #[tokio::test]
 async fn a_call_answers_with_the_bare_value() {
     let gateway = gateway().await;
-    assert_eq!(gateway.call("shared", "say_hello", json!({"name": "Ada"})).await, (200, json!("Hello, Ada!")));
-    assert_eq!(gateway.call("calc", "add", json!({"a": 2, "b": 3})).await, (200, json!(5.0)));
+    assert_eq!(
+        gateway
+            .call("shared", "say_hello", json!({"name": "Ada"}))
+            .await,
+        (200, json!("Hello, Ada!"))
+    );
+    assert_eq!(
+        gateway.call("calc", "add", json!({"a": 2, "b": 3})).await,
+        (200, json!(5.0))
+    );
     let empty = gateway
         .request("POST", "/tools/say_hello")
         .header("X-Namespace", "shared")
@@ -86,10 +99,28 @@ async fn every_failure_has_its_status_and_the_one_error_form() {
         (Some("calc"), "nope", "{}", 404, "tool_not_found"),
         (Some("calc"), "add", "{", 400, "invalid_json"),
         (Some("calc"), "add", "[1]", 422, "invalid_arguments"),
-        (Some("calc"), "add", r#"{"a":"x","b":1}"#, 422, "invalid_arguments"),
-        (Some("faulty"), "slow", r#"{"seconds":20}"#, 504, "execution_timeout"),
+        (
+            Some("calc"),
+            "add",
+            r#"{"a":"x","b":1}"#,
+            422,
+            "invalid_arguments",
+        ),
+        (
+            Some("faulty"),
+            "slow",
+            r#"{"seconds":20}"#,
+            504,
+            "execution_timeout",
+        ),
         (Some("faulty"), "boom", "{}", 500, "internal_error"),
-        (Some("faulty"), "needs_package", "{}", 500, "dependency_error"),
+        (
+            Some("faulty"),
+            "needs_package",
+            "{}",
+            500,
+            "dependency_error",
+        ),
     ] {
         let response = post(namespace, tool, body).await.unwrap();
         assert_eq!(response.status(), status, "{tool} {body}");
@@ -99,21 +130,37 @@ async fn every_failure_has_its_status_and_the_one_error_form() {
         assert!(answer["error"]["details"].is_object(), "{answer}");
         assert!(answer["detail"].is_string(), "{answer}");
     }
-    let unauthorized = gateway.client.get(gateway.url("/tools")).send().await.unwrap();
+    let unauthorized = gateway
+        .client
+        .get(gateway.url("/tools"))
+        .send()
+        .await
+        .unwrap();
     assert_eq!(unauthorized.status(), 401);
     assert_eq!(unauthorized.headers()["www-authenticate"], "Bearer");
     let answer: Value = unauthorized.json().await.unwrap();
     assert_eq!(answer["error"]["code"], "unauthorized");
     let (status, answer) = get(&gateway, "/no/such/path", None).await;
-    assert_eq!((status, &answer["error"]["code"]), (404, &json!("not_found")));
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (404, &json!("not_found"))
+    );
 }
 
 #[tokio::test]
 async fn a_traceback_is_for_the_manager_only() {
     let gateway = gateway().await;
     let (_, answer) = gateway.call("faulty", "boom", json!({})).await;
-    assert!(answer["error"]["message"].as_str().unwrap().contains("KeyError: 'GITHUB_TOKEN'"));
-    assert!(answer["error"]["details"].get("traceback").is_none(), "{answer}");
+    assert!(
+        answer["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("KeyError: 'GITHUB_TOKEN'")
+    );
+    assert!(
+        answer["error"]["details"].get("traceback").is_none(),
+        "{answer}"
+    );
     let trusted: Value = gateway
         .request("POST", "/tools/boom")
         .header("X-Namespace", "faulty")
@@ -125,16 +172,26 @@ async fn a_traceback_is_for_the_manager_only() {
         .json()
         .await
         .unwrap();
-    assert!(trusted["error"]["details"]["traceback"].as_str().unwrap().contains("faulty.py"));
+    assert!(
+        trusted["error"]["details"]["traceback"]
+            .as_str()
+            .unwrap()
+            .contains("faulty.py")
+    );
 }
 
 #[tokio::test]
 async fn mcp_and_rest_give_the_same_value() {
     let gateway = gateway().await;
-    let (_, rest) = gateway.call("calc", "add", json!({"a": 0.1, "b": 0.2})).await;
+    let (_, rest) = gateway
+        .call("calc", "add", json!({"a": 0.1, "b": 0.2}))
+        .await;
     let (_, mcp) = gateway
-        .mcp("calc", json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-            "params": {"name": "add", "arguments": {"a": 0.1, "b": 0.2}}}))
+        .mcp(
+            "calc",
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": {"name": "add", "arguments": {"a": 0.1, "b": 0.2}}}),
+        )
         .await;
     assert_eq!(mcp["result"]["content"][0]["text"], rest.to_string());
 }
@@ -146,8 +203,13 @@ async fn the_openapi_document_describes_the_namespace_and_validates() {
     assert_eq!(status, 200);
     assert!(document["openapi"].as_str().unwrap().starts_with("3."));
     let add = &document["paths"]["/tools/add"]["post"];
-    assert!(add["requestBody"]["content"]["application/json"]["schema"]["properties"]["a"].is_object());
-    assert_eq!(document["components"]["securitySchemes"]["BearerAuth"]["scheme"], "bearer");
+    assert!(
+        add["requestBody"]["content"]["application/json"]["schema"]["properties"]["a"].is_object()
+    );
+    assert_eq!(
+        document["components"]["securitySchemes"]["BearerAuth"]["scheme"],
+        "bearer"
+    );
     let (_, by_query) = get(&gateway, "/openapi.json?namespace=calc", None).await;
     assert_eq!(by_query["paths"], document["paths"]);
     crate::sdk::validate_openapi(&document).await;
@@ -156,12 +218,25 @@ async fn the_openapi_document_describes_the_namespace_and_validates() {
 #[tokio::test]
 async fn health_needs_no_credentials_and_ready_tells_about_namespaces() {
     let gateway = gateway().await;
-    let health: Value = gateway.client.get(gateway.url("/health")).send().await.unwrap().json().await.unwrap();
+    let health: Value = gateway
+        .client
+        .get(gateway.url("/health"))
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
     assert_eq!(health["status"], "ok");
     assert_eq!(health["namespaces"], 3);
     assert!(health["version"].is_string() && health["uptime_seconds"].is_u64());
     assert!(health["tools"].as_u64().unwrap() > 3);
-    let head = gateway.client.head(gateway.url("/health")).send().await.unwrap();
+    let head = gateway
+        .client
+        .head(gateway.url("/health"))
+        .send()
+        .await
+        .unwrap();
     assert_eq!(head.status(), 200);
     let well_known = gateway
         .client

@@ -25,9 +25,18 @@ fn python() -> PathBuf {
         let stamp = environment.join("requirements.installed");
         if std::fs::read_to_string(&stamp).ok().as_deref() != Some(&wanted) {
             let _ = std::fs::remove_dir_all(&environment);
-            run(Command::new("python3").args(["-m", "venv"]).arg(&environment));
+            run(Command::new("python3")
+                .args(["-m", "venv"])
+                .arg(&environment));
             run(Command::new(&python)
-                .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
+                .args([
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--disable-pip-version-check",
+                    "-r",
+                ])
                 .arg(&requirements));
             std::fs::write(stamp, wanted).expect("the stamp");
         }
@@ -49,11 +58,15 @@ fn run(command: &mut Command) -> String {
 
 /// Runs a script of `tests/clients` against a gateway and reads the JSON it prints.
 async fn client(script: &str, gateway: &Gateway, namespace: &str) -> Value {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/clients").join(script);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/clients")
+        .join(script);
     let url = gateway.url("/mcp");
     let namespace = namespace.to_owned();
     let printed = tokio::task::spawn_blocking(move || {
-        run(Command::new(python()).arg(script).args([&url, TOKEN, &namespace]))
+        run(Command::new(python())
+            .arg(script)
+            .args([&url, TOKEN, &namespace]))
     })
     .await
     .expect("not cancelled");
@@ -61,7 +74,9 @@ async fn client(script: &str, gateway: &Gateway, namespace: &str) -> Value {
 }
 
 async fn calc() -> Gateway {
-    Gateway::with_tools([("calc", "math_tools.py", tools::MATH)]).start().await
+    Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .start()
+        .await
 }
 
 #[tokio::test]
@@ -80,7 +95,10 @@ async fn a_plain_requests_script_calls_without_a_handshake() {
     let gateway = calc().await;
     let result = client("word_of_requests.py", &gateway, "calc").await;
     assert_eq!(result["content"][0]["text"], "5.0");
-    assert!(result.get("structuredContent").is_none(), "2025-03-26 has none: {result}");
+    assert!(
+        result.get("structuredContent").is_none(),
+        "2025-03-26 has none: {result}"
+    );
 }
 
 /// Checks a document with a real validator.

@@ -21,18 +21,33 @@ async fn in_flight(gateway: &Gateway) {
 #[tokio::test]
 async fn sigterm_and_sigint_finish_what_runs_and_end_as_soon_as_it_is_done() {
     for signal in [Signal::TERM, Signal::INT] {
-        let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)]).start().await;
+        let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
+            .start()
+            .await;
         let call = gateway.call("faulty", "slow", json!({"seconds": 1.5}));
         let stop = async {
             in_flight(&gateway).await;
             gateway.signal(signal);
             eventually("new connections are refused", || async {
-                tokio::net::TcpStream::connect(gateway.address).await.is_err().then_some(())
+                tokio::net::TcpStream::connect(gateway.address)
+                    .await
+                    .is_err()
+                    .then_some(())
             })
             .await;
-            let ready = gateway.client.get(format!("http://{}/ready", gateway.metrics)).send().await.unwrap();
+            let ready = gateway
+                .client
+                .get(format!("http://{}/ready", gateway.metrics))
+                .send()
+                .await
+                .unwrap();
             assert_eq!(ready.status(), 503);
-            let health = gateway.client.get(format!("http://{}/health", gateway.metrics)).send().await.unwrap();
+            let health = gateway
+                .client
+                .get(format!("http://{}/health", gateway.metrics))
+                .send()
+                .await
+                .unwrap();
             assert_eq!(health.status(), 200);
         };
         let ((status, answer), ()) = tokio::join!(call, stop);
@@ -40,13 +55,18 @@ async fn sigterm_and_sigint_finish_what_runs_and_end_as_soon_as_it_is_done() {
         let answered = Instant::now();
         let exit = gateway.ended().await;
         assert_eq!(exit.code(), Some(0));
-        assert!(answered.elapsed() < Duration::from_secs(10), "the grace period of 30 s is not slept through");
+        assert!(
+            answered.elapsed() < Duration::from_secs(10),
+            "the grace period of 30 s is not slept through"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_second_signal_ends_at_once() {
-    let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)]).start().await;
+    let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
+        .start()
+        .await;
     let call = gateway
         .request("POST", "/tools/slow")
         .header("X-Namespace", "faulty")
@@ -55,7 +75,10 @@ async fn a_second_signal_ends_at_once() {
     let stop = async {
         in_flight(&gateway).await;
         gateway.signal(Signal::TERM);
-        eventually("the drain has begun", || async { gateway.log().contains("stopping").then_some(()) }).await;
+        eventually("the drain has begun", || async {
+            gateway.log().contains("stopping").then_some(())
+        })
+        .await;
         gateway.signal(Signal::TERM);
         let told_twice = Instant::now();
         let exit = gateway.ended().await;

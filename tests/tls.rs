@@ -19,18 +19,17 @@ use crate::support::{Gateway, TOKEN, eventually};
 fn write_certificate(folder: &Path) -> CertificateDer<'static> {
     let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     fs::write(folder.join("cert.pem"), certified.cert.pem()).unwrap();
-    fs::write(folder.join("key.pem"), certified.signing_key.serialize_pem()).unwrap();
+    fs::write(
+        folder.join("key.pem"),
+        certified.signing_key.serialize_pem(),
+    )
+    .unwrap();
     certified.cert.der().clone()
-}
-
-fn install_provider() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 fn client(certificate: &CertificateDer<'_>) -> reqwest::Client {
     reqwest::Client::builder()
-        .add_root_certificate(reqwest::Certificate::from_der(certificate).unwrap())
-        .tls_built_in_root_certs(false)
+        .tls_certs_only([reqwest::Certificate::from_der(certificate).unwrap()])
         .build()
         .unwrap()
 }
@@ -43,7 +42,6 @@ struct Secure {
 }
 
 async fn secure() -> Secure {
-    install_provider();
     let folder = tempfile::TempDir::new().unwrap();
     let certificate = write_certificate(folder.path());
     let (plain, secure, metrics) = (free_address(), free_address(), free_address());
@@ -70,13 +68,19 @@ async fn shown(port: u16, trusted: &[CertificateDer<'static>]) -> Option<Certifi
     for certificate in trusted {
         roots.add(certificate.clone()).unwrap();
     }
-    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     let stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
     let stream = TlsConnector::from(Arc::new(config))
         .connect(ServerName::try_from("localhost").unwrap(), stream)
         .await
         .ok()?;
-    stream.get_ref().1.peer_certificates().map(|chain| chain[0].clone().into_owned())
+    stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .map(|chain| chain[0].clone().into_owned())
 }
 
 #[tokio::test]
@@ -87,8 +91,7 @@ async fn both_http_versions_are_served_over_tls() {
     for version in [Version::HTTP_2, Version::HTTP_11] {
         let client = if version == Version::HTTP_11 {
             reqwest::Client::builder()
-                .add_root_certificate(reqwest::Certificate::from_der(&secure.certificate).unwrap())
-                .tls_built_in_root_certs(false)
+                .tls_certs_only([reqwest::Certificate::from_der(&secure.certificate).unwrap()])
                 .http1_only()
                 .build()
                 .unwrap()
@@ -107,7 +110,10 @@ async fn both_http_versions_are_served_over_tls() {
         assert_eq!((answer.status().as_u16(), answer.version()), (200, version));
         assert!(answer.text().await.unwrap().contains("Hello, TLS!"));
         let refused = client.get(&url).send().await.unwrap();
-        assert_eq!((refused.status().as_u16(), refused.version()), (401, version));
+        assert_eq!(
+            (refused.status().as_u16(), refused.version()),
+            (401, version)
+        );
     }
 }
 
@@ -115,7 +121,10 @@ async fn both_http_versions_are_served_over_tls() {
 async fn a_new_certificate_is_shown_after_a_reload_and_a_bad_one_keeps_the_old() {
     let secure = secure().await;
     let first = secure.certificate.clone();
-    assert_eq!(shown(secure.port, std::slice::from_ref(&first)).await, Some(first.clone()));
+    assert_eq!(
+        shown(secure.port, std::slice::from_ref(&first)).await,
+        Some(first.clone())
+    );
     let second = write_certificate(secure.folder.path());
     secure.gateway.signal(Signal::HUP);
     let both = [first, second.clone()];
@@ -134,22 +143,34 @@ async fn a_new_certificate_is_shown_after_a_reload_and_a_bad_one_keeps_the_old()
 
 #[tokio::test]
 async fn certificate_and_key_are_checked_before_anything_starts() {
-    install_provider();
     let folder = tempfile::TempDir::new().unwrap();
     write_certificate(folder.path());
     let other = tempfile::TempDir::new().unwrap();
     write_certificate(other.path());
     for (cert, key, named) in [
-        (folder.path().join("missing.pem"), folder.path().join("key.pem"), "missing.pem"),
-        (folder.path().join("cert.pem"), other.path().join("key.pem"), "key.pem"),
+        (
+            folder.path().join("missing.pem"),
+            folder.path().join("key.pem"),
+            "missing.pem",
+        ),
+        (
+            folder.path().join("cert.pem"),
+            other.path().join("key.pem"),
+            "key.pem",
+        ),
     ] {
         let gateway = Gateway::new()
-            .config(json!({"listeners": [{"name": "secure", "address": free_address().to_string(),
-                "profile": "core", "tls": {"cert": cert, "key": key}}]}))
+            .config(
+                json!({"listeners": [{"name": "secure", "address": free_address().to_string(),
+                "profile": "core", "tls": {"cert": cert, "key": key}}]}),
+            )
             .spawn();
         let status = gateway.ended().await;
         assert_eq!(status.code(), Some(2), "{}", gateway.log());
         let log = gateway.log();
-        assert!(log.contains("listeners[0].tls") && log.contains(named), "{log}");
+        assert!(
+            log.contains("listeners[0].tls") && log.contains(named),
+            "{log}"
+        );
     }
 }

@@ -70,16 +70,33 @@ async fn a_killed_worker_fails_its_calls_at_once_and_serves_the_next_after_its_r
     };
     let neighbour = async {
         for _ in 0..20 {
-            assert_eq!(gateway.call("calc", "add", json!({"a": 1, "b": 1})).await.0, 200);
-            let health = gateway.client.get(gateway.url("/health")).send().await.unwrap();
+            assert_eq!(
+                gateway.call("calc", "add", json!({"a": 1, "b": 1})).await.0,
+                200
+            );
+            let health = gateway
+                .client
+                .get(gateway.url("/health"))
+                .send()
+                .await
+                .unwrap();
             assert_eq!(health.status(), 200);
         }
     };
     let ((status, answer), (), ()) = tokio::join!(call, killer, neighbour);
-    assert_eq!((status, &answer["error"]["code"]), (503, &json!("worker_unavailable")), "{answer}");
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (503, &json!("worker_unavailable")),
+        "{answer}"
+    );
     assert!(begun.elapsed() < Duration::from_secs(20), "not at once");
     assert_ne!(worker_pid(&gateway, "faulty").await, pid);
-    assert!(gateway.metrics_text().await.contains(r#"tooldock_worker_restarts_total{namespace="faulty"} 1"#));
+    assert!(
+        gateway
+            .metrics_text()
+            .await
+            .contains(r#"tooldock_worker_restarts_total{namespace="faulty"} 1"#)
+    );
 }
 
 #[tokio::test]
@@ -108,24 +125,35 @@ async fn a_hundred_concurrent_calls_use_one_process_and_one_socket() {
     };
     let (answers, sockets) = tokio::join!(futures_util::future::join_all(calls), sockets);
     assert!(answers.iter().all(|(status, _)| *status == 200));
-    assert!(sockets <= 4, "a listener, one connection, the loop's own pair: {sockets}");
+    assert!(
+        sockets <= 4,
+        "a listener, one connection, the loop's own pair: {sockets}"
+    );
     assert_eq!(worker_pid(&gateway, "faulty").await, pid);
 }
 
 #[tokio::test]
 async fn calls_run_up_to_the_limit_and_the_rest_waits_or_is_turned_away() {
     let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
-        .config(json!({"namespaces": {"overrides": {"faulty": {"max_concurrency": 2, "queue": 3}}}}))
+        .config(
+            json!({"namespaces": {"overrides": {"faulty": {"max_concurrency": 2, "queue": 3}}}}),
+        )
         .start()
         .await;
     let begun = Instant::now();
     let calls = (0..8).map(|_| gateway.call("faulty", "slow", json!({"seconds": 0.5})));
     let answers = futures_util::future::join_all(calls).await;
     let served = answers.iter().filter(|(status, _)| *status == 200).count();
-    let turned_away: Vec<_> = answers.iter().filter(|(status, _)| *status == 503).collect();
+    let turned_away: Vec<_> = answers
+        .iter()
+        .filter(|(status, _)| *status == 503)
+        .collect();
     assert_eq!((served, turned_away.len()), (5, 3), "{answers:?}");
     assert_eq!(turned_away[0].1["error"]["code"], "overloaded");
-    assert!(begun.elapsed() >= Duration::from_millis(1500), "three rounds of two");
+    assert!(
+        begun.elapsed() >= Duration::from_millis(1500),
+        "three rounds of two"
+    );
 }
 
 #[tokio::test]
@@ -136,12 +164,25 @@ async fn a_timeout_cancels_the_call_and_the_worker_serves_on() {
         .await;
     let marker = gateway.data.path().join("marker");
     let (status, answer) = gateway
-        .call("faulty", "mark_after", json!({"seconds": 1.5, "file": marker}))
+        .call(
+            "faulty",
+            "mark_after",
+            json!({"seconds": 1.5, "file": marker}),
+        )
         .await;
-    assert_eq!((status, &answer["error"]["code"]), (504, &json!("execution_timeout")));
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (504, &json!("execution_timeout"))
+    );
     // By the time these have run one after the other, the cancelled call would have written its marker.
     for _ in 0..2 {
-        assert_eq!(gateway.call("faulty", "slow", json!({"seconds": 0.6})).await.0, 200);
+        assert_eq!(
+            gateway
+                .call("faulty", "slow", json!({"seconds": 0.6}))
+                .await
+                .0,
+            200
+        );
     }
     assert!(!marker.exists());
 }
@@ -164,13 +205,19 @@ async fn a_blocking_tool_does_not_stop_others_and_four_abandoned_threads_recycle
         (status == 200 && next != json!(pid)).then_some(())
     })
     .await;
-    eventually("the old worker is gone", || async { (!alive(pid)).then_some(()) }).await;
+    eventually("the old worker is gone", || async {
+        (!alive(pid)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn printing_tools_corrupt_nothing_and_their_output_is_logged() {
     let gateway = faulty().await;
-    assert_eq!(gateway.call("faulty", "noisy", json!({})).await, (200, json!("quiet")));
+    assert_eq!(
+        gateway.call("faulty", "noisy", json!({})).await,
+        (200, json!("quiet"))
+    );
     eventually("the output is in the log", || async {
         let log = gateway.log();
         (log.contains("echo from a child") || log.contains("from a child")).then_some(())
@@ -184,17 +231,30 @@ async fn results_above_the_limit_are_a_clear_error() {
         .config(json!({"namespaces": {"overrides": {"faulty": {"max_result": "64KiB"}}}}))
         .start()
         .await;
-    assert_eq!(gateway.call("faulty", "big", json!({"size": 60_000})).await.0, 200);
-    let (status, answer) = gateway.call("faulty", "big", json!({"size": 200_000})).await;
+    assert_eq!(
+        gateway
+            .call("faulty", "big", json!({"size": 60_000}))
+            .await
+            .0,
+        200
+    );
+    let (status, answer) = gateway
+        .call("faulty", "big", json!({"size": 200_000}))
+        .await;
     assert_eq!(status, 500, "{answer}");
     assert_eq!(answer["error"]["code"], "result_too_large");
-    assert_eq!(gateway.call("faulty", "big", json!({"size": 10})).await.0, 200);
+    assert_eq!(
+        gateway.call("faulty", "big", json!({"size": 10})).await.0,
+        200
+    );
 }
 
 #[tokio::test]
 async fn large_results_pass_whole() {
     let gateway = faulty().await;
-    let (status, value) = gateway.call("faulty", "big", json!({"size": 5_000_000})).await;
+    let (status, value) = gateway
+        .call("faulty", "big", json!({"size": 5_000_000}))
+        .await;
     assert_eq!(status, 200);
     assert_eq!(value.as_str().unwrap().len(), 5_000_000);
 }
@@ -214,7 +274,11 @@ async fn a_worker_sees_its_namespace_environment_and_none_of_the_gateways_tokens
     let (_, environment) = gateway.call("faulty", "environment", json!({})).await;
     assert_eq!(environment["MY_URL"], "https://example.test");
     let text = environment.to_string();
-    for secret in [crate::support::TOKEN, crate::support::gateway::MANAGER_TOKEN, "canary-7f3a"] {
+    for secret in [
+        crate::support::TOKEN,
+        crate::support::gateway::MANAGER_TOKEN,
+        "canary-7f3a",
+    ] {
         assert!(!text.contains(secret));
     }
 }
@@ -230,12 +294,33 @@ async fn a_broken_file_is_skipped_reported_and_its_neighbours_serve() {
     ])
     .start()
     .await;
-    let (_, list) = gateway.mcp("mixed", json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})).await;
-    let names: Vec<_> = list["result"]["tools"].as_array().unwrap().iter().map(|tool| &tool["name"]).collect();
+    let (_, list) = gateway
+        .mcp(
+            "mixed",
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+        )
+        .await;
+    let names: Vec<_> = list["result"]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| &tool["name"])
+        .collect();
     assert_eq!(names, ["say_hello"]);
-    let ready: Value = gateway.client.get(gateway.url("/ready")).send().await.unwrap().json().await.unwrap();
+    let ready: Value = gateway
+        .client
+        .get(gateway.url("/ready"))
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
     let text = ready.to_string();
-    assert!(text.contains("broken.py") && text.contains("leaves.py"), "{text}");
+    assert!(
+        text.contains("broken.py") && text.contains("leaves.py"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -252,8 +337,10 @@ def pid() -> int:
     return os.getpid()
 "#;
     let gateway = Gateway::with_tools([("fragile", "fragile.py", source)])
-        .config(json!({"workers": {"backoff": {"initial": "20ms", "max": "100ms"},
-            "crash_loop": {"failures": 3, "window": "30s"}}}))
+        .config(
+            json!({"workers": {"backoff": {"initial": "20ms", "max": "100ms"},
+            "crash_loop": {"failures": 3, "window": "30s"}}}),
+        )
         .start()
         .await;
     let pid = worker_pid(&gateway, "fragile").await;
@@ -261,7 +348,15 @@ def pid() -> int:
     fs::write(&flag, "").unwrap();
     kill(pid);
     eventually("a crash loop", || async {
-        let ready = gateway.client.get(gateway.url("/ready")).send().await.ok()?.text().await.ok()?;
+        let ready = gateway
+            .client
+            .get(gateway.url("/ready"))
+            .send()
+            .await
+            .ok()?
+            .text()
+            .await
+            .ok()?;
         ready.contains("crash_loop").then_some(())
     })
     .await;
@@ -284,7 +379,9 @@ def leave_children() -> int:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     return child.pid
 "#;
-    let gateway = Gateway::with_tools([("forks", "forks.py", source)]).start().await;
+    let gateway = Gateway::with_tools([("forks", "forks.py", source)])
+        .start()
+        .await;
     let (status, grandchild) = gateway.call("forks", "leave_children", json!({})).await;
     assert_eq!(status, 200);
     let grandchild = i32::try_from(grandchild.as_i64().unwrap()).unwrap();
@@ -299,18 +396,29 @@ def leave_children() -> int:
 }
 
 #[tokio::test]
-async fn stale_sockets_are_cleaned_and_long_data_paths_work() {
+async fn stale_sockets_are_cleaned_at_start() {
     let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
-        .nested_data_dir(&"long-directory-name-".repeat(8))
         .start_with(|data| {
             fs::create_dir_all(data.join("workers")).unwrap();
-            drop(std::os::unix::net::UnixListener::bind(std::env::temp_dir().join(format!("t{}.sock", std::process::id()))));
-            let _ = fs::rename(
-                std::env::temp_dir().join(format!("t{}.sock", std::process::id())),
-                data.join("workers/stale.sock"),
-            );
+            let left = data.join("workers/left.sock");
+            drop(std::os::unix::net::UnixListener::bind(left).unwrap());
         })
         .await;
-    assert_eq!(gateway.call("calc", "add", json!({"a": 1, "b": 1})).await.0, 200);
-    assert!(!gateway.data_dir().join("workers/stale.sock").exists());
+    assert_eq!(
+        gateway.call("calc", "add", json!({"a": 1, "b": 1})).await.0,
+        200
+    );
+    assert!(!gateway.data_dir().join("workers/left.sock").exists());
+}
+
+#[tokio::test]
+async fn a_data_path_too_long_for_a_socket_works() {
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .nested_data_dir(&"long-directory-name-".repeat(8))
+        .start()
+        .await;
+    assert_eq!(
+        gateway.call("calc", "add", json!({"a": 1, "b": 1})).await.0,
+        200
+    );
 }

@@ -13,7 +13,7 @@ use http::Method;
 use http::request::Parts;
 use tooldock_workers::names::NamespaceName;
 
-use crate::bearer::Tokens;
+use crate::bearer::{Principal, Tokens};
 use crate::config::{AdmissionConfig, ConfigError};
 use crate::flood::FloodGuard;
 use crate::limits::{Limits, Subject};
@@ -92,9 +92,8 @@ pub enum Verdict {
 pub struct Admitted {
     /// What it is for.
     pub route: Route,
-    /// Who sends it: the token's name, [`BEARER`](crate::bearer::BEARER) or [`ANONYMOUS`](crate::bearer::ANONYMOUS);
-    /// `None` on public paths.
-    pub principal: Option<Arc<str>>,
+    /// Who sends it; `None` on public paths.
+    pub principal: Option<Arc<Principal>>,
     /// The namespace it is for, on paths that belong to one.
     pub namespace: Option<NamespaceName>,
     /// Where it comes from, proxies seen through.
@@ -268,7 +267,7 @@ impl<C: Clock> Admission<C> {
 
         Ok(Verdict::Admitted(Admitted {
             route: found.route,
-            principal: known.principal.take(),
+            principal: Some(Arc::clone(principal)),
             namespace,
             client,
             cors: known.cors.take(),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use tooldock_workers::names::NamespaceName;
 
 use crate::config::TokenConfig;
 use crate::rejection::Rejection;
@@ -23,9 +24,21 @@ pub const ANONYMOUS: &str = "anonymous";
 
 /// Who a token stands for, and which namespaces it opens.
 #[derive(Debug)]
-pub(crate) struct Principal {
+pub struct Principal {
     pub(crate) name: Arc<str>,
     pub(crate) namespaces: NamespaceScope,
+}
+
+impl Principal {
+    /// The token's name, [`BEARER`] or [`ANONYMOUS`].
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Whether the token opens a namespace. The namespace's own list of principals comes on top.
+    pub fn opens(&self, namespace: &NamespaceName) -> bool {
+        self.namespaces.contains(namespace.as_str())
+    }
 }
 
 /// The namespaces a token opens, compiled once.

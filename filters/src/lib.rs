@@ -44,7 +44,7 @@ pub mod route;
 pub mod token;
 
 pub use admission::{Admission, Admitted, Auth, ListenerRules, Request, Verdict};
-pub use bearer::{ANONYMOUS, BEARER};
+pub use bearer::{ANONYMOUS, BEARER, Principal};
 pub use config::{AdmissionConfig, ConfigError};
 pub use media::{AcceptFlags, AcceptRule};
 pub use namespace::{Access, Directory, NamespaceSource};

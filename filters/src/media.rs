@@ -15,6 +15,8 @@ use crate::route::Route;
 const MCP_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const MCP_SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 
+const USUAL_ACCEPT: &str = "application/json, text/event-stream";
+
 /// What a listener demands of Accept on `POST /mcp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptRule {
@@ -47,9 +49,17 @@ impl AcceptFlags {
 
     /// Reads all Accept headers as one list. What is no media range is passed over.
     pub fn parse(headers: &HeaderMap) -> Self {
+        let values = headers.get_all(ACCEPT);
+        // What nearly every MCP client sends.
+        if values.iter().eq([USUAL_ACCEPT]) {
+            return Self {
+                json_named: true,
+                sse_named: true,
+                json_acceptable: true,
+            };
+        }
         let (mut json, mut sse, mut application, mut any) = (None, None, None, None);
         let mut empty = true;
-        let values = headers.get_all(ACCEPT);
         for range in values.iter().flat_map(|value| elements(value.as_bytes())) {
             empty = false;
             let mut parameters = unquoted_split(range, b';').map(<[u8]>::trim_ascii);

@@ -43,12 +43,18 @@ impl From<PathFault> for Rejection {
 
 /// Checks a whole path; what it accepts, [`decoded`] decodes without a fault.
 pub(crate) fn well_formed(path: &str) -> Result<(), PathFault> {
-    let raw = |byte: u8| byte.is_ascii_graphic() && byte != b'\\';
-    if !path.bytes().all(raw) {
-        return Err(PathFault::RawByte);
+    // Most paths hold nothing that needs a second look at their segments.
+    let mut plain = true;
+    for byte in path.bytes() {
+        if !byte.is_ascii_graphic() || byte == b'\\' {
+            return Err(PathFault::RawByte);
+        }
+        plain &= !matches!(byte, b'%' | b'.');
     }
-    for segment in path.split('/') {
-        decoded(segment)?;
+    if !plain {
+        for segment in path.split('/') {
+            decoded(segment)?;
+        }
     }
     Ok(())
 }

@@ -169,8 +169,8 @@ impl Route {
     pub(crate) fn check_method(&self, method: &Method) -> Result<(), Rejection> {
         let known = self
             .allow()
-            .split(", ")
-            .any(|known| known == method.as_str());
+            .split(',')
+            .any(|known| known.trim_start() == method.as_str());
         if known {
             return Ok(());
         }

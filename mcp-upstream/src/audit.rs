@@ -153,6 +153,8 @@ impl Audit {
                 let mut files = DailyFiles::new(dir, config.retention_days);
                 files.clean(SystemTime::now());
                 write_until_stopped(&receiver, &mut files, config.arguments, &writer_bytes);
+                // Closed before it is told: who sends after the end is to learn that nobody writes.
+                drop(receiver);
                 let _ = done.send(());
             })?;
         Ok((

@@ -121,8 +121,18 @@ impl Engine {
         request: CallRequest,
     ) -> Result<ToolReply, CallError> {
         let record = Record::begin(self, caller, &request);
+        let name = request.namespace.name.clone();
         let outcome = self.attempt(caller, request).await;
         record.finish(outcome.as_ref().map(|_| ()).map_err(|error| error.code));
+        if let Err(error) = &outcome {
+            // What the tool itself said may hold what only its caller should see: it is not for the log.
+            tracing::debug!(
+                request_id = &*caller.request_id,
+                namespace = %name,
+                code = error.code.as_str(),
+                "tool call failed"
+            );
+        }
         outcome
     }
 

@@ -183,20 +183,15 @@ async fn session(
     let Some(id) = &head.session else {
         return Ok(None);
     };
-    // Asked about before it is touched: a stranger must not keep a session alive.
-    let known = core.sessions.peek(id);
-    if known
-        .is_some_and(|session| !session.belongs_to(&namespace.name, caller.principal.as_deref()))
-    {
-        return Err(Failure::SessionNotFound);
-    }
-    core.sessions
-        .get(id, Instant::now())
-        .await
+    let now = Instant::now();
+    let found = core.sessions.get(id, now).await;
+    let session = found
         .map_err(|error| store_failure(&error))?
         .filter(|session| session.belongs_to(&namespace.name, caller.principal.as_deref()))
-        .map(Some)
-        .ok_or(Failure::SessionNotFound)
+        .ok_or(Failure::SessionNotFound)?;
+    // Only now: a stranger must not keep a session alive.
+    session.touch(now);
+    Ok(Some(session))
 }
 
 /// The version in force: the session's, which the header must repeat if it is there; else the header's; else the

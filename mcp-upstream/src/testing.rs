@@ -219,7 +219,6 @@ pub(crate) fn broken(name: &str) -> Namespace {
 pub(crate) struct Harness {
     pub(crate) service: Service,
     pub(crate) backend: Arc<FakeBackend>,
-    pub(crate) registry: Arc<Registry>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<UpstreamMetrics>,
 }
@@ -261,7 +260,7 @@ impl Wanted {
         let backend = Arc::new(FakeBackend::default());
         let health = Arc::new(Health::new());
         let parts = ServiceParts {
-            registry: Arc::clone(&registry),
+            registry,
             reloader: self.reloader,
             sessions: self.sessions,
             sessions_per_principal: 100,
@@ -274,7 +273,6 @@ impl Wanted {
         Harness {
             service,
             backend,
-            registry,
             health,
             metrics,
         }

@@ -43,7 +43,8 @@ pub(crate) async fn read(
     if expects_continue(session) && session.write_continue_response().await.is_err() {
         return Err(BodyError::Broken);
     }
-    session.set_read_timeout(Some(deadline));
+    // The whole body has one deadline; Pingora's own, per read, would only come before it under another name.
+    session.set_read_timeout(None);
     fast_timeout(deadline, read_chunks(session, limit, announced))
         .await
         .unwrap_or(Err(BodyError::TimedOut))
@@ -72,7 +73,8 @@ async fn read_chunks(
             None => {
                 // The announced length was checked against the limit, so a client cannot make this reserve more.
                 let expected = announced.map_or(held * 2, |length| length as usize);
-                let mut buffer = BytesMut::with_capacity(expected.max(held + chunk.len()).min(limit));
+                let mut buffer =
+                    BytesMut::with_capacity(expected.max(held + chunk.len()).min(limit));
                 buffer.extend_from_slice(&first);
                 buffer.extend_from_slice(&chunk);
                 rest = Some(buffer);

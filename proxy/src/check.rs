@@ -1,6 +1,6 @@
 //! `tooldock check`: the configuration in force, masked, and every listener with what it serves.
 //!
-//! The output is YAML: what is no key stands in comments, so it can be saved and used as a file.
+//! The output is YAML: what is no key stands in comments. Sizes are rounded to one decimal.
 
 use std::fmt::Write;
 

@@ -34,9 +34,7 @@ use tooldock_workers::secrets::Secret;
 pub(crate) use self::environment::Environment;
 pub(crate) use self::error::ConfigError;
 use self::later::{RelayConfig, ReplicasConfig, Unbuilt, UpstreamsConfig};
-pub(crate) use self::listener::{
-    AuthScheme, ListenerConfig, NamespaceRule, ProfileName, TlsConfig,
-};
+pub(crate) use self::listener::{ListenerConfig, ProfileName};
 pub(crate) use self::live::diff_unreloadable;
 pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, ObservabilityConfig};
 pub(crate) use self::process::Threads;
@@ -80,7 +78,8 @@ pub(crate) struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let listener = |name, port, profile| ListenerConfig::new(name, ([127, 0, 0, 1], port).into(), profile);
+        let listener =
+            |name, port, profile| ListenerConfig::new(name, ([127, 0, 0, 1], port).into(), profile);
         Self {
             listeners: vec![
                 listener("core", 8000, ProfileName::Core),
@@ -108,24 +107,36 @@ impl Config {
     ///
     /// The manager is no part of this version: its listener is configured, and passed over (see
     /// [`Config::passed_over_listeners`]).
-    pub(crate) fn served_listeners(&self, role: Role) -> impl Iterator<Item = (usize, &ListenerConfig)> {
+    pub(crate) fn served_listeners(
+        &self,
+        role: Role,
+    ) -> impl Iterator<Item = (usize, &ListenerConfig)> {
         self.listeners_of(role)
             .filter(|(_, listener)| listener.profile != ProfileName::Manager)
     }
 
     /// The listeners that belong to a role and are not served by this version.
-    pub(crate) fn passed_over_listeners(&self, role: Role) -> impl Iterator<Item = (usize, &ListenerConfig)> {
+    pub(crate) fn passed_over_listeners(
+        &self,
+        role: Role,
+    ) -> impl Iterator<Item = (usize, &ListenerConfig)> {
         self.listeners_of(role)
             .filter(|(_, listener)| listener.profile == ProfileName::Manager)
     }
 
     /// The listeners that belong to a role, built or not.
     fn listeners_of(&self, role: Role) -> impl Iterator<Item = (usize, &ListenerConfig)> {
-        self.listeners.iter().enumerate().filter(move |(_, listener)| match role {
-            Role::All => true,
-            Role::Core => listener.profile != ProfileName::Manager,
-            Role::Manager => matches!(listener.profile, ProfileName::Manager | ProfileName::Metrics),
-        })
+        self.listeners
+            .iter()
+            .enumerate()
+            .filter(move |(_, listener)| match role {
+                Role::All => true,
+                Role::Core => listener.profile != ProfileName::Manager,
+                Role::Manager => matches!(
+                    listener.profile,
+                    ProfileName::Manager | ProfileName::Metrics
+                ),
+            })
     }
 }
 
@@ -180,17 +191,25 @@ pub(crate) struct Effective {
 }
 
 impl Effective {
-    /// Loads again from the same places.
+    /// Loads again from the same places. What a running process cannot change keeps its value, and is named in the log.
     ///
     /// # Errors
     ///
     /// As [`load`]. A file that was read before must still be there: falling back to the defaults would open what it closed.
+    /// And the new rules must be safe on the sockets that stay open.
     pub(crate) fn reload(&self) -> Result<Self, ConfigError> {
         let file = self.source.clone().or_else(|| self.options.file.clone());
-        load(&LoadOptions {
+        let mut next = load(&LoadOptions {
             file,
             ..self.options.clone()
-        })
+        })?;
+        for key in live::keep_unreloadable(&self.config, &mut next.config) {
+            tracing::warn!(key, "changed, but takes effect only after a restart");
+        }
+        next.data_dir.clone_from(&self.data_dir);
+        next.options = self.options.clone();
+        validate::check(&next.config, next.role, next.dev)?;
+        Ok(next)
     }
 
     /// The listeners this process opens, with their place in `listeners`.
@@ -209,8 +228,9 @@ impl Effective {
     ) -> Result<(), ConfigError> {
         for (index, listener) in self.served_listeners() {
             if let Some(tls) = &listener.tls {
-                check(&tls.cert, &tls.key)
-                    .map_err(|reason| ConfigError::key(format!("listeners[{index}].tls"), reason))?;
+                check(&tls.cert, &tls.key).map_err(|reason| {
+                    ConfigError::key(format!("listeners[{index}].tls"), reason)
+                })?;
             }
         }
         Ok(())
@@ -238,9 +258,13 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
     };
     let (mut config, tree) = document::read_file(source.as_deref())?;
     // The data directory decides which second file is read, so its own layers are looked at first.
-    let configured = options.environment.data_dir()?.unwrap_or_else(|| config.data_dir.clone());
-    let data_dir = std::path::absolute(&configured)
-        .map_err(|error| ConfigError::key("data_dir", format!("{}: {error}", configured.display())))?;
+    let configured = options
+        .environment
+        .data_dir()?
+        .unwrap_or_else(|| config.data_dir.clone());
+    let data_dir = std::path::absolute(&configured).map_err(|error| {
+        ConfigError::key("data_dir", format!("{}: {error}", configured.display()))
+    })?;
     if let Some(merged) = document::read_data_file(&data_dir, tree)? {
         config = merged;
     }

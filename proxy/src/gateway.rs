@@ -20,8 +20,8 @@ use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, IntGauge, TextEncoder};
 use tokio::sync::watch;
 use tooldock_filters::{
-    Access, Admission, Admitted, Directory, ErrorShape, ListenerRules, Reason,
-    Rejection, Route, Verdict,
+    Access, Admission, Admitted, Directory, ErrorShape, ListenerRules, Reason, Rejection, Route,
+    Verdict,
 };
 use tooldock_upstream::caller::{Caller, Visibility};
 use tooldock_upstream::profile::Profile;
@@ -171,7 +171,10 @@ impl Gateway {
         })?;
         let caller = Caller {
             namespace: admitted.namespace.clone(),
-            principal: admitted.principal.clone(),
+            principal: admitted
+                .principal
+                .as_ref()
+                .map(|principal| Arc::clone(principal.name())),
             client: admitted.client,
             request_id: Arc::clone(&passage.request_id),
             profile: passage
@@ -179,7 +182,7 @@ impl Gateway {
                 .clone()
                 .unwrap_or_else(|| Arc::new(Profile::core())),
             manager: admitted.manager,
-            visibility: Visibility::All,
+            visibility: visibility(&admitted),
         };
         let header = session.req_header();
         if admitted.route == Route::Mcp {
@@ -262,12 +265,10 @@ enum Outcome {
 ///
 /// The two arms: the call answers; the client closes its connection or stream. Bytes a client sends ahead of its answer
 /// are no departure, so they only end the watch.
-async fn while_client_stays(
-    session: &mut Session,
-    call: impl Future<Output = Reply>,
-) -> Outcome {
+async fn while_client_stays(session: &mut Session, call: impl Future<Output = Reply>) -> Outcome {
     let mut call = std::pin::pin!(call);
-    if let Ok(reply) = pingora_timeout::fast_timeout::fast_timeout(WATCH_AFTER, call.as_mut()).await {
+    if let Ok(reply) = pingora_timeout::fast_timeout::fast_timeout(WATCH_AFTER, call.as_mut()).await
+    {
         return Outcome::Reply(reply);
     }
     tokio::select! {
@@ -306,7 +307,9 @@ impl ProxyHttp for Gateway {
         if session.get_keepalive().is_some() {
             session.set_keepalive(passage.rules.keepalive);
         }
-        passage.request_id = self.request_ids.of(session.req_header().headers.get(X_REQUEST_ID));
+        passage.request_id = self
+            .request_ids
+            .of(session.req_header().headers.get(X_REQUEST_ID));
         let verdict = self.admit(session, passage);
         let request_id = Arc::clone(&passage.request_id);
         let envelope = Envelope {
@@ -342,9 +345,16 @@ impl ProxyHttp for Gateway {
         }
     }
 
-    async fn proxy_upstream_filter(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
+    async fn proxy_upstream_filter(
+        &self,
+        session: &mut Session,
+        passage: &mut Passage,
+    ) -> Result<bool> {
         let Some(admitted) = passage.admitted.take() else {
-            return Err(Error::explain(ErrorType::InternalError, "handed over without admission"));
+            return Err(Error::explain(
+                ErrorType::InternalError,
+                "handed over without admission",
+            ));
         };
         let request_id = Arc::clone(&passage.request_id);
         let cors = admitted.cors.clone();
@@ -377,14 +387,23 @@ impl ProxyHttp for Gateway {
         Ok(false)
     }
 
-    async fn upstream_peer(&self, _session: &mut Session, _passage: &mut Passage) -> Result<Box<HttpPeer>> {
+    async fn upstream_peer(
+        &self,
+        _session: &mut Session,
+        _passage: &mut Passage,
+    ) -> Result<Box<HttpPeer>> {
         Err(Error::explain(
             ErrorType::InternalError,
             "nothing leaves the process in this version",
         ))
     }
 
-    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, passage: &mut Passage) -> FailToProxy {
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        error: &Error,
+        passage: &mut Passage,
+    ) -> FailToProxy {
         tracing::error!(request_id = %passage.request_id, %error, "a request failed inside the gateway");
         let envelope = Envelope {
             request_id: &passage.request_id,
@@ -448,6 +467,17 @@ fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> &'a Listener
                 && (listener.address.ip() == local.ip() || listener.address.ip().is_unspecified())
         })
         .unwrap_or(first)
+}
+
+/// Which namespaces a caller is shown. Asked only where it is about more than the one that was admitted.
+fn visibility(admitted: &Admitted) -> Visibility {
+    match (&admitted.route, &admitted.principal) {
+        (Route::Namespaces | Route::OpenApi, Some(principal)) => {
+            let principal = Arc::clone(principal);
+            Visibility::Only(Arc::new(move |namespace| principal.opens(namespace)))
+        }
+        _ => Visibility::All,
+    }
 }
 
 fn text(session: &Session, name: &'static str) -> Option<String> {

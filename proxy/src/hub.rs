@@ -99,7 +99,10 @@ impl Hub {
         }
         let left = self.metrics.in_flight.get();
         if left > 0 {
-            tracing::warn!(left, "the grace period is over, ending requests that still run");
+            tracing::warn!(
+                left,
+                "the grace period is over, ending requests that still run"
+            );
         }
         self.reloader.shutdown(WORKERS_STOP).await;
         // Writes what is queued.
@@ -117,7 +120,10 @@ async fn first_scan(reloader: Arc<Reloader>, health: Arc<Health>, announcement: 
 }
 
 fn report(
-    outcome: Result<Arc<tooldock_workers::reload::ReloadReport>, tooldock_workers::reload::ReloadError>,
+    outcome: Result<
+        Arc<tooldock_workers::reload::ReloadReport>,
+        tooldock_workers::reload::ReloadError,
+    >,
 ) {
     match outcome {
         Ok(report) => tracing::info!(
@@ -127,6 +133,8 @@ fn report(
             failed = report.failed.len(),
             "namespaces loaded"
         ),
-        Err(error) => tracing::error!(%error, "the namespaces could not be loaded, the ones before stay"),
+        Err(error) => {
+            tracing::error!(%error, "the namespaces could not be loaded, the ones before stay")
+        }
     }
 }

@@ -60,6 +60,8 @@ fn filter(level: LogLevel) -> Targets {
     Targets::new()
         .with_default(ours.min(LevelFilter::WARN))
         .with_target("tooldock", ours)
+        // What tools print; see `tooldock_workers::process::output`.
+        .with_target("worker_output", ours)
 }
 
 #[cfg(test)]

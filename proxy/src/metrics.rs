@@ -62,10 +62,8 @@ impl EdgeMetrics {
     /// When a name is taken in the registry.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let connections = IntGauge::new("tooldock_connections", "Client connections open now")?;
-        let in_flight = IntGauge::new(
-            "tooldock_requests_in_flight",
-            "Requests being answered now",
-        )?;
+        let in_flight =
+            IntGauge::new("tooldock_requests_in_flight", "Requests being answered now")?;
         let refusals = IntCounterVec::new(
             Opts::new(
                 "tooldock_refusals_total",

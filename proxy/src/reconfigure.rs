@@ -12,6 +12,7 @@ use tooldock_workers::reload::Reloader;
 use crate::config::{self, Effective};
 use crate::edge::Deadlines;
 use crate::gateway::Rules;
+use crate::logging;
 use crate::serve;
 use crate::tls::Certificate;
 
@@ -54,6 +55,7 @@ impl Reconfigure {
             }
         };
         self.put_into_force(&next, admission);
+        logging::set_level(next.config.observability.log.level);
         self.current = next;
         tracing::info!("configuration read again");
     }

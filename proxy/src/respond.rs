@@ -104,7 +104,8 @@ async fn full(
     body: Bytes,
     envelope: &Envelope<'_>,
 ) -> Result<(), ClientGone> {
-    let bodiless = session.req_header().method == Method::HEAD || head.status == StatusCode::NO_CONTENT;
+    let bodiless =
+        session.req_header().method == Method::HEAD || head.status == StatusCode::NO_CONTENT;
     let mut header = envelope.head(head)?;
     if header.status != StatusCode::NO_CONTENT && !header.headers.contains_key(CONTENT_LENGTH) {
         header.insert_header(CONTENT_LENGTH, body.len())?;
@@ -134,7 +135,9 @@ async fn stream<E: std::fmt::Display>(
         header.insert_header(TRANSFER_ENCODING, "chunked")?;
     }
     session.set_write_timeout(Some(envelope.write_timeout));
-    session.write_response_header(Box::new(header), false).await?;
+    session
+        .write_response_header(Box::new(header), false)
+        .await?;
     let mut frames = std::pin::pin!(frames);
     loop {
         let drained = async {
@@ -182,8 +185,8 @@ pub(crate) async fn rejection(
         session.set_close_on_response_before_downstream_finish(false);
         session.set_total_drain_timeout(Some(DRAIN));
     }
-    let mut head = Head::json(rejection.status())
-        .with(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let mut head =
+        Head::json(rejection.status()).with(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     head.headers.extend(rejection.headers.iter().cloned());
     full(session, head, rejection.body(shape), envelope).await?;
     if close {
@@ -218,6 +221,9 @@ fn can_read_past(session: &mut Session) -> bool {
     if session.is_body_done() {
         return true;
     }
-    !session.req_header().headers.contains_key(http::header::EXPECT)
+    !session
+        .req_header()
+        .headers
+        .contains_key(http::header::EXPECT)
         && body::announced(&session.downstream_session).is_some_and(|length| length <= DRAIN_BYTES)
 }

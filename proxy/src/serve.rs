@@ -24,9 +24,9 @@ use tooldock_filters::{
     AcceptRule, Admission, Auth, ListenerRules, NamespaceSource, SecretToken, Surface,
 };
 use tooldock_upstream::audit::Audit;
+use tooldock_upstream::engine::ToolCallLimiter;
 use tooldock_upstream::health::Health;
 use tooldock_upstream::metrics::UpstreamMetrics;
-use tooldock_upstream::engine::ToolCallLimiter;
 use tooldock_upstream::profile;
 use tooldock_upstream::{ReloadControl, Service, ServiceParts};
 use tooldock_workers::data_dir::DataDir;
@@ -265,8 +265,7 @@ impl Assembly<'_> {
         );
         let mut service =
             PingoraService::new(name.to_owned(), Listening::new(edge, limits.connections));
-        for ((_, listener), certificate) in
-            self.effective.served_listeners().zip(self.certificates)
+        for ((_, listener), certificate) in self.effective.served_listeners().zip(self.certificates)
         {
             if !belongs(listener.profile) {
                 continue;

@@ -40,7 +40,9 @@ impl Signals {
                     match signal {
                         SIGHUP => reload_sender.send_modify(|count| *count += 1),
                         SIGQUIT => {
-                            tracing::warn!("SIGQUIT ignored: upgrades are not supported by this version");
+                            tracing::warn!(
+                                "SIGQUIT ignored: upgrades are not supported by this version"
+                            );
                         }
                         _ if *stop_sender.borrow() => {
                             tracing::warn!("told twice to stop, ending at once");

@@ -254,7 +254,12 @@ impl Builder {
             if let Some(status) = gateway.exited() {
                 panic!("the gateway ended with {status}:\n{}", gateway.log());
             }
-            let ready = gateway.client.get(gateway.url("/ready")).send().await.ok()?;
+            let ready = gateway
+                .client
+                .get(gateway.url("/ready"))
+                .send()
+                .await
+                .ok()?;
             (ready.status() == 200).then_some(())
         })
         .await;
@@ -263,6 +268,8 @@ impl Builder {
 
     /// Starts the process and waits for nothing.
     pub fn spawn(mut self) -> Gateway {
+        // Every HTTP client wants one, plain HTTP or not. A second call changes nothing.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let data_dir = self.write_data();
         let (address, metrics) = self
             .addresses
@@ -291,7 +298,10 @@ impl Builder {
             .envs(package_index_variables())
             .env("DATA_DIR", &data_dir)
             .envs(self.tokens.then_some(("BEARER_TOKEN", TOKEN)))
-            .envs(self.tokens.then_some(("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN)))
+            .envs(
+                self.tokens
+                    .then_some(("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN)),
+            )
             .envs(&self.environment)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
@@ -314,7 +324,10 @@ impl Builder {
 fn package_index_variables() -> impl Iterator<Item = (String, String)> {
     std::env::vars().filter(|(name, _)| {
         let name = name.to_ascii_uppercase();
-        name.starts_with("PIP_") || name.starts_with("UV_") || name.ends_with("_PROXY") || name.starts_with("SSL_CERT")
+        name.starts_with("PIP_")
+            || name.starts_with("UV_")
+            || name.ends_with("_PROXY")
+            || name.starts_with("SSL_CERT")
     })
 }
 

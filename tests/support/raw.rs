@@ -50,35 +50,22 @@ pub async fn closes_within(stream: &mut TcpStream, time: Duration) -> bool {
 }
 
 /// A response with a known length.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Answer {
     pub status: u16,
-    pub head: String,
-    pub body: String,
 }
 
 impl Answer {
+    /// Reads an answer once all of it is there.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(bytes);
         let (head, body) = text.split_once("\r\n\r\n")?;
         let status = head.split(' ').nth(1)?.parse().ok()?;
-        let head = head.to_ascii_lowercase();
         let length: usize = head
+            .to_ascii_lowercase()
             .lines()
             .find_map(|line| line.strip_prefix("content-length:"))
             .map_or(Some(0), |value| value.trim().parse().ok())?;
-        (body.len() >= length).then(|| Self {
-            status,
-            body: body[..length].to_owned(),
-            head,
-        })
-    }
-
-    /// The value of a header, by its lower-case name.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().find_map(|line| {
-            let (key, value) = line.split_once(':')?;
-            (key == name).then(|| value.trim())
-        })
+        (body.len() >= length).then_some(Self { status })
     }
 }

@@ -95,14 +95,18 @@ def leave() -> str:
 pub fn write_wheel(folder: &std::path::Path, name: &str, version: &str) {
     let info = format!("{name}-{version}.dist-info");
     let files = [
-        (format!("{name}/__init__.py"), format!("__version__ = \"{version}\"\n")),
+        (
+            format!("{name}/__init__.py"),
+            format!("__version__ = \"{version}\"\n"),
+        ),
         (
             format!("{info}/METADATA"),
             format!("Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"),
         ),
         (
             format!("{info}/WHEEL"),
-            "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n".to_owned(),
+            "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+                .to_owned(),
         ),
         (
             format!("{info}/RECORD"),

@@ -16,7 +16,9 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -202,7 +204,10 @@ impl DataDir {
             Err(source) => return Err(io_error("create", &short)(source)),
         }
         verify_private(&short)?;
-        Ok(short.join(format!("{}.sock", short_hash(namespace.as_str().as_bytes()))))
+        Ok(short.join(format!(
+            "{}.sock",
+            short_hash(namespace.as_str().as_bytes())
+        )))
     }
 
     /// In `/tmp` on purpose, not `TMPDIR`: that one may be long, too.
@@ -239,7 +244,8 @@ pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> 
         .permissions(fs::Permissions::from_mode(0o600))
         .tempfile_in(directory)?;
     file.write_all(bytes)?;
-    file.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+    file.as_file()
+        .set_permissions(fs::Permissions::from_mode(mode))?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     File::open(directory)?.sync_all()
@@ -324,7 +330,8 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), DataDirError> {
 }
 
 fn set_mode(path: &Path, mode: u32) -> Result<(), DataDirError> {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io_error("set the mode of", path))
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(io_error("set the mode of", path))
 }
 
 /// `/tmp` is everyone's: a directory someone else prepared there, or can look into, must not carry our sockets.
@@ -345,7 +352,11 @@ fn verify_private(path: &Path) -> Result<(), DataDirError> {
 fn remove_stale_sockets(directory: &Path) -> Result<(), DataDirError> {
     for entry in fs::read_dir(directory).map_err(io_error("read", directory))? {
         let path = entry.map_err(io_error("read", directory))?.path();
-        if path.extension().is_some_and(|extension| extension == "sock") && connect_is_refused(&path) {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "sock")
+            && connect_is_refused(&path)
+        {
             fs::remove_file(&path).map_err(io_error("remove", &path))?;
             tracing::info!(socket = %path.display(), "removed a stale worker socket");
         }
@@ -354,7 +365,9 @@ fn remove_stale_sockets(directory: &Path) -> Result<(), DataDirError> {
 }
 
 fn connect_is_refused(path: &Path) -> bool {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+    };
     let Ok(address) = SocketAddrUnix::new(path) else {
         return false;
     };
@@ -368,7 +381,11 @@ fn connect_is_refused(path: &Path) -> bool {
 
 fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DataDirError {
     let path = path.to_owned();
-    move |source| DataDirError::Io { doing, path, source }
+    move |source| DataDirError::Io {
+        doing,
+        path,
+        source,
+    }
 }
 
 #[cfg(test)]
@@ -390,12 +407,17 @@ mod tests {
         assert!(data.is_sole_user());
         assert_eq!(mode(&root.join("workers")), 0o700);
         assert_eq!(mode(&root.join("tools/shared/hello.py")), 0o644);
-        assert!(data.builds_dir().is_dir() && data.logs_dir().is_dir() && data.runtime_dir().is_dir());
+        assert!(
+            data.builds_dir().is_dir() && data.logs_dir().is_dir() && data.runtime_dir().is_dir()
+        );
         drop(data);
         fs::remove_dir_all(root.join("tools/shared")).unwrap();
         let again = DataDir::open(&root, false).unwrap();
         assert!(!again.is_first_start());
-        assert!(!root.join("tools/shared").exists(), "what was removed stays removed");
+        assert!(
+            !root.join("tools/shared").exists(),
+            "what was removed stays removed"
+        );
     }
 
     #[test]
@@ -417,7 +439,10 @@ mod tests {
         drop(first);
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while !second.is_sole_user() {
-            assert!(std::time::Instant::now() < deadline, "the lock was not handed over");
+            assert!(
+                std::time::Instant::now() < deadline,
+                "the lock was not handed over"
+            );
             std::thread::yield_now();
         }
     }
@@ -437,7 +462,10 @@ mod tests {
     fn stale_sockets_go_and_live_ones_stay() {
         let temp = tempfile::tempdir().unwrap();
         drop(DataDir::open(temp.path(), false).unwrap());
-        let (stale, live) = (temp.path().join("workers/a.sock"), temp.path().join("workers/b.sock"));
+        let (stale, live) = (
+            temp.path().join("workers/a.sock"),
+            temp.path().join("workers/b.sock"),
+        );
         drop(UnixListener::bind(&stale).unwrap());
         let _listening = UnixListener::bind(&live).unwrap();
         DataDir::open(temp.path(), false).unwrap();
@@ -456,10 +484,16 @@ mod tests {
         let directory = socket.parent().unwrap();
         assert_eq!(mode(directory), 0o700);
         set_mode(directory, 0o755).unwrap();
-        assert!(matches!(data.socket_for(&name), Err(DataDirError::ForeignSocketDir(_))));
+        assert!(matches!(
+            data.socket_for(&name),
+            Err(DataDirError::ForeignSocketDir(_))
+        ));
         fs::remove_dir_all(directory).unwrap();
         std::os::unix::fs::symlink(temp.path(), directory).unwrap();
-        assert!(matches!(data.socket_for(&name), Err(DataDirError::ForeignSocketDir(_))));
+        assert!(matches!(
+            data.socket_for(&name),
+            Err(DataDirError::ForeignSocketDir(_))
+        ));
         fs::remove_file(directory).unwrap();
     }
 

@@ -94,7 +94,12 @@ pub(crate) struct Environments {
 }
 
 impl Environments {
-    pub(crate) fn new(data: Arc<DataDir>, config: WorkersConfig, guard: PathBuf, metrics: ProcessMetrics) -> Self {
+    pub(crate) fn new(
+        data: Arc<DataDir>,
+        config: WorkersConfig,
+        guard: PathBuf,
+        metrics: ProcessMetrics,
+    ) -> Self {
         Self {
             data,
             config,
@@ -111,7 +116,11 @@ impl Environments {
     ///
     /// Says what is missing and what to run.
     pub(crate) async fn toolchain(&self) -> Result<Arc<Toolchain>, EnvironmentError> {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let current = self
+            .current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if let Some(toolchain) = current
             && toolchain.is_intact()
         {
@@ -119,9 +128,17 @@ impl Environments {
         }
         let interpreter = Interpreter::find(&self.config.python, &self.installer).await?;
         let runtime = runtime::unpack(&self.data.runtime_dir()).await?;
-        let base = base::prepare(self.base_path(), &self.config, &interpreter, &self.installer).await?;
+        let base = base::prepare(
+            self.base_path(),
+            &self.config,
+            &interpreter,
+            &self.installer,
+        )
+        .await?;
         runtime::compile(&runtime, &interpreter, &self.installer).await;
-        let id = short_hash(format!("{}\0{}\0{}", interpreter.id, runtime.display(), base.id).as_bytes());
+        let id = short_hash(
+            format!("{}\0{}\0{}", interpreter.id, runtime.display(), base.id).as_bytes(),
+        );
         let toolchain = Arc::new(Toolchain {
             interpreter,
             runtime,
@@ -159,12 +176,20 @@ impl Environments {
     /// Removes environments and runtimes that nothing uses: not in `keep`, and of no namespace in `namespaces` current.
     ///
     /// Blocking. Does nothing while another gateway shares the directory: its workers are unknown here.
-    pub(crate) fn collect_garbage(&self, keep: &BTreeSet<PathBuf>, namespaces: &BTreeSet<NamespaceName>) {
+    pub(crate) fn collect_garbage(
+        &self,
+        keep: &BTreeSet<PathBuf>,
+        namespaces: &BTreeSet<NamespaceName>,
+    ) {
         if !self.data.is_sole_user() {
             return;
         }
         venv::collect_garbage(&self.data, keep, namespaces);
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let current = self
+            .current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if let Some(toolchain) = current {
             runtime::collect_garbage(&self.data.runtime_dir(), &toolchain.runtime);
         }
@@ -172,7 +197,10 @@ impl Environments {
 
     fn base_path(&self) -> PathBuf {
         let root = self.data.root();
-        let text = self.config.base_env.replace("$DATA", &root.to_string_lossy());
+        let text = self
+            .config
+            .base_env
+            .replace("$DATA", &root.to_string_lossy());
         std::path::absolute(&text).unwrap_or_else(|_| PathBuf::from(text))
     }
 }
@@ -209,12 +237,8 @@ fn switch_symlink(link: &Path, target: &Path) -> Result<(), EnvironmentError> {
     }
     let failed = |error: std::io::Error| EnvironmentError::io("switch", link, &error);
     let mut beside = link.as_os_str().to_owned();
-    beside.push(format!(".{}.link", std::process::id()));
+    beside.push(format!(".{:016x}.link", fastrand::u64(..)));
     let beside = PathBuf::from(beside);
-    match std::fs::remove_file(&beside) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
     std::os::unix::fs::symlink(target, &beside).map_err(failed)?;
     std::fs::rename(&beside, link).map_err(failed)
 }

@@ -82,7 +82,11 @@ impl Manifest {
         let keys = match serde_yaml::from_slice(text) {
             Ok(Value::Null) => return Ok(Self::default()),
             Ok(Value::Mapping(keys)) => keys,
-            Ok(_) => return Err(InvalidManifest("must be a mapping of keys to values".into())),
+            Ok(_) => {
+                return Err(InvalidManifest(
+                    "must be a mapping of keys to values".into(),
+                ));
+            }
             Err(error) => return Err(InvalidManifest(format!("not valid YAML: {error}"))),
         };
         let mut manifest = Self::default();
@@ -114,8 +118,8 @@ impl Manifest {
                 }),
             }
         }
-        manifest.limits =
-            serde_yaml::from_value(Value::Mapping(limits)).map_err(|error| InvalidManifest(error.to_string()))?;
+        manifest.limits = serde_yaml::from_value(Value::Mapping(limits))
+            .map_err(|error| InvalidManifest(error.to_string()))?;
         Ok(manifest)
     }
 
@@ -157,7 +161,10 @@ impl Manifest {
         let own = clamped(&self.limits, &config.ceilings, &mut issues);
         let mut limits = config.defaults.clone();
         let mut tools = BTreeMap::new();
-        for patch in [Some(&own), config.overrides.get(namespace)].into_iter().flatten() {
+        for patch in [Some(&own), config.overrides.get(namespace)]
+            .into_iter()
+            .flatten()
+        {
             apply(patch, &mut limits, &mut tools);
         }
         (limits, tools, issues)
@@ -174,7 +181,10 @@ pub(crate) fn is_reserved_variable(name: &str) -> bool {
 
 fn is_variable_name(name: &str) -> bool {
     name.len() <= 256
-        && name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && name
+            .bytes()
+            .next()
+            .is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
@@ -204,7 +214,10 @@ fn check_limit(key: &str, value: &Value) -> Result<(), InvalidManifest> {
         || patch.ask_timeout == Some(Duration::ZERO)
         || patch.max_concurrency == Some(0)
         || patch.sync_concurrency == Some(0)
-        || patch.tools.values().any(|tool| tool.timeout == Some(Duration::ZERO));
+        || patch
+            .tools
+            .values()
+            .any(|tool| tool.timeout == Some(Duration::ZERO));
     if zero {
         return Err(InvalidManifest(format!("{key}: must be greater than zero")));
     }
@@ -233,7 +246,9 @@ fn scalar(key: &str, value: Value) -> Result<String, InvalidManifest> {
 fn secrets(value: Value) -> Result<Vec<String>, InvalidManifest> {
     let names: Vec<String> = typed("secrets", value)?;
     match names.iter().find(|name| !is_variable_name(name)) {
-        Some(name) => Err(InvalidManifest(format!("secrets: {name:?} is not a variable name"))),
+        Some(name) => Err(InvalidManifest(format!(
+            "secrets: {name:?} is not a variable name"
+        ))),
         None => Ok(names),
     }
 }
@@ -242,19 +257,49 @@ fn clamped(own: &LimitsPatch, ceilings: &Ceilings, issues: &mut Vec<Issue>) -> L
     let mut own = own.clone();
     clamp("timeout", &mut own.timeout, ceilings.timeout, issues);
     clamp("ask_timeout", &mut own.ask_timeout, ASK_TIMEOUT_MAX, issues);
-    clamp("max_concurrency", &mut own.max_concurrency, ceilings.max_concurrency, issues);
+    clamp(
+        "max_concurrency",
+        &mut own.max_concurrency,
+        ceilings.max_concurrency,
+        issues,
+    );
     clamp("queue", &mut own.queue, QUEUE_MAX, issues);
     clamp("max_parked", &mut own.max_parked, QUEUE_MAX, issues);
-    clamp("max_result", &mut own.max_result, ceilings.max_result, issues);
-    clamp("sync_concurrency", &mut own.sync_concurrency, ceilings.sync_concurrency, issues);
+    clamp(
+        "max_result",
+        &mut own.max_result,
+        ceilings.max_result,
+        issues,
+    );
+    clamp(
+        "sync_concurrency",
+        &mut own.sync_concurrency,
+        ceilings.sync_concurrency,
+        issues,
+    );
     for (name, tool) in &mut own.tools {
-        clamp(&format!("tools.{name}.timeout"), &mut tool.timeout, ceilings.timeout, issues);
-        clamp(&format!("tools.{name}.max_result"), &mut tool.max_result, ceilings.max_result, issues);
+        clamp(
+            &format!("tools.{name}.timeout"),
+            &mut tool.timeout,
+            ceilings.timeout,
+            issues,
+        );
+        clamp(
+            &format!("tools.{name}.max_result"),
+            &mut tool.max_result,
+            ceilings.max_result,
+            issues,
+        );
     }
     own
 }
 
-fn clamp<T: PartialOrd + Copy + std::fmt::Debug>(key: &str, value: &mut Option<T>, ceiling: T, issues: &mut Vec<Issue>) {
+fn clamp<T: PartialOrd + Copy + std::fmt::Debug>(
+    key: &str,
+    value: &mut Option<T>,
+    ceiling: T,
+    issues: &mut Vec<Issue>,
+) {
     let Some(asked) = *value else { return };
     if asked > ceiling {
         issues.push(Issue {
@@ -315,7 +360,9 @@ mod tests {
     }
 
     fn refusal(text: &str) -> String {
-        Manifest::parse(text.as_bytes()).expect_err("invalid").to_string()
+        Manifest::parse(text.as_bytes())
+            .expect_err("invalid")
+            .to_string()
     }
 
     #[test]
@@ -365,7 +412,10 @@ mod tests {
             ("tools_allow: 5", "tools_allow"),
         ] {
             let message = refusal(text);
-            assert!(message.starts_with(&format!("tooldock.yaml: {key}: ")), "{text}: {message}");
+            assert!(
+                message.starts_with(&format!("tooldock.yaml: {key}: ")),
+                "{text}: {message}"
+            );
         }
         assert!(refusal("a: [").contains("not valid YAML"));
         assert!(refusal("- a").contains("must be a mapping"));
@@ -386,7 +436,12 @@ mod tests {
         let manifest = parse("env: {PATH: /x, LD_PRELOAD: /x.so, PYTHONPATH: /x, OK: fine}");
         assert_eq!(manifest.env.keys().collect::<Vec<_>>(), ["OK"]);
         assert_eq!(manifest.issues.len(), 3);
-        assert!(manifest.issues.iter().all(|issue| issue.code == "reserved_variable"));
+        assert!(
+            manifest
+                .issues
+                .iter()
+                .all(|issue| issue.code == "reserved_variable")
+        );
     }
 
     #[test]

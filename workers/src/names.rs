@@ -90,7 +90,17 @@ mod tests {
     #[test]
     fn refuses_reserved_traversing_and_malformed_names() {
         for name in [
-            "", "_system", ".git", "..", "Bad.Name", "my tools", "a/b", "a\0b", "-a", "ä", &"x".repeat(64),
+            "",
+            "_system",
+            ".git",
+            "..",
+            "Bad.Name",
+            "my tools",
+            "a/b",
+            "a\0b",
+            "-a",
+            "ä",
+            &"x".repeat(64),
         ] {
             assert!(name.parse::<NamespaceName>().is_err(), "{name}");
         }

@@ -95,6 +95,7 @@ pub enum SpawnError {
 #[derive(Debug)]
 pub struct Child {
     pid: Option<u32>,
+    root: Option<tree::Root>,
     tag: String,
     control: UnixStream,
     received: BytesMut,
@@ -155,6 +156,7 @@ impl Child {
         metrics.live.inc();
         let mut child = Self {
             pid: None,
+            root: None,
             tag,
             control,
             received: BytesMut::new(),
@@ -167,6 +169,7 @@ impl Child {
         match timeout(REPORT_LIMIT, child.next_report()).await {
             Ok(Some(Report::Started(pid))) => {
                 child.pid = Some(pid);
+                child.root = tree::Root::of(pid);
                 Ok(child)
             }
             Ok(Some(Report::Failed(message))) => {
@@ -259,8 +262,8 @@ impl Child {
     /// The guard was killed. What it guarded belongs to nobody now, so it is found by group, parent and tag.
     async fn end_lost_tree(&self) {
         self.metrics.killed("guard_lost");
-        let (pid, tag) = (self.pid, self.tag.clone());
-        let swept = tokio::task::spawn_blocking(move || tree::end_lost(pid, &tag)).await;
+        let (root, tag) = (self.root, self.tag.clone());
+        let swept = tokio::task::spawn_blocking(move || tree::end_lost(root, &tag)).await;
         if let Err(error) = swept {
             tracing::error!(%error, "processes of a killed guard may be left behind");
         }
@@ -301,7 +304,7 @@ impl Drop for Child {
         self.metrics.live.dec();
         // A living guard sees the control channel close. Only if it died unnoticed is there something left to do.
         if matches!(self.guard.try_wait(), Ok(Some(_))) {
-            tree::end_lost(self.pid, &self.tag);
+            tree::end_lost(self.root, &self.tag);
         }
     }
 }

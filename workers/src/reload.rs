@@ -10,7 +10,7 @@
 //! before it began, so it sees them. A run belongs to the control runtime, not to its caller, and ends even if
 //! the caller goes away.
 //!
-//! A run publishes what is ready when everything is, or one [`run::WINDOW`] after the first: a usual reload is one swap,
+//! A run publishes what is ready when everything is, or one second after the first: a usual reload is one swap,
 //! and a hanging installer delays nobody else. Each swap is complete in itself: a reader sees each namespace old or new.
 
 mod metrics;
@@ -326,7 +326,12 @@ fn coalesced(before: Option<&ReloadReport>, own: &ReloadReport) -> ReloadReport 
     let none = ReloadReport::default();
     let before = before.unwrap_or(&none);
     let union = |a: &[NamespaceName], b: &[NamespaceName]| -> Vec<_> {
-        a.iter().chain(b).cloned().collect::<BTreeSet<_>>().into_iter().collect()
+        a.iter()
+            .chain(b)
+            .cloned()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
     };
     let is_there = |name: &NamespaceName| own.namespaces.contains(name);
     ReloadReport {
@@ -334,7 +339,10 @@ fn coalesced(before: Option<&ReloadReport>, own: &ReloadReport) -> ReloadReport 
         workers_restarted: union(&before.workers_restarted, &own.workers_restarted),
         deps_synced: union(&before.deps_synced, &own.deps_synced),
         // One that came back in between was not removed.
-        removed: union(&before.removed, &own.removed).into_iter().filter(|name| !is_there(name)).collect(),
+        removed: union(&before.removed, &own.removed)
+            .into_iter()
+            .filter(|name| !is_there(name))
+            .collect(),
         // What failed before was tried again.
         failed: own.failed.clone(),
         coalesced: true,

@@ -76,7 +76,16 @@ impl Requirements {
 
     /// Whether a line names other files, so that the text alone does not say what will be installed.
     pub fn refers_to_files(&self) -> bool {
-        const OPTIONS: [&str; 8] = ["-r", "-c", "-e", "-f", "--requirement", "--constraint", "--editable", "--find-links"];
+        const OPTIONS: [&str; 8] = [
+            "-r",
+            "-c",
+            "-e",
+            "-f",
+            "--requirement",
+            "--constraint",
+            "--editable",
+            "--find-links",
+        ];
         self.lines().any(|line| {
             line.starts_with(['.', '/'])
                 || line.contains("file:")
@@ -131,7 +140,10 @@ pub fn scan(tools_dir: &Path) -> io::Result<Vec<NamespaceSource>> {
             }
         };
         if sources.len() == NAMESPACES_MAX {
-            tracing::warn!(limit = NAMESPACES_MAX, "skipped the remaining folders: too many namespaces");
+            tracing::warn!(
+                limit = NAMESPACES_MAX,
+                "skipped the remaining folders: too many namespaces"
+            );
             break;
         }
         sources.push(look_at(name, path, &folder, &tree));
@@ -141,10 +153,13 @@ pub fn scan(tools_dir: &Path) -> io::Result<Vec<NamespaceSource>> {
 
 fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> NamespaceSource {
     let mut walk = Walk::new(tree);
-    let mut failure = walk.directory(folder, Path::new(""), 0).err().map(|error| SourceFailure {
-        code: "unreadable",
-        message: format!("the folder cannot be read: {error}"),
-    });
+    let mut failure = walk
+        .directory(folder, Path::new(""), 0)
+        .err()
+        .map(|error| SourceFailure {
+            code: "unreadable",
+            message: format!("the folder cannot be read: {error}"),
+        });
     let manifest = Manifest::read(folder).unwrap_or_else(|error| {
         failure.get_or_insert(SourceFailure {
             code: "invalid_manifest",
@@ -233,7 +248,10 @@ impl<'a> Walk<'a> {
             let name = file_name.to_string_lossy();
             let relative = relative.join(&file_name);
             let kind = entry.file_type()?;
-            if name.starts_with('.') || name == "__pycache__" || depth == 0 && kind.is_file() && is_prose(&name) {
+            if name.starts_with('.')
+                || name == "__pycache__"
+                || depth == 0 && kind.is_file() && is_prose(&name)
+            {
                 continue;
             }
             if kind.is_dir() {
@@ -264,15 +282,22 @@ impl<'a> Walk<'a> {
         let metadata = match resolve(path, self.tree) {
             Ok(Some((_, metadata))) if metadata.is_file() => metadata,
             Ok(None) => {
-                let message = "a symlink that leaves the tools directory; it is not loaded".to_owned();
+                let message =
+                    "a symlink that leaves the tools directory; it is not loaded".to_owned();
                 return self.skipped("symlink_outside", relative, message);
             }
             // A symlinked folder inside the tree is somebody's own; following it could go in circles.
             Ok(Some((_, metadata))) if metadata.is_dir() && is_symlink => return,
             Ok(Some(_)) => {
-                return self.skipped("not_a_file", relative, "not a regular file; it is not loaded".to_owned());
+                return self.skipped(
+                    "not_a_file",
+                    relative,
+                    "not a regular file; it is not loaded".to_owned(),
+                );
             }
-            Err(error) => return self.skipped("unreadable", relative, format!("cannot be read: {error}")),
+            Err(error) => {
+                return self.skipped("unreadable", relative, format!("cannot be read: {error}"));
+            }
         };
         if let Err(error) = self.content(path, &metadata) {
             return self.skipped("unreadable", relative, format!("cannot be read: {error}"));
@@ -283,14 +308,21 @@ impl<'a> Walk<'a> {
     fn content(&mut self, path: &Path, metadata: &Metadata) -> io::Result<()> {
         if self.bytes + metadata.len() > BYTES_MAX {
             self.too_much("content");
-            for part in [metadata.size() as i64, metadata.mtime(), metadata.mtime_nsec()] {
+            for part in [
+                metadata.size() as i64,
+                metadata.mtime(),
+                metadata.mtime_nsec(),
+            ] {
                 self.field(&part.to_le_bytes());
             }
             return Ok(());
         }
         // Hashed on its own, so that a file growing while it is read cannot run into the next one's name.
         let mut hash = Sha256::new();
-        self.bytes += io::copy(&mut File::open(path)?.take(BYTES_MAX), &mut HashWriter(&mut hash))?;
+        self.bytes += io::copy(
+            &mut File::open(path)?.take(BYTES_MAX),
+            &mut HashWriter(&mut hash),
+        )?;
         self.field(&hash.finalize());
         Ok(())
     }
@@ -311,13 +343,19 @@ impl<'a> Walk<'a> {
     }
 
     fn too_much(&mut self, what: &str) {
-        if self.issues.iter().any(|issue| issue.code == "folder_too_large") {
+        if self
+            .issues
+            .iter()
+            .any(|issue| issue.code == "folder_too_large")
+        {
             return;
         }
         self.issues.push(Issue {
             code: "folder_too_large",
             subject: ".".into(),
-            message: format!("too much {what} to compare; some changes will not be noticed on reload"),
+            message: format!(
+                "too much {what} to compare; some changes will not be noticed on reload"
+            ),
         });
     }
 }
@@ -428,7 +466,11 @@ mod tests {
 
     #[test]
     fn the_hash_follows_tools_data_and_names_but_not_prose_and_caches() {
-        let tree = Tree::new(&[("ns/a.py", "1"), ("ns/data/words.csv", "1"), ("ns/README.md", "1")]);
+        let tree = Tree::new(&[
+            ("ns/a.py", "1"),
+            ("ns/data/words.csv", "1"),
+            ("ns/README.md", "1"),
+        ]);
         let first = tree.one().files_hash;
         assert_eq!(tree.one().files_hash, first, "same tree, same hash");
         tree.write("ns/README.md", "2");
@@ -456,16 +498,31 @@ mod tests {
         symlink(tree.path("ns"), tree.path("ns/loop")).unwrap();
         symlink(tree.0.path(), tree.path("escaped")).unwrap();
         let source = tree.one();
-        let issues: Vec<_> = source.issues.iter().map(|i| (i.code, i.subject.as_str())).collect();
-        assert_eq!(issues, [("unreadable", "broken.py"), ("symlink_outside", "evil.py")]);
+        let issues: Vec<_> = source
+            .issues
+            .iter()
+            .map(|i| (i.code, i.subject.as_str()))
+            .collect();
+        assert_eq!(
+            issues,
+            [("unreadable", "broken.py"), ("symlink_outside", "evil.py")]
+        );
         let before = source.files_hash;
         fs::write(&outside, "x = 2").unwrap();
-        assert_eq!(tree.one().files_hash, before, "what is outside was not read");
+        assert_eq!(
+            tree.one().files_hash,
+            before,
+            "what is outside was not read"
+        );
     }
 
     #[test]
     fn a_bad_manifest_fails_its_namespace_and_no_other() {
-        let tree = Tree::new(&[("bad/a.py", ""), ("bad/tooldock.yaml", "timeout: soon"), ("good/a.py", "")]);
+        let tree = Tree::new(&[
+            ("bad/a.py", ""),
+            ("bad/tooldock.yaml", "timeout: soon"),
+            ("good/a.py", ""),
+        ]);
         let sources = tree.scan();
         let failure = sources[0].failure.as_ref().unwrap();
         assert_eq!(failure.code, "invalid_manifest");
@@ -489,7 +546,13 @@ mod tests {
         assert!(!requirements("\n# nothing\n").asks_for_packages());
         assert!(requirements("httpx>=0.28.0\n").asks_for_packages());
         assert!(!requirements("httpx>=0.28.0\n--index-url https://x/\n").refers_to_files());
-        for text in ["-r base.txt", "-e .", "./wheels/x.whl", "x @ file:///tmp/x.whl", "--find-links w"] {
+        for text in [
+            "-r base.txt",
+            "-e .",
+            "./wheels/x.whl",
+            "x @ file:///tmp/x.whl",
+            "--find-links w",
+        ] {
             assert!(requirements(text).refers_to_files(), "{text}");
         }
     }

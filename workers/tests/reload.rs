@@ -3,6 +3,8 @@
 //! The base environment is kept in `target/python-envs/` and made once, which needs a package index; everything else
 //! is installed from wheels that the tests write themselves.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +43,9 @@ impl SecretSource for Secrets {
     fn for_namespace(&self, namespace: &NamespaceName) -> BTreeMap<String, Secret> {
         let secrets = self.0.lock().unwrap();
         let own = secrets.get(namespace.as_str());
-        own.map(|value| ("TOKEN".to_owned(), Secret::new(value.clone()))).into_iter().collect()
+        own.map(|value| ("TOKEN".to_owned(), Secret::new(value.clone())))
+            .into_iter()
+            .collect()
     }
 }
 
@@ -60,7 +64,11 @@ impl House {
         let temp = tempfile::tempdir().unwrap();
         let data = Arc::new(DataDir::open(&temp.path().join("data"), false).unwrap());
         let mut config = WorkersConfig {
-            base_env: target_dir().join("python-envs/base").to_str().unwrap().to_owned(),
+            base_env: target_dir()
+                .join("python-envs/base")
+                .to_str()
+                .unwrap()
+                .to_owned(),
             ..WorkersConfig::default()
         };
         config.backoff.initial = Duration::from_millis(50);
@@ -68,7 +76,12 @@ impl House {
         let runtimes = Arc::new(Runtimes::new());
         runtimes.provide(vec![tokio::runtime::Handle::current()]);
         let host = Arc::new(WorkerHost {
-            guard: std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples/guard"),
+            guard: std::env::current_exe()
+                .unwrap()
+                .ancestors()
+                .nth(2)
+                .unwrap()
+                .join("examples/guard"),
             config: config.clone(),
             runtimes,
             metrics: Arc::new(WorkerMetrics::unregistered()),
@@ -112,7 +125,9 @@ impl House {
     }
 
     fn namespace(&self, name: &str) -> Arc<Namespace> {
-        self.registry.namespace(name).unwrap_or_else(|| panic!("{name} is not served"))
+        self.registry
+            .namespace(name)
+            .unwrap_or_else(|| panic!("{name} is not served"))
     }
 
     fn worker(&self, name: &str) -> Arc<Worker> {
@@ -151,9 +166,16 @@ with zipfile.ZipFile(f'{wheels}/{name}-{version}-py3-none-any.whl', 'w') as z:
     z.writestr(f'{info}/WHEEL', 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
     z.writestr(f'{info}/RECORD', '')
 ";
-        let made = Command::new("python3").args(["-c", script]).arg(&wheels).args([name, version]).status();
+        let made = Command::new("python3")
+            .args(["-c", script])
+            .arg(&wheels)
+            .args([name, version])
+            .status();
         assert!(made.unwrap().success());
-        format!("--no-index\n--find-links {}\n{name}=={version}\n", wheels.display())
+        format!(
+            "--no-index\n--find-links {}\n{name}=={version}\n",
+            wheels.display()
+        )
     }
 
     async fn close(self) {
@@ -179,7 +201,10 @@ async fn call(worker: &Worker, tool: &str, arguments: &str) -> Result<String, Ca
 async fn eventually(what: &str, happened: impl Fn() -> bool) {
     let deadline = tokio::time::Instant::now() + DEADLINE;
     while !happened() {
-        assert!(tokio::time::Instant::now() < deadline, "never happened: {what}");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "never happened: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -201,7 +226,11 @@ async fn a_dropped_in_folder_is_served_after_a_reload_and_gone_after_its_removal
     let house = House::new();
     let report = house.reload().await;
     assert!(report.namespaces.is_empty());
-    assert_eq!(house.registry.snapshot().generation, 1, "an empty scan is a scan");
+    assert_eq!(
+        house.registry.snapshot().generation,
+        1,
+        "an empty scan is a scan"
+    );
 
     house.write("my-tools/hello.py", &tool("hello", "return 'hi'"));
     fs::create_dir(house.path("tools/empty")).unwrap();
@@ -255,7 +284,10 @@ async fn only_what_changed_gets_a_new_process() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_in_flight_finishes_where_it_began() {
     let house = House::new();
-    let (begun, go) = (house.temp.path().join("begun"), house.temp.path().join("go"));
+    let (begun, go) = (
+        house.temp.path().join("begun"),
+        house.temp.path().join("go"),
+    );
     let slow = format!(
         "import asyncio\n@tool\nasync def slow() -> str:\n    \"\"\"Waits.\"\"\"\n    open({begun:?}, 'w').close()\n    \
          while not os.path.exists({go:?}):\n        await asyncio.sleep(0.01)\n    return 'old'\n"
@@ -287,7 +319,11 @@ async fn new_limits_need_no_new_process() {
     let mut limits = NamespacesConfig::default();
     limits.defaults.timeout = Duration::from_secs(7);
     house.reloader.set_namespaces(limits);
-    assert_ne!(house.namespace("ns").limits.timeout, Duration::from_secs(7), "not before the reload");
+    assert_ne!(
+        house.namespace("ns").limits.timeout,
+        Duration::from_secs(7),
+        "not before the reload"
+    );
     let report = house.reload().await;
     assert!(report.workers_restarted.is_empty());
     assert_eq!(house.namespace("ns").limits.timeout, Duration::from_secs(7));
@@ -299,13 +335,27 @@ async fn new_limits_need_no_new_process() {
 async fn a_changed_secret_restarts_only_the_namespace_it_belongs_to() {
     let house = House::new();
     for name in ["github", "slack"] {
-        house.write(&format!("{name}/t.py"), &tool("token", "return os.environ.get('TOKEN', '') + os.environ['SITE']"));
-        house.write(&format!("{name}/tooldock.yaml"), "secrets: [TOKEN]\nenv: {SITE: '@here', TOKEN: default}\n");
+        house.write(
+            &format!("{name}/t.py"),
+            &tool(
+                "token",
+                "return os.environ.get('TOKEN', '') + os.environ['SITE']",
+            ),
+        );
+        house.write(
+            &format!("{name}/tooldock.yaml"),
+            "secrets: [TOKEN]\nenv: {SITE: '@here', TOKEN: default}\n",
+        );
     }
     house.reload().await;
     let (github, slack) = (house.pid("github"), house.pid("slack"));
     assert_eq!(house.call("slack", "token").await.unwrap(), "default@here");
-    house.secrets.0.lock().unwrap().insert("slack".into(), "s3cret".into());
+    house
+        .secrets
+        .0
+        .lock()
+        .unwrap()
+        .insert("slack".into(), "s3cret".into());
     let report = house.reload().await;
     assert_eq!(names(&report.workers_restarted), ["slack"]);
     assert_eq!(house.pid("github"), github);
@@ -322,8 +372,14 @@ async fn a_changed_secret_restarts_only_the_namespace_it_belongs_to() {
 async fn two_namespaces_have_two_versions_of_one_package() {
     let house = House::new();
     for (name, version) in [("a", "1.0"), ("b", "2.0")] {
-        house.write(&format!("{name}/requirements.txt"), &house.wheel("localpkg", version));
-        house.write(&format!("{name}/t.py"), &tool("version", "import localpkg; return localpkg.VERSION"));
+        house.write(
+            &format!("{name}/requirements.txt"),
+            &house.wheel("localpkg", version),
+        );
+        house.write(
+            &format!("{name}/t.py"),
+            &tool("version", "import localpkg; return localpkg.VERSION"),
+        );
     }
     let report = house.reload().await;
     assert_eq!(report.failed, []);
@@ -332,7 +388,10 @@ async fn two_namespaces_have_two_versions_of_one_package() {
     assert_eq!(house.call("b", "version").await.unwrap(), "2.0");
 
     let before = fs::read_link(house.path("venvs/a")).unwrap();
-    assert!(house.reload().await.deps_synced.is_empty(), "nothing changed");
+    assert!(
+        house.reload().await.deps_synced.is_empty(),
+        "nothing changed"
+    );
     house.write("a/requirements.txt", &house.wheel("localpkg", "1.5"));
     let report = house.reload().await;
     assert_eq!(names(&report.deps_synced), ["a"]);
@@ -342,7 +401,10 @@ async fn two_namespaces_have_two_versions_of_one_package() {
     // The build goes with the first reload that finds no worker in it.
     let deadline = tokio::time::Instant::now() + DEADLINE;
     while house.path("venvs").join(&before).exists() {
-        assert!(tokio::time::Instant::now() < deadline, "the old build stays");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "the old build stays"
+        );
         house.reload().await;
     }
     house.close().await;
@@ -352,7 +414,10 @@ async fn two_namespaces_have_two_versions_of_one_package() {
 async fn a_failing_install_keeps_the_old_version_serving_and_is_tried_again() {
     let house = House::new();
     house.write("ns/requirements.txt", &house.wheel("localpkg", "1.0"));
-    house.write("ns/t.py", &tool("version", "import localpkg; return localpkg.VERSION"));
+    house.write(
+        "ns/t.py",
+        &tool("version", "import localpkg; return localpkg.VERSION"),
+    );
     house.reload().await;
     let (pid, hash) = (house.pid("ns"), house.namespace("ns").content_hash);
 
@@ -360,18 +425,34 @@ async fn a_failing_install_keeps_the_old_version_serving_and_is_tried_again() {
     for _ in 0..2 {
         let report = house.reload().await;
         assert_eq!(report.failed.len(), 1, "{report:?}");
-        assert_eq!((&*report.failed[0].namespace, report.failed[0].code), ("ns", "dependency_error"));
-        assert!(report.failed[0].message.contains("no-such-package"), "{report:?}");
+        assert_eq!(
+            (&*report.failed[0].namespace, report.failed[0].code),
+            ("ns", "dependency_error")
+        );
+        assert!(
+            report.failed[0].message.contains("no-such-package"),
+            "{report:?}"
+        );
     }
     let served = house.namespace("ns");
     assert_eq!((house.pid("ns"), served.content_hash), (pid, hash));
-    assert_eq!(served.issues.iter().filter(|issue| issue.code == "dependency_error").count(), 1);
+    assert_eq!(
+        served
+            .issues
+            .iter()
+            .filter(|issue| issue.code == "dependency_error")
+            .count(),
+        1
+    );
     assert_eq!(house.call("ns", "version").await.unwrap(), "1.0");
 
     // Taking the change back needs no new process and clears the issue.
     house.write("ns/requirements.txt", &house.wheel("localpkg", "1.0"));
     let report = house.reload().await;
-    assert_eq!((report.failed.len(), report.workers_restarted.len()), (0, 0));
+    assert_eq!(
+        (report.failed.len(), report.workers_restarted.len()),
+        (0, 0)
+    );
     assert!(house.namespace("ns").issues.is_empty());
     assert_eq!(house.pid("ns"), pid);
     house.close().await;
@@ -386,19 +467,28 @@ async fn a_hanging_install_delays_no_other_namespace_and_ends_at_its_limit() {
     // Accepts and never answers.
     let index = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = index.local_addr().unwrap();
-    house.write("hangs/requirements.txt", &format!("--index-url http://user:hunter2@{address}/simple\nsomething\n"));
+    house.write(
+        "hangs/requirements.txt",
+        &format!("--index-url http://user:hunter2@{address}/simple\nsomething\n"),
+    );
     house.write("hangs/t.py", &tool("t", "return ''"));
     house.write("quick/t.py", &tool("t", "return 'there'"));
     let reload = tokio::spawn({
         let reloader = Arc::clone(&house.reloader);
         async move { reloader.reload().await }
     });
-    eventually("the other one is served", || house.registry.namespace("quick").is_some()).await;
+    eventually("the other one is served", || {
+        house.registry.namespace("quick").is_some()
+    })
+    .await;
     assert!(!reload.is_finished(), "the other one did not wait");
     assert!(house.registry.namespace("hangs").is_none());
     let report = reload.await.unwrap().unwrap();
     assert_eq!(report.failed[0].code, "dependency_error");
-    assert!(report.failed[0].message.contains("not finished after 6s"), "{report:?}");
+    assert!(
+        report.failed[0].message.contains("not finished after 6s"),
+        "{report:?}"
+    );
     assert!(!format!("{report:?}").contains("hunter2"));
     assert_eq!(house.failure("hangs").code, CallErrorCode::DependencyError);
     assert!(house.path("venvs/hangs").symlink_metadata().is_err());
@@ -413,7 +503,11 @@ async fn pinning_an_old_pydantic_is_a_dependency_error_that_says_so() {
     house.write("new/requirements.txt", &house.wheel("pydantic", "2.99.0"));
     house.write("new/t.py", &tool("t", "return ''"));
     let report = house.reload().await;
-    let failure = report.failed.iter().find(|failure| failure.namespace == "old").unwrap();
+    let failure = report
+        .failed
+        .iter()
+        .find(|failure| failure.namespace == "old")
+        .unwrap();
     assert_eq!(failure.code, "dependency_error");
     assert!(failure.message.contains("pydantic 1.10.13"), "{failure:?}");
     assert_eq!(house.failure("old").code, CallErrorCode::DependencyError);
@@ -431,7 +525,12 @@ async fn broken_files_and_manifests_harm_nobody_else() {
     assert_eq!(house.call("ns", "hello").await.unwrap(), "hi");
     assert_eq!(house.namespace("ns").issues[0].subject, "broken.py");
     assert_eq!(report.failed[0].code, "invalid_manifest");
-    assert!(house.failure("bad").message.starts_with("tooldock.yaml: timeout: "));
+    assert!(
+        house
+            .failure("bad")
+            .message
+            .starts_with("tooldock.yaml: timeout: ")
+    );
 
     house.write("bad/tooldock.yaml", "timeout: 20s\nmax_concurrency: 1000\n");
     assert_eq!(house.reload().await.failed, []);
@@ -452,7 +551,10 @@ async fn tool_code_runs_in_the_worker_and_nowhere_else() {
     house.write("ns/t.py", &format!("{line}{}", tool("t", "return ''")));
     house.reload().await;
     house.reload().await;
-    assert_eq!(fs::read_to_string(&marker).unwrap(), format!("{}\n", house.pid("ns")));
+    assert_eq!(
+        fs::read_to_string(&marker).unwrap(),
+        format!("{}\n", house.pid("ns"))
+    );
     house.close().await;
 }
 
@@ -460,7 +562,10 @@ async fn tool_code_runs_in_the_worker_and_nowhere_else() {
 async fn a_worker_that_cannot_boot_is_retried_and_served_once_it_can() {
     let house = House::new();
     let cured = house.temp.path().join("cured");
-    let body = format!("if not os.path.exists({cured:?}): os._exit(1)\n{}", tool("t", "return 'well'"));
+    let body = format!(
+        "if not os.path.exists({cured:?}): os._exit(1)\n{}",
+        tool("t", "return 'well'")
+    );
     house.write("ns/t.py", &body);
     let report = house.reload().await;
     assert_eq!(report.failed[0].code, "worker_unavailable");
@@ -468,11 +573,16 @@ async fn a_worker_that_cannot_boot_is_retried_and_served_once_it_can() {
     fs::write(&cured, "").unwrap();
     let registry = Arc::clone(&house.registry);
     eventually("it recovers without a reload", || {
-        registry.namespace("ns").is_some_and(|ns| matches!(ns.upstream, Upstream::Worker(_)))
+        registry
+            .namespace("ns")
+            .is_some_and(|ns| matches!(ns.upstream, Upstream::Worker(_)))
     })
     .await;
     assert_eq!(house.call("ns", "t").await.unwrap(), "well");
-    assert!(house.reload().await.workers_restarted.is_empty(), "it is the one that is wanted");
+    assert!(
+        house.reload().await.workers_restarted.is_empty(),
+        "it is the one that is wanted"
+    );
     house.close().await;
 }
 
@@ -487,7 +597,9 @@ async fn reloads_that_wait_for_a_running_one_share_the_next() {
     let first = reload();
     let (registry, generation) = (Arc::clone(&house.registry), 0);
     eventually("the first one runs", || {
-        registry.snapshot().generation > generation || first.is_finished() || house.path("venvs/.builds").read_dir().unwrap().count() > 0
+        registry.snapshot().generation > generation
+            || first.is_finished()
+            || house.path("venvs/.builds").read_dir().unwrap().count() > 0
     })
     .await;
     assert!(!first.is_finished());
@@ -520,7 +632,10 @@ async fn a_shutdown_leaves_no_process_and_refuses_reloads() {
     let pids = [house.pid("a"), house.pid("b")];
     house.reloader.shutdown(Duration::from_secs(5)).await;
     assert!(pids.iter().all(|pid| !is_alive(*pid)));
-    assert!(matches!(house.reloader.reload().await, Err(ReloadError::ShuttingDown)));
+    assert!(matches!(
+        house.reloader.reload().await,
+        Err(ReloadError::ShuttingDown)
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ def add(a: float, b: float) -> float:
         b: The second number.
 
     Returns:
-        The sum.
+        The sum of a and b.
     """
     return a + b
 
@@ -24,6 +24,6 @@ def multiply(a: float, b: float) -> float:
         b: The second number.
 
     Returns:
-        The product.
+        The product of a and b.
     """
     return a * b

@@ -1,11 +1,11 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::head::{AcceptFlags, McpHead};
-use crate::testing::{Wanted, caller, harness, head, parts};
+use crate::testing::{Refuses, Wanted, caller, harness, head, parts};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#;
 const LIST: &str = r#"{"jsonrpc":"2.0","id":"l","method":"tools/list","params":{}}"#;
@@ -352,7 +352,7 @@ async fn clients_without_handshake_are_served_as_the_oldest_version() {
     assert_eq!(status, StatusCode::OK);
     let first = &answer["result"]["tools"][0];
     assert_eq!(first["name"], "say_hello");
-    assert!(first.get("title").is_none() && first.get("outputSchema").is_none());
+    assert!(first.get("outputSchema").is_none());
     let (_, answer) = harness.post(accept("*/*"), &call("say_hello", "{}")).await;
     assert_eq!(
         answer["result"],
@@ -718,4 +718,73 @@ async fn a_disconnect_cancels_calls_without_a_session_and_leaves_those_in_one() 
         tokio::task::yield_now().await;
     }
     assert_eq!(harness.backend.counts(), (2, 1, 1));
+}
+
+#[tokio::test]
+async fn ids_are_echoed_as_they_were_spelled() {
+    let harness = harness();
+    for id in [
+        "9007199254740993",
+        "1.50",
+        "1e3",
+        "-0",
+        r#""""#,
+        r#""\u0041🦀""#,
+    ] {
+        for (method, params) in [
+            ("ping", "{}"),
+            ("nope", "{}"),
+            ("tools/list", "{}"),
+            ("tools/call", r#"{"name":"echo"}"#),
+            ("tools/call", r#"{"name":"nope"}"#),
+            ("tools/call", "[]"),
+        ] {
+            let body =
+                format!(r#"{{"params":{params},"method":"{method}","id": {id} ,"jsonrpc":"2.0"}}"#);
+            let reply = harness
+                .service
+                .post(caller(), head(None, None), body.into())
+                .await;
+            let text = String::from_utf8(crate::error::body_of(&reply).to_vec()).expect("UTF-8");
+            assert!(
+                text.starts_with(&format!(r#"{{"jsonrpc":"2.0","id":{id},"#)),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_limit_on_calls_is_a_result_with_the_time_to_wait() {
+    let harness = Wanted {
+        limiter: Arc::new(Refuses("echo", Mutex::default())),
+        ..Wanted::default()
+    }
+    .build();
+    let session = harness.open("2025-06-18", true).await;
+    let (status, answer) = harness
+        .post(head(Some(&session), None), &call("echo", "{}"))
+        .await;
+    assert_eq!(status, StatusCode::OK);
+    let error = &answer["result"]["structuredContent"]["error"];
+    assert_eq!(error["code"], "rate_limited");
+    assert_eq!(
+        error["details"],
+        json!({ "retry_after": 2, "request_id": "r-1" })
+    );
+}
+
+#[tokio::test]
+async fn a_principal_beyond_its_sessions_loses_the_oldest_one() {
+    let harness = harness();
+    let first = harness.open("2025-11-25", true).await;
+    for _ in 0..100 {
+        harness.open("2025-11-25", true).await;
+    }
+    assert_eq!(
+        harness.post(head(Some(&first), None), PING).await.0,
+        StatusCode::NOT_FOUND
+    );
+    assert_eq!(harness.metrics.sessions.get(), 100);
+    assert_eq!(harness.metrics.sessions_evicted.get(), 1);
 }

@@ -71,7 +71,8 @@ pub(super) async fn list(
     Ok(out)
 }
 
-/// One tool as MCP describes it. Titles and output schemas came with 2025-06-18.
+/// One tool as MCP describes it. An output schema describes `structuredContent`, so it goes only where that does; a
+/// title is harmless to clients that do not know it.
 fn describe(out: &mut Vec<u8>, tool: &Tool, version: ProtocolVersion) {
     let newer = version.has_structured_content();
     let text = |out: &mut Vec<u8>, key: &[u8], text: &str| {
@@ -85,7 +86,7 @@ fn describe(out: &mut Vec<u8>, tool: &Tool, version: ProtocolVersion) {
         }
     };
     text(out, b"{\"name\":", &tool.name);
-    if let Some(title) = tool.title.as_deref().filter(|_| newer) {
+    if let Some(title) = tool.title.as_deref() {
         text(out, b",\"title\":", title);
     }
     text(out, b",\"description\":", &tool.description);
@@ -93,7 +94,7 @@ fn describe(out: &mut Vec<u8>, tool: &Tool, version: ProtocolVersion) {
     let output = tool.output_schema.as_deref().filter(|_| newer);
     raw(out, b",\"outputSchema\":", output);
     raw(out, b",\"annotations\":", tool.annotations.as_deref());
-    raw(out, b",\"_meta\":", tool.meta.as_deref().filter(|_| newer));
+    raw(out, b",\"_meta\":", tool.meta.as_deref());
     out.push(b'}');
 }
 

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Extension;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tooldock_workers::registry::Namespace;
@@ -30,12 +32,19 @@ pub(super) struct Scope {
 pub(super) async fn document(
     State(core): State<Arc<Core>>,
     Extension(caller): Extension<Caller>,
-    Query(scope): Query<Scope>,
+    query: Result<Query<Scope>, QueryRejection>,
 ) -> Reply {
+    let Ok(Query(scope)) = query else {
+        return error::rest_plain(
+            StatusCode::BAD_REQUEST,
+            "invalid_request",
+            "The query is malformed; it may hold namespace=NAME",
+        );
+    };
     let header = caller.namespace.as_ref().map(|name| name.as_str());
     let Some(name) = header.or(scope.namespace.as_deref()) else {
         return error::rest_plain(
-            http::StatusCode::BAD_REQUEST,
+            StatusCode::BAD_REQUEST,
             "namespace_required",
             "X-Namespace or ?namespace= is required",
         );

@@ -92,6 +92,8 @@ async fn failures_have_their_status_and_one_shape() {
     for (path, body, status, code) in [
         ("/tools/nope", "{}", 404, "tool_not_found"),
         ("/tools/secret_tool", "{}", 404, "tool_not_found"),
+        ("/tools/%ff", "{}", 404, "tool_not_found"),
+        ("/tools/..%2f..%2fetc", "{}", 404, "tool_not_found"),
         ("/tools/invalid_arguments", "{}", 422, "invalid_arguments"),
         ("/tools/execution_timeout", "{}", 504, "execution_timeout"),
         ("/tools/dependency_error", "{}", 500, "dependency_error"),
@@ -283,8 +285,9 @@ async fn the_openapi_document_describes_the_namespace() {
     shared.tools.push(tool(json!({
         "name": "make.item", "description": "", "filename": "x.py",
         "inputSchema": {
-            "type": "object", "required": ["item"], "properties": { "item": { "$ref": "#/$defs/Item" } },
-            "$defs": { "Item": { "type": "object" } },
+            "type": "object", "required": ["item"],
+            "properties": { "item": { "$ref": "#/$defs/Item" }, "same": { "$ref": "#/properties/item" } },
+            "$defs": { "Item": { "type": "object", "properties": { "next": { "$ref": "#/$defs/Item" } } } },
         },
     })));
     shared.tools.push(tool(json!({
@@ -367,6 +370,12 @@ async fn the_openapi_namespace_may_come_from_the_query_and_must_be_open() {
         (status, &body["info"]["title"]),
         (StatusCode::OK, &json!("ToolDock: other"))
     );
+    let twice = document(
+        other.clone(),
+        "/openapi.json?namespace=other&namespace=shared",
+    )
+    .await;
+    assert_eq!(parts(&twice).1["error"]["code"], "invalid_request");
     other.visibility = Visibility::Only(Arc::new(|_| false));
     assert_eq!(
         document(other, "/openapi.json?namespace=other")

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use bytes::Bytes;
 use http::StatusCode;
@@ -52,7 +53,8 @@ pub(super) async fn list(scope: InNamespace) -> Reply {
     }
 }
 
-pub(super) async fn schema(scope: InNamespace, Path(name): Path<String>) -> Reply {
+pub(super) async fn schema(scope: InNamespace, name: NameInPath) -> Reply {
+    let name = name_of(name);
     match Engine::tool(&scope.namespace, &name) {
         Ok(tool) => Reply::json(StatusCode::OK, tool.input_schema.get().to_owned()),
         Err(failed) => error::rest_call(&failed, &scope.caller),
@@ -63,7 +65,7 @@ pub(super) async fn schema(scope: InNamespace, Path(name): Path<String>) -> Repl
 pub(super) async fn call(
     State(core): State<Arc<Core>>,
     scope: InNamespace,
-    Path(name): Path<String>,
+    name: NameInPath,
     body: Body,
 ) -> Reply {
     let arguments = match collect(body).await.and_then(arguments) {
@@ -73,7 +75,7 @@ pub(super) async fn call(
     let InNamespace { caller, namespace } = scope;
     let request = CallRequest {
         namespace,
-        tool: name.into(),
+        tool: name_of(name).into(),
         arguments,
         transport: Transport::Rest,
         version: None,
@@ -90,6 +92,14 @@ pub(super) async fn call(
         },
         Err(failed) => error::rest_call(&failed, &caller),
     }
+}
+
+/// A tool's name as the path has it; escapes that are no UTF-8 are no reason for an answer of another shape.
+type NameInPath = Result<Path<String>, PathRejection>;
+
+/// The name, or one that no tool has.
+fn name_of(name: NameInPath) -> String {
+    name.map(|Path(name)| name).unwrap_or_default()
 }
 
 /// An object, or nothing at all, which counts as `{}` (RST-10).

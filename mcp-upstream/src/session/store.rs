@@ -17,14 +17,15 @@ pub trait SessionStore: Send + Sync {
     /// [`StoreError`] when the store cannot be written or no id can be made.
     async fn create(&self, binding: Binding, now: Instant) -> Result<Created, StoreError>;
 
-    /// The session of that id if it is alive, marked as used.
+    /// The session of that id if it is alive. Finding it is no use of it: that is the caller's to say, once it knows
+    /// that the session is the client's ([`Session::touch`]).
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the store cannot be asked.
     async fn get(&self, id: &str, now: Instant) -> Result<Option<Arc<Session>>, StoreError>;
 
-    /// What this process knows about an id, without waiting and without marking it as used. May be stale or miss a
+    /// What this process knows about an id, without waiting. May be stale or miss a
     /// session that lives elsewhere.
     fn peek(&self, id: &str) -> Option<Arc<Session>>;
 
@@ -35,7 +36,8 @@ pub trait SessionStore: Send + Sync {
     /// [`StoreError`] when the store cannot be written.
     async fn remove(&self, id: &str) -> Result<bool, StoreError>;
 
-    /// Ends the sessions whose time is up and answers how many. Costs by the number ended, not by the number alive.
+    /// Ends sessions whose time is up and answers how many; a large backlog takes several sweeps. Costs by the number
+    /// ended, not by the number alive.
     async fn evict_expired(&self, now: Instant) -> usize;
 
     /// Sessions alive in this process.

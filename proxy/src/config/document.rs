@@ -18,6 +18,10 @@ use super::{Config, ConfigError};
 /// A configuration is written by hand; what is larger is some other file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
+/// The reader looks at every open bracket again for each token, so a small file of brackets could keep it busy for hours.
+/// This is a second or less, and 500 brackets in a file of the largest size.
+const READER_STEPS_MAX: usize = 500_000_000;
+
 /// What `$DATA/config.yaml` may hold. Tool code can write there, so nothing that decides who is let in.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -76,6 +80,16 @@ fn parse<T: DeserializeOwned + Default>(
     file: &Path,
     text: &str,
 ) -> Result<(T, Value), ConfigError> {
+    let brackets = text
+        .bytes()
+        .filter(|byte| matches!(byte, b'[' | b'{'))
+        .count();
+    if brackets.saturating_mul(text.len()) > READER_STEPS_MAX {
+        return Err(file_error(
+            file,
+            "too many brackets for its size; use lines instead",
+        ));
+    }
     let tree = serde_yaml::from_str(text).map_err(|error| file_error(file, error))?;
     if matches!(tree, Value::Null) {
         return Ok((T::default(), tree));
@@ -147,8 +161,17 @@ mod tests {
 
     #[test]
     fn deep_nesting_is_refused_without_a_panic() {
-        let text = format!("a: {}", "[".repeat(100_000));
+        let text = format!("a: {}", "[".repeat(2_000));
         assert!(parse::<Config>(Path::new("x.yaml"), &text).is_err());
+    }
+
+    #[test]
+    fn brackets_that_would_keep_the_reader_busy_are_not_read() {
+        let text = format!("a: {}", "[".repeat(100_000));
+        let error = parse::<Config>(Path::new("x.yaml"), &text)
+            .expect_err("refused")
+            .to_string();
+        assert!(error.contains("too many brackets"), "{error}");
     }
 
     #[test]

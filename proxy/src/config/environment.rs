@@ -11,7 +11,6 @@ use std::fmt;
 use std::path::PathBuf;
 
 use tooldock_upstream::protocol::ProtocolVersion;
-use tooldock_workers::secrets::Secret;
 
 use self::parse::{boolean, bytes, list, only_default, port, span, token, versions, whole};
 use super::{Config, ConfigError, LogLevel, ProfileName, ReplicasConfig, Role, Settings};
@@ -239,6 +238,7 @@ mod tests {
     use std::time::Duration;
 
     use bytesize::ByteSize;
+    use tooldock_workers::secrets::Secret;
 
     use super::*;
 

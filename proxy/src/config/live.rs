@@ -1,40 +1,60 @@
-//! Which keys a running process cannot change, so that a reload can say so.
+//! Which keys a running process cannot change: a reload names them and keeps the values they have.
+//!
+//! Keeping matters: rules written for a new address must not apply to the socket that is still open on the old one.
 
 use super::{Config, ListenerConfig};
 
-/// A key and whether two configurations agree on it.
-type Rule = (&'static str, fn(&Config, &Config) -> bool);
+/// A key, whether two configurations agree on it, and how the second takes over the first one's value.
+type Rule = (
+    &'static str,
+    fn(&Config, &Config) -> bool,
+    fn(&Config, &mut Config),
+);
+
+/// A key by its path in the struct, which is how the file spells it.
+macro_rules! fixed {
+    ($head:ident $(. $tail:ident)*) => {
+        (
+            concat!(stringify!($head) $(, ".", stringify!($tail))*),
+            |old, new| old.$head$(.$tail)* == new.$head$(.$tail)*,
+            |old, new| new.$head$(.$tail)* = old.$head$(.$tail)*.clone(),
+        )
+    };
+}
 
 /// Sockets, threads and what is built once from them.
 const FIXED: &[Rule] = &[
-    ("listeners", same_listeners),
-    ("data_dir", |old, new| old.data_dir == new.data_dir),
-    ("threads", |old, new| old.threads == new.threads),
-    ("work_stealing", |old, new| {
-        old.work_stealing == new.work_stealing
+    ("listeners", same_sockets, |old, new| {
+        new.listeners = old.listeners.clone()
     }),
-    ("workers.python", |old, new| {
-        old.workers.python == new.workers.python
-    }),
-    ("workers.base_requirements", |old, new| {
-        old.workers.base_requirements == new.workers.base_requirements
-    }),
-    ("workers.base_env", |old, new| {
-        old.workers.base_env == new.workers.base_env
-    }),
-    ("observability.log.format", |old, new| {
-        old.observability.log.format == new.observability.log.format
-    }),
+    fixed!(data_dir),
+    fixed!(threads),
+    fixed!(work_stealing),
+    fixed!(workers.python),
+    fixed!(workers.base_requirements),
+    fixed!(workers.base_env),
+    fixed!(observability.log.format),
 ];
 
 /// The keys that differ and keep their old value until the next start.
 pub(crate) fn diff_unreloadable(old: &Config, new: &Config) -> Vec<&'static str> {
-    let changed = FIXED.iter().filter(|(_, same)| !same(old, new));
-    changed.map(|(key, _)| *key).collect()
+    let changed = FIXED.iter().filter(|(_, same, _)| !same(old, new));
+    changed.map(|(key, ..)| *key).collect()
 }
 
-/// Sockets stay as they are; a listener's switches and the content of its certificate files may change.
-fn same_listeners(old: &Config, new: &Config) -> bool {
+/// Gives the keys that differ their old value, and names them.
+pub(super) fn keep_unreloadable(old: &Config, new: &mut Config) -> Vec<&'static str> {
+    let changed = diff_unreloadable(old, new);
+    for (key, _, keep) in FIXED {
+        if changed.contains(key) {
+            keep(old, new);
+        }
+    }
+    changed
+}
+
+/// Whether the same sockets are open. A listener's switches and the content of its certificate files may change.
+fn same_sockets(old: &Config, new: &Config) -> bool {
     let sockets = |config: &Config| {
         let socket = |l: &ListenerConfig| (l.name.clone(), l.address, l.profile, l.tls.clone());
         config.listeners.iter().map(socket).collect::<Vec<_>>()
@@ -47,17 +67,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stays_until_a_restart_is_named() {
+    fn what_stays_until_a_restart_is_named_and_kept() {
         let old = Config::default();
         let mut new = old.clone();
         assert_eq!(diff_unreloadable(&old, &new), Vec::<&str>::new());
         new.listeners[0].address.set_port(9000);
         new.data_dir = "/elsewhere".into();
         new.workers.base_env = "/base".into();
-        assert_eq!(
-            diff_unreloadable(&old, &new),
-            ["listeners", "data_dir", "workers.base_env"]
-        );
+        let changed = keep_unreloadable(&old, &mut new);
+        assert_eq!(changed, ["listeners", "data_dir", "workers.base_env"]);
+        assert_eq!(new, old);
     }
 
     #[test]
@@ -66,6 +85,7 @@ mod tests {
         let mut new = old.clone();
         new.namespaces.defaults.max_concurrency = 1;
         new.listeners[0].versions = Some(Vec::new());
-        assert_eq!(diff_unreloadable(&old, &new), Vec::<&str>::new());
+        assert_eq!(keep_unreloadable(&old, &mut new), Vec::<&str>::new());
+        assert_ne!(new, old);
     }
 }

@@ -132,6 +132,37 @@ fn a_file_that_is_gone_at_reload_does_not_open_what_it_closed() {
 }
 
 #[test]
+fn a_reload_applies_no_rule_of_a_new_address_to_the_open_socket() {
+    let listener = |address: &str, auth: &str| {
+        format!("listeners: [{{ name: a, address: '{address}', profile: core, auth: [{auth}] }}]")
+    };
+    let (_dir, file) = write(&listener("0.0.0.0:1", "bearer"));
+    let effective = served(&file, Role::All, &[("BEARER_TOKEN", "b")]).expect("valid");
+    std::fs::write(&file, listener("127.0.0.1:1", "none")).expect("write");
+    let again = effective.reload().expect("valid");
+    assert_eq!(again.config.listeners, effective.config.listeners);
+}
+
+#[test]
+fn a_reload_that_would_open_a_socket_to_everyone_is_refused() {
+    let file_with = |address: &str, allow: &str| {
+        format!(
+            "listeners: [{{ name: a, address: '{address}', profile: core, auth: [none] }}]\n\
+             admission: {{ cidrs: {{ allow: [{allow}] }} }}"
+        )
+    };
+    let (_dir, file) = write(&file_with("0.0.0.0:1", "10.0.0.0/8"));
+    let effective = served(&file, Role::All, &[("BEARER_TOKEN", "b")]).expect("valid");
+    // Valid for a start, but the socket that stays open is the old one.
+    std::fs::write(&file, file_with("127.0.0.1:1", "")).expect("write");
+    let error = effective
+        .reload()
+        .expect_err("open to everyone")
+        .to_string();
+    assert!(error.starts_with("listeners[0].auth: "), "{error}");
+}
+
+#[test]
 fn a_reload_keeps_the_tokens_that_were_made() {
     let (_dir, file) = write("");
     let effective = served_dev(&file, &[]).expect("valid");

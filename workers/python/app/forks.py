@@ -10,6 +10,7 @@ made, so that a child which does get back to the loop finds nothing there. That 
 from __future__ import annotations
 
 import os
+import signal
 
 _PID = os.getpid()
 _ours: set[int] = set()
@@ -33,6 +34,11 @@ def release(fd: int) -> None:
 
 
 def _after_in_child() -> None:
+    # The event loop hears of signals through a socket that the child shares. A SIGTERM for the child, which is how
+    # `multiprocessing` ends its pools, would reach the parent's loop through it and shut the worker down.
+    if signal.set_wakeup_fd(-1) != -1:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
     try:
         null = os.open(os.devnull, os.O_RDWR)
     except OSError:

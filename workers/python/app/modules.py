@@ -68,8 +68,11 @@ class ToolModules(MetaPathFinder):
         if not self.inside(path):
             raise ImportError(f"{os.path.basename(path)} leads out of the tools folder", name=fullname)
         loader = _FileLoader(fullname, path, self)
-        locations: list[str] | None = [] if is_package else None
-        return spec_from_file_location(fullname, path, loader=loader, submodule_search_locations=locations)
+        spec = spec_from_file_location(fullname, path, loader=loader, submodule_search_locations=None)
+        if spec is not None:
+            # Empty, so that nobody but this finder looks for the package's own modules: each must exist only once.
+            spec.submodule_search_locations = [] if is_package else None
+        return spec
 
     def _find(self, parts: list[str]) -> tuple[str, bool] | None:
         path = os.path.join(self._root, *(file_stem(part) for part in parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from . import forks, frames, stdio
@@ -43,17 +44,13 @@ class Server:
         self._stopping = False
         self._stopped = False
 
-    def listen(self, sock: Any) -> None:
-        """Starts accepting on a listening socket. SIGTERM and SIGINT end the worker from here on."""
-        forks.withhold(sock.fileno())
-        self._listener = self.loop.run_until_complete(
-            self.loop.create_unix_server(lambda: Connection(self), sock=sock)
-        )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self.loop.add_signal_handler(number, self.stop)
+    def run(self, sock: Any, listening: Callable[[], None]) -> None:
+        """Serves on a listening socket until `stop`; calls `listening` once it does.
 
-    def run(self) -> None:
-        """Serves until `stop`. Neither `sys.exit()` in a task of a tool nor a stopped loop ends the worker."""
+        Neither `sys.exit()` in a background task of a tool nor a loop that a tool stopped ends the worker.
+        """
+        forks.withhold(sock.fileno())
+        begin = self.loop.create_task(self._begin(sock, listening))
         while not self._stopped:
             try:
                 self.loop.run_forever()
@@ -64,6 +61,19 @@ class Server:
                 forks.leave_if_child()
                 raise
             forks.leave_if_child()
+            if begin.done() and (error := begin.exception()) is not None:
+                raise error
+
+    async def _begin(self, sock: Any, listening: Callable[[], None]) -> None:
+        try:
+            self._listener = await self.loop.create_unix_server(lambda: Connection(self), sock=sock)
+            # Inside the running loop: uvloop loses a signal that arrives before.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self.loop.add_signal_handler(number, self.stop)
+        except BaseException:
+            self.loop.stop()
+            raise
+        listening()
 
     def stop(self) -> None:
         """Stops accepting, cancels what runs, and lets `run` return soon."""

@@ -8,7 +8,8 @@ Which files need more is decided from their imports before the first one is exec
 what only shows later, such as a library of the namespace that builds on fastmcp.
 
 In fastmcp 2.x `fastmcp.tools.tool` is a module. It is made callable, rather than replaced by a function, so that
-`from fastmcp.tools import tool` decorates while `from fastmcp.tools.tool import Tool` goes on to work.
+`from fastmcp.tools import tool` decorates while `from fastmcp.tools.tool import Tool` goes on to work. Later versions
+have the decorator but no such module; a small one is put in its place.
 """
 
 from __future__ import annotations
@@ -56,19 +57,20 @@ class _SubmoduleFinder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if isinstance(sys.modules.get(fullname.rpartition(".")[0]), _StandIn):
             _promote()
-            return ModuleSpec(fullname, _Handover())
+            return ModuleSpec(fullname, _Handover(importlib.import_module(fullname)))
         return None
 
 
 class _Handover(Loader):
+    def __init__(self, real: ModuleType) -> None:
+        self._real = real
+
     def create_module(self, spec: ModuleSpec) -> None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        name = module.__name__
-        sys.modules.pop(name, None)
         # The import system returns what stands in `sys.modules` afterwards, not the module it made for us.
-        sys.modules[name] = importlib.import_module(name)
+        sys.modules[module.__name__] = self._real
 
 
 _finder = _SubmoduleFinder()
@@ -138,9 +140,19 @@ def _promote() -> None:
 
 
 def _patch_real() -> None:
+    """Makes both spellings work in every version: the decorator `tools.tool`, and `from fastmcp.tools.tool import Tool`."""
     tools = importlib.import_module("fastmcp.tools")
-    module = getattr(tools, "tool", None)
-    if module is None:
+    name = "fastmcp.tools.tool"
+    found = getattr(tools, "tool", None)
+    if isinstance(found, ModuleType):
+        if not callable(found):
+            found.__class__ = _CallableModule
+        return
+    if found is None:
         tools.tool = tool  # type: ignore[attr-defined]
-    elif isinstance(module, ModuleType) and not callable(module):
-        module.__class__ = _CallableModule
+    if name not in sys.modules and PathFinder.find_spec(name, getattr(tools, "__path__", None)) is None:
+        old = _CallableModule(name, "What fastmcp 2.x has in this module.")
+        for exported in ("Tool", "FunctionTool", "ToolResult"):
+            if hasattr(tools, exported):
+                setattr(old, exported, getattr(tools, exported))
+        sys.modules[name] = old

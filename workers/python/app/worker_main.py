@@ -123,13 +123,15 @@ def _serve(options: argparse.Namespace, announcement: stdio.Announcement, starte
     except listener.SocketProblem as problem:
         stdio.log(str(problem))
         return 2
-    server.listen(sock)
-    gc.freeze()  # what was loaded stays; the collector need not look at it again
-    gc.enable()
-    announcement.say(ready)
-    tools = len(loaded.tools)
-    stdio.log(f"ready: {tools} tools, {len(loaded.issues)} issues, after {(time.monotonic() - started) * 1000:.0f} ms")
-    server.run()
+
+    def listening() -> None:
+        gc.freeze()  # what was loaded stays; the collector need not look at it again
+        gc.enable()
+        announcement.say(ready)
+        took = (time.monotonic() - started) * 1000
+        stdio.log(f"ready: {len(loaded.tools)} tools, {len(loaded.issues)} issues, after {took:.0f} ms")
+
+    server.run(sock, listening)
     return 0
 
 

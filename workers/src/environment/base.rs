@@ -36,7 +36,14 @@ pub(super) async fn prepare(
     if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
         return made_by_hand(&path, interpreter);
     }
-    let key = short_hash(format!("{}\0{}", interpreter.id, config.base_requirements.join("\0")).as_bytes());
+    let key = short_hash(
+        format!(
+            "{}\0{}",
+            interpreter.id,
+            config.base_requirements.join("\0")
+        )
+        .as_bytes(),
+    );
     let environment = beside(&path, &key);
     let link_target = PathBuf::from(environment.file_name().unwrap_or_default());
     if !is_usable(&environment, &key, interpreter) {
@@ -56,7 +63,11 @@ pub(super) async fn prepare(
 /// Complete, and able to install for namespaces: one that uv made has no pip, and uv may be gone since.
 fn is_usable(environment: &Path, key: &str, interpreter: &Interpreter) -> bool {
     stamp::is_complete(environment, key)
-        && (environment.join(&interpreter.site_packages).join("pip").is_dir() || find_program("uv").is_some())
+        && (environment
+            .join(&interpreter.site_packages)
+            .join("pip")
+            .is_dir()
+            || find_program("uv").is_some())
 }
 
 async fn make(
@@ -69,7 +80,10 @@ async fn make(
 ) -> Result<(), EnvironmentError> {
     let parent = path.parent().unwrap_or(Path::new("/")).to_owned();
     let fresh = environment.to_owned();
-    blocking(move || fs::create_dir_all(&parent).map_err(|e| EnvironmentError::io("create", &parent, &e))).await?;
+    blocking(move || {
+        fs::create_dir_all(&parent).map_err(|e| EnvironmentError::io("create", &parent, &e))
+    })
+    .await?;
     let _lock = FileLock::take(beside(path, "lock"), config.sync_timeout).await?;
     // Another process may have made it while this one waited.
     if is_usable(environment, key, interpreter) {
@@ -85,19 +99,38 @@ async fn make(
         let step = Step::local(
             "make the base environment",
             uv,
-            &[&"venv", &"-q", &"--python", &interpreter.executable, &environment],
+            &[
+                &"venv",
+                &"-q",
+                &"--python",
+                &interpreter.executable,
+                &environment,
+            ],
         );
         installer.run(step).await?;
-        arguments.extend(["pip", "install", "-q", "--compile-bytecode", "--python"].map(OsString::from));
+        arguments
+            .extend(["pip", "install", "-q", "--compile-bytecode", "--python"].map(OsString::from));
         arguments.push(environment.join("bin/python").into());
         uv.clone()
     } else {
-        let step = Step::local("make the base environment", &interpreter.executable, &[&"-m", &"venv", &environment]);
+        let step = Step::local(
+            "make the base environment",
+            &interpreter.executable,
+            &[&"-m", &"venv", &environment],
+        );
         installer.run(step).await.map_err(|error| {
             EnvironmentError(format!("{error}\n(Debian and Ubuntu keep venv in a package of its own: apt install python3-venv)"))
         })?;
         arguments.extend(
-            ["-m", "pip", "install", "-q", "--no-input", "--disable-pip-version-check"].map(OsString::from),
+            [
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--no-input",
+                "--disable-pip-version-check",
+            ]
+            .map(OsString::from),
         );
         environment.join("bin/python")
     };
@@ -181,9 +214,19 @@ mod tests {
         let installer = unguarded(temp.path());
         let python = Interpreter::find("python3", &installer).await.unwrap();
         let path = temp.path().join("envs/base");
-        let base = prepare(path.clone(), &config(), &python, &installer).await.unwrap();
+        let base = prepare(path.clone(), &config(), &python, &installer)
+            .await
+            .unwrap();
         assert!(base.python.is_file() && base.site_packages.is_dir());
-        assert_eq!(path.canonicalize().unwrap().join("bin/python"), base.python.parent().unwrap().canonicalize().unwrap().join("python"));
+        assert_eq!(
+            path.canonicalize().unwrap().join("bin/python"),
+            base.python
+                .parent()
+                .unwrap()
+                .canonicalize()
+                .unwrap()
+                .join("python")
+        );
         // With an installer that cannot run anything it must come from what is there.
         let again = prepare(path, &config(), &python, &broken()).await.unwrap();
         assert_eq!(again.id, base.id);
@@ -192,10 +235,21 @@ mod tests {
     #[tokio::test]
     async fn one_that_cannot_be_made_says_what_to_run() {
         let temp = tempfile::tempdir().unwrap();
-        let python = Interpreter::find("python3", &unguarded(temp.path())).await.unwrap();
+        let python = Interpreter::find("python3", &unguarded(temp.path()))
+            .await
+            .unwrap();
         let path = temp.path().join("base");
-        let error = prepare(path.clone(), &WorkersConfig::default(), &python, &broken()).await.unwrap_err().0;
-        assert!(error.contains(&format!("run: python3 -m venv {0} && {0}/bin/pip install 'pydantic>=2'", path.display())), "{error}");
+        let error = prepare(path.clone(), &WorkersConfig::default(), &python, &broken())
+            .await
+            .unwrap_err()
+            .0;
+        assert!(
+            error.contains(&format!(
+                "run: python3 -m venv {0} && {0}/bin/pip install 'pydantic>=2'",
+                path.display()
+            )),
+            "{error}"
+        );
     }
 
     #[tokio::test]
@@ -208,7 +262,10 @@ mod tests {
         fs::create_dir_all(&site_packages).unwrap();
         fs::create_dir_all(path.join("bin")).unwrap();
         std::os::unix::fs::symlink(&python.executable, path.join("bin/python")).unwrap();
-        let error = prepare(path.clone(), &config(), &python, &installer).await.unwrap_err().0;
+        let error = prepare(path.clone(), &config(), &python, &installer)
+            .await
+            .unwrap_err()
+            .0;
         assert!(error.starts_with("workers.base_env: "), "{error}");
         fs::create_dir(site_packages.join("pydantic-2.11.0.dist-info")).unwrap();
         assert!(prepare(path, &config(), &python, &installer).await.is_ok());

@@ -43,7 +43,11 @@ pub(super) struct Step<'a> {
 
 impl<'a> Step<'a> {
     /// A step without network, from the root directory.
-    pub(super) fn local(doing: &'a str, program: &'a Path, arguments: &[&(dyn AsRef<OsStr> + Sync)]) -> Self {
+    pub(super) fn local(
+        doing: &'a str,
+        program: &'a Path,
+        arguments: &[&(dyn AsRef<OsStr> + Sync)],
+    ) -> Self {
         Self {
             doing,
             program,
@@ -79,7 +83,9 @@ impl Installer {
             .await
             .map_err(|error| EnvironmentError(format!("cannot {doing}: {error}")))?;
         let (stdout, stderr) = (child.take_stdout(), child.take_stderr());
-        let output = Output(tokio::spawn(async move { tokio::join!(tail(stdout), tail(stderr)) }));
+        let output = Output(tokio::spawn(async move {
+            tokio::join!(tail(stdout), tail(stderr))
+        }));
 
         let Ok(exit) = timeout(step.limit, child.wait()).await else {
             // No polite end: whatever it was doing took too long already.
@@ -95,7 +101,10 @@ impl Installer {
         if exit == Exit::Code(0) {
             Ok(String::from_utf8_lossy(&stdout).into_owned())
         } else {
-            Err(EnvironmentError(format!("cannot {doing}: {exit}.{}", message(&stdout, &stderr))))
+            Err(EnvironmentError(format!(
+                "cannot {doing}: {exit}.{}",
+                message(&stdout, &stderr)
+            )))
         }
     }
 }
@@ -122,7 +131,9 @@ impl Drop for Output {
 /// Reads to the end and keeps the last [`TAIL_BYTES`].
 async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut kept = Vec::new();
-    let Some(mut stream) = stream else { return kept };
+    let Some(mut stream) = stream else {
+        return kept;
+    };
     let mut chunk = vec![0; 8192];
     while let Ok(read @ 1..) = stream.read(&mut chunk).await {
         kept.extend_from_slice(&chunk[..read]);
@@ -136,7 +147,11 @@ async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
 
 /// The end of what a command said: its errors, or its output if it wrote no errors.
 fn message(stdout: &[u8], stderr: &[u8]) -> String {
-    let said = if stderr.trim_ascii().is_empty() { stdout } else { stderr };
+    let said = if stderr.trim_ascii().is_empty() {
+        stdout
+    } else {
+        stderr
+    };
     let said = redact_credentials(&String::from_utf8_lossy(said));
     let said = said.trim();
     if said.is_empty() {
@@ -163,7 +178,9 @@ pub(super) fn redact_credentials(text: &str) -> String {
         let (before, after) = rest.split_at(scheme + 3);
         clean.push_str(before);
         let end = after
-            .find(|c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>'))
+            .find(|c: char| {
+                c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>')
+            })
             .unwrap_or(after.len());
         match after[..end].rfind('@') {
             Some(at) => {
@@ -187,7 +204,8 @@ pub(super) mod tests {
     /// integration tests.
     pub(in crate::environment) fn unguarded(directory: &Path) -> Installer {
         let guard = directory.join("guard.sh");
-        let script = "#!/bin/sh\nshift 2\necho \"pid $$\" >&0\n\"$@\" </dev/null\necho \"exit $?\" >&0\n";
+        let script =
+            "#!/bin/sh\nshift 2\necho \"pid $$\" >&0\n\"$@\" </dev/null\necho \"exit $?\" >&0\n";
         std::fs::write(&guard, script).unwrap();
         std::fs::set_permissions(&guard, std::fs::Permissions::from_mode(0o755)).unwrap();
         Installer::new(guard, metrics())
@@ -199,7 +217,10 @@ pub(super) mod tests {
 
     fn metrics() -> ProcessMetrics {
         let registry = prometheus::Registry::new();
-        crate::metrics::WorkerMetrics::new(&registry).unwrap().processes().clone()
+        crate::metrics::WorkerMetrics::new(&registry)
+            .unwrap()
+            .processes()
+            .clone()
     }
 
     async fn shell(script: &str) -> Result<String, EnvironmentError> {
@@ -211,9 +232,18 @@ pub(super) mod tests {
     #[tokio::test]
     async fn gives_the_output_of_what_succeeds_and_the_last_words_of_what_fails() {
         assert_eq!(shell("echo fine; echo noise >&2").await.unwrap(), "fine\n");
-        let error = shell("echo to https://me:pw@index/simple failed >&2; exit 3").await.unwrap_err().0;
-        assert!(error.starts_with("cannot run a test: exit code 3."), "{error}");
-        assert!(error.ends_with("to https://[redacted]@index/simple failed"), "{error}");
+        let error = shell("echo to https://me:pw@index/simple failed >&2; exit 3")
+            .await
+            .unwrap_err()
+            .0;
+        assert!(
+            error.starts_with("cannot run a test: exit code 3."),
+            "{error}"
+        );
+        assert!(
+            error.ends_with("to https://[redacted]@index/simple failed"),
+            "{error}"
+        );
     }
 
     #[tokio::test]
@@ -228,9 +258,15 @@ pub(super) mod tests {
         for (text, clean) in [
             ("a https://u:p@h/x b", "a https://[redacted]@h/x b"),
             ("https://token@h", "https://[redacted]@h"),
-            ("https://u:p@ss@h/x http://v:w@k", "https://[redacted]@h/x http://[redacted]@k"),
+            (
+                "https://u:p@ss@h/x http://v:w@k",
+                "https://[redacted]@h/x http://[redacted]@k",
+            ),
             ("https://h/a@b", "https://h/a@b"),
-            ("git+https://t@h/r.git://", "git+https://[redacted]@h/r.git://"),
+            (
+                "git+https://t@h/r.git://",
+                "git+https://[redacted]@h/r.git://",
+            ),
             ("no url: a@b", "no url: a@b"),
         ] {
             assert_eq!(redact_credentials(text), clean);
@@ -240,7 +276,10 @@ pub(super) mod tests {
     #[test]
     fn a_long_message_is_cut_at_a_line() {
         let text = format!("{}\nERROR: the end", "é".repeat(MESSAGE_BYTES));
-        assert_eq!(message(b"out", text.as_bytes()), " It said:\nERROR: the end");
+        assert_eq!(
+            message(b"out", text.as_bytes()),
+            " It said:\nERROR: the end"
+        );
         assert_eq!(message(b"out", b"  "), " It said:\nout");
         assert_eq!(message(b"", b""), "");
     }

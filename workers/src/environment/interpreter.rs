@@ -36,7 +36,10 @@ pub(super) struct Interpreter {
 
 impl Interpreter {
     /// Finds and asks the interpreter that `workers.python` names: a path, or a name on `PATH`.
-    pub(super) async fn find(python: &str, installer: &Installer) -> Result<Self, EnvironmentError> {
+    pub(super) async fn find(
+        python: &str,
+        installer: &Installer,
+    ) -> Result<Self, EnvironmentError> {
         let program = find_program(python).ok_or_else(|| {
             EnvironmentError(format!(
                 "workers.python: {python:?} was not found; install Python {}.{} or newer with venv (Debian: apt \
@@ -44,13 +47,22 @@ impl Interpreter {
                 MINIMUM.0, MINIMUM.1
             ))
         })?;
-        let step = Step::local("ask workers.python for its version", &program, &[&"-I", &"-c", &PROBE]);
+        let step = Step::local(
+            "ask workers.python for its version",
+            &program,
+            &[&"-I", &"-c", &PROBE],
+        );
         let output = installer.run(step).await?;
         Self::from_probe(&program, &output)
     }
 
     fn from_probe(program: &Path, output: &str) -> Result<Self, EnvironmentError> {
-        let strange = || EnvironmentError(format!("workers.python: {} does not answer like Python 3", program.display()));
+        let strange = || {
+            EnvironmentError(format!(
+                "workers.python: {} does not answer like Python 3",
+                program.display()
+            ))
+        };
         let lines: Vec<&str> = output.lines().map(str::trim).collect();
         let [executable, version, cache_tag, real, site_packages] = lines[..] else {
             return Err(strange());
@@ -78,10 +90,14 @@ impl Interpreter {
 /// The executable file a name or path stands for.
 pub(super) fn find_program(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
-    let executable =
-        |path: &Path| path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
+    let executable = |path: &Path| {
+        path.metadata()
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
     if name.contains('/') {
-        return std::path::absolute(name).ok().filter(|path| executable(path));
+        return std::path::absolute(name)
+            .ok()
+            .filter(|path| executable(path));
     }
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
@@ -98,7 +114,9 @@ mod tests {
     #[tokio::test]
     async fn the_systems_python_is_found_and_described() {
         let temp = tempfile::tempdir().unwrap();
-        let found = Interpreter::find("python3", &unguarded(temp.path())).await.unwrap();
+        let found = Interpreter::find("python3", &unguarded(temp.path()))
+            .await
+            .unwrap();
         assert!(found.executable.is_absolute());
         assert!(found.site_packages.starts_with("lib"), "{found:?}");
         assert!(found.site_packages.ends_with("site-packages"), "{found:?}");
@@ -107,21 +125,36 @@ mod tests {
     #[tokio::test]
     async fn a_missing_one_names_the_key() {
         let temp = tempfile::tempdir().unwrap();
-        let error = Interpreter::find("no-such-python", &unguarded(temp.path())).await.unwrap_err().0;
-        assert!(error.starts_with("workers.python: \"no-such-python\" was not found"), "{error}");
+        let error = Interpreter::find("no-such-python", &unguarded(temp.path()))
+            .await
+            .unwrap_err()
+            .0;
+        assert!(
+            error.starts_with("workers.python: \"no-such-python\" was not found"),
+            "{error}"
+        );
     }
 
     #[test]
     fn an_old_or_strange_one_is_refused() {
         let probe = |version: &str| {
-            let output = format!("/usr/bin/python3\n{version}\ncpython-39\n/usr/bin/python3.9\nlib/x\n");
+            let output =
+                format!("/usr/bin/python3\n{version}\ncpython-39\n/usr/bin/python3.9\nlib/x\n");
             Interpreter::from_probe(Path::new("/usr/bin/python3"), &output)
         };
         let error = probe("3.9").unwrap_err().0;
-        assert_eq!(error, "workers.python: /usr/bin/python3 is Python 3.9; 3.11 or newer is needed");
+        assert_eq!(
+            error,
+            "workers.python: /usr/bin/python3 is Python 3.9; 3.11 or newer is needed"
+        );
         assert!(probe("3.11").is_ok());
         assert!(probe("4.0").is_ok());
-        assert!(probe("three").unwrap_err().0.contains("does not answer like Python 3"));
+        assert!(
+            probe("three")
+                .unwrap_err()
+                .0
+                .contains("does not answer like Python 3")
+        );
         assert!(Interpreter::from_probe(Path::new("/x"), "hello").is_err());
     }
 }

@@ -15,7 +15,9 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// Held until dropped.
 #[derive(Debug)]
-pub(super) struct FileLock(#[expect(dead_code, reason = "closing the file releases the lock")] File);
+pub(super) struct FileLock(
+    #[expect(dead_code, reason = "closing the file releases the lock")] File,
+);
 
 impl FileLock {
     /// Takes the lock, waiting up to `limit` for whoever holds it.
@@ -62,7 +64,9 @@ mod tests {
         let path = temp.path().join("lock");
         let held = FileLock::try_take(&path).unwrap();
         assert!(held.is_some());
-        let error = FileLock::take(path.clone(), Duration::from_secs(3)).await.unwrap_err();
+        let error = FileLock::take(path.clone(), Duration::from_secs(3))
+            .await
+            .unwrap_err();
         assert!(error.0.contains("3s"), "{error}");
         drop(held);
         assert!(FileLock::take(path, Duration::ZERO).await.is_ok());

@@ -27,13 +27,20 @@ pub(super) async fn compile(runtime: &Path, interpreter: &Interpreter, installer
     let app = runtime.join("app");
     let suffix = format!(".{}.pyc", interpreter.cache_tag);
     let compiled = fs::read_dir(app.join("__pycache__")).is_ok_and(|mut entries| {
-        entries.any(|entry| entry.is_ok_and(|entry| entry.file_name().to_string_lossy().ends_with(&suffix)))
+        entries.any(|entry| {
+            entry.is_ok_and(|entry| entry.file_name().to_string_lossy().ends_with(&suffix))
+        })
     });
     if compiled {
         return;
     }
-    let arguments: [&(dyn AsRef<std::ffi::OsStr> + Sync); 5] = [&"-I", &"-m", &"compileall", &"-q", &app];
-    let step = Step::local("compile the Python runtime", &interpreter.executable, &arguments);
+    let arguments: [&(dyn AsRef<std::ffi::OsStr> + Sync); 5] =
+        [&"-I", &"-m", &"compileall", &"-q", &app];
+    let step = Step::local(
+        "compile the Python runtime",
+        &interpreter.executable,
+        &arguments,
+    );
     if let Err(error) = installer.run(step).await {
         tracing::warn!(%error, "workers will start more slowly");
     }
@@ -41,7 +48,9 @@ pub(super) async fn compile(runtime: &Path, interpreter: &Interpreter, installer
 
 /// Removes the runtimes of earlier versions.
 pub(super) fn collect_garbage(runtime_dir: &Path, current: &Path) {
-    let Ok(entries) = fs::read_dir(runtime_dir) else { return };
+    let Ok(entries) = fs::read_dir(runtime_dir) else {
+        return;
+    };
     for path in entries.flatten().map(|entry| entry.path()) {
         if path != current {
             let _ = fs::remove_dir_all(&path);
@@ -54,7 +63,11 @@ pub(super) fn collect_garbage(runtime_dir: &Path, current: &Path) {
 fn python_files<'a>(directory: &'a Dir<'a>) -> Vec<&'a File<'a>> {
     let mut files: Vec<_> = directory
         .files()
-        .filter(|file| file.path().extension().is_some_and(|extension| extension == "py"))
+        .filter(|file| {
+            file.path()
+                .extension()
+                .is_some_and(|extension| extension == "py")
+        })
         .collect();
     for folder in directory.dirs() {
         files.extend(python_files(folder));
@@ -79,8 +92,13 @@ fn unpack_files(runtime_dir: &Path, files: &[&File<'_>]) -> Result<PathBuf, Envi
         return Ok(target);
     }
 
-    let failed = |error: std::io::Error| EnvironmentError::io("unpack the Python runtime to", &target, &error);
-    let fresh = tempfile::Builder::new().prefix(".tmp-").tempdir_in(runtime_dir).map_err(failed)?;
+    let failed = |error: std::io::Error| {
+        EnvironmentError::io("unpack the Python runtime to", &target, &error)
+    };
+    let fresh = tempfile::Builder::new()
+        .prefix(".tmp-")
+        .tempdir_in(runtime_dir)
+        .map_err(failed)?;
     let content = fresh.path().join("content");
     fs::create_dir_all(content.join("app")).map_err(failed)?;
     for file in files {
@@ -89,7 +107,9 @@ fn unpack_files(runtime_dir: &Path, files: &[&File<'_>]) -> Result<PathBuf, Envi
             fs::create_dir_all(parent).map_err(failed)?;
         }
         fs::write(&path, file.contents()).map_err(failed)?;
-        fs::File::open(&path).and_then(|file| file.sync_all()).map_err(failed)?;
+        fs::File::open(&path)
+            .and_then(|file| file.sync_all())
+            .map_err(failed)?;
     }
     // A damaged one is moved into the temporary directory first and goes with it.
     match fs::rename(&target, fresh.path().join("damaged")) {
@@ -107,7 +127,10 @@ mod tests {
     #[test]
     fn unpacks_once_and_repairs_what_was_changed() {
         let temp = tempfile::tempdir().unwrap();
-        let (init, sub) = (File::new("__init__.py", b"v = 1"), File::new("sub/x.py", b"x = 1"));
+        let (init, sub) = (
+            File::new("__init__.py", b"v = 1"),
+            File::new("sub/x.py", b"x = 1"),
+        );
         let files = [&init, &sub];
         let first = unpack_files(temp.path(), &files).unwrap();
         assert_eq!(fs::read(first.join("app/sub/x.py")).unwrap(), b"x = 1");
@@ -118,7 +141,11 @@ mod tests {
         fs::write(first.join("app/__init__.py"), "evil").unwrap();
         unpack_files(temp.path(), &files).unwrap();
         assert_eq!(fs::read(first.join("app/__init__.py")).unwrap(), b"v = 1");
-        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1, "no temporary directory stays");
+        assert_eq!(
+            fs::read_dir(temp.path()).unwrap().count(),
+            1,
+            "no temporary directory stays"
+        );
     }
 
     #[test]

@@ -10,7 +10,8 @@ const STAMP_FILE: &str = ".tooldock-complete";
 /// Marks an environment as built for `key`.
 pub(super) fn write(environment: &Path, key: &str) -> Result<(), EnvironmentError> {
     let path = environment.join(STAMP_FILE);
-    write_atomically(&path, key.as_bytes(), 0o644).map_err(|error| EnvironmentError::io("write", &path, &error))
+    write_atomically(&path, key.as_bytes(), 0o644)
+        .map_err(|error| EnvironmentError::io("write", &path, &error))
 }
 
 /// Whether an environment was completed for `key` and its interpreter still exists: the symlink in it dangles after the

@@ -31,8 +31,12 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 
 /// What an installer gets: the common variables, the locale, and its own settings, credentials of indexes included.
 pub(super) fn installer_variables() -> Vec<(OsString, Secret)> {
-    let mut variables =
-        from_gateway(|name| name == "PATH" || ["PIP_", "UV_"].iter().any(|prefix| name.starts_with(prefix)));
+    let mut variables = from_gateway(|name| {
+        name == "PATH"
+            || ["PIP_", "UV_"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+    });
     variables
         .entry("PATH".into())
         .or_insert_with(|| Secret::new(DEFAULT_PATH));
@@ -43,7 +47,9 @@ pub(super) fn installer_variables() -> Vec<(OsString, Secret)> {
 fn from_gateway(wanted: impl Fn(&str) -> bool) -> BTreeMap<OsString, Secret> {
     let mut variables: BTreeMap<OsString, Secret> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| COMMON.contains(&name.as_str()) || name.starts_with("LC_") || wanted(name))
+        .filter(|(name, _)| {
+            COMMON.contains(&name.as_str()) || name.starts_with("LC_") || wanted(name)
+        })
         .map(|(name, value)| (name.into(), Secret::new(value)))
         .collect();
     variables
@@ -99,13 +105,22 @@ mod tests {
     use super::*;
 
     fn value<'a>(variables: &'a [(OsString, Secret)], name: &str) -> Option<&'a str> {
-        variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.expose())
+        variables
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.expose())
     }
 
     #[test]
     fn secrets_win_over_defaults_and_the_gateways_variables_stay_here() {
-        let defaults = BTreeMap::from([("A".into(), "default".into()), ("B".into(), "default".into())]);
-        let secrets = BTreeMap::from([("B".into(), Secret::new("secret")), ("C\0".into(), Secret::new("x"))]);
+        let defaults = BTreeMap::from([
+            ("A".into(), "default".into()),
+            ("B".into(), "default".into()),
+        ]);
+        let secrets = BTreeMap::from([
+            ("B".into(), Secret::new("secret")),
+            ("C\0".into(), Secret::new("x")),
+        ]);
         let (variables, issues) = worker_variables(Path::new("/v"), &defaults, secrets);
         assert_eq!(value(&variables, "A"), Some("default"));
         assert_eq!(value(&variables, "B"), Some("secret"));

@@ -40,7 +40,10 @@ pub(super) async fn prepare(
     toolchain: &Toolchain,
 ) -> Result<Prepared, EnvironmentError> {
     let name = &source.name;
-    let requirements = source.requirements.as_ref().filter(|file| file.asks_for_packages());
+    let requirements = source
+        .requirements
+        .as_ref()
+        .filter(|file| file.asks_for_packages());
     let key = build_key(source, requirements, &toolchain.interpreter.id);
     let builds = environments.data.builds_dir();
     let build = builds.join(format!("{name}-{key}"));
@@ -58,7 +61,11 @@ pub(super) async fn prepare(
         check_packages(&site_packages)?;
     }
 
-    let pth = format!("{}\n{}\n", toolchain.runtime.display(), toolchain.base.site_packages.display());
+    let pth = format!(
+        "{}\n{}\n",
+        toolchain.runtime.display(),
+        toolchain.base.site_packages.display()
+    );
     let venv = environments.data.venvs_dir().join(name.as_str());
     let (link, environment) = (venv.clone(), build.clone());
     blocking(move || {
@@ -84,11 +91,18 @@ pub(super) async fn prepare(
 
 /// Makes `venvs/<ns>` stand for a build.
 pub(super) fn point(link: &Path, build: &Path) -> Result<(), EnvironmentError> {
-    switch_symlink(link, &Path::new(".builds").join(build.file_name().unwrap_or_default()))
+    switch_symlink(
+        link,
+        &Path::new(".builds").join(build.file_name().unwrap_or_default()),
+    )
 }
 
 /// Equal keys mean that the same build serves.
-fn build_key(source: &NamespaceSource, requirements: Option<&Requirements>, interpreter: &str) -> String {
+fn build_key(
+    source: &NamespaceSource,
+    requirements: Option<&Requirements>,
+    interpreter: &str,
+) -> String {
     let mut key = format!("1\0{interpreter}");
     if let Some(requirements) = requirements {
         key = format!("{key}\0{}", requirements.text);
@@ -99,12 +113,21 @@ fn build_key(source: &NamespaceSource, requirements: Option<&Requirements>, inte
     short_hash(key.as_bytes())
 }
 
-async fn make_empty(environments: &Environments, build: &Path, toolchain: &Toolchain) -> Result<(), EnvironmentError> {
+async fn make_empty(
+    environments: &Environments,
+    build: &Path,
+    toolchain: &Toolchain,
+) -> Result<(), EnvironmentError> {
     let _turn = turn(&environments.creations).await?;
     let garbage = build.to_owned();
     blocking(move || remove_tree(&garbage)).await?;
-    let arguments: [&(dyn AsRef<std::ffi::OsStr> + Sync); 4] = [&"-m", &"venv", &"--without-pip", &build];
-    let step = Step::local("make the virtual environment", &toolchain.interpreter.executable, &arguments);
+    let arguments: [&(dyn AsRef<std::ffi::OsStr> + Sync); 4] =
+        [&"-m", &"venv", &"--without-pip", &build];
+    let step = Step::local(
+        "make the virtual environment",
+        &toolchain.interpreter.executable,
+        &arguments,
+    );
     environments.installer.run(step).await.map(drop)
 }
 
@@ -120,14 +143,18 @@ async fn install(
     let mut arguments: Vec<OsString> = Vec::new();
     let program = match &uv {
         Some(uv) => {
-            arguments.extend(["pip", "install", "-q", "--compile-bytecode", "--python"].map(OsString::from));
+            arguments.extend(
+                ["pip", "install", "-q", "--compile-bytecode", "--python"].map(OsString::from),
+            );
             arguments.push(python.into());
             uv
         }
         None => {
             arguments.extend(["-m", "pip", "--python"].map(OsString::from));
             arguments.push(python.into());
-            arguments.extend(["install", "-q", "--no-input", "--disable-pip-version-check"].map(OsString::from));
+            arguments.extend(
+                ["install", "-q", "--no-input", "--disable-pip-version-check"].map(OsString::from),
+            );
             &toolchain.base.python
         }
     };
@@ -146,7 +173,9 @@ async fn install(
     // The installer read the file itself; what was installed must be what the key says.
     match fs::read(&requirements.path) {
         Ok(text) if text == requirements.text.as_bytes() => Ok(()),
-        _ => Err(EnvironmentError(format!("{REQUIREMENTS_FILE} changed while it was installed; reload again"))),
+        _ => Err(EnvironmentError(format!(
+            "{REQUIREMENTS_FILE} changed while it was installed; reload again"
+        ))),
     }
 }
 
@@ -169,11 +198,16 @@ fn check_packages(site_packages: &Path) -> Result<(), EnvironmentError> {
 
 /// The version of an installed package, from the name of its metadata folder. Runs nothing.
 pub(super) fn installed_version(site_packages: &Path, package: &str) -> Option<String> {
-    fs::read_dir(site_packages).ok()?.flatten().find_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
-        let (found, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
-        found.eq_ignore_ascii_case(package).then(|| version.to_owned())
-    })
+    fs::read_dir(site_packages)
+        .ok()?
+        .flatten()
+        .find_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let (found, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
+            found
+                .eq_ignore_ascii_case(package)
+                .then(|| version.to_owned())
+        })
 }
 
 /// The first number of a version.
@@ -187,29 +221,42 @@ fn set_aside(link: &Path, builds: &Path) -> Result<(), EnvironmentError> {
     if !link.symlink_metadata().is_ok_and(|found| found.is_dir()) {
         return Ok(());
     }
-    let aside = builds.join(format!("{}-replaced", link.file_name().unwrap_or_default().to_string_lossy()));
+    let aside = builds.join(format!(
+        "{}-replaced",
+        link.file_name().unwrap_or_default().to_string_lossy()
+    ));
     remove_tree(&aside)?;
     fs::rename(link, &aside).map_err(|error| EnvironmentError::io("replace", link, &error))
 }
 
 pub(super) fn remove_tree(path: &Path) -> Result<(), EnvironmentError> {
     match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(EnvironmentError::io("remove", path, &error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(EnvironmentError::io("remove", path, &error))
+        }
         _ => Ok(()),
     }
 }
 
 /// Removes builds that are neither in `keep` nor what a namespace's symlink points to, and the symlinks of namespaces
 /// that are gone. A build that is being made is locked and stays.
-pub(super) fn collect_garbage(data: &DataDir, keep: &BTreeSet<PathBuf>, namespaces: &BTreeSet<NamespaceName>) {
+pub(super) fn collect_garbage(
+    data: &DataDir,
+    keep: &BTreeSet<PathBuf>,
+    namespaces: &BTreeSet<NamespaceName>,
+) {
     let venvs = data.venvs_dir();
     let builds = data.builds_dir();
     let mut used = keep.clone();
     for entry in fs::read_dir(&venvs).into_iter().flatten().flatten() {
-        let Ok(target) = fs::read_link(entry.path()) else { continue };
+        let Ok(target) = fs::read_link(entry.path()) else {
+            continue;
+        };
         // Anything else in here, the base environment above all, is not a namespace's.
         let file_name = entry.file_name();
-        let Some(Ok(name)) = file_name.to_str().map(str::parse::<NamespaceName>) else { continue };
+        let Some(Ok(name)) = file_name.to_str().map(str::parse::<NamespaceName>) else {
+            continue;
+        };
         if namespaces.contains(&name) {
             used.insert(venvs.join(target));
         } else {
@@ -219,13 +266,22 @@ pub(super) fn collect_garbage(data: &DataDir, keep: &BTreeSet<PathBuf>, namespac
     for entry in fs::read_dir(&builds).into_iter().flatten().flatten() {
         let path = entry.path();
         let file_name = entry.file_name();
-        let Some((owner, _)) = file_name.to_str().and_then(|name| name.rsplit_once(['-', '.'])) else { continue };
-        let is_lock = path.extension().is_some_and(|extension| extension == "lock");
+        let Some((owner, _)) = file_name
+            .to_str()
+            .and_then(|name| name.rsplit_once(['-', '.']))
+        else {
+            continue;
+        };
+        let is_lock = path
+            .extension()
+            .is_some_and(|extension| extension == "lock");
         if used.contains(&path) || is_lock && namespaces.contains(owner) {
             continue;
         }
         let lock = builds.join(format!("{owner}.lock"));
-        let Ok(Some(_lock)) = FileLock::try_take(&lock) else { continue };
+        let Ok(Some(_lock)) = FileLock::try_take(&lock) else {
+            continue;
+        };
         let removed = if is_lock { Ok(()) } else { remove_tree(&path) };
         if let Err(error) = removed {
             tracing::warn!(%error, "an unused environment stays");
@@ -265,9 +321,16 @@ mod tests {
         let plain = source(Some("httpx\n"));
         let mut edited = source(Some("httpx\n"));
         edited.files_hash = [8; 32];
-        assert_eq!(key_of(&plain, "py"), key_of(&edited, "py"), "an edited tool installs nothing");
+        assert_eq!(
+            key_of(&plain, "py"),
+            key_of(&edited, "py"),
+            "an edited tool installs nothing"
+        );
         assert_ne!(key_of(&plain, "py"), key_of(&plain, "other"));
-        assert_ne!(key_of(&plain, "py"), key_of(&source(Some("httpx>=1\n")), "py"));
+        assert_ne!(
+            key_of(&plain, "py"),
+            key_of(&source(Some("httpx>=1\n")), "py")
+        );
         assert_ne!(key_of(&plain, "py"), key_of(&source(None), "py"));
     }
 
@@ -291,7 +354,12 @@ mod tests {
         fs::rename(&pydantic, temp.path().join("pydantic-2.1.dist-info")).unwrap();
         assert!(check_packages(temp.path()).is_ok());
         fs::create_dir(temp.path().join("app")).unwrap();
-        assert!(check_packages(temp.path()).unwrap_err().0.contains("\"app\""));
+        assert!(
+            check_packages(temp.path())
+                .unwrap_err()
+                .0
+                .contains("\"app\"")
+        );
     }
 
     #[test]
@@ -302,18 +370,34 @@ mod tests {
         for name in ["a-1", "a-2", "a-3", "gone-1", "busy-1"] {
             fs::create_dir(builds.join(name)).unwrap();
         }
-        for (link, target) in [("a", ".builds/a-3"), ("gone", ".builds/gone-1"), (".base", ".base.hash")] {
+        for (link, target) in [
+            ("a", ".builds/a-3"),
+            ("gone", ".builds/gone-1"),
+            (".base", ".base.hash"),
+        ] {
             std::os::unix::fs::symlink(target, data.venvs_dir().join(link)).unwrap();
         }
-        let _building = FileLock::try_take(&builds.join("busy.lock")).unwrap().unwrap();
+        let _building = FileLock::try_take(&builds.join("busy.lock"))
+            .unwrap()
+            .unwrap();
         let keep = BTreeSet::from([builds.join("a-2")]);
-        collect_garbage(&data, &keep, &BTreeSet::from(["a".parse().unwrap(), "busy".parse().unwrap()]));
+        collect_garbage(
+            &data,
+            &keep,
+            &BTreeSet::from(["a".parse().unwrap(), "busy".parse().unwrap()]),
+        );
         let left = |dir: &Path| {
-            let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            let mut names: Vec<_> = fs::read_dir(dir)
+                .unwrap()
+                .map(|e| e.unwrap().file_name().into_string().unwrap())
+                .collect();
             names.sort();
             names
         };
-        assert_eq!(left(&builds), ["a-2", "a-3", "a.lock", "busy-1", "busy.lock"]);
+        assert_eq!(
+            left(&builds),
+            ["a-2", "a-3", "a.lock", "busy-1", "busy.lock"]
+        );
         assert_eq!(left(&data.venvs_dir()), [".base", ".builds", "a"]);
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
@@ -36,18 +37,36 @@ pub(super) fn descendants(root: Pid) -> Vec<Pid> {
     found
 }
 
+/// The first process of a tree, told apart from a later one with the same pid by when it started.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Root {
+    pid: Pid,
+    started: u64,
+}
+
+impl Root {
+    /// The process of that pid, which must not have been reaped yet.
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        let pid = i32::try_from(pid).ok()?;
+        Some(Self {
+            pid: Pid::from_raw(pid)?,
+            started: start_of(pid)?,
+        })
+    }
+
+    fn still_runs(self) -> bool {
+        start_of(self.pid.as_raw_nonzero().get()) == Some(self.started)
+    }
+}
+
 /// Ends a tree whose guard died: the group of its first process, everything below that, and whatever carries its tag.
 ///
 /// Blocks for a few milliseconds, at most [`LOST_TREE_LIMIT`].
-pub(super) fn end_lost(first: Option<u32>, tag: &str) {
-    let first = first
-        .and_then(|pid| i32::try_from(pid).ok())
-        .and_then(Pid::from_raw);
-    if let Some(first) = first
-        && carries_tag(first.as_raw_nonzero().get(), tag)
-    {
-        let below = descendants(first);
-        let _ = kill_process_group(first, Signal::KILL);
+pub(super) fn end_lost(root: Option<Root>, tag: &str) {
+    // Not by tag alone: a process may write over its own environment (setproctitle does).
+    if let Some(root) = root.filter(|root| root.still_runs()) {
+        let below = descendants(root.pid);
+        let _ = kill_process_group(root.pid, Signal::KILL);
         kill_each(&below);
     }
     let started = Instant::now();
@@ -59,7 +78,7 @@ pub(super) fn end_lost(first: Option<u32>, tag: &str) {
         kill_each(&left);
         // As process 1 of a container the gateway inherits them; elsewhere this is a harmless ECHILD. Only pids known
         // to be ours are waited for: a wait for any child would steal exits from other owners.
-        for pid in left.iter().copied().chain(first) {
+        for pid in left.iter().copied().chain(root.map(|root| root.pid)) {
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
         if left.is_empty() || started.elapsed() > LOST_TREE_LIMIT {
@@ -86,14 +105,26 @@ fn all_pids() -> impl Iterator<Item = i32> {
 
 /// The parent of a process, unless it is gone.
 fn parent_of(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    parse_parent(&stat)
+    field(&stat_of(pid)?, 4)
 }
 
-/// Reads the fourth field. The second one, the command's name, may itself hold spaces and parentheses.
-fn parse_parent(stat: &str) -> Option<i32> {
+/// When a process started, in the kernel's own unit.
+fn start_of(pid: i32) -> Option<u64> {
+    field(&stat_of(pid)?, 22)
+}
+
+fn stat_of(pid: i32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/stat")).ok()
+}
+
+/// A field of `/proc/<pid>/stat`, numbered from 1 as in its manual. The second one, the command's name, may itself hold
+/// spaces and parentheses.
+fn field<T: FromStr>(stat: &str, number: usize) -> Option<T> {
     let after_name = &stat[stat.rfind(')')? + 1..];
-    after_name.split_ascii_whitespace().nth(1)?.parse().ok()
+    let text = after_name
+        .split_ascii_whitespace()
+        .nth(number.checked_sub(3)?)?;
+    text.parse().ok()
 }
 
 /// Whether a living process inherited the tag. A zombie has no environment, so it does not count.
@@ -114,10 +145,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parent_is_read_past_any_command_name() {
-        assert_eq!(parse_parent("7 (python3) S 3 7 7 0"), Some(3));
-        assert_eq!(parse_parent("7 (a) b (c d)) R 12 7 7 0"), Some(12));
-        assert_eq!(parse_parent("7 (cut"), None);
+    fn fields_are_read_past_any_command_name() {
+        assert_eq!(field("7 (python3) S 3 7 7 0", 4), Some(3));
+        assert_eq!(field("7 (a) b (c d)) R 12 7 7 0", 4), Some(12));
+        assert_eq!(field::<i32>("7 (cut", 4), None);
+        assert_eq!(field::<i32>("7 (short) S", 22), None);
+    }
+
+    #[test]
+    fn a_root_is_no_later_process_with_its_pid() {
+        let root = Root::of(std::process::id()).expect("it runs");
+        assert!(root.still_runs());
+        let earlier = Root {
+            started: root.started - 1,
+            ..root
+        };
+        assert!(!earlier.still_runs());
     }
 
     #[test]

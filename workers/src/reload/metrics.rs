@@ -33,15 +33,26 @@ impl ReloadMetrics {
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let metrics = Self {
             reloads: IntCounterVec::new(
-                Opts::new("tooldock_reloads_total", "Reloads by result: complete, partial, failed."),
+                Opts::new(
+                    "tooldock_reloads_total",
+                    "Reloads by result: complete, partial, failed.",
+                ),
                 &["result"],
             )?,
             seconds: Histogram::with_opts(
-                HistogramOpts::new("tooldock_reload_duration_seconds", "Time from scan to the last swap of a reload.")
-                    .buckets(vec![0.01, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]),
+                HistogramOpts::new(
+                    "tooldock_reload_duration_seconds",
+                    "Time from scan to the last swap of a reload.",
+                )
+                .buckets(vec![
+                    0.01, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0,
+                ]),
             )?,
             namespaces: IntGaugeVec::new(
-                Opts::new("tooldock_namespaces", "Namespaces by state: serving, empty, failed."),
+                Opts::new(
+                    "tooldock_namespaces",
+                    "Namespaces by state: serving, empty, failed.",
+                ),
                 &["state"],
             )?,
             tools: IntGauge::new("tooldock_tools", "Tools of all namespaces.")?,

@@ -92,6 +92,8 @@ struct Run {
     /// What was served when the run began. Only this run changes it, but for workers that recover.
     before: Arc<Snapshot>,
     changes: Changes,
+    /// Workers to wait for once their namespaces are published as failed.
+    recovering: Vec<(Wanted, Arc<Worker>)>,
     report: ReloadReport,
 }
 
@@ -101,6 +103,7 @@ impl Run {
             before: reloader.registry.snapshot(),
             reloader,
             changes: Changes::new(),
+            recovering: Vec::new(),
             report: ReloadReport::default(),
         }
     }
@@ -159,7 +162,9 @@ impl Run {
         self.clean_up().await;
         self.report.workers_restarted.sort();
         self.report.deps_synced.sort();
-        self.report.failed.sort_by(|a, b| a.namespace.cmp(&b.namespace));
+        self.report
+            .failed
+            .sort_by(|a, b| a.namespace.cmp(&b.namespace));
         Ok(Arc::new(self.report))
     }
 
@@ -184,7 +189,9 @@ impl Run {
         toolchain: Option<&Result<Arc<Toolchain>, EnvironmentError>>,
     ) -> Vec<Wanted> {
         let config = Arc::clone(&lock(&self.reloader.namespaces));
-        let id = toolchain.and_then(|made| made.as_ref().ok()).map(|toolchain| toolchain.id.as_str());
+        let id = toolchain
+            .and_then(|made| made.as_ref().ok())
+            .map(|toolchain| toolchain.id.as_str());
         let mut changed = Vec::new();
         for source in sources {
             let current = self.before.namespaces.get(&source.name).cloned();
@@ -196,48 +203,84 @@ impl Run {
                 continue;
             }
             if !wanted.source.has_python {
-                let is_empty = current.is_some_and(|current| matches!(current.upstream, Upstream::Empty));
+                let is_empty =
+                    current.is_some_and(|current| matches!(current.upstream, Upstream::Empty));
                 if !(is_empty && current.is_some_and(|current| wanted.is_same_as(current))) {
                     self.change(wanted.namespace(current, Upstream::Empty, Vec::new(), &[]));
                 }
                 continue;
             }
-            match current {
-                Some(current) if self.has_the_right_worker(current, &wanted, id) => {
+            let reason = current.map_or(Some("it is new"), |current| {
+                self.reason_to_replace(current, &wanted, id)
+            });
+            match (current, reason) {
+                (Some(current), None) => {
                     if !wanted.is_same_as(current) {
                         self.rewrap(current, &wanted, id.is_some());
                     }
                 }
-                _ => changed.push(wanted),
+                (_, reason) => {
+                    tracing::info!(namespace = %wanted.source.name, reason, "bringing the namespace up");
+                    changed.push(wanted);
+                }
             }
         }
         changed
     }
 
-    /// Whether the process that serves is the one that would be started.
-    fn has_the_right_worker(&self, current: &Namespace, wanted: &Wanted, toolchain: Option<&str>) -> bool {
-        let Upstream::Worker(worker) = &current.upstream else { return false };
-        let Some(running) = self.reloader.identity_of(worker) else { return false };
+    /// What is different about the process that would be started from the one that serves.
+    fn reason_to_replace(
+        &self,
+        current: &Namespace,
+        wanted: &Wanted,
+        toolchain: Option<&str>,
+    ) -> Option<&'static str> {
+        let Upstream::Worker(worker) = &current.upstream else {
+            return Some("nothing serves it");
+        };
+        let Some(running) = self.reloader.identity_of(worker) else {
+            return Some("its worker is going");
+        };
         let spec = worker.spec();
-        let (variables, _) = worker_variables(build_of(&spec.python), wanted.defaults(), wanted.secrets.clone());
-        wanted.identity(toolchain).is_served_by(&running)
-            && variables == spec.environment
-            // Somebody may have removed the environment; the process lives on, its next start would not.
-            && spec.python.is_file()
-            && spec.venv.join("bin/python").is_file()
+        let (variables, _) = worker_variables(
+            build_of(&spec.python),
+            wanted.defaults(),
+            wanted.secrets.clone(),
+        );
+        if !wanted.identity(toolchain).is_served_by(&running) {
+            Some("its files, its runtime or a limit of the process changed")
+        } else if variables != spec.environment {
+            Some("its variables or secrets changed")
+        } else if !spec.python.is_file() || !spec.venv.join("bin/python").is_file() {
+            // The process lives on, but its next start would fail.
+            Some("its environment is gone")
+        } else {
+            None
+        }
     }
 
     /// New limits around the same process.
     fn rewrap(&mut self, current: &Namespace, wanted: &Wanted, toolchain_is_known: bool) {
-        let Upstream::Worker(worker) = &current.upstream else { return };
+        let Upstream::Worker(worker) = &current.upstream else {
+            return;
+        };
         // The hash includes the toolchain, so without one nothing can be said about the limits.
         if !toolchain_is_known {
             return;
         }
         let declared = worker.declared();
         let declared = declared.as_deref();
-        let (_, skipped) = worker_variables(build_of(&worker.spec().python), wanted.defaults(), wanted.secrets.clone());
-        let issues: Vec<_> = declared.iter().flat_map(|declared| &declared.issues).chain(&skipped).cloned().collect();
+        let (_, skipped) = worker_variables(
+            build_of(&worker.spec().python),
+            wanted.defaults(),
+            wanted.secrets.clone(),
+        );
+        let issues: Vec<_> = declared
+            .iter()
+            .flat_map(|declared| &declared.issues)
+            .chain(&skipped)
+            .cloned()
+            .collect();
         self.change(wanted.namespace(
             Some(current),
             Upstream::Worker(Arc::clone(worker)),
@@ -256,7 +299,8 @@ impl Run {
                 issue.message
             );
         }
-        self.changes.insert(namespace.name.clone(), Change::Publish(namespace));
+        self.changes
+            .insert(namespace.name.clone(), Change::Publish(namespace));
     }
 
     fn fail(&mut self, wanted: &Wanted, code: &'static str, error: CallError) {
@@ -269,7 +313,8 @@ impl Run {
         });
         let current = self.before.namespaces.get(name).map(|current| &**current);
         let namespace = wanted.failed(current, code, &error);
-        self.changes.insert(name.clone(), Change::Publish(namespace));
+        self.changes
+            .insert(name.clone(), Change::Publish(namespace));
     }
 
     /// Takes in what is brought up, and publishes now and then.
@@ -302,7 +347,11 @@ impl Run {
     }
 
     fn absorb(&mut self, brought_up: BroughtUp) {
-        let BroughtUp { wanted, synced, result } = brought_up;
+        let BroughtUp {
+            wanted,
+            synced,
+            result,
+        } = brought_up;
         let name = wanted.source.name.clone();
         if synced {
             self.report.deps_synced.push(name.clone());
@@ -317,25 +366,37 @@ impl Run {
                 issues.extend(declared.issues.iter().cloned());
                 let current = self.before.namespaces.get(&name).cloned();
                 let tools = declared.tools.clone();
-                self.change(wanted.namespace(current.as_deref(), Upstream::Worker(worker), tools, &issues));
+                self.change(wanted.namespace(
+                    current.as_deref(),
+                    Upstream::Worker(worker),
+                    tools,
+                    &issues,
+                ));
             }
             Err(NotUp { error, worker }) => {
                 self.fail(&wanted, error.code.as_str(), error.clone());
                 let Some(worker) = worker else { return };
-                match self.before.namespaces.get(&name).map(|current| &current.upstream) {
+                match self
+                    .before
+                    .namespaces
+                    .get(&name)
+                    .map(|current| &current.upstream)
+                {
                     Some(Upstream::Worker(serving)) => {
                         let build = build_of(&serving.spec().python);
                         self.reloader.environments.point_back(&name, build);
                         self.reloader.retire(worker, Duration::ZERO);
                     }
-                    _ => recover(&self.reloader, wanted, worker),
+                    _ => self.recovering.push((wanted, worker)),
                 }
             }
         }
     }
 
     fn interrupted(&mut self, error: &JoinError, names: &HashMap<Id, NamespaceName>) {
-        let Some(name) = names.get(&error.id()) else { return };
+        let Some(name) = names.get(&error.id()) else {
+            return;
+        };
         self.reloader.retire_unpublished(name);
         tracing::error!(namespace = %name, %error, "bringing it up was interrupted; what was served is still served");
         self.report.failed.push(ReloadFailure {
@@ -358,7 +419,9 @@ impl Run {
         }
         let reloader = Arc::clone(&self.reloader);
         for (name, old) in reloader.publish(changes) {
-            let Upstream::Worker(worker) = &old.upstream else { continue };
+            let Upstream::Worker(worker) = &old.upstream else {
+                continue;
+            };
             let now = reloader.registry.namespace(name.as_str());
             let still_serves = now.as_ref().is_some_and(
                 |now| matches!(&now.upstream, Upstream::Worker(serving) if Arc::ptr_eq(serving, worker)),
@@ -374,13 +437,19 @@ impl Run {
             }
         }
         self.before = reloader.registry.snapshot();
+        // Not sooner: a worker that recovers at once must not be overwritten by the failure it recovered from.
+        for (wanted, worker) in self.recovering.drain(..) {
+            recover(&reloader, wanted, worker);
+        }
     }
 
     async fn clean_up(&self) {
         let reloader = Arc::clone(&self.reloader);
         let namespaces = self.report.namespaces.iter().cloned().collect();
         let keep = reloader.builds_in_use();
-        let cleaned = tokio::task::spawn_blocking(move || reloader.environments.collect_garbage(&keep, &namespaces));
+        let cleaned = tokio::task::spawn_blocking(move || {
+            reloader.environments.collect_garbage(&keep, &namespaces)
+        });
         if cleaned.await.is_err() {
             tracing::warn!("removing unused environments was interrupted");
         }
@@ -442,12 +511,19 @@ impl Reloader {
 async fn bring_up(reloader: Arc<Reloader>, toolchain: Arc<Toolchain>, wanted: Wanted) -> BroughtUp {
     let mut synced = false;
     let result = async {
-        let prepared = reloader.environments.prepare(&wanted.source, &toolchain).await?;
+        let prepared = reloader
+            .environments
+            .prepare(&wanted.source, &toolchain)
+            .await?;
         synced = prepared.synced;
         boot(&reloader, &toolchain, &wanted, prepared).await
     };
     let result = result.await;
-    BroughtUp { wanted, synced, result }
+    BroughtUp {
+        wanted,
+        synced,
+        result,
+    }
 }
 
 async fn boot(
@@ -457,7 +533,10 @@ async fn boot(
     prepared: Prepared,
 ) -> Result<Booted, NotUp> {
     let stopping = || NotUp {
-        error: CallError::new(CallErrorCode::WorkerUnavailable, "the gateway is shutting down"),
+        error: CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            "the gateway is shutting down",
+        ),
         worker: None,
     };
     let name = &wanted.source.name;
@@ -466,7 +545,8 @@ async fn boot(
         worker: None,
     })?;
     let identity = wanted.identity(Some(&toolchain.id));
-    let (environment, issues) = worker_variables(&prepared.build, wanted.defaults(), wanted.secrets.clone());
+    let (environment, issues) =
+        worker_variables(&prepared.build, wanted.defaults(), wanted.secrets.clone());
     let spec = WorkerSpec {
         namespace: name.clone(),
         generation: reloader.generation(),
@@ -502,24 +582,37 @@ async fn boot(
 /// reload takes over by removing it from `recovering`.
 fn recover(reloader: &Arc<Reloader>, wanted: Wanted, worker: Arc<Worker>) {
     let name = wanted.source.name.clone();
-    lock(&reloader.fleet).recovering.insert(name.clone(), Arc::clone(&worker));
+    lock(&reloader.fleet)
+        .recovering
+        .insert(name.clone(), Arc::clone(&worker));
     let reloader = Arc::clone(reloader);
     let is_mine = move |reloader: &Reloader| {
         let fleet = lock(&reloader.fleet);
-        fleet.recovering.get(&name).is_some_and(|recovering| Arc::ptr_eq(recovering, &worker)).then(|| Arc::clone(&worker))
+        fleet
+            .recovering
+            .get(&name)
+            .is_some_and(|recovering| Arc::ptr_eq(recovering, &worker))
+            .then(|| Arc::clone(&worker))
     };
     tokio::spawn(async move {
         while let Some(worker) = is_mine(&reloader) {
             match (worker.declared(), worker.state()) {
                 (_, WorkerState::Failed | WorkerState::Stopped | WorkerState::Stopping) => return,
-                (Some(declared), _) => return publish_recovered(&reloader, &wanted, worker, &declared),
+                (Some(declared), _) => {
+                    return publish_recovered(&reloader, &wanted, worker, &declared);
+                }
                 (None, _) => tokio::time::sleep(RECOVERY_LOOK).await,
             }
         }
     });
 }
 
-fn publish_recovered(reloader: &Arc<Reloader>, wanted: &Wanted, worker: Arc<Worker>, declared: &Declared) {
+fn publish_recovered(
+    reloader: &Arc<Reloader>,
+    wanted: &Wanted,
+    worker: Arc<Worker>,
+    declared: &Declared,
+) {
     let name = &wanted.source.name;
     // Taken out first: if a reload was faster, the worker is its to retire.
     let mine = lock(&reloader.fleet).recovering.remove(name);
@@ -528,7 +621,12 @@ fn publish_recovered(reloader: &Arc<Reloader>, wanted: &Wanted, worker: Arc<Work
     }
     let current = reloader.registry.namespace(name.as_str());
     let upstream = Upstream::Worker(worker);
-    let namespace = wanted.namespace(current.as_deref(), upstream, declared.tools.clone(), &declared.issues);
+    let namespace = wanted.namespace(
+        current.as_deref(),
+        upstream,
+        declared.tools.clone(),
+        &declared.issues,
+    );
     tracing::info!(namespace = %name, "the worker recovered; its namespace is served");
     reloader.publish(Changes::from([(name.clone(), Change::Publish(namespace))]));
 }

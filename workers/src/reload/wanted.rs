@@ -104,7 +104,8 @@ impl Wanted {
     /// Whether `current` is what is wanted already, its worker being the right one.
     pub(super) fn is_same_as(&self, current: &Namespace) -> bool {
         // One that carries a failed update is what is wanted again once the change was taken back; the issue must go.
-        current.content_hash == self.content_hash && !current.issues.iter().any(|issue| issue.subject == UPDATE)
+        current.content_hash == self.content_hash
+            && !current.issues.iter().any(|issue| issue.subject == UPDATE)
     }
 
     /// The namespace to publish. Calls in the gate of `current` go on counting where the limits are the same.
@@ -118,7 +119,9 @@ impl Wanted {
         let max_concurrency = self.limits.max_concurrency.clamp(1, GATE_MAX);
         let queue = self.limits.queue.min(GATE_MAX);
         let gate = match current {
-            Some(current) if current.gate.has_limits(max_concurrency, queue) => Arc::clone(&current.gate),
+            Some(current) if current.gate.has_limits(max_concurrency, queue) => {
+                Arc::clone(&current.gate)
+            }
             _ => Arc::new(Gate::new(max_concurrency, queue)),
         };
         let manifest = &self.source.manifest;
@@ -142,9 +145,12 @@ impl Wanted {
 
     /// The scan's issues and the worker's. A file that both refused is reported once.
     fn with(&self, issues: &[Issue]) -> Vec<Issue> {
-        let new = issues
-            .iter()
-            .filter(|issue| !self.issues.iter().any(|known| known.subject == issue.subject));
+        let new = issues.iter().filter(|issue| {
+            !self
+                .issues
+                .iter()
+                .any(|known| known.subject == issue.subject)
+        });
         self.issues.iter().chain(new).cloned().collect()
     }
 
@@ -152,14 +158,24 @@ impl Wanted {
     /// old; where nothing serves, everything fails with the reason.
     ///
     /// An old one keeps its old hash, so the next reload tries again.
-    pub(super) fn failed(&self, current: Option<&Namespace>, code: &'static str, error: &CallError) -> Arc<Namespace> {
+    pub(super) fn failed(
+        &self,
+        current: Option<&Namespace>,
+        code: &'static str,
+        error: &CallError,
+    ) -> Arc<Namespace> {
         let Some((current, worker)) = current.and_then(|current| match &current.upstream {
             Upstream::Worker(worker) => Some((current, worker)),
             Upstream::Empty | Upstream::Failed(_) => None,
         }) else {
             return self.namespace(current, Upstream::Failed(error.clone()), Vec::new(), &[]);
         };
-        let mut issues: Vec<_> = current.issues.iter().filter(|issue| issue.subject != UPDATE).cloned().collect();
+        let mut issues: Vec<_> = current
+            .issues
+            .iter()
+            .filter(|issue| issue.subject != UPDATE)
+            .cloned()
+            .collect();
         issues.push(Issue {
             code,
             subject: UPDATE.into(),
@@ -258,7 +274,11 @@ fn content_hash(
     let mut hash = Sha256::new();
     hash.update(source.files_hash);
     // `Debug` shows every field, so a limit added later is part of this without being named here.
-    for part in [format!("{limits:?}"), format!("{tool_limits:?}"), toolchain.unwrap_or_default().to_owned()] {
+    for part in [
+        format!("{limits:?}"),
+        format!("{tool_limits:?}"),
+        toolchain.unwrap_or_default().to_owned(),
+    ] {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
@@ -284,8 +304,16 @@ mod tests {
     }
 
     fn wanted(manifest: &str, secrets: &[&str]) -> Wanted {
-        let secrets = secrets.iter().map(|name| ((*name).to_owned(), Secret::new("v"))).collect();
-        Wanted::new(source(manifest), &NamespacesConfig::default(), secrets, Some("t"))
+        let secrets = secrets
+            .iter()
+            .map(|name| ((*name).to_owned(), Secret::new("v")))
+            .collect();
+        Wanted::new(
+            source(manifest),
+            &NamespacesConfig::default(),
+            secrets,
+            Some("t"),
+        )
     }
 
     #[test]
@@ -294,32 +322,61 @@ mod tests {
         let served = old.namespace(None, Upstream::Empty, Vec::new(), &[]);
         assert!(old.is_same_as(&served));
         assert!(!new.is_same_as(&served));
-        assert!(new.identity(Some("t")).is_served_by(&old.identity(Some("t"))));
+        assert!(
+            new.identity(Some("t"))
+                .is_served_by(&old.identity(Some("t")))
+        );
     }
 
     #[test]
     fn more_threads_or_larger_results_need_a_new_process() {
         let old = wanted("", &[]).identity(Some("t"));
-        assert!(!wanted("sync_concurrency: 4", &[]).identity(Some("t")).is_served_by(&old));
-        assert!(!wanted("tools: {t: {max_result: 20MiB}}", &[]).identity(Some("t")).is_served_by(&old));
+        assert!(
+            !wanted("sync_concurrency: 4", &[])
+                .identity(Some("t"))
+                .is_served_by(&old)
+        );
+        assert!(
+            !wanted("tools: {t: {max_result: 20MiB}}", &[])
+                .identity(Some("t"))
+                .is_served_by(&old)
+        );
         assert!(!wanted("", &[]).identity(Some("u")).is_served_by(&old));
-        assert!(wanted("", &[]).identity(None).is_served_by(&old), "no toolchain: what runs may go on");
+        assert!(
+            wanted("", &[]).identity(None).is_served_by(&old),
+            "no toolchain: what runs may go on"
+        );
     }
 
     #[test]
     fn the_gate_is_kept_while_its_limits_are() {
         let first = wanted("", &[]).namespace(None, Upstream::Empty, Vec::new(), &[]);
-        let same = wanted("timeout: 5s", &[]).namespace(Some(&first), Upstream::Empty, Vec::new(), &[]);
+        let same =
+            wanted("timeout: 5s", &[]).namespace(Some(&first), Upstream::Empty, Vec::new(), &[]);
         assert!(Arc::ptr_eq(&first.gate, &same.gate));
-        let other = wanted("max_concurrency: 1", &[]).namespace(Some(&first), Upstream::Empty, Vec::new(), &[]);
+        let other = wanted("max_concurrency: 1", &[]).namespace(
+            Some(&first),
+            Upstream::Empty,
+            Vec::new(),
+            &[],
+        );
         assert!(!Arc::ptr_eq(&first.gate, &other.gate));
     }
 
     #[test]
     fn secrets_are_missing_or_there() {
-        assert_eq!(wanted("", &[]).secrets_status(), SecretsStatus::NoSecretsNeeded);
-        assert_eq!(wanted("secrets: [A, B]", &["A"]).secrets_status(), SecretsStatus::Missing);
-        assert_eq!(wanted("secrets: [A, B]", &["A", "B"]).secrets_status(), SecretsStatus::Ok);
+        assert_eq!(
+            wanted("", &[]).secrets_status(),
+            SecretsStatus::NoSecretsNeeded
+        );
+        assert_eq!(
+            wanted("secrets: [A, B]", &["A"]).secrets_status(),
+            SecretsStatus::Missing
+        );
+        assert_eq!(
+            wanted("secrets: [A, B]", &["A", "B"]).secrets_status(),
+            SecretsStatus::Ok
+        );
     }
 
     #[test]
@@ -333,12 +390,19 @@ mod tests {
     fn a_failure_where_nothing_serves_is_the_answer_to_everything() {
         let error = CallError::new(CallErrorCode::DependencyError, "no such package");
         let failed = wanted("", &[]).failed(None, "dependency_error", &error);
-        assert!(matches!(&failed.upstream, Upstream::Failed(error) if error.message == "no such package"));
+        assert!(
+            matches!(&failed.upstream, Upstream::Failed(error) if error.message == "no such package")
+        );
     }
 
     #[test]
     fn the_longest_time_limit_bounds_the_drain() {
-        let namespace = wanted("tools: {slow: {timeout: 5m}}", &[]).namespace(None, Upstream::Empty, Vec::new(), &[]);
+        let namespace = wanted("tools: {slow: {timeout: 5m}}", &[]).namespace(
+            None,
+            Upstream::Empty,
+            Vec::new(),
+            &[],
+        );
         assert_eq!(Wanted::drain_of(&namespace), Duration::from_secs(300));
     }
 }

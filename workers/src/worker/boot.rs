@@ -122,18 +122,14 @@ fn failure(code: &str, message: String, spec: &WorkerSpec) -> CallError {
 }
 
 fn issue(line: IssueLine) -> Issue {
-    const KNOWN: [&str; 11] = [
-        "import_error",
-        "import_timeout",
-        "syntax_error",
+    // What the runtime's loader reports.
+    const KNOWN: [&str; 6] = [
         "dependency_error",
         "duplicate_tool",
-        "duplicate_resource",
-        "duplicate_prompt",
+        "exit_at_import",
+        "import_error",
+        "import_timeout",
         "invalid_tool",
-        "schema_error",
-        "no_tools",
-        "internal_error",
     ];
     Issue {
         code: KNOWN

@@ -161,7 +161,6 @@ def main():
     if BOOT in ("silent", "stubborn"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if BOOT == "silent":
-        boots_so_far()
         while True:
             time.sleep(1000)
     if BOOT == "chatty":

@@ -1,0 +1,201 @@
+//! What `/proc` says about a process: CPU time to the nanosecond, memory, descendants.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::str::FromStr;
+
+use anyhow::Context;
+use serde::Serialize;
+
+/// The run time of every thread of some processes, in nanoseconds, at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct CpuTimes(BTreeMap<u32, u64>);
+
+impl CpuTimes {
+    /// Of all threads these processes have now.
+    pub(crate) fn of(processes: &[u32]) -> anyhow::Result<Self> {
+        let mut times = BTreeMap::new();
+        for process in processes {
+            let folder = format!("/proc/{process}/task");
+            let tasks = fs::read_dir(&folder)
+                .with_context(|| format!("reading {folder}: has it ended?"))?;
+            for task in tasks {
+                let task = task.context(folder.clone())?;
+                let Some(thread) = parsed(&task.file_name().to_string_lossy()) else {
+                    continue;
+                };
+                match fs::read_to_string(task.path().join("schedstat")) {
+                    Ok(text) => times.insert(thread, run_time(&text).context("schedstat")?),
+                    // It ended since the folder was read.
+                    Err(error) if is_gone(&error) => None,
+                    Err(error) => {
+                        return Err(error)
+                            .context("schedstat: needs a kernel with CONFIG_SCHED_INFO");
+                    }
+                };
+            }
+        }
+        Ok(Self(times))
+    }
+
+    /// The nanoseconds since then. A thread that is new counts from its start; one that ended meanwhile is lost.
+    pub(crate) fn since(&self, earlier: &Self) -> u64 {
+        let of_thread =
+            |(thread, now): (&u32, &u64)| now.saturating_sub(*earlier.0.get(thread).unwrap_or(&0));
+        self.0.iter().map(of_thread).sum()
+    }
+}
+
+/// The first field: time on a CPU. The others are time in a queue and time slices.
+fn run_time(schedstat: &str) -> Option<u64> {
+    parsed(schedstat.split_ascii_whitespace().next()?)
+}
+
+/// A process that is gone is `ENOENT` when opened and `ESRCH` when read.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+/// Memory of a process, in KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Memory {
+    /// All that is resident (`VmRSS`), pages of the binary included.
+    pub(crate) resident_kib: u64,
+    /// Its own, without files (`RssAnon`).
+    pub(crate) anonymous_kib: u64,
+}
+
+impl Memory {
+    pub(crate) fn of(process: u32) -> anyhow::Result<Self> {
+        let file = format!("/proc/{process}/status");
+        let status = fs::read_to_string(&file).context(file)?;
+        Self::parse(&status).context("VmRSS and RssAnon")
+    }
+
+    fn parse(status: &str) -> Option<Self> {
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            parsed(line.trim().strip_suffix("kB")?.trim())
+        };
+        Some(Self {
+            resident_kib: field("VmRSS:")?,
+            anonymous_kib: field("RssAnon:")?,
+        })
+    }
+}
+
+/// All processes below one.
+pub(crate) fn descendants(of: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let parents: Vec<(u32, u32)> = processes
+        .filter_map(|entry| {
+            let process = parsed(&entry.file_name().to_string_lossy())?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            Some((process, parent(&stat)?))
+        })
+        .collect();
+    below(of, &parents)
+}
+
+fn below(root: u32, parents: &[(u32, u32)]) -> Vec<u32> {
+    let mut found = vec![root];
+    let mut next = 0;
+    while let Some(&current) = found.get(next) {
+        let children = parents
+            .iter()
+            .filter(|(child, parent)| *parent == current && !found.contains(child));
+        let children: Vec<u32> = children.map(|(child, _)| *child).collect();
+        found.extend(children);
+        next += 1;
+    }
+    found.remove(0);
+    found
+}
+
+/// The fourth field of `stat`. The second is a name in brackets that may itself hold brackets and spaces.
+fn parent(stat: &str) -> Option<u32> {
+    parsed(stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?)
+}
+
+/// The arguments of a process; none once it has ended.
+pub(crate) fn arguments(process: u32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let arguments = bytes
+        .split(|byte| *byte == 0)
+        .filter(|argument| !argument.is_empty());
+    arguments
+        .map(|argument| String::from_utf8_lossy(argument).into_owned())
+        .collect()
+}
+
+fn parsed<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times<const N: usize>(threads: [(u32, u64); N]) -> CpuTimes {
+        CpuTimes(threads.into())
+    }
+
+    #[test]
+    fn deltas_are_per_thread() {
+        let before = times([(1, 100), (2, 50), (3, 7)]);
+        // 2 ended and took its time with it, 4 is new.
+        assert_eq!(times([(1, 160), (3, 7), (4, 9)]).since(&before), 60 + 9);
+    }
+
+    #[test]
+    fn a_thread_id_used_again_does_not_count_backwards() {
+        assert_eq!(times([(1, 5)]).since(&times([(1, 100)])), 0);
+    }
+
+    #[test]
+    fn own_cpu_time_grows_with_work() {
+        let own = [std::process::id()];
+        let before = CpuTimes::of(&own).unwrap();
+        let mut sum = 0u64;
+        while CpuTimes::of(&own).unwrap().since(&before) < 1_000_000 {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_an_error_not_zero() {
+        assert!(CpuTimes::of(&[u32::MAX]).is_err());
+        assert!(Memory::of(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn schedstat_begins_with_the_run_time() {
+        assert_eq!(run_time("148729 104004 1\n"), Some(148_729));
+        assert_eq!(run_time(""), None);
+    }
+
+    #[test]
+    fn memory_is_read_in_kib() {
+        let status = "Name:\tx\nVmRSS:\t   15564 kB\nRssAnon:\t    4200 kB\nRssFile:\t 1 kB\n";
+        assert_eq!(
+            Memory::parse(status),
+            Some(Memory {
+                resident_kib: 15564,
+                anonymous_kib: 4200
+            })
+        );
+        assert_eq!(Memory::parse("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_name_with_brackets_does_not_hide_the_parent() {
+        assert_eq!(parent("77 (a) b (c) S 12 77 77 0"), Some(12));
+    }
+
+    #[test]
+    fn descendants_include_grandchildren_only_of_that_process() {
+        assert_eq!(below(1, &[(2, 1), (3, 2), (4, 9), (9, 9)]), [2, 3]);
+    }
+}

@@ -1,0 +1,167 @@
+//! What the gateway may cost, and whether it did.
+
+use super::{Report, Row, median};
+
+/// A cost with the limit it must keep and the one it should reach.
+struct Budget {
+    what: &'static str,
+    unit: &'static str,
+    limit: f64,
+    goal: f64,
+    /// Nothing if the run did not measure it.
+    measured: fn(&Report) -> Option<f64>,
+}
+
+/// How a budget came out.
+#[derive(Debug, PartialEq)]
+pub(super) struct Verdict {
+    pub(super) what: &'static str,
+    pub(super) limit: String,
+    pub(super) goal: String,
+    pub(super) measured: String,
+    pub(super) outcome: &'static str,
+}
+
+const BUDGETS: &[Budget] = &[
+    ratio("ping", 2.3, 1.8, |report| report.row("ping")?.ratio()),
+    ratio("ping in a session", 2.3, 1.8, |report| {
+        report.row("ping-session")?.ratio()
+    }),
+    ratio("tools/call async: gateway", 2.8, 2.2, |report| {
+        report.row("call-async")?.ratio()
+    }),
+    ratio("tools/call sync: gateway", 2.8, 2.2, |report| {
+        report.row("call-sync")?.ratio()
+    }),
+    micros("tools/call async: worker", 30.0, 15.0, |report| {
+        report.row("call-async")?.worker_cpu_us()
+    }),
+    micros("tools/call sync: worker", 35.0, 20.0, |report| {
+        report.row("call-sync")?.worker_cpu_us()
+    }),
+    micros(
+        "added latency, p50 (call-1 less worker-1)",
+        40.0,
+        25.0,
+        |report| Some(p50(report.row("call-1")?)? - p50(report.row("worker-1")?)?),
+    ),
+    micros(
+        "added latency, p99 (call-1 less worker-1)",
+        100.0,
+        60.0,
+        |report| Some(p99(report.row("call-1")?)? - p99(report.row("worker-1")?)?),
+    ),
+    Budget {
+        what: "worker start, reload to answer",
+        unit: "ms",
+        limit: 300.0,
+        goal: 200.0,
+        measured: |report| median(report.worker_start.as_ref()?.reload_ms.iter().copied()),
+    },
+    Budget {
+        what: "idle gateway, no worker",
+        unit: "MiB",
+        limit: 16.0,
+        goal: 10.0,
+        measured: |report| Some(report.memory.as_ref()?.started.resident_kib as f64 / 1024.0),
+    },
+];
+
+const fn ratio(
+    what: &'static str,
+    limit: f64,
+    goal: f64,
+    measured: fn(&Report) -> Option<f64>,
+) -> Budget {
+    Budget {
+        what,
+        unit: "n",
+        limit,
+        goal,
+        measured,
+    }
+}
+
+const fn micros(
+    what: &'static str,
+    limit: f64,
+    goal: f64,
+    measured: fn(&Report) -> Option<f64>,
+) -> Budget {
+    Budget {
+        what,
+        unit: "us",
+        limit,
+        goal,
+        measured,
+    }
+}
+
+fn p50(row: &Row) -> Option<f64> {
+    row.median(|sample| sample.p50_us)
+}
+
+fn p99(row: &Row) -> Option<f64> {
+    row.median(|sample| sample.p99_us)
+}
+
+pub(super) fn verdicts(report: &Report) -> Vec<Verdict> {
+    BUDGETS
+        .iter()
+        .map(|budget| budget.verdict((budget.measured)(report)))
+        .collect()
+}
+
+impl Budget {
+    fn verdict(&self, measured: Option<f64>) -> Verdict {
+        let with_unit = |value: f64| match self.unit {
+            "n" => format!("{value:.2} n"),
+            unit => format!("{value:.0} {unit}"),
+        };
+        Verdict {
+            what: self.what,
+            limit: with_unit(self.limit),
+            goal: with_unit(self.goal),
+            measured: measured.map_or_else(|| "-".to_owned(), with_unit),
+            outcome: match measured {
+                None => "not measured",
+                Some(value) if value <= self.goal => "goal reached",
+                Some(value) if value <= self.limit => "hit",
+                Some(_) => "miss",
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_reached_hit_missed_or_not_measured() {
+        let budget = ratio("ping", 2.3, 1.8, |_| None);
+        for (measured, outcome) in [
+            (Some(1.8), "goal reached"),
+            (Some(2.3), "hit"),
+            (Some(2.31), "miss"),
+            (None, "not measured"),
+        ] {
+            assert_eq!(budget.verdict(measured).outcome, outcome, "{measured:?}");
+        }
+        assert_eq!(budget.verdict(Some(2.0)).measured, "2.00 n");
+    }
+
+    #[test]
+    fn budgets_name_scenarios_that_exist() {
+        for name in [
+            "ping",
+            "ping-session",
+            "call-async",
+            "call-sync",
+            "call-1",
+            "worker-1",
+        ] {
+            assert!(crate::plan::is_name(name), "{name}");
+        }
+    }
+}

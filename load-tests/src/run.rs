@@ -1,0 +1,272 @@
+//! The run: repetitions of all groups in turn, so that a slow minute of the machine hits every scenario alike.
+//!
+//! ```text
+//! per repetition:  nginx ── gateway up ── its scenarios ── gateway down     (work_stealing off)
+//!                  nginx ── gateway up ── its scenarios ── gateway down     (work_stealing on)
+//! once:            a gateway for worker starts, a gateway without tools for memory
+//! ```
+//!
+//! At any time at most one gateway runs, and beside it only an nginx that waits: neither wakes up while it is not asked.
+
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::load::{self, Load, Sample};
+use crate::machine::Machine;
+use crate::message::{Envelope, Expect, Request, worker_call};
+use crate::once;
+use crate::options::Options;
+use crate::plan::{self, Ask, Layout, MEMORY, REFERENCE, Scenario, Server, WORKER_START};
+use crate::report::{Failure, Measured, Report};
+use crate::servers::gateway::{Gateway, NAMESPACE, WRONG_TOKEN, threads};
+use crate::servers::nginx::{self, Nginx};
+use crate::wire::Target;
+
+/// For starts and stops, per group and for what is measured once.
+const OVERHEAD: Duration = Duration::from_secs(60);
+/// Once, should the base environment have to be made.
+const FIRST_TIME: Duration = Duration::from_secs(600);
+
+const LAYOUTS: [Layout; 2] = [Layout::Separate, Layout::Stealing];
+
+/// When the whole run is given up: twice what it takes, and room for slow starts.
+pub(crate) fn deadline(options: &Options) -> Duration {
+    let scenarios: usize = LAYOUTS
+        .map(|layout| plan::group(layout).len() + 1)
+        .iter()
+        .sum();
+    let measurements = u32::try_from(scenarios * options.repetitions + 1).unwrap_or(u32::MAX);
+    let groups = u32::try_from(LAYOUTS.len() * options.repetitions + 2).unwrap_or(u32::MAX);
+    (options.warm_up() + options.measured()) * 2 * measurements + OVERHEAD * groups + FIRST_TIME
+}
+
+/// Measures everything the options ask for. What fails is in the report, and the rest goes on.
+///
+/// # Errors
+///
+/// When a server cannot be started at all.
+pub(crate) async fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new(options, Machine::here());
+    let nginx = match nginx::program() {
+        Some(program) => Some(Nginx::start(&program, threads()?).await?),
+        None => {
+            report
+                .missing
+                .push("nginx is not installed: no ratios (apt-get install nginx-light)".into());
+            None
+        }
+    };
+    for repetition in 1..=options.repetitions {
+        for layout in LAYOUTS {
+            let scenarios: Vec<_> = plan::group(layout)
+                .iter()
+                .filter(|scenario| options.wants(scenario.name))
+                .collect();
+            let only_reference = layout == Layout::Separate
+                && options.only.iter().any(|name| name == REFERENCE.name);
+            if scenarios.is_empty() && !only_reference {
+                continue;
+            }
+            progress(&format!(
+                "repetition {repetition} of {}, {layout:?}",
+                options.repetitions
+            ));
+            let reference = match &nginx {
+                Some(nginx) => {
+                    measured(
+                        &mut report,
+                        &REFERENCE,
+                        None,
+                        ask_nginx(options, &REFERENCE, nginx),
+                    )
+                    .await
+                }
+                None => None,
+            };
+            if scenarios.is_empty() {
+                continue;
+            }
+            let gateway = Gateway::with_tools(options, layout).await?;
+            for scenario in scenarios {
+                match (scenario.server, &nginx) {
+                    (Server::Nginx, None) => {}
+                    (Server::Nginx, Some(nginx)) => {
+                        measured(
+                            &mut report,
+                            scenario,
+                            reference,
+                            ask_nginx(options, scenario, nginx),
+                        )
+                        .await;
+                    }
+                    (Server::Gateway | Server::Worker, _) => {
+                        measured(
+                            &mut report,
+                            scenario,
+                            reference,
+                            ask_gateway(options, scenario, &gateway),
+                        )
+                        .await;
+                    }
+                }
+            }
+            let dropped = gateway.metric("tooldock_audit_dropped_total").await?;
+            report.audit_dropped = report
+                .audit_dropped
+                .zip(dropped)
+                .map(|(sum, more)| sum + more);
+            report.memory_after_load.push(gateway.memory()?);
+        }
+    }
+    // An idle nginx is nothing to these, but they are about the gateway alone.
+    drop(nginx);
+    if options.wants(WORKER_START) {
+        progress(WORKER_START);
+        report.worker_start =
+            or_failure(&mut report, WORKER_START, once::worker_start(options).await);
+    }
+    if options.wants(MEMORY) {
+        progress(MEMORY);
+        report.memory = or_failure(&mut report, MEMORY, once::memory(options).await);
+    }
+    Ok(report)
+}
+
+/// Runs one measurement, puts it into the report and says so.
+async fn measured(
+    report: &mut Report,
+    scenario: &Scenario,
+    reference: Option<Sample>,
+    measurement: impl Future<Output = anyhow::Result<Sample>>,
+) -> Option<Sample> {
+    let sample = or_failure(report, scenario.name, measurement.await)?;
+    progress(&format!(
+        "  {:<22} {:>8.0} req/s, p50 {:>6.0} us, {:>6.1} us CPU",
+        scenario.name, sample.per_second, sample.p50_us, sample.cpu_us
+    ));
+    let nginx_cpu_us = reference.map(|reference| reference.cpu_us);
+    report.samples_of(scenario).push(Measured {
+        sample,
+        nginx_cpu_us,
+    });
+    Some(sample)
+}
+
+fn or_failure<T>(
+    report: &mut Report,
+    scenario: &'static str,
+    outcome: anyhow::Result<T>,
+) -> Option<T> {
+    outcome
+        .map_err(|error| {
+            progress(&format!("  {scenario} failed: {error:#}"));
+            report.failures.push(Failure {
+                scenario,
+                reason: format!("{error:#}"),
+            });
+        })
+        .ok()
+}
+
+fn load(options: &Options, target: Target, requests: Vec<Request>, expect: Expect) -> Load {
+    Load {
+        target,
+        requests,
+        expect,
+        warm_up: options.warm_up(),
+        measured: options.measured(),
+        front: Vec::new(),
+        worker: None,
+    }
+}
+
+fn connections(options: &Options, scenario: &Scenario) -> usize {
+    if scenario.alone {
+        1
+    } else {
+        options.connections
+    }
+}
+
+async fn ask_nginx(
+    options: &Options,
+    scenario: &Scenario,
+    nginx: &Nginx,
+) -> anyhow::Result<Sample> {
+    let envelope = Envelope {
+        to: nginx.address,
+        token: crate::servers::gateway::TOKEN,
+        namespace: NAMESPACE,
+        session: None,
+    };
+    let requests = vec![envelope.ping(); connections(options, scenario)];
+    let load = load(
+        options,
+        Target::Http(nginx.address),
+        requests,
+        Expect::FIXED,
+    );
+    load::measure(Load {
+        front: nginx.processes(),
+        ..load
+    })
+    .await
+}
+
+async fn ask_gateway(
+    options: &Options,
+    scenario: &Scenario,
+    gateway: &Gateway,
+) -> anyhow::Result<Sample> {
+    let connections = connections(options, scenario);
+    let envelope = gateway.envelope();
+    let (requests, expect) = match scenario.ask {
+        Ask::Ping => (vec![envelope.ping(); connections], Expect::PONG),
+        Ask::WrongToken => {
+            let envelope = Envelope {
+                token: WRONG_TOKEN,
+                ..envelope
+            };
+            (vec![envelope.ping(); connections], Expect::REFUSED)
+        }
+        Ask::PingInSession => {
+            let mut requests = Vec::new();
+            for _ in 0..connections {
+                let session = gateway.open_session().await.context("opening a session")?;
+                requests.push(
+                    Envelope {
+                        session: Some(&session),
+                        ..envelope
+                    }
+                    .ping(),
+                );
+            }
+            (requests, Expect::PONG)
+        }
+        Ask::Call(tool) if scenario.server == Server::Worker => {
+            (vec![worker_call(tool); connections], Expect::ECHO)
+        }
+        Ask::Call(tool) => (vec![envelope.call(tool); connections], Expect::ECHO),
+    };
+    let mut load = load(options, Target::Http(gateway.address), requests, expect);
+    load.front = vec![gateway.id()];
+    match scenario.server {
+        Server::Worker => {
+            let (worker, socket) = gateway.worker(NAMESPACE)?;
+            load.target = Target::Lines(socket);
+            load.front = vec![worker];
+        }
+        Server::Gateway | Server::Nginx => {
+            load.front = vec![gateway.id()];
+            if let Ask::Call(_) = scenario.ask {
+                load.worker = Some(gateway.worker(NAMESPACE)?.0);
+            }
+        }
+    }
+    load::measure(load).await
+}
+
+fn progress(line: &str) {
+    eprintln!("{line}");
+}

@@ -1,0 +1,156 @@
+//! The processes a run starts, and that none of them outlives it.
+
+pub(crate) mod gateway;
+pub(crate) mod nginx;
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::sleep;
+
+use crate::processes;
+
+/// How long a process may take to end when asked to.
+const GRACE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
+/// Of a log that is shown when a server did not start.
+const LOG_LINES_SHOWN: usize = 15;
+
+/// A server in the foreground. Dropping it asks it to end, and ends it and its children if it does not.
+pub(crate) struct Process {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts it with its output in `log`.
+    fn start(name: &'static str, mut command: Command, log: PathBuf) -> anyhow::Result<Self> {
+        let output = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().context("its log")?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        Ok(Self { name, child, log })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until `ready` says so, as long as the process runs.
+    async fn until(
+        &mut self,
+        limit: Duration,
+        mut ready: impl AsyncFnMut() -> bool,
+    ) -> anyhow::Result<()> {
+        let deadline = Instant::now() + limit;
+        while !ready().await {
+            if let Some(status) = self.child.try_wait().context("waiting for it")? {
+                bail!(
+                    "{} ended with {status}\n{}",
+                    self.name,
+                    last_lines(&self.log)
+                );
+            }
+            if Instant::now() >= deadline {
+                bail!(
+                    "{} was not ready after {limit:?}\n{}",
+                    self.name,
+                    last_lines(&self.log)
+                );
+            }
+            sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Blocking is right here: this also runs while a panic unwinds, where nothing can be awaited.
+        if self.has_ended() {
+            return;
+        }
+        signal(self.id(), Signal::TERM);
+        let deadline = Instant::now() + GRACE;
+        while Instant::now() < deadline {
+            if self.has_ended() {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        // Children first, while they can still be found.
+        for process in processes::descendants(self.id()) {
+            signal(process, Signal::KILL);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn signal(process: u32, signal: Signal) {
+    if let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw) {
+        // Already gone is fine.
+        let _ = kill_process(process, signal);
+    }
+}
+
+fn last_lines(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n")
+}
+
+/// An address nobody listens on now. Another process may take it before it is used; the start then fails and says so.
+fn free_address() -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("a free port")?;
+    listener.local_addr().context("a free port")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(script: &str, folder: &Path) -> Process {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Process::start("sh", command, folder.join("log")).unwrap()
+    }
+
+    #[test]
+    fn dropping_ends_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let process = start("exec sleep 600", folder.path());
+        let entry = PathBuf::from(format!("/proc/{}", process.id()));
+        assert!(entry.exists());
+        drop(process);
+        assert!(!entry.exists());
+    }
+
+    #[tokio::test]
+    async fn a_server_that_ends_at_its_start_is_reported_with_its_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut process = start("echo no such key; exit 2", folder.path());
+        let error = process
+            .until(Duration::from_secs(60), async || false)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("exit status: 2") && error.contains("no such key"),
+            "{error}"
+        );
+    }
+}

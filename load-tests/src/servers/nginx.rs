@@ -1,0 +1,123 @@
+//! nginx with one location that answers every request with the same 200: the yardstick.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+
+use super::{Process, free_address};
+use crate::message::FIRST_ID;
+use crate::processes;
+
+const READY_LIMIT: Duration = Duration::from_secs(10);
+/// Where distributions put it, outside the search path of ordinary users.
+const USUAL_FOLDERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin"];
+
+/// A running nginx.
+pub(crate) struct Nginx {
+    pub(crate) address: SocketAddr,
+    process: Process,
+    // Deleted after the process has ended.
+    _folder: TempDir,
+}
+
+impl Nginx {
+    /// Starts it with as many worker processes as the gateway has threads.
+    pub(crate) async fn start(program: &Path, workers: usize) -> anyhow::Result<Self> {
+        let folder = TempDir::with_prefix("tooldock-load-nginx-").context("a temporary folder")?;
+        let address = free_address()?;
+        let config = folder.path().join("nginx.conf");
+        fs::write(&config, configuration(folder.path(), address, workers)).context("nginx.conf")?;
+        let mut command = Command::new(program);
+        command.arg("-p").arg(folder.path()).arg("-c").arg(&config);
+        let mut process = Process::start("nginx", command, folder.path().join("output.log"))?;
+        process
+            .until(READY_LIMIT, async || {
+                TcpStream::connect(address).await.is_ok()
+            })
+            .await?;
+        Ok(Self {
+            address,
+            process,
+            _folder: folder,
+        })
+    }
+
+    /// The master and its workers.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let master = self.process.id();
+        std::iter::once(master)
+            .chain(processes::descendants(master))
+            .collect()
+    }
+}
+
+/// The installed nginx, if there is one.
+pub(crate) fn program() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(USUAL_FOLDERS.map(PathBuf::from));
+    program_in(folders)
+}
+
+fn program_in(mut folders: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+    folders.find_map(|folder| Some(folder.join("nginx")).filter(|file| file.is_file()))
+}
+
+fn configuration(folder: &Path, address: SocketAddr, workers: usize) -> String {
+    let folder = folder.display();
+    let body = format!(r#"{{"jsonrpc":"2.0","id":{FIRST_ID},"result":{{}}}}"#);
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("    {kind}_temp_path {folder}/{kind};\n"))
+        .concat();
+    format!(
+        "daemon off;\nworker_processes {workers};\npid {folder}/nginx.pid;\nerror_log {folder}/error.log warn;\n\
+         events {{ worker_connections 4096; }}\n\
+         http {{\n    access_log off;\n    keepalive_requests 1000000000;\n    default_type application/json;\n\
+         {temporary}    server {{\n        listen {address};\n        location / {{ return 200 '{body}'; }}\n    }}\n}}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nginx_is_missing_where_no_folder_has_it() {
+        let (with, without) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let file = with.path().join("nginx");
+        fs::write(&file, "").unwrap();
+        let folders = |folders: &[&TempDir]| {
+            folders
+                .iter()
+                .map(|f| f.path().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(program_in(folders(&[&without]).into_iter()), None);
+        assert_eq!(
+            program_in(folders(&[&without, &with]).into_iter()),
+            Some(file)
+        );
+    }
+
+    #[test]
+    fn the_configuration_keeps_to_its_folder_and_to_loopback() {
+        let text = configuration(Path::new("/tmp/x"), "127.0.0.1:4000".parse().unwrap(), 2);
+        assert!(
+            text.contains("listen 127.0.0.1:4000;") && text.contains("worker_processes 2;"),
+            "{text}"
+        );
+        let paths = text
+            .split_whitespace()
+            .filter(|word| word.starts_with('/') && word.len() > 1);
+        assert!(
+            paths.into_iter().all(|path| path.starts_with("/tmp/x/")),
+            "{text}"
+        );
+        assert_eq!(text.matches('{').count(), text.matches('}').count());
+    }
+}

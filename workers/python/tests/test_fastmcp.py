@@ -1,0 +1,186 @@
+"""Tool files written for fastmcp, with the package in two generations and without it: K-03, WRK-21."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import FASTMCP
+from environments import environment
+from harness import Worker
+
+SIMPLE = '''
+    from fastmcp import Context
+    from fastmcp.tools import tool
+
+    @tool
+    async def greet(name: str, ctx: Context) -> str:
+        """Greets."""
+        await ctx.report_progress(1, 1)
+        return f"Hello, {name}!"
+
+    @tool
+    def loaded() -> list[str]:
+        import sys
+        return [name for name in sys.modules if name.startswith(("fastmcp.s", "mcp."))]
+'''
+
+NEEDS_MORE = '''
+    import fastmcp
+    from fastmcp import Context, FastMCP
+    from fastmcp.tools import tool
+    from fastmcp.tools.tool import Tool, ToolResult
+    from fastmcp.utilities.types import Image
+    from mcp.types import ResourceLink, TextContent
+
+    server = FastMCP("inner")
+    PNG = b"\\x89PNG\\r\\n\\x1a\\n"
+
+    @tool
+    def plain_form(a: int = 1) -> int:
+        """Bare."""
+        return a
+
+    @tool("renamed", title="Given Title", tags={"x"})
+    def original() -> str:
+        return "renamed"
+
+    @server.tool
+    def on_a_server(a: int) -> int:
+        """Registered on an object of its own."""
+        return a * 2
+
+    @tool
+    async def with_context(ctx: Context) -> str:
+        await ctx.info("hello")
+        await ctx.report_progress(1)
+        return ctx.request_id
+
+    @tool
+    def picture() -> Image:
+        return Image(data=PNG, format="png")
+
+    @tool
+    def pictures() -> list:
+        return ["caption", Image(data=PNG, format="png")]
+
+    @tool
+    def result() -> ToolResult:
+        return ToolResult(content=[TextContent(type="text", text="shown")], structured_content={"n": 1})
+
+    @tool
+    def link() -> ResourceLink:
+        return ResourceLink(type="resource_link", uri="file:///a", name="a")
+
+    @tool
+    def version() -> str:
+        return fastmcp.__version__
+
+    @tool
+    def is_a_class() -> bool:
+        return isinstance(Tool, type)
+'''
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.fastmcp) for name in FASTMCP])
+def fastmcp_venv(request):
+    return environment(*FASTMCP[request.param])
+
+
+@pytest.fixture(scope="module")
+def rich(fastmcp_venv, workers) -> Worker:
+    worker = workers(fastmcp_venv).write("rich.py", NEEDS_MORE).write("simple.py", SIMPLE)
+    return worker.start("--import-timeout", "60")
+
+
+def test_simple_file_works_without_the_package(worker):
+    worker.write("t.py", SIMPLE).start()
+    assert worker.value("greet", name="Ada") == "Hello, Ada!"
+
+
+def test_simple_file_does_not_import_the_package(fastmcp_venv, workers):
+    worker = workers(fastmcp_venv).write("t.py", SIMPLE).start()
+    assert worker.ready["issues"] == []
+    assert worker.value("greet", name="Ada") == "Hello, Ada!"
+    assert worker.value("loaded") == []
+
+
+def test_every_form_is_recognised(rich):
+    assert rich.ready["issues"] == []
+    names = "plain_form renamed on_a_server with_context picture pictures result link version is_a_class greet loaded"
+    assert rich.tool_names() == names.split()
+    assert rich.tool("renamed")["title"] == "Given Title"
+    assert rich.tool("on_a_server")["description"] == "Registered on an object of its own."
+    assert rich.tool("with_context")["inputSchema"]["properties"] == {}
+    assert "outputSchema" not in rich.tool("picture")
+    assert rich.tool("plain_form")["outputSchema"]["x-fastmcp-wrap-result"] is True
+
+
+def test_every_form_can_be_called(rich):
+    assert rich.value("plain_form", a=5) == 5
+    assert rich.value("renamed") == "renamed"
+    assert rich.value("on_a_server", a=4) == 8
+    assert rich.value("is_a_class") is True
+    assert rich.value("version")[0].isdigit()
+    assert rich.value("greet", name="Ada") == "Hello, Ada!"
+
+
+def test_real_context_annotation_gets_our_context(rich):
+    client = rich.connect()
+    client.start("with_context", call_id="c")
+    assert client.receive()["op"] == "progress"
+    assert client.receive()["result"] == "c"
+
+
+def test_content_types_become_blocks(rich):
+    frame = rich.call("picture")
+    assert frame["result"] is None
+    assert [(block["type"], block["mimeType"]) for block in frame["content"]] == [("image", "image/png")]
+    frame = rich.call("pictures")
+    assert frame["result"] == ["caption", None]
+    assert [block["type"] for block in frame["content"]] == ["text", "image"]
+    frame = rich.call("result")
+    assert (frame["result"], frame["content"]) == ({"n": 1}, [{"type": "text", "text": "shown"}])
+    (block,) = rich.call("link")["content"]
+    assert (block["type"], block["uri"]) == ("resource_link", "file:///a")
+
+
+def test_package_that_only_a_library_wants_is_found_on_demand(fastmcp_venv, workers):
+    """The stand-ins give way while a call runs, and what was imported before goes on to work."""
+    worker = workers(fastmcp_venv).write(
+        "t.py",
+        """
+        import importlib
+        import fastmcp
+        from fastmcp.tools import tool
+
+        @tool
+        def by_attribute() -> str:
+            return getattr(fastmcp, "Fast" + "MCP").__name__
+
+        @tool
+        def by_submodule() -> str:
+            return importlib.import_module("fastmcp.server.context").__name__
+
+        @tool
+        def still_a_decorator() -> bool:
+            from fastmcp.server.context import Context
+            from fastmcp.tools import tool as again
+            from fastmcp.tools.tool import Tool
+
+            @again
+            def inner(): ...
+
+            return callable(inner) and Tool is fastmcp.tools.Tool and Context is fastmcp.server.context.Context
+        """,
+    )
+    worker.start()
+    assert worker.value("by_submodule") == "fastmcp.server.context"
+    assert worker.value("by_attribute") == "FastMCP"
+    assert worker.value("still_a_decorator") is True
+
+
+def test_file_that_needs_more_says_what_to_add_when_it_is_missing(plain_worker):
+    plain_worker.write("t.py", NEEDS_MORE).write("simple.py", SIMPLE).start()
+    issue = plain_worker.issues()["t.py"]
+    assert issue["code"] == "dependency_error"
+    assert "add fastmcp to requirements.txt" in issue["message"]
+    assert plain_worker.tool_names() == ["greet", "loaded"]
