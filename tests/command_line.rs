@@ -193,7 +193,7 @@ fn check_prints_the_effective_configuration_without_secrets() {
 async fn a_taken_address_ends_the_start_with_a_line_that_names_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let gateway = Gateway::new()
+    let gateway = Gateway::empty()
         .config(json!({"listeners": [{"name": "core", "address": address, "profile": "core"}]}))
         .spawn();
     assert_eq!(gateway.ended().await.code(), Some(1));
@@ -202,8 +202,8 @@ async fn a_taken_address_ends_the_start_with_a_line_that_names_it() {
 
 #[tokio::test]
 async fn a_data_directory_belongs_to_one_gateway() {
-    let first = Gateway::new().start().await;
-    let second = Gateway::new()
+    let first = Gateway::empty().start().await;
+    let second = Gateway::empty()
         .env("DATA_DIR", first.data_dir().to_str().unwrap())
         .spawn();
     assert_eq!(second.ended().await.code(), Some(1));
@@ -212,7 +212,7 @@ async fn a_data_directory_belongs_to_one_gateway() {
 
 #[tokio::test]
 async fn dev_prints_lines_that_work_when_pasted() {
-    let gateway = Gateway::new()
+    let gateway = Gateway::empty()
         .without_tokens()
         .arguments(&["--dev"])
         .start()

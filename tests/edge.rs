@@ -25,7 +25,7 @@ fn bearer() -> String {
 
 #[tokio::test]
 async fn only_the_exact_bearer_token_opens() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     let namespace = ("X-Namespace", "shared");
     for (authorization, expected) in [
         (bearer(), 200),
@@ -91,7 +91,7 @@ async fn named_tokens_open_their_namespaces_only() {
 
 #[tokio::test]
 async fn the_namespace_is_named_once_and_without_contradiction() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     let authorization = bearer();
     let auth = ("Authorization", authorization.as_str());
     for (headers, expected) in [
@@ -111,7 +111,7 @@ async fn the_namespace_is_named_once_and_without_contradiction() {
 
 #[tokio::test]
 async fn traversal_in_paths_leads_nowhere() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     for path in [
         "/mcp/%2e%2e",
         "/mcp/..%2f..%2fetc",
@@ -135,7 +135,7 @@ async fn traversal_in_paths_leads_nowhere() {
 
 #[tokio::test]
 async fn a_loopback_listener_answers_to_loopback_names_only() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     for (host, expected) in [
         ("localhost:8000", 200),
         ("127.0.0.1", 200),
@@ -157,7 +157,7 @@ async fn a_loopback_listener_answers_to_loopback_names_only() {
 
 #[tokio::test]
 async fn origins_are_checked_and_preflight_answered() {
-    let gateway = Gateway::new()
+    let gateway = Gateway::empty()
         .env("CORS_ORIGINS", "https://ok.example")
         .start()
         .await;
@@ -222,7 +222,7 @@ async fn origins_are_checked_and_preflight_answered() {
 
 #[tokio::test]
 async fn denied_networks_get_403_and_forwarded_addresses_count_only_through_trusted_proxies() {
-    let denied = Gateway::new()
+    let denied = Gateway::empty()
         .config(json!({"admission": {"cidrs": {"deny": ["203.0.113.0/24"]}}}))
         .start()
         .await;
@@ -233,7 +233,7 @@ async fn denied_networks_get_403_and_forwarded_addresses_count_only_through_trus
         ("X-Forwarded-For", "203.0.113.9"),
     ];
     assert_eq!(status(&denied, &headers).await, 200, "nobody is trusted");
-    let behind_a_proxy = Gateway::new()
+    let behind_a_proxy = Gateway::empty()
         .config(json!({"admission": {"cidrs": {"deny": ["203.0.113.0/24"]}, "trusted_proxies": ["127.0.0.1/32"]}}))
         .start()
         .await;
@@ -252,7 +252,7 @@ async fn denied_networks_get_403_and_forwarded_addresses_count_only_through_trus
 
 #[tokio::test]
 async fn limits_answer_429_with_retry_after_and_leave_health_alone() {
-    let gateway = Gateway::new()
+    let gateway = Gateway::empty()
         .config(json!({"admission": {"rate_limits": [{"key": "principal", "rate": 1, "burst": 5, "unit": "request"}]}}))
         .start()
         .await;
@@ -344,7 +344,7 @@ async fn a_denied_tool_is_not_listed_and_not_called() {
 
 #[tokio::test]
 async fn reload_needs_bearer_then_source_then_manager_token() {
-    let outside = Gateway::new()
+    let outside = Gateway::empty()
         .config(json!({"admission": {"trusted_proxies": ["127.0.0.1/32"]}}))
         .start()
         .await;
@@ -386,7 +386,7 @@ async fn reload_needs_bearer_then_source_then_manager_token() {
 
 #[tokio::test]
 async fn wrong_content_types_get_415_and_the_check_comes_after_the_namespace() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     let authorization = bearer();
     let post = |content_type: &'static str, namespace: &'static str| {
         gateway

@@ -23,7 +23,7 @@ fn ping(headers: &str) -> String {
 
 #[tokio::test]
 async fn a_connection_serves_many_requests_refusals_included() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let refused = ping("").replace(TOKEN, "wrong");
     for (request, status) in [(ping(""), 200), (refused, 401), (ping(""), 200)] {
@@ -35,7 +35,7 @@ async fn a_connection_serves_many_requests_refusals_included() {
 
 #[tokio::test]
 async fn content_length_with_transfer_encoding_closes_and_smuggles_nothing() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     let body = format!("{:x}\r\n{PING}\r\n0\r\n\r\n", PING.len());
     let request = format!(
         "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nX-Namespace: shared\r\n\
@@ -48,7 +48,7 @@ async fn content_length_with_transfer_encoding_closes_and_smuggles_nothing() {
 
 #[tokio::test]
 async fn connection_close_is_honoured() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream
         .write_all(ping("Connection: close\r\n").as_bytes())
@@ -60,7 +60,7 @@ async fn connection_close_is_honoured() {
 
 #[tokio::test]
 async fn malformed_framing_gets_400_and_a_closed_connection() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     for line in [
         "Transfer-Encoding: xchunked\r\n",
         "Content-Length: +8\r\n",
@@ -79,7 +79,7 @@ async fn malformed_framing_gets_400_and_a_closed_connection() {
 
 #[tokio::test]
 async fn a_head_above_the_limits_gets_431() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     let long = format!(
         "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n",
         "x".repeat(40_000)
@@ -96,7 +96,7 @@ async fn a_head_above_the_limits_gets_431() {
 
 #[tokio::test]
 async fn a_head_sent_byte_by_byte_is_cut_off_at_the_deadline() {
-    let gateway = Gateway::new()
+    let gateway = Gateway::empty()
         .config(json!({"admission": {"timeouts": {"header": "500ms"}}}))
         .start()
         .await;
@@ -127,7 +127,7 @@ async fn a_head_sent_byte_by_byte_is_cut_off_at_the_deadline() {
 
 #[tokio::test]
 async fn a_later_head_has_the_idle_time_and_the_head_time() {
-    let gateway = Gateway::new()
+    let gateway = Gateway::empty()
         .config(json!({"admission": {"timeouts": {"header": "300ms", "keepalive": "1s"}}}))
         .start()
         .await;
@@ -143,7 +143,7 @@ async fn a_later_head_has_the_idle_time_and_the_head_time() {
 
 #[tokio::test]
 async fn a_plaintext_http2_preface_is_no_way_in_and_hangs_nothing() {
-    let gateway = Gateway::new()
+    let gateway = Gateway::empty()
         .config(json!({"admission": {"timeouts": {"header": "500ms"}}}))
         .start()
         .await;
@@ -157,7 +157,7 @@ async fn a_plaintext_http2_preface_is_no_way_in_and_hangs_nothing() {
 
 #[tokio::test]
 async fn a_client_that_asks_gets_100_continue_before_it_sends_its_body() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let request = ping("Expect: 100-continue\r\n");
     let (head, body) = request.split_at(request.len() - PING.len());
@@ -170,7 +170,7 @@ async fn a_client_that_asks_gets_100_continue_before_it_sends_its_body() {
 
 #[tokio::test]
 async fn refusals_answer_without_reading_an_announced_gigabyte() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     let announce = |change: &dyn Fn(String) -> String| {
         let head = format!(
             "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nX-Namespace: shared\r\n\
@@ -208,7 +208,7 @@ async fn refusals_answer_without_reading_an_announced_gigabyte() {
 
 #[tokio::test]
 async fn a_body_larger_than_the_limit_is_413_even_when_it_is_not_announced() {
-    let gateway = Gateway::new()
+    let gateway = Gateway::empty()
         .config(json!({"admission": {"limits": {"body": "64KiB"}}}))
         .start()
         .await;
@@ -228,7 +228,7 @@ async fn a_body_larger_than_the_limit_is_413_even_when_it_is_not_announced() {
 
 #[tokio::test]
 async fn a_body_that_stops_coming_is_408() {
-    let gateway = Gateway::new()
+    let gateway = Gateway::empty()
         .config(json!({"admission": {"timeouts": {"body": "300ms"}}}))
         .start()
         .await;
@@ -239,7 +239,7 @@ async fn a_body_that_stops_coming_is_408() {
 
 #[tokio::test]
 async fn a_broken_chunk_is_400_and_not_500() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     let request = format!(
         "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nX-Namespace: shared\r\n\
          Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{PING}\r\n0\r\n\r\n"
@@ -250,7 +250,7 @@ async fn a_broken_chunk_is_400_and_not_500() {
 
 #[tokio::test]
 async fn connect_and_upgrade_open_no_tunnel() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     let text = exchange(
         gateway.address,
         b"CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\n",
@@ -266,7 +266,7 @@ async fn connect_and_upgrade_open_no_tunnel() {
 
 #[tokio::test]
 async fn connections_above_the_cap_are_closed_and_the_rest_keep_working() {
-    let gateway = Gateway::new()
+    let gateway = Gateway::empty()
         .config(json!({"admission": {"limits": {"connections": 2}}}))
         .start()
         .await;

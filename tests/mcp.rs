@@ -192,7 +192,14 @@ async fn single_header_faults_get_their_status() {
     let client = Client::ready(&gateway, "calc", "2025-11-25").await;
     let fresh = Client::new(&gateway, "calc");
     let list = request(json!(1), "tools/list", json!({}));
-    let cases: [(&str, &Client<'_>, Value, &[(&str, &str)], u16); 13] = [
+    type Case<'a> = (
+        &'a str,
+        &'a Client<'a>,
+        Value,
+        &'a [(&'a str, &'a str)],
+        u16,
+    );
+    let cases: [Case<'_>; 13] = [
         (
             "JSON alone in a 2025-11-25 session",
             &client,

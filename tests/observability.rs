@@ -216,7 +216,7 @@ async fn old_audit_files_are_deleted_and_a_full_disk_fails_no_request() {
 
 #[tokio::test]
 async fn json_logs_are_json() {
-    let gateway = Gateway::new()
+    let gateway = Gateway::empty()
         .config(json!({"observability": {"log": {"format": "json"}}}))
         .start()
         .await;

@@ -40,7 +40,7 @@ fn names(value: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_dropped_folder_is_served_after_a_reload_and_gone_after_its_removal() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     gateway.drop_tool("my-tools", "hello.py", tools::HELLO);
     gateway.drop_tool("Bad.Name", "hello.py", tools::HELLO);
     fs::create_dir(gateway.tools_dir().join("empty")).unwrap();
@@ -74,7 +74,7 @@ async fn a_dropped_folder_is_served_after_a_reload_and_gone_after_its_removal() 
 
 #[tokio::test]
 async fn an_empty_data_directory_gets_the_shared_namespace() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     assert_eq!(
         gateway
             .call("shared", "say_hello", json!({"name": "you"}))
@@ -180,7 +180,7 @@ def package_version() -> str:
     """The installed version."""
     return tinypkg.__version__
 "#;
-    let gateway = Gateway::new()
+    let gateway = Gateway::empty()
         .env("PIP_NO_INDEX", "1")
         .env("PIP_FIND_LINKS", wheels.path().to_str().unwrap())
         .env("UV_NO_INDEX", "1")
@@ -282,7 +282,7 @@ async fn restarts(gateway: &Gateway) -> usize {
 
 #[tokio::test]
 async fn a_symlink_out_of_the_tree_is_not_followed() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     let outside = gateway.data.path().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("hello.py"), tools::HELLO).unwrap();

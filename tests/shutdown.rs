@@ -91,7 +91,7 @@ async fn a_second_signal_ends_at_once() {
 
 #[tokio::test]
 async fn an_idle_kept_connection_does_not_hold_the_drain() {
-    let gateway = Gateway::new().start().await;
+    let gateway = Gateway::empty().start().await;
     // The client keeps its connection after this.
     assert_eq!(gateway.call("shared", "say_hello", json!({})).await.0, 200);
     let begun = Instant::now();

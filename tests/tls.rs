@@ -45,7 +45,7 @@ async fn secure() -> Secure {
     let folder = tempfile::TempDir::new().unwrap();
     let certificate = write_certificate(folder.path());
     let (plain, secure, metrics) = (free_address(), free_address(), free_address());
-    let gateway = Gateway::new()
+    let gateway = Gateway::empty()
         .listening(plain, metrics)
         .config(json!({"listeners": [
             {"name": "core", "address": plain.to_string(), "profile": "core"},
@@ -159,7 +159,7 @@ async fn certificate_and_key_are_checked_before_anything_starts() {
             "key.pem",
         ),
     ] {
-        let gateway = Gateway::new()
+        let gateway = Gateway::empty()
             .config(
                 json!({"listeners": [{"name": "secure", "address": free_address().to_string(),
                 "profile": "core", "tls": {"cert": cert, "key": key}}]}),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use governor::clock::{Clock, MonotonicClock};
 use http::Method;
+use http::header::AUTHORIZATION;
 use http::request::Parts;
 use tooldock_workers::names::NamespaceName;
 
@@ -57,6 +58,9 @@ pub struct ListenerRules {
 pub enum Auth {
     /// A bearer token on every path that is not public.
     Required,
+    /// A token that is sent must be right; without one the principal is
+    /// [`ANONYMOUS`](crate::bearer::ANONYMOUS).
+    Optional,
     /// None; every request is the principal [`ANONYMOUS`](crate::bearer::ANONYMOUS).
     None,
 }
@@ -225,6 +229,8 @@ impl<C: Clock> Admission<C> {
 
         let principal = match listener.auth {
             Auth::Required => self.tokens.authenticate(headers)?,
+            Auth::Optional if !headers.contains_key(AUTHORIZATION) => self.tokens.anonymous(),
+            Auth::Optional => self.tokens.authenticate(headers)?,
             Auth::None => self.tokens.anonymous(),
         };
         known.principal = Some(Arc::clone(&principal.name));

@@ -35,7 +35,6 @@ pub(crate) use self::environment::Environment;
 pub(crate) use self::error::ConfigError;
 use self::later::{RelayConfig, ReplicasConfig, Unbuilt, UpstreamsConfig};
 pub(crate) use self::listener::{ListenerConfig, ProfileName};
-pub(crate) use self::live::diff_unreloadable;
 pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, ObservabilityConfig};
 pub(crate) use self::process::Threads;
 pub(crate) use self::tokens::{Generated, GeneratedTokens};

@@ -123,16 +123,20 @@ impl Directory for Live<'_> {
 
 impl Gateway {
     /// Runs the admission list over a request head.
-    fn admit(&self, session: &Session, passage: &mut Passage) -> Verdict {
+    ///
+    /// # Errors
+    ///
+    /// When the request came in by no listener of this configuration, whose rules nobody can know.
+    fn admit(&self, session: &Session, passage: &mut Passage) -> Result<Verdict> {
         let rules = Arc::clone(&passage.rules);
-        let listener = listener_of(&rules.listeners, session);
+        let listener = listener_of(&rules.listeners, session)?;
         passage.profile = Some(Arc::clone(&listener.profile));
         let header = session.req_header();
         let peer = session
             .client_addr()
             .and_then(|address| address.as_inet())
             .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
-        rules.admission.admit(&tooldock_filters::Request {
+        Ok(rules.admission.admit(&tooldock_filters::Request {
             parts: header,
             header_bytes: session.as_http1().map_or_else(
                 || tooldock_filters::head::header_bytes(header),
@@ -141,16 +145,16 @@ impl Gateway {
             peer,
             listener: &listener.rules,
             directory: &Live(self),
-        })
+        }))
     }
 
-    /// Reads the body, calls the service, gives back its reply; an `Err` is an edge refusal.
+    /// Reads the body, calls the service, gives back its reply, or nothing for a client that left; an `Err` is a refusal.
     async fn hand_over(
         &self,
         session: &mut Session,
         passage: &mut Passage,
         admitted: Admitted,
-    ) -> std::result::Result<Outcome, Rejection> {
+    ) -> std::result::Result<Option<Reply>, Rejection> {
         let rules = Arc::clone(&passage.rules);
         let body = body::read(
             &mut session.downstream_session,
@@ -254,31 +258,28 @@ impl Gateway {
     }
 }
 
-/// How a call ended for its client.
-enum Outcome {
-    Reply(Reply),
-    Gone,
-}
-
-/// Runs a call and drops it when its client leaves first. What dropping means is the engine's business: a call in a
+/// Runs a call and drops it when its client leaves first, which is `None`. What dropping means is the engine's business: a call in a
 /// legacy session goes on, any other is cancelled (DESIGN §3, *Disconnect*).
 ///
 /// The two arms: the call answers; the client closes its connection or stream. Bytes a client sends ahead of its answer
 /// are no departure, so they only end the watch.
-async fn while_client_stays(session: &mut Session, call: impl Future<Output = Reply>) -> Outcome {
+async fn while_client_stays(
+    session: &mut Session,
+    call: impl Future<Output = Reply>,
+) -> Option<Reply> {
     let mut call = std::pin::pin!(call);
     if let Ok(reply) = pingora_timeout::fast_timeout::fast_timeout(WATCH_AFTER, call.as_mut()).await
     {
-        return Outcome::Reply(reply);
+        return Some(reply);
     }
     tokio::select! {
-        reply = call.as_mut() => return Outcome::Reply(reply),
+        reply = call.as_mut() => return Some(reply),
         idle = session.downstream_session.read_body_or_idle(true) => match idle {
             Err(error) if *error.etype() == ErrorType::ConnectError => {}
-            _ => return Outcome::Gone,
+            _ => return None,
         },
     }
-    Outcome::Reply(call.await)
+    Some(call.await)
 }
 
 #[async_trait]
@@ -310,7 +311,7 @@ impl ProxyHttp for Gateway {
         passage.request_id = self
             .request_ids
             .of(session.req_header().headers.get(X_REQUEST_ID));
-        let verdict = self.admit(session, passage);
+        let verdict = self.admit(session, passage)?;
         let request_id = Arc::clone(&passage.request_id);
         let envelope = Envelope {
             request_id: &request_id,
@@ -364,15 +365,15 @@ impl ProxyHttp for Gateway {
             write_timeout: passage.rules.write_timeout,
         };
         let outcome = if admitted.route == Route::Metrics {
-            Ok(Outcome::Reply(self.exposition()))
+            Ok(Some(self.exposition()))
         } else {
             self.hand_over(session, passage, admitted).await
         };
         let written = match outcome {
-            Ok(Outcome::Reply(reply)) => {
+            Ok(Some(reply)) => {
                 respond::reply(session, reply, &envelope, self.draining.clone()).await
             }
-            Ok(Outcome::Gone) => Err(ClientGone),
+            Ok(None) => Err(ClientGone),
             Err(rejection) => {
                 self.refused(&rejection, passage);
                 let shape = ErrorShape::of_path(session.req_header().uri.path());
@@ -450,23 +451,26 @@ impl ProxyHttp for Gateway {
 }
 
 /// The listener a request came in by. With one listener there is nothing to look up.
-fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> &'a Listener {
-    let (first, rest) = listeners
-        .split_first()
-        .expect("a gateway without listeners is refused by the configuration");
-    if rest.is_empty() {
-        return first;
+fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> Result<&'a Listener> {
+    if let [only] = listeners {
+        return Ok(only);
     }
-    let Some(local) = session.server_addr().and_then(|address| address.as_inet()) else {
-        return first;
-    };
-    listeners
-        .iter()
-        .find(|listener| {
-            listener.address.port() == local.port()
-                && (listener.address.ip() == local.ip() || listener.address.ip().is_unspecified())
+    session
+        .server_addr()
+        .and_then(|address| address.as_inet())
+        .and_then(|local| {
+            listeners.iter().find(|listener| {
+                listener.address.port() == local.port()
+                    && (listener.address.ip() == local.ip()
+                        || listener.address.ip().is_unspecified())
+            })
         })
-        .unwrap_or(first)
+        .ok_or_else(|| {
+            Error::explain(
+                ErrorType::InternalError,
+                "a connection that belongs to no listener",
+            )
+        })
 }
 
 /// Which namespaces a caller is shown. Asked only where it is about more than the one that was admitted.

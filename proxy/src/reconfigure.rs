@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use tooldock_filters::Admission;
 use tooldock_workers::reload::Reloader;
 
-use crate::config::{self, Effective};
+use crate::config::Effective;
 use crate::edge::Deadlines;
 use crate::gateway::Rules;
 use crate::logging;
@@ -44,8 +44,8 @@ impl Reconfigure {
                 return;
             }
         };
-        for key in config::diff_unreloadable(&self.current.config, &next.config) {
-            tracing::warn!(key, "changed, but takes effect only after a restart");
+        for warning in &next.warnings {
+            tracing::warn!("{warning}");
         }
         let admission = match serve::admission(&next) {
             Ok(admission) => admission,

@@ -21,7 +21,7 @@ use pingora_proxy::HttpProxy;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tooldock_filters::{
-    AcceptRule, Admission, Auth, ListenerRules, NamespaceSource, SecretToken, Surface,
+    AcceptRule, Admission, ListenerRules, NamespaceSource, SecretToken, Surface,
 };
 use tooldock_upstream::audit::Audit;
 use tooldock_upstream::engine::ToolCallLimiter;
@@ -377,11 +377,7 @@ pub(crate) fn listeners(effective: &Effective) -> Vec<Listener> {
                         profile::AcceptRule::Strict => AcceptRule::Auto,
                         profile::AcceptRule::Lenient => AcceptRule::Lenient,
                     },
-                    auth: if listener.is_open() {
-                        Auth::None
-                    } else {
-                        Auth::Required
-                    },
+                    auth: listener.admission_auth(),
                 },
                 profile: Arc::new(profile),
             }

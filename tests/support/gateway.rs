@@ -47,7 +47,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// A gateway with an empty `tools/shared` only.
-    pub fn new() -> Builder {
+    pub fn empty() -> Builder {
         Self::with_tools([])
     }
 

@@ -27,3 +27,4 @@ pub mod scan;
 pub mod secrets;
 pub mod tool;
 pub mod worker;
+pub mod yaml;

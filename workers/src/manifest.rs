@@ -15,6 +15,7 @@ use serde_yaml::{Mapping, Value};
 use crate::config::{Ceilings, Limits, LimitsPatch, NamespacesConfig, ToolLimits};
 use crate::names::NamespaceName;
 use crate::registry::Issue;
+use crate::yaml;
 
 /// The file's name inside a namespace folder.
 pub const MANIFEST_FILE: &str = "tooldock.yaml";
@@ -79,6 +80,9 @@ impl Manifest {
     ///
     /// As [`Manifest::read`].
     pub fn parse(text: &[u8]) -> Result<Self, InvalidManifest> {
+        if !yaml::readable_in_time(text) {
+            return Err(InvalidManifest(yaml::UNREADABLE.into()));
+        }
         let keys = match serde_yaml::from_slice(text) {
             Ok(Value::Null) => return Ok(Self::default()),
             Ok(Value::Mapping(keys)) => keys,

@@ -644,6 +644,21 @@ fn a_listener_without_credentials_serves_the_anonymous_principal() {
 }
 
 #[test]
+fn where_a_token_is_optional_a_wrong_one_is_still_refused() {
+    let (_, admission) = admission(OPEN);
+    let listener = ListenerRules {
+        auth: Auth::Optional,
+        ..CORE
+    };
+    let case = |case: Case| Case { listener, ..case };
+    let anonymous = case(good().without("authorization")).admitted(&admission);
+    assert_eq!(name(&anonymous), Some(ANONYMOUS));
+    assert_eq!(name(&case(good()).admitted(&admission)), Some(BEARER));
+    let wrong = case(good().with("authorization", "Bearer wrong"));
+    assert_eq!(wrong.refused(&admission).reason, Reason::Unauthorized);
+}
+
+#[test]
 fn tool_calls_have_their_own_budget() {
     let (clock, admission) = admission(
         "rate_limits: [ { key: principal, rate: 1, burst: 2, unit: tool_call, namespace: github } ]",

@@ -11,16 +11,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_yaml::Value;
 use tooldock_workers::config::NamespacesConfig;
+use tooldock_workers::yaml;
 
 use super::later::{Unbuilt, UpstreamsConfig};
 use super::{Config, ConfigError};
 
 /// A configuration is written by hand; what is larger is some other file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
-
-/// The reader looks at every open bracket again for each token, so a small file of brackets could keep it busy for hours.
-/// This is a second or less, and 500 brackets in a file of the largest size.
-const READER_STEPS_MAX: usize = 500_000_000;
 
 /// What `$DATA/config.yaml` may hold. Tool code can write there, so nothing that decides who is let in.
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -80,15 +77,8 @@ fn parse<T: DeserializeOwned + Default>(
     file: &Path,
     text: &str,
 ) -> Result<(T, Value), ConfigError> {
-    let brackets = text
-        .bytes()
-        .filter(|byte| matches!(byte, b'[' | b'{'))
-        .count();
-    if brackets.saturating_mul(text.len()) > READER_STEPS_MAX {
-        return Err(file_error(
-            file,
-            "too many brackets for its size; use lines instead",
-        ));
+    if !yaml::readable_in_time(text.as_bytes()) {
+        return Err(file_error(file, yaml::UNREADABLE));
     }
     let tree = serde_yaml::from_str(text).map_err(|error| file_error(file, error))?;
     if matches!(tree, Value::Null) {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use tooldock_filters::Auth;
 use tooldock_upstream::profile::{AcceptRule, BatchRule, Profile, SessionRule};
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::names::{InvalidNamespaceName, NamespaceName};
@@ -103,6 +104,19 @@ impl ListenerConfig {
         self.auth
             .as_ref()
             .is_some_and(|schemes| schemes.contains(&AuthScheme::None))
+    }
+
+    /// Which credentials the edge asks for.
+    pub(crate) fn admission_auth(&self) -> Auth {
+        let schemes = self.auth.as_deref().unwrap_or(&[AuthScheme::Bearer]);
+        match (
+            schemes.contains(&AuthScheme::Bearer),
+            schemes.contains(&AuthScheme::None),
+        ) {
+            (true, true) => Auth::Optional,
+            (false, true) => Auth::None,
+            _ => Auth::Required,
+        }
     }
 
     /// `http` or `https`.

@@ -37,7 +37,7 @@ const FIXED: &[Rule] = &[
 ];
 
 /// The keys that differ and keep their old value until the next start.
-pub(crate) fn diff_unreloadable(old: &Config, new: &Config) -> Vec<&'static str> {
+fn diff_unreloadable(old: &Config, new: &Config) -> Vec<&'static str> {
     let changed = FIXED.iter().filter(|(_, same, _)| !same(old, new));
     changed.map(|(key, ..)| *key).collect()
 }

@@ -79,12 +79,17 @@ def _at_least(least: int):  # type: ignore[no-untyped-def]
 
 
 def _use_venv_interpreter(venv: str) -> None:
-    """Started by hand with another interpreter: become the environment's own. The gateway starts that one itself."""
+    """Started by hand with a plain interpreter: become the environment's own.
+
+    The gateway starts the right one itself, and a worker that restarts while its successor's environment is being
+    switched in must stay in the one it was started in.
+    """
+    if sys.prefix != sys.base_prefix:
+        return
     python = os.path.join(venv, "bin", "python")
     if not os.path.isfile(os.path.join(venv, "pyvenv.cfg")) or not os.access(python, os.X_OK):
         return
-    if os.path.realpath(sys.prefix) != os.path.realpath(venv):
-        os.execv(python, [python, "-m", "app.worker_main", *sys.argv[1:]])
+    os.execv(python, [python, "-m", "app.worker_main", *sys.argv[1:]])
 
 
 def _serve(options: argparse.Namespace, announcement: stdio.Announcement, started: float) -> int:

@@ -1,0 +1,29 @@
+//! A bound on YAML that others wrote. Tool code can write the files, so their reader must not be kept busy by them.
+
+/// The reader looks at every open bracket again for each token, so a small file of brackets could keep it busy for hours.
+/// So many steps are a second or less; a hand-written file of the largest size stays far below.
+const READER_STEPS_MAX: usize = 500_000_000;
+
+/// Whether a text can be read in reasonable time.
+pub fn readable_in_time(text: &[u8]) -> bool {
+    let brackets = text
+        .iter()
+        .filter(|byte| matches!(byte, b'[' | b'{'))
+        .count();
+    brackets.saturating_mul(text.len()) <= READER_STEPS_MAX
+}
+
+/// What to say of a text that cannot.
+pub const UNREADABLE: &str = "too many brackets for its size; use lines instead";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brackets_that_would_keep_the_reader_busy_are_told_from_a_large_file() {
+        assert!(!readable_in_time("[".repeat(50_000).as_bytes()));
+        assert!(readable_in_time("key: [1, 2]\n".repeat(500).as_bytes()));
+        assert!(readable_in_time("# comment\n".repeat(100_000).as_bytes()));
+    }
+}
