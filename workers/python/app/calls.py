@@ -1,7 +1,7 @@
 """Running one call of a tool, from checked arguments to the answer's frame.
 
-    accepted ──▶ running ──▶ done (answered)
-        └───────────┴──────▶ done (cancelled: answered at once; what the tool still does is dropped)
+accepted ──▶ running ──▶ done (answered)
+    └───────────┴──────▶ done (cancelled: answered at once; what the tool still does is dropped)
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import failures, forks, frames, results
+from . import failures, forks, frames, jsontext, results
 from .context import Context
 from .tools import Tool
 
@@ -38,8 +38,8 @@ class Call:
     def inject_context(self, arguments: dict[str, Any]) -> None:
         """Gives the tool its way back, if it asked for one."""
         if self.tool.context_parameter is not None:
-            request_id = self.id.decode("utf-8").strip('"')
-            arguments[self.tool.context_parameter] = Context(self.tool.name, request_id, self._report)
+            request_id = jsontext.loads(self.id)
+            arguments[self.tool.context_parameter] = Context(self.tool.name, str(request_id), self._report)
 
     def success(self, value: Any) -> bytes:
         """The frame for what the tool returned; a failure's frame if that is not JSON."""
@@ -60,7 +60,7 @@ class Call:
             frame = self.success(await self.tool.function(**arguments))
         except BaseException as error:  # SystemExit too: a tool does not decide over the worker
             if self.done:
-                raise
+                return  # cancelled, and answered so
             frame = self.failure(error)
         finally:
             forks.leave_if_child()
@@ -72,7 +72,7 @@ class Call:
             frame = self.success(await awaitable)
         except BaseException as error:
             if self.done:
-                raise
+                return  # cancelled, and answered so
             frame = self.failure(error)
         finally:
             forks.leave_if_child()

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import failures, forks, frames, jsontext
+from . import failures, forks, frames, jsontext, results
 from .calls import Call
 from .frames import NO_ID, LineBuffer, TooLong
 
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._paused = True
-        if not self._transport.is_closing():
+        if not self._transport.is_closing() and not self._half_closed:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -227,7 +227,7 @@ class Connection(asyncio.Protocol):
     # Answers.
 
     def _reply(self, request_id: bytes, value: Any) -> None:
-        result = jsontext.dumps_any(frames.results.plain(value))
+        result = jsontext.dumps_any(results.plain(value))
         self._answer(request_id, frames.success(request_id, result, None, 0))
 
     def _answer(self, request_id: bytes, frame: bytes) -> None:

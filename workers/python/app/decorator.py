@@ -7,7 +7,7 @@ decorated functions inside a helper belong to the helper and are not listed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +15,7 @@ from typing import Any
 UNSET: Any = ...
 """No `output_schema` given: infer it. (`None` means: none.)"""
 
-IGNORED = frozenset(
-    "tags icons version exclude_args serializer task timeout auth run_in_thread app execution".split()
-)
+IGNORED = frozenset("tags icons version exclude_args serializer task timeout auth run_in_thread app execution".split())
 """Keywords the real decorators know and that mean nothing here."""
 
 OPTIONS = frozenset("name title description annotations output_schema meta enabled".split())
@@ -56,7 +54,7 @@ def tool(name_or_fn: Any = None, /, **options: Any) -> Any:
             raise TypeError(f"@tool: expected a function or a name, not {type(name_or_fn).__name__}")
         return _register(name_or_fn, options)
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Any) -> Any:
         return _register(function, options)
 
     return decorate

@@ -27,6 +27,9 @@ from .tools import Tool, make_tool
 MAX_SOURCE = 5 * 1024 * 1024
 """Larger files are not code somebody wrote."""
 
+MAX_MESSAGE = 1024
+"""Characters of an issue's message; exceptions may say much more."""
+
 
 class RefusedFile(Exception):
     """A file that is not even read; the message says why."""
@@ -56,6 +59,7 @@ class Loaded:
     issues: list[Issue] = field(default_factory=list)
 
     def report(self, code: str, subject: str, message: str) -> None:
+        message = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "…"
         self.issues.append(Issue(code, subject, message))
         stdio.log(f"{subject}: {code}: {message}")
 

@@ -90,9 +90,7 @@ def _container_or_leaf(value: Any, path: str, above: set[int], depth: int) -> An
         names = [field.name for field in dataclasses.fields(value)]
         return {name: _plain(getattr(value, name), f"{path}.{name}", above, depth) for name in names}
     if isinstance(value, Mapping):
-        return {
-            (name := _key(key, path)): _plain(item, f"{path}.{name}", above, depth) for key, item in value.items()
-        }
+        return {(name := _key(key, path)): _plain(item, f"{path}.{name}", above, depth) for key, item in value.items()}
     if isinstance(value, Set):
         try:
             value = sorted(value)

@@ -12,12 +12,12 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, NotRequired, Union, get_args, get_origin
 
 from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from .context import is_context
 from .results import plain
@@ -122,10 +122,10 @@ def _has_field_default(hint: Any) -> bool:
 
 
 def _adapter(fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
-    arguments = TypedDict("arguments", fields)  # type: ignore[misc, operator]
+    arguments = TypedDict("arguments", fields)  # type: ignore[misc]
     arguments.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
     try:
-        return TypeAdapter(arguments)
+        return TypeAdapter(arguments)  # type: ignore[arg-type]
     except Exception as error:
         raise InvalidTool(f"no schema for the parameters: {one_line(error)}") from None
 
@@ -140,7 +140,7 @@ def _input_schema(adapter: TypeAdapter[dict[str, Any]], defaults: dict[str, Any]
         if name in properties:
             try:
                 properties[name].setdefault("default", plain(default))
-            except Exception:  # noqa: S110 (a default without JSON form simply is not shown)
+            except Exception:
                 pass
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     if raw.get("required"):

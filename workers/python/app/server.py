@@ -41,6 +41,7 @@ class Server:
         self._cancelled: set[asyncio.Task[None]] = set()
         self._recycle: bytes | None = None
         self._listener: asyncio.AbstractServer | None = None
+        self._all_gone: asyncio.Future[None] = loop.create_future()
         self._stopping = False
         self._stopped = False
 
@@ -61,8 +62,8 @@ class Server:
                 forks.leave_if_child()
                 raise
             forks.leave_if_child()
-            if begin.done() and (error := begin.exception()) is not None:
-                raise error
+            if begin.done():
+                begin.result()  # raises what kept us from listening
 
     async def _begin(self, sock: Any, listening: Callable[[], None]) -> None:
         try:
@@ -99,11 +100,13 @@ class Server:
 
     def disconnected(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        if self._stopping and not self._connections and not self._all_gone.done():
+            self._all_gone.set_result(None)
 
     def start(self, call: Call, arguments: dict[str, Any]) -> None:
         """Runs an async tool. Where Python can, its first step runs right here, which often is all of it."""
         if _EAGER:
-            task = asyncio.Task(call.run(arguments), loop=self.loop, eager_start=True)
+            task = asyncio.Task(call.run(arguments), loop=self.loop, eager_start=True)  # type: ignore[call-arg]
         else:
             task = self.loop.create_task(call.run(arguments))
         if not call.done:
@@ -132,8 +135,7 @@ class Server:
     async def _end(self) -> None:
         if self._cancelled:
             await asyncio.wait(list(self._cancelled), timeout=CLEAN_UP)
-        deadline = self.loop.time() + CLEAN_UP
-        while self._connections and self.loop.time() < deadline:  # their last answers are still being written
-            await asyncio.sleep(0.005)
+        if self._connections:  # their last answers are still being written
+            await asyncio.wait([self._all_gone], timeout=CLEAN_UP)
         self._stopped = True
         self.loop.stop()

@@ -51,7 +51,7 @@ def claim() -> Announcement:
         os.dup2(null, 0)
         os.close(null)
     if sys.stdout is None:
-        sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lives as long as we do)
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lives as long as we do)
     else:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     return announcement

@@ -13,9 +13,13 @@ import os
 import signal
 import sys
 import time
-from typing import NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
 
 from . import stdio
+
+if TYPE_CHECKING:
+    import asyncio
 
 MAX_FRAME = 10 * 1024 * 1024
 LAST_MOMENT = 1.0
@@ -68,7 +72,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def _at_least(least: int):  # type: ignore[no-untyped-def]
+def _at_least(least: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         value = int(text)
         if value < least:
@@ -157,7 +161,7 @@ def _check_pydantic() -> None:
         raise BootFailure("dependency_error", message)
 
 
-def _new_loop():  # type: ignore[no-untyped-def]
+def _new_loop() -> asyncio.AbstractEventLoop:
     import asyncio
 
     try:

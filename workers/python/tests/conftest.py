@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from environments import FAST, FASTMCP_2, FASTMCP_CURRENT, PLAIN, environment
 from harness import Worker
 

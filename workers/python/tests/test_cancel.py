@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+
 from harness import DEADLINE, Worker
 
-TOOLS = '''
+TOOLS = """
     import asyncio, os, threading
     from fastmcp.tools import tool
 
@@ -48,7 +49,7 @@ TOOLS = '''
     @tool
     async def hello() -> str:
         return "hello"
-'''
+"""
 
 
 @pytest.fixture(scope="module")

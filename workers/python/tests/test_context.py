@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from harness import Worker
 
 TOOLS = '''
@@ -78,10 +79,10 @@ def test_progress_arrives_in_order_before_the_answer(served):
 
 def test_sync_tools_report_by_calling(served):
     client = served.connect()
-    client.start("sync_steps", call_id="sync")
+    client.start("sync_steps", call_id='"sync" é')
     frame = client.receive()
     assert (frame["op"], frame["params"]) == ("progress", {"progress": 1, "total": 2})
-    assert client.receive()["result"] == "sync"
+    assert client.receive()["result"] == '"sync" é'
     assert "info [sync_steps] from a thread" in served.log()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from conftest import FASTMCP
 from environments import environment
 from harness import Worker

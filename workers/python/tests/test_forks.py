@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from harness import Worker
 
 TOOLS = '''
@@ -81,9 +82,7 @@ def served(venv, workers) -> Worker:
     return workers(venv).write("t.py", TOOLS).start()
 
 
-@pytest.mark.parametrize(
-    "tool", ["fork_and_return", "fork_async", "fork_and_await", "fork_and_raise", "task_forks"]
-)
+@pytest.mark.parametrize("tool", ["fork_and_return", "fork_async", "fork_and_await", "fork_and_raise", "task_forks"])
 def test_child_never_answers_and_ends(served, tool):
     client = served.connect()
     assert client.call(tool)["result"] == str(served.process.pid)
@@ -128,7 +127,10 @@ def test_fork_at_import_leaves_one_worker(worker):
 
 
 def test_child_that_fails_at_import_leaves_one_worker(worker):
-    worker.write("t.py", "import os\nfrom fastmcp.tools import tool\n@tool\ndef f() -> int: return 1\nif os.fork() == 0: raise ValueError\n")
+    worker.write(
+        "t.py",
+        "import os\nfrom fastmcp.tools import tool\n@tool\ndef f() -> int: return 1\nif os.fork() == 0: raise ValueError\n",
+    )
     worker.start()
     assert worker.ready["issues"] == []
     assert worker.value("f") == 1

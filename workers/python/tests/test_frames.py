@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from app.frames import NO_ID, LineBuffer, TooLong
 
 LINES = [b'{"id":1}', b"", b"x" * 30, b'{"id":2}']

@@ -9,10 +9,11 @@ import socket
 import subprocess
 
 import pytest
+
 from environments import RUNTIME, environment
 from harness import Worker
 
-TOOLS = '''
+TOOLS = """
     import asyncio, os, sys
     from fastmcp.tools import tool
 
@@ -40,7 +41,7 @@ TOOLS = '''
     @tool
     def where() -> dict:
         return {"cwd": os.getcwd(), "path": sys.path, "prefix": sys.prefix, "environ": dict(os.environ)}
-'''
+"""
 
 
 def test_shutdown_answers_cancels_and_exits_with_0(worker, tmp_path):
@@ -127,7 +128,13 @@ def test_socket_path_that_is_too_long_is_said_in_one_line(plain_worker):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--max-frame", "10"], ["--sync-concurrency", "0"], ["--import-timeout", "nan"], ["--generation", "x"], ["--what"]],
+    [
+        ["--max-frame", "10"],
+        ["--sync-concurrency", "0"],
+        ["--import-timeout", "nan"],
+        ["--generation", "x"],
+        ["--what"],
+    ],
     ids=" ".join,
 )
 def test_wrong_usage_is_status_2(plain_worker, arguments):
@@ -168,7 +175,9 @@ def test_missing_pydantic_is_a_dependency_error(tmp_path):
 
 def test_oldest_pydantic_2_serves(tmp_path):
     worker = Worker(tmp_path, environment("pydantic==2.4.2"))
-    worker.write("t.py", TOOLS).write("a.py", "from fastmcp.tools import tool\n@tool\ndef add(a: int, b: int = 2) -> int:\n    return a + b\n")
+    worker.write("t.py", TOOLS).write(
+        "a.py", "from fastmcp.tools import tool\n@tool\ndef add(a: int, b: int = 2) -> int:\n    return a + b\n"
+    )
     worker.start()
     try:
         assert worker.value("add", a=1) == 3

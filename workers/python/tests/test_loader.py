@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+
 from harness import Worker
 
 TOOL = '''
@@ -58,7 +59,15 @@ def test_duplicate_names_first_file_wins_and_is_reported(plain_worker):
 def test_metadata_helpers_and_files_without_tools_are_silently_left_alone(plain_worker, tmp_path):
     marker = tmp_path / "executed"
     tool_file(plain_worker, "tools.py", "served")
-    for filename in ("_helper.py", ".hidden.py", "__init__.py", "sub/inner.py", "__pycache__/x.py", "data.pyc", "x.txt"):
+    for filename in (
+        "_helper.py",
+        ".hidden.py",
+        "__init__.py",
+        "sub/inner.py",
+        "__pycache__/x.py",
+        "data.pyc",
+        "x.txt",
+    ):
         tool_file(plain_worker, filename, "not_served_" + str(abs(hash(filename))))
     plain_worker.write("plain.py", f"open({str(marker)!r}, 'w')\ndef helper(): ...\n")
     plain_worker.write("requirements.txt", "").write("tooldock.yaml", "").write("README.md", "").write("LICENSE", "")
@@ -160,7 +169,9 @@ def test_siblings_import_each_other_without_sys_path(plain_worker):
             }
         """,
     )
-    plain_worker.write("math_tools.py", "from fastmcp.tools import tool\n@tool\ndef add(a: int, b: int) -> int:\n    return a + b\n")
+    plain_worker.write(
+        "math_tools.py", "from fastmcp.tools import tool\n@tool\ndef add(a: int, b: int) -> int:\n    return a + b\n"
+    )
     plain_worker.start()
     assert plain_worker.ready["issues"] == []
     assert plain_worker.tool_names() == ["own_json", "everything", "add"], "an imported tool stays its file's"
@@ -203,7 +214,10 @@ def test_nothing_is_written_into_the_folder(plain_worker):
 
 def test_tool_file_is_executed_once_and_in_the_worker_only(plain_worker, tmp_path):
     marker = tmp_path / "pids"
-    plain_worker.write("t.py", f"import os\nopen({str(marker)!r}, 'a').write(f'{{os.getpid()}} ')\n" + TOOL.format(name="f", file="t.py"))
+    plain_worker.write(
+        "t.py",
+        f"import os\nopen({str(marker)!r}, 'a').write(f'{{os.getpid()}} ')\n" + TOOL.format(name="f", file="t.py"),
+    )
     plain_worker.write("other.py", "import t\n" + TOOL.format(name="g", file="other.py"))
     plain_worker.start()
     assert marker.read_text().split() == [str(plain_worker.process.pid)]
@@ -218,7 +232,9 @@ def test_odd_file_names_are_served(plain_worker):
 
 
 def test_print_and_warnings_at_import_do_not_disturb_the_ready_line(plain_worker):
-    plain_worker.write("t.py", "import os\nprint('noise')\nos.write(1, b'noise')\n" + TOOL.format(name="f", file="t.py"))
+    plain_worker.write(
+        "t.py", "import os\nprint('noise')\nos.write(1, b'noise')\n" + TOOL.format(name="f", file="t.py")
+    )
     plain_worker.start()
     assert plain_worker.tool_names() == ["f"]
     assert "noise" in plain_worker.log()

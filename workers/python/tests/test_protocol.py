@@ -7,6 +7,7 @@ import os
 import stat
 
 import pytest
+
 from harness import Worker
 
 TOOLS = '''

@@ -7,9 +7,10 @@ import math
 import re
 
 import pytest
+
 from harness import Worker
 
-TOOLS = '''
+TOOLS = """
     import collections, dataclasses, datetime, decimal, enum, ipaddress, pathlib, uuid
     from pydantic import BaseModel, Field, field_serializer
     from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -94,7 +95,7 @@ TOOLS = '''
     @tool
     def give_from_thread(case: str):
         return CASES[case]
-'''
+"""
 
 PLAIN = {
     "string": "x", "number": 1.5, "integer": 3, "true": True, "false": False, "null": None,
