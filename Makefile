@@ -50,7 +50,7 @@ test-python: ## the worker runtime's own tests
 .PHONY: deny
 deny: ## licences, sources and banned crates; advisories where their database can be had
 	@if cargo deny --version >/dev/null 2>&1; then \
-		cargo deny --offline --all-features check --hide-inclusion-graph bans licenses sources; \
+		cargo deny --locked check --hide-inclusion-graph bans licenses sources; \
 	else \
 		echo "cargo-deny is not installed: licences and sources not checked (cargo install cargo-deny --locked)"; \
 	fi

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::message::{Expect, FIRST_ID, Request};
-use crate::processes::CpuTimes;
+use crate::processes::{CpuTimes, machine_busy};
 use crate::wire::{Connection, Target};
 
 /// Answers that may be wrong before a connection gives up: the first one tells the reason, the rest only how many.
@@ -49,6 +49,11 @@ pub(crate) struct Sample {
     /// CPU time of the process under test, for one request.
     pub(crate) cpu_us: f64,
     pub(crate) worker_cpu_us: Option<f64>,
+    /// CPU time of this program, for one request: it takes part in the contest for the cores.
+    pub(crate) client_cpu_us: f64,
+    /// Cores that were busy with neither the process under test, nor its worker, nor this program. Much of it spoils
+    /// a sample.
+    pub(crate) other_cores: f64,
     /// Connections the server closed after an answer. Not a fault, but each costs a new one.
     pub(crate) closed: u64,
 }
@@ -94,6 +99,25 @@ impl Shared {
     }
 }
 
+/// CPU time up to one moment.
+struct Spent {
+    front: CpuTimes,
+    worker: CpuTimes,
+    client: CpuTimes,
+    machine: u64,
+}
+
+impl Spent {
+    fn now(front: &[u32], worker: &[u32]) -> anyhow::Result<Self> {
+        Ok(Self {
+            front: CpuTimes::of(front)?,
+            worker: CpuTimes::of(worker)?,
+            client: CpuTimes::of(&[std::process::id()])?,
+            machine: machine_busy()?,
+        })
+    }
+}
+
 /// Runs the load once.
 ///
 /// # Errors
@@ -121,13 +145,13 @@ pub(crate) async fn measure(load: Load) -> anyhow::Result<Sample> {
     }
     sleep(load.warm_up).await;
     let worker: Vec<u32> = load.worker.into_iter().collect();
-    let before = (CpuTimes::of(&load.front)?, CpuTimes::of(&worker)?);
+    let before = Spent::now(&load.front, &worker)?;
     let start = Instant::now();
     shared.enter(Phase::Measured);
     sleep(load.measured).await;
     shared.enter(Phase::Over);
     let seconds = start.elapsed().as_secs_f64();
-    let after = (CpuTimes::of(&load.front)?, CpuTimes::of(&worker)?);
+    let after = Spent::now(&load.front, &worker)?;
     // Dropping the set ends what is left of it.
     timeout(LAST_ANSWERS, connections.join_all())
         .await
@@ -145,14 +169,21 @@ pub(crate) async fn measure(load: Load) -> anyhow::Result<Sample> {
     if requests == 0 {
         bail!("no request was answered in {seconds:.1} s");
     }
+    let front = after.front.since(&before.front);
+    let worker = after.worker.since(&before.worker);
+    let client = after.client.since(&before.client);
+    let others =
+        (after.machine.saturating_sub(before.machine)).saturating_sub(front + worker + client);
     let each = |nanoseconds: u64| nanoseconds as f64 / 1e3 / requests as f64;
     Ok(Sample {
         requests,
         per_second: requests as f64 / seconds,
         p50_us: latencies.value_at_quantile(0.50) as f64 / 1e3,
         p99_us: latencies.value_at_quantile(0.99) as f64 / 1e3,
-        cpu_us: each(after.0.since(&before.0)),
-        worker_cpu_us: load.worker.map(|_| each(after.1.since(&before.1))),
+        cpu_us: each(front),
+        worker_cpu_us: load.worker.map(|_| each(worker)),
+        client_cpu_us: each(client),
+        other_cores: others as f64 / 1e9 / seconds,
         closed: shared.closed.load(Ordering::Relaxed),
     })
 }

@@ -52,6 +52,22 @@ fn run_time(schedstat: &str) -> Option<u64> {
     parsed(schedstat.split_ascii_whitespace().next()?)
 }
 
+/// The time all CPUs together were not idle since the start of the machine, in nanoseconds. In steps of a clock tick, 10 ms
+/// as a rule; time the hypervisor gave to others counts as busy.
+pub(crate) fn machine_busy() -> anyhow::Result<u64> {
+    let stat = fs::read_to_string("/proc/stat").context("/proc/stat")?;
+    let ticks = busy_ticks(&stat).context("/proc/stat: no line of all CPUs")?;
+    Ok(ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second()))
+}
+
+/// Of the first line: user, nice, system, (idle, waiting,) irq, softirq, steal; guests are in user already.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?;
+    let fields: Vec<u64> = fields.split_ascii_whitespace().map_while(parsed).collect();
+    let idle = fields.get(3)?.checked_add(*fields.get(4)?)?;
+    fields.iter().take(8).sum::<u64>().checked_sub(idle)
+}
+
 /// A process that is gone is `ENOENT` when opened and `ESRCH` when read.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
@@ -174,6 +190,15 @@ mod tests {
     fn schedstat_begins_with_the_run_time() {
         assert_eq!(run_time("148729 104004 1\n"), Some(148_729));
         assert_eq!(run_time(""), None);
+    }
+
+    #[test]
+    fn the_machine_is_busy_where_it_is_not_idle() {
+        let stat = "cpu  10 1 5 1000 200 2 3 4 7 0\ncpu0 1 1 1 1\n";
+        assert_eq!(busy_ticks(stat), Some(10 + 1 + 5 + 2 + 3 + 4));
+        assert_eq!(busy_ticks("cpu0 1 2 3 4 5\n"), None);
+        assert_eq!(busy_ticks("cpu  1 2\n"), None);
+        assert!(machine_busy().unwrap() > 0);
     }
 
     #[test]

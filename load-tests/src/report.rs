@@ -95,6 +95,18 @@ impl Report {
     }
 }
 
+impl Report {
+    /// How many cores were busy with other work, in the middle and at worst.
+    fn other_cores(&self) -> Option<(f64, f64)> {
+        let samples = self.scenarios.iter().flat_map(|row| &row.samples);
+        let cores: Vec<f64> = samples
+            .map(|measured| measured.sample.other_cores)
+            .collect();
+        let worst = cores.iter().copied().fold(0.0, f64::max);
+        Some((median(cores.into_iter())?, worst))
+    }
+}
+
 impl Row {
     /// The median of something all samples have.
     fn median(&self, of: impl Fn(&Sample) -> f64) -> Option<f64> {
@@ -112,11 +124,19 @@ impl Row {
     /// CPU time of a request in units of nginx's. The ratio of each sample to the nginx just before it is taken first,
     /// then the median: both moved with the same minute of the machine.
     fn ratio(&self) -> Option<f64> {
-        median(
-            self.samples
-                .iter()
-                .filter_map(|measured| Some(measured.sample.cpu_us / measured.nginx_cpu_us?)),
-        )
+        median(self.ratios())
+    }
+
+    /// The least and the greatest ratio.
+    fn ratio_spread(&self) -> Option<(f64, f64)> {
+        let least = self.ratios().min_by(f64::total_cmp)?;
+        Some((least, self.ratios().max_by(f64::total_cmp)?))
+    }
+
+    fn ratios(&self) -> impl Iterator<Item = f64> {
+        self.samples
+            .iter()
+            .filter_map(|measured| Some(measured.sample.cpu_us / measured.nginx_cpu_us?))
     }
 }
 
@@ -145,6 +165,8 @@ mod tests {
             p99_us: cpu_us * 20.0,
             cpu_us,
             worker_cpu_us: None,
+            client_cpu_us: 1.0,
+            other_cores: 0.25,
             closed: 0,
         }
     }
@@ -176,10 +198,12 @@ mod tests {
             &[(14.0, Some(7.0)), (28.0, Some(14.0)), (21.0, Some(7.0))],
         );
         assert_eq!(row.ratio(), Some(2.0));
+        assert_eq!(row.ratio_spread(), Some((2.0, 3.0)));
     }
 
     #[test]
     fn without_nginx_there_is_no_ratio() {
         assert_eq!(row("ping", &[(14.0, None)]).ratio(), None);
+        assert_eq!(row("ping", &[(14.0, None)]).ratio_spread(), None);
     }
 }

@@ -142,8 +142,8 @@ async fn measured(
 ) -> Option<Sample> {
     let sample = or_failure(report, scenario.name, measurement.await)?;
     progress(&format!(
-        "  {:<22} {:>8.0} req/s, p50 {:>6.0} us, {:>6.1} us CPU",
-        scenario.name, sample.per_second, sample.p50_us, sample.cpu_us
+        "  {:<22} {:>8.0} req/s, p50 {:>6.0} us, {:>6.1} us CPU, {:.2} cores busy with other work",
+        scenario.name, sample.per_second, sample.p50_us, sample.cpu_us, sample.other_cores
     ));
     let nginx_cpu_us = reference.map(|reference| reference.cpu_us);
     report.samples_of(scenario).push(Measured {

@@ -32,10 +32,19 @@ fn write_report(text: &mut String, report: &Report) -> std::fmt::Result {
         "p99 us",
         "CPU us",
         "worker CPU us",
+        "client CPU us",
         "CPU / nginx",
+        "from .. to",
     ];
     let rows: Vec<_> = report.scenarios.iter().map(cells).collect();
     write_table(text, &header, &rows)?;
+    if let Some((middle, worst)) = report.other_cores() {
+        writeln!(
+            text,
+            "\nother work on the machine meanwhile: {middle:.2} of {} cores in the middle, {worst:.2} at worst",
+            machine.cores
+        )?;
+    }
     if let Some(start) = &report.worker_start {
         let all: Vec<String> = start
             .reload_ms
@@ -124,6 +133,7 @@ fn cells(row: &Row) -> Vec<String> {
     } else {
         format!("{} ({closed} connections closed)", row.name)
     };
+    let spread = row.ratio_spread();
     vec![
         name,
         number(row.median(|sample| sample.per_second), 0),
@@ -131,7 +141,12 @@ fn cells(row: &Row) -> Vec<String> {
         number(row.median(|sample| sample.p99_us), 0),
         number(row.median(|sample| sample.cpu_us), 1),
         number(row.worker_cpu_us(), 1),
+        number(row.median(|sample| sample.client_cpu_us), 1),
         number(row.ratio(), 2),
+        spread.map_or_else(
+            || "-".to_owned(),
+            |(least, most)| format!("{least:.2} .. {most:.2}"),
+        ),
     ]
 }
 

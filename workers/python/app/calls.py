@@ -1,7 +1,7 @@
 """Running one call of a tool, from checked arguments to the answer's frame.
 
-accepted ──▶ running ──▶ done (answered)
-    └───────────┴──────▶ done (cancelled: answered at once; what the tool still does is dropped)
+State of a call: accepted ──▶ running ──▶ done (answered)
+                     └───────────┴──────▶ done (cancelled: answered at once; what the tool still does is dropped)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _monotonic = time.monotonic
 
 
 class Call:
-    """One running call. Answered exactly once, by whoever sets `done` first; `done` changes on the loop's thread only."""
+    """One running call. Whoever sets `done` answers, so that nobody does twice; it is set on the loop's thread only."""
 
     __slots__ = ("connection", "done", "id", "latest_progress", "started", "task", "thread", "tool")
 

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from json import encoder as json_encoder
 from typing import Any
 
+MAX_DEPTH = 254
+"""Levels of a result, the most that orjson writes. Nobody reads more, and most JSON parsers stop before."""
+
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
@@ -56,11 +59,30 @@ def _choose_stdlib_dumps() -> Callable[[Any], bytes]:
     return lambda value: "".join(encode(value, 0)).encode("utf-8")
 
 
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether containers are nested deeper than that. The standard library's own limit varies with the version."""
+    level = [value]
+    while level and levels >= 0:
+        levels -= 1
+        items: list[Any] = []
+        for container in level:
+            items.extend(container.values() if isinstance(container, dict) else container)
+        level = [item for item in items if isinstance(item, (list, dict, tuple))]
+    return bool(level)
+
+
 def _choose_plain_dumps(fallback: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     try:
         import orjson
     except ImportError:
-        return fallback
+
+        def dumps_stdlib(value: Any) -> bytes:
+            text = fallback(value)
+            if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
+                raise ValueError("nested too deeply")
+            return text
+
+        return dumps_stdlib
     options = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
     dumps = orjson.dumps
     return lambda value: dumps(value, None, options)

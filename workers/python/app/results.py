@@ -18,9 +18,6 @@ from pydantic_core import to_jsonable_python
 
 from . import blocks, jsontext
 
-MAX_DEPTH = 200
-"""Deeper results are refused: no client reads them, and most JSON parsers stop before."""
-
 
 class Unserialisable(Exception):
     """The value has no JSON form; the message says which part of it."""
@@ -68,8 +65,8 @@ def _plain(value: Any, path: str, above: set[int], depth: int) -> Any:
         return float(value) if math.isfinite(value) else None
     if isinstance(value, (bytes, bytearray, memoryview)):
         return b64encode(value).decode("ascii")
-    if depth > MAX_DEPTH:
-        raise Unserialisable(f"the result is nested deeper than {MAX_DEPTH} levels")
+    if depth > jsontext.MAX_DEPTH:
+        raise Unserialisable(f"the result is nested deeper than {jsontext.MAX_DEPTH} levels")
     if id(value) in above:
         raise Unserialisable(f"circular reference: {_type_name(value)} at {path} contains itself")
     above.add(id(value))

@@ -141,7 +141,7 @@ def _input_schema(adapter: TypeAdapter[dict[str, Any]], defaults: dict[str, Any]
             try:
                 properties[name].setdefault("default", plain(default))
             except Exception:
-                pass
+                pass  # a default without JSON form simply is not shown
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     if raw.get("required"):
         schema["required"] = raw["required"]

@@ -140,7 +140,7 @@ def _promote() -> None:
 
 
 def _patch_real() -> None:
-    """Makes both spellings work in every version: the decorator `tools.tool`, and `from fastmcp.tools.tool import Tool`."""
+    """Makes the decorator `fastmcp.tools.tool` and `from fastmcp.tools.tool import Tool` work in every version."""
     tools = importlib.import_module("fastmcp.tools")
     name = "fastmcp.tools.tool"
     found = getattr(tools, "tool", None)

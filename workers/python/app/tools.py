@@ -54,7 +54,8 @@ def make_tool(function: Any, options: dict[str, Any], filename: str) -> Tool:
             raise InvalidTool("meta must be a dict")
         public["_meta"] = meta
     public["filename"] = filename
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+    call = getattr(type(function), "__call__", None)
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
     return Tool(name, function, is_async, arguments.validate, arguments.context_parameter, public)
 
 

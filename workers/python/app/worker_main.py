@@ -185,7 +185,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 def _failed(announcement: stdio.Announcement, code: str, message: str) -> int:
     import json
 
-    message = " ".join(message.split())
+    message = " ".join(message.split())[:4096]
     stdio.log(message)
     announcement.say(json.dumps({"op": "failed", "code": code, "message": message}).encode() + b"\n")
     return 3

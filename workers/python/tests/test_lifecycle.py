@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 
 import pytest
 
@@ -174,7 +175,8 @@ def test_missing_pydantic_is_a_dependency_error(tmp_path):
 
 
 def test_oldest_pydantic_2_serves(tmp_path):
-    worker = Worker(tmp_path, environment("pydantic==2.4.2"))
+    oldest = "2.4.2" if sys.version_info < (3, 13) else "2.8.2" if sys.version_info < (3, 14) else "2.12.0"
+    worker = Worker(tmp_path, environment(f"pydantic=={oldest}"))
     worker.write("t.py", TOOLS).write(
         "a.py", "from fastmcp.tools import tool\n@tool\ndef add(a: int, b: int = 2) -> int:\n    return a + b\n"
     )
@@ -192,7 +194,7 @@ def test_by_hand_from_the_sources_folder_with_another_interpreter(plain_venv, tm
     venvs = tmp_path / "venvs"
     venvs.mkdir()
     (venvs / "ns").symlink_to(plain_venv)
-    command = ["/usr/bin/env", "python3", "-m", "app.worker_main", "--namespace", "ns"]
+    command = [os.path.join(sys.base_prefix, "bin", "python3"), "-m", "app.worker_main", "--namespace", "ns"]
     command += ["--socket", "workers/ns.sock", "--venv", "venvs/ns"]
     worker.process = subprocess.Popen(
         command,
