@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
         except ValueError:
             if line.isspace():  # type: ignore[union-attr]
                 return  # somebody pressed Enter
-            self.send(frames.failure(NO_ID, "internal_error", "invalid JSON"))
+            self._refuse(line)  # type: ignore[arg-type]
             return
         if type(request) is not dict:
             self.send(frames.failure(NO_ID, "internal_error", "a request is a JSON object"))
@@ -162,6 +162,15 @@ class Connection(asyncio.Protocol):
             self._operations[operation](request_id, request)
         else:
             self.send(frames.failure(request_id, "internal_error", f"unknown op: {str(operation)[:100]}"))
+
+    def _refuse(self, line: bytes) -> None:
+        """Answers a line that cannot be read. One that begins like a request is one: somebody waits for its answer."""
+        request_id = frames.leading_id(line)
+        if request_id == NO_ID:
+            self.send(frames.failure(NO_ID, "internal_error", "invalid JSON"))
+            return
+        message = "the request cannot be read: text with half a surrogate pair, or a number of thousands of digits"
+        self.send(frames.failure(request_id, "invalid_arguments", message))
 
     def _call(self, call_id: bytes, request: dict[str, Any]) -> None:
         name = request.get("tool")

@@ -18,14 +18,19 @@ NO_ID = b'""'
 """The id of an answer to something whose id is not known."""
 
 
+def leading_id(line: bytes) -> bytes:
+    """The id of a line that is no JSON or was not read whole: it stands first in what the gateway sends."""
+    found = _LEADING_ID.match(line[:_HEAD])
+    return found.group(1) if found else NO_ID
+
+
 class TooLong:
     """Stands in the place of a line over the limit."""
 
     __slots__ = ("id",)
 
     def __init__(self, head: bytes) -> None:
-        found = _LEADING_ID.match(head[:_HEAD])
-        self.id = found.group(1) if found else NO_ID
+        self.id = leading_id(head)
 
 
 class LineBuffer:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 from pydantic import TypeAdapter
 
 from .decorator import UNSET
+from .failure_schema import admitting_failures
 from .schema import InvalidTool, NoFieldTitles
 
 _BINARY = (bytes, bytearray, memoryview)
@@ -22,12 +23,14 @@ _MISSING = object()
 def output_schema_of(hints: dict[str, Any], given: Any = UNSET) -> dict[str, Any] | None:
     """The schema the author gave, or the one the return annotation implies, or None."""
     if given is UNSET:
-        return _inferred(hints.get("return", _MISSING))
-    if given is None or given is False:
-        return None
-    if not isinstance(given, dict) or given.get("type") != "object":
+        schema = _inferred(hints.get("return", _MISSING))
+    elif given is None or given is False:
+        schema = None
+    elif not isinstance(given, dict) or given.get("type") != "object":
         raise InvalidTool("output_schema must be a JSON Schema of type object")
-    return given
+    else:
+        schema = given
+    return admitting_failures(schema) if schema is not None else None
 
 
 def _inferred(hint: Any) -> dict[str, Any] | None:
