@@ -8,7 +8,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::support::raw::{answer, closes_within, exchange};
-use crate::support::{DEADLINE, Gateway, TOKEN, tools};
+use crate::support::{DEADLINE, Gateway, TOKEN, eventually, tools};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
@@ -306,27 +306,70 @@ async fn a_client_that_leaves_cancels_its_rest_call() {
     );
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
-    crate::support::eventually("the call is in flight", || async {
-        gateway
-            .metrics_text()
-            .await
-            .contains(r#"tooldock_worker_in_flight{namespace="faulty"} 1"#)
-            .then_some(())
-    })
-    .await;
+    in_flight(&gateway, 1).await;
     drop(stream);
-    crate::support::eventually("the call is gone", || async {
-        gateway
-            .metrics_text()
-            .await
-            .contains(r#"tooldock_worker_in_flight{namespace="faulty"} 0"#)
-            .then_some(())
-    })
-    .await;
+    in_flight(&gateway, 0).await;
     // The same loop runs this call after the cancelled one would have written its marker.
     let (status, _) = gateway
         .call("faulty", "slow", json!({"seconds": 2.0}))
         .await;
     assert_eq!(status, 200);
     assert!(!marker.exists(), "the cancelled call went on");
+}
+
+#[tokio::test]
+async fn bytes_ahead_of_an_answer_never_become_another_request() {
+    let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
+        .start()
+        .await;
+    let body = json!({"seconds": 0.5}).to_string();
+    let request = format!(
+        "POST /tools/slow HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\
+         X-Namespace: faulty\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    in_flight(&gateway, 1).await;
+    stream.write_all(ping("").as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut stream).await.unwrap().status, 200);
+    assert!(
+        closes_within(&mut stream, DEADLINE).await,
+        "the next request lost its first byte to the watch: it must not be parsed"
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_is_no_error_of_ours() {
+    let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
+        .start()
+        .await;
+    let body = json!({"seconds": 20}).to_string();
+    let request = format!(
+        "POST /tools/slow HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\
+         X-Namespace: faulty\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    in_flight(&gateway, 1).await;
+    drop(stream);
+    eventually("the request is counted as left by its client", || async {
+        gateway
+            .metrics_text()
+            .await
+            .contains(r#"tooldock_requests_total{route="/tools/{name}",status="499"} 1"#)
+            .then_some(())
+    })
+    .await;
+    assert!(!gateway.log().contains("ERROR"), "{}", gateway.log());
+}
+
+/// Waits until so many calls of the `faulty` namespace run.
+async fn in_flight(gateway: &Gateway, calls: usize) {
+    let line = format!("tooldock_worker_in_flight{{namespace=\"faulty\"}} {calls}\n");
+    eventually("the calls are in flight", || async {
+        gateway.metrics_text().await.contains(&line).then_some(())
+    })
+    .await;
 }

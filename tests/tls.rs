@@ -42,12 +42,16 @@ struct Secure {
 }
 
 async fn secure() -> Secure {
+    secure_with(json!({})).await
+}
+
+async fn secure_with(admission: serde_json::Value) -> Secure {
     let folder = tempfile::TempDir::new().unwrap();
     let certificate = write_certificate(folder.path());
     let (plain, secure, metrics) = (free_address(), free_address(), free_address());
     let gateway = Gateway::empty()
         .listening(plain, metrics)
-        .config(json!({"listeners": [
+        .config(json!({"admission": admission, "listeners": [
             {"name": "core", "address": plain.to_string(), "profile": "core"},
             {"name": "secure", "address": secure.to_string(), "profile": "core",
                 "tls": {"cert": folder.path().join("cert.pem"), "key": folder.path().join("key.pem")}},
@@ -173,4 +177,29 @@ async fn certificate_and_key_are_checked_before_anything_starts() {
             "{log}"
         );
     }
+}
+
+#[tokio::test]
+async fn an_http2_connection_without_a_request_is_cut_off() {
+    let secure = secure_with(json!({"timeouts": {"header": "500ms"}})).await;
+    let mut roots = RootCertStore::empty();
+    roots.add(secure.certificate.clone()).unwrap();
+    let mut config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = TcpStream::connect(("127.0.0.1", secure.port))
+        .await
+        .unwrap();
+    let mut stream = TlsConnector::from(Arc::new(config))
+        .connect(ServerName::try_from("localhost").unwrap(), stream)
+        .await
+        .unwrap();
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(
+        crate::support::DEADLINE,
+        tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest),
+    )
+    .await;
+    assert!(ended.is_ok(), "a silent client keeps its connection");
 }

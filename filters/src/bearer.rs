@@ -123,30 +123,24 @@ impl Tokens {
             (Some(value), None) => value.as_bytes(),
             (None, _) => {
                 return Err(Rejection::unauthorized(
-                    false,
                     "No credentials: send `Authorization: Bearer <token>`.",
                 ));
             }
             (Some(_), Some(_)) => {
                 return Err(Rejection::unauthorized(
-                    true,
                     "Several Authorization headers: send exactly one.",
                 ));
             }
         };
         let Some(token) = bearer_token(value) else {
             return Err(Rejection::unauthorized(
-                false,
                 "Unsupported credentials: send `Authorization: Bearer <token>`.",
             ));
         };
         let digest = TokenDigest::of(token);
         match self.by_digest.get_key_value(&digest) {
             Some((stored, principal)) if stored.matches(&digest) => Ok(principal),
-            _ => Err(Rejection::unauthorized(
-                true,
-                "The bearer token is not valid.",
-            )),
+            _ => Err(Rejection::unauthorized("The bearer token is not valid.")),
         }
     }
 }
@@ -216,13 +210,10 @@ mod tests {
     fn everything_else_is_401_with_a_challenge() {
         let tokens = tokens();
         for (value, challenge) in [
-            (&b"Bearer change_me2"[..], "Bearer error=\"invalid_token\""),
-            (b"Bearer change_m", "Bearer error=\"invalid_token\""),
-            (
-                b"Bearer change_me change_me",
-                "Bearer error=\"invalid_token\"",
-            ),
-            (b"Bearer \xff\xfe", "Bearer error=\"invalid_token\""),
+            (&b"Bearer change_me2"[..], "Bearer"),
+            (b"Bearer change_m", "Bearer"),
+            (b"Bearer change_me change_me", "Bearer"),
+            (b"Bearer \xff\xfe", "Bearer"),
             (b"Bearer", "Bearer"),
             (b"Bearer ", "Bearer"),
             (b"Bearerchange_me", "Bearer"),

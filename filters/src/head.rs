@@ -3,6 +3,7 @@
 //! What only the bytes on the wire show (bare line feeds, folded lines, contradicting lengths) is the parser's to refuse,
 //! before a request gets here.
 
+use http::header::TRANSFER_ENCODING;
 use http::request::Parts;
 
 use crate::config::LimitsConfig;
@@ -62,6 +63,23 @@ pub(crate) fn check(
             ),
         ));
     }
+    if parts
+        .headers
+        .get_all(TRANSFER_ENCODING)
+        .iter()
+        .any(|coding| {
+            !coding
+                .as_bytes()
+                .trim_ascii()
+                .eq_ignore_ascii_case(b"chunked")
+        })
+    {
+        // Read as if it were only chunked, a compressed body would be taken for something else (RFC 9112 §6.1).
+        return Err(Rejection::new(
+            Reason::BadRequest,
+            "Unsupported Transfer-Encoding: send the body with Content-Length or as chunked alone.",
+        ));
+    }
     path::well_formed(parts.uri.path())?;
     Ok(())
 }
@@ -119,5 +137,20 @@ mod tests {
     fn the_size_is_counted_as_http_1_spells_it() {
         let request = "GET /a?b HTTP/1.1\r\nx-field: 0\r\n\r\n";
         assert_eq!(header_bytes(&parts("/a?b", 1)), request.len());
+    }
+
+    #[test]
+    fn a_body_coded_otherwise_than_chunked_is_refused() {
+        let with = |coding: &'static str| {
+            let mut parts = parts("/mcp", 0);
+            parts
+                .headers
+                .insert(TRANSFER_ENCODING, http::HeaderValue::from_static(coding));
+            check(&parts, 100, &LimitsConfig::default()).map_err(|rejection| rejection.reason)
+        };
+        assert_eq!(with("chunked"), Ok(()));
+        assert_eq!(with("Chunked"), Ok(()));
+        assert_eq!(with("gzip, chunked"), Err(Reason::BadRequest));
+        assert_eq!(with("identity"), Err(Reason::BadRequest));
     }
 }

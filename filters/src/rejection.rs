@@ -264,14 +264,10 @@ impl Rejection {
         }
     }
 
-    /// 401 with the challenge. `token_sent` tells a client that it has a token, but the wrong one.
-    pub(crate) fn unauthorized(token_sent: bool, message: &'static str) -> Self {
-        let challenge = if token_sent {
-            HeaderValue::from_static("Bearer error=\"invalid_token\"")
-        } else {
-            HeaderValue::from_static("Bearer")
-        };
-        Self::new(Reason::Unauthorized, message).with_header(WWW_AUTHENTICATE, challenge)
+    /// 401 with the challenge.
+    pub(crate) fn unauthorized(message: &'static str) -> Self {
+        Self::new(Reason::Unauthorized, message)
+            .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
     /// 405 with the methods the path does know.

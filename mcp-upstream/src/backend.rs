@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::registry::{Namespace, Upstream};
-use tooldock_workers::worker::{CallSink, ToolCall, ToolReply};
+use tooldock_workers::registry::{Namespace, Registry, Upstream};
+use tooldock_workers::worker::{CallSink, ToolCall, ToolReply, WorkerState};
 
 mod worker;
 
@@ -31,22 +31,34 @@ pub trait Backends: Send + Sync {
     /// # Errors
     ///
     /// Why nobody does.
-    fn of<'a>(&'a self, namespace: &'a Namespace) -> Result<&'a dyn Backend, CallError>;
+    fn of(&self, namespace: &Namespace) -> Result<Arc<dyn Backend>, CallError>;
 }
 
 /// The upstreams the registry holds.
-#[derive(Debug, Clone, Copy)]
-pub struct Upstreams;
+#[derive(Debug, Clone)]
+pub struct Upstreams(pub Arc<Registry>);
 
 impl Backends for Upstreams {
-    fn of<'a>(&'a self, namespace: &'a Namespace) -> Result<&'a dyn Backend, CallError> {
-        match &namespace.upstream {
-            Upstream::Worker(worker) => Ok(&**worker),
-            Upstream::Failed(error) => Err(error.clone()),
-            Upstream::Empty => Err(CallError::new(
-                CallErrorCode::ToolNotFound,
-                "The namespace has no tools",
-            )),
+    /// A call that waited for its turn through two reloads finds its snapshot's worker gone. Nothing was sent yet, so
+    /// the one that serves now takes it.
+    fn of(&self, namespace: &Namespace) -> Result<Arc<dyn Backend>, CallError> {
+        if let Upstream::Worker(worker) = &namespace.upstream
+            && matches!(worker.state(), WorkerState::Stopping | WorkerState::Stopped)
+            && let Some(current) = self.0.namespace(namespace.name.as_str())
+        {
+            return serving(&current.upstream);
         }
+        serving(&namespace.upstream)
+    }
+}
+
+fn serving(upstream: &Upstream) -> Result<Arc<dyn Backend>, CallError> {
+    match upstream {
+        Upstream::Worker(worker) => Ok(Arc::clone(worker) as Arc<dyn Backend>),
+        Upstream::Failed(error) => Err(error.clone()),
+        Upstream::Empty => Err(CallError::new(
+            CallErrorCode::ToolNotFound,
+            "The namespace has no tools",
+        )),
     }
 }

@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -139,7 +140,7 @@ impl Engine {
     async fn attempt(&self, caller: &Caller, request: CallRequest) -> Result<ToolReply, CallError> {
         let namespace = &*request.namespace;
         let tool = Self::tool(namespace, &request.tool)?;
-        let backend = self.backends.of(namespace)?;
+        self.backends.of(namespace)?;
         self.limiter
             .check(
                 caller.principal_name(),
@@ -154,12 +155,23 @@ impl Engine {
             arguments: request.arguments,
             max_result,
         };
+        let entered = AtomicBool::new(false);
         let run = async {
             let _permit = namespace.gate.enter().await.map_err(|_| overloaded())?;
+            entered.store(true, Ordering::Relaxed);
+            // Asked again: the wait may have outlasted who was there before it.
+            let backend = self.backends.of(namespace)?;
             backend.call(call, None).await
         };
         let limit = namespace.timeout_of(&tool.name);
-        let reply = timeout(limit, run).await.map_err(|_| timed_out(limit))??;
+        let reply =
+            timeout(limit, run)
+                .await
+                .map_err(|_| match entered.load(Ordering::Relaxed) {
+                    true => timed_out(limit),
+                    // It never ran: another try is safe, and the tool is not what is slow.
+                    false => overloaded(),
+                })??;
         let size = reply.value.len() + reply.content.as_ref().map_or(0, Bytes::len);
         if size as u64 > max_result {
             return Err(CallError::new(

@@ -26,6 +26,7 @@ pub mod reply;
 mod rest;
 pub mod service;
 pub mod session;
+mod state;
 
 pub use mcp::head::{AcceptFlags, McpHead};
 pub use rest::reload::ReloadControl;

@@ -15,8 +15,8 @@ use crate::envelope::{self, Invalid, Message};
 use crate::error::Failure;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::service::Core;
 use crate::session::Session;
+use crate::state::Core;
 
 mod batch;
 pub(crate) mod head;

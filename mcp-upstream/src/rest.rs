@@ -17,7 +17,7 @@ use crate::caller::Caller;
 use crate::error;
 use crate::mcp::{self, head::McpHead};
 use crate::reply::Reply;
-use crate::service::Core;
+use crate::state::Core;
 
 mod namespaces;
 mod openapi;

@@ -23,7 +23,7 @@ use crate::reply::Reply;
 use crate::rest::reload::ReloadControl;
 use crate::session::config::SessionsConfig;
 use crate::session::memory::{MemoryStore, StoreLimits};
-use crate::session::store::SessionStore;
+use crate::state::Core;
 use crate::{mcp, rest};
 
 /// What the service is made of.
@@ -46,16 +46,6 @@ pub struct ServiceParts {
     pub health: Arc<Health>,
 }
 
-/// What all requests share.
-pub(crate) struct Core {
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
-    pub(crate) sessions: Box<dyn SessionStore>,
-    pub(crate) engine: Engine,
-    pub(crate) metrics: Arc<UpstreamMetrics>,
-    pub(crate) health: Arc<Health>,
-}
-
 /// The service behind the edge. Cheap to clone.
 #[derive(Clone)]
 pub struct Service {
@@ -66,7 +56,8 @@ pub struct Service {
 impl Service {
     /// The service over the registry's upstreams.
     pub fn new(parts: ServiceParts) -> Self {
-        Self::with_backends(parts, Arc::new(Upstreams))
+        let backends = Arc::new(Upstreams(Arc::clone(&parts.registry)));
+        Self::with_backends(parts, backends)
     }
 
     /// The service over other backends than the registry's.

@@ -141,8 +141,8 @@ impl Backend for FakeBackend {
 struct Only(Arc<FakeBackend>);
 
 impl Backends for Only {
-    fn of<'a>(&'a self, _namespace: &'a Namespace) -> Result<&'a dyn Backend, CallError> {
-        Ok(&*self.0)
+    fn of(&self, _namespace: &Namespace) -> Result<Arc<dyn Backend>, CallError> {
+        Ok(Arc::clone(&self.0) as Arc<dyn Backend>)
     }
 }
 

@@ -12,9 +12,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
-use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::H2Options;
+use pingora_core::protocols::{ALPN, Stream};
 use pingora_core::server::{ListenFds, ShutdownWatch};
 use pingora_core::services::Service as PingoraService;
 use pingora_core::services::listening::Service;
@@ -25,6 +25,7 @@ use tooldock_workers::runtimes::Runtimes;
 
 use crate::gateway::Gateway;
 use crate::metrics::EdgeMetrics;
+use crate::tls::FirstRequest;
 
 tokio::task_local! {
     static HEAD_SEEN: Arc<AtomicBool>;
@@ -76,6 +77,12 @@ impl HttpServerApp for Edge {
     ) -> Option<ReusedHttpStream> {
         // An HTTP/2 stream comes with its head; only the connection can idle, and `h2_idle_timeout` bounds that.
         if session.is_http2() {
+            let digest = session
+                .digest()
+                .and_then(|digest| digest.ssl_digest.as_ref());
+            if let Some(first) = digest.and_then(|tls| tls.extension.get::<FirstRequest>()) {
+                first.0.store(true, Ordering::Release);
+            }
             return self.proxy.process_new_http(session, shutdown).await;
         }
         let reused = session.take_connection_user_context().is_some();
@@ -144,7 +151,25 @@ impl ServerApp for Listening {
             self.edge.metrics.refused("connections");
             return None;
         }
-        self.edge.process_new(stream, shutdown).await
+        let tls = stream.get_ssl_digest();
+        if !matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
+            return self.edge.process_new(stream, shutdown).await;
+        }
+        // Neither the HTTP/2 handshake nor the wait for the first request has a limit of its own.
+        let header = self.edge.deadlines.load().header;
+        let mut connection = std::pin::pin!(self.edge.process_new(stream, shutdown));
+        if let Ok(ended) = fast_timeout(header, connection.as_mut()).await {
+            return ended;
+        }
+        let used = tls
+            .as_ref()
+            .and_then(|tls| tls.extension.get::<FirstRequest>())
+            .is_some_and(|first| first.0.load(Ordering::Acquire));
+        if used {
+            return connection.await;
+        }
+        self.edge.metrics.refused("header_timeout");
+        None
     }
 
     async fn cleanup(&self) {

@@ -39,6 +39,12 @@ use crate::respond::{self, ClientGone, Envelope, X_REQUEST_ID};
 /// than a tenth of a call.
 const WATCH_AFTER: Duration = Duration::from_millis(50);
 
+/// What Pingora is told when a client left: nothing is written to it any more, and the connection is dropped.
+const CLIENT_GONE: ErrorType = ErrorType::Custom("ClientGone");
+
+/// The status such a request is counted under, as nginx does.
+const STATUS_CLIENT_GONE: u16 = 499;
+
 /// A listener as the gateway sees it.
 pub(crate) struct Listener {
     /// Where it is bound; decides which listener a request came in by.
@@ -262,7 +268,7 @@ impl Gateway {
 /// legacy session goes on, any other is cancelled (DESIGN §3, *Disconnect*).
 ///
 /// The two arms: the call answers; the client closes its connection or stream. Bytes a client sends ahead of its answer
-/// are no departure, so they only end the watch.
+/// are no departure: they end the watch, and the connection after this answer.
 async fn while_client_stays(
     session: &mut Session,
     call: impl Future<Output = Reply>,
@@ -275,7 +281,8 @@ async fn while_client_stays(
     tokio::select! {
         reply = call.as_mut() => return Some(reply),
         idle = session.downstream_session.read_body_or_idle(true) => match idle {
-            Err(error) if *error.etype() == ErrorType::ConnectError => {}
+            // A byte of the next request is gone with the look: this connection must not carry one.
+            Err(error) if *error.etype() == ErrorType::ConnectError => session.set_keepalive(None),
             _ => return None,
         },
     }
@@ -333,15 +340,19 @@ impl ProxyHttp for Gateway {
                     },
                     body: Bytes::new(),
                 };
-                let _ = respond::reply(session, reply, &envelope, self.draining.clone()).await;
-                Ok(true)
+                respond::reply(session, reply, &envelope, self.draining.clone())
+                    .await
+                    .map(|()| true)
+                    .map_err(|ClientGone| Error::new(CLIENT_GONE))
             }
             Verdict::Refused(rejection) => {
                 passage.route = rejection.route;
                 self.refused(&rejection, passage);
                 let shape = ErrorShape::of_path(session.req_header().uri.path());
-                let _ = respond::rejection(session, &rejection, shape, &envelope).await;
-                Ok(true)
+                respond::rejection(session, &rejection, shape, &envelope)
+                    .await
+                    .map(|()| true)
+                    .map_err(|ClientGone| Error::new(CLIENT_GONE))
             }
         }
     }
@@ -380,12 +391,9 @@ impl ProxyHttp for Gateway {
                 respond::rejection(session, &rejection, shape, &envelope).await
             }
         };
-        if written.is_err() {
-            // An `Err` here would make Pingora answer a client that left, and log it as an error of ours.
-            session.set_keepalive(None);
-            session.shutdown().await;
-        }
-        Ok(false)
+        written
+            .map(|()| false)
+            .map_err(|ClientGone| Error::new(CLIENT_GONE))
     }
 
     async fn upstream_peer(
@@ -405,6 +413,13 @@ impl ProxyHttp for Gateway {
         error: &Error,
         passage: &mut Passage,
     ) -> FailToProxy {
+        let gone = FailToProxy {
+            error_code: STATUS_CLIENT_GONE,
+            can_reuse_downstream: false,
+        };
+        if *error.etype() == CLIENT_GONE {
+            return gone;
+        }
         tracing::error!(request_id = %passage.request_id, %error, "a request failed inside the gateway");
         let envelope = Envelope {
             request_id: &passage.request_id,
@@ -438,7 +453,7 @@ impl ProxyHttp for Gateway {
         let elapsed = passage.started.elapsed();
         let status = session
             .response_written()
-            .map_or(499, |response| response.status.as_u16());
+            .map_or(STATUS_CLIENT_GONE, |response| response.status.as_u16());
         self.metrics.answered(passage.route, status, elapsed);
         tracing::debug!(
             request_id = %passage.request_id,

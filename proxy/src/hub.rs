@@ -92,6 +92,8 @@ impl Hub {
         tracing::info!(grace = ?self.grace, "stopping: no new connections, waiting for requests in flight");
         self.health.set_draining();
         self.draining.send_replace(true);
+        // A reload that installs packages must not hold the stop of whoever asked for it.
+        self.reloader.close();
         let deadline = Instant::now() + self.grace;
         tokio::time::sleep(SETTLE).await;
         while self.metrics.in_flight.get() > 0 && Instant::now() < deadline {

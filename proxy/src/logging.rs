@@ -4,15 +4,20 @@
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{FilterExt, Targets, dynamic_filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use crate::config::{LogConfig, LogFormat, LogLevel};
+
+/// Lines per second that Pingora may write; see [`calm`].
+const PINGORA_LINES_PER_SECOND: u64 = 10;
 
 /// The filter of this process's log, so that its level can change while it runs. Logging is global, and so is this.
 static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
@@ -32,11 +37,37 @@ pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     tracing_subscriber::registry()
-        .with(lines.with_filter(filter))
+        .with(lines.with_filter(filter.and(dynamic_filter_fn(|event, _| calm(event.target())))))
         .try_init()
         .context("cannot start logging")?;
     FILTER.get_or_init(|| handle);
     Ok(())
+}
+
+/// Whether a line may be written now. Pingora logs every broken handshake and every head that is cut off, and anyone can
+/// make as many of those as they like: its lines are limited to a few per second.
+fn calm(target: &str) -> bool {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    if !target.starts_with("pingora") {
+        return true;
+    }
+    // The second in the upper half, the lines written in it in the lower one: one number needs no lock.
+    let second = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs() & u64::from(u32::MAX));
+    let counted = |state: u64| {
+        if state >> 32 == second {
+            state + 1
+        } else {
+            second << 32 | 1
+        }
+    };
+    let before = WRITTEN
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |state| {
+            Some(counted(state))
+        })
+        .unwrap_or_default();
+    counted(before) & u64::from(u32::MAX) <= PINGORA_LINES_PER_SECOND
 }
 
 /// Changes the level of the log that was started.
@@ -81,6 +112,14 @@ mod tests {
         ] {
             assert!(filter.would_enable(target, &Level::DEBUG), "{target}");
         }
+    }
+
+    #[test]
+    fn a_flood_of_library_lines_is_cut_and_ours_are_not() {
+        let written = (0..1000).filter(|_| calm("pingora_core::apps")).count();
+        // The second may turn over once while this runs.
+        assert!((1..=20).contains(&written), "{written}");
+        assert!((0..1000).all(|_| calm("tooldock::serve")));
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod metrics;
 mod reconfigure;
 mod request_id;
 mod respond;
+mod rules;
 mod serve;
 mod signals;
 mod tls;

@@ -1,7 +1,8 @@
 //! SIGHUP's part beside the namespaces: read the configuration again and put into force what can change while running.
 //!
 //! A configuration that does not pass its checks changes nothing at all. What cannot change live (addresses, threads,
-//! the data directory, …) is named in the log and waits for a restart.
+//! the data directory, …) is named in the log and waits for a restart. New HTTP/2 connections keep the head limit and
+//! idle time of the start: Pingora takes them once.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::config::Effective;
 use crate::edge::Deadlines;
 use crate::gateway::Rules;
 use crate::logging;
-use crate::serve;
+use crate::rules;
 use crate::tls::Certificate;
 
 /// Everything a reload of the configuration may swap.
@@ -47,7 +48,7 @@ impl Reconfigure {
         for warning in &next.warnings {
             tracing::warn!("{warning}");
         }
-        let admission = match serve::admission(&next) {
+        let admission = match rules::admission(&next) {
             Ok(admission) => admission,
             Err(error) => {
                 tracing::error!(%error, "the configuration is invalid, the one before stays");
@@ -61,9 +62,8 @@ impl Reconfigure {
     }
 
     fn put_into_force(&self, next: &Effective, admission: Admission) {
-        let rules = serve::rules(next, admission, serve::listeners(next));
-        self.rules.store(Arc::new(rules));
-        self.deadlines.store(Arc::new(serve::deadlines(next)));
+        self.rules.store(Arc::new(rules::rules(next, admission)));
+        self.deadlines.store(Arc::new(rules::deadlines(next)));
         self.reloader.set_namespaces(next.config.namespaces.clone());
     }
 }

@@ -11,6 +11,7 @@ use http::header::{CACHE_CONTROL, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
+use pingora_timeout::fast_timeout::fast_timeout;
 use tokio::sync::watch;
 use tooldock_filters::{CorsHeaders, ErrorShape, Rejection};
 use tooldock_upstream::reply::{Head, Reply};
@@ -25,6 +26,9 @@ const DRAIN: Duration = Duration::from_secs(1);
 
 /// The largest announced body worth reading just to keep a refused connection.
 const DRAIN_BYTES: u64 = 64 * 1024;
+
+/// How much of a large answer is written under one time limit, in bytes.
+const WRITE_STEP: usize = 128 * 1024;
 
 /// The client is not there any more. Nothing can be done about it and nobody needs to be told.
 #[derive(Debug, Clone, Copy)]
@@ -107,16 +111,50 @@ async fn full(
     let bodiless =
         session.req_header().method == Method::HEAD || head.status == StatusCode::NO_CONTENT;
     let mut header = envelope.head(head)?;
-    if header.status != StatusCode::NO_CONTENT && !header.headers.contains_key(CONTENT_LENGTH) {
+    // A HEAD is told the length of what GET answers, which is not known here, or nothing.
+    let known =
+        session.req_header().method != Method::HEAD && header.status != StatusCode::NO_CONTENT;
+    if known && !header.headers.contains_key(CONTENT_LENGTH) {
         header.insert_header(CONTENT_LENGTH, body.len())?;
     }
-    session.set_write_timeout(Some(envelope.write_timeout));
-    let end = bodiless || body.is_empty();
-    session.write_response_header(Box::new(header), end).await?;
-    if !end {
-        session.write_response_body(Some(body), true).await?;
+    let header = Box::new(header);
+    if bodiless || body.is_empty() {
+        return within(envelope, session.write_response_header(header, true)).await;
+    }
+    if body.len() <= WRITE_STEP * 2 {
+        return within(envelope, async {
+            session.write_response_header(header, false).await?;
+            session.write_response_body(Some(body), true).await
+        })
+        .await;
+    }
+    // In steps, so that the limit is on a client that stops reading and not on one that reads slowly.
+    within(envelope, session.write_response_header(header, false)).await?;
+    let mut rest = body;
+    while !rest.is_empty() {
+        let step = rest.split_to(rest.len().min(WRITE_STEP));
+        let last = rest.is_empty();
+        within(envelope, session.write_response_body(Some(step), last)).await?;
     }
     Ok(())
+}
+
+/// One write under the time limit. Pingora's own covers bodies only: a head, and the flush of an answer that fits its
+/// buffer, would wait for ever for a client that does not read.
+async fn within(
+    envelope: &Envelope<'_>,
+    write: impl Future<Output = pingora_core::Result<()>>,
+) -> Result<(), ClientGone> {
+    match fast_timeout(envelope.write_timeout, write).await {
+        Ok(written) => Ok(written?),
+        Err(_) => {
+            tracing::debug!(
+                request_id = envelope.request_id,
+                "a client does not read its answer"
+            );
+            Err(ClientGone)
+        }
+    }
 }
 
 /// Writes a stream to its end.
@@ -134,10 +172,11 @@ async fn stream<E: std::fmt::Display>(
     if !session.is_http2() && !header.headers.contains_key(CONTENT_LENGTH) {
         header.insert_header(TRANSFER_ENCODING, "chunked")?;
     }
-    session.set_write_timeout(Some(envelope.write_timeout));
-    session
-        .write_response_header(Box::new(header), false)
-        .await?;
+    within(
+        envelope,
+        session.write_response_header(Box::new(header), false),
+    )
+    .await?;
     let mut frames = std::pin::pin!(frames);
     loop {
         let drained = async {
@@ -152,7 +191,9 @@ async fn stream<E: std::fmt::Display>(
         tokio::select! {
             frame = frames.next() => match frame {
                 Some(Ok(frame)) if frame.is_empty() => {}
-                Some(Ok(frame)) => session.write_response_body(Some(frame), false).await?,
+                Some(Ok(frame)) => {
+                    within(envelope, session.write_response_body(Some(frame), false)).await?;
+                }
                 Some(Err(error)) => {
                     tracing::warn!(%error, "a reply broke off");
                     return Err(ClientGone);
@@ -167,8 +208,7 @@ async fn stream<E: std::fmt::Display>(
             }
         }
     }
-    session.write_response_body(None, true).await?;
-    Ok(())
+    within(envelope, session.write_response_body(None, true)).await
 }
 
 /// Writes a refusal, and keeps the connection where that is safe: the request's body is small enough to be read past.

@@ -20,31 +20,28 @@ use pingora_core::services::listening::Service as PingoraService;
 use pingora_proxy::HttpProxy;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use tooldock_filters::{
-    AcceptRule, Admission, ListenerRules, NamespaceSource, SecretToken, Surface,
-};
 use tooldock_upstream::audit::Audit;
 use tooldock_upstream::engine::ToolCallLimiter;
 use tooldock_upstream::health::Health;
 use tooldock_upstream::metrics::UpstreamMetrics;
-use tooldock_upstream::profile;
 use tooldock_upstream::{ReloadControl, Service, ServiceParts};
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::registry::Registry;
 use tooldock_workers::reload::{ReloadMetrics, ReloadReport, Reloader};
 use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secrets::{NoSecrets, Secret};
+use tooldock_workers::secrets::NoSecrets;
 use tooldock_workers::worker::WorkerHost;
 
 use crate::config::{Effective, ProfileName};
 use crate::dev;
 use crate::edge::{Deadlines, Edge, EdgeService, Listening};
-use crate::gateway::{Gateway, Listener, Rules};
+use crate::gateway::{Gateway, Rules};
 use crate::hub::Hub;
 use crate::metrics::EdgeMetrics;
 use crate::reconfigure::Reconfigure;
 use crate::request_id::RequestIds;
+use crate::rules;
 use crate::signals::Signals;
 use crate::tls::Certificate;
 
@@ -73,16 +70,12 @@ pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
     let certificates = open_certificates(&effective)?;
     probe_addresses(&effective)?;
     let control = control_runtime()?;
-    let admission = admission(&effective).map_err(|error| anyhow!(error))?;
-    let rules = Arc::new(ArcSwap::from_pointee(rules(
-        &effective,
-        admission,
-        listeners(&effective),
-    )));
+    let admission = rules::admission(&effective).map_err(|error| anyhow!(error))?;
+    let rules = Arc::new(ArcSwap::from_pointee(rules::rules(&effective, admission)));
     let parts = Parts::build(&effective, &control, &rules)?;
 
     let (draining_sender, draining) = watch::channel(false);
-    let deadlines = Arc::new(ArcSwap::from_pointee(deadlines(&effective)));
+    let deadlines = Arc::new(ArcSwap::from_pointee(rules::deadlines(&effective)));
     let server = Assembly {
         effective: &effective,
         parts: &parts,
@@ -310,79 +303,6 @@ impl Assembly<'_> {
         proxy.h2_options = Some(h2);
         Ok(proxy)
     }
-}
-
-/// The admission list of a configuration.
-///
-/// # Errors
-///
-/// One line that names the key.
-pub(crate) fn admission(effective: &Effective) -> Result<Admission, String> {
-    let hashed = |variable: &str, token: &Secret| {
-        SecretToken::new(token.expose()).map_err(|error| format!("{variable}: {error}"))
-    };
-    let bearer = effective
-        .bearer
-        .as_ref()
-        .map(|token| hashed("BEARER_TOKEN", token))
-        .transpose()?;
-    let manager = hashed("MANAGER_INTERNAL_TOKEN", &effective.manager_token)?;
-    Admission::new(&effective.config.admission, bearer, Some(manager))
-        .map_err(|error| error.to_string())
-}
-
-/// What the gateway reads per request, from a configuration.
-pub(crate) fn rules(
-    effective: &Effective,
-    admission: Admission,
-    listeners: Vec<Listener>,
-) -> Rules {
-    let admission_config = &effective.config.admission;
-    let keepalive = admission_config.timeouts.keepalive.as_secs();
-    Rules {
-        admission,
-        listeners,
-        body_limit: usize::try_from(admission_config.limits.body.as_u64()).unwrap_or(usize::MAX),
-        body_timeout: admission_config.timeouts.body,
-        write_timeout: admission_config.timeouts.write,
-        keepalive: (keepalive > 0).then_some(keepalive),
-    }
-}
-
-/// The time limits of request heads, from a configuration.
-pub(crate) fn deadlines(effective: &Effective) -> Deadlines {
-    let timeouts = &effective.config.admission.timeouts;
-    Deadlines {
-        header: timeouts.header,
-        keepalive: timeouts.keepalive,
-    }
-}
-
-/// The listeners as requests meet them.
-pub(crate) fn listeners(effective: &Effective) -> Vec<Listener> {
-    effective
-        .served_listeners()
-        .map(|(_, listener)| {
-            let profile = listener.rules();
-            Listener {
-                address: listener.address,
-                rules: ListenerRules {
-                    loopback: listener.address.ip().is_loopback(),
-                    surface: match listener.profile {
-                        ProfileName::Metrics => Surface::Metrics,
-                        _ => Surface::Core,
-                    },
-                    namespace: NamespaceSource::HeaderOrPath,
-                    accept: match profile.accept {
-                        profile::AcceptRule::Strict => AcceptRule::Auto,
-                        profile::AcceptRule::Lenient => AcceptRule::Lenient,
-                    },
-                    auth: listener.admission_auth(),
-                },
-                profile: Arc::new(profile),
-            }
-        })
-        .collect()
 }
 
 fn open_certificates(effective: &Effective) -> anyhow::Result<Vec<Option<Arc<Certificate>>>> {

@@ -6,11 +6,13 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use pingora_core::listeners::TlsAccept;
 use pingora_core::listeners::tls::TlsSettings;
+use pingora_core::protocols::tls::TlsRef;
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -51,7 +53,7 @@ impl Certificate {
 
     /// Pingora's settings for a listener with this certificate: HTTP/2 and HTTP/1.1 by ALPN.
     pub(crate) fn settings(self: &Arc<Self>) -> pingora_core::Result<TlsSettings> {
-        let mut settings = TlsSettings::with_callbacks(Box::new(NoCallbacks))?;
+        let mut settings = TlsSettings::with_callbacks(Box::new(MarkConnections))?;
         settings.set_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
         settings.enable_h2();
         Ok(settings)
@@ -103,8 +105,22 @@ impl fmt::Debug for Certificate {
     }
 }
 
-/// Pingora offers a resolver only together with handshake callbacks; there is nothing to do in them.
-struct NoCallbacks;
+/// Set when the first request of a TLS connection has arrived.
+///
+/// An HTTP/2 connection's requests run in tasks of their own; what they share with their connection is the TLS digest,
+/// and this rides in it.
+#[derive(Debug, Default)]
+pub(crate) struct FirstRequest(pub(crate) AtomicBool);
+
+/// Gives every TLS connection its mark.
+struct MarkConnections;
 
 #[async_trait]
-impl TlsAccept for NoCallbacks {}
+impl TlsAccept for MarkConnections {
+    async fn handshake_complete_callback(
+        &self,
+        _tls: &TlsRef,
+    ) -> Option<Arc<dyn std::any::Any + Send + Sync>> {
+        Some(Arc::new(FirstRequest::default()))
+    }
+}

@@ -11,6 +11,9 @@ use crate::caller::Caller;
 use crate::error::rest_status;
 use crate::metrics::NamespaceMetrics;
 
+/// The status of a request whose client left before its answer, as nginx counts it.
+const STATUS_CLIENT_GONE: u16 = 499;
+
 /// A call in progress. Dropped unfinished, its caller went away or it was cancelled.
 pub(super) struct Record {
     started: Instant,
@@ -60,6 +63,17 @@ impl Record {
         self.write(outcome);
     }
 
+    /// Nobody finished the call. Without a session that means its client left and got no answer; in one, its POST was
+    /// answered that the call is cancelled.
+    fn abandoned(&mut self) {
+        if let Some(line) = &mut self.line
+            && line.session.is_none()
+        {
+            line.http_status = STATUS_CLIENT_GONE;
+        }
+        self.write(Err(CallErrorCode::Cancelled));
+    }
+
     fn write(&mut self, outcome: Result<(), CallErrorCode>) {
         let Some(mut line) = self.line.take() else {
             return;
@@ -67,7 +81,7 @@ impl Record {
         let latency = self.started.elapsed();
         if let Err(code) = outcome {
             line.status = code.as_str();
-            if line.transport == Transport::Rest {
+            if line.transport == Transport::Rest && line.http_status == 200 {
                 line.http_status = rest_status(code).as_u16();
             }
         }
@@ -82,6 +96,6 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        self.write(Err(CallErrorCode::Cancelled));
+        self.abandoned();
     }
 }

@@ -19,8 +19,8 @@ struct Fixture {
 struct Fake(Arc<FakeBackend>);
 
 impl Backends for Fake {
-    fn of<'a>(&'a self, _: &'a Namespace) -> Result<&'a dyn crate::backend::Backend, CallError> {
-        Ok(&*self.0)
+    fn of(&self, _: &Namespace) -> Result<Arc<dyn crate::backend::Backend>, CallError> {
+        Ok(Arc::clone(&self.0) as Arc<dyn crate::backend::Backend>)
     }
 }
 
@@ -62,6 +62,18 @@ impl Fixture {
     fn count(&self, outcome: &str) -> u64 {
         self.engine.metrics.calls_of("shared", outcome)
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_turn_never_came_says_overloaded() {
+    let gate = Arc::new(Gate::new(1, 1));
+    let fixture = fixture(|namespace| {
+        namespace.gate = Arc::clone(&gate);
+        namespace.limits.timeout = Duration::from_secs(3);
+    });
+    let _taken = gate.enter().await.expect("the gate is empty");
+    let outcome = fixture.call("hang").await;
+    assert_eq!(outcome.err(), Some(CallErrorCode::Overloaded));
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,7 +178,7 @@ async fn every_call_leaves_one_audit_line_however_it_ends() {
             .collect::<Vec<_>>()
     };
     assert_eq!(of("status"), ["ok", "tool_not_found", "cancelled"]);
-    assert_eq!(of("http_status"), [200, 404, 500]);
+    assert_eq!(of("http_status"), [200, 404, 499]);
     assert_eq!(of("tool"), ["say_hello", "nope", "hang"]);
     assert_eq!(
         fixture

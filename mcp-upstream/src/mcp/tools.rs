@@ -117,7 +117,7 @@ pub(super) async fn call(
         tool: tool_name(conversation, &name),
         arguments: params.arguments.map_or_else(
             || Bytes::from_static(b"{}"),
-            |span| conversation.body.slice_ref(span.get().as_bytes()),
+            |span| own(conversation.body, span.get().as_bytes()),
         ),
         transport: Transport::Mcp,
         version: Some(conversation.version),
@@ -137,6 +137,16 @@ pub(super) async fn call(
         Ok(reply) => content::success(id, &reply, conversation.version),
         Err(error) => content::failure(id, &error, conversation.caller, conversation.version),
     })
+}
+
+/// The arguments as bytes of their own: a view into the body where they are most of it, else a copy, since a view keeps
+/// the whole body alive in queues that count only what they see.
+fn own(body: &Bytes, arguments: &[u8]) -> Bytes {
+    if arguments.len() * 2 < body.len() {
+        Bytes::copy_from_slice(arguments)
+    } else {
+        body.slice_ref(arguments)
+    }
 }
 
 /// The declared tool's own name where there is one: a shared string instead of a new one.

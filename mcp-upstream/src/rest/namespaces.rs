@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::json;
 use crate::caller::Caller;
 use crate::reply::Reply;
-use crate::service::Core;
+use crate::state::Core;
 
 #[derive(Serialize)]
 struct Namespace<'a> {

@@ -17,7 +17,7 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::error;
 use crate::reply::Reply;
-use crate::service::Core;
+use crate::state::Core;
 
 mod schema;
 

@@ -12,7 +12,7 @@ use tooldock_workers::registry::{Namespace, Snapshot, Upstream};
 use tooldock_workers::worker::WorkerState;
 
 use crate::reply::Reply;
-use crate::service::Core;
+use crate::state::Core;
 
 /// The issue whose text is our own: which limit was cut to what.
 const LIMIT_CLAMPED: &str = "limit_clamped";

@@ -6,11 +6,12 @@ use async_trait::async_trait;
 use axum::extract::State;
 use http::StatusCode;
 use serde_json::json;
+use tooldock_workers::registry::Snapshot;
 use tooldock_workers::reload::ReloadReport;
 
 use crate::error;
 use crate::reply::Reply;
-use crate::service::Core;
+use crate::state::Core;
 
 /// Whoever can reload the namespaces.
 #[async_trait]
@@ -33,7 +34,7 @@ pub(super) async fn reload(State(core): State<Arc<Core>>) -> Reply {
         );
     };
     match reloader.reload().await {
-        Ok(report) => super::json(&body(&report)),
+        Ok(report) => super::json(&body(&report, &core.registry.snapshot())),
         Err(reason) => {
             tracing::error!(%reason, "the reload failed; what was served before is served on");
             error::rest_plain(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", &reason)
@@ -41,7 +42,22 @@ pub(super) async fn reload(State(core): State<Arc<Core>>) -> Reply {
     }
 }
 
-fn body(report: &ReloadReport) -> serde_json::Value {
+/// What was done, and what is wrong with the namespaces that are served all the same: skipped files, clamped limits.
+fn body(report: &ReloadReport, snapshot: &Snapshot) -> serde_json::Value {
+    let issues: Vec<_> = snapshot
+        .namespaces
+        .values()
+        .flat_map(|namespace| {
+            namespace.issues.iter().map(|issue| {
+                json!({
+                    "namespace": namespace.name,
+                    "code": issue.code,
+                    "subject": issue.subject,
+                    "message": issue.message,
+                })
+            })
+        })
+        .collect();
     let failed: Vec<_> = report
         .failed
         .iter()
@@ -60,6 +76,7 @@ fn body(report: &ReloadReport) -> serde_json::Value {
         "deps_synced": report.deps_synced,
         "removed": report.removed,
         "failed": failed,
+        "issues": issues,
         "coalesced": report.coalesced,
     })
 }

@@ -266,7 +266,7 @@ async fn reload_reports_what_it_did() {
         (
             StatusCode::OK,
             json!({ "reloaded": true, "namespaces": ["shared", "github"], "workers_restarted": ["github"],
-                    "deps_synced": ["github"], "removed": [], "failed": [], "coalesced": true })
+                    "deps_synced": ["github"], "removed": [], "failed": [], "issues": [], "coalesced": true })
         )
     );
     let (status, answer) = post(&service(Err("the folder is gone".into())), "/reload", "").await;

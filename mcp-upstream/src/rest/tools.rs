@@ -16,7 +16,7 @@ use crate::engine::{CallRequest, Engine};
 use crate::envelope;
 use crate::error::{self, Failure};
 use crate::reply::Reply;
-use crate::service::Core;
+use crate::state::Core;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -33,7 +33,16 @@ const FIXED: &[Rule] = &[
     fixed!(workers.python),
     fixed!(workers.base_requirements),
     fixed!(workers.base_env),
+    fixed!(workers.ready_timeout),
+    fixed!(workers.sync_timeout),
+    fixed!(workers.backoff),
+    fixed!(workers.crash_loop),
+    fixed!(admission.limits.connections),
+    fixed!(admission.limits.sessions_per_principal),
+    fixed!(sessions),
+    fixed!(replicas.grace),
     fixed!(observability.log.format),
+    fixed!(observability.audit),
 ];
 
 /// The keys that differ and keep their old value until the next start.

@@ -1,0 +1,87 @@
+//! What the gateway goes by per request, made from a configuration: at the start, and again on every SIGHUP.
+
+use std::sync::Arc;
+
+use tooldock_filters::{
+    AcceptRule, Admission, ListenerRules, NamespaceSource, SecretToken, Surface,
+};
+use tooldock_upstream::profile;
+use tooldock_workers::secrets::Secret;
+
+use crate::config::{Effective, ProfileName};
+use crate::edge::Deadlines;
+use crate::gateway::{Listener, Rules};
+
+/// The admission list of a configuration.
+///
+/// # Errors
+///
+/// One line that names the key.
+pub(crate) fn admission(effective: &Effective) -> Result<Admission, String> {
+    let hashed = |variable: &str, token: &Secret| {
+        SecretToken::new(token.expose()).map_err(|error| format!("{variable}: {error}"))
+    };
+    let bearer = effective
+        .bearer
+        .as_ref()
+        .map(|token| hashed("BEARER_TOKEN", token))
+        .transpose()?;
+    let manager = hashed("MANAGER_INTERNAL_TOKEN", &effective.manager_token)?;
+    Admission::new(&effective.config.admission, bearer, Some(manager))
+        .map_err(|error| error.to_string())
+}
+
+/// What the gateway reads per request, from a configuration.
+pub(crate) fn rules(effective: &Effective, admission: Admission) -> Rules {
+    let admission_config = &effective.config.admission;
+    // Pingora counts whole seconds; rounding down would turn half a second into none.
+    let keepalive = admission_config
+        .timeouts
+        .keepalive
+        .as_millis()
+        .div_ceil(1000) as u64;
+    Rules {
+        admission,
+        listeners: listeners(effective),
+        body_limit: usize::try_from(admission_config.limits.body.as_u64()).unwrap_or(usize::MAX),
+        body_timeout: admission_config.timeouts.body,
+        write_timeout: admission_config.timeouts.write,
+        keepalive: (keepalive > 0).then_some(keepalive),
+    }
+}
+
+/// The time limits of request heads, from a configuration.
+pub(crate) fn deadlines(effective: &Effective) -> Deadlines {
+    let timeouts = &effective.config.admission.timeouts;
+    Deadlines {
+        header: timeouts.header,
+        keepalive: timeouts.keepalive,
+    }
+}
+
+/// The listeners as requests meet them.
+fn listeners(effective: &Effective) -> Vec<Listener> {
+    effective
+        .served_listeners()
+        .map(|(_, listener)| {
+            let profile = listener.rules();
+            Listener {
+                address: listener.address,
+                rules: ListenerRules {
+                    loopback: listener.address.ip().is_loopback(),
+                    surface: match listener.profile {
+                        ProfileName::Metrics => Surface::Metrics,
+                        _ => Surface::Core,
+                    },
+                    namespace: NamespaceSource::HeaderOrPath,
+                    accept: match profile.accept {
+                        profile::AcceptRule::Strict => AcceptRule::Auto,
+                        profile::AcceptRule::Lenient => AcceptRule::Lenient,
+                    },
+                    auth: listener.admission_auth(),
+                },
+                profile: Arc::new(profile),
+            }
+        })
+        .collect()
+}
