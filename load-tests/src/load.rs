@@ -172,6 +172,9 @@ pub(crate) async fn measure(load: Load) -> anyhow::Result<Sample> {
     let front = after.front.since(&before.front);
     let worker = after.worker.since(&before.worker);
     let client = after.client.since(&before.client);
+    if front == 0 {
+        bail!("the processes under test used no CPU time: not those that answered");
+    }
     let others =
         (after.machine.saturating_sub(before.machine)).saturating_sub(front + worker + client);
     let each = |nanoseconds: u64| nanoseconds as f64 / 1e3 / requests as f64;

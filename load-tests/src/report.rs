@@ -155,7 +155,13 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    pub(super) fn report() -> Report {
+        Report::new(&Options::parse_from(["x"]), Machine::here())
+    }
 
     pub(super) fn sample(cpu_us: f64) -> Sample {
         Sample {

@@ -39,21 +39,7 @@ const SOCKET_PATH_MAX: usize = 100;
 const GENERATION_MAX: usize = 21;
 
 /// The tool of a first start (DRP-14).
-const HELLO: &str = r#"from fastmcp.tools import tool
-
-
-@tool
-def say_hello(name: str = "World") -> str:
-    """Greet someone by name.
-
-    Args:
-        name: The person to greet. Defaults to "World".
-
-    Returns:
-        A greeting string.
-    """
-    return f"Hello, {name}!"
-"#;
+const HELLO: &str = include_str!("../../conf/examples/basic-tool/hello.py");
 
 /// An open data directory. Dropping it releases the lock.
 #[derive(Debug)]
@@ -406,7 +392,11 @@ mod tests {
         assert!(data.is_first_start());
         assert!(data.is_sole_user());
         assert_eq!(mode(&root.join("workers")), 0o700);
-        assert_eq!(mode(&root.join("tools/shared/hello.py")), 0o644);
+        let hello = root.join("tools/shared/hello.py");
+        assert_eq!(mode(&hello), 0o644);
+        let example =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf/examples/basic-tool/hello.py");
+        assert_eq!(fs::read(hello).unwrap(), fs::read(example).unwrap());
         assert!(
             data.builds_dir().is_dir() && data.logs_dir().is_dir() && data.runtime_dir().is_dir()
         );

@@ -230,6 +230,19 @@ async fn turn(semaphore: &Semaphore) -> Result<SemaphorePermit<'_>, EnvironmentE
     semaphore.acquire().await.map_err(closed)
 }
 
+/// How the name of a symlink ends that is about to replace another.
+const SWITCHING: &str = ".link";
+
+/// Whether a name is one that [`switch_symlink`] gave: after a crash between its two steps the file is left.
+fn is_switch_leftover(file_name: &str) -> bool {
+    file_name
+        .strip_suffix(SWITCHING)
+        .and_then(|name| name.rsplit_once('.'))
+        .is_some_and(|(_, random)| {
+            random.len() == 16 && random.bytes().all(|byte| byte.is_ascii_hexdigit())
+        })
+}
+
 /// Points `link` at `target` in one step.
 fn switch_symlink(link: &Path, target: &Path) -> Result<(), EnvironmentError> {
     if std::fs::read_link(link).is_ok_and(|current| current == target) {
@@ -237,7 +250,7 @@ fn switch_symlink(link: &Path, target: &Path) -> Result<(), EnvironmentError> {
     }
     let failed = |error: std::io::Error| EnvironmentError::io("switch", link, &error);
     let mut beside = link.as_os_str().to_owned();
-    beside.push(format!(".{:016x}.link", fastrand::u64(..)));
+    beside.push(format!(".{:016x}{SWITCHING}", fastrand::u64(..)));
     let beside = PathBuf::from(beside);
     std::os::unix::fs::symlink(target, &beside).map_err(failed)?;
     std::fs::rename(&beside, link).map_err(failed)

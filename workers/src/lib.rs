@@ -26,5 +26,6 @@ pub mod runtimes;
 pub mod scan;
 pub mod secrets;
 pub mod tool;
+pub(crate) mod tree_file;
 pub mod worker;
 pub mod yaml;

@@ -4,8 +4,6 @@
 //! clamped to `namespaces.ceilings`, and variables that decide which code the interpreter loads cannot be set.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,10 +13,13 @@ use serde_yaml::{Mapping, Value};
 use crate::config::{Ceilings, Limits, LimitsPatch, NamespacesConfig, ToolLimits};
 use crate::names::NamespaceName;
 use crate::registry::Issue;
-use crate::yaml;
+use crate::{tree_file, yaml};
 
 /// The file's name inside a namespace folder.
 pub const MANIFEST_FILE: &str = "tooldock.yaml";
+
+/// The code of an [`Issue`] about a limit that is above its ceiling.
+pub(crate) const CLAMPED: &str = "limit_clamped";
 
 /// The largest manifest.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
@@ -52,26 +53,20 @@ pub struct Manifest {
 pub struct InvalidManifest(String);
 
 impl Manifest {
-    /// Reads the manifest of a namespace folder; a folder without one has the default.
+    /// Reads the manifest of a namespace folder; a folder without one has the default. `tree` is the real path of the
+    /// directory that the file must not leave.
     ///
     /// # Errors
     ///
-    /// [`InvalidManifest`] for a file that cannot be read, is too large, no YAML, or has a wrong type under a known key.
-    pub fn read(namespace_dir: &Path) -> Result<Self, InvalidManifest> {
-        let unreadable = |error: io::Error| InvalidManifest(format!("cannot be read: {error}"));
-        let file = match File::open(namespace_dir.join(MANIFEST_FILE)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(error) => return Err(unreadable(error)),
-        };
-        let mut text = Vec::new();
-        file.take(MANIFEST_BYTES_MAX + 1)
-            .read_to_end(&mut text)
-            .map_err(unreadable)?;
-        if text.len() as u64 > MANIFEST_BYTES_MAX {
-            return Err(InvalidManifest("larger than 64 KiB".into()));
+    /// [`InvalidManifest`] for a file that cannot be read, is no regular file, too large, no YAML, or has a wrong type
+    /// under a known key.
+    pub fn read(namespace_dir: &Path, tree: &Path) -> Result<Self, InvalidManifest> {
+        let path = namespace_dir.join(MANIFEST_FILE);
+        match tree_file::read(&path, tree, MANIFEST_BYTES_MAX) {
+            Ok(Some(text)) => Self::parse(&text),
+            Ok(None) => Ok(Self::default()),
+            Err(refused) => Err(InvalidManifest(refused.to_string())),
         }
-        Self::parse(&text)
     }
 
     /// Parses a manifest's text.
@@ -161,18 +156,27 @@ impl Manifest {
         namespace: &NamespaceName,
         config: &NamespacesConfig,
     ) -> (Limits, BTreeMap<String, ToolLimits>, Vec<Issue>) {
-        let mut issues = Vec::new();
-        let own = clamped(&self.limits, &config.ceilings, &mut issues);
-        let mut limits = config.defaults.clone();
-        let mut tools = BTreeMap::new();
-        for patch in [Some(&own), config.overrides.get(namespace)]
-            .into_iter()
-            .flatten()
-        {
-            apply(patch, &mut limits, &mut tools);
-        }
-        (limits, tools, issues)
+        effective_limits(&self.limits, namespace, config)
     }
+}
+
+/// As [`Manifest::effective_limits`], for what a manifest asked for that is not at hand any more.
+pub(crate) fn effective_limits(
+    own: &LimitsPatch,
+    namespace: &NamespaceName,
+    config: &NamespacesConfig,
+) -> (Limits, BTreeMap<String, ToolLimits>, Vec<Issue>) {
+    let mut issues = Vec::new();
+    let own = clamped(own, &config.ceilings, &mut issues);
+    let mut limits = config.defaults.clone();
+    let mut tools = BTreeMap::new();
+    for patch in [Some(&own), config.overrides.get(namespace)]
+        .into_iter()
+        .flatten()
+    {
+        apply(patch, &mut limits, &mut tools);
+    }
+    (limits, tools, issues)
 }
 
 /// Whether a manifest may not set the variable: it would choose the interpreter, its libraries or our runtime.
@@ -307,7 +311,7 @@ fn clamp<T: PartialOrd + Copy + std::fmt::Debug>(
     let Some(asked) = *value else { return };
     if asked > ceiling {
         issues.push(Issue {
-            code: "limit_clamped",
+            code: CLAMPED,
             subject: format!("{MANIFEST_FILE}: {key}"),
             message: format!("{key} is {asked:?}, above the ceiling; {ceiling:?} applies"),
         });

@@ -109,7 +109,11 @@ impl SecretsStatus {
 impl Namespace {
     /// The tool of that name, if there is one and the policy allows it.
     pub fn tool(&self, name: &str) -> Option<&Arc<Tool>> {
-        self.allowed_tools().find(|tool| &*tool.name == name)
+        // Names first: matching patterns costs more than comparing, and this is asked on every call.
+        self.tools
+            .iter()
+            .find(|tool| &*tool.name == name)
+            .filter(|tool| self.policy.allows_tool(&tool.name))
     }
 
     /// The tools the policy allows, in their order.
@@ -163,5 +167,41 @@ impl Registry {
     /// Makes the next snapshot the current one and gives back the one before.
     pub fn swap(&self, next: Snapshot) -> Arc<Snapshot> {
         self.current.swap(Arc::new(next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_is_found_by_its_name_where_the_policy_allows_it() {
+        let tool = |name: &str| {
+            let declared = format!(r#"{{"name": "{name}", "inputSchema": {{}}}}"#);
+            Arc::new(serde_json::from_str::<Tool>(&declared).unwrap())
+        };
+        let limits = Limits {
+            tools_deny: vec!["drop_*".into()],
+            ..Limits::default()
+        };
+        let namespace = Namespace {
+            name: "ns".parse().unwrap(),
+            description: String::new(),
+            version: String::new(),
+            secrets: Vec::new(),
+            secrets_status: SecretsStatus::NoSecretsNeeded,
+            has_requirements: false,
+            policy: ToolPolicy::new(&limits).unwrap(),
+            limits,
+            tool_limits: BTreeMap::new(),
+            tools: ["add", "drop_all"].map(tool).into(),
+            issues: Vec::new(),
+            upstream: Upstream::Empty,
+            gate: Arc::new(Gate::new(1, 1)),
+            content_hash: [0; 32],
+        };
+        assert_eq!(&*namespace.tool("add").unwrap().name, "add");
+        assert!(namespace.tool("drop_all").is_none());
+        assert!(namespace.tool("missing").is_none());
     }
 }

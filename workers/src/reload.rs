@@ -225,10 +225,16 @@ impl Reloader {
                 answer
             }
         };
-        match answer.wait_for(Option::is_some).await {
-            Ok(answer) => answer.clone().unwrap_or(Err(ReloadError::Interrupted)),
-            // The runtime was shut down under it.
-            Err(_) => Err(ReloadError::Interrupted),
+        // - the run is over
+        // - the gateway stops; what the run does with files may take a moment longer, and nobody waits for it
+        tokio::select! {
+            biased;
+            answer = answer.wait_for(Option::is_some) => match answer {
+                Ok(answer) => answer.clone().unwrap_or(Err(ReloadError::Interrupted)),
+                // The runtime was shut down under it.
+                Err(_) => Err(ReloadError::Interrupted),
+            },
+            () = self.closing.cancelled() => Err(ReloadError::ShuttingDown),
         }
     }
 
@@ -244,22 +250,31 @@ impl Reloader {
                 (Some(before), Ok(own)) => Ok(Arc::new(coalesced(before.as_deref().ok(), own))),
                 (_, own) => own.clone(),
             };
+            let next = {
+                let mut queue = lock(&self.queue);
+                let next = queue.next.take();
+                queue.running = next.is_some();
+                next
+            };
+            // Not sooner: who has this answer and asks again would be told of this run once more.
             ticket.send_replace(Some(answer));
             before = Some(own);
-            let mut queue = lock(&self.queue);
-            match queue.next.take() {
+            match next {
                 Some(next) => ticket = next,
-                None => {
-                    queue.running = false;
-                    return;
-                }
+                None => return,
             }
         }
     }
 
-    /// Ends all workers at once: each may finish its calls for up to `grace`. Reloads are refused from here on.
-    pub async fn shutdown(&self, grace: Duration) {
+    /// Refuses reloads from here on and gives up the one that runs, installers included. Workers go on serving. Asking
+    /// again is harmless.
+    pub fn close(&self) {
         self.closing.cancel();
+    }
+
+    /// Closes the reloader and ends all workers at once: each may finish its calls for up to `grace`.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.close();
         let members = {
             let mut fleet = lock(&self.fleet);
             fleet.closed = true;

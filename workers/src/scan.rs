@@ -4,7 +4,7 @@
 //! order. What cannot be used is skipped and reported, never fatal for its neighbours.
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read};
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use crate::manifest::Manifest;
 use crate::names::NamespaceName;
 use crate::registry::Issue;
+use crate::tree_file::{self, Refused, resolve};
 
 /// The file with a namespace's dependencies.
 pub const REQUIREMENTS_FILE: &str = "requirements.txt";
@@ -121,7 +122,7 @@ pub fn scan(tools_dir: &Path) -> io::Result<Vec<NamespaceSource>> {
         }
         let path = entry.path();
         let folder = match resolve(&path, &tree) {
-            Ok(Some((real, metadata))) if metadata.is_dir() => real,
+            Ok(Some(real)) if real.is_dir() => real,
             Ok(Some(_)) => continue,
             Ok(None) => {
                 tracing::warn!(folder = %path.display(), "skipped: a symlink that leaves the tools directory");
@@ -160,20 +161,24 @@ fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> Nam
             code: "unreadable",
             message: format!("the folder cannot be read: {error}"),
         });
-    let manifest = Manifest::read(folder).unwrap_or_else(|error| {
+    let manifest = Manifest::read(folder, tree).unwrap_or_else(|error| {
         failure.get_or_insert(SourceFailure {
             code: "invalid_manifest",
             message: error.to_string(),
         });
         Manifest::default()
     });
-    let requirements = read_requirements(&dir).unwrap_or_else(|message| {
+    let requirements = read_requirements(&dir, tree).unwrap_or_else(|message| {
         failure.get_or_insert(SourceFailure {
             code: "dependency_error",
             message: format!("{REQUIREMENTS_FILE}: {message}"),
         });
         None
     });
+    // Once more by what they say: beyond the limits of the walk a change of these two is still a change.
+    walk.field(format!("{manifest:?}").as_bytes());
+    let text = requirements.as_ref().map(|found| found.text.as_bytes());
+    walk.field(text.unwrap_or_default());
     let mut issues = walk.issues;
     issues.extend(manifest.issues.iter().cloned());
     NamespaceSource {
@@ -188,32 +193,16 @@ fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> Nam
     }
 }
 
-fn read_requirements(dir: &Path) -> Result<Option<Requirements>, String> {
+/// Reads the `requirements.txt` of a namespace folder inside `tree`.
+pub(crate) fn read_requirements(dir: &Path, tree: &Path) -> Result<Option<Requirements>, String> {
     let path = dir.join(REQUIREMENTS_FILE);
-    let file = match File::open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("cannot be read: {error}")),
+    let bytes = match tree_file::read(&path, tree, REQUIREMENTS_BYTES_MAX) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Ok(None),
+        Err(refused) => return Err(refused.to_string()),
     };
-    let mut bytes = Vec::new();
-    file.take(REQUIREMENTS_BYTES_MAX + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| format!("cannot be read: {error}"))?;
-    if bytes.len() as u64 > REQUIREMENTS_BYTES_MAX {
-        return Err("larger than 1 MiB".into());
-    }
     let text = String::from_utf8(bytes).map_err(|_| "not UTF-8".to_owned())?;
     Ok(Some(Requirements { path, text }))
-}
-
-/// The real path and its metadata; `None` if a symlink leads out of the tree.
-fn resolve(path: &Path, tree: &Path) -> io::Result<Option<(PathBuf, Metadata)>> {
-    let real = path.canonicalize()?;
-    if !real.starts_with(tree) {
-        return Ok(None);
-    }
-    let metadata = real.metadata()?;
-    Ok(Some((real, metadata)))
 }
 
 /// One pass over a namespace folder: its hash, whether it has tool files, what was skipped.
@@ -279,34 +268,27 @@ impl<'a> Walk<'a> {
 
     fn entry(&mut self, path: &Path, relative: &Path, is_symlink: bool, top: bool) {
         self.field(relative.as_os_str().as_bytes());
-        let metadata = match resolve(path, self.tree) {
-            Ok(Some((_, metadata))) if metadata.is_file() => metadata,
-            Ok(None) => {
-                let message =
-                    "a symlink that leaves the tools directory; it is not loaded".to_owned();
-                return self.skipped("symlink_outside", relative, message);
-            }
+        let (file, metadata) = match tree_file::open(path, self.tree) {
+            Ok(opened) => opened,
             // A symlinked folder inside the tree is somebody's own; following it could go in circles.
-            Ok(Some((_, metadata))) if metadata.is_dir() && is_symlink => return,
-            Ok(Some(_)) => {
-                return self.skipped(
-                    "not_a_file",
-                    relative,
-                    "not a regular file; it is not loaded".to_owned(),
-                );
-            }
-            Err(error) => {
-                return self.skipped("unreadable", relative, format!("cannot be read: {error}"));
+            Err(Refused::Directory) if is_symlink => return,
+            Err(refused) => {
+                let code = match refused {
+                    Refused::Outside => "symlink_outside",
+                    Refused::Directory | Refused::Special => "not_a_file",
+                    Refused::TooLarge(_) | Refused::Unreadable(_) => "unreadable",
+                };
+                return self.skipped(code, relative, format!("{refused}; it is not loaded"));
             }
         };
-        if let Err(error) = self.content(path, &metadata) {
+        if let Err(error) = self.content(file, &metadata) {
             return self.skipped("unreadable", relative, format!("cannot be read: {error}"));
         }
         self.has_python |= top && is_tool_file(relative);
     }
 
-    fn content(&mut self, path: &Path, metadata: &Metadata) -> io::Result<()> {
-        if self.bytes + metadata.len() > BYTES_MAX {
+    fn content(&mut self, file: File, metadata: &Metadata) -> io::Result<()> {
+        if metadata.len() > BYTES_MAX - self.bytes {
             self.too_much("content");
             for part in [
                 metadata.size() as i64,
@@ -319,10 +301,8 @@ impl<'a> Walk<'a> {
         }
         // Hashed on its own, so that a file growing while it is read cannot run into the next one's name.
         let mut hash = Sha256::new();
-        self.bytes += io::copy(
-            &mut File::open(path)?.take(BYTES_MAX),
-            &mut HashWriter(&mut hash),
-        )?;
+        let mut rest = file.take(BYTES_MAX - self.bytes);
+        self.bytes += io::copy(&mut rest, &mut HashWriter(&mut hash))?;
         self.field(&hash.finalize());
         Ok(())
     }
@@ -393,6 +373,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::tree_file::{make_pipe, without_waiting};
 
     struct Tree(tempfile::TempDir);
 
@@ -535,6 +516,44 @@ mod tests {
         let tree = Tree::new(&[("ns/a.py", "")]);
         fs::write(tree.path("ns/requirements.txt"), b"\xff\xfe\x00").unwrap();
         assert_eq!(tree.one().failure.unwrap().code, "dependency_error");
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_a_file_is_reported_and_not_waited_on() {
+        for (file, code) in [
+            ("requirements.txt", "dependency_error"),
+            ("tooldock.yaml", "invalid_manifest"),
+        ] {
+            let tree = Tree::new(&[("ns/a.py", ""), ("other/a.py", "")]);
+            make_pipe(&tree.path("ns").join(file));
+            make_pipe(&tree.path("ns/data.csv"));
+            let sources = without_waiting(move || tree.scan());
+            let failure = sources[0].failure.as_ref().unwrap();
+            assert_eq!(failure.code, code);
+            assert_eq!(failure.message, format!("{file}: not a regular file"));
+            let mut issues = sources[0].issues.iter();
+            assert!(
+                issues.any(|issue| (issue.code, &*issue.subject) == ("not_a_file", "data.csv")),
+                "{:?}",
+                sources[0].issues
+            );
+            assert_eq!(sources[1].failure, None);
+        }
+    }
+
+    #[test]
+    fn requirements_and_manifest_outside_the_tree_are_not_read() {
+        for file in ["requirements.txt", "tooldock.yaml"] {
+            let tree = Tree::new(&[("ns/a.py", "")]);
+            let outside = tree.0.path().join("outside");
+            fs::write(&outside, "# secret").unwrap();
+            symlink(&outside, tree.path("ns").join(file)).unwrap();
+            let failure = tree.one().failure.unwrap();
+            assert!(
+                failure.message.starts_with(file) && failure.message.contains("leaves the tools"),
+                "{failure:?}"
+            );
+        }
     }
 
     #[test]

@@ -70,6 +70,10 @@ pub struct WorkerSpec {
     pub sync_concurrency: usize,
     /// The largest frame the worker may send, in bytes. Calls larger than this are refused as well.
     pub max_frame: u64,
+    /// How long a process that asked to be replaced may go on with the calls it has.
+    pub drain: Duration,
+    /// How long a process may say nothing, not even that it lives, before it counts as hung and is replaced.
+    pub silence: Duration,
 }
 
 /// What workers of one gateway have in common.
@@ -449,6 +453,8 @@ mod tests {
             environment: vec![("TOKEN".into(), Secret::new("hunter2"))],
             sync_concurrency: 1,
             max_frame: 1024 * 1024,
+            drain: Duration::from_secs(30),
+            silence: Duration::from_secs(30),
         }
     }
 

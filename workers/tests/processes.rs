@@ -84,6 +84,14 @@ impl House {
     }
 
     fn start(&self, boot: &str) -> Arc<Worker> {
+        self.start_with(boot, Duration::from_secs(600))
+    }
+
+    fn start_with(&self, boot: &str, drain: Duration) -> Arc<Worker> {
+        self.start_limited(boot, drain, Duration::from_secs(60))
+    }
+
+    fn start_limited(&self, boot: &str, drain: Duration, silence: Duration) -> Arc<Worker> {
         let variable = |name: &str, value: &str| (OsString::from(name), Secret::new(value));
         let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake");
         let spec = WorkerSpec {
@@ -101,6 +109,8 @@ impl House {
             ],
             sync_concurrency: 1,
             max_frame: MAX_FRAME,
+            drain,
+            silence,
         };
         Worker::start(spec, Arc::clone(&self.host))
     }
@@ -551,6 +561,21 @@ async fn a_killed_worker_fails_its_calls_at_once_and_the_next_call_works() {
 }
 
 #[tokio::test]
+async fn a_worker_that_stops_answering_is_replaced() {
+    let house = House::new();
+    let worker = house.start_limited("ok", Duration::from_secs(600), Duration::from_millis(600));
+    within(worker.ready()).await.unwrap();
+    let pid = worker.pid().unwrap();
+    let waiting = begun(&worker, "never", Value::Null).await;
+    kill(pid, Signal::STOP);
+    let error = within(waiting).await.unwrap().unwrap_err();
+    assert_eq!(error.code, CallErrorCode::WorkerUnavailable);
+    let reply = call(&worker, "echo").await.unwrap();
+    assert_ne!(reply["pid"], pid);
+    gone(pid).await;
+}
+
+#[tokio::test]
 async fn a_worker_that_hangs_up_floods_with_garbage_or_sends_an_endless_line_is_restarted() {
     let house = House::new();
     let worker = house.ready("ok").await;
@@ -727,6 +752,20 @@ async fn a_recycled_worker_is_replaced_without_a_failed_call() {
     std::fs::write(&file, "").unwrap();
     let reply = within(running).await.unwrap().unwrap();
     assert_eq!(reply.value, old.to_string());
+    gone(old).await;
+    assert_eq!((worker.state(), worker.restarts()), (WorkerState::Ready, 1));
+}
+
+#[tokio::test]
+async fn a_recycled_worker_drains_as_long_as_its_namespace_allows() {
+    let house = House::new();
+    let worker = house.start_with("ok", Duration::ZERO);
+    within(worker.ready()).await.unwrap();
+    let old = worker.pid().unwrap();
+    let running = begun(&worker, "never", Value::Null).await;
+    assert_eq!(pid_from(&worker, "recycle").await, old);
+    let error = within(running).await.unwrap().unwrap_err();
+    assert_eq!(error.code, CallErrorCode::WorkerUnavailable);
     gone(old).await;
     assert_eq!((worker.state(), worker.restarts()), (WorkerState::Ready, 1));
 }

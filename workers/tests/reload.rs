@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prometheus::Registry as Prometheus;
-use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
+use tokio::io::AsyncReadExt as _;
+use tooldock_workers::config::{LimitsPatch, NamespacesConfig, WorkersConfig};
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::metrics::WorkerMetrics;
@@ -327,6 +328,154 @@ async fn new_limits_need_no_new_process() {
     let report = house.reload().await;
     assert!(report.workers_restarted.is_empty());
     assert_eq!(house.namespace("ns").limits.timeout, Duration::from_secs(7));
+    assert_eq!(house.pid("ns"), pid);
+    house.close().await;
+}
+
+/// The operator takes a tool and everybody but one principal away from a namespace.
+fn tightened(name: &str) -> NamespacesConfig {
+    let patch = LimitsPatch {
+        tools_deny: Some(vec!["danger".into()]),
+        principals: Some(vec!["ops".into()]),
+        ..LimitsPatch::default()
+    };
+    let mut config = NamespacesConfig::default();
+    config.overrides.insert(name.parse().unwrap(), patch);
+    config
+}
+
+fn assert_tightened(namespace: &Namespace) {
+    assert!(namespace.tool("danger").is_none() && namespace.tool("safe").is_some());
+    assert!(!namespace.policy.allows_principal("guest"));
+    assert!(namespace.policy.allows_principal("ops"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operators_word_counts_while_an_update_fails() {
+    let house = House::new();
+    house.write(
+        "ns/t.py",
+        &format!(
+            "{}{}",
+            tool("safe", "return ''"),
+            tool("danger", "return ''")
+        ),
+    );
+    house.write("ns/tooldock.yaml", "timeout: 7s\nmax_concurrency: 60\n");
+    house.reload().await;
+    let pid = house.pid("ns");
+    assert!(house.namespace("ns").tool("danger").is_some());
+
+    house.write("ns/tooldock.yaml", "timeout: [\n");
+    let mut config = tightened("ns");
+    config.ceilings.max_concurrency = 2;
+    house.reloader.set_namespaces(config);
+    for _ in 0..2 {
+        assert_eq!(house.reload().await.failed[0].code, "invalid_manifest");
+        let namespace = house.namespace("ns");
+        assert_tightened(&namespace);
+        assert_eq!(
+            namespace.limits.timeout,
+            Duration::from_secs(7),
+            "what it asked for when it was last right"
+        );
+        assert!(namespace.gate.has_limits(2, namespace.limits.queue));
+        let codes: Vec<_> = namespace.issues.iter().map(|issue| issue.code).collect();
+        assert_eq!(codes, ["limit_clamped", "invalid_manifest"]);
+    }
+
+    // The other way round, too, and without a new process.
+    house.reloader.set_namespaces(NamespacesConfig::default());
+    house.write("ns/tooldock.yaml", "timeout: 7s\nmax_concurrency: 60\n");
+    assert_eq!(house.reload().await.failed, []);
+    let namespace = house.namespace("ns");
+    assert!(namespace.tool("danger").is_some() && namespace.issues.is_empty());
+    assert_eq!(house.pid("ns"), pid);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operators_word_does_not_wait_for_an_install() {
+    let house = House::new();
+    house.write(
+        "ns/t.py",
+        &format!(
+            "{}{}",
+            tool("safe", "return ''"),
+            tool("danger", "return ''")
+        ),
+    );
+    house.reload().await;
+    let index = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = index.local_addr().unwrap();
+    house.write(
+        "ns/requirements.txt",
+        &format!("--index-url http://{address}/simple\nsomething\n"),
+    );
+    house.reloader.set_namespaces(tightened("ns"));
+    let reload = tokio::spawn({
+        let reloader = Arc::clone(&house.reloader);
+        async move { reloader.reload().await }
+    });
+    eventually("the tool is gone", || {
+        house.namespace("ns").tool("danger").is_none()
+    })
+    .await;
+    let (mut installer, _) = tokio::time::timeout(DEADLINE, index.accept())
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(!reload.is_finished(), "it still installs");
+    assert_tightened(&house.namespace("ns"));
+
+    // Closing gives the install up, and leaves what serves.
+    let pid = house.pid("ns");
+    house.reloader.close();
+    house.reloader.close();
+    let answer = tokio::time::timeout(DEADLINE, reload).await.unwrap();
+    assert!(matches!(answer.unwrap(), Err(ReloadError::ShuttingDown)));
+    assert!(matches!(
+        house.reloader.reload().await,
+        Err(ReloadError::ShuttingDown)
+    ));
+    assert_eq!(house.call("ns", "safe").await.unwrap(), "");
+    assert_eq!(house.pid("ns"), pid);
+    let mut request = Vec::new();
+    let ended = tokio::time::timeout(DEADLINE, installer.read_to_end(&mut request)).await;
+    assert!(ended.is_ok(), "the installer goes on");
+    house.close().await;
+    assert!(!is_alive(pid));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operators_word_counts_without_a_toolchain() {
+    let house = House::new();
+    house.write(
+        "ns/t.py",
+        &format!(
+            "{}{}",
+            tool("safe", "return ''"),
+            tool("danger", "return ''")
+        ),
+    );
+    house.reload().await;
+    let (pid, before) = (house.pid("ns"), house.namespace("ns"));
+    fs::remove_dir_all(house.path("runtime")).unwrap();
+    fs::write(house.path("runtime"), "in the way").unwrap();
+    house.reload().await;
+    assert!(
+        Arc::ptr_eq(&before, &house.namespace("ns")),
+        "nothing changed"
+    );
+    house.reloader.set_namespaces(tightened("ns"));
+    assert!(house.reload().await.workers_restarted.is_empty());
+    assert_tightened(&house.namespace("ns"));
+    assert_eq!(house.pid("ns"), pid);
+
+    house.write("ns/more.py", "");
+    house.reloader.set_namespaces(NamespacesConfig::default());
+    assert_eq!(house.reload().await.failed[0].code, "dependency_error");
+    assert!(house.namespace("ns").tool("danger").is_some());
     assert_eq!(house.pid("ns"), pid);
     house.close().await;
 }

@@ -4,6 +4,9 @@ use std::fmt::Write;
 
 use super::{Report, Row, budgets, median};
 
+/// Cores busy with other work from which on a sample is worth a warning.
+const NOISY: f64 = 0.25;
+
 /// The whole report.
 pub(crate) fn render(report: &Report) -> String {
     let mut text = String::new();
@@ -44,6 +47,12 @@ fn write_report(text: &mut String, report: &Report) -> std::fmt::Result {
             "\nother work on the machine meanwhile: {middle:.2} of {} cores in the middle, {worst:.2} at worst",
             machine.cores
         )?;
+        if worst > NOISY {
+            writeln!(
+                text,
+                "NOISY: some samples were taken beside other work; repeat on a quiet machine before believing a difference"
+            )?;
+        }
     }
     if let Some(start) = &report.worker_start {
         let all: Vec<String> = start
@@ -193,17 +202,9 @@ fn write_table(text: &mut String, header: &[&str], rows: &[Vec<String>]) -> std:
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::super::Failure;
-    use super::super::tests::row;
+    use super::super::tests::{report, row};
     use super::*;
-    use crate::machine::Machine;
-    use crate::options::Options;
-
-    fn report() -> Report {
-        Report::new(&Options::parse_from(["x"]), Machine::here())
-    }
 
     #[test]
     fn every_row_of_a_table_is_as_wide_as_its_header() {

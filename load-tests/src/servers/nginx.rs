@@ -36,11 +36,13 @@ impl Nginx {
         let mut command = Command::new(program);
         command.arg("-p").arg(folder.path()).arg("-c").arg(&config);
         let mut process = Process::start("nginx", command, folder.path().join("output.log"))?;
-        process
-            .until(READY_LIMIT, async || {
-                TcpStream::connect(address).await.is_ok()
-            })
-            .await?;
+        // The master listens before it has workers, and it is them whose CPU time counts.
+        let master = process.id();
+        let ready = async || {
+            processes::descendants(master).len() == workers
+                && TcpStream::connect(address).await.is_ok()
+        };
+        process.until(READY_LIMIT, ready).await?;
         Ok(Self {
             address,
             process,

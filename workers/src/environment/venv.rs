@@ -12,10 +12,13 @@ use std::path::{Path, PathBuf};
 use super::installer::Step;
 use super::interpreter::find_program;
 use super::lock::FileLock;
-use super::{EnvironmentError, Environments, Toolchain, blocking, stamp, switch_symlink, turn};
+use super::{
+    EnvironmentError, Environments, Toolchain, blocking, is_switch_leftover, stamp, switch_symlink,
+    turn,
+};
 use crate::data_dir::{DataDir, hex, short_hash, write_atomically};
 use crate::names::NamespaceName;
-use crate::scan::{NamespaceSource, REQUIREMENTS_FILE, Requirements};
+use crate::scan::{NamespaceSource, REQUIREMENTS_FILE, Requirements, read_requirements};
 
 /// Sorts behind most others, so that what packages bring by `.pth` files of their own comes first.
 const PTH_FILE: &str = "zz_tooldock.pth";
@@ -171,8 +174,17 @@ async fn install(
         })
         .await?;
     // The installer read the file itself; what was installed must be what the key says.
-    match fs::read(&requirements.path) {
-        Ok(text) if text == requirements.text.as_bytes() => Ok(()),
+    let (installed, tools) = (requirements.clone(), environments.data.tools_dir());
+    blocking(move || unchanged(&installed, &tools)).await
+}
+
+fn unchanged(installed: &Requirements, tools: &Path) -> Result<(), EnvironmentError> {
+    let tree = tools
+        .canonicalize()
+        .map_err(|error| EnvironmentError::io("read", tools, &error))?;
+    let folder = installed.path.parent().unwrap_or(&tree);
+    match read_requirements(folder, &tree) {
+        Ok(Some(found)) if found.text == installed.text => Ok(()),
         _ => Err(EnvironmentError(format!(
             "{REQUIREMENTS_FILE} changed while it was installed; reload again"
         ))),
@@ -252,9 +264,15 @@ pub(super) fn collect_garbage(
         let Ok(target) = fs::read_link(entry.path()) else {
             continue;
         };
-        // Anything else in here, the base environment above all, is not a namespace's.
         let file_name = entry.file_name();
-        let Some(Ok(name)) = file_name.to_str().map(str::parse::<NamespaceName>) else {
+        let file_name = file_name.to_string_lossy();
+        // No namespace is called that, and nothing switches a link now: one reload runs at a time.
+        if is_switch_leftover(&file_name) {
+            let _ = fs::remove_file(entry.path());
+            continue;
+        }
+        // Anything else in here, the base environment above all, is not a namespace's.
+        let Ok(name) = file_name.parse::<NamespaceName>() else {
             continue;
         };
         if namespaces.contains(&name) {
@@ -363,6 +381,27 @@ mod tests {
     }
 
     #[test]
+    fn requirements_that_became_a_pipe_or_something_else_are_a_change() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("ns").join(REQUIREMENTS_FILE);
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        let text = "httpx\n".to_owned();
+        fs::write(&path, &text).unwrap();
+        let requirements = Requirements {
+            path: path.clone(),
+            text,
+        };
+        assert!(unchanged(&requirements, temp.path()).is_ok());
+        fs::write(&path, "httpx2\n").unwrap();
+        assert!(unchanged(&requirements, temp.path()).is_err());
+        fs::remove_file(&path).unwrap();
+        crate::tree_file::make_pipe(&path);
+        let tools = temp.path().to_owned();
+        let after = crate::tree_file::without_waiting(move || unchanged(&requirements, &tools));
+        assert!(after.unwrap_err().0.contains("changed while"));
+    }
+
+    #[test]
     fn garbage_is_what_no_worker_and_no_namespace_uses() {
         let temp = tempfile::tempdir().unwrap();
         let data = DataDir::open(temp.path(), false).unwrap();
@@ -374,6 +413,9 @@ mod tests {
             ("a", ".builds/a-3"),
             ("gone", ".builds/gone-1"),
             (".base", ".base.hash"),
+            // A crash in the middle of a switch.
+            ("a.0123456789abcdef.link", ".builds/a-1"),
+            (".base.0123456789abcdef.link", ".base.hash"),
         ] {
             std::os::unix::fs::symlink(target, data.venvs_dir().join(link)).unwrap();
         }

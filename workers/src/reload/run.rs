@@ -8,14 +8,18 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use super::metrics::Outcome;
-use super::wanted::{Wanted, build_of, call_error};
+use super::wanted::{Identity, Wanted, build_of, call_error, relimited};
 use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
+use crate::config::NamespacesConfig;
 use crate::environment::{EnvironmentError, Prepared, Toolchain, worker_variables};
 use crate::error::{CallError, CallErrorCode};
 use crate::names::NamespaceName;
 use crate::registry::{Issue, Namespace, Snapshot, Upstream};
 use crate::scan::{NamespaceSource, scan};
 use crate::worker::{Declared, Worker, WorkerSpec, WorkerState};
+
+/// The shortest time after which a worker that answers nothing counts as hung.
+const SILENCE_MIN: Duration = Duration::from_secs(30);
 
 /// How long what is ready waits for the rest before it is published without it.
 pub(super) const WINDOW: Duration = Duration::from_secs(1);
@@ -109,6 +113,10 @@ impl Run {
     }
 
     async fn go(mut self) -> Answer {
+        // A worker that recovers while the gateway stops need not be ended for a run that will not come.
+        if self.reloader.closing.is_cancelled() {
+            return Err(ReloadError::ShuttingDown);
+        }
         self.reloader.take_over_recovering();
         let sources = self.scan().await?;
         self.report.namespaces = sources.iter().map(|source| source.name.clone()).collect();
@@ -196,9 +204,13 @@ impl Run {
         for source in sources {
             let current = self.before.namespaces.get(&source.name).cloned();
             let current = current.as_deref();
+            let running = current.and_then(|current| self.running(current));
             let secrets = self.reloader.secrets.0.for_namespace(&source.name);
-            let wanted = Wanted::new(source, &config, secrets, id);
+            // Without a toolchain what runs stays as it is, so it is compared with its own.
+            let own = running.as_ref().and_then(|it| it.toolchain.as_deref());
+            let wanted = Wanted::new(source, &config, secrets, id.or(own));
             if let Some(failure) = wanted.failure.clone() {
+                self.relimit(current, running.as_ref(), &config);
                 self.fail(&wanted, failure.code, call_error(&failure));
                 continue;
             }
@@ -211,16 +223,17 @@ impl Run {
                 continue;
             }
             let reason = current.map_or(Some("it is new"), |current| {
-                self.reason_to_replace(current, &wanted, id)
+                self.reason_to_replace(current, running.as_ref(), &wanted, id)
             });
             match (current, reason) {
                 (Some(current), None) => {
                     if !wanted.is_same_as(current) {
-                        self.rewrap(current, &wanted, id.is_some());
+                        self.rewrap(current, &wanted);
                     }
                 }
                 (_, reason) => {
                     tracing::info!(namespace = %wanted.source.name, reason, "bringing the namespace up");
+                    self.relimit(current, running.as_ref(), &config);
                     changed.push(wanted);
                 }
             }
@@ -228,17 +241,44 @@ impl Run {
         changed
     }
 
+    /// What the worker of a namespace was started with.
+    fn running(&self, current: &Namespace) -> Option<Identity> {
+        match &current.upstream {
+            Upstream::Worker(worker) => self.reloader.identity_of(worker),
+            Upstream::Empty | Upstream::Failed(_) => None,
+        }
+    }
+
+    /// Puts the operator's word of today around what serves already. An update may take its time or fail, and its author
+    /// decides about that; a tool or principal that the operator took away is gone whatever becomes of it.
+    fn relimit(
+        &mut self,
+        current: Option<&Namespace>,
+        running: Option<&Identity>,
+        config: &NamespacesConfig,
+    ) {
+        let (Some(current), Some(running)) = (current, running) else {
+            return;
+        };
+        if let Some(namespace) = relimited(current, running, config) {
+            tracing::info!(namespace = %namespace.name, "new limits around what serves already");
+            self.changes
+                .insert(namespace.name.clone(), Change::Publish(namespace));
+        }
+    }
+
     /// What is different about the process that would be started from the one that serves.
     fn reason_to_replace(
         &self,
         current: &Namespace,
+        running: Option<&Identity>,
         wanted: &Wanted,
         toolchain: Option<&str>,
     ) -> Option<&'static str> {
         let Upstream::Worker(worker) = &current.upstream else {
             return Some("nothing serves it");
         };
-        let Some(running) = self.reloader.identity_of(worker) else {
+        let Some(running) = running else {
             return Some("its worker is going");
         };
         let spec = worker.spec();
@@ -247,7 +287,7 @@ impl Run {
             wanted.defaults(),
             wanted.secrets.clone(),
         );
-        if !wanted.identity(toolchain).is_served_by(&running) {
+        if !wanted.identity(toolchain).is_served_by(running) {
             Some("its files, its runtime or a limit of the process changed")
         } else if variables != spec.environment {
             Some("its variables or secrets changed")
@@ -260,14 +300,10 @@ impl Run {
     }
 
     /// New limits around the same process.
-    fn rewrap(&mut self, current: &Namespace, wanted: &Wanted, toolchain_is_known: bool) {
+    fn rewrap(&mut self, current: &Namespace, wanted: &Wanted) {
         let Upstream::Worker(worker) = &current.upstream else {
             return;
         };
-        // The hash includes the toolchain, so without one nothing can be said about the limits.
-        if !toolchain_is_known {
-            return;
-        }
         let declared = worker.declared();
         let declared = declared.as_deref();
         let (_, skipped) = worker_variables(
@@ -311,8 +347,12 @@ impl Run {
             code,
             message: error.message.clone(),
         });
-        let current = self.before.namespaces.get(name).map(|current| &**current);
-        let namespace = wanted.failed(current, code, &error);
+        // With its new limits, where those are not published yet.
+        let current = match self.changes.get(name) {
+            Some(Change::Publish(relimited)) => Some(relimited),
+            _ => self.before.namespaces.get(name),
+        };
+        let namespace = wanted.failed(current.map(|current| &**current), code, &error);
         self.changes
             .insert(name.clone(), Change::Publish(namespace));
     }
@@ -557,6 +597,9 @@ async fn boot(
         environment,
         sync_concurrency: identity.sync_concurrency,
         max_frame: identity.max_frame,
+        drain: wanted.drain(),
+        // A tool that blocks the loop for as long as its time limit allows is rude, not hung.
+        silence: wanted.drain().max(SILENCE_MIN),
     };
     let _turn = reloader.boots.acquire().await.map_err(|_| stopping())?;
     let worker = reloader.start(spec, identity).ok_or_else(stopping)?;

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::config::{Limits, NamespacesConfig, ToolLimits};
+use crate::config::{Limits, LimitsPatch, NamespacesConfig, ToolLimits};
 use crate::error::{CallError, CallErrorCode};
 use crate::gate::Gate;
+use crate::manifest::{CLAMPED, effective_limits};
 use crate::policy::ToolPolicy;
 use crate::registry::{Issue, Namespace, SecretsStatus, Upstream};
 use crate::scan::{NamespaceSource, SourceFailure};
 use crate::secrets::Secret;
 use crate::tool::Tool;
+use crate::worker::Worker;
 
 /// The subject of an [`Issue`] that says why the last update of a namespace did not happen.
 pub(super) const UPDATE: &str = "reload";
@@ -42,13 +44,15 @@ pub(super) struct Wanted {
 }
 
 /// What a running worker was started with, its environment variables apart. Another identity needs another process.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Identity {
     pub(super) files_hash: [u8; 32],
     /// `None` when the toolchain is unavailable: what runs already is then not touched for its sake.
     pub(super) toolchain: Option<String>,
     pub(super) sync_concurrency: usize,
     pub(super) max_frame: u64,
+    /// What its manifest asked for. Not compared: `files_hash` covers it.
+    pub(super) own_limits: LimitsPatch,
 }
 
 impl Identity {
@@ -79,7 +83,7 @@ impl Wanted {
         });
         let mut issues = source.issues.clone();
         issues.extend(clamped);
-        let content_hash = content_hash(&source, &limits, &tool_limits, toolchain);
+        let content_hash = content_hash(&source.files_hash, &limits, &tool_limits, toolchain);
         Self {
             source,
             secrets,
@@ -98,6 +102,7 @@ impl Wanted {
             toolchain: toolchain.map(str::to_owned),
             sync_concurrency: self.limits.sync_concurrency.max(1),
             max_frame: self.max_frame(),
+            own_limits: self.source.manifest.limits.clone(),
         }
     }
 
@@ -116,14 +121,7 @@ impl Wanted {
         tools: Vec<Arc<Tool>>,
         issues: &[Issue],
     ) -> Arc<Namespace> {
-        let max_concurrency = self.limits.max_concurrency.clamp(1, GATE_MAX);
-        let queue = self.limits.queue.min(GATE_MAX);
-        let gate = match current {
-            Some(current) if current.gate.has_limits(max_concurrency, queue) => {
-                Arc::clone(&current.gate)
-            }
-            _ => Arc::new(Gate::new(max_concurrency, queue)),
-        };
+        let gate = gate(current, &self.limits);
         let manifest = &self.source.manifest;
         Arc::new(Namespace {
             name: self.source.name.clone(),
@@ -182,20 +180,8 @@ impl Wanted {
             message: format!("the last change is not served: {}", error.message),
         });
         Arc::new(Namespace {
-            name: current.name.clone(),
-            description: current.description.clone(),
-            version: current.version.clone(),
-            secrets: current.secrets.clone(),
-            secrets_status: current.secrets_status,
-            has_requirements: current.has_requirements,
-            limits: current.limits.clone(),
-            tool_limits: current.tool_limits.clone(),
-            policy: current.policy.clone(),
-            tools: current.tools.clone(),
             issues,
-            upstream: Upstream::Worker(Arc::clone(worker)),
-            gate: Arc::clone(&current.gate),
-            content_hash: current.content_hash,
+            ..serving(current, worker)
         })
     }
 
@@ -206,14 +192,12 @@ impl Wanted {
 
     /// What an old namespace's limits allow its last calls.
     pub(super) fn drain_of(namespace: &Namespace) -> Duration {
-        namespace
-            .tool_limits
-            .values()
-            .filter_map(|limits| limits.timeout)
-            .chain([namespace.limits.timeout])
-            .max()
-            .unwrap_or_default()
-            .min(DRAIN_MAX)
+        longest_call(&namespace.limits, &namespace.tool_limits)
+    }
+
+    /// The same for a process of this namespace that is replaced by another.
+    pub(super) fn drain(&self) -> Duration {
+        longest_call(&self.limits, &self.tool_limits)
     }
 
     fn max_frame(&self) -> u64 {
@@ -237,6 +221,84 @@ impl Wanted {
             SecretsStatus::Missing
         }
     }
+}
+
+/// What serves already, under the configuration of today; `None` if that changes nothing about it.
+pub(super) fn relimited(
+    current: &Namespace,
+    running: &Identity,
+    config: &NamespacesConfig,
+) -> Option<Arc<Namespace>> {
+    let Upstream::Worker(worker) = &current.upstream else {
+        return None;
+    };
+    let (limits, tool_limits, clamped) =
+        effective_limits(&running.own_limits, &current.name, config);
+    if limits == current.limits && tool_limits == current.tool_limits {
+        return None;
+    }
+    let mut issues = current.issues.clone();
+    issues.retain(|issue| issue.code != CLAMPED);
+    issues.extend(clamped);
+    Some(Arc::new(Namespace {
+        // Its own patterns were fine when it was started. One of the operator's that cannot be read might have been
+        // meant to keep somebody out.
+        policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
+        issues,
+        gate: gate(Some(current), &limits),
+        content_hash: content_hash(
+            &running.files_hash,
+            &limits,
+            &tool_limits,
+            running.toolchain.as_deref(),
+        ),
+        limits,
+        tool_limits,
+        ..serving(current, worker)
+    }))
+}
+
+/// A namespace as it is served.
+fn serving(current: &Namespace, worker: &Arc<Worker>) -> Namespace {
+    Namespace {
+        name: current.name.clone(),
+        description: current.description.clone(),
+        version: current.version.clone(),
+        secrets: current.secrets.clone(),
+        secrets_status: current.secrets_status,
+        has_requirements: current.has_requirements,
+        limits: current.limits.clone(),
+        tool_limits: current.tool_limits.clone(),
+        policy: current.policy.clone(),
+        tools: current.tools.clone(),
+        issues: current.issues.clone(),
+        upstream: Upstream::Worker(Arc::clone(worker)),
+        gate: Arc::clone(&current.gate),
+        content_hash: current.content_hash,
+    }
+}
+
+/// The gate for these limits: the one there is, with the calls in it, if it is the same.
+fn gate(current: Option<&Namespace>, limits: &Limits) -> Arc<Gate> {
+    let max_concurrency = limits.max_concurrency.clamp(1, GATE_MAX);
+    let queue = limits.queue.min(GATE_MAX);
+    match current {
+        Some(current) if current.gate.has_limits(max_concurrency, queue) => {
+            Arc::clone(&current.gate)
+        }
+        _ => Arc::new(Gate::new(max_concurrency, queue)),
+    }
+}
+
+/// How long the last call of a process may take.
+fn longest_call(limits: &Limits, tool_limits: &BTreeMap<String, ToolLimits>) -> Duration {
+    tool_limits
+        .values()
+        .filter_map(|limits| limits.timeout)
+        .chain([limits.timeout])
+        .max()
+        .unwrap_or_default()
+        .min(DRAIN_MAX)
 }
 
 /// A refused folder as a call sees it.
@@ -266,13 +328,13 @@ fn nobody() -> ToolPolicy {
 
 /// Over everything that makes the namespace what it is, secrets excepted: those are compared, never hashed.
 fn content_hash(
-    source: &NamespaceSource,
+    files_hash: &[u8; 32],
     limits: &Limits,
     tool_limits: &BTreeMap<String, ToolLimits>,
     toolchain: Option<&str>,
 ) -> [u8; 32] {
     let mut hash = Sha256::new();
-    hash.update(source.files_hash);
+    hash.update(files_hash);
     // `Debug` shows every field, so a limit added later is part of this without being named here.
     for part in [
         format!("{limits:?}"),
@@ -404,5 +466,9 @@ mod tests {
             &[],
         );
         assert_eq!(Wanted::drain_of(&namespace), Duration::from_secs(300));
+        assert_eq!(
+            wanted("tools: {slow: {timeout: 5m}}", &[]).drain(),
+            Duration::from_secs(300)
+        );
     }
 }

@@ -8,7 +8,7 @@
 mod frame;
 mod io;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -78,6 +78,8 @@ pub(super) struct Link {
     emptied: Notify,
     /// Calls begun so far.
     begun: AtomicU64,
+    /// The worker said something since the last heartbeat.
+    heard: AtomicBool,
     closed: watch::Sender<Option<Closed>>,
     frame_max: u64,
     metrics: Arc<NamespaceMetrics>,
@@ -152,6 +154,7 @@ impl Link {
             filled: Notify::new(),
             emptied: Notify::new(),
             begun: AtomicU64::new(0),
+            heard: AtomicBool::new(true),
             closed: watch::Sender::new(None),
             frame_max,
             metrics,

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
@@ -15,8 +14,6 @@ use super::state::{Action, Event, Phase, Rules, State};
 use super::{Declared, Shared, Status, WorkerHost, WorkerState};
 use crate::error::{CallError, CallErrorCode};
 
-/// How long a recycled process may go on with the calls it has.
-const RECYCLE_DRAIN: Duration = Duration::from_secs(30);
 /// Processes of one worker at once. More than two means that old ones do not end.
 const INSTANCES_MAX: usize = 4;
 /// Reports that may wait for the supervisor; instances wait for room.
@@ -276,7 +273,7 @@ impl Supervisor {
                     let old = std::mem::replace(&mut self.current, self.replacement.take());
                     self.publish_current();
                     if let Some(old) = old {
-                        self.finish(old, Instant::now() + RECYCLE_DRAIN);
+                        self.finish(old, Instant::now() + self.shared.spec.drain);
                     }
                 }
                 Action::Promote => {

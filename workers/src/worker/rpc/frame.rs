@@ -35,6 +35,13 @@ pub(super) fn write_cancel(buffer: &mut BytesMut, target: u64) {
     buffer.put_slice(b"}\n");
 }
 
+/// Appends the question whether the worker lives.
+pub(super) fn write_ping(buffer: &mut BytesMut) {
+    buffer.put_slice(b"{\"id\":");
+    write_number(buffer, NO_REPLY);
+    buffer.put_slice(b",\"op\":\"ping\"}\n");
+}
+
 /// Appends the request to end.
 pub(super) fn write_shutdown(buffer: &mut BytesMut) {
     buffer.put_slice(b"{\"id\":");
@@ -141,6 +148,10 @@ impl<'a> Frame<'a> {
             )
         };
         match (self.ok.map(RawValue::get), self.result, self.error) {
+            // Above us the content's blocks are taken for the answer as they are.
+            (Some("true"), Some(_), None) if self.content.is_some_and(|c| !is_array(c)) => {
+                Err(senseless())
+            }
             (Some("true"), Some(result), None) => {
                 let size = result
                     .get()
@@ -172,6 +183,10 @@ impl<'a> Frame<'a> {
             _ => Err(senseless()),
         }
     }
+}
+
+fn is_array(value: &RawValue) -> bool {
+    value.get().trim_ascii_start().starts_with('[')
 }
 
 fn slice(line: &Bytes, part: &RawValue) -> Bytes {
@@ -259,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_both_or_neither_is_an_internal_error() {
+    fn an_answer_that_is_both_or_neither_or_has_no_blocks_is_an_internal_error() {
         for line in [
             r#"{"id":1,"ok":true}"#,
             r#"{"id":1,"ok":false}"#,
@@ -268,6 +283,9 @@ mod tests {
             r#"{"id":1,"ok":"yes","result":1}"#,
             r#"{"id":1,"ok":false,"error":"no"}"#,
             r#"{"id":1}"#,
+            r#"{"id":1,"ok":true,"result":1,"content":{"type":"text"}}"#,
+            r#"{"id":1,"ok":true,"result":1,"content": "[]"}"#,
+            r#"{"id":1,"ok":true,"result":1,"content":0}"#,
         ] {
             assert_eq!(
                 outcome(line, 99).expect_err(line).code,

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -11,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::frame::{Frame, NO_REPLY};
 use super::{Closed, Connection, Link, OUTBOX_KEPT, Tasks};
@@ -30,6 +31,8 @@ const READ_SPARE: usize = 4 * 1024;
 const PINNED_MAX: usize = 256 * 1024;
 /// So many senseless lines in a row, and the worker is no worker any more.
 const GARBAGE_MAX: u32 = 100;
+/// How often a worker is asked in the time it may be silent.
+const HEARTBEATS: u32 = 3;
 /// Between two log lines about senseless lines.
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 
@@ -69,16 +72,18 @@ pub(in crate::worker) async fn connect(
             }
         };
         let flusher = tokio::spawn(flush(Arc::clone(&link), writer)).abort_handle();
+        let heartbeat = tokio::spawn(heartbeat(Arc::clone(&link), spec.silence)).abort_handle();
         // Whatever ends this task, the runtime's end included, ends the calls that wait for it.
         let _closes = ClosesOnDrop(Arc::clone(&link));
-        if done.send(Ok((Arc::clone(&link), flusher))).is_ok() {
+        let others = [flusher, heartbeat];
+        if done.send(Ok((Arc::clone(&link), others))).is_ok() {
             let reason = reader.run(&link, &spec, &announced).await;
             link.close(reason);
         }
     });
     let mut tasks = Tasks(vec![reader_task.abort_handle()]);
-    let (link, flusher) = connected.await.unwrap_or(Err(ConnectError::RuntimeGone))?;
-    tasks.0.push(flusher);
+    let (link, others) = connected.await.unwrap_or(Err(ConnectError::RuntimeGone))?;
+    tasks.0.extend(others);
     Ok(Connection { link, tasks })
 }
 
@@ -146,6 +151,28 @@ async fn flush(link: Arc<Link>, mut writer: OwnedWriteHalf) {
     }
 }
 
+/// Asks the worker now and then whether it lives, and ends the connection when it has said nothing for `silence`: its
+/// process is stopped, or a tool blocks its loop, and every call of the namespace would wait for its time limit.
+async fn heartbeat(link: Arc<Link>, silence: Duration) {
+    let mut ticks = tokio::time::interval(silence / HEARTBEATS);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut unanswered = 0;
+    loop {
+        ticks.tick().await;
+        if link.heard.swap(false, Ordering::Relaxed) {
+            unanswered = 0;
+        } else if unanswered == HEARTBEATS {
+            link.metrics.protocol_error("unresponsive");
+            link.close(Closed::Violation("it has stopped answering"));
+            return;
+        } else {
+            unanswered += 1;
+        }
+        super::frame::write_ping(&mut link.outbox());
+        link.filled.notify_one();
+    }
+}
+
 /// Cuts the worker's bytes into lines and gives each to its call.
 struct Reader {
     stream: OwnedReadHalf,
@@ -181,6 +208,7 @@ impl Reader {
                     return reason;
                 }
             };
+            link.heard.store(true, Ordering::Relaxed);
             if self.handle(&line, link, spec, announced).is_none() {
                 self.garbage += 1;
                 link.metrics.protocol_error("garbage");

@@ -81,6 +81,8 @@ class Connection:
                     lock.notify_all()
                 if request["target"] in late:
                     self.answer(request["target"], "late")
+            elif request["op"] == "ping":
+                self.answer(request["id"], {"pong": True})
             elif request["op"] == "shutdown" and BOOT != "stubborn":
                 self.answer(request["id"], {"shutdown": True})
                 os._exit(0)

@@ -1,0 +1,154 @@
+//! Opening files below `tools/`, which others write to: never outside of it, never waiting, never without a bound.
+//!
+//! Whoever can write there can put anything under any name. A named pipe would be waited on for ever and a symlink could
+//! lead to any file the gateway may read, so every file of a namespace is opened here.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+/// Why a path in the tree is not opened or not read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    /// A symlink leads out of the tree.
+    #[error("a symlink that leaves the tools directory")]
+    Outside,
+    /// It is a directory.
+    #[error("a directory, not a regular file")]
+    Directory,
+    /// A named pipe, a socket, a device.
+    #[error("not a regular file")]
+    Special,
+    /// It holds more than its reader takes.
+    #[error("larger than {} KiB", .0 / 1024)]
+    TooLarge(u64),
+    /// The file system refused.
+    #[error("cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+}
+
+/// The real path; `None` if a symlink leads out of the tree. `tree` is a real path itself.
+pub(crate) fn resolve(path: &Path, tree: &Path) -> io::Result<Option<PathBuf>> {
+    let real = path.canonicalize()?;
+    Ok(real.starts_with(tree).then_some(real))
+}
+
+/// Opens a regular file in the tree, without waiting for anything.
+pub(crate) fn open(path: &Path, tree: &Path) -> Result<(File, Metadata), Refused> {
+    let real = resolve(path, tree)?.ok_or(Refused::Outside)?;
+    // Before it is opened: opening a device can have effects.
+    regular(&real.metadata()?)?;
+    // The path may be something else by now: a pipe must not be waited on, nor a symlink followed.
+    let flags =
+        OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(&real, flags, Mode::empty()).map_err(io::Error::from)?);
+    let metadata = file.metadata()?;
+    regular(&metadata)?;
+    Ok((file, metadata))
+}
+
+/// A small file's content; `None` if there is nothing of that name. A symlink that leads nowhere is something.
+pub(crate) fn read(path: &Path, tree: &Path, max: u64) -> Result<Option<Vec<u8>>, Refused> {
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+        Ok(_) => {}
+    }
+    let (file, _) = open(path, tree)?;
+    let mut content = Vec::new();
+    file.take(max + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > max {
+        return Err(Refused::TooLarge(max));
+    }
+    Ok(Some(content))
+}
+
+fn regular(metadata: &Metadata) -> Result<(), Refused> {
+    if metadata.is_file() {
+        Ok(())
+    } else if metadata.is_dir() {
+        Err(Refused::Directory)
+    } else {
+        Err(Refused::Special)
+    }
+}
+
+/// A named pipe that nobody writes to: whoever opens it the usual way waits.
+#[cfg(test)]
+pub(crate) fn make_pipe(path: &Path) {
+    use rustix::fs::{CWD, FileType, mknodat};
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+}
+
+/// The result of work that might wait for ever.
+#[cfg(test)]
+pub(crate) fn without_waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    std::thread::spawn(move || sender.send(work()));
+    receiver
+        .recv_timeout(std::time::Duration::from_secs(10))
+        .expect("it waits for something")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn tree() -> (tempfile::TempDir, PathBuf) {
+        let temp = tempfile::tempdir().unwrap();
+        let tree = temp.path().canonicalize().unwrap().join("tools");
+        fs::create_dir(&tree).unwrap();
+        (temp, tree)
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_its_bound_and_a_missing_one_is_nothing() {
+        let (_temp, tree) = tree();
+        let path = tree.join("f");
+        assert!(matches!(read(&path, &tree, 1024), Ok(None)));
+        fs::write(&path, vec![b'x'; 1024]).unwrap();
+        assert_eq!(read(&path, &tree, 1024).unwrap().unwrap().len(), 1024);
+        fs::write(&path, vec![b'x'; 1025]).unwrap();
+        let error = read(&path, &tree, 1024).unwrap_err();
+        assert_eq!(error.to_string(), "larger than 1 KiB");
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_on() {
+        let (_temp, tree) = tree();
+        let path = tree.join("pipe");
+        make_pipe(&path);
+        let refused = without_waiting(move || read(&path, &tree, 10)).unwrap_err();
+        assert!(matches!(refused, Refused::Special), "{refused}");
+    }
+
+    #[test]
+    fn a_symlink_is_followed_inside_the_tree_only() {
+        let (temp, tree) = tree();
+        fs::write(temp.path().join("secret"), "s").unwrap();
+        fs::write(tree.join("shared"), "ok").unwrap();
+        for (link, target) in [("in", "shared"), ("out", "../secret"), ("gone", "missing")] {
+            symlink(target, tree.join(link)).unwrap();
+        }
+        assert_eq!(read(&tree.join("in"), &tree, 10).unwrap().unwrap(), b"ok");
+        assert!(matches!(
+            read(&tree.join("out"), &tree, 10),
+            Err(Refused::Outside)
+        ));
+        assert!(matches!(
+            read(&tree.join("gone"), &tree, 10),
+            Err(Refused::Unreadable(_))
+        ));
+    }
+
+    #[test]
+    fn a_directory_is_no_file() {
+        let (_temp, tree) = tree();
+        assert!(matches!(open(&tree, &tree), Err(Refused::Directory)));
+    }
+}
