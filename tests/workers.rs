@@ -368,6 +368,48 @@ def pid() -> int:
 }
 
 #[tokio::test]
+async fn a_worker_that_dies_at_every_boot_is_a_crash_loop_too() {
+    let dies = "import os\nfrom fastmcp.tools import tool\nos._exit(7)\n@tool\ndef x() -> int:\n    \"x\"\n    return 1\n";
+    let gateway = Gateway::with_tools([
+        ("dies", "dies.py", dies),
+        ("calc", "math_tools.py", tools::MATH),
+    ])
+    .config(
+        json!({"workers": {"backoff": {"initial": "20ms", "max": "100ms"},
+            "crash_loop": {"failures": 3, "window": "30s"}}}),
+    )
+    .start()
+    .await;
+    eventually("a crash loop", || async {
+        let ready: Value = gateway
+            .client
+            .get(gateway.url("/ready"))
+            .send()
+            .await
+            .ok()?
+            .json()
+            .await
+            .ok()?;
+        let dies = ready["namespaces"]
+            .as_array()?
+            .iter()
+            .find(|namespace| namespace["name"] == "dies")?;
+        (dies["state"] == "crash_loop").then_some(())
+    })
+    .await;
+    assert_eq!(
+        gateway.call("calc", "add", json!({"a": 1, "b": 1})).await.0,
+        200
+    );
+    let (status, answer) = gateway.call("dies", "x", json!({})).await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (503, &json!("worker_unavailable")),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
 async fn nothing_outlives_a_killed_gateway() {
     let source = r#"
 import os, subprocess, sys

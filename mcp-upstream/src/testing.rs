@@ -200,6 +200,7 @@ pub(crate) fn namespace(name: &str) -> Namespace {
         issues: Vec::new(),
         upstream: Upstream::Empty,
         content_hash: [0; 32],
+        recovering: std::sync::Weak::new(),
     }
 }
 

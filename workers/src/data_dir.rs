@@ -55,7 +55,7 @@ pub struct DataDir {
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// Another gateway runs on it.
-    #[error("{}: another gateway uses this data directory (gateway.lock is held); stop it or start with --upgrade", .0.display())]
+    #[error("{}: another gateway uses this data directory (gateway.lock is held); stop it, or give this one a DATA_DIR of its own", .0.display())]
     InUse(PathBuf),
     /// A newer version wrote it.
     #[error("{}: written by a newer version (format {found}, this one reads up to {FORMAT}); upgrade, or restore a backup", path.display())]

@@ -4,7 +4,7 @@
 //! never a mix. A namespace that did not change is the same `Arc` in both.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
@@ -15,7 +15,7 @@ use crate::gate::Gate;
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
 use crate::tool::Tool;
-use crate::worker::Worker;
+use crate::worker::{Worker, WorkerState};
 
 /// All namespaces at one moment.
 #[derive(Debug, Default)]
@@ -57,6 +57,8 @@ pub struct Namespace {
     pub gate: Arc<Gate>,
     /// Hash over everything that makes the namespace what it is; equal hashes mean nothing to do.
     pub content_hash: [u8; 32],
+    /// The worker that keeps trying to come up where `upstream` is [`Upstream::Failed`]. It belongs to the reloader.
+    pub recovering: Weak<Worker>,
 }
 
 /// Who runs a namespace's tools.
@@ -107,6 +109,15 @@ impl SecretsStatus {
 }
 
 impl Namespace {
+    /// What its worker is doing, the one that serves or the one that tries to come up.
+    pub fn worker_state(&self) -> Option<WorkerState> {
+        match &self.upstream {
+            Upstream::Worker(worker) => Some(worker.state()),
+            Upstream::Failed(_) => self.recovering.upgrade().map(|worker| worker.state()),
+            Upstream::Empty => None,
+        }
+    }
+
     /// The tool of that name, if there is one and the policy allows it.
     pub fn tool(&self, name: &str) -> Option<&Arc<Tool>> {
         // Names first: matching patterns costs more than comparing, and this is asked on every call.
@@ -199,6 +210,7 @@ mod tests {
             upstream: Upstream::Empty,
             gate: Arc::new(Gate::new(1, 1)),
             content_hash: [0; 32],
+            recovering: Weak::new(),
         };
         assert_eq!(&*namespace.tool("add").unwrap().name, "add");
         assert!(namespace.tool("drop_all").is_none());

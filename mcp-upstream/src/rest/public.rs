@@ -72,6 +72,9 @@ pub(super) async fn ready(State(core): State<Arc<Core>>) -> Reply {
     Reply::json(status, body.to_string())
 }
 
+/// A worker that keeps dying, whether it ever served or not (WRK-16).
+const CRASH_LOOP: WorkerState = WorkerState::Backoff { crash_loop: true };
+
 fn tools(snapshot: &Snapshot) -> usize {
     let counts = snapshot.namespaces.values();
     counts
@@ -91,11 +94,13 @@ fn failing(snapshot: &Snapshot) -> Vec<Failing<'_>> {
 
 /// The code of what keeps a namespace from serving.
 fn failure_of(namespace: &Namespace) -> Option<&'static str> {
+    if namespace.worker_state() == Some(CRASH_LOOP) {
+        return Some(CRASH_LOOP.as_str());
+    }
     match &namespace.upstream {
         Upstream::Failed(error) => Some(error.code.as_str()),
         Upstream::Worker(worker) => match worker.state() {
             WorkerState::Ready | WorkerState::Starting => None,
-            WorkerState::Backoff { crash_loop: true } => Some("crash_loop"),
             _ => Some(CallErrorCode::WorkerUnavailable.as_str()),
         },
         Upstream::Empty => None,
@@ -103,13 +108,15 @@ fn failure_of(namespace: &Namespace) -> Option<&'static str> {
 }
 
 fn detail(namespace: &Namespace) -> Detail<'_> {
+    let state = match (&namespace.upstream, namespace.worker_state()) {
+        (Upstream::Empty, _) => "empty",
+        (Upstream::Worker(_), Some(state)) => state.as_str(),
+        (_, Some(CRASH_LOOP)) => CRASH_LOOP.as_str(),
+        _ => "failed",
+    };
     Detail {
         name: namespace.name.as_str(),
-        state: match &namespace.upstream {
-            Upstream::Empty => "empty",
-            Upstream::Worker(worker) => worker.state().as_str(),
-            Upstream::Failed(_) => "failed",
-        },
+        state,
         issues: namespace
             .issues
             .iter()

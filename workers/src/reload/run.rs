@@ -427,7 +427,14 @@ impl Run {
                         self.reloader.environments.point_back(&name, build);
                         self.reloader.retire(worker, Duration::ZERO);
                     }
-                    _ => self.recovering.push((wanted, worker)),
+                    _ => {
+                        if let Some(Change::Publish(failed)) = self.changes.get_mut(&name)
+                            && let Some(failed) = Arc::get_mut(failed)
+                        {
+                            failed.recovering = Arc::downgrade(&worker);
+                        }
+                        self.recovering.push((wanted, worker));
+                    }
                 }
             }
         }

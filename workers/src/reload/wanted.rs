@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -138,6 +138,7 @@ impl Wanted {
             upstream,
             gate,
             content_hash: self.content_hash,
+            recovering: Weak::new(),
         })
     }
 
@@ -275,6 +276,7 @@ fn serving(current: &Namespace, worker: &Arc<Worker>) -> Namespace {
         upstream: Upstream::Worker(Arc::clone(worker)),
         gate: Arc::clone(&current.gate),
         content_hash: current.content_hash,
+        recovering: Weak::new(),
     }
 }
 
