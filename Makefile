@@ -34,8 +34,14 @@ lint: ## formatting, clippy and rustdoc, warnings are errors
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
+# One base environment for all tests, made before they run side by side. Without it the first test would make it.
+target/python-envs/base:
+	$(PYTHON) -m venv $@.new
+	$@.new/bin/python -m pip install --quiet --disable-pip-version-check 'pydantic>=2'
+	mv $@.new $@
+
 .PHONY: test-rust
-test-rust: ## unit and integration tests (a filter: make test-rust TESTS='mcp::')
+test-rust: target/python-envs/base ## unit and integration tests (a filter: make test-rust TESTS='mcp::')
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		cargo nextest run --workspace --locked --no-fail-fast $(TESTS); \
 	else \

@@ -21,6 +21,10 @@ pub use gateway::{Gateway, TOKEN};
 /// How long a fact may take to come true. Generous, since machines are slow; a test that passes does not wait for it.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
+/// How long a gateway may take to be ready. The first one on a machine makes the workers' base environment, which
+/// installs packages, and the others wait for it.
+pub const READY_DEADLINE: Duration = Duration::from_secs(300);
+
 /// Waits until `check` gives a value, asking again every few milliseconds.
 ///
 /// # Panics
@@ -28,14 +32,27 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 /// When it does not within [`DEADLINE`].
 pub async fn eventually<T, F: Future<Output = Option<T>>>(
     what: &str,
+    check: impl FnMut() -> F,
+) -> T {
+    eventually_within(DEADLINE, what, check).await
+}
+
+/// The same with a time limit of its own.
+///
+/// # Panics
+///
+/// When the value does not come in time.
+pub async fn eventually_within<T, F: Future<Output = Option<T>>>(
+    limit: Duration,
+    what: &str,
     mut check: impl FnMut() -> F,
 ) -> T {
-    let deadline = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + limit;
     loop {
         if let Some(value) = check().await {
             return value;
         }
-        assert!(Instant::now() < deadline, "not within {DEADLINE:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

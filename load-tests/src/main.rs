@@ -11,6 +11,7 @@ mod once;
 mod options;
 mod plan;
 mod processes;
+mod quiet;
 mod report;
 mod run;
 mod servers;

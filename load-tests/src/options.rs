@@ -33,6 +33,9 @@ pub(crate) struct Options {
     /// A Python environment with pydantic for the workers, made when missing [default: target/python-envs/base]
     #[arg(long, value_name = "DIR")]
     python_base_env: Option<PathBuf>,
+    /// On a shared machine: measure again what other work disturbed, waiting up to so long for it to end, in all
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    patience: u64,
     /// Write every sample there as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -56,6 +59,7 @@ impl Options {
             (1..=1000).contains(&self.connections),
             "--connections: from 1 to 1000"
         );
+        ensure!(self.patience <= 3600, "--patience: up to 3600");
         for name in &self.only {
             ensure!(
                 plan::is_name(name),
@@ -92,6 +96,10 @@ impl Options {
 
     pub(crate) fn measured(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs(self.patience)
     }
 
     pub(crate) fn warm_up(&self) -> Duration {
@@ -146,6 +154,7 @@ mod tests {
             ["--seconds", "1e9"],
             ["--repetitions", "0"],
             ["--connections", "100000"],
+            ["--patience", "100000"],
         ] {
             assert!(options(&wrong).validate().is_err(), "{wrong:?}");
         }

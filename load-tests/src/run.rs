@@ -18,6 +18,7 @@ use crate::message::{Envelope, Expect, Request, worker_call};
 use crate::once;
 use crate::options::Options;
 use crate::plan::{self, Ask, Layout, MEMORY, REFERENCE, Scenario, Server, WORKER_START};
+use crate::quiet::Patience;
 use crate::report::{Failure, Measured, Report};
 use crate::servers::gateway::{Gateway, NAMESPACE, WRONG_TOKEN, threads};
 use crate::servers::nginx::{self, Nginx};
@@ -27,6 +28,9 @@ use crate::wire::Target;
 const OVERHEAD: Duration = Duration::from_secs(60);
 /// Once, should the base environment have to be made.
 const FIRST_TIME: Duration = Duration::from_secs(600);
+
+/// Of one sample, when other work disturbs it and there is patience.
+const ATTEMPTS: u32 = 5;
 
 const LAYOUTS: [Layout; 2] = [Layout::Separate, Layout::Stealing];
 
@@ -38,7 +42,15 @@ pub(crate) fn deadline(options: &Options) -> Duration {
         .sum();
     let measurements = u32::try_from(scenarios * options.repetitions + 1).unwrap_or(u32::MAX);
     let groups = u32::try_from(LAYOUTS.len() * options.repetitions + 2).unwrap_or(u32::MAX);
-    (options.warm_up() + options.measured()) * 2 * measurements + OVERHEAD * groups + FIRST_TIME
+    let attempts = if options.patience().is_zero() {
+        1
+    } else {
+        ATTEMPTS
+    };
+    (options.warm_up() + options.measured()) * 2 * measurements * attempts
+        + OVERHEAD * groups
+        + FIRST_TIME
+        + options.patience()
 }
 
 /// Measures everything the options ask for. What fails is in the report, and the rest goes on.
@@ -47,110 +59,112 @@ pub(crate) fn deadline(options: &Options) -> Duration {
 ///
 /// When a server cannot be started at all.
 pub(crate) async fn run(options: &Options) -> anyhow::Result<Report> {
-    let mut report = Report::new(options, Machine::here());
-    let nginx = match nginx::program() {
-        Some(program) => Some(Nginx::start(&program, threads()?).await?),
-        None => {
-            report
-                .missing
-                .push("nginx is not installed: no ratios (apt-get install nginx-light)".into());
-            None
-        }
+    let mut run = Run {
+        options,
+        report: Report::new(options, Machine::here()),
+        patience: Patience::new(options.patience()),
+        nginx: None,
     };
+    match nginx::program() {
+        Some(program) => run.nginx = Some(Nginx::start(&program, threads()?).await?),
+        None => run
+            .report
+            .missing
+            .push("nginx is not installed: no ratios (apt-get install nginx-light)".into()),
+    }
+    run.patience.wait_for_quiet().await?;
     for repetition in 1..=options.repetitions {
         for layout in LAYOUTS {
-            let scenarios: Vec<_> = plan::group(layout)
-                .iter()
-                .filter(|scenario| options.wants(scenario.name))
-                .collect();
-            let only_reference = layout == Layout::Separate
-                && options.only.iter().any(|name| name == REFERENCE.name);
-            if scenarios.is_empty() && !only_reference {
-                continue;
-            }
-            progress(&format!(
-                "repetition {repetition} of {}, {layout:?}",
-                options.repetitions
-            ));
-            let reference = match &nginx {
-                Some(nginx) => {
-                    measured(
-                        &mut report,
-                        &REFERENCE,
-                        None,
-                        ask_nginx(options, &REFERENCE, nginx),
-                    )
-                    .await
-                }
-                None => None,
-            };
-            if scenarios.is_empty() {
-                continue;
-            }
-            let gateway = Gateway::with_tools(options, layout).await?;
-            for scenario in scenarios {
-                match (scenario.server, &nginx) {
-                    (Server::Nginx, None) => {}
-                    (Server::Nginx, Some(nginx)) => {
-                        measured(
-                            &mut report,
-                            scenario,
-                            reference,
-                            ask_nginx(options, scenario, nginx),
-                        )
-                        .await;
-                    }
-                    (Server::Gateway | Server::Worker, _) => {
-                        measured(
-                            &mut report,
-                            scenario,
-                            reference,
-                            ask_gateway(options, scenario, &gateway),
-                        )
-                        .await;
-                    }
-                }
-            }
-            let dropped = gateway.metric("tooldock_audit_dropped_total").await?;
-            report.audit_dropped = report
-                .audit_dropped
-                .zip(dropped)
-                .map(|(sum, more)| sum + more);
-            report.memory_after_load.push(gateway.memory()?);
+            run.group(repetition, layout).await?;
         }
     }
     // An idle nginx is nothing to these, but they are about the gateway alone.
-    drop(nginx);
+    run.nginx = None;
+    let mut report = run.report;
     if options.wants(WORKER_START) {
         progress(WORKER_START);
-        report.worker_start =
-            or_failure(&mut report, WORKER_START, once::worker_start(options).await);
+        run.patience.wait_for_quiet().await?;
+        let outcome = once::worker_start(options).await;
+        report.worker_start = or_failure(&mut report, WORKER_START, outcome);
     }
     if options.wants(MEMORY) {
         progress(MEMORY);
-        report.memory = or_failure(&mut report, MEMORY, once::memory(options).await);
+        let outcome = once::memory(options).await;
+        report.memory = or_failure(&mut report, MEMORY, outcome);
     }
     Ok(report)
 }
 
-/// Runs one measurement, puts it into the report and says so.
-async fn measured(
-    report: &mut Report,
-    scenario: &Scenario,
-    reference: Option<Sample>,
-    measurement: impl Future<Output = anyhow::Result<Sample>>,
-) -> Option<Sample> {
-    let sample = or_failure(report, scenario.name, measurement.await)?;
-    progress(&format!(
-        "  {:<22} {:>8.0} req/s, p50 {:>6.0} us, {:>6.1} us CPU, {:.2} cores busy with other work",
-        scenario.name, sample.per_second, sample.p50_us, sample.cpu_us, sample.other_cores
-    ));
-    let nginx_cpu_us = reference.map(|reference| reference.cpu_us);
-    report.samples_of(scenario).push(Measured {
-        sample,
-        nginx_cpu_us,
-    });
-    Some(sample)
+/// A run and what lives as long as it.
+struct Run<'a> {
+    options: &'a Options,
+    report: Report,
+    patience: Patience,
+    nginx: Option<Nginx>,
+}
+
+impl Run<'_> {
+    /// The reference, then all scenarios of one layout on a gateway of their own.
+    async fn group(&mut self, repetition: usize, layout: Layout) -> anyhow::Result<()> {
+        let options = self.options;
+        let wanted = |scenario: &&Scenario| options.wants(scenario.name);
+        let scenarios: Vec<_> = plan::group(layout).iter().filter(wanted).collect();
+        let only_reference =
+            layout == Layout::Separate && options.only.iter().any(|name| name == REFERENCE.name);
+        if scenarios.is_empty() && !only_reference {
+            return Ok(());
+        }
+        let of = options.repetitions;
+        progress(&format!("repetition {repetition} of {of}, {layout:?}"));
+        let reference = self.measured(&REFERENCE, None, None).await;
+        if scenarios.is_empty() {
+            return Ok(());
+        }
+        let gateway = Gateway::with_tools(options, layout).await?;
+        for scenario in scenarios {
+            self.measured(scenario, reference, Some(&gateway)).await;
+        }
+        let dropped = gateway.metric("tooldock_audit_dropped_total").await?;
+        let sum = self.report.audit_dropped.zip(dropped);
+        self.report.audit_dropped = sum.map(|(sum, more)| sum + more);
+        self.report.memory_after_load.push(gateway.memory()?);
+        Ok(())
+    }
+
+    /// Measures a scenario, puts it into the report and says so. Nothing if its server is missing or it failed.
+    async fn measured(
+        &mut self,
+        scenario: &Scenario,
+        reference: Option<Sample>,
+        gateway: Option<&Gateway>,
+    ) -> Option<Sample> {
+        for attempt in 1..=ATTEMPTS {
+            let outcome = match (scenario.server, gateway, &self.nginx) {
+                (Server::Nginx, _, Some(nginx)) => ask_nginx(self.options, scenario, nginx).await,
+                (Server::Gateway | Server::Worker, Some(gateway), _) => {
+                    ask_gateway(self.options, scenario, gateway).await
+                }
+                _ => return None,
+            };
+            let sample = or_failure(&mut self.report, scenario.name, outcome)?;
+            progress(&format!(
+                "  {:<22} {:>8.0} req/s, p50 {:>6.0} us, {:>6.1} us CPU, {:.2} cores busy with other work",
+                scenario.name, sample.per_second, sample.p50_us, sample.cpu_us, sample.other_cores
+            ));
+            if attempt < ATTEMPTS && self.patience.repeats(&sample) {
+                let waited = self.patience.wait_for_quiet().await;
+                or_failure(&mut self.report, scenario.name, waited)?;
+                continue;
+            }
+            let nginx_cpu_us = reference.map(|reference| reference.cpu_us);
+            self.report.samples_of(scenario).push(Measured {
+                sample,
+                nginx_cpu_us,
+            });
+            return Some(sample);
+        }
+        None
+    }
 }
 
 fn or_failure<T>(

@@ -36,8 +36,12 @@ pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
+    // The hint keeps the other filter's level in force for the whole process: without it every library would hand over
+    // every debug record it has, on the path of every request.
+    let calm =
+        dynamic_filter_fn(|event, _| calm(event.target())).with_max_level_hint(LevelFilter::TRACE);
     tracing_subscriber::registry()
-        .with(lines.with_filter(filter.and(dynamic_filter_fn(|event, _| calm(event.target())))))
+        .with(lines.with_filter(filter.and(calm)))
         .try_init()
         .context("cannot start logging")?;
     FILTER.get_or_init(|| handle);

@@ -11,7 +11,7 @@ use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::eventually;
+use super::{READY_DEADLINE, eventually, eventually_within};
 
 /// The unrestricted token of every gateway in these tests.
 pub const TOKEN: &str = "test-token-0123456789abcdef";
@@ -250,7 +250,7 @@ impl Builder {
     /// Starts the gateway and waits until it is ready.
     pub async fn start(self) -> Gateway {
         let gateway = self.spawn();
-        eventually("the gateway is ready", || async {
+        eventually_within(READY_DEADLINE, "the gateway is ready", || async {
             if let Some(status) = gateway.exited() {
                 panic!("the gateway ended with {status}:\n{}", gateway.log());
             }

@@ -27,7 +27,7 @@ use tooldock_workers::secrets::{Secret, SecretSource};
 use tooldock_workers::worker::{ToolCall, Worker, WorkerHost};
 
 const TOOL: &str = "from fastmcp.tools import tool\nimport os, sys\n";
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// A gateway's lower half on a fresh data directory.
 struct House {

@@ -3,9 +3,7 @@
 use std::fmt::Write;
 
 use super::{Report, Row, budgets, median};
-
-/// Cores busy with other work from which on a sample is worth a warning.
-const NOISY: f64 = 0.25;
+use crate::quiet::NOISY;
 
 /// The whole report.
 pub(crate) fn render(report: &Report) -> String {

@@ -1,0 +1,76 @@
+//! Waiting for other work on the machine to end, for those who share it.
+
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use crate::load::Sample;
+use crate::processes::machine_busy;
+
+/// Cores busy with other work from which on a sample is not worth much.
+pub(crate) const NOISY: f64 = 0.25;
+/// A machine is quiet when this many looks in a row say so.
+const LOOKS: usize = 3;
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How much longer a run may wait, all waits together.
+pub(crate) struct Patience {
+    left: Duration,
+}
+
+impl Patience {
+    pub(crate) fn new(left: Duration) -> Self {
+        Self { left }
+    }
+
+    /// Whether other work spoiled the sample and there is time to take it again.
+    pub(crate) fn repeats(&self, sample: &Sample) -> bool {
+        sample.other_cores > NOISY && !self.left.is_zero()
+    }
+
+    /// Waits until nothing but this program's idle servers runs, or as long as there is patience.
+    pub(crate) async fn wait_for_quiet(&mut self) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let mut quiet = 0;
+        while quiet < LOOKS && start.elapsed() < self.left {
+            let (before, since) = (machine_busy()?, Instant::now());
+            sleep(LOOK).await;
+            let busy = machine_busy()?.saturating_sub(before) as f64 / 1e9;
+            let is_quiet = busy / since.elapsed().as_secs_f64() < NOISY;
+            quiet = if is_quiet { quiet + 1 } else { 0 };
+        }
+        self.left = self.left.saturating_sub(start.elapsed());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_disturbed_sample_is_repeated_and_only_with_patience_left() {
+        let sample = |other_cores| Sample {
+            requests: 1,
+            per_second: 1.0,
+            p50_us: 1.0,
+            p99_us: 1.0,
+            cpu_us: 1.0,
+            worker_cpu_us: None,
+            client_cpu_us: 1.0,
+            other_cores,
+            closed: 0,
+        };
+        let patient = Patience::new(Duration::from_secs(1));
+        assert!(patient.repeats(&sample(0.5)) && !patient.repeats(&sample(0.1)));
+        assert!(!Patience::new(Duration::ZERO).repeats(&sample(0.5)));
+    }
+
+    #[tokio::test]
+    async fn without_patience_nothing_is_waited_for() {
+        let mut patience = Patience::new(Duration::ZERO);
+        let start = Instant::now();
+        patience.wait_for_quiet().await.unwrap();
+        assert!(start.elapsed() < LOOK);
+    }
+}
