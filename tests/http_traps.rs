@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::support::raw::{answer, closes_within, exchange};
+use crate::support::raw::{answer, closes_within, exchange, post};
 use crate::support::{DEADLINE, Gateway, TOKEN, eventually, tools};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
@@ -299,16 +299,12 @@ async fn a_client_that_leaves_cancels_its_rest_call() {
         .await;
     let marker = gateway.data.path().join("marker");
     let body = json!({"seconds": 1.5, "file": marker}).to_string();
-    let request = format!(
-        "POST /tools/mark_after HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\
-         X-Namespace: faulty\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
+    let request = post("/tools/mark_after", "faulty", &body);
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
-    in_flight(&gateway, 1).await;
+    gateway.in_flight("faulty", 1).await;
     drop(stream);
-    in_flight(&gateway, 0).await;
+    gateway.in_flight("faulty", 0).await;
     // The same loop runs this call after the cancelled one would have written its marker.
     let (status, _) = gateway
         .call("faulty", "slow", json!({"seconds": 2.0}))
@@ -323,14 +319,10 @@ async fn bytes_ahead_of_an_answer_never_become_another_request() {
         .start()
         .await;
     let body = json!({"seconds": 0.5}).to_string();
-    let request = format!(
-        "POST /tools/slow HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\
-         X-Namespace: faulty\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
+    let request = post("/tools/slow", "faulty", &body);
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
-    in_flight(&gateway, 1).await;
+    gateway.in_flight("faulty", 1).await;
     stream.write_all(ping("").as_bytes()).await.unwrap();
     assert_eq!(answer(&mut stream).await.unwrap().status, 200);
     assert!(
@@ -345,14 +337,10 @@ async fn a_client_that_leaves_is_no_error_of_ours() {
         .start()
         .await;
     let body = json!({"seconds": 20}).to_string();
-    let request = format!(
-        "POST /tools/slow HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\
-         X-Namespace: faulty\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
+    let request = post("/tools/slow", "faulty", &body);
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
-    in_flight(&gateway, 1).await;
+    gateway.in_flight("faulty", 1).await;
     drop(stream);
     eventually("the request is counted as left by its client", || async {
         gateway
@@ -363,13 +351,4 @@ async fn a_client_that_leaves_is_no_error_of_ours() {
     })
     .await;
     assert!(!gateway.log().contains("ERROR"), "{}", gateway.log());
-}
-
-/// Waits until so many calls of the `faulty` namespace run.
-async fn in_flight(gateway: &Gateway, calls: usize) {
-    let line = format!("tooldock_worker_in_flight{{namespace=\"faulty\"}} {calls}\n");
-    eventually("the calls are in flight", || async {
-        gateway.metrics_text().await.contains(&line).then_some(())
-    })
-    .await;
 }

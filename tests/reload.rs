@@ -91,14 +91,7 @@ async fn only_what_changed_is_restarted_and_calls_in_flight_finish_where_they_be
     let pid = gateway.call("stays", "pid", json!({})).await.1;
     let slow = gateway.call("changes", "version", json!({"seconds": 3}));
     let reload = async {
-        eventually("the call is in flight", || async {
-            gateway
-                .metrics_text()
-                .await
-                .contains(r#"tooldock_worker_in_flight{namespace="changes"} 1"#)
-                .then_some(())
-        })
-        .await;
+        gateway.in_flight("changes", 1).await;
         gateway.drop_tool(
             "changes",
             "v.py",

@@ -7,17 +7,6 @@ use serde_json::json;
 
 use crate::support::{Gateway, eventually, tools};
 
-async fn in_flight(gateway: &Gateway) {
-    eventually("the call is in flight", || async {
-        gateway
-            .metrics_text()
-            .await
-            .contains(r#"tooldock_worker_in_flight{namespace="faulty"} 1"#)
-            .then_some(())
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn sigterm_and_sigint_finish_what_runs_and_end_as_soon_as_it_is_done() {
     for signal in [Signal::TERM, Signal::INT] {
@@ -26,7 +15,7 @@ async fn sigterm_and_sigint_finish_what_runs_and_end_as_soon_as_it_is_done() {
             .await;
         let call = gateway.call("faulty", "slow", json!({"seconds": 1.5}));
         let stop = async {
-            in_flight(&gateway).await;
+            gateway.in_flight("faulty", 1).await;
             gateway.signal(signal);
             eventually("new connections are refused", || async {
                 tokio::net::TcpStream::connect(gateway.address)
@@ -73,7 +62,7 @@ async fn a_second_signal_ends_at_once() {
         .json(&json!({"seconds": 25}))
         .send();
     let stop = async {
-        in_flight(&gateway).await;
+        gateway.in_flight("faulty", 1).await;
         gateway.signal(Signal::TERM);
         eventually("the drain has begun", || async {
             gateway.log().contains("stopping").then_some(())
@@ -112,7 +101,7 @@ async fn the_grace_period_bounds_the_drain() {
         .json(&json!({"seconds": 29}))
         .send();
     let stop = async {
-        in_flight(&gateway).await;
+        gateway.in_flight("faulty", 1).await;
         let begun = Instant::now();
         gateway.signal(Signal::TERM);
         gateway.ended().await;

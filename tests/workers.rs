@@ -58,14 +58,7 @@ async fn a_killed_worker_fails_its_calls_at_once_and_serves_the_next_after_its_r
     let begun = Instant::now();
     let call = gateway.call("faulty", "slow", json!({"seconds": 25}));
     let killer = async {
-        eventually("the call is in flight", || async {
-            gateway
-                .metrics_text()
-                .await
-                .contains(r#"tooldock_worker_in_flight{namespace="faulty"} 1"#)
-                .then_some(())
-        })
-        .await;
+        gateway.in_flight("faulty", 1).await;
         kill(pid);
     };
     let neighbour = async {
@@ -108,14 +101,7 @@ async fn a_hundred_concurrent_calls_use_one_process_and_one_socket() {
     let pid = worker_pid(&gateway, "faulty").await;
     let calls = (0..100).map(|_| gateway.call("faulty", "slow", json!({"seconds": 0.2})));
     let sockets = async {
-        eventually("calls are in flight", || async {
-            gateway
-                .metrics_text()
-                .await
-                .contains(r#"tooldock_worker_in_flight{namespace="faulty"} 64"#)
-                .then_some(())
-        })
-        .await;
+        gateway.in_flight("faulty", 64).await;
         fs::read_dir(format!("/proc/{pid}/fd"))
             .unwrap()
             .flatten()

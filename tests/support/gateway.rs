@@ -156,6 +156,15 @@ impl Gateway {
             .expect("text")
     }
 
+    /// Waits until so many calls of a namespace run in its worker.
+    pub async fn in_flight(&self, namespace: &str, calls: usize) {
+        let line = format!("tooldock_worker_in_flight{{namespace=\"{namespace}\"}} {calls}\n");
+        eventually("so many calls are in flight", || async {
+            self.metrics_text().await.contains(&line).then_some(())
+        })
+        .await;
+    }
+
     /// Writes the configuration again, merged with `changes`.
     pub fn reconfigure(&self, changes: Value) {
         let mut config = self.config.clone();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::DEADLINE;
+use super::{DEADLINE, TOKEN};
 
 /// Sends bytes on a new connection and gives back everything until the server closes or `DEADLINE` passes.
 pub async fn exchange(address: SocketAddr, request: &[u8]) -> String {
@@ -16,6 +16,15 @@ pub async fn exchange(address: SocketAddr, request: &[u8]) -> String {
     let mut answer = Vec::new();
     let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut answer)).await;
     String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// The bytes of a POST with the bearer token.
+pub fn post(path: &str, namespace: &str, body: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nX-Namespace: {namespace}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 /// One answer read from a connection that stays open.
