@@ -9,6 +9,7 @@
 //! leave nothing behind ([`Gateway`] ends its process when it is dropped).
 
 pub mod gateway;
+pub mod ports;
 pub mod raw;
 pub mod tools;
 

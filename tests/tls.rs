@@ -12,7 +12,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::support::gateway::free_address;
+use crate::support::ports::free_address;
 use crate::support::{Gateway, TOKEN, eventually};
 
 /// Writes a new self-signed certificate for localhost and its key.

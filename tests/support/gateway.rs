@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
@@ -11,6 +11,7 @@ use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::ports::free_address;
 use super::{READY_DEADLINE, eventually, eventually_within};
 
 /// The unrestricted token of every gateway in these tests.
@@ -349,14 +350,6 @@ fn drop_tool(data: &Path, namespace: &str, file: &str, source: &str) {
     let folder = data.join("tools").join(namespace);
     fs::create_dir_all(&folder).expect("the namespace folder");
     fs::write(folder.join(file), source).expect("the tool file");
-}
-
-/// A free port, found by binding it. Another process may take it before the gateway does; the ephemeral range makes
-/// that unlikely, and the test then fails loudly.
-pub fn free_address() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|listener| listener.local_addr())
-        .expect("a free port")
 }
 
 fn write_config(file: &Path, config: &Value) {
