@@ -15,6 +15,7 @@ mod quiet;
 mod report;
 mod run;
 mod servers;
+mod streams;
 mod wire;
 
 use std::process::ExitCode;

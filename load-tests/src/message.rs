@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
+use crate::plan::ANNOUNCING_TOOL;
 use crate::wire::Answer;
 
 /// Ids have ten digits, so that every request is as long as any other.
@@ -84,6 +85,23 @@ impl Envelope<'_> {
         self.request(r#","method":"ping"}"#)
     }
 
+    /// The call after which every open stream has an event.
+    pub(crate) fn announce(&self) -> Request {
+        let params = json!({"name": ANNOUNCING_TOOL, "arguments": {}});
+        self.request(&format!(r#","method":"tools/call","params":{params}}}"#))
+    }
+
+    /// `GET /mcp`, which stays open.
+    pub(crate) fn stream(&self) -> Vec<u8> {
+        let session = self.session.unwrap_or_default();
+        format!(
+            "GET /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nX-Namespace: {}\r\n\
+             Accept: text/event-stream\r\nMcp-Session-Id: {session}\r\nMCP-Protocol-Version: 2025-11-25\r\n\r\n",
+            self.to, self.token, self.namespace
+        )
+        .into_bytes()
+    }
+
     pub(crate) fn call(&self, tool: &str) -> Request {
         let params = json!({"name": tool, "arguments": {"text": TEXT}});
         self.request(&format!(r#","method":"tools/call","params":{params}}}"#))
@@ -118,6 +136,11 @@ impl Expect {
         status: 200,
         id: true,
         contains: TEXT,
+    };
+    pub(crate) const ANNOUNCED: Self = Self {
+        status: 200,
+        id: true,
+        contains: "announced",
     };
     /// Refused before the body is read, so without its id.
     pub(crate) const REFUSED: Self = Self {

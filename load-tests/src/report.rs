@@ -11,6 +11,7 @@ use crate::once::{IdleMemory, WorkerStart};
 use crate::options::Options;
 use crate::plan::Scenario;
 use crate::processes::Memory;
+use crate::streams::IdleStreams;
 
 /// Everything a run found.
 #[derive(Debug, Serialize)]
@@ -25,6 +26,7 @@ pub(crate) struct Report {
     pub(crate) scenarios: Vec<Row>,
     pub(crate) worker_start: Option<WorkerStart>,
     pub(crate) memory: Option<IdleMemory>,
+    pub(crate) idle_streams: Option<IdleStreams>,
     /// Of each gateway with tools, when its scenarios were over.
     pub(crate) memory_after_load: Vec<Memory>,
     /// Audit lines not written because the disk did not keep up; their cost is not in the numbers. Nothing if one of the
@@ -68,6 +70,7 @@ impl Report {
             scenarios: Vec::new(),
             worker_start: None,
             memory: None,
+            idle_streams: None,
             memory_after_load: Vec::new(),
             audit_dropped: Some(0.0),
             failures: Vec::new(),

@@ -3,7 +3,7 @@
 //! ```text
 //! per repetition:  nginx ── gateway up ── its scenarios ── gateway down     (work_stealing off)
 //!                  nginx ── gateway up ── its scenarios ── gateway down     (work_stealing on)
-//! once:            a gateway for worker starts, a gateway without tools for memory
+//! once:            a gateway for worker starts, a gateway without tools for memory, gateways for idle streams
 //! ```
 //!
 //! At any time at most one gateway runs, and beside it only an nginx that waits: neither wakes up while it is not asked.
@@ -17,17 +17,22 @@ use crate::machine::Machine;
 use crate::message::{Envelope, Expect, Request, worker_call};
 use crate::once;
 use crate::options::Options;
-use crate::plan::{self, Ask, Layout, MEMORY, REFERENCE, Scenario, Server, WORKER_START};
+use crate::plan::{
+    self, Ask, IDLE_STREAMS, Layout, MEMORY, REFERENCE, Scenario, Server, WORKER_START,
+};
 use crate::quiet::Patience;
 use crate::report::{Failure, Measured, Report};
 use crate::servers::gateway::{Gateway, NAMESPACE, WRONG_TOKEN, threads};
 use crate::servers::nginx::{self, Nginx};
+use crate::streams;
 use crate::wire::Target;
 
 /// For starts and stops, per group and for what is measured once.
 const OVERHEAD: Duration = Duration::from_secs(60);
 /// Once, should the base environment have to be made.
 const FIRST_TIME: Duration = Duration::from_secs(600);
+/// Once, for opening and holding tens of thousands of streams.
+const STREAMS: Duration = Duration::from_secs(600);
 
 /// Of one sample, when other work disturbs it and there is patience.
 const ATTEMPTS: u32 = 5;
@@ -50,6 +55,7 @@ pub(crate) fn deadline(options: &Options) -> Duration {
     (options.warm_up() + options.measured()) * 2 * measurements * attempts
         + OVERHEAD * groups
         + FIRST_TIME
+        + STREAMS
         + options.patience()
 }
 
@@ -91,6 +97,12 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<Report> {
         progress(MEMORY);
         let outcome = once::memory(options).await;
         report.memory = or_failure(&mut report, MEMORY, outcome);
+    }
+    if options.wants(IDLE_STREAMS) {
+        progress(IDLE_STREAMS);
+        run.patience.wait_for_quiet().await?;
+        let outcome = streams::idle(options).await;
+        report.idle_streams = or_failure(&mut report, IDLE_STREAMS, outcome);
     }
     Ok(report)
 }

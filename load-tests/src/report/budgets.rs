@@ -2,6 +2,7 @@
 
 use super::{Report, median};
 use crate::load::Sample;
+use crate::streams::Held;
 
 /// A cost with the limit it must keep and the one it should reach.
 struct Budget {
@@ -60,7 +61,33 @@ const BUDGETS: &[Budget] = &[
         goal: 10.0,
         measured: |report| Some(report.memory.as_ref()?.started.resident_kib as f64 / 1024.0),
     },
+    Budget {
+        what: "idle stream with its session and log",
+        unit: "KiB",
+        limit: 8.0,
+        goal: 4.0,
+        measured: |report| most(report).map(|held| held.session_kib + held.stream_kib),
+    },
+    Budget {
+        what: "one event to 19,000 streams",
+        unit: "ms",
+        limit: 250.0,
+        goal: 120.0,
+        measured: |report| median(most(report)?.fan_out_ms.iter().copied()),
+    },
+    Budget {
+        what: "p99 of calls while 19,000 streams idle",
+        unit: "x",
+        limit: 1.5,
+        goal: 1.2,
+        measured: |report| most(report).map(|held| held.p99_meanwhile_us / held.p99_before_us),
+    },
 ];
+
+/// The scenario with the most streams.
+fn most(report: &Report) -> Option<&Held> {
+    report.idle_streams.as_ref()?.direct.last()
+}
 
 const fn ratio(
     what: &'static str,
@@ -109,7 +136,7 @@ pub(super) fn verdicts(report: &Report) -> Vec<Verdict> {
 impl Budget {
     fn verdict(&self, measured: Option<f64>) -> Verdict {
         let with_unit = |value: f64| match self.unit {
-            "n" => format!("{value:.2} n"),
+            "n" | "x" | "KiB" => format!("{value:.2} {}", self.unit),
             unit => format!("{value:.0} {unit}"),
         };
         Verdict {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::{Report, Row, budgets, median};
 use crate::quiet::NOISY;
+use crate::streams::IdleStreams;
 
 /// The whole report.
 pub(crate) fn render(report: &Report) -> String {
@@ -98,6 +99,10 @@ fn write_report(text: &mut String, report: &Report) -> std::fmt::Result {
             )?,
         }
     }
+    if let Some(streams) = &report.idle_streams {
+        writeln!(text)?;
+        write_streams(text, streams)?;
+    }
     let verdicts = budgets::verdicts(report);
     let rows: Vec<_> = verdicts
         .into_iter()
@@ -124,6 +129,47 @@ fn write_report(text: &mut String, report: &Report) -> std::fmt::Result {
         writeln!(text, "\nFAILED: {}: {}", failure.scenario, failure.reason)?;
     }
     Ok(())
+}
+
+fn write_streams(text: &mut String, streams: &IdleStreams) -> std::fmt::Result {
+    let header = [
+        "idle streams",
+        "session KiB",
+        "stream KiB",
+        "left KiB",
+        "event to all ms",
+        "CPU ms",
+        "events/s",
+        "p99 before us",
+        "p99 meanwhile us",
+    ];
+    let middle = |times: &[f64]| median(times.iter().copied()).unwrap_or_default();
+    let rate = |streams: usize, times: &[f64]| {
+        format!("{:.0}", streams as f64 / middle(times).max(0.001) * 1e3)
+    };
+    let direct = streams.direct.iter().map(|held| {
+        vec![
+            held.streams.to_string(),
+            format!("{:.2}", held.session_kib),
+            format!("{:.2}", held.stream_kib),
+            format!("{:.2}", held.left_kib),
+            format!("{:.0}", middle(&held.fan_out_ms)),
+            format!("{:.0}", held.fan_out_cpu_ms),
+            rate(held.streams, &held.fan_out_ms),
+            format!("{:.0}", held.p99_before_us),
+            format!("{:.0}", held.p99_meanwhile_us),
+        ]
+    });
+    let proxied = streams.behind_nginx.iter().map(|proxied| {
+        let mut cells = vec!["-".to_owned(); header.len()];
+        cells[0] = format!("{} behind nginx (nginx's KiB)", proxied.streams);
+        cells[2] = format!("{:.2}", proxied.nginx_kib);
+        cells[4] = format!("{:.0}", middle(&proxied.fan_out_ms));
+        cells[6] = rate(proxied.streams, &proxied.fan_out_ms);
+        cells
+    });
+    let rows: Vec<_> = direct.chain(proxied).collect();
+    write_table(text, &header, &rows)
 }
 
 fn cells(row: &Row) -> Vec<String> {

@@ -13,9 +13,9 @@ use tempfile::TempDir;
 use super::{Process, free_address};
 use crate::message::Envelope;
 use crate::options::Options;
-use crate::plan::{ASYNC_TOOL, Layout, SYNC_TOOL};
+use crate::plan::{ANNOUNCING_TOOL, ASYNC_TOOL, Layout, SYNC_TOOL};
 use crate::processes::{self, Memory};
-use crate::wire::{exchange, get};
+use crate::wire::{Connection, Target, exchange, get};
 
 /// What differs from the gateway's defaults, with reasons.
 const OVERRIDES: &str = include_str!("../../conf.yaml");
@@ -151,22 +151,43 @@ impl Gateway {
 
     /// Opens an MCP session: `initialize`, then `notifications/initialized`.
     pub(crate) async fn open_session(&self) -> anyhow::Result<String> {
+        let mut connection = Connection::open(&Target::Http(self.address)).await?;
+        tokio::time::timeout(ANSWER_LIMIT, self.open_session_on(&mut connection))
+            .await
+            .context("no session in time")?
+    }
+
+    /// The same over a connection that is there already.
+    pub(crate) async fn open_session_on(
+        &self,
+        connection: &mut Connection,
+    ) -> anyhow::Result<String> {
         let envelope = self.envelope();
         let hello = envelope.post(
             r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"tooldock-load","version":"1"}}}"#,
         );
-        let (status, session, body) = exchange(self.address, &hello, ANSWER_LIMIT).await?;
-        ensure!(status == 200, "initialize answered {status}: {body}");
-        let session = session.context("initialize gave no session")?;
+        let answer = connection.ask(&hello).await?;
+        ensure!(
+            answer.status == 200,
+            "initialize answered {}: {}",
+            answer.status,
+            String::from_utf8_lossy(answer.body)
+        );
+        let session = answer
+            .header("mcp-session-id")
+            .context("initialize gave no session")?
+            .to_owned();
         let ready = Envelope {
             session: Some(&session),
             ..envelope
         }
         .post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
-        let (status, _, body) = exchange(self.address, &ready, ANSWER_LIMIT).await?;
+        let answer = connection.ask(&ready).await?;
         ensure!(
-            status == 202,
-            "notifications/initialized answered {status}: {body}"
+            answer.status == 202,
+            "notifications/initialized answered {}: {}",
+            answer.status,
+            String::from_utf8_lossy(answer.body)
         );
         Ok(session)
     }
@@ -253,9 +274,12 @@ fn inherited() -> impl Iterator<Item = (String, String)> {
 
 fn tools() -> String {
     format!(
-        "from fastmcp.tools import tool\n\n\n@tool\nasync def {ASYNC_TOOL}(text: str) -> str:\n    \
+        "from fastmcp import Context\nfrom fastmcp.tools import tool\n\n\n@tool\nasync def {ASYNC_TOOL}(text: str) -> str:\n    \
          \"\"\"Gives the text back.\"\"\"\n    return text\n\n\n@tool\ndef {SYNC_TOOL}(text: str) -> str:\n    \
-         \"\"\"Gives the text back, from a thread.\"\"\"\n    return text\n"
+         \"\"\"Gives the text back, from a thread.\"\"\"\n    return text\n\n\n\
+         @tool\nasync def {ANNOUNCING_TOOL}(ctx: Context) -> str:\n    \
+         \"\"\"Tells every open stream that the tools have changed.\"\"\"\n    \
+         await ctx.send_tool_list_changed()\n    return \"announced\"\n"
     )
 }
 

@@ -29,10 +29,32 @@ pub(crate) struct Nginx {
 impl Nginx {
     /// Starts it with as many worker processes as the gateway has threads.
     pub(crate) async fn start(program: &Path, workers: usize) -> anyhow::Result<Self> {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{FIRST_ID},"result":{{}}}}"#);
+        Self::serving(program, workers, &format!("return 200 '{body}';")).await
+    }
+
+    /// Starts it in front of a server, passing streams on as they come.
+    pub(crate) async fn in_front_of(
+        program: &Path,
+        workers: usize,
+        server: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        let location = format!(
+            "proxy_pass http://{server}; proxy_http_version 1.1; proxy_set_header Host $http_host; \
+             proxy_buffering off; proxy_read_timeout 1h;"
+        );
+        Self::serving(program, workers, &location).await
+    }
+
+    async fn serving(program: &Path, workers: usize, location: &str) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("tooldock-load-nginx-").context("a temporary folder")?;
         let address = free_address()?;
         let config = folder.path().join("nginx.conf");
-        fs::write(&config, configuration(folder.path(), address, workers)).context("nginx.conf")?;
+        fs::write(
+            &config,
+            configuration(folder.path(), address, workers, location),
+        )
+        .context("nginx.conf")?;
         let mut command = Command::new(program);
         command.arg("-p").arg(folder.path()).arg("-c").arg(&config);
         let mut process = Process::start("nginx", command, folder.path().join("output.log"))?;
@@ -48,6 +70,15 @@ impl Nginx {
             process,
             _folder: folder,
         })
+    }
+
+    /// Memory of its own, master and workers together, in KiB.
+    pub(crate) fn anonymous_kib(&self) -> anyhow::Result<u64> {
+        let each = self.processes().into_iter().map(|process| {
+            let memory = processes::Memory::of(process)?;
+            anyhow::Ok(memory.anonymous_kib)
+        });
+        each.sum()
     }
 
     /// The master and its workers.
@@ -70,17 +101,16 @@ fn program_in(mut folders: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
     folders.find_map(|folder| Some(folder.join("nginx")).filter(|file| file.is_file()))
 }
 
-fn configuration(folder: &Path, address: SocketAddr, workers: usize) -> String {
+fn configuration(folder: &Path, address: SocketAddr, workers: usize, location: &str) -> String {
     let folder = folder.display();
-    let body = format!(r#"{{"jsonrpc":"2.0","id":{FIRST_ID},"result":{{}}}}"#);
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("    {kind}_temp_path {folder}/{kind};\n"))
         .concat();
     format!(
         "daemon off;\nworker_processes {workers};\npid {folder}/nginx.pid;\nerror_log {folder}/error.log warn;\n\
-         events {{ worker_connections 4096; }}\n\
+         events {{ worker_connections 40000; }}\n\
          http {{\n    access_log off;\n    keepalive_requests 1000000000;\n    default_type application/json;\n\
-         {temporary}    server {{\n        listen {address};\n        location / {{ return 200 '{body}'; }}\n    }}\n}}\n"
+         {temporary}    server {{\n        listen {address};\n        location / {{ {location} }}\n    }}\n}}\n"
     )
 }
 
@@ -108,7 +138,12 @@ mod tests {
 
     #[test]
     fn the_configuration_keeps_to_its_folder_and_to_loopback() {
-        let text = configuration(Path::new("/tmp/x"), "127.0.0.1:4000".parse().unwrap(), 2);
+        let text = configuration(
+            Path::new("/tmp/x"),
+            "127.0.0.1:4000".parse().unwrap(),
+            2,
+            "return 204;",
+        );
         assert!(
             text.contains("listen 127.0.0.1:4000;") && text.contains("worker_processes 2;"),
             "{text}"
