@@ -32,12 +32,31 @@ _BOXED: dict[bytes, str] = {b"avif": "image/avif", b"heic": "image/heic", b"M4A 
 _RIFF: dict[bytes, str] = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 
 _PACKAGES = frozenset({"fastmcp", "mcp", "mcp_types"})
-_BLOCK_TYPES = frozenset({"text", "image", "audio", "resource", "resource_link"})
+_BLOCKS = {"text": "text", "image": "data", "audio": "data", "resource": "resource", "resource_link": "uri"}
+"""MCP's content types, and the key that each must have."""
 _CONVERTERS = ("to_image_content", "to_audio_content", "to_resource_content")
 
 
 class ErrorResult(Exception):
     """The tool returned a result object that says of itself that it is an error."""
+
+
+class ToolResult:
+    """What a tool returns to say itself what is shown and what is data. FastMCP's, as far as a tool needs it.
+
+    `content` is a value or a list of them: texts, bytes, FastMCP's helper types, or content blocks as dicts.
+    """
+
+    __slots__ = ("content", "is_error", "structured_content")
+
+    def __init__(self, content: Any = None, structured_content: Any = None, *, is_error: bool = False) -> None:
+        if content is None and structured_content is None:
+            raise ValueError("a ToolResult has content, structured_content, or both")
+        content = structured_content if content is None else content
+        items = content if isinstance(content, (list, tuple)) else [content]
+        self.content = [block_of(item, index) for index, item in enumerate(items)]
+        self.structured_content = structured_content
+        self.is_error = is_error
 
 
 def split(value: Any) -> tuple[Any, list[Block]] | None:
@@ -47,7 +66,7 @@ def split(value: Any) -> tuple[Any, list[Block]] | None:
     """
     if (block := _block(value, 0)) is not None:
         return None, [block]
-    if _of_mcp(value) and type(value).__name__.endswith("ToolResult"):
+    if isinstance(value, ToolResult) or of_mcp(value) and type(value).__name__.endswith("ToolResult"):
         return _tool_result(value)
     if not isinstance(value, (list, tuple)):
         return None
@@ -56,6 +75,25 @@ def split(value: Any) -> tuple[Any, list[Block]] | None:
         return None
     rest = [None if block is not None else item for item, block in zip(value, found, strict=True)]
     return rest, [block if block is not None else _text_block(item) for item, block in zip(value, found, strict=True)]
+
+
+def block_of(value: Any, index: int = 0) -> Block:
+    """The one block that stands for a value: what it shows, itself if it is a block already, or its text."""
+    if isinstance(value, dict) and is_block(value):
+        return value
+    block = _block(value, index)
+    return block if block is not None else _text_block(value)
+
+
+def is_block(value: dict[str, Any]) -> bool:
+    """Whether a dict is a content block as MCP has it."""
+    kind = value.get("type")
+    return isinstance(kind, str) and kind in _BLOCKS and _BLOCKS[kind] in value
+
+
+def of_mcp(value: Any) -> bool:
+    """Whether the value's class is one of the fastmcp and mcp packages."""
+    return type(value).__module__.partition(".")[0] in _PACKAGES
 
 
 def mime_type(data: bytes) -> str:
@@ -75,13 +113,13 @@ def mime_type(data: bytes) -> str:
 def _block(value: Any, index: int) -> Block | None:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _binary(bytes(value), index)
-    if not _of_mcp(value):
+    if not of_mcp(value):
         return None
     for converter in _CONVERTERS:
         convert = getattr(value, converter, None)
         if convert is not None:
             return _dump(convert())
-    if getattr(value, "type", None) in _BLOCK_TYPES and hasattr(value, "model_dump"):
+    if getattr(value, "type", None) in _BLOCKS and hasattr(value, "model_dump"):
         return _dump(value)
     return None
 
@@ -114,9 +152,7 @@ def _tool_result(value: Any) -> tuple[Any, list[Block]]:
 
 
 def _dump(block: Any) -> Block:
+    if isinstance(block, dict):
+        return block
     dumped: Block = block.model_dump(mode="json", by_alias=True, exclude_none=True)
     return dumped
-
-
-def _of_mcp(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] in _PACKAGES

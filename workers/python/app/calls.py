@@ -1,4 +1,4 @@
-"""Running one call of a tool, from checked arguments to the answer's frame.
+"""Running one call of a function, from checked arguments to the answer's frame.
 
 State of a call: accepted ──▶ running ──▶ done (answered)
                      └───────────┴──────▶ done (cancelled: answered at once; what the tool still does is dropped)
@@ -8,56 +8,83 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import failures, forks, frames, jsontext, results
+from . import failures, forks, frames, jsontext
 from .context import Context
-from .tools import Tool
+from .declaration import Target
+from .exceptions import is_not_found
+from .questions import Questions
+from .resources import Resource
 
 if TYPE_CHECKING:
     from .connection import Connection
 
 _monotonic = time.monotonic
 
+Encode = Callable[[Any], tuple[bytes, bytes | None]]
+"""From what a function returned to the JSON text of the result, and that of content blocks beside it."""
+
 
 class Call:
     """One running call. Whoever sets `done` answers, so that nobody does twice; it is set on the loop's thread only."""
 
-    __slots__ = ("connection", "done", "id", "latest_progress", "started", "task", "thread", "tool")
+    __slots__ = ("asking", "connection", "done", "encode", "id", "started", "target", "task", "thread", "told")
 
-    def __init__(self, connection: Connection, call_id: bytes, tool: Tool) -> None:
+    def __init__(self, connection: Connection, call_id: bytes, target: Target, encode: Encode) -> None:
         self.connection = connection
         self.id = call_id
-        self.tool = tool
+        self.target = target
+        self.encode = encode
         self.started = _monotonic()
         self.done = False
         self.task: asyncio.Task[None] | None = None
         self.thread: Any = None
-        self.latest_progress: dict[str, Any] | None = None
+        self.asking: Questions | None = None
+        self.told: list[tuple[str, dict[str, Any]]] | None = None
 
-    def inject_context(self, arguments: dict[str, Any]) -> None:
-        """Gives the tool its way back, if it asked for one."""
-        if self.tool.context_parameter is not None:
-            request_id = jsontext.loads(self.id)
-            arguments[self.tool.context_parameter] = Context(self.tool.name, str(request_id), self._report)
+    def inject_context(self, arguments: dict[str, Any], caller: Any) -> None:
+        """Gives the function its way back, if it asked for one."""
+        if self.target.context_parameter is not None:
+            request_id = str(jsontext.loads(self.id))
+            context = Context(self, request_id, caller if isinstance(caller, dict) else None)
+            arguments[self.target.context_parameter] = context
+
+    def tell(self, kind: str, params: dict[str, Any]) -> None:
+        """Progress, a log message or a notification for the client."""
+        self.connection.telling.tell(self, kind, params)
+
+    def on_loop(self) -> bool:
+        """Whether this is the loop's thread."""
+        return self.connection.telling.on_loop()
+
+    def questions(self) -> Questions:
+        """What the call asks its client."""
+        if self.asking is None:
+            self.asking = Questions(self)
+        return self.asking
 
     def success(self, value: Any) -> bytes:
-        """The frame for what the tool returned; a failure's frame if that is not JSON."""
+        """The frame for what the function returned; a failure's frame if that is not JSON."""
         try:
-            result, content = results.encode(value)
+            result, content = self.encode(value)
         except BaseException as error:
             return self.failure(error)
         latency_ms = int((_monotonic() - self.started) * 1000)
         return frames.success(self.id, result, content, latency_ms)
 
     def failure(self, error: BaseException) -> bytes:
-        """The frame for what the tool raised."""
-        return frames.failure(self.id, *failures.of_tool(error))
+        """The frame for what the function raised."""
+        code, message, details = failures.of_tool(error)
+        if is_not_found(error) and isinstance(self.target, Resource):
+            code = "resource_not_found"
+        return frames.failure(self.id, code, message, details)
 
     async def run(self, arguments: dict[str, Any]) -> None:
-        """Runs an async tool."""
+        """Runs an async function."""
         try:
-            frame = self.success(await self.tool.function(**arguments))
+            frame = self.success(await self.target.function(**arguments))
         except BaseException as error:  # SystemExit too: a tool does not decide over the worker
             if self.done:
                 return  # cancelled, and answered so
@@ -79,9 +106,9 @@ class Call:
         self.connection.finish(self, frame)
 
     def run_in_thread(self, arguments: dict[str, Any]) -> Any:
-        """Runs a sync tool, in a thread of its own: the answer's frame, or what is left to await."""
+        """Runs a sync function, in a thread of its own: the answer's frame, or what is left to await."""
         try:
-            value = self.tool.function(**arguments)
+            value = self.target.function(**arguments)
             if hasattr(type(value), "__await__"):
                 return value
             return self.success(value)
@@ -89,6 +116,3 @@ class Call:
             return self.failure(error)
         finally:
             forks.leave_if_child()
-
-    def _report(self, params: dict[str, Any]) -> None:
-        self.connection.report_progress(self, params)

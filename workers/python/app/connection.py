@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import select
-import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import failures, forks, frames, jsontext, results
-from .calls import Call
+from .calls import Call, Encode
+from .declaration import Target
 from .frames import NO_ID, LineBuffer, TooLong
+from .operations import OPERATIONS
+from .telling import Telling
 
 if TYPE_CHECKING:
     from .server import Server
@@ -24,6 +25,9 @@ MAX_RUNNING = 4096
 
 WRITE_BUFFER = 1024 * 1024
 
+MAX_UNREAD = 16 * WRITE_BUFFER
+"""Bytes nobody read, from which on even notifications are dropped."""
+
 _NO_ARGUMENTS: dict[str, Any] = {}
 
 
@@ -31,24 +35,18 @@ class Connection(asyncio.Protocol):
     """The protocol object asyncio calls."""
 
     def __init__(self, server: Server) -> None:
-        self._server = server
-        self._tools = server.tools
+        self.server = server
+        self._tools = server.loaded.tools
         self._loop = server.loop
         self._lines = LineBuffer(server.max_frame)
-        self._max_frame = server.max_frame
+        self.max_frame = server.max_frame
         self._calls: dict[bytes, Call] = {}
         self._out: list[bytes] = []
         self._paused = False
         self._half_closed = False
-        self._loop_thread = threading.get_ident()
+        self.telling = Telling(self, server.loop)
         self._transport: asyncio.Transport
         self._fd = -1
-        self._operations: dict[str, Callable[[bytes, dict[str, Any]], None]] = {
-            "ping": self._ping,
-            "tools.list": self._list,
-            "tools.get_schema": self._get_schema,
-            "shutdown": self._shutdown,
-        }
 
     # What asyncio calls.
 
@@ -57,7 +55,7 @@ class Connection(asyncio.Protocol):
         self._fd = transport.get_extra_info("socket").fileno()
         forks.withhold(self._fd)
         transport.set_write_buffer_limits(high=WRITE_BUFFER)
-        self._server.connected(self)
+        self.server.connected(self)
 
     def data_received(self, data: bytes) -> None:
         for line in self._lines.feed(data):
@@ -72,7 +70,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         forks.release(self._fd)
-        self._server.disconnected(self)
+        self.server.disconnected(self)
         self._out.clear()
         for call in list(self._calls.values()):
             self._cancel(call)
@@ -99,24 +97,19 @@ class Connection(asyncio.Protocol):
         """Answers a call, unless it was cancelled meanwhile."""
         if call.done:
             return
+        if call.told is not None:
+            self.telling.send_waiting(call)  # said before the end
         call.done = True
+        if call.asking is not None:
+            call.asking.drop()
         del self._calls[call.id]
         self._answer(call.id, frame)
         if self._half_closed and not self._calls:
             self.close()
 
-    def report_progress(self, call: Call, params: dict[str, Any]) -> None:
-        """Sends a progress frame; from a tool's thread, only the latest report of a turn."""
-        if threading.get_ident() == self._loop_thread:
-            self._send_progress(call, params)
-            return
-        first = call.latest_progress is None
-        call.latest_progress = params
-        if first:
-            try:
-                self._loop.call_soon_threadsafe(self._send_latest_progress, call)
-            except RuntimeError:
-                pass  # the loop is closed: the worker is ending
+    def congested(self, worthless: bool) -> bool:
+        """Whether to drop what is not an answer: the client does not read."""
+        return self._paused and (worthless or self._transport.get_write_buffer_size() > MAX_UNREAD)
 
     def cancel_all(self) -> None:
         """Cancels every running call, each with its answer."""
@@ -133,7 +126,9 @@ class Connection(asyncio.Protocol):
 
     def _receive(self, line: bytes | TooLong) -> None:
         if type(line) is TooLong:
-            message = f"the request is longer than {self._max_frame} bytes"
+            if self._unreadable_answer(line.head, f"is longer than {self.max_frame} bytes"):
+                return
+            message = f"the request is longer than {self.max_frame} bytes"
             self.send(frames.failure(line.id, "invalid_arguments", message))
             return
         try:
@@ -149,7 +144,9 @@ class Connection(asyncio.Protocol):
         operation = request.get("op")
         request_id = frames.id_text(request.get("id"))
         if request_id is None:
-            if operation == "cancel" and "id" not in request:
+            if operation == "answer" and "id" not in request:
+                self._answered(request)
+            elif operation == "cancel" and "id" not in request:
                 self._cancel_by_id(request)
             else:
                 self.send(frames.failure(NO_ID, "internal_error", "a request has an id, a string or a number"))
@@ -157,15 +154,19 @@ class Connection(asyncio.Protocol):
             self._call(request_id, request)
         elif operation == "cancel":
             found = self._cancel_by_id(request)
-            self._reply(request_id, {"cancelled": found})
-        elif isinstance(operation, str) and operation in self._operations:
-            self._operations[operation](request_id, request)
+            self.reply(request_id, {"cancelled": found})
+        elif operation == "answer":
+            self.reply(request_id, {"answered": self._answered(request)})
+        elif isinstance(operation, str) and operation in OPERATIONS:
+            OPERATIONS[operation](self, request_id, request)
         else:
             self.send(frames.failure(request_id, "internal_error", f"unknown op: {str(operation)[:100]}"))
 
     def _refuse(self, line: bytes) -> None:
         """Answers a line that cannot be read. One that begins like a request is one: somebody waits for its answer."""
         request_id = frames.leading_id(line)
+        if self._unreadable_answer(line, "cannot be read"):
+            return
         if request_id == NO_ID:
             self.send(frames.failure(NO_ID, "internal_error", "invalid JSON"))
             return
@@ -176,7 +177,7 @@ class Connection(asyncio.Protocol):
         name = request.get("tool")
         tool = self._tools.get(name) if type(name) is str else None
         if tool is None:
-            self.send(_unknown_tool(call_id, name))
+            self.send(frames.unknown(call_id, "tool", name))
             return
         try:
             arguments = tool.validate(request.get("arguments", _NO_ARGUMENTS))
@@ -184,18 +185,41 @@ class Connection(asyncio.Protocol):
             forks.leave_if_child()
             self.send(frames.failure(call_id, *failures.of_arguments(tool.name, error)))
             return
+        self.begin(call_id, tool, arguments, request, results.encode)
+
+    def begin(
+        self, call_id: bytes, target: Target, arguments: dict[str, Any], request: dict[str, Any], encode: Encode
+    ) -> None:
+        """Runs a call, on the loop or in a thread."""
         if call_id in self._calls or len(self._calls) >= MAX_RUNNING:
             reason = "a running call has this id" if call_id in self._calls else "too many running calls"
             self.send(frames.failure(call_id, "internal_error", reason))
             return
-        call = Call(self, call_id, tool)
+        call = Call(self, call_id, target, encode)
         self._calls[call_id] = call
-        if tool.context_parameter is not None:
-            call.inject_context(arguments)
-        if tool.is_async:
-            self._server.start(call, arguments)
+        if target.context_parameter is not None:
+            call.inject_context(arguments, request.get("caller"))
+        if target.is_async:
+            self.server.start(call, arguments)
         else:
-            self._server.threads.submit(call, arguments)
+            self.server.threads.submit(call, arguments)
+
+    def _answered(self, request: dict[str, Any]) -> bool:
+        """Hands an answer to the question of a running call; one that nobody waits for (any more) is dropped."""
+        target = frames.id_text(request.get("target"))
+        call = self._calls.get(target) if target is not None else None
+        return call is not None and call.asking is not None and call.asking.answer(request.get("key"), request)
+
+    def _unreadable_answer(self, head: bytes, why: str) -> bool:
+        """Whether the line is an answer that cannot be used: the function that asked hears of it."""
+        found = frames.leading_answer(head)
+        if found is None:
+            return False
+        target, key = found
+        call = self._calls.get(target)
+        if call is not None and call.asking is not None:
+            call.asking.answer(key, {"error": {"message": f"the client's answer {why}"}})
+        return True
 
     def _cancel_by_id(self, request: dict[str, Any]) -> bool:
         target = frames.id_text(request.get("target"))
@@ -211,54 +235,25 @@ class Connection(asyncio.Protocol):
     def _cancel(self, call: Call) -> None:
         """Ends the call without an answer."""
         call.done = True
+        if call.asking is not None:
+            call.asking.drop()
         self._calls.pop(call.id, None)
-        self._server.cancelled(call)
-
-    def _ping(self, request_id: bytes, request: dict[str, Any]) -> None:
-        self._reply(request_id, {"pong": True})
-
-    def _list(self, request_id: bytes, request: dict[str, Any]) -> None:
-        self._reply(request_id, [tool.public for tool in self._tools.values()])
-
-    def _get_schema(self, request_id: bytes, request: dict[str, Any]) -> None:
-        name = request.get("tool")
-        tool = self._tools.get(name) if isinstance(name, str) else None
-        if tool is None:
-            self.send(_unknown_tool(request_id, name))
-            return
-        wanted = ("name", "inputSchema", "outputSchema")
-        self._reply(request_id, {key: tool.public[key] for key in wanted if key in tool.public})
-
-    def _shutdown(self, request_id: bytes, request: dict[str, Any]) -> None:
-        self._reply(request_id, {"shutdown": True})
-        self._server.stop()
+        self.server.cancelled(call)
 
     # Answers.
 
-    def _reply(self, request_id: bytes, value: Any) -> None:
+    def reply(self, request_id: bytes, value: Any) -> None:
+        """Answers a request that needed no call."""
         result = jsontext.dumps_any(results.plain(value))
         self._answer(request_id, frames.success(request_id, result, None, 0))
 
     def _answer(self, request_id: bytes, frame: bytes) -> None:
         size = len(frame) - 1
-        if size > self._max_frame:
-            message = f"the result takes {size} bytes, the limit is {self._max_frame}"
-            details = {"size": size, "limit": self._max_frame}
+        if size > self.max_frame:
+            message = f"the result takes {size} bytes, the limit is {self.max_frame}"
+            details = {"size": size, "limit": self.max_frame}
             frame = frames.failure(request_id, "result_too_large", message, details)
         self.send(frame)
-
-    def _send_progress(self, call: Call, params: dict[str, Any]) -> None:
-        # Dropped for a client that does not read: the next report says more than this one.
-        if call.done or self._paused:
-            return
-        frame = frames.progress(call.id, params)
-        if len(frame) <= self._max_frame:
-            self.send(frame)
-
-    def _send_latest_progress(self, call: Call) -> None:
-        params, call.latest_progress = call.latest_progress, None
-        if params is not None:
-            self._send_progress(call, params)
 
     def _flush(self) -> None:
         out = self._out
@@ -275,8 +270,3 @@ class Connection(asyncio.Protocol):
 
 def _cancelled(call: Call) -> bytes:
     return frames.failure(call.id, "cancelled", "the call was cancelled")
-
-
-def _unknown_tool(request_id: bytes, name: Any) -> bytes:
-    shown = name if isinstance(name, str) else "(no name given)"
-    return frames.failure(request_id, "tool_not_found", f"Unknown tool: {shown[:200]}")

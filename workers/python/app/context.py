@@ -1,53 +1,87 @@
-"""What a tool may ask of its caller: `ctx: Context` in its signature.
+"""What a function may ask of its caller: `ctx: Context` in its signature.
 
-The methods are FastMCP's. Each does its work when it is called and returns something to `await`, so that a sync tool,
-which cannot await, may simply call it. Log messages go to the worker's log.
+The methods are FastMCP's. Those that only tell something do their work when they are called and return something to
+`await`, so that a sync function, which cannot await, may simply call them. Those that ask (`elicit`, `sample`,
+`list_roots`) wait for the client's answer and are for async functions alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import stdio
+from . import elicitation, results, sampling, stdio
+from .questions import AskFailed, MissingCapability
 
-Report = Callable[[dict[str, Any]], None]
+if TYPE_CHECKING:
+    from .calls import Call
+
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""MCP's log levels, the least severe first."""
+
+_SEVERITY = {level: number for number, level in enumerate(LEVELS)}
 
 
 class Context:
     """One call's way back to its caller."""
 
-    __slots__ = ("_report", "_request_id", "_tool")
+    __slots__ = ("_call", "_caller", "_inputs", "_request_id")
 
-    def __init__(self, tool: str, request_id: str, report: Report) -> None:
-        self._tool = tool
+    def __init__(self, call: Call, request_id: str, caller: dict[str, Any] | None) -> None:
+        self._call = call
         self._request_id = request_id
-        self._report = report
+        self._caller = caller
+        inputs = caller.get("inputs") if caller is not None else None
+        self._inputs: dict[str, Any] = dict(inputs) if isinstance(inputs, dict) else {}
 
     @property
     def request_id(self) -> str:
         """The id of this call."""
         return self._request_id
 
+    @property
+    def client_capabilities(self) -> dict[str, Any]:
+        """What the client declared it can do; empty for callers that are no MCP clients."""
+        found = self._caller.get("capabilities") if self._caller is not None else None
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def client_info(self) -> dict[str, Any] | None:
+        """Name and version of the client's software, if it told."""
+        found = self._caller.get("clientInfo") if self._caller is not None else None
+        return found if isinstance(found, dict) else None
+
+    # Telling.
+
     def report_progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> Coroutine[Any, Any, None]:
-        """Tells the caller how far the tool is. Reports may be dropped when the caller does not read them in time."""
+        """Tells the caller how far the call is. Reports may be dropped when the caller does not read them in time."""
         params: dict[str, Any] = {"progress": _number("progress", progress)}
         if total is not None:
             params["total"] = _number("total", total)
         if message is not None:
             params["message"] = str(message)
-        self._report(params)
+        if self._caller is None or self._caller.get("progress", True):
+            self._call.tell("progress", params)
         return _Done()
 
     def log(
         self, message: Any, level: str = "info", logger_name: str | None = None, extra: Any = None
     ) -> Coroutine[Any, Any, None]:
-        """A line in the worker's log."""
-        origin = self._tool if logger_name is None else f"{self._tool} {logger_name}"
+        """A line in the worker's log, and a log message for the client: `message` may be any JSON value."""
+        if level not in _SEVERITY:
+            raise ValueError(f"a log level is one of {', '.join(LEVELS)}")
+        name = self._call.target.name
+        origin = name if logger_name is None else f"{name} {logger_name}"
         stdio.log(f"{level} [{origin}] {message}" + ("" if extra is None else f" {extra}"))
+        if self._listens(level):
+            params: dict[str, Any] = {"level": level}
+            if logger_name is not None:
+                params["logger"] = str(logger_name)
+            params["data"] = _data(message if extra is None else {"msg": message, "extra": extra})
+            self._call.tell("log", params)
         return _Done()
 
     def debug(self, message: Any, logger_name: str | None = None, extra: Any = None) -> Coroutine[Any, Any, None]:
@@ -58,6 +92,10 @@ class Context:
         """`log` at level info."""
         return self.log(message, "info", logger_name, extra)
 
+    def notice(self, message: Any, logger_name: str | None = None, extra: Any = None) -> Coroutine[Any, Any, None]:
+        """`log` at level notice."""
+        return self.log(message, "notice", logger_name, extra)
+
     def warning(self, message: Any, logger_name: str | None = None, extra: Any = None) -> Coroutine[Any, Any, None]:
         """`log` at level warning."""
         return self.log(message, "warning", logger_name, extra)
@@ -65,6 +103,104 @@ class Context:
     def error(self, message: Any, logger_name: str | None = None, extra: Any = None) -> Coroutine[Any, Any, None]:
         """`log` at level error."""
         return self.log(message, "error", logger_name, extra)
+
+    def critical(self, message: Any, logger_name: str | None = None, extra: Any = None) -> Coroutine[Any, Any, None]:
+        """`log` at level critical."""
+        return self.log(message, "critical", logger_name, extra)
+
+    def send_tool_list_changed(self) -> Coroutine[Any, Any, None]:
+        """Tells every client of the namespace to ask for the tools again."""
+        return self._notify("notifications/tools/list_changed")
+
+    def send_prompt_list_changed(self) -> Coroutine[Any, Any, None]:
+        """Tells every client of the namespace to ask for the prompts again."""
+        return self._notify("notifications/prompts/list_changed")
+
+    def send_resource_list_changed(self) -> Coroutine[Any, Any, None]:
+        """Tells every client of the namespace to ask for the resources again."""
+        return self._notify("notifications/resources/list_changed")
+
+    def send_resource_updated(self, uri: str) -> Coroutine[Any, Any, None]:
+        """Tells the clients that subscribed to this resource to read it again."""
+        return self._notify("notifications/resources/updated", {"uri": str(uri)})
+
+    # Asking.
+
+    def elicit(self, message: str, response_type: Any = None, *, key: str | None = None) -> Coroutine[Any, Any, Any]:
+        """Asks the user: `AcceptedElicitation` with `data` of the response type, or that they declined or cancelled.
+
+        `response_type` is a text, number, flag, `Literal`, `Enum`, a list of choices, or a dataclass, TypedDict or
+        pydantic model of such fields; or a JSON Schema of type object, as it is. `key` names the question where a
+        client sees it; without one it is `elicitation-1`, and so on.
+        """
+        form = elicitation.form_of(response_type)
+        params = {"message": str(message), "requestedSchema": form.schema}
+        return self._ask("elicitation", "elicitation/create", params, key, lambda it: elicitation.outcome(form, it))
+
+    def sample(
+        self,
+        messages: Any,
+        system_prompt: str | None = None,
+        *,
+        temperature: float | None = None,
+        max_tokens: int = 512,
+        model_preferences: Any = None,
+        key: str | None = None,
+    ) -> Coroutine[Any, Any, sampling.Sample]:
+        """Asks the client's model. `messages` is a text, a `Message`, or a list of them."""
+        params = sampling.request(messages, system_prompt, temperature, max_tokens, model_preferences)
+        return self._ask("sampling", "sampling/createMessage", params, key, sampling.read_sample)
+
+    def list_roots(self, *, key: str | None = None) -> Coroutine[Any, Any, list[sampling.Root]]:
+        """Asks the client which places it gives access to."""
+        return self._ask("roots", "roots/list", {}, key, sampling.read_roots)
+
+    def _ask(
+        self, capability: str, method: str, params: dict[str, Any], key: Any, read: Callable[[Any], Any]
+    ) -> Coroutine[Any, Any, Any]:
+        if not self._call.on_loop():
+            raise RuntimeError(f"asking the client ({method}) needs an async function: write `async def` and `await`")
+        return self._asked(capability, method, params, key, read)
+
+    async def _asked(
+        self, capability: str, method: str, params: dict[str, Any], key: Any, read: Callable[[Any], Any]
+    ) -> Any:
+        self._require(capability)
+        questions = self._call.questions()
+        key = questions.key(capability, key)
+        if key in self._inputs:
+            # Each answer sent along is good for one question: who asks again wants to hear something else.
+            try:
+                return read(self._inputs.pop(key))
+            except elicitation.Unfit:
+                pass  # nobody had been asked yet: do it now
+        answer = await questions.ask(key, method, params)
+        try:
+            return read(answer)
+        except elicitation.Unfit as error:
+            raise AskFailed(f"{method}: {error}") from None
+
+    def _require(self, capability: str) -> None:
+        found = self.client_capabilities.get(capability)
+        required: dict[str, Any] = {}
+        if isinstance(found, dict):
+            if capability != "elicitation" or "form" in found or "url" not in found:
+                return
+            required = {"form": {}}
+        raise MissingCapability(f"the client cannot be asked: it did not declare {capability}", {capability: required})
+
+    def _notify(self, method: str, params: dict[str, Any] | None = None) -> Coroutine[Any, Any, None]:
+        self._call.tell("notify", {"method": method} if params is None else {"method": method, "params": params})
+        return _Done()
+
+    def _listens(self, level: str) -> bool:
+        """Whether the client may want to see a log message. In a session the level can change while the call runs, so
+        the gateway decides; a request of the modern era says it once and for all."""
+        caller = self._caller or {}
+        least = caller.get("logLevel")
+        if not isinstance(least, str):
+            return False
+        return caller.get("era") != "modern" or _SEVERITY[level] >= _SEVERITY.get(least, 0)
 
 
 class _Done(Coroutine[Any, Any, None]):
@@ -93,12 +229,12 @@ class _Done(Coroutine[Any, Any, None]):
         self._turned = True
 
 
-def is_context(hint: Any) -> bool:
-    """Whether an annotation means the context: ours, or the real packages' class of that name."""
-    if not isinstance(hint, type):
-        return False
-    package = hint.__module__.partition(".")[0]
-    return hint is Context or (hint.__name__ == "Context" and package in ("fastmcp", "mcp"))
+def _data(value: Any) -> Any:
+    """Log messages never fail a call: what has no JSON form is sent as its text."""
+    try:
+        return results.plain(value)
+    except Exception:
+        return str(value)
 
 
 def _number(name: str, value: float) -> float:

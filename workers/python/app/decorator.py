@@ -1,4 +1,4 @@
-"""The `@tool` decorator, and who gets what it decorates.
+"""The `@tool`, `@resource` and `@prompt` decorators, and who gets what they decorate.
 
 The function is returned unchanged. What was asked for is noted under the tool file that is being executed at that
 moment: not under the module the function was defined in, so that a helper module's decorator factory works, while
@@ -15,10 +15,24 @@ from typing import Any
 UNSET: Any = ...
 """No `output_schema` given: infer it. (`None` means: none.)"""
 
-IGNORED = frozenset("tags icons version exclude_args serializer task timeout auth run_in_thread app execution".split())
+IGNORED = frozenset(
+    "tags version exclude_args serializer task timeout auth run_in_thread app execution security".split()
+)
 """Keywords the real decorators know and that mean nothing here."""
 
-OPTIONS = frozenset("name title description annotations output_schema meta enabled".split())
+OPTIONS: dict[str, frozenset[str]] = {
+    "tool": frozenset("name title description icons annotations input_schema output_schema meta enabled".split()),
+    "resource": frozenset("uri name title description icons annotations mime_type size meta complete enabled".split()),
+    "prompt": frozenset("name title description icons meta complete enabled".split()),
+}
+"""What each decorator takes, by its kind."""
+
+OWN = {
+    "tool": frozenset({"input_schema"}),
+    "resource": frozenset({"size", "complete"}),
+    "prompt": frozenset({"complete"}),
+}
+"""Keywords the real decorators do not have."""
 
 
 @dataclass(slots=True)
@@ -27,6 +41,7 @@ class Registration:
 
     function: Any
     options: dict[str, Any] = field(default_factory=dict)
+    kind: str = "tool"
 
 
 _executing: list[list[Registration]] = []
@@ -45,23 +60,45 @@ def collecting() -> Iterator[list[Registration]]:
 
 def tool(name_or_fn: Any = None, /, **options: Any) -> Any:
     """`@tool`, `@tool()`, `@tool("name")`, `@tool(name=…, title=…, …)` or `tool(function, …)`."""
-    if isinstance(name_or_fn, str):
-        if "name" in options:
-            raise TypeError("@tool: the name is given twice")
-        options["name"] = name_or_fn
-    elif name_or_fn is not None:
-        if not callable(name_or_fn):
-            raise TypeError(f"@tool: expected a function or a name, not {type(name_or_fn).__name__}")
-        return _register(name_or_fn, options)
+    return _named("tool", name_or_fn, options)
+
+
+def prompt(name_or_fn: Any = None, /, **options: Any) -> Any:
+    """`@prompt`, in the forms of `@tool`."""
+    return _named("prompt", name_or_fn, options)
+
+
+def resource(uri: Any = None, /, **options: Any) -> Any:
+    """`@resource("scheme://where", name=…, …)`; the URI may have `{placeholders}`."""
+    uri = options.pop("uri", None) if uri is None else uri
+    if not isinstance(uri, str):
+        raise TypeError('@resource needs the URI: @resource("scheme://where")')
+    options["uri"] = uri
 
     def decorate(function: Any) -> Any:
-        return _register(function, options)
+        return _register("resource", function, options)
 
     return decorate
 
 
-def _register(function: Any, options: dict[str, Any]) -> Any:
+def _named(kind: str, name_or_fn: Any, options: dict[str, Any]) -> Any:
+    if isinstance(name_or_fn, str):
+        if "name" in options:
+            raise TypeError(f"@{kind}: the name is given twice")
+        options["name"] = name_or_fn
+    elif name_or_fn is not None:
+        if not callable(name_or_fn):
+            raise TypeError(f"@{kind}: expected a function or a name, not {type(name_or_fn).__name__}")
+        return _register(kind, name_or_fn, options)
+
+    def decorate(function: Any) -> Any:
+        return _register(kind, function, options)
+
+    return decorate
+
+
+def _register(kind: str, function: Any, options: dict[str, Any]) -> Any:
     # Decorating while a tool runs is no registration: the list was announced long ago.
     if _executing:
-        _executing[-1].append(Registration(function, options))
+        _executing[-1].append(Registration(function, options, kind))
     return function

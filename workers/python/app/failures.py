@@ -1,7 +1,8 @@
 """From an exception to a stable code, a message a client may read, and details.
 
-The code is one of the contract's; which one says who has to act: the caller (`invalid_arguments`), whoever installs
-packages (`dependency_error`), or the tool's author (`internal_error`).
+The code is one of the contract's; which one says who has to act: the caller (`invalid_arguments`), the caller's client
+(`missing_capability`, `ask_failed`), whoever installs packages (`dependency_error`), or the tool's author
+(`internal_error`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from .blocks import ErrorResult
+from .exceptions import is_plain
+from .questions import AskFailed, MissingCapability
+from .raw_schema import Mismatch
 from .results import Unserialisable
 
 MAX_MESSAGE = 4 * 1024
@@ -26,8 +30,13 @@ Failure = tuple[str, str, dict[str, Any]]
 
 def of_tool(error: BaseException) -> Failure:
     """What a tool raised."""
-    if isinstance(error, (ErrorResult, Unserialisable)):
+    if isinstance(error, (ErrorResult, Unserialisable)) or is_plain(error):
         return "internal_error", _cut(str(error)), {}
+    asking = _of_asking(error)
+    if isinstance(asking, MissingCapability):
+        return "missing_capability", _cut(str(asking)), {"requiredCapabilities": asking.required}
+    if asking is not None:
+        return "ask_failed", _cut(str(asking)), {}
     details: dict[str, Any] = {"traceback": trace(error)}
     if isinstance(error, ImportError):
         if error.name:
@@ -36,11 +45,16 @@ def of_tool(error: BaseException) -> Failure:
     return "internal_error", _described(error), details
 
 
-def of_arguments(tool: str, error: BaseException) -> Failure:
+def of_arguments(subject: str, error: BaseException) -> Failure:
     """Why arguments were refused. The values themselves are not repeated: they may be long, or secret."""
+    if isinstance(error, Mismatch):
+        return _refused(error.complaints)
     if not isinstance(error, ValidationError):
-        return "internal_error", f"checking the arguments of {tool} failed: {_described(error)}", {}
-    found = error.errors(include_url=False)
+        return "internal_error", f"checking the arguments of {subject} failed: {_described(error)}", {}
+    return _refused(error.errors(include_url=False))
+
+
+def _refused(found: list[Any]) -> Failure:
     complaints = [
         {"loc": list(item["loc"]), "msg": _cut(str(item["msg"])), "type": item["type"]}
         for item in found[:MAX_COMPLAINTS]
@@ -48,6 +62,13 @@ def of_arguments(tool: str, error: BaseException) -> Failure:
     shown = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in complaints[:3])
     more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
     return "invalid_arguments", _cut(f"{shown}{more}"), {"errors": complaints}
+
+
+def _of_asking(error: BaseException) -> Exception | None:
+    """The failed question that ended the function; task groups pack it into groups."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return error if isinstance(error, (AskFailed, MissingCapability)) else None
 
 
 def trace(error: BaseException) -> str:

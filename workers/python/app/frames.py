@@ -12,7 +12,13 @@ from typing import Any
 from . import jsontext, results
 
 _HEAD = 512
-_LEADING_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]+)\s*,')
+
+MAX_KEY = 256
+"""Characters of a question's key."""
+
+_ID = rb'("(?:[^"\\]|\\.)*"|-?[0-9]+)'
+_LEADING_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*%b\s*,' % _ID)
+_LEADING_ANSWER = re.compile(rb'\{"op":"answer","target":%b,"key":("(?:[^"\\]|\\.)*"),' % _ID)
 
 NO_ID = b'""'
 """The id of an answer to something whose id is not known."""
@@ -24,13 +30,25 @@ def leading_id(line: bytes) -> bytes:
     return found.group(1) if found else NO_ID
 
 
+def leading_answer(line: bytes) -> tuple[bytes, str] | None:
+    """Call and key of an answer that is no JSON or was not read whole, written as the gateway does."""
+    found = _LEADING_ANSWER.match(line[: _HEAD + 6 * MAX_KEY])
+    if found is None:
+        return None
+    try:
+        return found.group(1), str(jsontext.loads(found.group(2)))
+    except ValueError:
+        return None
+
+
 class TooLong:
     """Stands in the place of a line over the limit."""
 
-    __slots__ = ("id",)
+    __slots__ = ("head", "id")
 
-    def __init__(self, head: bytes) -> None:
-        self.id = leading_id(head)
+    def __init__(self, line: bytes) -> None:
+        self.head = line[: _HEAD + 6 * MAX_KEY]
+        self.id = leading_id(line)
 
 
 class LineBuffer:
@@ -94,9 +112,30 @@ def failure(call_id: bytes, code: str, message: str, details: dict[str, Any] | N
     return b'{"id":%b,"ok":false,"error":%b}\n' % (call_id, error)
 
 
+def unknown(call_id: bytes, kind: str, name: Any) -> bytes:
+    """The answer to a request for a tool, resource or prompt that is not there."""
+    shown = name if isinstance(name, str) else "(no name given)"
+    return failure(call_id, f"{kind}_not_found", f"Unknown {kind}: {shown[:200]}")
+
+
 def progress(call_id: bytes, params: dict[str, Any]) -> bytes:
     """How far a running call is."""
     return b'{"op":"progress","id":%b,"params":%b}\n' % (call_id, jsontext.dumps_any(results.plain(params)))
+
+
+def log(call_id: bytes, params: dict[str, Any]) -> bytes:
+    """A log message of a running call."""
+    return b'{"op":"log","id":%b,"params":%b}\n' % (call_id, jsontext.dumps_any(results.plain(params)))
+
+
+def notify(call_id: bytes, notification: dict[str, Any]) -> bytes:
+    """Something changed, says a running call: `method`, and `params` if there are any."""
+    return b'{"op":"notify","id":%b,%b\n' % (call_id, jsontext.dumps_any(results.plain(notification))[1:])
+
+
+def ask(call_id: bytes, questions: list[bytes]) -> bytes:
+    """Questions of a running call, each the JSON text of `key`, `method`, `params`."""
+    return b'{"op":"ask","id":%b,"questions":[%b]}\n' % (call_id, b",".join(questions))
 
 
 def notice(op: str, **fields: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""From a folder of files to a table of tools, and a list of what was wrong with the rest.
+"""From a folder of files to tables of tools, resources and prompts, and a list of what was wrong with the rest.
 
 A file that cannot be used is skipped and reported; it never takes another one with it. Sorted file names, then the
 order inside the file, decide who comes first, and the first owner of a name keeps it: the same folder gives the same
@@ -15,13 +15,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from . import forks, shim, stdio
 from .decorator import Registration
 from .modules import ToolModules
+from .prompts import Prompt, make_prompt
 from .recognise import registrations_in
+from .resources import Resource, make_resource
 from .results import plain, text
-from .schema import InvalidTool, one_line
+from .schema import Invalid, one_line
 from .tools import Tool, make_tool
 
 MAX_SOURCE = 5 * 1024 * 1024
@@ -29,6 +32,10 @@ MAX_SOURCE = 5 * 1024 * 1024
 
 MAX_MESSAGE = 1024
 """Characters of an issue's message; exceptions may say much more."""
+
+_KINDS = ("tool", "resource", "prompt")
+
+_Made = TypeVar("_Made", Tool, Resource, Prompt)
 
 
 class RefusedFile(Exception):
@@ -53,10 +60,26 @@ class Issue:
 
 @dataclass(slots=True)
 class Loaded:
-    """The folder's tools by name, in order, and its issues."""
+    """What the folder offers, in order, by name or URI, and its issues."""
 
     tools: dict[str, Tool] = field(default_factory=dict)
+    resources: dict[str, Resource] = field(default_factory=dict)
+    templates: dict[str, Resource] = field(default_factory=dict)
+    prompts: dict[str, Prompt] = field(default_factory=dict)
     issues: list[Issue] = field(default_factory=list)
+
+    @property
+    def completions(self) -> bool:
+        """Whether some argument can be completed."""
+        return any(it.completers for table in (self.prompts, self.templates) for it in table.values())
+
+    def counted(self) -> str:
+        """How much of what there is."""
+        counted = [f"{len(self.tools)} tools"]
+        for number, what in ((len(self.resources) + len(self.templates), "resources"), (len(self.prompts), "prompts")):
+            if number:
+                counted.append(f"{number} {what}")
+        return ", ".join(counted)
 
     def report(self, code: str, subject: str, message: str) -> None:
         message = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "…"
@@ -94,7 +117,7 @@ def _tool_files(folder: str, modules: ToolModules, loaded: Loaded) -> Iterator[t
         except Exception as error:  # syntax, encoding, NUL bytes, nesting, permissions, links
             loaded.report("import_error", filename, _explain(error, folder))
             continue
-        if _may_define_tools(tree):
+        if _may_declare(tree):
             yield filename, tree
 
 
@@ -114,17 +137,17 @@ def _read(path: str, modules: ToolModules) -> bytes | None:
         return file.read(MAX_SOURCE)
 
 
-def _may_define_tools(tree: ast.Module) -> bool:
-    """Whether the file decorates with something called like a tool decorator, or calls `tool(…)`."""
-    aliases = {"tool"}
+def _may_declare(tree: ast.Module) -> bool:
+    """Whether the file decorates with something called like one of the decorators, or calls one of them."""
+    aliases = set(_KINDS)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            aliases.update(alias.asname for alias in node.names if alias.name == "tool" and alias.asname)
+            aliases.update(alias.asname for alias in node.names if alias.name in _KINDS and alias.asname)
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for decorator in node.decorator_list:
                 name = _last_name(decorator)
-                if name in aliases or "tool" in name.lower():
+                if name in aliases or any(kind in name.lower() for kind in _KINDS):
                     return True
         elif isinstance(node, ast.Call) and _last_name(node) in aliases:
             return True
@@ -137,7 +160,7 @@ def _last_name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         # `@tools.register` counts as well as `@registry.tool`.
         owner = node.value.id if isinstance(node.value, ast.Name) else ""
-        return "tool" if node.attr == "tool" else f"{owner}.{node.attr}"
+        return node.attr if node.attr in _KINDS else f"{owner}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
 
 
@@ -160,23 +183,41 @@ def _load_file(folder: str, filename: str, modules: ToolModules, limit: float, l
 
 
 def _add(registration: Registration, filename: str, loaded: Loaded) -> None:
-    if registration.options.get("enabled", True) is False:
+    kind, function, options = registration.kind, registration.function, registration.options
+    if options.get("enabled", True) is False:
         return
-    name = registration.options.get("name") or getattr(registration.function, "__name__", "?")
+    name = options.get("uri") or options.get("name") or getattr(function, "__name__", "?")
     try:
-        tool = make_tool(registration.function, registration.options, filename)
-        plain(tool.public)  # what cannot be announced cannot be served
-    except InvalidTool as error:
-        loaded.report("invalid_tool", filename, f"{name}: {error}{_at(registration.function)}")
+        owner = _declare(kind, function, options, filename, loaded)
+    except Invalid as error:
+        loaded.report(f"invalid_{kind}", filename, f"{name}: {error}{_at(function)}")
         return
     except Exception as error:
         reason = f"{type(error).__name__}: {one_line(error)}"
-        loaded.report("invalid_tool", filename, f"{name}: {reason}{_at(registration.function)}")
+        loaded.report(f"invalid_{kind}", filename, f"{name}: {reason}{_at(function)}")
         return
-    first = loaded.tools.setdefault(tool.name, tool)
-    if first is not tool:
-        owner = first.public["filename"]
-        loaded.report("duplicate_tool", filename, f"{tool.name} is already defined in {owner}{_at(tool.function)}")
+    if owner is not None:
+        loaded.report(f"duplicate_{kind}", filename, f"{name} is already defined in {owner}{_at(function)}")
+
+
+def _declare(kind: str, function: object, options: dict[str, Any], filename: str, loaded: Loaded) -> str | None:
+    """Enters it into its table; or, if the name is taken there, the file that has it."""
+    if kind == "resource":
+        resource = make_resource(function, options, filename)
+        table = loaded.resources if resource.template is None else loaded.templates
+        return _enter(table, resource.uri, resource)
+    if kind == "prompt":
+        prompt = make_prompt(function, options, filename)
+        return _enter(loaded.prompts, prompt.name, prompt)
+    tool = make_tool(function, options, filename)
+    return _enter(loaded.tools, tool.name, tool)
+
+
+def _enter(table: dict[str, _Made], key: str, made: _Made) -> str | None:
+    plain(made.public)  # what cannot be announced cannot be served
+    first = table.setdefault(key, made)
+    owner: str = first.public["filename"]
+    return None if first is made else owner
 
 
 @contextmanager

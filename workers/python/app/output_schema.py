@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from .decorator import UNSET
 from .failure_schema import admitting_failures
-from .schema import InvalidTool, NoFieldTitles
+from .schema import Invalid, NoFieldTitles
 
 _BINARY = (bytes, bytearray, memoryview)
 _SCALARS = frozenset({"string", "number", "integer", "boolean", "null", "array"})
@@ -27,7 +27,7 @@ def output_schema_of(hints: dict[str, Any], given: Any = UNSET) -> dict[str, Any
     elif given is None or given is False:
         schema = None
     elif not isinstance(given, dict) or given.get("type") != "object":
-        raise InvalidTool("output_schema must be a JSON Schema of type object")
+        raise Invalid("output_schema must be a JSON Schema of type object")
     else:
         schema = given
     return admitting_failures(schema) if schema is not None else None

@@ -1,4 +1,4 @@
-"""A tool's arguments: their JSON Schema, and the check of every call against it.
+"""The arguments of a function: their JSON Schema, and the check of every call against it.
 
 Both come from one pydantic type made of the signature: a TypedDict, since its check turns the JSON object straight into
 the keyword arguments of the call, and takes any parameter name (a model would refuse `_x` and `copy`). What is left out
@@ -19,12 +19,13 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict
 
-from .context import is_context
 from .results import plain
 
+_CONTEXT = f"{__package__}.context"
 
-class InvalidTool(Exception):
-    """The function cannot be a tool; the message says why."""
+
+class Invalid(Exception):
+    """The function cannot be a tool, resource or prompt; the message says why."""
 
 
 class NoFieldTitles(GenerateJsonSchema):
@@ -36,7 +37,7 @@ class NoFieldTitles(GenerateJsonSchema):
 
 @dataclass(slots=True)
 class Arguments:
-    """What a call of the tool must look like."""
+    """What a call of the function must look like."""
 
     schema: dict[str, Any]
     validate: Callable[[Any], dict[str, Any]]
@@ -44,16 +45,16 @@ class Arguments:
 
 
 def arguments_of(function: Callable[..., Any], hints: dict[str, Any]) -> Arguments:
-    """Reads the signature. `InvalidTool` if JSON cannot express it."""
+    """Reads the signature. `Invalid` if JSON cannot express it."""
     fields: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
     context: str | None = None
     for name, parameter in inspect.signature(function).parameters.items():
         _check_kind(parameter)
         hint = hints.get(name, Any)
-        if _means_context(hint):
+        if means_context(hint):
             if context is not None:
-                raise InvalidTool(f"two parameters are the context: {context}, {name}")
+                raise Invalid(f"two parameters are the context: {context}, {name}")
             context = name
             continue
         hint, required = _described(hint), True
@@ -77,28 +78,31 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     except Exception as error:
         raw = dict(getattr(target, "__annotations__", {}))
         if raw.pop("return", None) is None:
-            raise InvalidTool(f"cannot resolve the annotations: {error}") from None
+            raise Invalid(f"cannot resolve the annotations: {error}") from None
     stand_in = types.SimpleNamespace(__annotations__=raw)
     try:
         return typing.get_type_hints(stand_in, getattr(target, "__globals__", {}), include_extras=True)
     except Exception as error:
-        raise InvalidTool(f"cannot resolve the annotations: {error}") from None
+        raise Invalid(f"cannot resolve the annotations: {error}") from None
 
 
 def _check_kind(parameter: inspect.Parameter) -> None:
     if parameter.kind is parameter.VAR_POSITIONAL:
-        raise InvalidTool(f"*{parameter.name} cannot be given by name")
+        raise Invalid(f"*{parameter.name} cannot be given by name")
     if parameter.kind is parameter.VAR_KEYWORD:
-        raise InvalidTool(f"**{parameter.name} has no schema; name the parameters")
+        raise Invalid(f"**{parameter.name} has no schema; name the parameters")
     if parameter.kind is parameter.POSITIONAL_ONLY:
-        raise InvalidTool(f"the positional-only parameter {parameter.name} cannot be given by name")
+        raise Invalid(f"the positional-only parameter {parameter.name} cannot be given by name")
 
 
-def _means_context(hint: Any) -> bool:
+def means_context(hint: Any) -> bool:
+    """Whether a parameter with this annotation gets the context: ours, or the real packages' class of that name."""
     origin = get_origin(hint)
     if origin is Annotated or origin is Union or origin is types.UnionType:
-        return any(_means_context(part) for part in get_args(hint))
-    return is_context(hint)
+        return any(means_context(part) for part in get_args(hint))
+    if not isinstance(hint, type) or hint.__name__ != "Context":
+        return False
+    return hint.__module__ == _CONTEXT or hint.__module__.partition(".")[0] in ("fastmcp", "mcp")
 
 
 def _described(hint: Any) -> Any:
@@ -127,14 +131,14 @@ def _adapter(fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
     try:
         return TypeAdapter(arguments)  # type: ignore[arg-type]
     except Exception as error:
-        raise InvalidTool(f"no schema for the parameters: {one_line(error)}") from None
+        raise Invalid(f"no schema for the parameters: {one_line(error)}") from None
 
 
 def _input_schema(adapter: TypeAdapter[dict[str, Any]], defaults: dict[str, Any]) -> dict[str, Any]:
     try:
         raw = adapter.json_schema(schema_generator=NoFieldTitles)
     except Exception as error:
-        raise InvalidTool(f"no schema for the parameters: {one_line(error)}") from None
+        raise Invalid(f"no schema for the parameters: {one_line(error)}") from None
     properties = raw.get("properties", {})
     for name, default in defaults.items():
         if name in properties:

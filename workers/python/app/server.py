@@ -11,8 +11,8 @@ from typing import Any
 from . import forks, frames, stdio
 from .calls import Call
 from .connection import Connection
+from .loader import Loaded
 from .threads import RECYCLE_AFTER, SyncThreads
-from .tools import Tool
 
 CLEAN_UP = 0.5
 """Seconds that cancelled calls have for their `finally` blocks when the worker ends."""
@@ -26,14 +26,14 @@ class Server:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        tools: dict[str, Tool],
+        loaded: Loaded,
         *,
         greeting: bytes | None,
         max_frame: int,
         sync_concurrency: int,
     ) -> None:
         self.loop = loop
-        self.tools = tools
+        self.loaded = loaded
         self.max_frame = max_frame
         self.threads = SyncThreads(loop, sync_concurrency)
         self._greeting = greeting

@@ -1,20 +1,22 @@
 """`fastmcp` for tool files, with or without the package.
 
-Stand-ins for `fastmcp` and `fastmcp.tools` sit in `sys.modules` and give `tool` and `Context`, which is all that most
-tool files want. Anything else asked of them, an attribute or a submodule, brings in the real package (it takes seconds
-to import), after which the stand-ins forward to it.
+Stand-ins for `fastmcp` and a few of its modules sit in `sys.modules` and give the decorators, `Context` and the types
+that go with them, which is all that most tool files want. Anything else asked of them, an attribute or a submodule,
+brings in the real package (it takes seconds to import), after which the stand-ins forward to it.
 
 Which files need more is decided from their imports before the first one is executed (`needs_real`); forwarding catches
 what only shows later, such as a library of the namespace that builds on fastmcp.
 
-In fastmcp 2.x `fastmcp.tools.tool` is a module. It is made callable, rather than replaced by a function, so that
-`from fastmcp.tools import tool` decorates while `from fastmcp.tools.tool import Tool` goes on to work. Later versions
-have the decorator but no such module; a small one is put in its place.
+In fastmcp 2.x `fastmcp.tools.tool` is a module, and so are `fastmcp.resources.resource` and `fastmcp.prompts.prompt`.
+They are made callable, rather than replaced by functions, so that `from fastmcp.tools import tool` decorates while
+`from fastmcp.tools.tool import Tool` goes on to work. Later versions have the decorators but no such modules; for tools
+a small one is put in its place. Where a decorator is given a keyword that only ours has, ours takes it.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import sys
 from collections.abc import Sequence
@@ -23,12 +25,34 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from . import decorator, elicitation
+from .blocks import ToolResult
 from .context import Context
-from .decorator import tool
+from .exceptions import NotFoundError, PromptError, ResourceError, ToolError
+from .messages import Message
 
-_SUPPLIED: dict[str, frozenset[str]] = {
-    "fastmcp": frozenset({"tools", "Context"}),
-    "fastmcp.tools": frozenset({"tool"}),
+_SUPPLIED: dict[str, dict[str, Any]] = {
+    "fastmcp": {"Context": Context},
+    "fastmcp.exceptions": {
+        "NotFoundError": NotFoundError,
+        "PromptError": PromptError,
+        "ResourceError": ResourceError,
+        "ToolError": ToolError,
+    },
+    "fastmcp.prompts": {"prompt": decorator.prompt, "Message": Message},
+    "fastmcp.resources": {"resource": decorator.resource},
+    "fastmcp.server": {},
+    "fastmcp.server.elicitation": {
+        "AcceptedElicitation": elicitation.AcceptedElicitation,
+        "CancelledElicitation": elicitation.CancelledElicitation,
+        "DeclinedElicitation": elicitation.DeclinedElicitation,
+    },
+    "fastmcp.tools": {"tool": decorator.tool, "ToolResult": ToolResult},
+}
+_DECORATORS: dict[str, tuple[str, Any]] = {
+    "tool": ("fastmcp.tools", decorator.tool),
+    "resource": ("fastmcp.resources", decorator.resource),
+    "prompt": ("fastmcp.prompts", decorator.prompt),
 }
 
 
@@ -43,10 +67,11 @@ class _StandIn(ModuleType):
 
 
 class _CallableModule(ModuleType):
-    """The module `fastmcp.tools.tool` of fastmcp 2.x, usable as the decorator that later versions have there."""
+    """The module `fastmcp.tools.tool` of fastmcp 2.x, usable as the decorator that later versions have there; and
+    likewise those of resources and prompts."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        return tool(*args, **options)
+        return _DECORATORS[self.__name__.rpartition(".")[2]][1](*args, **options)
 
 
 class _SubmoduleFinder(MetaPathFinder):
@@ -81,14 +106,15 @@ def install() -> None:
     if "fastmcp" in sys.modules:
         _patch_real()
         return
-    root, tools = _StandIn("fastmcp"), _StandIn("fastmcp.tools")
-    for module in (root, tools):
+    for name, supplied in _SUPPLIED.items():
+        module = _StandIn(name)
         module.__path__ = []
-        module.__spec__ = ModuleSpec(module.__name__, None, is_package=True)
-        sys.modules[module.__name__] = module
-    root.tools = tools  # type: ignore[attr-defined]
-    root.Context = Context  # type: ignore[attr-defined]
-    tools.tool = tool  # type: ignore[attr-defined]
+        module.__spec__ = ModuleSpec(name, None, is_package=True)
+        vars(module).update(supplied)
+        sys.modules[name] = module
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
     sys.meta_path.append(_finder)
 
 
@@ -100,8 +126,11 @@ def needs_real(tree: ast.Module) -> bool:
                 return True
         elif isinstance(node, ast.ImportFrom) and not node.level and _inside(node.module or ""):
             supplied = _SUPPLIED.get(node.module or "")
-            if supplied is None or any(alias.name not in supplied for alias in node.names):
+            if supplied is None:
                 return True
+            for alias in node.names:
+                if alias.name not in supplied and f"{node.module}.{alias.name}" not in _SUPPLIED:
+                    return True
     return False
 
 
@@ -124,7 +153,7 @@ def _promote() -> None:
         return
     if PathFinder.find_spec("fastmcp") is None:
         raise ModuleNotFoundError(
-            "No module named 'fastmcp': the runtime itself has only `tool` and `Context`; "
+            "No module named 'fastmcp': the runtime itself has only its decorators, `Context` and the like; "
             "for more, add fastmcp to requirements.txt",
             name="fastmcp",
         )
@@ -140,19 +169,40 @@ def _promote() -> None:
 
 
 def _patch_real() -> None:
-    """Makes the decorator `fastmcp.tools.tool` and `from fastmcp.tools.tool import Tool` work in every version."""
+    """Makes the decorators, and `from fastmcp.tools.tool import Tool`, work in every version."""
+    for name in _DECORATORS:
+        _patch_decorator(name)
     tools = importlib.import_module("fastmcp.tools")
     name = "fastmcp.tools.tool"
-    found = getattr(tools, "tool", None)
-    if isinstance(found, ModuleType):
-        if not callable(found):
-            found.__class__ = _CallableModule
+    if isinstance(tools.tool, ModuleType):
         return
-    if found is None:
-        tools.tool = tool  # type: ignore[attr-defined]
     if name not in sys.modules and PathFinder.find_spec(name, getattr(tools, "__path__", None)) is None:
         old = _CallableModule(name, "What fastmcp 2.x has in this module.")
         for exported in ("Tool", "FunctionTool", "ToolResult"):
             if hasattr(tools, exported):
                 setattr(old, exported, getattr(tools, exported))
         sys.modules[name] = old
+
+
+def _patch_decorator(name: str) -> None:
+    module_name, ours = _DECORATORS[name]
+    module = importlib.import_module(module_name)
+    found = getattr(module, name, None)
+    if found is None:
+        setattr(module, name, ours)
+    elif isinstance(found, ModuleType):
+        if not callable(found):
+            found.__class__ = _CallableModule
+    elif not hasattr(found, "__tooldock__"):
+        setattr(module, name, _extended(found, ours, decorator.OWN[name]))
+
+
+def _extended(real: Any, ours: Any, own: frozenset[str]) -> Any:
+    """The real decorator, with the keywords that only ours has."""
+
+    @functools.wraps(real)
+    def decorate(*args: Any, **options: Any) -> Any:
+        return real(*args, **options) if own.isdisjoint(options) else ours(*args, **options)
+
+    decorate.__tooldock__ = True  # type: ignore[attr-defined]
+    return decorate

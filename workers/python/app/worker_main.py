@@ -112,17 +112,23 @@ def _serve(options: argparse.Namespace, announcement: stdio.Announcement, starte
         generation=options.generation,
         pid=os.getpid(),
         tools=[tool.public for tool in loaded.tools.values()],
+        resources=[resource.public for resource in loaded.resources.values()],
+        resourceTemplates=[template.public for template in loaded.templates.values()],
+        prompts=[prompt.public for prompt in loaded.prompts.values()],
+        completions=loaded.completions,
         issues=[issue.public() for issue in loaded.issues],
     )
     if len(ready) > options.max_frame:
-        raise BootFailure("internal_error", f"the list of tools takes {len(ready)} bytes, over the limit of a frame")
+        raise BootFailure(
+            "internal_error", f"the list of what is served takes {len(ready)} bytes, over the limit of a frame"
+        )
 
     from .server import Server
 
     loop = _new_loop()
     server = Server(
         loop,
-        loaded.tools,
+        loaded,
         greeting=None if options.no_greeting else ready,
         max_frame=options.max_frame,
         sync_concurrency=options.sync_concurrency,
@@ -138,7 +144,7 @@ def _serve(options: argparse.Namespace, announcement: stdio.Announcement, starte
         gc.enable()
         announcement.say(ready)
         took = (time.monotonic() - started) * 1000
-        stdio.log(f"ready: {len(loaded.tools)} tools, {len(loaded.issues)} issues, after {took:.0f} ms")
+        stdio.log(f"ready: {loaded.counted()}, {len(loaded.issues)} issues, after {took:.0f} ms")
 
     server.run(sock, listening)
     return 0

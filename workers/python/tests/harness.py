@@ -17,6 +17,14 @@ from typing import Any
 DEADLINE = 20.0
 """Seconds after which something that should have happened has not. Generous: test machines are busy."""
 
+ASKABLE: dict[str, Any] = {
+    "era": "legacy",
+    "capabilities": {"elicitation": {}, "sampling": {}, "roots": {}},
+    "logLevel": "info",
+    "progress": True,
+}
+"""A caller that can be asked, and told, everything."""
+
 
 class Worker:
     """One worker process; its folder is laid out as the gateway's data directory."""
@@ -170,6 +178,16 @@ class Client:
         call_id = next(self._ids)
         self.send(id=call_id, op=op, **fields)
         return self.answer(call_id)
+
+    def ask(self, tool: str, call_id: Any = None, *, caller: Any = ASKABLE, **arguments: Any) -> Any:
+        """Starts a call of somebody who can be asked; its id."""
+        call_id = next(self._ids) if call_id is None else call_id
+        self.send(id=call_id, op="tools.call", tool=tool, arguments=arguments, caller=caller)
+        return call_id
+
+    def reply(self, call_id: Any, key: str, **outcome: Any) -> None:
+        """Answers a question."""
+        self.send(op="answer", target=call_id, key=key, **outcome)
 
     def answer(self, call_id: Any) -> dict[str, Any]:
         """The next answer to this id; frames without one (progress, notices) are skipped."""

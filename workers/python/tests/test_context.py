@@ -1,10 +1,10 @@
-"""`ctx: Context`: progress, log, request id."""
+"""`ctx: Context`: progress, log, notifications, request id."""
 
 from __future__ import annotations
 
 import pytest
 
-from harness import Worker
+from harness import ASKABLE, Worker
 
 TOOLS = '''
     import asyncio
@@ -54,6 +54,34 @@ TOOLS = '''
     @tool
     async def wait_for_late():
         await later.wait()
+
+    @tool
+    async def levels(ctx: Context):
+        await ctx.debug("debug")
+        await ctx.notice({"k": [1]}, logger_name="mine")
+        await ctx.critical("critical", extra={"k": 1})
+        await ctx.log(object, level="emergency")
+
+    @tool
+    async def bad_level(ctx: Context):
+        await ctx.log("x", level="loud")
+
+    @tool
+    def from_thread(ctx: Context, count: int = 2) -> str:
+        for step in range(count):
+            ctx.report_progress(step)
+        ctx.info("between")
+        ctx.report_progress(count)
+        ctx.send_tool_list_changed()
+        ctx.warning("last")
+        return "done"
+
+    @tool
+    async def changes(ctx: Context):
+        await ctx.send_tool_list_changed()
+        await ctx.send_prompt_list_changed()
+        await ctx.send_resource_list_changed()
+        await ctx.send_resource_updated("test://x")
 '''
 
 
@@ -115,3 +143,83 @@ def test_no_progress_after_the_answer(served):
     assert client.receive()["ok"]
     client.start("wait_for_late", call_id="w")
     assert client.receive()["id"] == "w"
+
+
+def told(client) -> list:
+    """The frames up to the answer."""
+    frames = [client.receive()]
+    while "op" in frames[-1]:
+        frames.append(client.receive())
+    assert frames.pop()["ok"]
+    return frames
+
+
+def test_log_messages_are_sent_to_clients(served):
+    client = served.connect()
+    call = client.ask("levels")
+    frames = told(client)
+    assert {(frame["op"], frame["id"]) for frame in frames} == {("log", call)}
+    assert [frame["params"] for frame in frames] == [
+        {"level": "debug", "data": "debug"},
+        {"level": "notice", "logger": "mine", "data": {"k": [1]}},
+        {"level": "critical", "data": {"msg": "critical", "extra": {"k": 1}}},
+        {"level": "emergency", "data": "<class 'object'>"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("caller", "levels"),
+    [
+        ({"era": "modern", "logLevel": "critical"}, ["critical", "emergency"]),
+        ({"era": "modern", "logLevel": "debug"}, ["debug", "notice", "critical", "emergency"]),
+        ({"era": "legacy", "logLevel": "critical"}, ["debug", "notice", "critical", "emergency"]),
+    ],
+)
+def test_level_of_a_single_request_holds_to_its_end_and_that_of_a_session_is_the_gateways_business(
+    served, caller, levels
+):
+    client = served.connect()
+    client.ask("levels", caller=caller)
+    assert [frame["params"]["level"] for frame in told(client)] == levels
+
+
+@pytest.mark.parametrize("caller", [None, 5, [], {"era": "none"}, {"era": "modern", "capabilities": {}}])
+def test_callers_that_name_no_level_get_no_log(served, caller):
+    client = served.connect()
+    client.ask("levels", caller=caller)
+    assert told(client) == []
+
+
+def test_level_must_be_one_of_mcps(served):
+    assert "log level is one of debug" in served.error("bad_level")["message"]
+
+
+def test_progress_is_left_out_for_a_client_that_did_not_ask(served):
+    client = served.connect()
+    client.ask("steps", caller={**ASKABLE, "progress": False})
+    assert told(client) == []
+
+
+@pytest.mark.parametrize("count", [2, 2000])
+def test_threads_tell_in_order_and_only_progress_in_a_row_is_skipped(served, count):
+    client = served.connect()
+    client.ask("from_thread", count=count)
+    frames = told(client)
+    kinds = [frame["op"] for frame in frames]
+    assert kinds[-4:] == ["log", "progress", "notify", "log"]
+    assert set(kinds[:-4]) == {"progress"}
+    steps = [frame["params"]["progress"] for frame in frames if frame["op"] == "progress"]
+    assert steps == sorted(steps)
+    assert steps[-2:] == [count - 1, count]
+
+
+def test_notifications(served):
+    client = served.connect()
+    call = client.ask("changes")
+    notify = {"op": "notify", "id": call}
+    assert told(client) == [
+        {**notify, "method": "notifications/tools/list_changed"},
+        {**notify, "method": "notifications/prompts/list_changed"},
+        {**notify, "method": "notifications/resources/list_changed"},
+        {**notify, "method": "notifications/resources/updated", "params": {"uri": "test://x"}},
+    ]

@@ -21,7 +21,7 @@ SIMPLE = '''
     @tool
     def loaded() -> list[str]:
         import sys
-        return [name for name in sys.modules if name.startswith(("fastmcp.s", "mcp."))]
+        return [name for name in sys.modules if name.startswith(("fastmcp.utilities", "mcp."))]
 '''
 
 NEEDS_MORE = '''
@@ -185,3 +185,151 @@ def test_file_that_needs_more_says_what_to_add_when_it_is_missing(plain_worker):
     assert issue["code"] == "dependency_error"
     assert "add fastmcp to requirements.txt" in issue["message"]
     assert plain_worker.tool_names() == ["greet", "loaded"]
+
+
+MORE_KINDS = '''
+    import fastmcp
+    from fastmcp import Context, FastMCP
+    from fastmcp.exceptions import NotFoundError, ToolError
+    from fastmcp.prompts import Message, prompt
+    from fastmcp.resources import resource
+    from fastmcp.server.elicitation import AcceptedElicitation, DeclinedElicitation
+    from fastmcp.tools import tool
+    from fastmcp.utilities.types import Image
+    from mcp.types import ImageContent, PromptMessage, TextContent
+
+    server = FastMCP("inner")
+
+    @resource("test://static", name="static", mime_type="text/x", description="Said")
+    def static() -> str:
+        return "static"
+
+    @resource("test://item/{id}", complete={"id": ["1"]})
+    def item(id: int) -> dict:
+        if id == 404:
+            raise NotFoundError("none")
+        return {"id": id}
+
+    @server.resource("test://server/{name}")
+    def on_server(name: str) -> str:
+        return name
+
+    @server.resource("test://server")
+    async def static_on_server() -> bytes:
+        return b"x"
+
+    @prompt
+    def messages(topic: str, n: int = 1) -> list:
+        """Doc."""
+        return [
+            Message("said", role="assistant"),
+            PromptMessage(role="user", content=TextContent(type="text", text=topic * n)),
+            Image(data=b"\\x89PNG\\r\\n\\x1a\\n", format="png"),
+        ]
+
+    @prompt(complete={"word": ["a"]})
+    def completed(word: str) -> str:
+        return word
+
+    @server.prompt(title="On a server")
+    async def prompt_on_server(ctx: Context) -> str:
+        return ctx.request_id
+
+    @tool(input_schema={"type": "object", "properties": {"a": {}}})
+    def raw(a=None):
+        return a
+
+    @tool
+    async def ask(ctx: Context) -> list:
+        answer = await ctx.elicit("?", int)
+        match answer:
+            case AcceptedElicitation(data=data):
+                return [type(answer).__module__.partition(".")[0], data]
+            case DeclinedElicitation():
+                return [type(answer).__module__.partition(".")[0], "declined"]
+
+    @tool
+    def refuses():
+        raise ToolError("not today")
+'''
+
+
+@pytest.fixture(scope="module")
+def kinds(fastmcp_venv, workers) -> Worker:
+    return workers(fastmcp_venv).write("kinds.py", MORE_KINDS).start("--import-timeout", "60")
+
+
+def test_resources_and_prompts_of_every_form(kinds):
+    assert kinds.ready["issues"] == []
+    definitions = {it["definition"]["uri"]: it["definition"] for it in kinds.ready["resources"]}
+    assert list(definitions) == ["test://static", "test://server"]
+    assert (definitions["test://static"]["mimeType"], definitions["test://static"]["description"]) == ("text/x", "Said")
+    templates = [it["definition"]["uriTemplate"] for it in kinds.ready["resourceTemplates"]]
+    assert templates == ["test://item/{id}", "test://server/{name}"]
+    prompts = [it["definition"] for it in kinds.ready["prompts"]]
+    assert [it["name"] for it in prompts] == ["messages", "completed", "prompt_on_server"]
+    assert (prompts[0]["description"], prompts[2]["title"]) == ("Doc.", "On a server")
+    assert kinds.ready["completions"] is True
+
+
+def test_resources_and_prompts_of_every_form_answer(kinds):
+    client = kinds.connect()
+    read = {
+        uri: client.request("resources.read", uri=uri)
+        for uri in ("test://static", "test://item/5", "test://item/404", "test://server/x", "test://server")
+    }
+    assert read["test://static"]["result"]["contents"][0]["text"] == "static"
+    assert read["test://item/5"]["result"]["contents"][0]["text"] == '{"id":5}'
+    assert read["test://item/404"]["error"]["code"] == "resource_not_found"
+    assert read["test://server/x"]["result"]["contents"][0]["text"] == "x"
+    assert read["test://server"]["result"]["contents"][0]["blob"] == "eA=="
+    frame = client.request("prompts.get", prompt="messages", arguments={"topic": "t", "n": "2"})
+    messages = frame["result"]["messages"]
+    assert [message["role"] for message in messages] == ["assistant", "user", "user"]
+    assert [message["content"]["type"] for message in messages] == ["text", "text", "image"]
+    assert messages[1]["content"]["text"] == "tt"
+    assert client.request("prompts.get", prompt="prompt_on_server")["ok"]
+
+
+def test_keywords_of_ours_work_beside_the_package(kinds):
+    client = kinds.connect()
+    params = {"ref": {"type": "ref/prompt", "name": "completed"}, "argument": {"name": "word", "value": ""}}
+    assert client.request("completion.complete", params=params)["result"]["completion"]["values"] == ["a"]
+    assert kinds.tool("raw")["inputSchema"] == {"type": "object", "properties": {"a": {}}}
+    assert kinds.error("refuses")["message"] == "not today"
+
+
+def test_answers_are_of_the_packages_own_types(kinds):
+    client = kinds.connect()
+    for result, expected in (({"action": "accept", "content": {"value": 3}}, 3), ({"action": "decline"}, "declined")):
+        call = client.ask("ask")
+        client.receive()
+        client.reply(call, "elicitation-1", result=result)
+        package, data = client.receive()["result"]
+        assert package in ("fastmcp", "mcp")
+        assert data == expected
+
+
+def test_types_got_before_the_package_came_still_match(fastmcp_venv, workers):
+    worker = workers(fastmcp_venv).write(
+        "t.py",
+        """
+        import importlib
+        from fastmcp import Context
+        from fastmcp.server.elicitation import AcceptedElicitation, DeclinedElicitation
+        from fastmcp.tools import tool
+
+        @tool
+        async def ask(ctx: Context) -> list:
+            importlib.import_module("fastmcp.server.elicitation")
+            importlib.import_module("fastmcp.server.context")
+            answer = await ctx.elicit("?", int)
+            return [isinstance(answer, AcceptedElicitation), isinstance(answer, DeclinedElicitation), answer.data]
+        """,
+    )
+    worker.start()
+    client = worker.connect()
+    call = client.ask("ask")
+    client.receive()
+    client.reply(call, "elicitation-1", result={"action": "accept", "content": {"value": 3}})
+    assert client.receive()["result"] == [True, False, 3]

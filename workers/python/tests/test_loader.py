@@ -238,3 +238,74 @@ def test_print_and_warnings_at_import_do_not_disturb_the_ready_line(plain_worker
     plain_worker.start()
     assert plain_worker.tool_names() == ["f"]
     assert "noise" in plain_worker.log()
+
+
+def test_resources_and_prompts_are_reason_enough_to_import_a_file(plain_worker):
+    plain_worker.write("r.py", "from fastmcp.resources import resource as r\n\n@r('x://r')\ndef one(): ...\n")
+    plain_worker.write("p.py", "from fastmcp import prompts\n\n@prompts.prompt\ndef two(): ...\n")
+    plain_worker.write("call.py", "from fastmcp.prompts import prompt\nprompt(lambda: 'x', name='three')\n")
+    plain_worker.start()
+    assert plain_worker.ready["issues"] == []
+    assert [it["filename"] for it in plain_worker.ready["resources"]] == ["r.py"]
+    assert [it["definition"]["name"] for it in plain_worker.ready["prompts"]] == ["three", "two"]
+
+
+def test_one_name_may_be_a_tool_a_prompt_and_a_resource(plain_worker):
+    plain_worker.write(
+        "t.py",
+        """
+        from fastmcp.prompts import prompt
+        from fastmcp.resources import resource
+        from fastmcp.tools import tool
+
+        @tool
+        @prompt
+        @resource("x://same")
+        def same() -> str:
+            return "same"
+
+        @resource("x://same/{id}")
+        def again(id): ...
+
+        @resource("x://same/{id}", enabled=False)
+        def off(id): ...
+        """,
+    )
+    plain_worker.start()
+    ready = plain_worker.ready
+    assert ready["issues"] == []
+    assert [len(ready[kind]) for kind in ("tools", "prompts", "resources", "resourceTemplates")] == [1, 1, 1, 1]
+
+
+def test_helpers_of_the_package_are_the_same_under_every_import(plain_worker):
+    plain_worker.write(
+        "t.py",
+        """
+        import fastmcp
+        import fastmcp.exceptions
+        import fastmcp.server.elicitation as elicitation
+        from fastmcp import prompts, resources
+        from fastmcp.server import elicitation as again
+        from fastmcp.tools import ToolResult, tool
+
+        @tool
+        def same() -> bool:
+            return elicitation is again and fastmcp.server.elicitation is again and fastmcp.resources is resources
+
+        @tool
+        def result(error: bool = False) -> ToolResult:
+            blocks = ["text", b"\\x89PNG\\r\\n\\x1a\\n", {"type": "resource", "resource": {"uri": "x:y", "text": "t"}}]
+            return ToolResult(content=blocks, structured_content={"n": 1}, is_error=error)
+
+        @tool
+        def refuses():
+            raise fastmcp.exceptions.ToolError("not today")
+        """,
+    )
+    plain_worker.start()
+    assert plain_worker.value("same") is True
+    frame = plain_worker.call("result")
+    assert frame["result"] == {"n": 1}
+    assert [block["type"] for block in frame["content"]] == ["text", "image", "resource"]
+    assert plain_worker.error("result", error=True)["message"] == "text"
+    assert plain_worker.error("refuses") == {"code": "internal_error", "message": "not today", "details": {}}

@@ -325,3 +325,26 @@ def test_what_cannot_be_a_tool_is_reported_and_its_neighbours_are_served(plain_w
             assert issues[filename]["code"] == "invalid_tool", source
             assert message in issues[filename]["message"], source
             assert "\n" not in issues[filename]["message"]
+
+
+def test_icons_and_context_are_announced(plain_worker):
+    plain_worker.write(
+        "t.py",
+        """
+        from fastmcp import Context
+        from fastmcp.tools import tool
+
+        @tool(icons=[{"src": "data:,", "mimeType": "image/png"}])
+        def shown(ctx: Context): ...
+
+        @tool
+        def silent(): ...
+
+        @tool(icons=["data:,"])
+        def wrong(): ...
+        """,
+    ).start()
+    assert plain_worker.tool("shown")["icons"] == [{"src": "data:,", "mimeType": "image/png"}]
+    assert plain_worker.tool("shown")["context"] is True
+    assert "context" not in plain_worker.tool("silent")
+    assert "an icon is" in plain_worker.issues()["t.py"]["message"]

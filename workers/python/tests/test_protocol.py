@@ -71,7 +71,8 @@ def client(served):
 
 
 def test_ready_line_is_announced_once_and_greets_every_client(served):
-    assert list(served.ready) == ["op", "namespace", "generation", "pid", "tools", "issues"]
+    lists = ["tools", "resources", "resourceTemplates", "prompts", "completions", "issues"]
+    assert list(served.ready) == ["op", "namespace", "generation", "pid", *lists]
     assert served.ready["namespace"] == "ns"
     assert served.ready["generation"] == 7
     assert served.ready["pid"] == served.process.pid

@@ -1,0 +1,95 @@
+"""One resource or resource template: what is announced of it, and what a read needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from . import declaration
+from .completion import Completers, completers_of
+from .schema import Invalid, arguments_of, hints_of
+from .text_arguments import reading_text
+from .uri_template import BadTemplate, UriTemplate, has_placeholders
+
+
+@dataclass(slots=True)
+class Resource:
+    """A function whose result clients may read: at one URI, or at all that fit a template."""
+
+    name: str
+    uri: str
+    template: UriTemplate | None
+    """None for a plain resource."""
+    mime_type: str | None
+    function: Callable[..., Any]
+    is_async: bool
+    validate: Callable[[Any], dict[str, Any]]
+    context_parameter: str | None
+    completers: Completers
+    public: dict[str, Any]
+
+
+def make_resource(function: Any, options: dict[str, Any], filename: str) -> Resource:
+    """Reads texts and parameters off the function. `Invalid` if it cannot be a resource."""
+    declaration.check("resource", function, options)
+    uri = options.get("uri")
+    if not isinstance(uri, str):
+        raise Invalid("the URI must be a string")
+    try:
+        template = UriTemplate(uri)
+    except BadTemplate as error:
+        raise Invalid(f"{uri}: {error}") from None
+    name = options.get("name") or getattr(function, "__name__", "")
+    if not isinstance(name, str) or not name:
+        raise Invalid("name must be a string")
+    hints = hints_of(function)
+    arguments = arguments_of(function, hints)
+    _check_parameters(template, arguments.schema)
+    is_template = has_placeholders(uri)
+    completers = completers_of(options.get("complete"), arguments.schema)
+    mime_type = declaration.text("mime_type", options.get("mime_type"))
+    definition = _definition(function, options, name, uri, is_template)
+    return Resource(
+        name=name,
+        uri=uri,
+        template=template if is_template else None,
+        mime_type=mime_type,
+        function=function,
+        is_async=declaration.is_async(function),
+        validate=reading_text(arguments.validate),
+        context_parameter=arguments.context_parameter,
+        completers=completers,
+        public={"definition": definition, "filename": filename, "context": arguments.context_parameter is not None},
+    )
+
+
+def _definition(function: Any, options: dict[str, Any], name: str, uri: str, is_template: bool) -> dict[str, Any]:
+    """The object of MCP's lists."""
+    title = declaration.text("title", options.get("title"))
+    definition: dict[str, Any] = {
+        "uriTemplate" if is_template else "uri": uri,
+        "name": name,
+        "title": title or declaration.title_of(name),
+    }
+    if description := declaration.description(function, options.get("description")):
+        definition["description"] = description
+    if mime_type := options.get("mime_type"):
+        definition["mimeType"] = mime_type
+    if (size := options.get("size")) is not None:
+        if is_template or isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise Invalid("size is the number of bytes of a resource that is no template")
+        definition["size"] = size
+    if annotations := declaration.annotations_of(options.get("annotations")):
+        definition["annotations"] = annotations
+    return {**definition, **declaration.extras(options)}
+
+
+def _check_parameters(template: UriTemplate, schema: dict[str, Any]) -> None:
+    properties, required = set(schema["properties"]), set(schema.get("required", ()))
+    if unknown := [name for name in template.names if name not in properties]:
+        raise Invalid(f"the function has no parameter {unknown[0]}, which the URI names")
+    if unfilled := sorted(required - set(template.path_names)):
+        raise Invalid(f"the parameter {unfilled[0]} needs a default, since a URI need not give it")
+    if stray := sorted(properties - set(template.names)):
+        raise Invalid(f"the parameter {stray[0]} is not in the URI")
