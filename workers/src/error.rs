@@ -1,4 +1,4 @@
-//! What can go wrong with a tool call, in the workers' own words (WRK-12). No status codes here: whoever speaks HTTP or
+//! What can go wrong with a call, in the workers' own words (WRK-12). No status codes here: whoever speaks HTTP or
 //! MCP maps a code to its own answer.
 
 use std::time::Duration;
@@ -10,6 +10,10 @@ use serde_json::value::RawValue;
 pub enum CallErrorCode {
     /// The namespace has no such tool, or it may not be used here.
     ToolNotFound,
+    /// The namespace has no such resource.
+    ResourceNotFound,
+    /// The namespace has no such prompt.
+    PromptNotFound,
     /// The arguments do not fit the tool's schema; the tool did not run.
     InvalidArguments,
     /// A package the tool or its namespace needs cannot be imported or installed.
@@ -28,6 +32,10 @@ pub enum CallErrorCode {
     ResultTooLarge,
     /// The caller gave up on the call.
     Cancelled,
+    /// The function asks its client for what the client cannot do. `details` names it as `requiredCapabilities`.
+    MissingCapability,
+    /// A question to the client has no usable answer: it failed, took too long, or was one too many.
+    AskFailed,
 }
 
 impl CallErrorCode {
@@ -35,6 +43,8 @@ impl CallErrorCode {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ToolNotFound => "tool_not_found",
+            Self::ResourceNotFound => "resource_not_found",
+            Self::PromptNotFound => "prompt_not_found",
             Self::InvalidArguments => "invalid_arguments",
             Self::DependencyError => "dependency_error",
             Self::ExecutionTimeout => "execution_timeout",
@@ -44,6 +54,8 @@ impl CallErrorCode {
             Self::RateLimited => "rate_limited",
             Self::ResultTooLarge => "result_too_large",
             Self::Cancelled => "cancelled",
+            Self::MissingCapability => "missing_capability",
+            Self::AskFailed => "ask_failed",
         }
     }
 
@@ -51,11 +63,15 @@ impl CallErrorCode {
     pub fn from_worker(text: &str) -> Self {
         match text {
             "tool_not_found" => Self::ToolNotFound,
+            "resource_not_found" => Self::ResourceNotFound,
+            "prompt_not_found" => Self::PromptNotFound,
             "invalid_arguments" => Self::InvalidArguments,
             "dependency_error" => Self::DependencyError,
             "execution_timeout" => Self::ExecutionTimeout,
             "result_too_large" => Self::ResultTooLarge,
             "cancelled" => Self::Cancelled,
+            "missing_capability" => Self::MissingCapability,
+            "ask_failed" => Self::AskFailed,
             _ => Self::InternalError,
         }
     }

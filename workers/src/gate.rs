@@ -21,7 +21,7 @@ pub struct Gate {
 #[derive(Debug)]
 pub struct Permit {
     _running: OwnedSemaphorePermit,
-    _admitted: OwnedSemaphorePermit,
+    _admitted: Option<OwnedSemaphorePermit>,
 }
 
 /// The namespace runs and queues as many calls as it may.
@@ -55,8 +55,23 @@ impl Gate {
             .map_err(|_| QueueFull)?;
         Ok(Permit {
             _running: running,
-            _admitted: admitted,
+            _admitted: Some(admitted),
         })
+    }
+
+    /// Waits for a turn of a call that had one and gave it back while it asked its client. It is never refused: what it
+    /// did is not lost to a full queue, and how many calls ask is bounded elsewhere. It counts in the queue where there
+    /// is room.
+    pub async fn resume(&self) -> Permit {
+        let admitted = Arc::clone(&self.admitted).try_acquire_owned().ok();
+        let running = Arc::clone(&self.running)
+            .acquire_owned()
+            .await
+            .expect("nothing closes the semaphore");
+        Permit {
+            _running: running,
+            _admitted: admitted,
+        }
     }
 
     /// Calls running now.
@@ -72,6 +87,8 @@ impl Gate {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Poll;
+
     use super::*;
 
     #[tokio::test]
@@ -88,5 +105,18 @@ mod tests {
         drop(first);
         assert!(waiting.await.expect("not cancelled").is_ok());
         assert_eq!(gate.in_flight(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_had_its_turn_waits_for_another_even_where_the_queue_is_full() {
+        let gate = Gate::new(1, 0);
+        let first = gate.enter().await.expect("the gate is empty");
+        let mut resumed = Box::pin(gate.resume());
+        let polled = std::future::poll_fn(|context| Poll::Ready(resumed.as_mut().poll(context)));
+        assert!(polled.await.is_pending());
+        assert_eq!(gate.enter().await.unwrap_err(), QueueFull);
+        drop(first);
+        drop(resumed.await);
+        assert!(gate.enter().await.is_ok());
     }
 }

@@ -1,7 +1,7 @@
 //! The bottom of the house: namespaces, the registry snapshot, worker processes and the RPC with them.
 //!
 //! Knows neither HTTP nor MCP: no status codes, no JSON-RPC. Everything above asks it for a [`registry::Snapshot`] and
-//! calls tools through a [`worker::Worker`].
+//! calls tools, resources and prompts through a [`worker::Worker`].
 //!
 //! ```text
 //! reload ── scan ── manifest          folders on disk → what each namespace wants to be
@@ -12,16 +12,20 @@
 
 pub mod config;
 pub mod data_dir;
+pub(crate) mod definition;
 pub(crate) mod environment;
 pub mod error;
 pub mod gate;
 pub mod manifest;
 pub mod metrics;
 pub mod names;
+pub mod parking;
 pub mod policy;
 pub mod process;
+pub mod prompt;
 pub mod registry;
 pub mod reload;
+pub mod resource;
 pub mod runtimes;
 pub mod scan;
 pub mod secrets;

@@ -453,6 +453,37 @@ mod tests {
     }
 
     #[test]
+    fn limits_of_questions_have_defaults_and_follow_the_same_order() {
+        let name: NamespaceName = "github".parse().expect("valid");
+        let mut config = NamespacesConfig::default();
+        config.defaults.ask_timeout = Duration::from_secs(60);
+        let of = |text: &str, config: &NamespacesConfig| {
+            let (limits, _, issues) = parse(text).effective_limits(&name, config);
+            (
+                limits.ask_timeout.as_secs(),
+                limits.max_parked,
+                issues.len(),
+            )
+        };
+        assert_eq!(of("", &config), (60, 64, 0));
+        assert_eq!(
+            of("ask_timeout: 2h\nmax_parked: 500", &config),
+            (7200, 500, 0)
+        );
+        assert_eq!(of("max_parked: 0", &config), (60, 0, 0));
+        let (seconds, parked, issues) = of("ask_timeout: 3days\nmax_parked: 100000", &config);
+        assert_eq!((seconds, parked, issues), (86_400, QUEUE_MAX, 2));
+        let patch = LimitsPatch {
+            ask_timeout: Some(Duration::from_secs(5)),
+            max_parked: Some(3),
+            ..LimitsPatch::default()
+        };
+        config.overrides.insert(name.clone(), patch);
+        assert_eq!(of("ask_timeout: 2h\nmax_parked: 500", &config), (5, 3, 0));
+        assert!(refusal("ask_timeout: 0s").contains("ask_timeout: must be greater than zero"));
+    }
+
+    #[test]
     fn own_limits_stop_at_the_ceilings_and_the_operator_has_the_last_word() {
         let name: NamespaceName = "github".parse().expect("valid");
         let manifest = parse(

@@ -51,7 +51,15 @@ impl fmt::Debug for WorkerMetrics {
 }
 
 /// The kinds of `tooldock_worker_protocol_errors_total`.
-const PROTOCOL_ERRORS: [&str; 4] = ["garbage", "unknown_id", "late", "oversized"];
+const PROTOCOL_ERRORS: [&str; 7] = [
+    "garbage",
+    "unknown_id",
+    "late",
+    "oversized",
+    "unresponsive",
+    "event",
+    "question",
+];
 
 impl WorkerMetrics {
     /// Metrics registered with `registry`.
@@ -190,10 +198,18 @@ impl NamespaceMetrics {
     }
 
     pub(crate) fn protocol_error(&self, kind: &'static str) {
+        self.protocol_errors(kind, 1);
+    }
+
+    pub(crate) fn protocol_errors(&self, kind: &'static str, count: usize) {
+        debug_assert!(
+            PROTOCOL_ERRORS.contains(&kind),
+            "{kind} would outlive its namespace"
+        );
         self.all
             .protocol_errors
             .with_label_values(&[self.namespace.as_str(), kind])
-            .inc();
+            .inc_by(count as u64);
     }
 
     pub(crate) fn processes(&self) -> &ProcessMetrics {

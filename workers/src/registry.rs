@@ -8,12 +8,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
+use tokio::sync::watch;
 
 use crate::config::{Limits, ToolLimits};
 use crate::error::CallError;
 use crate::gate::Gate;
 use crate::names::NamespaceName;
+use crate::parking::Parking;
 use crate::policy::ToolPolicy;
+use crate::prompt::Prompt;
+use crate::resource::{Resource, ResourceTemplate};
 use crate::tool::Tool;
 use crate::worker::{Worker, WorkerState};
 
@@ -49,12 +53,22 @@ pub struct Namespace {
     pub policy: ToolPolicy,
     /// Its tools as the worker declared them, sorted by file and name.
     pub tools: Vec<Arc<Tool>>,
+    /// Its resources, in the worker's order.
+    pub resources: Vec<Arc<Resource>>,
+    /// Its resource templates, in the worker's order.
+    pub resource_templates: Vec<Arc<ResourceTemplate>>,
+    /// Its prompts, in the worker's order.
+    pub prompts: Vec<Arc<Prompt>>,
+    /// Whether some argument can be completed.
+    pub completions: bool,
     /// What is wrong with it without stopping it: skipped files, clamped limits, a failed update.
     pub issues: Vec<Issue>,
     /// Who runs its tools.
     pub upstream: Upstream,
     /// How many calls may run and wait. Kept across reloads while the limits stay the same.
     pub gate: Arc<Gate>,
+    /// How many calls may wait for their clients. Kept across reloads while `max_parked` stays the same.
+    pub parked: Arc<Parking>,
     /// Hash over everything that makes the namespace what it is; equal hashes mean nothing to do.
     pub content_hash: [u8; 32],
     /// The worker that keeps trying to come up where `upstream` is [`Upstream::Failed`]. It belongs to the reloader.
@@ -127,6 +141,24 @@ impl Namespace {
             .filter(|tool| self.policy.allows_tool(&tool.name))
     }
 
+    /// The resource of exactly that URI. One that a template matches is not among them.
+    pub fn resource(&self, uri: &str) -> Option<&Arc<Resource>> {
+        self.resources.iter().find(|resource| &*resource.uri == uri)
+    }
+
+    /// The prompt of that name.
+    pub fn prompt(&self, name: &str) -> Option<&Arc<Prompt>> {
+        self.prompts.iter().find(|prompt| &*prompt.name == name)
+    }
+
+    /// Whether any of its functions takes a context, and so may report, log and ask.
+    pub fn has_context(&self) -> bool {
+        self.tools.iter().any(|tool| tool.context)
+            || self.resources.iter().any(|resource| resource.context)
+            || self.resource_templates.iter().any(|it| it.context)
+            || self.prompts.iter().any(|prompt| prompt.context)
+    }
+
     /// The tools the policy allows, in their order.
     pub fn allowed_tools(&self) -> impl Iterator<Item = &Arc<Tool>> {
         self.tools
@@ -156,6 +188,8 @@ impl Namespace {
 #[derive(Debug, Default)]
 pub struct Registry {
     current: ArcSwap<Snapshot>,
+    /// The same for those who wait for the next one. Requests read `current`, which costs no lock.
+    published: watch::Sender<Arc<Snapshot>>,
 }
 
 impl Registry {
@@ -175,9 +209,22 @@ impl Registry {
         self.current.load().namespaces.get(name).cloned()
     }
 
-    /// Makes the next snapshot the current one and gives back the one before.
+    /// Makes the next snapshot the current one, tells the subscribers, and gives back the one before.
     pub fn swap(&self, next: Snapshot) -> Arc<Snapshot> {
-        self.current.swap(Arc::new(next))
+        let next = Arc::new(next);
+        let mut before = None;
+        // Under the channel's lock, so that of two swaps at once subscribers keep the one that stays.
+        self.published.send_modify(|published| {
+            before = Some(self.current.swap(Arc::clone(&next)));
+            *published = next;
+        });
+        before.expect("the closure runs exactly once")
+    }
+
+    /// Sees the swaps from now on: always the newest snapshot, which may skip some in between. What changed is for the
+    /// reader to find out, by comparing it with the one it saw last.
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.published.subscribe()
     }
 }
 
@@ -206,14 +253,39 @@ mod tests {
             limits,
             tool_limits: BTreeMap::new(),
             tools: ["add", "drop_all"].map(tool).into(),
+            resources: Vec::new(),
+            resource_templates: Vec::new(),
+            prompts: Vec::new(),
+            completions: false,
             issues: Vec::new(),
             upstream: Upstream::Empty,
             gate: Arc::new(Gate::new(1, 1)),
+            parked: Arc::new(Parking::new(1)),
             content_hash: [0; 32],
             recovering: Weak::new(),
         };
         assert_eq!(&*namespace.tool("add").unwrap().name, "add");
         assert!(namespace.tool("drop_all").is_none());
         assert!(namespace.tool("missing").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_subscriber_sees_the_newest_snapshot_and_every_later_one() {
+        let registry = Registry::default();
+        let mut seen = registry.subscribe();
+        assert_eq!(seen.borrow_and_update().generation, 0);
+        let snapshot = |generation| Snapshot {
+            generation,
+            ..Snapshot::default()
+        };
+        registry.swap(snapshot(1));
+        assert_eq!(registry.swap(snapshot(2)).generation, 1);
+        seen.changed().await.unwrap();
+        assert_eq!(seen.borrow_and_update().generation, 2);
+        assert!(Arc::ptr_eq(&seen.borrow(), &registry.snapshot()));
+        assert!(!seen.has_changed().unwrap());
+        registry.swap(snapshot(3));
+        seen.changed().await.unwrap();
+        assert_eq!(seen.borrow().generation, 3);
     }
 }

@@ -25,10 +25,16 @@ pub struct Tool {
     /// MCP tool annotations (`readOnlyHint`, …), verbatim.
     #[serde(default)]
     pub annotations: Option<Arc<RawValue>>,
+    /// MCP `icons`, a JSON array, verbatim.
+    #[serde(default)]
+    pub icons: Option<Arc<RawValue>>,
     /// MCP `_meta` of the tool, verbatim.
     #[serde(default, rename = "_meta")]
     pub meta: Option<Arc<RawValue>>,
     /// The file the tool was found in, relative to its namespace folder.
     #[serde(default)]
     pub filename: String,
+    /// Whether its function takes a context, and so may report, log and ask.
+    #[serde(default)]
+    pub context: bool,
 }

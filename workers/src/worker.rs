@@ -13,9 +13,14 @@
 //!   └── call ──▶ rpc::Link ──▶ flusher, reader            (the proxy's runtimes)
 //! ```
 //!
+//! A call is one request and one answer. Functions that take a context also say and ask something in between: a
+//! [`CallSink`] hears it, and a [`Replier`] takes the answers back to the process that asked, and to no other.
+//!
 //! Dropping the last `Arc` of a worker ends its supervisor, its processes and their descendants.
 
 mod boot;
+mod call;
+mod event;
 mod instance;
 mod pending;
 mod rpc;
@@ -30,7 +35,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
@@ -39,11 +43,18 @@ use crate::config::WorkersConfig;
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::{NamespaceMetrics, WorkerMetrics};
 use crate::names::NamespaceName;
+use crate::prompt::Prompt;
 use crate::registry::Issue;
+use crate::resource::{Resource, ResourceTemplate};
 use crate::runtimes::Runtimes;
 use crate::secrets::Secret;
 use crate::tool::Tool;
 
+pub use call::{Operation, ToolReply, WorkerCall};
+pub use event::{
+    Answers, Ask, AskMethod, CallEvent, CallSink, LogLevel, Notice, OPEN_QUESTIONS_MAX, Question,
+    Replier, UnknownLogLevel,
+};
 use rpc::{Link, Refused};
 
 /// How long a call waits for a worker that is starting or restarting.
@@ -94,6 +105,14 @@ pub struct WorkerHost {
 pub struct Declared {
     /// Its tools, in its order.
     pub tools: Vec<Arc<Tool>>,
+    /// Its resources, in its order.
+    pub resources: Vec<Arc<Resource>>,
+    /// Its resource templates, in its order.
+    pub resource_templates: Vec<Arc<ResourceTemplate>>,
+    /// Its prompts, in its order.
+    pub prompts: Vec<Arc<Prompt>>,
+    /// Whether some argument can be completed.
+    pub completions: bool,
     /// What it skipped, and why.
     pub issues: Vec<Issue>,
 }
@@ -147,32 +166,6 @@ struct Status {
     state: WorkerState,
     /// When the next process starts, in `Backoff`.
     retry_at: Option<Instant>,
-}
-
-/// One call to a tool.
-#[derive(Debug, Clone)]
-pub struct ToolCall {
-    /// The tool's name.
-    pub tool: Arc<str>,
-    /// A JSON object, verbatim.
-    pub arguments: Bytes,
-    /// The largest result, in bytes of JSON.
-    pub max_result: u64,
-}
-
-/// A successful answer. The JSON stays in the frame it came in.
-#[derive(Debug, Clone)]
-pub struct ToolReply {
-    /// The tool's value, as JSON text.
-    pub value: Bytes,
-    /// MCP content blocks as a JSON array, when the value is not plain JSON (images, bytes, resource links).
-    pub content: Option<Bytes>,
-}
-
-/// Takes what a worker sends before its answer. Called on the worker's reader: it must not block.
-pub trait CallSink: Send + Sync {
-    /// The tool reported progress: `{"progress": n, "total"?: n, "message"?: s}`, verbatim.
-    fn progress(&self, report: Bytes);
 }
 
 impl WorkerState {
@@ -256,7 +249,7 @@ impl Worker {
         self.shared.declared.load_full()
     }
 
-    /// Calls a tool. Has no time limit of its own besides the wait for a worker that is restarting (5 s); dropping the
+    /// Runs one call. Has no time limit of its own besides the wait for a worker that is restarting (5 s); dropping the
     /// future cancels the call in the worker.
     ///
     /// # Errors
@@ -264,7 +257,7 @@ impl Worker {
     /// The worker's own error, or `worker_unavailable`, `overloaded`, `result_too_large`, `internal_error` from here.
     pub async fn call(
         &self,
-        call: ToolCall,
+        call: WorkerCall,
         sink: Option<Arc<dyn CallSink>>,
     ) -> Result<ToolReply, CallError> {
         let _counted = InFlightCount::begin(&self.shared);

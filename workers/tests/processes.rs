@@ -24,7 +24,8 @@ use tooldock_workers::process::{Child, Exit, ProcessSpec, SpawnError};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::Secret;
 use tooldock_workers::worker::{
-    CallSink, ToolCall, ToolReply, Worker, WorkerHost, WorkerSpec, WorkerState,
+    Ask, CallEvent, CallSink, Operation, ToolReply, Worker, WorkerCall, WorkerHost, WorkerSpec,
+    WorkerState,
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -163,10 +164,17 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
         .expect("in time")
 }
 
-fn tool_call(tool: &str, arguments: &Value) -> ToolCall {
-    ToolCall {
+fn tool_call(tool: &str, arguments: &Value) -> WorkerCall {
+    asking_for(Operation::CallTool {
         tool: tool.into(),
         arguments: Bytes::from(arguments.to_string()),
+    })
+}
+
+fn asking_for(operation: Operation) -> WorkerCall {
+    WorkerCall {
+        operation,
+        caller: None,
         max_result: 10_000,
     }
 }
@@ -189,7 +197,10 @@ async fn pid_from(worker: &Worker, tool: &str) -> u32 {
 struct Begun(Notify);
 
 impl CallSink for Begun {
-    fn progress(&self, report: Bytes) {
+    fn event(&self, event: CallEvent) {
+        let CallEvent::Progress(report) = event else {
+            panic!("{event:?}");
+        };
         assert_eq!(report, r#"{"progress": 1, "total": 2}"#);
         self.0.notify_one();
     }
@@ -469,6 +480,83 @@ async fn answers_keep_their_kind() {
     assert_eq!(error.details.unwrap().get(), r#"{"traceback": "t"}"#);
     let error = call(&worker, "neither").await.unwrap_err();
     assert_eq!(error.code, CallErrorCode::InternalError);
+}
+
+#[tokio::test]
+async fn resources_prompts_and_completion_take_the_same_connection() {
+    let house = House::new();
+    let worker = house.ready("ok").await;
+    let declared = worker.declared().unwrap();
+    assert_eq!(&*declared.resources[0].uri, "a://b");
+    let (arguments, params) = (
+        Bytes::from_static(b"{}"),
+        Bytes::from_static(b"{\"ref\":{}}"),
+    );
+    for (operation, line) in [
+        (
+            Operation::ReadResource {
+                uri: "a://b".into(),
+            },
+            serde_json::json!({"op": "resources.read", "uri": "a://b"}),
+        ),
+        (
+            Operation::GetPrompt {
+                prompt: "p".into(),
+                arguments,
+            },
+            serde_json::json!({"op": "prompts.get", "prompt": "p", "arguments": {}}),
+        ),
+        (
+            Operation::Complete { params },
+            serde_json::json!({"op": "completion.complete", "params": {"ref": {}}}),
+        ),
+    ] {
+        let mut call = asking_for(operation);
+        call.caller = Some(Bytes::from_static(b"{\"era\":\"none\"}"));
+        let reply = within(worker.call(call, None)).await.unwrap();
+        let mut request: Value = serde_json::from_slice(&reply.value).unwrap();
+        let request = request.as_object_mut().unwrap();
+        assert!(request.remove("id").is_some());
+        let caller = request.remove("caller").unwrap();
+        assert_eq!(caller, serde_json::json!({"era": "none"}));
+        assert_eq!(Value::Object(request.clone()), line);
+    }
+    let unknown = asking_for(Operation::ReadResource {
+        uri: "a://none".into(),
+    });
+    let error = within(worker.call(unknown, None)).await.unwrap_err();
+    assert_eq!(error.code, CallErrorCode::ResourceNotFound);
+}
+
+/// Answers each question with its own params.
+struct Obliging;
+
+impl CallSink for Obliging {
+    fn event(&self, event: CallEvent) {
+        if let CallEvent::Ask(Ask { questions, replier }) = event {
+            for question in questions {
+                replier.answer(&question.key, Ok(&question.params));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tool_asks_and_goes_on_with_the_answers() {
+    let house = House::new();
+    let worker = house.ready("ok").await;
+    let call = tool_call("ask", &serde_json::json!({ "keys": ["a", "b"] }));
+    let reply = within(worker.call(call.clone(), Some(Arc::new(Obliging))))
+        .await
+        .unwrap();
+    let answers: Value = serde_json::from_slice(&reply.value).unwrap();
+    assert_eq!(
+        answers,
+        serde_json::json!({"a": {"result": {"of": "a"}}, "b": {"result": {"of": "b"}}})
+    );
+    let reply = within(worker.call(call, None)).await.unwrap();
+    let answers: Value = serde_json::from_slice(&reply.value).unwrap();
+    assert_eq!(answers["b"]["error"]["code"], "ask_failed");
 }
 
 #[tokio::test]

@@ -24,7 +24,9 @@ use tooldock_workers::registry::{Namespace, Registry, Upstream};
 use tooldock_workers::reload::{ReloadError, ReloadMetrics, ReloadReport, Reloader};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::{Secret, SecretSource};
-use tooldock_workers::worker::{ToolCall, Worker, WorkerHost};
+use tooldock_workers::worker::{
+    Ask, CallEvent, CallSink, Operation, Worker, WorkerCall, WorkerHost,
+};
 
 const TOOL: &str = "from fastmcp.tools import tool\nimport os, sys\n";
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -185,9 +187,12 @@ with zipfile.ZipFile(f'{wheels}/{name}-{version}-py3-none-any.whl', 'w') as z:
 }
 
 async fn call(worker: &Worker, tool: &str, arguments: &str) -> Result<String, CallError> {
-    let call = ToolCall {
-        tool: tool.into(),
-        arguments: Bytes::copy_from_slice(arguments.as_bytes()),
+    let call = WorkerCall {
+        operation: Operation::CallTool {
+            tool: tool.into(),
+            arguments: Bytes::copy_from_slice(arguments.as_bytes()),
+        },
+        caller: None,
         max_result: 1 << 20,
     };
     let reply = worker.call(call, None).await?;
@@ -794,5 +799,195 @@ async fn without_an_interpreter_the_namespace_says_which_key_to_set() {
     let report = house.reload().await;
     assert_eq!(report.failed[0].code, "dependency_error");
     assert!(house.failure("ns").message.starts_with("workers.python: "));
+    house.close().await;
+}
+
+/// Functions of every kind.
+const TALK: &str = r#"
+from fastmcp import Context
+from fastmcp.prompts import prompt
+from fastmcp.resources import resource
+
+@resource("test://note", mime_type="text/plain")
+def note() -> str:
+    """A note."""
+    return "hello"
+
+@resource("test://item/{id}")
+def item(id: str) -> str:
+    """An item."""
+    return f"item {id}"
+
+@prompt(complete={"topic": ["ruby", "rust", "python"]})
+def about(topic: str) -> str:
+    """A prompt."""
+    return f"Tell me about {topic}"
+
+@tool
+async def ask(ctx: Context) -> str:
+    """Asks."""
+    await ctx.info("asking")
+    answer = await ctx.elicit("Name?", str)
+    await ctx.send_resource_updated("test://note")
+    return answer.data
+"#;
+
+/// Answers every question with a form that says Ada, and keeps the rest of what it hears.
+#[derive(Default)]
+struct Ada(Mutex<Vec<String>>);
+
+impl CallSink for Ada {
+    fn event(&self, event: CallEvent) {
+        let heard = match event {
+            CallEvent::Ask(Ask { questions, replier }) => {
+                let answer = br#"{"action": "accept", "content": {"value": "Ada"}}"#;
+                replier.answer(&questions[0].key, Ok(answer));
+                let question = &questions[0];
+                format!("{} {}", question.key, question.method.as_str())
+            }
+            CallEvent::Log { level, .. } => level.as_str().to_owned(),
+            CallEvent::Notice(notice) => notice.method().to_owned(),
+            CallEvent::Progress(_) => "progress".to_owned(),
+        };
+        self.0.lock().unwrap().push(heard);
+    }
+}
+
+async fn value_of(worker: &Worker, operation: Operation) -> Result<serde_json::Value, CallError> {
+    let call = WorkerCall {
+        operation,
+        caller: None,
+        max_result: 1 << 20,
+    };
+    let reply = worker.call(call, None).await?;
+    Ok(serde_json::from_slice(&reply.value).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resources_prompts_and_completion_are_served_as_tools_are() {
+    let house = House::new();
+    house.write("talk/all.py", TALK);
+    let mut swaps = house.registry.subscribe();
+    let report = house.reload().await;
+    assert_eq!(report.failed, []);
+    assert!(swaps.has_changed().unwrap());
+    let seen = Arc::clone(&swaps.borrow_and_update());
+    let namespace = &seen.namespaces["talk"];
+    assert_eq!(namespace.issues, []);
+    let note = namespace.resource("test://note").unwrap();
+    assert!(note.definition.get().contains("text/plain") && !note.context);
+    assert_eq!(note.filename, "all.py");
+    let template = &namespace.resource_templates[0];
+    assert_eq!(&*template.uri_template, "test://item/{id}");
+    assert!(namespace.prompt("about").is_some() && namespace.completions);
+    assert!(namespace.tool("ask").unwrap().context);
+
+    let worker = house.worker("talk");
+    for (uri, text) in [("test://note", "hello"), ("test://item/7", "item 7")] {
+        let read = Operation::ReadResource { uri: uri.into() };
+        let result = value_of(&worker, read).await.unwrap();
+        assert_eq!(result["contents"][0]["text"], text, "{result}");
+        assert_eq!(result["contents"][0]["uri"], uri, "{result}");
+    }
+    let none = "test://none".into();
+    let error = value_of(&worker, Operation::ReadResource { uri: none }).await;
+    assert_eq!(error.unwrap_err().code, CallErrorCode::ResourceNotFound);
+
+    let get = |prompt: &str, arguments: &'static str| Operation::GetPrompt {
+        prompt: prompt.into(),
+        arguments: Bytes::from_static(arguments.as_bytes()),
+    };
+    let result = value_of(&worker, get("about", r#"{"topic": "rust"}"#)).await;
+    let result = result.unwrap();
+    let content = &result["messages"][0]["content"];
+    assert_eq!(content["text"], "Tell me about rust", "{result}");
+    for (asked, code) in [
+        (get("about", ""), CallErrorCode::InvalidArguments),
+        (get("none", ""), CallErrorCode::PromptNotFound),
+    ] {
+        assert_eq!(value_of(&worker, asked).await.unwrap_err().code, code);
+    }
+
+    let params = r#"{"ref": {"type": "ref/prompt", "name": "about"}, "argument": {"name": "topic", "value": "ru"}}"#;
+    let params = Bytes::from_static(params.as_bytes());
+    let result = value_of(&worker, Operation::Complete { params }).await;
+    let values = &result.unwrap()["completion"]["values"];
+    assert_eq!(*values, serde_json::json!(["ruby", "rust"]));
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_with_a_context_logs_asks_and_announces() {
+    let house = House::new();
+    house.write("talk/all.py", TALK);
+    house.reload().await;
+    let worker = house.worker("talk");
+    let caller = r#"{"era": "legacy", "capabilities": {"elicitation": {}}, "logLevel": "info", "progress": false}"#;
+    let mut call = WorkerCall {
+        operation: Operation::CallTool {
+            tool: "ask".into(),
+            arguments: Bytes::new(),
+        },
+        caller: Some(Bytes::from_static(caller.as_bytes())),
+        max_result: 1 << 20,
+    };
+    let ada = Arc::new(Ada::default());
+    let sink = Arc::clone(&ada) as Arc<dyn CallSink>;
+    let reply = worker.call(call.clone(), Some(sink)).await.unwrap();
+    assert_eq!(reply.value, r#""Ada""#);
+    assert_eq!(
+        *ada.0.lock().unwrap(),
+        [
+            "info",
+            "elicitation-1 elicitation/create",
+            "notifications/resources/updated"
+        ]
+    );
+
+    // A caller that can be asked nothing.
+    call.caller = None;
+    let error = worker.call(call, None).await.unwrap_err();
+    assert_eq!(error.code, CallErrorCode::MissingCapability);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_limits_keep_what_is_declared_and_the_calls_that_wait_for_their_clients() {
+    let house = House::new();
+    house.write("talk/all.py", TALK);
+    house.reload().await;
+    let before = house.namespace("talk");
+    let place = before.parked.enter().unwrap();
+    house.write("talk/tooldock.yaml", "ask_timeout: 5s\n");
+    house.reload().await;
+    let after = house.namespace("talk");
+    assert_eq!(after.limits.ask_timeout, Duration::from_secs(5));
+    assert_eq!(after.parked.parked(), 1);
+    assert!(after.resource("test://note").is_some() && after.prompt("about").is_some());
+    drop(place);
+
+    let pid = house.pid("talk");
+    let config = NamespacesConfig {
+        overrides: BTreeMap::from([(
+            "talk".parse().unwrap(),
+            LimitsPatch {
+                max_parked: Some(1),
+                ..LimitsPatch::default()
+            },
+        )]),
+        ..NamespacesConfig::default()
+    };
+    house.reloader.set_namespaces(config);
+    house.reload().await;
+    let after = house.namespace("talk");
+    assert!(after.parked.has_limit(1));
+    let kept = (
+        after.prompts.len(),
+        after.resources.len(),
+        after.resource_templates.len(),
+    );
+    assert_eq!(kept, (1, 1, 1));
+    assert!(after.completions);
+    assert_eq!(house.pid("talk"), pid, "no new process");
     house.close().await;
 }

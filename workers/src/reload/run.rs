@@ -8,7 +8,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use super::metrics::Outcome;
-use super::wanted::{Identity, Wanted, build_of, call_error, relimited};
+use super::wanted::{Identity, Wanted, build_of, call_error, declared_by, relimited};
 use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
 use crate::config::NamespacesConfig;
 use crate::environment::{EnvironmentError, Prepared, Toolchain, worker_variables};
@@ -218,7 +218,12 @@ impl Run {
                 let is_empty =
                     current.is_some_and(|current| matches!(current.upstream, Upstream::Empty));
                 if !(is_empty && current.is_some_and(|current| wanted.is_same_as(current))) {
-                    self.change(wanted.namespace(current, Upstream::Empty, Vec::new(), &[]));
+                    self.change(wanted.namespace(
+                        current,
+                        Upstream::Empty,
+                        &Declared::default(),
+                        &[],
+                    ));
                 }
                 continue;
             }
@@ -320,7 +325,7 @@ impl Run {
         self.change(wanted.namespace(
             Some(current),
             Upstream::Worker(Arc::clone(worker)),
-            current.tools.clone(),
+            &declared_by(current),
             &issues,
         ));
     }
@@ -405,11 +410,10 @@ impl Run {
                 self.report.workers_restarted.push(name.clone());
                 issues.extend(declared.issues.iter().cloned());
                 let current = self.before.namespaces.get(&name).cloned();
-                let tools = declared.tools.clone();
                 self.change(wanted.namespace(
                     current.as_deref(),
                     Upstream::Worker(worker),
-                    tools,
+                    &declared,
                     &issues,
                 ));
             }
@@ -606,7 +610,7 @@ async fn boot(
         max_frame: identity.max_frame,
         drain: wanted.drain(),
         // A tool that blocks the loop for as long as its time limit allows is rude, not hung.
-        silence: wanted.drain().max(SILENCE_MIN),
+        silence: wanted.longest_call().max(SILENCE_MIN),
     };
     let _turn = reloader.boots.acquire().await.map_err(|_| stopping())?;
     let worker = reloader.start(spec, identity).ok_or_else(stopping)?;
@@ -671,12 +675,7 @@ fn publish_recovered(
     }
     let current = reloader.registry.namespace(name.as_str());
     let upstream = Upstream::Worker(worker);
-    let namespace = wanted.namespace(
-        current.as_deref(),
-        upstream,
-        declared.tools.clone(),
-        &declared.issues,
-    );
+    let namespace = wanted.namespace(current.as_deref(), upstream, declared, &declared.issues);
     tracing::info!(namespace = %name, "the worker recovered; its namespace is served");
     reloader.publish(Changes::from([(name.clone(), Change::Publish(namespace))]));
 }

@@ -11,12 +11,12 @@ use crate::config::{Limits, LimitsPatch, NamespacesConfig, ToolLimits};
 use crate::error::{CallError, CallErrorCode};
 use crate::gate::Gate;
 use crate::manifest::{CLAMPED, effective_limits};
+use crate::parking::Parking;
 use crate::policy::ToolPolicy;
 use crate::registry::{Issue, Namespace, SecretsStatus, Upstream};
 use crate::scan::{NamespaceSource, SourceFailure};
 use crate::secrets::Secret;
-use crate::tool::Tool;
-use crate::worker::Worker;
+use crate::worker::{Declared, Worker};
 
 /// The subject of an [`Issue`] that says why the last update of a namespace did not happen.
 pub(super) const UPDATE: &str = "reload";
@@ -24,7 +24,7 @@ pub(super) const UPDATE: &str = "reload";
 /// What a frame holds besides the result: the envelope, content blocks' quoting.
 const FRAME_OVERHEAD: u64 = 64 * 1024;
 
-/// The most calls that one namespace may run or queue, whatever the configuration says: a semaphore has a limit.
+/// The most calls that one namespace may run, queue or park, whatever the configuration says: a semaphore has a limit.
 const GATE_MAX: usize = 1 << 20;
 
 /// The longest a replaced worker may go on with its last calls.
@@ -118,10 +118,9 @@ impl Wanted {
         &self,
         current: Option<&Namespace>,
         upstream: Upstream,
-        tools: Vec<Arc<Tool>>,
+        declared: &Declared,
         issues: &[Issue],
     ) -> Arc<Namespace> {
-        let gate = gate(current, &self.limits);
         let manifest = &self.source.manifest;
         Arc::new(Namespace {
             name: self.source.name.clone(),
@@ -133,10 +132,15 @@ impl Wanted {
             limits: self.limits.clone(),
             tool_limits: self.tool_limits.clone(),
             policy: self.policy.clone(),
-            tools,
+            tools: declared.tools.clone(),
+            resources: declared.resources.clone(),
+            resource_templates: declared.resource_templates.clone(),
+            prompts: declared.prompts.clone(),
+            completions: declared.completions,
             issues: self.with(issues),
             upstream,
-            gate,
+            gate: gate(current, &self.limits),
+            parked: parking(current, &self.limits),
             content_hash: self.content_hash,
             recovering: Weak::new(),
         })
@@ -167,7 +171,12 @@ impl Wanted {
             Upstream::Worker(worker) => Some((current, worker)),
             Upstream::Empty | Upstream::Failed(_) => None,
         }) else {
-            return self.namespace(current, Upstream::Failed(error.clone()), Vec::new(), &[]);
+            return self.namespace(
+                current,
+                Upstream::Failed(error.clone()),
+                &Declared::default(),
+                &[],
+            );
         };
         let mut issues: Vec<_> = current
             .issues
@@ -191,14 +200,25 @@ impl Wanted {
         &self.source.manifest.env
     }
 
-    /// What an old namespace's limits allow its last calls.
+    /// What an old namespace's limits allow its last calls. One that waits for its client goes on only where it began,
+    /// so it may have that time as well.
     pub(super) fn drain_of(namespace: &Namespace) -> Duration {
-        longest_call(&namespace.limits, &namespace.tool_limits)
+        let asking = match namespace.has_context() {
+            true => namespace.limits.ask_timeout,
+            false => Duration::ZERO,
+        };
+        drain(&namespace.limits, &namespace.tool_limits, asking)
     }
 
-    /// The same for a process of this namespace that is replaced by another.
+    /// The same for a process of this namespace that is replaced by another. What it declares is not known yet; time
+    /// that no call needs is not taken.
     pub(super) fn drain(&self) -> Duration {
-        longest_call(&self.limits, &self.tool_limits)
+        drain(&self.limits, &self.tool_limits, self.limits.ask_timeout)
+    }
+
+    /// How long a tool may block its process before that counts as hung.
+    pub(super) fn longest_call(&self) -> Duration {
+        drain(&self.limits, &self.tool_limits, Duration::ZERO)
     }
 
     fn max_frame(&self) -> u64 {
@@ -247,6 +267,7 @@ pub(super) fn relimited(
         policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
         issues,
         gate: gate(Some(current), &limits),
+        parked: parking(Some(current), &limits),
         content_hash: content_hash(
             &running.files_hash,
             &limits,
@@ -272,11 +293,28 @@ fn serving(current: &Namespace, worker: &Arc<Worker>) -> Namespace {
         tool_limits: current.tool_limits.clone(),
         policy: current.policy.clone(),
         tools: current.tools.clone(),
+        resources: current.resources.clone(),
+        resource_templates: current.resource_templates.clone(),
+        prompts: current.prompts.clone(),
+        completions: current.completions,
         issues: current.issues.clone(),
         upstream: Upstream::Worker(Arc::clone(worker)),
         gate: Arc::clone(&current.gate),
+        parked: Arc::clone(&current.parked),
         content_hash: current.content_hash,
         recovering: Weak::new(),
+    }
+}
+
+/// What its worker declared for what is served now. The process may have been replaced since.
+pub(super) fn declared_by(current: &Namespace) -> Declared {
+    Declared {
+        tools: current.tools.clone(),
+        resources: current.resources.clone(),
+        resource_templates: current.resource_templates.clone(),
+        prompts: current.prompts.clone(),
+        completions: current.completions,
+        issues: Vec::new(),
     }
 }
 
@@ -292,14 +330,28 @@ fn gate(current: Option<&Namespace>, limits: &Limits) -> Arc<Gate> {
     }
 }
 
-/// How long the last call of a process may take.
-fn longest_call(limits: &Limits, tool_limits: &BTreeMap<String, ToolLimits>) -> Duration {
+/// The places for calls that ask, kept as the gate is: those that wait for their clients go on counting.
+fn parking(current: Option<&Namespace>, limits: &Limits) -> Arc<Parking> {
+    let max = limits.max_parked.min(GATE_MAX);
+    match current {
+        Some(current) if current.parked.has_limit(max) => Arc::clone(&current.parked),
+        _ => Arc::new(Parking::new(max)),
+    }
+}
+
+/// How long the last call of a process may take, with so long a wait for its client.
+fn drain(
+    limits: &Limits,
+    tool_limits: &BTreeMap<String, ToolLimits>,
+    asking: Duration,
+) -> Duration {
     tool_limits
         .values()
         .filter_map(|limits| limits.timeout)
         .chain([limits.timeout])
         .max()
         .unwrap_or_default()
+        .saturating_add(asking)
         .min(DRAIN_MAX)
 }
 
@@ -383,7 +435,7 @@ mod tests {
     #[test]
     fn a_new_limit_is_a_change_that_needs_no_new_process() {
         let (old, new) = (wanted("timeout: 5s", &[]), wanted("timeout: 6s", &[]));
-        let served = old.namespace(None, Upstream::Empty, Vec::new(), &[]);
+        let served = old.namespace(None, Upstream::Empty, &Declared::default(), &[]);
         assert!(old.is_same_as(&served));
         assert!(!new.is_same_as(&served));
         assert!(
@@ -414,14 +466,18 @@ mod tests {
 
     #[test]
     fn the_gate_is_kept_while_its_limits_are() {
-        let first = wanted("", &[]).namespace(None, Upstream::Empty, Vec::new(), &[]);
-        let same =
-            wanted("timeout: 5s", &[]).namespace(Some(&first), Upstream::Empty, Vec::new(), &[]);
+        let first = wanted("", &[]).namespace(None, Upstream::Empty, &Declared::default(), &[]);
+        let same = wanted("timeout: 5s", &[]).namespace(
+            Some(&first),
+            Upstream::Empty,
+            &Declared::default(),
+            &[],
+        );
         assert!(Arc::ptr_eq(&first.gate, &same.gate));
         let other = wanted("max_concurrency: 1", &[]).namespace(
             Some(&first),
             Upstream::Empty,
-            Vec::new(),
+            &Declared::default(),
             &[],
         );
         assert!(!Arc::ptr_eq(&first.gate, &other.gate));
@@ -464,13 +520,61 @@ mod tests {
         let namespace = wanted("tools: {slow: {timeout: 5m}}", &[]).namespace(
             None,
             Upstream::Empty,
-            Vec::new(),
+            &Declared::default(),
             &[],
         );
         assert_eq!(Wanted::drain_of(&namespace), Duration::from_secs(300));
-        assert_eq!(
-            wanted("tools: {slow: {timeout: 5m}}", &[]).drain(),
-            Duration::from_secs(300)
-        );
+        let wanted = wanted("ask_timeout: 1m\ntools: {slow: {timeout: 5m}}", &[]);
+        assert_eq!(wanted.longest_call(), Duration::from_secs(300));
+        assert_eq!(wanted.drain(), Duration::from_secs(360));
+    }
+
+    #[test]
+    fn a_namespace_that_may_ask_drains_as_long_as_a_client_may_take() {
+        let asking = |context: bool| {
+            let tool = format!(r#"{{"name":"t","inputSchema":{{}},"context":{context}}}"#);
+            let declared = Declared {
+                tools: vec![serde_json::from_str(&tool).unwrap()],
+                ..Declared::default()
+            };
+            wanted("ask_timeout: 1m", &[]).namespace(None, Upstream::Empty, &declared, &[])
+        };
+        assert_eq!(Wanted::drain_of(&asking(false)), Duration::from_secs(30));
+        assert_eq!(Wanted::drain_of(&asking(true)), Duration::from_secs(90));
+    }
+
+    #[test]
+    fn the_parking_is_kept_while_its_limit_is() {
+        let none = Declared::default();
+        let first = wanted("", &[]).namespace(None, Upstream::Empty, &none, &[]);
+        let place = first.parked.enter().unwrap();
+        let again = |manifest: &str| {
+            wanted(manifest, &[]).namespace(Some(&first), Upstream::Empty, &none, &[])
+        };
+        assert_eq!(again("max_concurrency: 1").parked.parked(), 1);
+        assert_eq!(again("max_parked: 2").parked.parked(), 0);
+        drop(place);
+    }
+
+    #[test]
+    fn what_the_worker_declared_is_published_and_survives_new_limits() {
+        let declared = Declared {
+            resources: vec![
+                serde_json::from_str(r#"{"definition":{"uri":"a://b"},"context":true}"#).unwrap(),
+            ],
+            resource_templates: vec![
+                serde_json::from_str(r#"{"definition":{"uriTemplate":"a://{b}"}}"#).unwrap(),
+            ],
+            prompts: vec![serde_json::from_str(r#"{"definition":{"name":"p"}}"#).unwrap()],
+            completions: true,
+            ..Declared::default()
+        };
+        let served = wanted("", &[]).namespace(None, Upstream::Empty, &declared, &[]);
+        let (kept, new) = (declared_by(&served), wanted("timeout: 5s", &[]));
+        let served = new.namespace(Some(&served), Upstream::Empty, &kept, &[]);
+        assert!(served.resource("a://b").is_some() && served.resource("a://c").is_none());
+        assert!(served.prompt("p").is_some() && served.prompt("q").is_none());
+        assert_eq!(served.resource_templates.len(), 1);
+        assert!(served.completions && served.has_context());
     }
 }

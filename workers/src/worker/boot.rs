@@ -6,7 +6,9 @@ use serde::Deserialize;
 
 use super::{Declared, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
+use crate::prompt::Prompt;
 use crate::registry::Issue;
+use crate::resource::{Resource, ResourceTemplate};
 use crate::tool::Tool;
 
 /// How every line that is meant for the gateway begins.
@@ -28,6 +30,7 @@ pub(super) enum Announcement {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Line {
     op: String,
     #[serde(default)]
@@ -35,7 +38,15 @@ struct Line {
     #[serde(default)]
     generation: Option<u64>,
     #[serde(default)]
-    tools: Vec<Tool>,
+    tools: Vec<Arc<Tool>>,
+    #[serde(default)]
+    resources: Vec<Arc<Resource>>,
+    #[serde(default)]
+    resource_templates: Vec<Arc<ResourceTemplate>>,
+    #[serde(default)]
+    prompts: Vec<Arc<Prompt>>,
+    #[serde(default)]
+    completions: bool,
     #[serde(default)]
     issues: Vec<IssueLine>,
     #[serde(default)]
@@ -99,7 +110,11 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
             Announcement::Ready {
                 generation,
                 declared: Declared {
-                    tools: line.tools.into_iter().map(Arc::new).collect(),
+                    tools: line.tools,
+                    resources: line.resources,
+                    resource_templates: line.resource_templates,
+                    prompts: line.prompts,
+                    completions: line.completions,
                     issues: line.issues.into_iter().map(issue).collect(),
                 },
             }
@@ -123,12 +138,16 @@ fn failure(code: &str, message: String, spec: &WorkerSpec) -> CallError {
 
 fn issue(line: IssueLine) -> Issue {
     // What the runtime's loader reports.
-    const KNOWN: [&str; 6] = [
+    const KNOWN: [&str; 10] = [
         "dependency_error",
+        "duplicate_prompt",
+        "duplicate_resource",
         "duplicate_tool",
         "exit_at_import",
         "import_error",
         "import_timeout",
+        "invalid_prompt",
+        "invalid_resource",
         "invalid_tool",
     ];
     Issue {
@@ -172,6 +191,26 @@ mod tests {
     }
 
     #[test]
+    fn a_ready_line_declares_resources_templates_prompts_and_completion() {
+        let line = r#"{"op":"ready","namespace":"demo","generation":7,
+            "tools":[{"name":"t","inputSchema":{},"context":true,"icons":[{"src":"a"}]},{"name":"u","inputSchema":{}}],
+            "resources":[{"definition":{"uri":"a://b","name":"b"},"filename":"r.py","context":true}],
+            "resourceTemplates":[{"definition":{"uriTemplate":"a://{x}","name":"x"},"filename":"r.py","context":false}],
+            "prompts":[{"definition":{"name":"p"},"filename":"p.py","context":false}],"completions":true}"#;
+        let Some(Announcement::Ready { declared, .. }) = announced(line) else {
+            panic!("not ready");
+        };
+        assert!(declared.tools[0].context && !declared.tools[1].context);
+        let icons = declared.tools[0].icons.as_ref().expect("given");
+        assert_eq!(icons.get(), r#"[{"src":"a"}]"#);
+        assert_eq!(&*declared.resources[0].uri, "a://b");
+        assert!(declared.resources[0].context);
+        assert_eq!(&*declared.resource_templates[0].uri_template, "a://{x}");
+        assert_eq!(&*declared.prompts[0].name, "p");
+        assert!(declared.completions);
+    }
+
+    #[test]
     fn a_failed_line_carries_its_message_and_only_a_dependency_keeps_its_code() {
         let failed = |line| match announced(line) {
             Some(Announcement::Failed(error)) => error,
@@ -203,6 +242,7 @@ mod tests {
             r#"{"op":"ready","namespace":"demo","tools":[]}"#,
             r#"{"op":"ready","namespace":"other","generation":7}"#,
             r#"{"op":"ready","namespace":"demo","generation":7,"tools":[{"name":1}]}"#,
+            r#"{"op":"ready","namespace":"demo","generation":7,"prompts":[{"definition":{}}]}"#,
         ] {
             assert!(
                 matches!(announced(line), Some(Announcement::Failed(_))),

@@ -92,6 +92,19 @@ impl<T> Pending<T> {
         }
     }
 
+    /// The entry of an id, while it is pending, to change it.
+    pub(crate) fn get_mut(&mut self, id: u64) -> Result<&mut T, Unmatched> {
+        let slot = self.slots.get_mut(index_of(id) as usize);
+        let slot = slot.ok_or(Unmatched::Unknown)?;
+        if slot.uses != id >> INDEX_BITS || matches!(slot.content, Content::Free { .. }) {
+            return Err(unmatched(slot, id >> INDEX_BITS));
+        }
+        match &mut slot.content {
+            Content::Taken(entry) => Ok(entry),
+            Content::Free { .. } => Err(Unmatched::Over),
+        }
+    }
+
     /// Takes the entry of an id out; the second time there is none.
     pub(crate) fn remove(&mut self, id: u64) -> Result<T, Unmatched> {
         self.get(id)?;
@@ -152,11 +165,13 @@ mod tests {
         let mut pending = Pending::new();
         let first = pending.insert("a").expect("empty");
         assert_eq!(pending.get(first), Ok(&"a"));
+        assert_eq!(pending.get_mut(first), Ok(&mut "a"));
         assert_eq!(pending.remove(first), Ok("a"));
         assert_eq!(pending.remove(first), Err(Unmatched::Over));
         let second = pending.insert("b").expect("empty");
         assert_ne!(first, second);
         assert_eq!(pending.remove(first), Err(Unmatched::Over));
+        assert_eq!(pending.get_mut(first), Err(Unmatched::Over));
         assert_eq!(pending.remove(second), Ok("b"));
         assert_eq!(pending.len(), 0);
     }
@@ -166,6 +181,7 @@ mod tests {
         let mut pending = Pending::new();
         let id = pending.insert(()).expect("empty");
         for unknown in [0, 1, id + 1, id + (1 << INDEX_BITS), u64::MAX] {
+            assert_eq!(pending.get_mut(unknown), Err(Unmatched::Unknown));
             assert_eq!(
                 pending.remove(unknown),
                 Err(Unmatched::Unknown),

@@ -2,11 +2,17 @@
 //!
 //! A call takes an id, appends its frame to a shared buffer and waits for its answer; one flusher writes whatever has
 //! gathered, one reader matches answers to ids. Nothing is spawned per call. Every call ends exactly once: with its
-//! answer, by being dropped (which cancels it in the worker), or with the connection. What it deliberately does not do:
-//! time limits (the caller drops the call) and reconnecting (the supervisor makes a new one).
+//! answer, by being dropped (which cancels it in the worker), or with the connection. Until then its sink hears what
+//! the worker says about it, and answers to its questions go out through the same buffer.
+//!
+//! What it deliberately does not do: time limits (the caller drops the call) and reconnecting (the supervisor makes a
+//! new connection).
 
+mod event;
 mod frame;
 mod io;
+mod question;
+mod write;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +24,7 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::pending::Pending;
-use super::{CallSink, ToolCall, ToolReply};
+use super::{CallSink, ToolReply, WorkerCall};
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
 use crate::names::NamespaceName;
@@ -97,6 +103,8 @@ struct Entry {
     reply: oneshot::Sender<Result<ToolReply, CallError>>,
     sink: Option<Arc<dyn CallSink>>,
     max_result: u64,
+    /// The keys of the questions that wait for an answer. Most calls never have one, so it is small.
+    open: Vec<Arc<str>>,
 }
 
 /// Why a call did not begin.
@@ -132,7 +140,7 @@ impl Connection {
 
     /// Asks the worker to end.
     pub(super) fn send_shutdown(&self) {
-        frame::write_shutdown(&mut self.link.outbox());
+        write::shutdown(&mut self.link.outbox());
         self.link.filled.notify_one();
     }
 }
@@ -168,15 +176,15 @@ impl Link {
     /// [`Refused`]; nothing was sent then.
     pub(super) fn begin(
         self: &Arc<Self>,
-        call: &ToolCall,
+        call: &WorkerCall,
         sink: Option<Arc<dyn CallSink>>,
     ) -> Result<InFlight, Refused> {
-        let size = (call.arguments.len() + call.tool.len()) as u64;
+        let size = call.size() as u64;
         if size > self.frame_max {
             return Err(Refused::Failed(CallError::new(
                 CallErrorCode::InvalidArguments,
                 format!(
-                    "the arguments are {size} bytes; a worker takes at most {}",
+                    "the request is {size} bytes; a worker takes at most {}",
                     self.frame_max
                 ),
             )));
@@ -186,6 +194,7 @@ impl Link {
             reply: sender,
             sink,
             max_result: call.max_result,
+            open: Vec::new(),
         };
         let id = {
             let mut calls = self.calls();
@@ -202,20 +211,32 @@ impl Link {
             reply,
             answered: false,
         };
-        {
-            let mut outbox = self.outbox();
-            if outbox.is_empty() || outbox.len() as u64 + size <= OUTBOX_MAX as u64 {
-                frame::write_call(&mut outbox, id, call);
-                drop(outbox);
-                self.filled.notify_one();
-                return Ok(in_flight);
-            }
+        if self.append(call.size(), |outbox| write::call(outbox, id, call)) {
+            return Ok(in_flight);
         }
         // Taken out first, so that dropping `in_flight` sends no cancel for what was never sent.
         let _ = self.take(id);
         Err(Refused::Failed(
             self.overloaded("the worker does not keep up with its calls"),
         ))
+    }
+
+    /// Appends a frame of about `size` bytes to the outbox, if it has room.
+    fn append(&self, size: usize, write: impl FnOnce(&mut BytesMut)) -> bool {
+        let mut outbox = self.outbox();
+        let has_room = outbox.is_empty() || outbox.len().saturating_add(size) <= OUTBOX_MAX;
+        if has_room {
+            write(&mut outbox);
+            drop(outbox);
+            self.filled.notify_one();
+        }
+        has_room
+    }
+
+    /// Asks the worker to give a call up. A full outbox does not stop this: cancels are small and bounded by the calls.
+    fn send_cancel(&self, id: u64) {
+        write::cancel(&mut self.outbox(), id);
+        self.filled.notify_one();
     }
 
     fn overloaded(&self, why: &str) -> CallError {
@@ -336,8 +357,10 @@ impl Drop for InFlight {
         if self.answered || self.link.take(self.id).is_err() {
             return;
         }
-        // Nobody waits any more. A full outbox does not stop this: cancels are small and bounded by the calls.
-        frame::write_cancel(&mut self.link.outbox(), self.id);
-        self.link.filled.notify_one();
+        // Nobody waits any more.
+        self.link.send_cancel(self.id);
     }
 }
+
+#[cfg(test)]
+mod tests;

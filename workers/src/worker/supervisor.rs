@@ -342,6 +342,8 @@ impl Supervisor {
             namespace = namespace.as_str(),
             pid = handle.pid,
             tools = declared.tools.len(),
+            resources = declared.resources.len() + declared.resource_templates.len(),
+            prompts = declared.prompts.len(),
             "the worker of namespace {namespace} is ready"
         );
         self.shared.pid.store(handle.pid, Ordering::Relaxed);

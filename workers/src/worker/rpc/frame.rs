@@ -1,82 +1,13 @@
-//! The lines on a worker's connection: what we write, and what we read without copying it.
+//! The lines a worker writes, read without copying them.
 
 use std::borrow::Cow;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::error::{CallError, CallErrorCode};
-use crate::worker::{ToolCall, ToolReply};
-
-/// The id of requests whose answer nobody waits for. Calls never have it.
-pub(super) const NO_REPLY: u64 = 0;
-
-/// Appends `{"id":…,"op":"tools.call","tool":"…","arguments":{…}}` and a newline.
-pub(super) fn write_call(buffer: &mut BytesMut, id: u64, call: &ToolCall) {
-    buffer.reserve(call.arguments.len() + call.tool.len() + 80);
-    buffer.put_slice(b"{\"id\":");
-    write_number(buffer, id);
-    buffer.put_slice(b",\"op\":\"tools.call\",\"tool\":");
-    write_string(buffer, &call.tool);
-    buffer.put_slice(b",\"arguments\":");
-    if call.arguments.is_empty() {
-        buffer.put_slice(b"{}");
-    } else {
-        write_on_one_line(buffer, &call.arguments);
-    }
-    buffer.put_slice(b"}\n");
-}
-
-/// Appends the request to give up a call.
-pub(super) fn write_cancel(buffer: &mut BytesMut, target: u64) {
-    buffer.put_slice(b"{\"op\":\"cancel\",\"target\":");
-    write_number(buffer, target);
-    buffer.put_slice(b"}\n");
-}
-
-/// Appends the question whether the worker lives.
-pub(super) fn write_ping(buffer: &mut BytesMut) {
-    buffer.put_slice(b"{\"id\":");
-    write_number(buffer, NO_REPLY);
-    buffer.put_slice(b",\"op\":\"ping\"}\n");
-}
-
-/// Appends the request to end.
-pub(super) fn write_shutdown(buffer: &mut BytesMut) {
-    buffer.put_slice(b"{\"id\":");
-    write_number(buffer, NO_REPLY);
-    buffer.put_slice(b",\"op\":\"shutdown\"}\n");
-}
-
-/// Copies JSON text with its line breaks made spaces. In valid JSON only whitespace holds a raw one; in anything else
-/// the replacement keeps one frame from becoming two.
-fn write_on_one_line(buffer: &mut BytesMut, mut json: &[u8]) {
-    while let Some(at) = memchr::memchr2(b'\r', b'\n', json) {
-        buffer.put_slice(&json[..at]);
-        buffer.put_u8(b' ');
-        json = &json[at + 1..];
-    }
-    buffer.put_slice(json);
-}
-
-fn write_number(buffer: &mut BytesMut, mut number: u64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + u8::try_from(number % 10).expect("one digit");
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    buffer.put_slice(&digits[at..]);
-}
-
-fn write_string(buffer: &mut BytesMut, text: &str) {
-    serde_json::to_writer(buffer.writer(), text).expect("a string into memory");
-}
+use crate::worker::ToolReply;
 
 /// One line of a worker. Unknown members are ignored, and members are not judged before the line found its call: an
 /// answer that makes no sense still ends the call it names.
@@ -95,7 +26,11 @@ pub(super) struct Frame<'a> {
     #[serde(borrow, default)]
     error: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    params: Option<&'a RawValue>,
+    pub(super) params: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) questions: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) method: Option<&'a RawValue>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -132,11 +67,6 @@ impl<'a> Frame<'a> {
     /// Whether the line answers something, rightly or wrongly.
     pub(super) fn is_answer(&self) -> bool {
         self.op.is_none() && self.id.is_some()
-    }
-
-    /// The params of a progress report, still in the line's buffer.
-    pub(super) fn params(&self, line: &Bytes) -> Option<Bytes> {
-        self.params.map(|params| slice(line, params))
     }
 
     /// The answer, still in the line's buffer.
@@ -189,7 +119,13 @@ fn is_array(value: &RawValue) -> bool {
     value.get().trim_ascii_start().starts_with('[')
 }
 
-fn slice(line: &Bytes, part: &RawValue) -> Bytes {
+/// Whether it is a JSON object.
+pub(super) fn is_object(value: &RawValue) -> bool {
+    value.get().trim_ascii_start().starts_with('{')
+}
+
+/// A part of the line, in the line's buffer.
+pub(super) fn slice(line: &Bytes, part: &RawValue) -> Bytes {
     line.slice_ref(part.get().as_bytes())
 }
 
@@ -197,43 +133,11 @@ fn slice(line: &Bytes, part: &RawValue) -> Bytes {
 mod tests {
     use super::*;
 
-    fn call(tool: &str, arguments: &str) -> ToolCall {
-        ToolCall {
-            tool: tool.into(),
-            arguments: Bytes::copy_from_slice(arguments.as_bytes()),
-            max_result: 100,
-        }
-    }
-
     fn outcome(line: &str, max_result: u64) -> Result<ToolReply, CallError> {
         let line = Bytes::copy_from_slice(line.as_bytes());
         Frame::parse(&line)
             .expect("an object")
             .outcome(&line, max_result)
-    }
-
-    #[test]
-    fn a_call_is_one_line_whatever_its_name_and_whitespace() {
-        let mut buffer = BytesMut::new();
-        write_call(
-            &mut buffer,
-            9_007_199_254_740_991,
-            &call("a\"b\n", "{\r\n \"x\":\n\"\\n\"}"),
-        );
-        write_call(&mut buffer, 10, &call("t", ""));
-        write_cancel(&mut buffer, 10);
-        write_shutdown(&mut buffer);
-        let text = String::from_utf8(buffer.to_vec()).expect("text");
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(
-            lines,
-            [
-                r#"{"id":9007199254740991,"op":"tools.call","tool":"a\"b\n","arguments":{   "x": "\n"}}"#,
-                r#"{"id":10,"op":"tools.call","tool":"t","arguments":{}}"#,
-                r#"{"op":"cancel","target":10}"#,
-                r#"{"id":0,"op":"shutdown"}"#,
-            ]
-        );
     }
 
     #[test]

@@ -14,12 +14,13 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
-use super::frame::{Frame, NO_REPLY};
-use super::{Closed, Connection, Link, OUTBOX_KEPT, Tasks};
+use super::frame::Frame;
+use super::write::{self, NO_REPLY};
+use super::{Closed, Connection, Link, OUTBOX_KEPT, Tasks, event};
 use crate::metrics::NamespaceMetrics;
-use crate::worker::WorkerSpec;
 use crate::worker::boot::{self, Announcement};
 use crate::worker::pending::Unmatched;
+use crate::worker::{CallEvent, WorkerSpec};
 
 /// How long connecting, and then the greeting, may take. The worker said that it listens, so both are immediate.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -168,7 +169,7 @@ async fn heartbeat(link: Arc<Link>, silence: Duration) {
         } else {
             unanswered += 1;
         }
-        super::frame::write_ping(&mut link.outbox());
+        write::ping(&mut link.outbox());
         link.filled.notify_one();
     }
 }
@@ -197,7 +198,7 @@ impl Reader {
     }
 
     /// Runs until the connection is over, and says why.
-    async fn run(mut self, link: &Link, spec: &WorkerSpec, announced: &Announced) -> Closed {
+    async fn run(mut self, link: &Arc<Link>, spec: &WorkerSpec, announced: &Announced) -> Closed {
         loop {
             let line = match self.next_line().await {
                 Ok(line) => line,
@@ -226,7 +227,7 @@ impl Reader {
     fn handle(
         &mut self,
         line: &Bytes,
-        link: &Link,
+        link: &Arc<Link>,
         spec: &WorkerSpec,
         announced: &Announced,
     ) -> Option<()> {
@@ -254,20 +255,42 @@ impl Reader {
             return Some(());
         }
         match frame.op.as_deref()? {
-            "progress" => {
-                let sink = match link.calls().pending.get(frame.id()?) {
-                    Ok(entry) => entry.sink.clone(),
-                    Err(_) => None,
-                };
-                if let (Some(sink), Some(params)) = (sink, frame.params(line)) {
-                    sink.progress(params);
-                }
-            }
+            "progress" | "log" | "notify" | "ask" => self.handle_event(&frame, line, link)?,
             "recycle" => {
                 // Full means that several such wishes wait already.
                 let _ = announced.try_send(boot::read(line, spec)?);
             }
             _ => return None,
+        }
+        Some(())
+    }
+
+    /// Something that happened in a call that runs. What is said about a call that is over is dropped; what makes no
+    /// sense is counted, unless the line names no call at all: then it is garbage.
+    fn handle_event(&mut self, frame: &Frame<'_>, line: &Bytes, link: &Arc<Link>) -> Option<()> {
+        let id = frame.id()?;
+        let op = frame.op.as_deref()?;
+        let read = if op == "ask" {
+            event::questions(frame).map(|asked| link.ask(id, asked))
+        } else {
+            // Looked up first: a tool may report a lot to nobody.
+            let sink = match link.calls().pending.get(id) {
+                Ok(entry) => entry.sink.clone(),
+                Err(_) => None,
+            };
+            let Some(sink) = sink else { return Some(()) };
+            let read = match op {
+                "progress" => event::progress(frame, line).map(CallEvent::Progress),
+                "log" => {
+                    event::log(frame, line).map(|(level, params)| CallEvent::Log { level, params })
+                }
+                _ => event::notice(frame).map(CallEvent::Notice),
+            };
+            read.map(|event| sink.event(event))
+        };
+        if read.is_none() {
+            link.metrics.protocol_error("event");
+            self.complain(link, "an event that makes no sense");
         }
         Some(())
     }

@@ -23,6 +23,7 @@ BOOT = os.environ.get("FAKE_BOOT", "ok")
 lock = threading.Condition()
 cancelled = []
 late = {}
+answers = {}
 
 
 def boots_so_far():
@@ -37,6 +38,7 @@ def greeting(generation=GENERATION):
     tools = [{"name": "echo", "description": "x" * 20000, "inputSchema": schema, "filename": "a.py"}]
     issues = [{"code": "import_error", "subject": "b.py", "message": "no"}]
     line = {"op": "ready", "namespace": NAMESPACE, "generation": generation, "tools": tools, "issues": issues}
+    line["resources"] = [{"definition": {"uri": "a://b", "name": "b"}, "filename": "a.py", "context": False}]
     return json.dumps(line)
 
 
@@ -75,6 +77,16 @@ class Connection:
             request = json.loads(line)
             if request["op"] == "tools.call":
                 threading.Thread(target=self.call, args=(request,), daemon=True).start()
+            elif request["op"] == "resources.read" and request["uri"] == "a://none":
+                error = {"code": "resource_not_found", "message": "Unknown resource"}
+                self.send({"id": request["id"], "ok": False, "error": error})
+            elif request["op"] in ("resources.read", "prompts.get", "completion.complete"):
+                self.answer(request["id"], request)
+            elif request["op"] == "answer":
+                with lock:
+                    answer = {name: request[name] for name in ("result", "error") if name in request}
+                    answers.setdefault(request["target"], {})[request["key"]] = answer
+                    lock.notify_all()
             elif request["op"] == "cancel":
                 with lock:
                     cancelled.append(request["target"])
@@ -107,6 +119,15 @@ class Connection:
             while not os.path.exists(arguments["path"]):
                 time.sleep(0.005)
             self.answer(id, os.getpid())
+        elif tool == "ask":
+            # One frame with all questions; answers with what came for each.
+            keys = arguments["keys"]
+            questions = [{"key": key, "method": "roots/list", "params": {"of": key}} for key in keys]
+            self.send({"op": "ask", "id": id, "questions": questions})
+            with lock:
+                lock.wait_for(lambda: len(answers.get(id, {})) == len(keys))
+                given = answers.pop(id)
+            self.answer(id, given)
         elif tool == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         elif tool == "hang_up":

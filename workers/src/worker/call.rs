@@ -1,0 +1,85 @@
+//! What can be asked of a worker, and what a successful answer is.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// What a call asks the worker to do. JSON goes to it verbatim.
+#[derive(Debug, Clone)]
+pub enum Operation {
+    /// Run a tool.
+    CallTool {
+        /// The tool's name.
+        tool: Arc<str>,
+        /// A JSON object; empty bytes stand for `{}`.
+        arguments: Bytes,
+    },
+    /// Read a resource, be it listed or matched by a template.
+    ReadResource {
+        /// The resource's URI.
+        uri: Arc<str>,
+    },
+    /// Render a prompt.
+    GetPrompt {
+        /// The prompt's name.
+        prompt: Arc<str>,
+        /// A JSON object; empty bytes stand for `{}`.
+        arguments: Bytes,
+    },
+    /// Complete an argument of a prompt or a resource template.
+    Complete {
+        /// The params of `completion/complete`: `{"ref": …, "argument": …, "context"?: …}`.
+        params: Bytes,
+    },
+}
+
+/// One call to a worker.
+#[derive(Debug, Clone)]
+pub struct WorkerCall {
+    /// What to do.
+    pub operation: Operation,
+    /// Who asks and what can be asked back, as a JSON object; only functions that take a context need it.
+    pub caller: Option<Bytes>,
+    /// The largest result, in bytes of JSON.
+    pub max_result: u64,
+}
+
+/// A successful answer. The JSON stays in the frame it came in.
+#[derive(Debug, Clone)]
+pub struct ToolReply {
+    /// The tool's value as JSON text; for everything that is no tool the result object.
+    pub value: Bytes,
+    /// MCP content blocks as a JSON array, when the value is not plain JSON (images, bytes, resource links).
+    pub content: Option<Bytes>,
+}
+
+impl Operation {
+    /// What it is about: the tool's name, the URI, the prompt's name, or the name of the method.
+    pub fn subject(&self) -> &str {
+        match self {
+            Self::CallTool { tool, .. } => tool,
+            Self::ReadResource { uri } => uri,
+            Self::GetPrompt { prompt, .. } => prompt,
+            Self::Complete { .. } => "completion/complete",
+        }
+    }
+}
+
+impl WorkerCall {
+    /// Bytes of its variable parts. Its frame is longer by the names around them.
+    pub(super) fn size(&self) -> usize {
+        let (subject, json) = match &self.operation {
+            Operation::CallTool {
+                tool: subject,
+                arguments: json,
+            }
+            | Operation::GetPrompt {
+                prompt: subject,
+                arguments: json,
+            } => (subject.len(), json.len()),
+            Operation::ReadResource { uri } => (uri.len(), 0),
+            Operation::Complete { params } => (0, params.len()),
+        };
+        subject + json + self.caller.as_ref().map_or(0, Bytes::len)
+    }
+}

@@ -1,0 +1,161 @@
+//! The questions a call has open: which there are, and how their answers reach the worker.
+//!
+//! A question is open from its frame until it is answered or its call is over, whichever is first; only then does an
+//! answer mean anything. What it deliberately does not do: time limits and asking anybody, which is for whoever holds
+//! the [`Ask`].
+
+use std::sync::{Arc, Weak};
+
+use super::event::Asked;
+use super::{Link, write};
+use crate::error::{CallError, CallErrorCode};
+use crate::worker::{Answers, Ask, CallEvent, OPEN_QUESTIONS_MAX, Question, Replier};
+
+/// Answers the questions of one call, while its connection lives.
+struct ToWorker {
+    link: Weak<Link>,
+    id: u64,
+}
+
+impl Answers for ToWorker {
+    fn answer(&self, key: &str, outcome: Result<&[u8], &CallError>) {
+        if let Some(link) = self.link.upgrade() {
+            link.answer(self.id, key, outcome);
+        }
+    }
+}
+
+impl Link {
+    /// Opens the questions of a frame and gives them to the call's sink. What cannot be asked is answered at once, so
+    /// that no function waits for nothing.
+    pub(super) fn ask(self: &Arc<Self>, id: u64, asked: Vec<Asked>) {
+        let mut questions = Vec::new();
+        let mut refused = Vec::new();
+        let mut protocol_errors = 0;
+        let sink = {
+            let mut calls = self.calls();
+            // A call that is over asks nobody; its function was told, or is about to be.
+            let Ok(entry) = calls.pending.get_mut(id) else {
+                return;
+            };
+            for asked in asked {
+                match asked {
+                    Asked::Question(question) => match entry.refuses(&question) {
+                        Some(why) => refused.push((question.key, why)),
+                        None => {
+                            entry.open.push(Arc::clone(&question.key));
+                            questions.push(question);
+                        }
+                    },
+                    Asked::Refused { key, why } => refused.push((key, why)),
+                    Asked::Senseless => protocol_errors += 1,
+                }
+            }
+            entry.sink.clone()
+        };
+        protocol_errors += refused.len();
+        if protocol_errors > 0 {
+            self.metrics.protocol_errors("question", protocol_errors);
+        }
+        for (key, why) in refused {
+            let error = CallError::new(CallErrorCode::AskFailed, why);
+            if !self.write_answer(id, &key, Err(&error)) {
+                return;
+            }
+        }
+        if questions.is_empty() {
+            return;
+        }
+        let Some(sink) = sink else {
+            let error = CallError::new(
+                CallErrorCode::AskFailed,
+                "the caller cannot be asked anything",
+            );
+            for question in questions {
+                self.answer(id, &question.key, Err(&error));
+            }
+            return;
+        };
+        let replier = Replier::new(Arc::new(ToWorker {
+            link: Arc::downgrade(self),
+            id,
+        }));
+        sink.event(CallEvent::Ask(Ask { questions, replier }));
+    }
+
+    /// Sends the answer to an open question, and closes it.
+    fn answer(&self, id: u64, key: &str, outcome: Result<&[u8], &CallError>) {
+        let is_open = {
+            let mut calls = self.calls();
+            let open = calls.pending.get_mut(id).ok().map(|entry| &mut entry.open);
+            open.and_then(|open| {
+                let at = open.iter().position(|open| **open == *key)?;
+                Some(open.swap_remove(at))
+            })
+            .is_some()
+        };
+        if is_open {
+            self.write_answer(id, key, outcome);
+        }
+    }
+
+    /// Appends an answer; one that is too large becomes an error. Where there is no room the call ends, because its
+    /// function would wait for ever: `false` then.
+    fn write_answer(&self, id: u64, key: &str, outcome: Result<&[u8], &CallError>) -> bool {
+        let too_large;
+        let mut outcome = outcome;
+        let size = size_of(key, outcome);
+        if size as u64 > self.frame_max {
+            too_large = CallError::new(
+                CallErrorCode::AskFailed,
+                format!(
+                    "the answer is {size} bytes; a worker takes at most {}",
+                    self.frame_max
+                ),
+            );
+            outcome = Err(&too_large);
+        }
+        let written = self.append(size_of(key, outcome), |outbox| {
+            write::answer(outbox, id, key, outcome);
+        });
+        if !written {
+            self.give_up(id);
+        }
+        written
+    }
+
+    /// Ends a call whose worker does not read.
+    fn give_up(&self, id: u64) {
+        if let Ok(entry) = self.take(id) {
+            let error = self.overloaded("the worker does not keep up with the answers it asks for");
+            let _ = entry.reply.send(Err(error));
+            self.send_cancel(id);
+        }
+    }
+}
+
+impl super::Entry {
+    /// Why a question cannot be opened beside those that are.
+    fn refuses(&self, question: &Question) -> Option<&'static str> {
+        if self.open.contains(&question.key) {
+            Some("a question with this key is open already")
+        } else if self.open.len() >= OPEN_QUESTIONS_MAX {
+            Some("too many questions are open already")
+        } else {
+            None
+        }
+    }
+}
+
+/// About the bytes of an answer's frame.
+fn size_of(key: &str, outcome: Result<&[u8], &CallError>) -> usize {
+    const OVERHEAD: usize = 128;
+    let outcome = match outcome {
+        Ok(result) => result.len(),
+        Err(error) => {
+            let details = error.details.as_deref();
+            error.message.len() + details.map_or(0, |details| details.get().len())
+        }
+    };
+    OVERHEAD + key.len() + outcome
+}
