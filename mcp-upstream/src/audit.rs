@@ -1,4 +1,4 @@
-//! The audit log: one JSON line per tool call, in one file per UTC day.
+//! The audit log: one JSON line per call of a tool, resource, prompt or completion, in one file per UTC day.
 //!
 //! Requests hand their record to a bounded channel and go on; a thread of its own formats, writes and flushes. A full
 //! channel drops the record and counts it. A failing disk is logged now and then and never reaches a request.
@@ -16,8 +16,6 @@ use bytes::Bytes;
 use prometheus::IntCounter;
 use serde::{Deserialize, Serialize};
 use tooldock_workers::names::NamespaceName;
-
-use crate::protocol::ProtocolVersion;
 
 mod days;
 mod line;
@@ -86,8 +84,10 @@ pub struct AuditRecord {
     pub transport: Transport,
     /// The namespace.
     pub namespace: NamespaceName,
-    /// The tool, as the client spelled it.
-    pub tool: Arc<str>,
+    /// The MCP method that makes such a call.
+    pub method: &'static str,
+    /// The tool, URI or prompt, as the client spelled it; empty for completions.
+    pub subject: Arc<str>,
     /// `ok` or the error's code.
     pub status: &'static str,
     /// The status of the HTTP answer.
@@ -95,7 +95,7 @@ pub struct AuditRecord {
     /// How long the call took, waiting in the queue included.
     pub latency: Duration,
     /// The MCP version; `None` in REST.
-    pub protocol_version: Option<ProtocolVersion>,
+    pub protocol_version: Option<&'static str>,
     /// The digest that stands for the session.
     pub session: Option<Arc<str>>,
     /// The client's address.
@@ -271,11 +271,12 @@ mod tests {
             request_id: "r-1".into(),
             transport: Transport::Mcp,
             namespace: "github".parse().expect("a name"),
-            tool: "list_issues".into(),
+            method: "tools/call",
+            subject: "list_issues".into(),
             status: "ok",
             http_status: 200,
             latency: Duration::from_micros(23_900),
-            protocol_version: Some(ProtocolVersion::V2025_11_25),
+            protocol_version: Some("2025-11-25"),
             session: Some("0123456789abcdef".into()),
             client: "127.0.0.1".parse().expect("an address"),
             principal: Some("ci".into()),

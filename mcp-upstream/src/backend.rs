@@ -1,11 +1,11 @@
-//! Who runs a namespace's tools. Timeout, queue, audit and metrics are the engine's, not a backend's.
+//! Who runs a namespace's tools, resources and prompts. Timeout, queue, audit and metrics are the engine's, not a backend's.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::{Namespace, Registry, Upstream};
-use tooldock_workers::worker::{CallSink, ToolCall, ToolReply, WorkerState};
+use tooldock_workers::worker::{CallSink, ToolReply, WorkerCall, WorkerState};
 
 mod worker;
 
@@ -19,7 +19,7 @@ pub trait Backend: Send + Sync {
     /// The upstream's failure, or its absence, in the workers' words.
     async fn call(
         &self,
-        call: ToolCall,
+        call: WorkerCall,
         sink: Option<Arc<dyn CallSink>>,
     ) -> Result<ToolReply, CallError>;
 }

@@ -1,8 +1,11 @@
-//! The one path every transport's list and call take (FRM-08, FRM-12).
+//! The one path every transport's list and call take (FRM-08, FRM-12): tools, resources, prompts, completion.
 //!
-//! A call goes through, in this order: the namespace's upstream is there → the tool exists and the policy allows it →
-//! limits counted in calls → a place in the namespace's queue → the upstream. The tool's time limit covers the wait in
+//! A call goes through, in this order: the namespace's upstream is there → a tool exists and the policy allows it →
+//! limits counted in tool calls → a place in the namespace's queue → the upstream. The time limit covers the wait in
 //! the queue too. Whatever the end, the dropped future of a client that left included, it is counted and audited once.
+//!
+//! Functions that take a context may say and ask something before they answer; that is `talk`. All others have no
+//! channel, no sink and no loop around them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,19 +18,24 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Upstream};
 use tooldock_workers::tool::Tool;
-use tooldock_workers::worker::{ToolCall, ToolReply};
+use tooldock_workers::worker::{Operation, ToolReply, WorkerCall};
 
 use crate::audit::{AuditSender, Transport};
 use crate::backend::Backends;
 use crate::caller::Caller;
 use crate::metrics::UpstreamMetrics;
-use crate::protocol::ProtocolVersion;
 
 mod detached;
+mod events;
+mod notices;
 mod record;
+mod talk;
 
 pub(crate) use detached::Detached;
+pub(crate) use events::{Event, EventReceiver, EventSender, Questions, ask_failed, events};
+pub(crate) use notices::Announce;
 use record::Record;
+use talk::Talk;
 
 /// Characters of an unknown tool's name that go into messages and logs.
 const UNKNOWN_NAME_MAX: usize = 128;
@@ -64,21 +72,23 @@ pub(crate) struct Engine {
     pub(crate) limiter: Arc<dyn ToolCallLimiter>,
     pub(crate) audit: AuditSender,
     pub(crate) metrics: Arc<UpstreamMetrics>,
+    /// Where the news of workers go that concern more than one call.
+    pub(crate) notices: Arc<dyn Announce>,
 }
 
 /// One call, whoever asked for it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct CallRequest {
     /// The namespace, out of the snapshot the request began with.
     pub(crate) namespace: Arc<Namespace>,
-    /// The tool's name.
-    pub(crate) tool: Arc<str>,
-    /// A JSON object, verbatim.
-    pub(crate) arguments: Bytes,
+    /// What to run.
+    pub(crate) operation: Operation,
+    /// Who asks and what can be asked back, as the worker's `caller` object; only for functions that take a context.
+    pub(crate) caller_facts: Option<Bytes>,
     /// How the call came in.
     pub(crate) transport: Transport,
-    /// The MCP version in force.
-    pub(crate) version: Option<ProtocolVersion>,
+    /// The MCP version in force, as it is spelled on the wire.
+    pub(crate) version: Option<&'static str>,
     /// The digest that stands for the session.
     pub(crate) session: Option<Arc<str>>,
 }
@@ -115,31 +125,100 @@ impl Engine {
             })
     }
 
-    /// Runs one call to its end. Dropping the future cancels it.
+    /// Whether the function that would run takes a context, and so may report, log and ask. Of a URI that no resource
+    /// has, the worker finds the template; here it is enough that one of them might.
+    pub(crate) fn talks(namespace: &Namespace, operation: &Operation) -> bool {
+        match operation {
+            Operation::CallTool { tool, .. } => {
+                let mut tools = namespace.tools.iter();
+                tools.any(|known| known.context && known.name == *tool)
+            }
+            Operation::ReadResource { uri } => match namespace.resource(uri) {
+                Some(resource) => resource.context,
+                None => namespace.resource_templates.iter().any(|it| it.context),
+            },
+            Operation::GetPrompt { prompt, .. } => {
+                namespace.prompt(prompt).is_some_and(|it| it.context)
+            }
+            Operation::Complete { .. } => false,
+        }
+    }
+
+    /// Runs one call to its end. Dropping the future cancels it. What it says before its answer goes to `events`;
+    /// without them its progress and log messages are dropped and its questions fail. All events of the call are in the
+    /// channel when this returns.
     pub(crate) async fn call(
         &self,
         caller: &Caller,
         request: CallRequest,
+        events: Option<EventSender>,
     ) -> Result<ToolReply, CallError> {
         let record = Record::begin(self, caller, &request);
         let name = request.namespace.name.clone();
-        let outcome = self.attempt(caller, request).await;
+        let method = method_of(&request.operation);
+        let outcome = self.attempt(caller, request, events).await;
         record.finish(outcome.as_ref().map(|_| ()).map_err(|error| error.code));
         if let Err(error) = &outcome {
             // What the tool itself said may hold what only its caller should see: it is not for the log.
             tracing::debug!(
                 request_id = &*caller.request_id,
                 namespace = %name,
+                method,
                 code = error.code.as_str(),
-                "tool call failed"
+                "call failed"
             );
         }
         outcome
     }
 
-    async fn attempt(&self, caller: &Caller, request: CallRequest) -> Result<ToolReply, CallError> {
+    async fn attempt(
+        &self,
+        caller: &Caller,
+        request: CallRequest,
+        events: Option<EventSender>,
+    ) -> Result<ToolReply, CallError> {
         let namespace = &*request.namespace;
-        let tool = Self::tool(namespace, &request.tool)?;
+        let limits = self.admit(caller, namespace, &request.operation)?;
+        let call = WorkerCall {
+            operation: request.operation,
+            caller: request.caller_facts,
+            max_result: limits.max_result,
+        };
+        let reply = if limits.talks {
+            // Boxed, so that the usual call does not carry the room for it.
+            Box::pin(Talk::new(self, namespace, limits.timeout, events).run(call)).await?
+        } else {
+            self.run(namespace, call, limits.timeout).await?
+        };
+        let size = reply.value.len() + reply.content.as_ref().map_or(0, Bytes::len);
+        if size as u64 > limits.max_result {
+            return Err(CallError::new(
+                CallErrorCode::ResultTooLarge,
+                format!(
+                    "The result has {size} bytes; {} are allowed",
+                    limits.max_result
+                ),
+            ));
+        }
+        Ok(reply)
+    }
+
+    /// Whether the call may be made, and within which limits. Policy and limits counted in calls are for tools alone.
+    fn admit(
+        &self,
+        caller: &Caller,
+        namespace: &Namespace,
+        operation: &Operation,
+    ) -> Result<CallLimits, CallError> {
+        let Operation::CallTool { tool, .. } = operation else {
+            self.backends.of(namespace)?;
+            return Ok(CallLimits {
+                timeout: namespace.limits.timeout,
+                max_result: namespace.limits.max_result.as_u64(),
+                talks: Self::talks(namespace, operation),
+            });
+        };
+        let tool = Self::tool(namespace, tool)?;
         self.backends.of(namespace)?;
         self.limiter
             .check(
@@ -149,12 +228,20 @@ impl Engine {
                 caller.client,
             )
             .map_err(rate_limited)?;
-        let max_result = namespace.max_result_of(&tool.name);
-        let call = ToolCall {
-            tool: Arc::clone(&tool.name),
-            arguments: request.arguments,
-            max_result,
-        };
+        Ok(CallLimits {
+            timeout: namespace.timeout_of(&tool.name),
+            max_result: namespace.max_result_of(&tool.name),
+            talks: tool.context,
+        })
+    }
+
+    /// A call that cannot say anything before its answer: a place in the queue, the upstream, one clock over both.
+    async fn run(
+        &self,
+        namespace: &Namespace,
+        call: WorkerCall,
+        limit: Duration,
+    ) -> Result<ToolReply, CallError> {
         let entered = AtomicBool::new(false);
         let run = async {
             let _permit = namespace.gate.enter().await.map_err(|_| overloaded())?;
@@ -163,25 +250,36 @@ impl Engine {
             let backend = self.backends.of(namespace)?;
             backend.call(call, None).await
         };
-        let limit = namespace.timeout_of(&tool.name);
-        let reply =
-            timeout(limit, run)
-                .await
-                .map_err(|_| match entered.load(Ordering::Relaxed) {
-                    true => timed_out(limit),
-                    // It never ran: another try is safe, and the tool is not what is slow.
-                    false => overloaded(),
-                })??;
-        let size = reply.value.len() + reply.content.as_ref().map_or(0, Bytes::len);
-        if size as u64 > max_result {
-            return Err(CallError::new(
-                CallErrorCode::ResultTooLarge,
-                format!("The result has {size} bytes; {max_result} are allowed"),
-            ));
-        }
-        Ok(reply)
+        timeout(limit, run)
+            .await
+            .map_err(|_| match entered.load(Ordering::Relaxed) {
+                true => timed_out(limit),
+                // It never ran: another try is safe, and the tool is not what is slow.
+                false => overloaded(),
+            })?
     }
 }
+
+/// What bounds one call.
+struct CallLimits {
+    timeout: Duration,
+    max_result: u64,
+    /// The function takes a context.
+    talks: bool,
+}
+
+/// The MCP method that runs an operation.
+pub(crate) fn method_of(operation: &Operation) -> &'static str {
+    match operation {
+        Operation::CallTool { .. } => TOOLS_CALL,
+        Operation::ReadResource { .. } => "resources/read",
+        Operation::GetPrompt { .. } => "prompts/get",
+        Operation::Complete { .. } => "completion/complete",
+    }
+}
+
+/// The method of the calls that are counted and audited as tool calls.
+pub(crate) const TOOLS_CALL: &str = "tools/call";
 
 fn rate_limited(wait: Duration) -> CallError {
     let seconds = crate::error::retry_seconds(wait);

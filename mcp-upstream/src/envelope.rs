@@ -29,8 +29,11 @@ pub(crate) enum Message<'a> {
         method: Cow<'a, str>,
         params: Option<&'a RawValue>,
     },
-    /// The client's answer to a request of ours.
-    Response,
+    /// The client's answer to a request of ours: its `result`, or its `error`.
+    Response {
+        id: &'a str,
+        outcome: Result<&'a RawValue, &'a RawValue>,
+    },
 }
 
 /// A message that is none, and the id it could be told apart by.
@@ -117,16 +120,20 @@ pub(crate) fn message(text: &str) -> Result<Message<'_>, Invalid<'_>> {
     if envelope.jsonrpc.and_then(string).as_deref() != Some("2.0") {
         return Err(shape("jsonrpc must be \"2.0\""));
     }
-    let answers = usize::from(envelope.result.is_some()) + usize::from(envelope.error.is_some());
+    let outcome = match (envelope.result, envelope.error) {
+        (None, None) => None,
+        (Some(result), None) => Some(Ok(result)),
+        (None, Some(error)) => Some(Err(error)),
+        (Some(_), Some(_)) => return Err(shape("a response has either result or error")),
+    };
     let Some(method) = envelope.method else {
-        return match (answers, id) {
-            (0, _) => Err(shape("method is missing")),
-            (1, Some(_)) => Ok(Message::Response),
-            (1, None) => Err(shape("a response needs the id of its request")),
-            _ => Err(shape("a response has either result or error")),
+        return match (outcome, id) {
+            (None, _) => Err(shape("method is missing")),
+            (Some(outcome), Some(id)) => Ok(Message::Response { id, outcome }),
+            (Some(_), None) => Err(shape("a response needs the id of its request")),
         };
     };
-    if answers > 0 {
+    if outcome.is_some() {
         return Err(shape("a message has either a method or a result or error"));
     }
     let method = string(method).ok_or_else(|| shape("method must be a string"))?;
@@ -266,8 +273,20 @@ mod tests {
         assert!(
             matches!(message(body), Ok(Message::Notification { method, .. }) if method == "initialized")
         );
-        let body = r#"{"jsonrpc":"2.0","id":1,"result":null}"#;
-        assert!(matches!(message(body), Ok(Message::Response)));
+        let response = |body: &'static str| match message(body) {
+            Ok(Message::Response { id, outcome }) => {
+                (id, outcome.map(RawValue::get).map_err(RawValue::get))
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            response(r#"{"jsonrpc":"2.0","id":1,"result":null}"#),
+            ("1", Ok("null"))
+        );
+        assert_eq!(
+            response(r#"{"jsonrpc":"2.0","id":"a","error":{"code": -1}}"#),
+            (r#""a""#, Err(r#"{"code": -1}"#))
+        );
     }
 
     #[test]

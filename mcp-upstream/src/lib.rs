@@ -18,6 +18,7 @@ pub mod engine;
 mod envelope;
 mod error;
 pub mod health;
+mod legacy;
 mod mcp;
 pub mod metrics;
 pub mod profile;
@@ -27,8 +28,9 @@ mod rest;
 pub mod service;
 pub mod session;
 mod state;
+pub mod stream;
 
-pub use mcp::head::{AcceptFlags, McpHead};
+pub use mcp::head::{AcceptFlags, McpHead, MirroredHeaders};
 pub use rest::reload::ReloadControl;
 pub use service::{Service, ServiceParts};
 

@@ -1,7 +1,12 @@
-//! One POST or DELETE on an MCP path.
+//! One request on an MCP path, and what it is spoken in: which era, which version, which session.
 //!
-//! The order of a POST: parse → namespace → version header → session → their agreement → Accept → the message. A
-//! failure answers at once with a JSON-RPC error; what comes after it does not run.
+//! ```text
+//!   post ─┬─ modern                      2026-07-28: everything is in the request
+//!         └─ initialize, notification, response, batch
+//!               └─ methods               what a request means: an answer, or a call of the upstream
+//!                    └─ exchange         how its answer travels: JSON, or a stream of events
+//!   get ─── stream                       what the server says outside of answers; resumption
+//! ```
 
 use std::sync::Arc;
 
@@ -11,44 +16,67 @@ use tokio::time::Instant;
 use tooldock_workers::registry::Namespace;
 
 use crate::caller::Caller;
-use crate::envelope::{self, Invalid, Message};
+use crate::content::{Dress, ModernDress};
+use crate::envelope::Invalid;
 use crate::error::Failure;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::session::Session;
+use crate::session::{Binding, Session, SessionTransport, State};
 use crate::state::Core;
+use crate::stream::StreamGuard;
 
-mod batch;
+pub(crate) mod batch;
+pub(crate) mod capabilities;
+pub(crate) mod exchange;
+mod get;
 pub(crate) mod head;
-mod initialize;
-mod notification;
-mod request;
-mod tools;
+pub(crate) mod initialize;
+pub(crate) mod methods;
+pub(crate) mod modern;
+pub(crate) mod notification;
+mod outgoing;
+mod post;
+pub(crate) mod response;
 
+pub(crate) use exchange::events_head;
 use head::McpHead;
 
-/// What a message is spoken in: who, to which namespace, in which version and session.
-struct Conversation<'a> {
+/// What a message is spoken in: who, to which namespace, in which era.
+pub(crate) struct Conversation<'a> {
     core: &'a Arc<Core>,
     caller: &'a Caller,
+    /// The bytes the message's spans point into.
     body: &'a Bytes,
     namespace: Arc<Namespace>,
-    version: ProtocolVersion,
-    session: Option<Arc<Session>>,
+    era: Era,
+    /// Whether the client takes events with its answer. One that does not can be told and asked nothing before it.
+    streams: bool,
+}
+
+/// Which of the two kinds of MCP a request speaks.
+enum Era {
+    /// Opened by `initialize`: a version that holds for all of it and, mostly, a session.
+    Legacy {
+        version: ProtocolVersion,
+        session: Option<Arc<Session>>,
+    },
+    /// 2026-07-28: what the request says about itself.
+    Modern(modern::RequestMeta),
 }
 
 /// Answers a POST.
 pub(crate) async fn post(core: &Arc<Core>, caller: &Caller, head: &McpHead, body: &Bytes) -> Reply {
-    match answer(core, caller, head, body).await {
+    match post::answer(core, caller, head, body).await {
         Ok(reply) => reply,
-        Err(Invalid { failure, id }) => {
-            tracing::debug!(
-                request_id = &*caller.request_id,
-                code = failure.code(),
-                "MCP message refused"
-            );
-            failure.reply(id)
-        }
+        Err(invalid) => refused(caller, invalid),
+    }
+}
+
+/// Opens or resumes a stream.
+pub(crate) async fn get(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Reply {
+    match get::answer(core, caller, head).await {
+        Ok(reply) => reply,
+        Err(failure) => refused(caller, failure.into()),
     }
 }
 
@@ -56,68 +84,61 @@ pub(crate) async fn post(core: &Arc<Core>, caller: &Caller, head: &McpHead, body
 pub(crate) async fn delete(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Reply {
     match end_session(core, caller, head).await {
         Ok(()) => Reply::empty(StatusCode::NO_CONTENT),
-        Err(failure) => failure.reply(None),
+        Err(failure) => refused(caller, failure.into()),
     }
 }
 
-async fn answer<'a>(
-    core: &'a Arc<Core>,
-    caller: &'a Caller,
-    head: &McpHead,
-    body: &'a Bytes,
-) -> Result<Reply, Invalid<'a>> {
-    let text = envelope::text(body)?;
-    if envelope::is_batch(text) {
-        let messages = envelope::batch(text)?;
-        let conversation = Conversation::open(core, caller, head, body, false).await?;
-        return Ok(batch::answer(&conversation, &messages).await?);
-    }
-    match envelope::message(text)? {
-        Message::Request { id, method, params } => {
-            let refused = |failure| Invalid {
-                failure,
-                id: Some(id),
-            };
-            let initialize = method == "initialize";
-            let conversation = Conversation::open(core, caller, head, body, initialize)
-                .await
-                .map_err(refused)?;
-            if initialize {
-                return initialize::answer(&conversation, head.accept, id, params)
-                    .await
-                    .map_err(refused);
-            }
-            let answer = request::answer(&conversation, id, &method, params)
-                .await
-                .map_err(refused)?;
-            Ok(Reply::json(StatusCode::OK, answer))
-        }
-        Message::Notification { method, params } => {
-            let conversation = Conversation::open(core, caller, head, body, false).await?;
-            notification::take(&conversation, &method, params)?;
-            Ok(Reply::empty(StatusCode::ACCEPTED))
-        }
-        Message::Response => {
-            // Nothing of ours waits for an answer, so it is taken and dropped.
-            Conversation::open(core, caller, head, body, false).await?;
-            Ok(Reply::empty(StatusCode::ACCEPTED))
-        }
-    }
+/// A refused message as the answer to its request.
+pub(crate) fn refused(caller: &Caller, invalid: Invalid<'_>) -> Reply {
+    let Invalid { failure, id } = invalid;
+    tracing::debug!(
+        request_id = &*caller.request_id,
+        code = failure.code(),
+        "MCP message refused"
+    );
+    failure.reply(id)
 }
 
 async fn end_session(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<(), Failure> {
+    takes_method(caller, head)?;
     let namespace = namespace(core, caller)?;
     let header = header_version(caller, head)?;
     let session = session(core, caller, head, &namespace).await?;
     let session = session.ok_or(Failure::SessionRequired)?;
     agree(header, Some(&session))?;
-    let ended = core.sessions.remove(session.id().as_str()).await;
-    if !ended.map_err(|error| store_failure(&error))? {
+    if !forget_session(core, &session).await? {
         return Err(Failure::SessionNotFound);
     }
-    core.metrics.sessions_deleted.inc();
-    core.metrics.sessions.set(gauge(core.sessions.count()));
     Ok(())
+}
+
+/// Opens a session, which may cost its principal an older one.
+pub(crate) async fn create_session(core: &Core, binding: Binding) -> Result<Arc<Session>, Failure> {
+    let created = core.sessions.create(binding, Instant::now()).await;
+    let created = created.map_err(|error| store_failure(&error))?;
+    core.metrics.sessions_created.inc();
+    core.metrics.sessions_evicted.inc_by(created.evicted as u64);
+    core.metrics.sessions.set(gauge(core.sessions.count()));
+    Ok(created.session)
+}
+
+/// Ends a session that its client is done with. Says whether it was still there.
+pub(crate) async fn forget_session(core: &Core, session: &Arc<Session>) -> Result<bool, Failure> {
+    let ended = core.sessions.remove(session.id().as_str()).await;
+    let ended = ended.map_err(|error| store_failure(&error))?;
+    core.events.forget(session).await;
+    if ended {
+        core.metrics.sessions_deleted.inc();
+        core.metrics.sessions.set(gauge(core.sessions.count()));
+    }
+    Ok(ended)
+}
+
+/// A place for a long stream of the caller's principal.
+pub(crate) fn stream_place(core: &Core, caller: &Caller) -> Result<StreamGuard, Failure> {
+    core.stream_limiter
+        .enter(caller.principal.as_ref())
+        .map_err(|_| Failure::StreamLimit)
 }
 
 impl<'a> Conversation<'a> {
@@ -144,13 +165,59 @@ impl<'a> Conversation<'a> {
             caller,
             body,
             namespace,
-            version,
-            session,
+            era: Era::Legacy { version, session },
+            streams: head.accept.sse_named,
         })
+    }
+
+    /// A conversation over HTTP+SSE, in the version its session has come to.
+    pub(crate) fn over_sse(
+        core: &'a Arc<Core>,
+        caller: &'a Caller,
+        body: &'a Bytes,
+        namespace: Arc<Namespace>,
+        session: Arc<Session>,
+    ) -> Self {
+        Self {
+            core,
+            caller,
+            body,
+            namespace,
+            era: Era::Legacy {
+                version: session.version(),
+                session: Some(session),
+            },
+            streams: true,
+        }
+    }
+
+    /// The version a legacy conversation is in.
+    fn version(&self) -> Option<ProtocolVersion> {
+        match &self.era {
+            Era::Legacy { version, .. } => Some(*version),
+            Era::Modern(_) => None,
+        }
+    }
+
+    /// The session, which only legacy conversations have, and not all of them.
+    fn session(&self) -> Option<&Arc<Session>> {
+        match &self.era {
+            Era::Legacy { session, .. } => session.as_ref(),
+            Era::Modern(_) => None,
+        }
+    }
+
+    /// What results of this conversation begin with and hold.
+    fn dress(&self) -> Dress {
+        match &self.era {
+            Era::Legacy { version, .. } => Dress::Legacy(*version),
+            Era::Modern(_) => Dress::Modern(ModernDress::new(self.namespace.name.clone())),
+        }
     }
 }
 
-fn namespace(core: &Core, caller: &Caller) -> Result<Arc<Namespace>, Failure> {
+/// The namespace of a request, out of the current snapshot.
+pub(crate) fn namespace(core: &Core, caller: &Caller) -> Result<Arc<Namespace>, Failure> {
     let name = caller
         .namespace
         .as_ref()
@@ -160,38 +227,67 @@ fn namespace(core: &Core, caller: &Caller) -> Result<Arc<Namespace>, Failure> {
         .ok_or_else(|| Failure::NamespaceNotFound(name.to_string()))
 }
 
+/// Refuses GET and DELETE in the era that has neither streams outside of requests nor sessions.
+fn takes_method(caller: &Caller, head: &McpHead) -> Result<(), Failure> {
+    let version = head.version.as_deref().map(str::trim);
+    if caller.profile.modern && version == Some(modern::VERSION) {
+        return Err(Failure::MethodNotAllowed);
+    }
+    Ok(())
+}
+
 fn header_version(caller: &Caller, head: &McpHead) -> Result<Option<ProtocolVersion>, Failure> {
     let Some(text) = &head.version else {
         return Ok(None);
     };
     match text.trim().parse() {
         Ok(version) if caller.profile.supports(version) => Ok(Some(version)),
-        _ => {
-            let supported: Vec<_> = caller.profile.versions.iter().map(|v| v.as_str()).collect();
-            Err(Failure::UnsupportedVersion(supported.join(", ")))
-        }
+        _ => Err(unsupported_version(caller)),
     }
 }
 
-/// The session the request names, if it names one. Another namespace's or principal's does not exist here (Q-07).
+/// The refusal of a version header the listener does not serve.
+pub(crate) fn unsupported_version(caller: &Caller) -> Failure {
+    let supported: Vec<_> = caller.profile.versions.iter().map(|v| v.as_str()).collect();
+    Failure::UnsupportedVersion(supported.join(", "))
+}
+
+/// The session the request names, if it names one.
 async fn session(
     core: &Core,
     caller: &Caller,
     head: &McpHead,
     namespace: &Namespace,
 ) -> Result<Option<Arc<Session>>, Failure> {
-    let Some(id) = &head.session else {
-        return Ok(None);
-    };
+    match &head.session {
+        Some(id) => find_session(core, caller, id, namespace, SessionTransport::Streamable)
+            .await
+            .map(Some),
+        None => Ok(None),
+    }
+}
+
+/// A session by its id. Another namespace's, principal's or transport's does not exist here (Q-07).
+pub(crate) async fn find_session(
+    core: &Core,
+    caller: &Caller,
+    id: &str,
+    namespace: &Namespace,
+    transport: SessionTransport,
+) -> Result<Arc<Session>, Failure> {
     let now = Instant::now();
     let found = core.sessions.get(id, now).await;
     let session = found
         .map_err(|error| store_failure(&error))?
-        .filter(|session| session.belongs_to(&namespace.name, caller.principal.as_deref()))
+        .filter(|session| {
+            session.belongs_to(&namespace.name, caller.principal.as_deref())
+                && session.binding().transport == transport
+                && session.state() != State::Closed
+        })
         .ok_or(Failure::SessionNotFound)?;
     // Only now: a stranger must not keep a session alive.
     session.touch(now);
-    Ok(Some(session))
+    Ok(session)
 }
 
 /// The version in force: the session's, which the header must repeat if it is there; else the header's; else the
@@ -200,7 +296,7 @@ fn agree(
     header: Option<ProtocolVersion>,
     session: Option<&Arc<Session>>,
 ) -> Result<ProtocolVersion, Failure> {
-    match (session.map(|session| session.binding().version), header) {
+    match (session.map(|session| session.version()), header) {
         (Some(own), Some(header)) if own != header => Err(Failure::VersionMismatch {
             session: own.as_str(),
         }),
@@ -226,7 +322,7 @@ fn acceptable(
     }))
 }
 
-fn store_failure(error: &crate::session::store::StoreError) -> Failure {
+pub(crate) fn store_failure(error: &crate::session::store::StoreError) -> Failure {
     tracing::error!(%error, "the session store failed");
     Failure::Internal
 }
@@ -237,4 +333,4 @@ pub(crate) fn gauge(count: usize) -> i64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

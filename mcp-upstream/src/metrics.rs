@@ -9,6 +9,8 @@ use prometheus::{
 };
 use tooldock_workers::names::NamespaceName;
 
+use crate::stream::StreamMetrics;
+
 /// From a cache hit to the highest default ceiling of a call's time limit.
 const LATENCY_SECONDS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0,
@@ -18,8 +20,11 @@ const LATENCY_SECONDS: [f64; 14] = [
 #[derive(Debug)]
 pub struct UpstreamMetrics {
     calls: IntCounterVec,
+    other_calls: IntCounterVec,
     latency: HistogramVec,
     in_flight: IntGaugeVec,
+    /// Progress, log messages and notices of calls that nobody read in time.
+    pub(crate) events_dropped: IntCounter,
     /// Resolved once per namespace, so that a call looks up one map instead of three.
     namespaces: DashMap<NamespaceName, Arc<NamespaceMetrics>>,
     pub(crate) sessions: IntGauge,
@@ -28,6 +33,8 @@ pub struct UpstreamMetrics {
     pub(crate) sessions_evicted: IntCounter,
     pub(crate) sessions_deleted: IntCounter,
     audit_dropped: IntCounter,
+    /// Of streams and their logs.
+    pub(crate) streams: Arc<StreamMetrics>,
 }
 
 /// The metrics of one namespace.
@@ -35,6 +42,7 @@ pub struct UpstreamMetrics {
 pub(crate) struct NamespaceMetrics {
     name: NamespaceName,
     calls: IntCounterVec,
+    other_calls: IntCounterVec,
     ok: IntCounter,
     pub(crate) latency: Histogram,
     pub(crate) in_flight: IntGauge,
@@ -59,6 +67,13 @@ impl UpstreamMetrics {
             ),
             &["namespace", "outcome"],
         )?;
+        let other_calls = IntCounterVec::new(
+            Opts::new(
+                "tooldock_method_calls_total",
+                "Resources read, prompts got and arguments completed, by namespace and outcome",
+            ),
+            &["namespace", "method", "outcome"],
+        )?;
         let latency = HistogramVec::new(
             HistogramOpts::new(
                 "tooldock_tool_call_seconds",
@@ -70,17 +85,23 @@ impl UpstreamMetrics {
         let in_flight = IntGaugeVec::new(
             Opts::new(
                 "tooldock_tool_calls_in_flight",
-                "Tool calls running or waiting",
+                "Calls of tools, resources, prompts and completions that run or wait",
             ),
             &["namespace"],
         )?;
         let sessions = IntGauge::new("tooldock_sessions", "Sessions alive")?;
         registry.register(Box::new(calls.clone()))?;
+        registry.register(Box::new(other_calls.clone()))?;
         registry.register(Box::new(latency.clone()))?;
         registry.register(Box::new(in_flight.clone()))?;
         registry.register(Box::new(sessions.clone()))?;
         Ok(Self {
             calls,
+            other_calls,
+            events_dropped: counter(
+                "tooldock_call_events_dropped_total",
+                "Progress, log messages and notices of calls that found no room",
+            )?,
             latency,
             in_flight,
             namespaces: DashMap::new(),
@@ -99,6 +120,7 @@ impl UpstreamMetrics {
                 "tooldock_audit_dropped_total",
                 "Audit records that found the queue full",
             )?,
+            streams: StreamMetrics::new(registry)?,
         })
     }
 
@@ -113,6 +135,13 @@ impl UpstreamMetrics {
         self.calls.with_label_values(&[namespace, outcome]).get()
     }
 
+    /// The same for what is no tool.
+    #[cfg(test)]
+    pub(crate) fn others_of(&self, namespace: &str, method: &str, outcome: &str) -> u64 {
+        let labels = [namespace, method, outcome];
+        self.other_calls.with_label_values(&labels).get()
+    }
+
     /// The metrics of a namespace the registry knows.
     pub(crate) fn namespace(&self, name: &NamespaceName) -> Arc<NamespaceMetrics> {
         if let Some(metrics) = self.namespaces.get(name) {
@@ -122,6 +151,7 @@ impl UpstreamMetrics {
         let metrics = NamespaceMetrics {
             name: name.clone(),
             calls: self.calls.clone(),
+            other_calls: self.other_calls.clone(),
             ok: self.calls.with_label_values(&[name.as_str(), "ok"]),
             latency: self.latency.with_label_values(&labels),
             in_flight: self.in_flight.with_label_values(&labels),
@@ -136,7 +166,14 @@ impl UpstreamMetrics {
 }
 
 impl NamespaceMetrics {
-    /// Counts a call by how it ended: `ok` or one of the fixed error codes.
+    /// Counts a call of something that is no tool by its method and how it ended.
+    pub(crate) fn count_other(&self, method: &'static str, outcome: &'static str) {
+        self.other_calls
+            .with_label_values(&[self.name.as_str(), method, outcome])
+            .inc();
+    }
+
+    /// Counts a tool call by how it ended: `ok` or one of the fixed error codes.
     pub(crate) fn count(&self, outcome: &'static str) {
         if outcome == "ok" {
             self.ok.inc();

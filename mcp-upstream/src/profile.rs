@@ -22,6 +22,13 @@ pub struct Profile {
     pub require_initialized: bool,
     /// The shapes of REST answers.
     pub rest_shape: RestShape,
+    /// Whether requests of 2026-07-28 are taken.
+    pub modern: bool,
+    /// Whether HTTP+SSE of 2024-11-05 is served (`/sse`, `/messages`).
+    pub legacy_sse: bool,
+    /// What stands before the listener's paths where a front strips it: clients are told paths with it. Empty or
+    /// `/` and a name, without a slash at the end.
+    pub path_prefix: String,
 }
 
 /// Whether JSON-RPC batches are taken (K-11).
@@ -79,6 +86,9 @@ impl Profile {
             accept: AcceptRule::Strict,
             require_initialized: true,
             rest_shape: RestShape::V2,
+            modern: true,
+            legacy_sse: true,
+            path_prefix: String::new(),
         }
     }
 

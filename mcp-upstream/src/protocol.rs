@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// A revision of MCP that is opened by `initialize`. Later revisions compare greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProtocolVersion {
+    /// HTTP+SSE. Spoken only in sessions of that transport: no profile offers it on Streamable HTTP.
+    #[serde(rename = "2024-11-05")]
+    V2024_11_05,
     /// Batches, sessions optional, no structured content.
     #[serde(rename = "2025-03-26")]
     V2025_03_26,
@@ -21,8 +24,11 @@ pub enum ProtocolVersion {
 
 /// A text that names no revision served here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown protocol version; known are 2025-11-25, 2025-06-18 and 2025-03-26")]
+#[error("unknown protocol version; known are 2025-11-25, 2025-06-18, 2025-03-26 and 2024-11-05")]
 pub struct UnknownVersion;
+
+/// The revision without a handshake, as it is spelled on the wire. Each of its requests names it.
+pub const MODERN: &str = "2026-07-28";
 
 impl ProtocolVersion {
     /// What a request without session and without version header speaks (MCP-12).
@@ -31,6 +37,7 @@ impl ProtocolVersion {
     /// The revision as it is spelled on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::V2024_11_05 => "2024-11-05",
             Self::V2025_03_26 => "2025-03-26",
             Self::V2025_06_18 => "2025-06-18",
             Self::V2025_11_25 => "2025-11-25",
@@ -39,7 +46,13 @@ impl ProtocolVersion {
 
     /// Whether answers may carry `structuredContent`, `outputSchema` and `title`.
     pub const fn has_structured_content(self) -> bool {
-        !matches!(self, Self::V2025_03_26)
+        !matches!(self, Self::V2024_11_05 | Self::V2025_03_26)
+    }
+
+    /// Whether streams begin with an event that has an id and no data, so that a client can resume before the first
+    /// message (SEP-1699).
+    pub const fn has_priming_events(self) -> bool {
+        matches!(self, Self::V2025_11_25)
     }
 }
 
@@ -48,6 +61,7 @@ impl FromStr for ProtocolVersion {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
+            "2024-11-05" => Ok(Self::V2024_11_05),
             "2025-03-26" => Ok(Self::V2025_03_26),
             "2025-06-18" => Ok(Self::V2025_06_18),
             "2025-11-25" => Ok(Self::V2025_11_25),
@@ -78,8 +92,18 @@ pub mod code {
     pub const FORBIDDEN: i32 = -32011;
     /// No such namespace or session.
     pub const NOT_FOUND: i32 = -32012;
+    /// A limit on requests or streams.
+    pub const LIMITED: i32 = -32013;
     /// The gateway cannot serve now.
     pub const UNAVAILABLE: i32 = -32014;
+    /// No such resource, before 2026-07-28.
+    pub const RESOURCE_NOT_FOUND: i32 = -32002;
+    /// 2026-07-28: a header and the body differ.
+    pub const HEADER_MISMATCH: i32 = -32020;
+    /// 2026-07-28: the client did not declare a capability the call needs.
+    pub const MISSING_CAPABILITY: i32 = -32021;
+    /// 2026-07-28: `_meta` names a version that is not served.
+    pub const UNSUPPORTED_VERSION: i32 = -32022;
 }
 
 #[cfg(test)]
@@ -89,6 +113,7 @@ mod tests {
     #[test]
     fn spelling_and_order_are_those_of_the_wire() {
         for version in [
+            ProtocolVersion::V2024_11_05,
             ProtocolVersion::V2025_03_26,
             ProtocolVersion::V2025_06_18,
             ProtocolVersion::V2025_11_25,
@@ -99,6 +124,7 @@ mod tests {
                 format!("\"{version}\"")
             );
         }
+        assert!(ProtocolVersion::V2024_11_05 < ProtocolVersion::V2025_03_26);
         assert!(ProtocolVersion::V2025_03_26 < ProtocolVersion::V2025_06_18);
         assert!("2099-01-01".parse::<ProtocolVersion>().is_err());
     }

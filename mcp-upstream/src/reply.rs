@@ -18,9 +18,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use smallvec::SmallVec;
 
-pub mod events;
-
-pub use events::{Publisher, Subscription};
+pub use crate::stream::Subscription;
 
 /// `application/json`.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -217,9 +215,11 @@ mod tests {
     #[tokio::test]
     async fn events_are_a_body_and_their_guards_go_with_the_stream() {
         let guard = Arc::new(());
-        let (mut publisher, events) = events::channel(4);
-        assert!(publisher.publish(Bytes::from_static(b": ping\n\n")));
-        drop(publisher);
+        let pulse = crate::stream::Pulse::new(std::time::Duration::from_secs(15));
+        let stream = crate::stream::Stream::detached(&pulse);
+        let events = stream.read();
+        assert!(stream.push(Bytes::from_static(b"data: 1\n\n")));
+        stream.finish();
         let reply = Reply::Events {
             head: Head::new(StatusCode::OK),
             events,
@@ -228,7 +228,7 @@ mod tests {
         let body = reply.into_response().into_body();
         assert_eq!(Arc::strong_count(&guard), 2);
         let bytes = body.collect().await.expect("the stream ends").to_bytes();
-        assert_eq!(bytes, ": ping\n\n");
+        assert_eq!(bytes, "data: 1\n\n");
         assert_eq!(Arc::strong_count(&guard), 1);
     }
 }

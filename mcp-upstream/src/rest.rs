@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::{FromRequestParts, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
@@ -15,6 +15,7 @@ use tooldock_workers::registry::Namespace;
 
 use crate::caller::Caller;
 use crate::error;
+use crate::legacy;
 use crate::mcp::{self, head::McpHead};
 use crate::reply::Reply;
 use crate::state::Core;
@@ -28,8 +29,13 @@ mod tools;
 /// Every route of the core port.
 pub(crate) fn router(core: Arc<Core>) -> Router {
     Router::new()
-        .route("/mcp", post(mcp_post).delete(mcp_delete))
-        .route("/mcp/{namespace}", post(mcp_post).delete(mcp_delete))
+        .route("/mcp", get(mcp_get).post(mcp_post).delete(mcp_delete))
+        .route(
+            "/mcp/{namespace}",
+            get(mcp_get).post(mcp_post).delete(mcp_delete),
+        )
+        .route("/sse", get(sse))
+        .route("/messages", post(messages))
         .route("/tools", get(tools::list))
         .route("/tools/{name}", post(tools::call))
         .route("/tools/{name}/schema", get(tools::schema))
@@ -51,6 +57,41 @@ async fn mcp_post(
 ) -> Reply {
     match collect(body).await {
         Ok(body) => mcp::post(&core, &caller, &McpHead::from_headers(&headers), &body).await,
+        Err(Refused(reply)) => *reply,
+    }
+}
+
+async fn mcp_get(
+    State(core): State<Arc<Core>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Reply {
+    mcp::get(&core, &caller, &McpHead::from_headers(&headers)).await
+}
+
+async fn sse(State(core): State<Arc<Core>>, Extension(caller): Extension<Caller>) -> Reply {
+    legacy::open(&core, &caller).await
+}
+
+/// The query of `POST /messages`.
+#[derive(serde::Deserialize)]
+struct Addressed {
+    session_id: Option<String>,
+}
+
+async fn messages(
+    State(core): State<Arc<Core>>,
+    Extension(caller): Extension<Caller>,
+    Query(addressed): Query<Addressed>,
+    headers: HeaderMap,
+    body: Body,
+) -> Reply {
+    let head = McpHead::from_headers(&headers);
+    match collect(body).await {
+        Ok(body) => {
+            let id = addressed.session_id.as_deref();
+            legacy::post(&core, &caller, id, &head, &body).await
+        }
         Err(Refused(reply)) => *reply,
     }
 }

@@ -8,23 +8,29 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::Request;
 use tokio::time::Instant;
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Registry;
+use tooldock_workers::worker::Notice;
 use tower::ServiceExt;
 
 use crate::audit::AuditSender;
 use crate::backend::{Backends, Upstreams};
 use crate::caller::Caller;
-use crate::engine::{Engine, ToolCallLimiter};
+use crate::engine::{Announce, Engine, ToolCallLimiter};
 use crate::health::Health;
 use crate::mcp::head::McpHead;
+use crate::mcp::modern::ParkedCalls;
 use crate::metrics::UpstreamMetrics;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::rest::reload::ReloadControl;
+use crate::session::SessionKey;
 use crate::session::config::SessionsConfig;
 use crate::session::memory::{MemoryStore, StoreLimits};
 use crate::state::Core;
-use crate::{mcp, rest};
+use crate::stream::audience::{Audience, follow};
+use crate::stream::{EventLog, MemoryEventLog, Pulse, StreamLimiter};
+use crate::{legacy, mcp, rest};
 
 /// What the service is made of.
 pub struct ServiceParts {
@@ -36,6 +42,10 @@ pub struct ServiceParts {
     pub sessions: SessionsConfig,
     /// Sessions one principal may hold.
     pub sessions_per_principal: usize,
+    /// Seals session ids and what clients of 2026-07-28 carry between their requests.
+    pub session_key: SessionKey,
+    /// Long streams one principal may hold open.
+    pub streams_per_principal: usize,
     /// Limits counted in tool calls.
     pub tool_call_limiter: Arc<dyn ToolCallLimiter>,
     /// Where audit records go.
@@ -62,11 +72,21 @@ impl Service {
 
     /// The service over other backends than the registry's.
     pub fn with_backends(parts: ServiceParts, backends: Arc<dyn Backends>) -> Self {
-        let sessions = MemoryStore::new(StoreLimits {
+        let limits = StoreLimits {
             ttl: parts.sessions.ttl,
             max: parts.sessions.max,
             per_principal: parts.sessions_per_principal,
-        });
+        };
+        let sessions = MemoryStore::new(limits, parts.session_key.clone());
+        let stream_metrics = Arc::clone(&parts.metrics.streams);
+        let pulse = Pulse::measured(parts.sessions.keepalive, Arc::clone(&stream_metrics));
+        let log = MemoryEventLog::new(
+            parts.sessions.event_log.clone(),
+            Arc::clone(&pulse),
+            stream_metrics,
+        );
+        let events: Arc<dyn EventLog> = Arc::new(log);
+        let audience = Audience::new(Arc::clone(&events));
         let core = Arc::new(Core {
             registry: parts.registry,
             reloader: parts.reloader,
@@ -76,9 +96,16 @@ impl Service {
                 limiter: parts.tool_call_limiter,
                 audit: parts.audit,
                 metrics: Arc::clone(&parts.metrics),
+                notices: Arc::new(News(Arc::clone(&audience))),
             },
             metrics: parts.metrics,
             health: parts.health,
+            events,
+            audience,
+            pulse,
+            stream_limiter: StreamLimiter::new(parts.streams_per_principal),
+            poll_after: parts.sessions.poll_after,
+            parked: ParkedCalls::new(parts.session_key),
         });
         Self {
             router: rest::router(Arc::clone(&core)),
@@ -86,9 +113,15 @@ impl Service {
         }
     }
 
+    /// Answers `GET /mcp[/{namespace}]`: a stream of what the server has to say, or what is left of an earlier one.
+    pub async fn get(&self, caller: Caller, head: McpHead) -> Reply {
+        mcp::get(&self.core, &caller, &head).await
+    }
+
     /// Answers `POST /mcp[/{namespace}]`.
     ///
-    /// Dropping the future cancels a call made without a session; one made in a session goes on.
+    /// Dropping the future, or the streamed body it answered with, cancels a call made without a session; one made in
+    /// a session goes on.
     pub async fn post(&self, caller: Caller, head: McpHead, body: Bytes) -> Reply {
         mcp::post(&self.core, &caller, &head, &body).await
     }
@@ -96,6 +129,22 @@ impl Service {
     /// Answers `DELETE /mcp[/{namespace}]`.
     pub async fn delete(&self, caller: Caller, head: McpHead) -> Reply {
         mcp::delete(&self.core, &caller, &head).await
+    }
+
+    /// Answers `GET /sse`: a session of HTTP+SSE (2024-11-05) and its stream.
+    pub async fn open_sse(&self, caller: Caller) -> Reply {
+        legacy::open(&self.core, &caller).await
+    }
+
+    /// Answers `POST /messages?session_id=…`: the message is taken, its answer goes to the session's stream.
+    pub async fn post_message(
+        &self,
+        caller: Caller,
+        session_id: Option<String>,
+        head: McpHead,
+        body: Bytes,
+    ) -> Reply {
+        legacy::post(&self.core, &caller, session_id.as_deref(), &head, &body).await
     }
 
     /// Answers any other admitted request. Dropping the future cancels a tool call in it.
@@ -109,6 +158,12 @@ impl Service {
         Reply::from_response(response).await
     }
 
+    /// What the handlers work on, for tests of one of them.
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     /// The router, for tests: a request needs its [`Caller`] as an extension.
     pub fn router(&self) -> Router {
         self.router.clone()
@@ -118,14 +173,47 @@ impl Service {
     /// does not count as a use; whose session it is, is checked later.
     pub fn session_version(&self, session_header: &str) -> Option<ProtocolVersion> {
         let session = self.core.sessions.peek(session_header)?;
-        Some(session.binding().version)
+        Some(session.version())
     }
 
-    /// Ends the sessions whose time is up. To be called every second or so.
+    /// The namespace a session talks to, for `POST /messages` without `X-Namespace`. As little a use of the session as
+    /// [`Service::session_version`].
+    pub fn session_namespace(&self, session_id: &str) -> Option<NamespaceName> {
+        let session = self.core.sessions.peek(session_id)?;
+        Some(session.binding().namespace.clone())
+    }
+
+    /// Ends every stream so that its client comes back elsewhere. For the drain; streams opened afterwards end at once.
+    pub fn end_streams(&self) {
+        self.core.pulse.end_all();
+    }
+
+    /// What streams need between requests: their keepalives, and notice of what the registry now serves. Runs until it
+    /// is dropped.
+    pub async fn run_streams(&self) {
+        let audience = Arc::clone(&self.core.audience);
+        tokio::join!(
+            self.core.pulse.run(),
+            follow(audience, Arc::clone(&self.core.registry))
+        );
+    }
+
+    /// Ends the sessions whose time is up and forgets events as old as that. To be called every second or so.
     pub async fn evict_expired(&self) {
-        let expired = self.core.sessions.evict_expired(Instant::now()).await;
+        let now = Instant::now();
+        self.core.events.sweep(now);
+        let expired = self.core.sessions.evict_expired(now).await;
         self.core.metrics.sessions_expired.inc_by(expired as u64);
         let alive = mcp::gauge(self.core.sessions.count());
         self.core.metrics.sessions.set(alive);
+    }
+}
+
+/// Carries what workers say has changed to whoever listens.
+struct News(Arc<Audience>);
+
+impl Announce for News {
+    fn announce(&self, namespace: &NamespaceName, notice: Notice) {
+        self.0.announce(namespace, notice.into());
     }
 }

@@ -2,35 +2,56 @@
 //!
 //! ```text
 //!   initialize ──▶ New ── notifications/initialized ──▶ Ready
-//!                   │                                     │
-//!                   └───── DELETE, expiry, eviction ──────┴──▶ Closed
+//!    GET /sse       │                                     │
+//!                   └───── DELETE, expiry, eviction, ─────┴──▶ Closed
+//!                          the end of an /sse stream
 //! ```
 //!
 //! A session belongs to one namespace and one principal; for everyone else it does not exist (Q-07). Calls made in it
 //! outlive the request that brought them: they end with their answer, by `notifications/cancelled`, or with the session.
+//!
+//! Closing is one step for everything a session has: its calls are cancelled, its streams end and forget their events,
+//! the questions it has open fail, and nothing is announced to it any more. A session with a call or with a stream
+//! somebody reads is in use, however long nothing is heard of its client.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout};
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::worker::LogLevel;
 
 use crate::protocol::ProtocolVersion;
+use crate::stream::audience::Seat;
 
+pub mod client;
 pub mod config;
 pub mod id;
 mod in_flight;
+pub mod key;
 mod last_use;
 pub mod memory;
+pub(crate) mod questions;
+mod released;
 pub mod store;
+pub(crate) mod streams;
+pub(crate) mod subscriptions;
 
+pub use client::ClientFacts;
 pub use id::SessionId;
 pub(crate) use in_flight::InFlight;
+pub use key::{SealedFacts, SessionKey};
 use last_use::LastUse;
+use questions::Questions;
+pub(crate) use questions::{Answer, Answered};
+use released::Released;
+use streams::Streams;
+use subscriptions::Subscriptions;
 
 /// Where a session is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,15 +65,26 @@ pub enum State {
     Closed = 2,
 }
 
-/// What a session is bound to, fixed at `initialize`.
+/// How the client of a session talks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionTransport {
+    /// One endpoint for everything, streams that can be resumed.
+    Streamable,
+    /// `GET /sse` and `POST /messages` (2024-11-05). The session ends with its stream.
+    Sse,
+}
+
+/// What a session is bound to, fixed when it is opened.
 #[derive(Debug, Clone)]
 pub struct Binding {
     /// The namespace it talks to.
     pub namespace: NamespaceName,
     /// Whose token opened it.
     pub principal: Option<Arc<str>>,
-    /// The version that was negotiated.
+    /// The version it is opened with. One over HTTP+SSE negotiates later: [`Session::version`] is what holds.
     pub version: ProtocolVersion,
+    /// How its client talks.
+    pub transport: SessionTransport,
 }
 
 /// A live session, shared by the store and the requests in it.
@@ -65,6 +97,17 @@ pub struct Session {
     became_ready: Notify,
     last_use: LastUse,
     in_flight: InFlight,
+    negotiated: OnceLock<ProtocolVersion>,
+    client: OnceLock<Box<ClientFacts>>,
+    log_level: AtomicU8,
+    subscriptions: Subscriptions,
+    streams: Streams,
+    questions: Questions,
+    /// Its place in the audience, from its first general stream on.
+    seat: Mutex<Option<Seat>>,
+    /// The store has set it aside because of its streams and wants to hear when the last reader leaves.
+    set_aside: AtomicBool,
+    released: OnceLock<Arc<Released>>,
 }
 
 impl Session {
@@ -79,6 +122,15 @@ impl Session {
             became_ready: Notify::new(),
             last_use: LastUse::new(now),
             in_flight: InFlight::default(),
+            negotiated: OnceLock::new(),
+            client: OnceLock::new(),
+            log_level: AtomicU8::new(LogLevel::Info as u8),
+            subscriptions: Subscriptions::default(),
+            streams: Streams::default(),
+            questions: Questions::default(),
+            seat: Mutex::default(),
+            set_aside: AtomicBool::new(false),
+            released: OnceLock::new(),
         }
     }
 
@@ -90,6 +142,56 @@ impl Session {
     /// What it is bound to.
     pub fn binding(&self) -> &Binding {
         &self.binding
+    }
+
+    /// The version in force: the one that was negotiated in the session, else the one it was opened with.
+    pub fn version(&self) -> ProtocolVersion {
+        self.negotiated
+            .get()
+            .copied()
+            .unwrap_or(self.binding.version)
+    }
+
+    /// Settles the version in an open session; HTTP+SSE does this with `initialize`. Answers whether it was open still.
+    pub fn negotiate(&self, version: ProtocolVersion) -> bool {
+        self.negotiated.set(version).is_ok()
+    }
+
+    /// Whether the version was settled in the open session.
+    pub(crate) fn is_negotiated(&self) -> bool {
+        self.negotiated.get().is_some()
+    }
+
+    /// What the client said about itself. Before it has, and for ever if it does not: nothing.
+    pub fn client(&self) -> &ClientFacts {
+        match self.client.get() {
+            Some(facts) => facts,
+            None => ClientFacts::none(),
+        }
+    }
+
+    /// Remembers what the client says about itself at `initialize`. Later words change nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`client::TooMuch`] beyond [`client::CLIENT_FACTS_MAX`].
+    pub fn set_client(&self, facts: ClientFacts) -> Result<(), client::TooMuch> {
+        if !facts.is_within() {
+            return Err(client::TooMuch);
+        }
+        let _ = self.client.set(Box::new(facts));
+        Ok(())
+    }
+
+    /// The least severe log messages the client wants.
+    pub fn log_level(&self) -> LogLevel {
+        let level = usize::from(self.log_level.load(Ordering::Relaxed));
+        LogLevel::ALL.get(level).copied().unwrap_or(LogLevel::Info)
+    }
+
+    /// Changes which log messages the client wants.
+    pub fn set_log_level(&self, level: LogLevel) {
+        self.log_level.store(level as u8, Ordering::Relaxed);
     }
 
     /// A short digest of the id, for logs.
@@ -138,11 +240,15 @@ impl Session {
         self.state() == State::Ready
     }
 
-    /// Ends the session and the calls in it.
+    /// Ends the session and everything in it.
     pub fn close(&self) {
-        self.state.store(State::Closed as u8, Ordering::Release);
+        self.state.store(State::Closed as u8, Ordering::SeqCst);
         self.became_ready.notify_waiters();
         self.in_flight.cancel_all();
+        self.questions.close();
+        self.streams.close();
+        self.subscriptions.clear();
+        self.take_seat(None);
     }
 
     /// The session was used.
@@ -150,18 +256,89 @@ impl Session {
         self.last_use.touch(now);
     }
 
-    /// When the session was last used; a session with a call in flight is in use.
+    /// When the session was last used; a session with a call in flight or a stream that is read is in use.
     pub fn used_at(&self, now: Instant) -> Instant {
-        if self.in_flight.is_empty() {
+        if self.in_flight.is_empty() && !self.streams.any_read() {
             self.last_use.at()
         } else {
             now
         }
     }
 
+    /// Whether it was not used for so long.
+    pub(crate) fn idle_for(&self, patience: Duration, now: Instant) -> bool {
+        // The time alone is enough for nearly all who ask, and costs no lock.
+        now.saturating_duration_since(self.last_use.at()) >= patience
+            && now.saturating_duration_since(self.used_at(now)) >= patience
+    }
+
     /// The calls running in it.
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.in_flight
+    }
+
+    /// Its streams.
+    pub(crate) fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    /// The resources it wants to hear of.
+    pub(crate) fn subscriptions(&self) -> &Subscriptions {
+        &self.subscriptions
+    }
+
+    /// Notes a question to the client, and gives the JSON-RPC id to ask it under. The receiver fails when no answer will
+    /// come: the session ended, or a thousand questions are open.
+    pub(crate) fn ask(&self) -> (u64, oneshot::Receiver<Answer>) {
+        self.questions.ask()
+    }
+
+    /// Takes the client's answer to a question; `id` is raw JSON.
+    pub(crate) fn answer(&self, id: &str, outcome: Result<&RawValue, &RawValue>) -> Answered {
+        self.questions.answer(id, outcome)
+    }
+
+    /// Whether it has a place in the audience.
+    pub(crate) fn is_seated(&self) -> bool {
+        self.seat().is_some()
+    }
+
+    /// Takes a place in the audience, or leaves it. A place taken after the end of the session is given back.
+    pub(crate) fn take_seat(&self, seat: Option<Seat>) {
+        let before = {
+            let mut own = self.seat();
+            let seat = seat.filter(|_| self.state() != State::Closed);
+            std::mem::replace(&mut *own, seat)
+        };
+        drop(before);
+    }
+
+    /// A stream got a reader.
+    pub(crate) fn reader_came(&self) {
+        self.streams.reader_came();
+    }
+
+    /// A stream lost its reader.
+    pub(crate) fn reader_left(&self, now: Instant) {
+        self.touch(now);
+        if self.streams.reader_left()
+            && self.set_aside.swap(false, Ordering::SeqCst)
+            && let Some(released) = self.released.get()
+        {
+            released.put(self.id.clone());
+        }
+    }
+
+    /// The store sets the session aside while one of its streams is read. `false`: none is.
+    fn set_aside(&self, released: &Arc<Released>) -> bool {
+        let _ = self.released.set(Arc::clone(released));
+        self.set_aside.store(true, Ordering::SeqCst);
+        // A reader that leaves now either sees the mark or was counted out before this.
+        self.streams.any_read() || !self.set_aside.swap(false, Ordering::SeqCst)
+    }
+
+    fn seat(&self) -> std::sync::MutexGuard<'_, Option<Seat>> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -184,8 +361,9 @@ mod tests {
             namespace: "shared".parse().expect("a name"),
             principal: None,
             version: ProtocolVersion::V2025_11_25,
+            transport: SessionTransport::Streamable,
         };
-        let id = SessionId::generate().expect("randomness");
+        let id = SessionId::random();
         Arc::new(Session::new(id, binding, Instant::now()))
     }
 
@@ -219,5 +397,82 @@ mod tests {
     fn debug_output_does_not_hold_the_id() {
         let session = session();
         assert!(!format!("{session:?} {:?}", session.id()).contains(session.id().as_str()));
+    }
+
+    #[tokio::test]
+    async fn closing_ends_everything_a_session_has() {
+        let session = session();
+        let pulse = crate::stream::Pulse::new(Duration::from_secs(15));
+        let log = crate::stream::MemoryEventLog::new(
+            config::EventLogConfig::default(),
+            pulse,
+            crate::stream::StreamMetrics::unregistered(),
+        );
+        let log: Arc<dyn crate::stream::EventLog> = Arc::new(log);
+        let audience = crate::stream::Audience::new(Arc::clone(&log));
+        let opened = log
+            .open(&session, crate::stream::StreamKind::General, true)
+            .await;
+        let mut events = opened.expect("memory").read();
+        audience.join(&session);
+        session.subscriptions().add("test://a").expect("the first");
+        let (_, answer) = session.ask();
+        let (call, _registration) = futures_util::future::AbortHandle::new_pair();
+        let _entry = InFlight::enter(&session, "1", call.clone());
+        session.close();
+        assert_eq!(events.next().await, None);
+        assert!(answer.await.is_err());
+        assert!(call.is_aborted());
+        assert!(!session.is_seated());
+        assert!(!session.subscriptions().contains("test://a"));
+        assert_eq!(session.streams().len(), 0);
+    }
+
+    #[test]
+    fn a_session_is_used_while_one_of_its_streams_is_read() {
+        let session = session();
+        let opened = Instant::now();
+        let later = opened + Duration::from_secs(1000);
+        let idle = |session: &Session| session.idle_for(Duration::from_secs(100), later);
+        assert!(idle(&session));
+        session.reader_came();
+        session.reader_came();
+        assert!(!idle(&session));
+        session.reader_left(opened);
+        assert!(!idle(&session));
+        session.reader_left(later);
+        assert_eq!(session.used_at(later + Duration::from_secs(1)), later);
+        assert!(!idle(&session));
+    }
+
+    #[test]
+    fn what_a_client_said_first_about_itself_holds() {
+        let session = session();
+        assert_eq!(session.client().capabilities.get(), "{}");
+        let facts = |text: &str| ClientFacts {
+            capabilities: RawValue::from_string(text.to_owned()).expect("JSON").into(),
+            info: None,
+        };
+        let long = format!("\"{}\"", "x".repeat(client::CLIENT_FACTS_MAX));
+        assert_eq!(session.set_client(facts(&long)), Err(client::TooMuch));
+        session
+            .set_client(facts(r#"{"sampling":{}}"#))
+            .expect("short");
+        session.set_client(facts("{}")).expect("short");
+        assert_eq!(session.client().capabilities.get(), r#"{"sampling":{}}"#);
+    }
+
+    #[test]
+    fn version_and_log_level_are_those_that_were_settled_last() {
+        let session = session();
+        assert_eq!(session.version(), ProtocolVersion::V2025_11_25);
+        assert!(session.negotiate(ProtocolVersion::V2024_11_05));
+        assert!(!session.negotiate(ProtocolVersion::V2025_06_18));
+        assert_eq!(session.version(), ProtocolVersion::V2024_11_05);
+        assert_eq!(session.log_level(), LogLevel::Info);
+        for level in LogLevel::ALL {
+            session.set_log_level(level);
+            assert_eq!(session.log_level(), level);
+        }
     }
 }

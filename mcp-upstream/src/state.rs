@@ -6,9 +6,13 @@ use tooldock_workers::registry::Registry;
 
 use crate::engine::Engine;
 use crate::health::Health;
+use crate::mcp::modern::ParkedCalls;
 use crate::metrics::UpstreamMetrics;
 use crate::rest::reload::ReloadControl;
+use crate::session::config::PollAfter;
 use crate::session::store::SessionStore;
+use crate::stream::audience::Audience;
+use crate::stream::{EventLog, Pulse, StreamLimiter};
 
 /// Everything behind the functions the edge calls; one per process.
 pub(crate) struct Core {
@@ -18,4 +22,16 @@ pub(crate) struct Core {
     pub(crate) engine: Engine,
     pub(crate) metrics: Arc<UpstreamMetrics>,
     pub(crate) health: Arc<Health>,
+    /// What streams of sessions keep, and how they are opened and fed.
+    pub(crate) events: Arc<dyn EventLog>,
+    /// Who hears of a namespace's changes.
+    pub(crate) audience: Arc<Audience>,
+    /// The timer of all streams, and the switch that ends them.
+    pub(crate) pulse: Arc<Pulse>,
+    /// How many long streams a principal may hold.
+    pub(crate) stream_limiter: StreamLimiter,
+    /// When a POST that is still not answered is cut short for its client to come back.
+    pub(crate) poll_after: PollAfter,
+    /// Modern calls that wait for their client's next request.
+    pub(crate) parked: ParkedCalls,
 }

@@ -2,24 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use http::StatusCode;
 use serde_json::Value;
 use serde_json::json;
-use tokio::sync::Semaphore;
 use tooldock_workers::config::Limits;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::gate::Gate;
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::parking::Parking;
 use tooldock_workers::policy::ToolPolicy;
 use tooldock_workers::registry::{Namespace, Registry, SecretsStatus, Snapshot, Upstream};
 use tooldock_workers::tool::Tool;
-use tooldock_workers::worker::{CallSink, ToolCall, ToolReply};
 
 use crate::audit::Audit;
 use crate::backend::{Backend, Backends};
@@ -33,6 +30,7 @@ use crate::profile::Profile;
 use crate::reply::Reply;
 use crate::rest::reload::ReloadControl;
 use crate::service::{Service, ServiceParts};
+use crate::session::SessionKey;
 use crate::session::config::SessionsConfig;
 
 /// A caller of the namespace `shared` on the core port.
@@ -48,95 +46,10 @@ pub(crate) fn caller() -> Caller {
     }
 }
 
-/// Runs tools by their names: `echo` gives its arguments back, `value` the argument of that name, `image` a content
-/// block, `hang` waits until `release` has a permit, any error code fails with it, anything else says hello.
-pub(crate) struct FakeBackend {
-    pub(crate) started: AtomicUsize,
-    pub(crate) dropped: AtomicUsize,
-    pub(crate) finished: AtomicUsize,
-    pub(crate) release: Semaphore,
-}
+mod backend;
+mod script;
 
-impl Default for FakeBackend {
-    fn default() -> Self {
-        Self {
-            started: AtomicUsize::new(0),
-            dropped: AtomicUsize::new(0),
-            finished: AtomicUsize::new(0),
-            release: Semaphore::new(0),
-        }
-    }
-}
-
-struct CountDrop<'a>(&'a FakeBackend, bool);
-
-impl Drop for CountDrop<'_> {
-    fn drop(&mut self) {
-        let counter = if self.1 {
-            &self.0.finished
-        } else {
-            &self.0.dropped
-        };
-        counter.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl FakeBackend {
-    pub(crate) fn counts(&self) -> (usize, usize, usize) {
-        let of = |counter: &AtomicUsize| counter.load(Ordering::SeqCst);
-        (of(&self.started), of(&self.dropped), of(&self.finished))
-    }
-}
-
-#[async_trait]
-impl Backend for FakeBackend {
-    async fn call(
-        &self,
-        call: ToolCall,
-        _sink: Option<Arc<dyn CallSink>>,
-    ) -> Result<ToolReply, CallError> {
-        self.started.fetch_add(1, Ordering::SeqCst);
-        let mut end = CountDrop(self, false);
-        let plain = |value: Bytes| ToolReply {
-            value,
-            content: None,
-        };
-        let code = CallErrorCode::from_worker(&call.tool);
-        let result = match &*call.tool {
-            "echo" => Ok(plain(call.arguments)),
-            "value" => {
-                let fields: BTreeMap<String, Box<serde_json::value::RawValue>> =
-                    serde_json::from_slice(&call.arguments).expect("an object");
-                Ok(plain(fields["value"].get().to_owned().into()))
-            }
-            "image" => Ok(ToolReply {
-                value: Bytes::from_static(b"null"),
-                content: Some(Bytes::from_static(
-                    br#"[{"type":"image","data":"AA==","mimeType":"image/png"}]"#,
-                )),
-            }),
-            "hang" => {
-                self.release.acquire().await.expect("never closed").forget();
-                Ok(plain(Bytes::from_static(b"\"done\"")))
-            }
-            "internal_error" | "worker_unavailable" | "overloaded" => {
-                let code = match &*call.tool {
-                    "worker_unavailable" => CallErrorCode::WorkerUnavailable,
-                    "overloaded" => CallErrorCode::Overloaded,
-                    _ => CallErrorCode::InternalError,
-                };
-                let mut error = CallError::new(code, "it went wrong");
-                error.details =
-                    Some(serde_json::from_str(r#"{"traceback":"Traceback …"}"#).expect("JSON"));
-                Err(error)
-            }
-            _ if code != CallErrorCode::InternalError => Err(CallError::new(code, "it went wrong")),
-            _ => Ok(plain(Bytes::from_static(b"\"Hello, Ada!\""))),
-        };
-        end.1 = true;
-        result
-    }
-}
+pub(crate) use backend::FakeBackend;
 
 struct Only(Arc<FakeBackend>);
 
@@ -181,6 +94,12 @@ pub(crate) fn namespace(name: &str) -> Namespace {
         ]
         .map(named_tool),
     );
+    for name in ["talk", "missing_capability"] {
+        tools.push(tool(json!({
+            "name": name, "description": "", "filename": "tools.py", "context": true,
+            "inputSchema": { "type": "object" }, "icons": [{ "src": "data:," }],
+        })));
+    }
     let limits = Limits {
         tools_deny: vec!["secret_*".into()],
         ..Limits::default()
@@ -195,12 +114,43 @@ pub(crate) fn namespace(name: &str) -> Namespace {
         policy: ToolPolicy::new(&limits).expect("valid patterns"),
         tool_limits: BTreeMap::new(),
         gate: Arc::new(Gate::new(limits.max_concurrency, limits.queue)),
+        parked: Arc::new(Parking::new(limits.max_parked)),
         limits,
         tools,
+        resources: Vec::new(),
+        resource_templates: Vec::new(),
+        prompts: Vec::new(),
+        completions: false,
         issues: Vec::new(),
         upstream: Upstream::Empty,
         content_hash: [0; 32],
         recovering: std::sync::Weak::new(),
+    }
+}
+
+/// The namespace with resources, templates, prompts and completion as well.
+pub(crate) fn full(name: &str) -> Namespace {
+    fn from<T: serde::de::DeserializeOwned>(definition: Value, context: bool) -> Arc<T> {
+        let line = json!({ "definition": definition, "filename": "r.py", "context": context });
+        // Through text: raw values cannot be read out of a parsed one.
+        Arc::new(serde_json::from_str(&line.to_string()).expect("a definition"))
+    }
+    let resource = |uri: &str, context| from(json!({ "uri": uri, "name": uri }), context);
+    let template = json!({ "uriTemplate": "test://item/{id}", "name": "item" });
+    let prompt = |name: &str, context| from(json!({ "name": name, "x": 1 }), context);
+    Namespace {
+        resources: vec![
+            resource("test://static", false),
+            resource("test://talk", true),
+        ],
+        resource_templates: vec![from(template, false)],
+        prompts: vec![
+            prompt("greet", false),
+            prompt("talk", true),
+            prompt("strict", false),
+        ],
+        completions: true,
+        ..namespace(name)
     }
 }
 
@@ -218,6 +168,7 @@ pub(crate) fn broken(name: &str) -> Namespace {
 
 /// A service over fakes, and the handles to look into it.
 pub(crate) struct Harness {
+    registry: Arc<Registry>,
     pub(crate) service: Service,
     pub(crate) backend: Arc<FakeBackend>,
     pub(crate) health: Arc<Health>,
@@ -228,6 +179,7 @@ pub(crate) struct Harness {
 pub(crate) struct Wanted {
     pub(crate) namespaces: Vec<Namespace>,
     pub(crate) sessions: SessionsConfig,
+    pub(crate) streams_per_principal: usize,
     pub(crate) limiter: Arc<dyn ToolCallLimiter>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
     pub(crate) audit: crate::audit::AuditSender,
@@ -238,6 +190,7 @@ impl Default for Wanted {
         Self {
             namespaces: vec![namespace("shared"), namespace("other"), broken("broken")],
             sessions: SessionsConfig::default(),
+            streams_per_principal: 10,
             limiter: Arc::new(Unlimited),
             reloader: None,
             audit: Audit::off(),
@@ -248,23 +201,18 @@ impl Default for Wanted {
 impl Wanted {
     pub(crate) fn build(self) -> Harness {
         let registry = Arc::new(Registry::default());
-        registry.swap(Snapshot {
-            generation: 1,
-            namespaces: self
-                .namespaces
-                .into_iter()
-                .map(|namespace| (namespace.name.clone(), Arc::new(namespace)))
-                .collect(),
-        });
+        registry.swap(snapshot(1, self.namespaces));
         let metrics = UpstreamMetrics::new(&prometheus::Registry::new()).expect("a fresh registry");
         let metrics = Arc::new(metrics);
         let backend = Arc::new(FakeBackend::default());
         let health = Arc::new(Health::new());
         let parts = ServiceParts {
-            registry,
+            registry: Arc::clone(&registry),
             reloader: self.reloader,
             sessions: self.sessions,
             sessions_per_principal: 100,
+            session_key: SessionKey::from_text("a key for tests"),
+            streams_per_principal: self.streams_per_principal,
             tool_call_limiter: self.limiter,
             audit: self.audit,
             metrics: Arc::clone(&metrics),
@@ -272,11 +220,20 @@ impl Wanted {
         };
         let service = Service::with_backends(parts, Arc::new(Only(Arc::clone(&backend))));
         Harness {
+            registry,
             service,
             backend,
             health,
             metrics,
         }
+    }
+}
+
+fn snapshot(generation: u64, namespaces: Vec<Namespace>) -> Snapshot {
+    let named = |namespace: Namespace| (namespace.name.clone(), Arc::new(namespace));
+    Snapshot {
+        generation,
+        namespaces: namespaces.into_iter().map(named).collect(),
     }
 }
 
@@ -316,6 +273,7 @@ pub(crate) fn head(session: Option<&str>, version: Option<&str>) -> McpHead {
             sse_named: true,
             json_acceptable: true,
         },
+        ..McpHead::default()
     }
 }
 
@@ -331,6 +289,11 @@ pub(crate) fn parts(reply: &Reply) -> (StatusCode, Value) {
 }
 
 impl Harness {
+    /// Serves these namespaces instead.
+    pub(crate) fn publish(&self, namespaces: Vec<Namespace>) {
+        self.registry.swap(snapshot(2, namespaces));
+    }
+
     /// Posts as the usual caller.
     pub(crate) async fn post(&self, head: McpHead, body: &str) -> (StatusCode, Value) {
         self.post_as(caller(), head, body).await

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 
 use super::{AuditArguments, AuditRecord, Transport, mask};
+use crate::engine::TOOLS_CALL;
 
 /// Arguments larger than this are never written in full.
 const FULL_ARGUMENTS_MAX: usize = 16 * 1024;
@@ -16,7 +17,12 @@ struct Line<'a> {
     request_id: &'a str,
     transport: &'static str,
     namespace: &'a str,
-    tool: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: Option<&'a str>,
     status: &'static str,
     http_status: u16,
     latency_ms: u64,
@@ -43,6 +49,8 @@ pub(super) fn format(record: &AuditRecord, arguments: AuditArguments, line: &mut
         }
         _ => None,
     };
+    // A tool call is the usual line and keeps its two fields out of it.
+    let is_tool = record.method == TOOLS_CALL;
     let digest = arguments != AuditArguments::None && full.is_none();
     let fields = Line {
         ts: timestamp(record.at.into()),
@@ -52,11 +60,13 @@ pub(super) fn format(record: &AuditRecord, arguments: AuditArguments, line: &mut
             Transport::Rest => "rest",
         },
         namespace: record.namespace.as_str(),
-        tool: &record.tool,
+        tool: is_tool.then_some(&*record.subject),
+        method: (!is_tool).then_some(record.method),
+        subject: Some(&*record.subject).filter(|subject| !is_tool && !subject.is_empty()),
         status: record.status,
         http_status: record.http_status,
         latency_ms: u64::try_from(record.latency.as_millis()).unwrap_or(u64::MAX),
-        protocol_version: record.protocol_version.map(|version| version.as_str()),
+        protocol_version: record.protocol_version,
         session: record.session.as_deref(),
         client: record.client,
         principal: record.principal.as_deref(),
@@ -106,6 +116,24 @@ mod tests {
                 "client": "127.0.0.1", "principal": "ci",
             })
         );
+    }
+
+    #[test]
+    fn what_is_no_tool_call_says_its_method() {
+        let of = |method, subject: &str| {
+            let mut read = record();
+            (read.method, read.subject) = (method, subject.into());
+            let mut line = Vec::new();
+            format(&read, AuditArguments::None, &mut line);
+            serde_json::from_slice::<serde_json::Value>(&line).expect("a line of JSON")
+        };
+        let read = of("resources/read", "a://b");
+        assert_eq!(
+            (&read["method"], &read["subject"]),
+            (&"resources/read".into(), &"a://b".into())
+        );
+        assert!(read.get("tool").is_none());
+        assert!(of("completion/complete", "").get("subject").is_none());
     }
 
     #[test]

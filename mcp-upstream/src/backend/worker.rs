@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tooldock_workers::error::CallError;
-use tooldock_workers::worker::{CallSink, ToolCall, ToolReply, Worker};
+use tooldock_workers::worker::{CallSink, ToolReply, Worker, WorkerCall};
 
 use super::Backend;
 
@@ -12,7 +12,7 @@ use super::Backend;
 impl Backend for Worker {
     async fn call(
         &self,
-        call: ToolCall,
+        call: WorkerCall,
         sink: Option<Arc<dyn CallSink>>,
     ) -> Result<ToolReply, CallError> {
         Worker::call(self, call, sink).await

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use bytes::Bytes;
 use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::worker::Operation;
 
-use super::{CallRequest, Engine, UNKNOWN_NAME_MAX};
+use super::{CallRequest, Engine, TOOLS_CALL, UNKNOWN_NAME_MAX, method_of};
 use crate::audit::{AuditRecord, AuditSender, Transport};
 use crate::caller::Caller;
 use crate::error::rest_status;
@@ -26,16 +28,11 @@ impl Record {
     pub(super) fn begin(engine: &Engine, caller: &Caller, request: &CallRequest) -> Self {
         let metrics = engine.metrics.namespace(&request.namespace.name);
         metrics.in_flight.inc();
-        // A client's own spelling is kept short: the queue of records must not be fillable with names.
-        let tool = if request.tool.len() <= UNKNOWN_NAME_MAX {
-            Arc::clone(&request.tool)
-        } else {
-            request
-                .tool
-                .chars()
-                .take(UNKNOWN_NAME_MAX)
-                .collect::<String>()
-                .into()
+        let (subject, arguments) = match &request.operation {
+            Operation::CallTool { tool, arguments } => (kept_short(tool), arguments.clone()),
+            Operation::ReadResource { uri } => (kept_short(uri), Bytes::new()),
+            Operation::GetPrompt { prompt, arguments } => (kept_short(prompt), arguments.clone()),
+            Operation::Complete { params } => (Arc::default(), params.clone()),
         };
         Self {
             started: Instant::now(),
@@ -46,7 +43,8 @@ impl Record {
                 request_id: Arc::clone(&caller.request_id),
                 transport: request.transport,
                 namespace: request.namespace.name.clone(),
-                tool,
+                method: method_of(&request.operation),
+                subject,
                 status: "ok",
                 http_status: 200,
                 latency: std::time::Duration::ZERO,
@@ -54,7 +52,7 @@ impl Record {
                 session: request.session.clone(),
                 client: caller.client,
                 principal: caller.principal.clone(),
-                arguments: request.arguments.clone(),
+                arguments,
             }),
         }
     }
@@ -86,12 +84,25 @@ impl Record {
             }
         }
         self.metrics.in_flight.dec();
-        self.metrics.count(line.status);
-        self.metrics.latency.observe(latency.as_secs_f64());
+        if line.method == TOOLS_CALL {
+            self.metrics.count(line.status);
+            self.metrics.latency.observe(latency.as_secs_f64());
+        } else {
+            self.metrics.count_other(line.method, line.status);
+        }
         line.latency = latency;
         line.at = SystemTime::now();
         self.audit.send(line);
     }
+}
+
+/// A client's own spelling is kept short: the queue of records must not be fillable with names.
+fn kept_short(name: &Arc<str>) -> Arc<str> {
+    if name.len() <= UNKNOWN_NAME_MAX {
+        return Arc::clone(name);
+    }
+    let short: String = name.chars().take(UNKNOWN_NAME_MAX).collect();
+    short.into()
 }
 
 impl Drop for Record {

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use tooldock_workers::error::CallErrorCode;
 use tooldock_workers::gate::Gate;
 
+use super::notices::Nobody;
 use super::*;
 use crate::audit::{Audit, AuditConfig};
 use crate::metrics::UpstreamMetrics;
@@ -35,6 +36,7 @@ fn fixture(change: impl FnOnce(&mut Namespace)) -> Fixture {
             limiter: Arc::new(Unlimited),
             audit: Audit::off(),
             metrics: Arc::new(metrics),
+            notices: Arc::new(Nobody),
         }),
         backend,
         namespace: Arc::new(namespace),
@@ -44,8 +46,11 @@ fn fixture(change: impl FnOnce(&mut Namespace)) -> Fixture {
 fn request(namespace: &Arc<Namespace>, tool: &str) -> CallRequest {
     CallRequest {
         namespace: Arc::clone(namespace),
-        tool: tool.into(),
-        arguments: Bytes::from_static(b"{}"),
+        operation: Operation::CallTool {
+            tool: tool.into(),
+            arguments: Bytes::from_static(b"{}"),
+        },
+        caller_facts: None,
         transport: Transport::Rest,
         version: None,
         session: None,
@@ -55,7 +60,7 @@ fn request(namespace: &Arc<Namespace>, tool: &str) -> CallRequest {
 impl Fixture {
     async fn call(&self, tool: &str) -> Result<ToolReply, CallErrorCode> {
         let request = request(&self.namespace, tool);
-        let outcome = self.engine.call(&caller(), request).await;
+        let outcome = self.engine.call(&caller(), request, None).await;
         outcome.map_err(|error| error.code)
     }
 
@@ -124,7 +129,7 @@ async fn a_limit_on_calls_is_asked_for_tools_that_exist() {
     );
     let refused = fixture
         .engine
-        .call(&caller(), request(&fixture.namespace, "echo"))
+        .call(&caller(), request(&fixture.namespace, "echo"), None)
         .await;
     let refused = refused.expect_err("limited");
     assert_eq!(refused.code, CallErrorCode::RateLimited);
@@ -189,4 +194,49 @@ async fn every_call_leaves_one_audit_line_however_it_ends() {
             .get(),
         0
     );
+}
+
+#[tokio::test]
+async fn what_is_no_tool_takes_the_same_path_and_is_counted_by_its_method() {
+    let refuses = Arc::new(Refuses("test://static", Mutex::default()));
+    let mut fixture = fixture(|namespace| {
+        *namespace = crate::testing::full("shared");
+        namespace.gate = Arc::new(Gate::new(1, 0));
+        namespace.limits.max_result = bytesize::ByteSize::b(60);
+    });
+    let engine = Arc::get_mut(&mut fixture.engine).expect("not shared yet");
+    engine.limiter = Arc::clone(&refuses) as Arc<dyn ToolCallLimiter>;
+    let read = |uri: &str| CallRequest {
+        operation: Operation::ReadResource { uri: uri.into() },
+        ..request(&fixture.namespace, "")
+    };
+    let call = |request| async {
+        let outcome = fixture.engine.call(&caller(), request, None).await;
+        outcome.map(|_| ()).map_err(|error| error.code)
+    };
+    assert_eq!(call(read("test://static")).await, Ok(()));
+    let missing = call(read("test://none")).await;
+    assert_eq!(missing, Err(CallErrorCode::ResourceNotFound));
+    let long = Operation::GetPrompt {
+        prompt: "greet".into(),
+        arguments: Bytes::from_static(br#"{"who":"somebody with a name of some length"}"#),
+    };
+    let long = CallRequest {
+        operation: long,
+        ..request(&fixture.namespace, "")
+    };
+    assert_eq!(call(long).await, Err(CallErrorCode::ResultTooLarge));
+    {
+        let _taken = fixture.namespace.gate.enter().await.expect("free");
+        let refused = call(read("test://static")).await;
+        assert_eq!(refused, Err(CallErrorCode::Overloaded));
+    }
+    // Limits counted in tool calls are not asked, and no tool call was counted.
+    assert!(refuses.1.lock().expect("not poisoned").is_empty());
+    assert_eq!(fixture.count("ok"), 0);
+    let of = |method, outcome| fixture.engine.metrics.others_of("shared", method, outcome);
+    assert_eq!(of("resources/read", "ok"), 1);
+    assert_eq!(of("resources/read", "resource_not_found"), 1);
+    assert_eq!(of("resources/read", "overloaded"), 1);
+    assert_eq!(of("prompts/get", "result_too_large"), 1);
 }

@@ -1,11 +1,11 @@
 //! JSON-RPC batches, which only 2025-03-26 has (K-11). Their requests run at the same time; answers come in any order.
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::value::RawValue;
 
-use super::{Conversation, notification, request};
+use super::exchange::{Exchange, Outcome};
+use super::{Conversation, methods, notification, response};
 use crate::envelope::{self, Message};
 use crate::error::Failure;
 use crate::reply::Reply;
@@ -13,13 +13,39 @@ use crate::reply::Reply;
 /// The most messages of one batch.
 const MAX_MESSAGES: usize = 50;
 
-/// Answers a batch: an array of responses, or 202 when nothing in it wants one.
+/// Answers a batch: an array of responses, a stream of them when one of its calls says something first, or 202 when
+/// nothing in it wants an answer.
 pub(super) async fn answer(
     conversation: &Conversation<'_>,
     messages: &[&RawValue],
 ) -> Result<Reply, Failure> {
-    let version = conversation.version;
-    if !conversation.caller.profile.batch_accepted(version) {
+    let Some(exchange) = begin(conversation, messages).await? else {
+        return Ok(Reply::empty(StatusCode::ACCEPTED));
+    };
+    let answers = match exchange.run().await? {
+        Outcome::Answers(answers) => answers,
+        Outcome::Events(reply) => return Ok(reply),
+    };
+    let mut body =
+        Vec::with_capacity(answers.iter().map(|answer| answer.len() + 1).sum::<usize>() + 2);
+    for answer in &answers {
+        body.push(if body.is_empty() { b'[' } else { b',' });
+        body.extend_from_slice(answer);
+    }
+    body.push(b']');
+    Ok(Reply::json(StatusCode::OK, body))
+}
+
+/// Takes what needs no answer and prepares the rest; `None` when nothing is left.
+pub(crate) async fn begin(
+    conversation: &Conversation<'_>,
+    messages: &[&RawValue],
+) -> Result<Option<Exchange>, Failure> {
+    let accepted = |version| conversation.caller.profile.batch_accepted(version);
+    if !conversation.version().is_some_and(accepted) {
+        let version = conversation
+            .version()
+            .map_or("this version", |v| v.as_str());
         let reason = format!("batches are not accepted in {version}: send one message per POST");
         return Err(Failure::Shape(reason.into()));
     }
@@ -40,36 +66,34 @@ pub(super) async fn answer(
             "initialize must not be part of a batch".into(),
         ));
     }
-    let mut answers: FuturesUnordered<_> = parsed
-        .into_iter()
-        .map(|message| async move {
-            match message {
-                Ok(Message::Request { id, method, params }) => {
-                    let answer = request::answer(conversation, id, &method, params).await;
-                    Some(answer.unwrap_or_else(|failure| failure.body(Some(id))))
-                }
-                Ok(Message::Notification { method, params }) => {
-                    // A notification has no answer, wrong or not.
-                    let _ = notification::take(conversation, &method, params);
-                    None
-                }
-                Ok(Message::Response) => None,
-                Err(invalid) => Some(invalid.failure.body(invalid.id)),
+    let mut exchange = Exchange::new(conversation);
+    let mut requests = Vec::new();
+    let mut silent = true;
+    for message in parsed {
+        match message {
+            Ok(Message::Request { id, method, params }) => requests.push((id, method, params)),
+            // Neither has an answer, wrong or not.
+            Ok(Message::Notification { method, params }) => {
+                let _ = notification::take(conversation, &method, params);
             }
-        })
-        .collect();
-    let mut body = vec![b'['];
-    while let Some(answer) = answers.next().await {
-        if let Some(answer) = answer {
-            if body.len() > 1 {
-                body.push(b',');
+            Ok(Message::Response { id, outcome }) => {
+                let _ = response::take(conversation, id, outcome);
             }
-            body.extend_from_slice(&answer);
+            Err(invalid) => {
+                silent = false;
+                exchange.answer(invalid.failure.body(invalid.id));
+            }
         }
     }
-    if body.len() == 1 {
-        return Ok(Reply::empty(StatusCode::ACCEPTED));
+    let prepared = requests.iter().map(|(id, method, params)| async move {
+        (
+            *id,
+            methods::prepare(conversation, id, method, *params).await,
+        )
+    });
+    for (id, prepared) in join_all(prepared).await {
+        silent = false;
+        exchange.request(conversation, id, prepared);
     }
-    body.push(b']');
-    Ok(Reply::json(StatusCode::OK, body))
+    Ok((!silent).then_some(exchange))
 }

@@ -1,5 +1,7 @@
 //! The few request headers that matter after admission.
 
+use std::fmt;
+
 use http::HeaderMap;
 use http::header::ACCEPT;
 
@@ -11,8 +13,17 @@ pub(crate) const SESSION_HEADER: &str = "mcp-session-id";
 /// The name of the version header, in lower case.
 pub(crate) const VERSION_HEADER: &str = "mcp-protocol-version";
 
-/// The headers of one POST or DELETE on an MCP path. The edge has refused duplicates of them.
-#[derive(Debug, Clone, Default)]
+/// The name of the header a client resumes a stream with, in lower case.
+pub(crate) const LAST_EVENT_ID_HEADER: &str = "last-event-id";
+/// The headers in which 2026-07-28 repeats parts of its body, in lower case.
+const METHOD_HEADER: &str = "mcp-method";
+const NAME_HEADER: &str = "mcp-name";
+const PARAM_PREFIX: &str = "mcp-param-";
+/// The first revision that mirrors its body in headers. Revisions are dates, so text order is their order.
+const FIRST_MIRRORED: &str = "2026-07-28";
+
+/// The headers of one request on an MCP path. The edge has refused duplicates of the first two.
+#[derive(Clone, Default)]
 pub struct McpHead {
     /// `Mcp-Session-Id`, as sent.
     pub session: Option<String>,
@@ -20,6 +31,37 @@ pub struct McpHead {
     pub version: Option<String>,
     /// What `Accept` allows.
     pub accept: AcceptFlags,
+    /// `Last-Event-ID`, as sent.
+    pub last_event_id: Option<String>,
+    /// What the headers repeat of the body; there when the version is one that mirrors or `Mcp-Method` was sent. Boxed:
+    /// most requests have none.
+    pub mirrored: Option<Box<MirroredHeaders>>,
+}
+
+/// The parts of the body that a request of 2026-07-28 repeats in its headers, as sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MirroredHeaders {
+    /// `Mcp-Method`.
+    pub method: Option<String>,
+    /// `Mcp-Name`.
+    pub name: Option<String>,
+    /// `Mcp-Param-*`: the name in lower case without the prefix, and the value.
+    pub params: Vec<(String, String)>,
+    /// The name of one of these headers that was sent more than once.
+    pub duplicate: Option<String>,
+}
+
+impl fmt::Debug for McpHead {
+    /// Without the session id, which is a credential.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("McpHead")
+            .field("session", &self.session.as_ref().map(|_| "[redacted]"))
+            .field("version", &self.version)
+            .field("accept", &self.accept)
+            .field("last_event_id", &self.last_event_id)
+            .field("mirrored", &self.mirrored)
+            .finish()
+    }
 }
 
 /// What the `Accept` header says about the two media types of Streamable HTTP.
@@ -112,9 +154,16 @@ impl McpHead {
                 .get(name)
                 .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
+        let version = text(VERSION_HEADER);
         Self {
             session: text(SESSION_HEADER),
-            version: text(VERSION_HEADER),
+            last_event_id: text(LAST_EVENT_ID_HEADER),
+            mirrored: MirroredHeaders::wanted(
+                version.as_deref(),
+                headers.contains_key(METHOD_HEADER),
+            )
+            .then(|| Box::new(MirroredHeaders::from_headers(headers))),
+            version,
             accept: AcceptFlags::parse(
                 headers
                     .get_all(ACCEPT)
@@ -125,9 +174,95 @@ impl McpHead {
     }
 }
 
+impl MirroredHeaders {
+    /// Whether a request with this version header mirrors its body, or says so by sending `Mcp-Method`.
+    pub fn wanted(version: Option<&str>, method_sent: bool) -> bool {
+        method_sent || version.is_some_and(|version| version.trim() >= FIRST_MIRRORED)
+    }
+
+    /// Picks the mirrored headers out of a request's head.
+    pub fn from_headers(headers: &HeaderMap) -> Self {
+        let mut mirrored = Self::default();
+        for (name, value) in headers {
+            let name = name.as_str();
+            let value = String::from_utf8_lossy(value.as_bytes());
+            mirrored.take(name, &value);
+        }
+        mirrored
+    }
+
+    /// Takes one header of the request, whichever it is; `name` is in lower case.
+    pub fn take(&mut self, name: &str, value: &str) {
+        let seen = match name {
+            METHOD_HEADER => self.method.replace(value.to_owned()).is_some(),
+            NAME_HEADER => self.name.replace(value.to_owned()).is_some(),
+            _ => {
+                let Some(param) = name.strip_prefix(PARAM_PREFIX) else {
+                    return;
+                };
+                let seen = self.params.iter().any(|(known, _)| known == param);
+                self.params.push((param.to_owned(), value.to_owned()));
+                seen
+            }
+        };
+        if seen {
+            self.duplicate = Some(name.to_owned());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mirrored_headers_are_read_where_a_request_mirrors_its_body() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("mcp-name", "echo"),
+            ("mcp-param-region", "eu"),
+            ("mcp-param-region", "us"),
+        ] {
+            headers.append(name, value.parse().expect("a value"));
+        }
+        for (version, there) in [
+            (None, false),
+            (Some("2025-11-25"), false),
+            (Some("2026-07-28"), true),
+            (Some("2027-01-01"), true),
+        ] {
+            headers.remove(VERSION_HEADER);
+            if let Some(version) = version {
+                headers.insert(VERSION_HEADER, version.parse().expect("a value"));
+            }
+            let head = McpHead::from_headers(&headers);
+            assert_eq!(head.mirrored.is_some(), there, "{version:?}");
+        }
+        headers.remove(VERSION_HEADER);
+        headers.insert(METHOD_HEADER, "tools/call".parse().expect("a value"));
+        let mirrored = McpHead::from_headers(&headers)
+            .mirrored
+            .expect("it says so");
+        assert_eq!(mirrored.method.as_deref(), Some("tools/call"));
+        assert_eq!(mirrored.name.as_deref(), Some("echo"));
+        assert_eq!(
+            mirrored.params,
+            [
+                ("region".to_owned(), "eu".to_owned()),
+                ("region".to_owned(), "us".to_owned())
+            ]
+        );
+        assert_eq!(mirrored.duplicate.as_deref(), Some("mcp-param-region"));
+    }
+
+    #[test]
+    fn debug_output_does_not_hold_the_session() {
+        let head = McpHead {
+            session: Some("a-credential".into()),
+            ..McpHead::default()
+        };
+        assert!(!format!("{head:?}").contains("a-credential"));
+    }
 
     #[test]
     fn strict_versions_want_both_types_by_name() {

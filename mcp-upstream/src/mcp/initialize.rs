@@ -1,19 +1,23 @@
-//! `initialize`: the version is settled, the session is opened.
+//! `initialize`: the version is settled, the client says what it can be asked, and a session is opened for it.
+//!
+//! Over HTTP+SSE the session is there already; it only learns the rest.
+
+use std::borrow::Cow;
+use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Deserialize;
-use serde_json::json;
 use serde_json::value::RawValue;
-use tokio::time::Instant;
 
 use super::head::{AcceptFlags, SESSION_HEADER};
-use super::{Conversation, acceptable, gauge, store_failure};
-use crate::content;
+use super::{Conversation, acceptable, capabilities, create_session};
+use crate::content::{self, Answer, Dress};
 use crate::envelope;
 use crate::error::Failure;
 use crate::protocol::ProtocolVersion;
 use crate::reply::{Head, Reply};
-use crate::session::Binding;
+use crate::session::client::{CLIENT_FACTS_MAX, TooMuch};
+use crate::session::{Binding, ClientFacts, Session, SessionTransport};
 
 #[derive(Deserialize)]
 struct Params<'a> {
@@ -24,6 +28,21 @@ struct Params<'a> {
         deserialize_with = "envelope::present"
     )]
     protocol_version: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    capabilities: Option<&'a RawValue>,
+    #[serde(
+        borrow,
+        default,
+        rename = "clientInfo",
+        deserialize_with = "envelope::present"
+    )]
+    client_info: Option<&'a RawValue>,
+}
+
+/// What a client asks for and says about itself.
+struct Asked<'a> {
+    version: Cow<'a, str>,
+    client: ClientFacts,
 }
 
 /// Answers `initialize` and issues the session id (EX-01).
@@ -33,65 +52,97 @@ pub(super) async fn answer(
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Reply, Failure> {
-    if conversation.session.is_some() {
+    if conversation.session().is_some() {
         return Err(Failure::Shape(
             "the session is initialized already; send initialize without Mcp-Session-Id".into(),
         ));
     }
-    let params: Params<'_> = envelope::fields(params, "params")?;
-    let asked = params
-        .protocol_version
-        .and_then(envelope::string)
-        .ok_or_else(|| Failure::InvalidParams("params.protocolVersion must be a string".into()))?;
+    let asked = read(params)?;
     let profile = &conversation.caller.profile;
+    let version = asked.version.parse().ok();
+    let version = version.filter(|version| profile.supports(*version));
     // An unknown version is answered with our default: the client decides whether it can live with it (MCP-05).
-    let version: ProtocolVersion = asked
-        .parse()
-        .ok()
-        .filter(|version| profile.supports(*version))
-        .unwrap_or_else(|| profile.default_version());
+    let version = version.unwrap_or_else(|| profile.default_version());
     acceptable(conversation.caller, accept, version)?;
 
-    let core = conversation.core;
     let binding = Binding {
         namespace: conversation.namespace.name.clone(),
         principal: conversation.caller.principal.clone(),
         version,
+        transport: SessionTransport::Streamable,
     };
-    let created = core
-        .sessions
-        .create(binding, Instant::now())
-        .await
-        .map_err(|error| store_failure(&error))?;
-    core.metrics.sessions_created.inc();
-    core.metrics.sessions_evicted.inc_by(created.evicted as u64);
-    core.metrics.sessions.set(gauge(core.sessions.count()));
-
-    let session = HeaderValue::from_str(created.session.id().as_str())
-        .expect("a session id is visible ASCII");
-    let head = Head::json(StatusCode::OK).with(HeaderName::from_static(SESSION_HEADER), session);
+    let session = create_session(conversation.core, binding).await?;
+    session.set_client(asked.client).map_err(too_much)?;
+    let value =
+        HeaderValue::from_str(session.id().as_str()).expect("a session id is visible ASCII");
+    let head = Head::json(StatusCode::OK).with(HeaderName::from_static(SESSION_HEADER), value);
     Ok(Reply::Full {
         head,
         body: body(conversation, id, version).into(),
     })
 }
 
+/// The response to `initialize` in a session of HTTP+SSE, which speaks 2024-11-05 or any version the listener serves.
+pub(crate) fn over_sse(
+    conversation: &Conversation<'_>,
+    session: &Arc<Session>,
+    id: &str,
+    params: Option<&RawValue>,
+) -> Result<Vec<u8>, Failure> {
+    let asked = read(params)?;
+    let profile = &conversation.caller.profile;
+    let version = asked.version.parse().ok();
+    let version = version
+        .filter(|version| *version == ProtocolVersion::V2024_11_05 || profile.supports(*version));
+    let version = version.unwrap_or_else(|| profile.default_version());
+    if !session.negotiate(version) {
+        return Err(Failure::Shape("the session is initialized already".into()));
+    }
+    session.set_client(asked.client).map_err(too_much)?;
+    Ok(body(conversation, id, version))
+}
+
+fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, Failure> {
+    let params: Params<'a> = envelope::fields(params, "params")?;
+    let version = params
+        .protocol_version
+        .and_then(envelope::string)
+        .ok_or_else(|| Failure::InvalidParams("params.protocolVersion must be a string".into()))?;
+    envelope::object(params.capabilities, "params.capabilities")?;
+    envelope::object(params.client_info, "params.clientInfo")?;
+    let length = |raw: Option<&RawValue>| raw.map_or(0, |raw| raw.get().len());
+    // Before anything is opened or settled for such a client.
+    if length(params.capabilities) + length(params.client_info) > CLIENT_FACTS_MAX {
+        return Err(too_much(TooMuch));
+    }
+    let capabilities = match params.capabilities {
+        Some(capabilities) => capabilities.to_owned(),
+        None => RawValue::from_string("{}".into()).expect("an empty object is JSON"),
+    };
+    Ok(Asked {
+        version,
+        client: ClientFacts {
+            capabilities: capabilities.into(),
+            info: params.client_info.map(|info| info.to_owned().into()),
+        },
+    })
+}
+
+fn too_much(error: TooMuch) -> Failure {
+    Failure::InvalidParams(error.to_string().into())
+}
+
 fn body(conversation: &Conversation<'_>, id: &str, version: ProtocolVersion) -> Vec<u8> {
     let namespace = &conversation.namespace;
-    let mut result = json!({
-        "protocolVersion": version,
-        "capabilities": { "tools": { "listChanged": true } },
-        "serverInfo": {
-            "name": format!("tooldock/{}", namespace.name),
-            "version": env!("CARGO_PKG_VERSION"),
-        },
-    });
+    let dress = Dress::Legacy(version);
+    let mut answer = Answer::begin(id, &dress, 256 + namespace.description.len());
+    let out = answer.key("protocolVersion");
+    content::escape(out, version.as_str().as_bytes());
+    let out = answer.key("capabilities");
+    out.extend_from_slice(capabilities::of(namespace).to_string().as_bytes());
+    content::server_info(answer.key("serverInfo"), &namespace.name);
     if !namespace.description.is_empty() {
-        result["instructions"] = namespace.description.as_str().into();
+        content::escape(answer.key("instructions"), namespace.description.as_bytes());
     }
-    let mut out = Vec::with_capacity(512);
-    content::begin(&mut out, id);
-    out.extend_from_slice(result.to_string().as_bytes());
-    out.push(b'}');
-    out
+    answer.end()
 }

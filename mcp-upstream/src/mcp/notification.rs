@@ -1,4 +1,5 @@
-//! Messages without an answer: the handshake's confirmation and cancellation. Others are accepted and ignored.
+//! Messages without an answer: the handshake's confirmation and cancellation. Others are accepted and ignored, among
+//! them `notifications/roots/list_changed`: a client's roots are asked for each time a function wants them.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -21,7 +22,7 @@ struct Cancelled<'a> {
 /// Acts on a notification.
 ///
 /// A refused one is a refused POST: there is no response to put the error into.
-pub(super) fn take(
+pub(crate) fn take(
     conversation: &Conversation<'_>,
     method: &str,
     params: Option<&RawValue>,
@@ -29,7 +30,7 @@ pub(super) fn take(
     if envelope::object(params, "params").is_err() {
         return Err(Failure::Shape("params must be an object".into()));
     }
-    let session = conversation.session.as_ref();
+    let session = conversation.session();
     match method {
         "initialize" => Err(Failure::Shape("initialize needs an id".into())),
         // The second spelling is what older clients send (MCP-09).

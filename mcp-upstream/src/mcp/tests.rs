@@ -5,6 +5,11 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::head::{AcceptFlags, McpHead};
+
+mod streams;
+mod talking;
+pub(crate) mod wire;
+
 use crate::testing::{Refuses, Wanted, caller, harness, head, parts};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#;
@@ -48,7 +53,7 @@ async fn initialize_negotiates_and_issues_a_session() {
             body,
             json!({ "jsonrpc": "2.0", "id": 1, "result": {
                 "protocolVersion": answered,
-                "capabilities": { "tools": { "listChanged": true } },
+                "capabilities": { "logging": {}, "tools": { "listChanged": true } },
                 "serverInfo": { "name": "tooldock/shared", "version": env!("CARGO_PKG_VERSION") },
                 "instructions": "Tools of shared",
             }})
@@ -617,13 +622,12 @@ async fn batched_requests_run_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn notifications_and_responses_are_accepted_without_a_body() {
+async fn notifications_are_accepted_without_a_body() {
     let harness = harness();
     for body in [
         r#"{"jsonrpc":"2.0","method":"notifications/whatever","params":{"a":1}}"#,
         r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":99}}"#,
-        r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
-        r#"{"jsonrpc":"2.0","id":"x","error":{"code":1,"message":"m"}}"#,
+        r#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#,
     ] {
         assert_eq!(
             harness.post(head(None, None), body).await,
@@ -787,4 +791,64 @@ async fn a_principal_beyond_its_sessions_loses_the_oldest_one() {
     );
     assert_eq!(harness.metrics.sessions.get(), 100);
     assert_eq!(harness.metrics.sessions_evicted.get(), 1);
+}
+
+#[tokio::test]
+async fn single_faults_of_a_post_are_those_of_the_sessions_version() {
+    let harness = harness();
+    for version in ["2025-11-25", "2025-06-18", "2025-03-26"] {
+        let session = harness.open(version, true).await;
+        let session = Some(session.as_str());
+        let strict = version != "2025-03-26";
+        let other = if version == "2025-11-25" {
+            "2025-06-18"
+        } else {
+            "2025-11-25"
+        };
+        let accepting = |flags| McpHead {
+            session: session.map(str::to_owned),
+            ..accept(flags)
+        };
+        let lenient = if strict { 406 } else { 200 };
+        let without = if strict { 400 } else { 200 };
+        for (fault, head, body, status) in [
+            ("none", head(session, Some(version)), PING, 200),
+            ("other version", head(session, Some(other)), PING, 400),
+            (
+                "unknown version",
+                head(session, Some("1999-01-01")),
+                PING,
+                400,
+            ),
+            ("2024-11-05", head(session, Some("2024-11-05")), PING, 400),
+            (
+                "unknown session",
+                head(Some("nope"), Some(version)),
+                PING,
+                404,
+            ),
+            ("no session", head(None, Some(version)), LIST, without),
+            ("JSON alone", accepting("application/json"), PING, lenient),
+            ("wildcard", accepting("*/*"), PING, lenient),
+            ("no Accept", accepting(""), PING, lenient),
+            ("HTML", accepting("text/html"), PING, 406),
+            ("open brace", head(session, None), "{", 400),
+            ("batch", head(session, None), &format!("[{PING}]"), without),
+            (
+                "never asked",
+                head(session, None),
+                r#"{"jsonrpc":"2.0","id":9,"result":{}}"#,
+                400,
+            ),
+            (
+                "never asked, an error",
+                head(session, None),
+                r#"{"jsonrpc":"2.0","id":"x","error":{}}"#,
+                400,
+            ),
+        ] {
+            let (got, answer) = harness.post(head, body).await;
+            assert_eq!(got.as_u16(), status, "{fault} {version}: {answer}");
+        }
+    }
 }

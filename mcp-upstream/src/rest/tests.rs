@@ -173,7 +173,7 @@ async fn namespaces_are_those_open_to_the_caller() {
     assert_eq!(all.as_array().map(Vec::len), Some(3));
     assert_eq!(
         all[2],
-        json!({ "name": "shared", "tool_count": 11, "has_requirements": false,
+        json!({ "name": "shared", "tool_count": 13, "has_requirements": false,
                 "secrets_status": "no_secrets_needed", "description": "Tools of shared" })
     );
     let mut limited = caller();
@@ -191,7 +191,7 @@ async fn health_names_what_fails_and_ready_follows_the_process() {
     assert_eq!((status, &health["status"]), (StatusCode::OK, &json!("ok")));
     assert_eq!(
         (&health["namespaces"], &health["tools"]),
-        (&json!(3), &json!(22))
+        (&json!(3), &json!(26))
     );
     assert_eq!(
         health["failing"],
@@ -330,7 +330,7 @@ async fn the_openapi_document_describes_the_namespace() {
     let all = operations.len();
     operations.sort();
     operations.dedup();
-    assert_eq!((operations.len(), all), (18, 18));
+    assert_eq!((operations.len(), all), (20, 20));
     assert!(operations.iter().all(|name| {
         name.bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -423,4 +423,24 @@ async fn the_router_serves_mcp_by_the_same_functions() {
     assert_eq!(response.status(), StatusCode::OK);
     let response = send("PUT", "/mcp", "").await.expect("infallible");
     assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn a_tool_called_over_rest_has_nobody_to_talk_to() {
+    let harness = harness();
+    let script = r#"{"steps":[{"progress":1},{"ask":[{"key":"k","method":"roots/list"}]}]}"#;
+    let (status, answers) = post(&harness, "/tools/talk", script).await;
+    assert_eq!(status, StatusCode::OK);
+    let failed = "ask_failed: The caller cannot be asked anything";
+    assert_eq!(answers, json!({ "k": { "failed": failed } }));
+    assert_eq!(
+        *harness.backend.callers.lock().expect("not poisoned"),
+        [json!({ "era": "none", "capabilities": {}, "progress": false })]
+    );
+    let (status, missing) = post(&harness, "/tools/missing_capability", "{}").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        missing["error"]["details"]["requiredCapabilities"],
+        json!({ "sampling": {} })
+    );
 }

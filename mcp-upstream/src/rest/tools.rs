@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tooldock_workers::worker::Operation;
 
 use super::{InNamespace, Refused, collect, json};
 use crate::audit::Transport;
@@ -17,6 +18,9 @@ use crate::envelope;
 use crate::error::{self, Failure};
 use crate::reply::Reply;
 use crate::state::Core;
+
+/// The caller as a tool with a context sees it: REST has no way to ask or tell anything before the answer.
+const NOBODY_TO_ASK: &[u8] = br#"{"era":"none","capabilities":{},"progress":false}"#;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -73,15 +77,20 @@ pub(super) async fn call(
         Err(Refused(reply)) => return *reply,
     };
     let InNamespace { caller, namespace } = scope;
-    let request = CallRequest {
-        namespace,
+    let operation = Operation::CallTool {
         tool: name_of(name).into(),
         arguments,
+    };
+    let request = CallRequest {
+        caller_facts: Engine::talks(&namespace, &operation)
+            .then(|| Bytes::from_static(NOBODY_TO_ASK)),
+        namespace,
+        operation,
         transport: Transport::Rest,
         version: None,
         session: None,
     };
-    match core.engine.call(&caller, request).await {
+    match core.engine.call(&caller, request, None).await {
         Ok(reply) => match reply.content {
             // Blocks without a value (an image, say) have no bare form.
             Some(content) if matches!(reply.value.trim_ascii(), b"null" | b"") => {

@@ -1,0 +1,161 @@
+//! Writes one response in one pass: the client's id, the dress, then member by member what the method says.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use memchr::memmem;
+use serde_json::value::RawValue;
+
+use super::cache::TTL_MS;
+use super::{CacheScope, Dress, begin};
+
+/// A response in the making.
+pub(crate) struct Answer<'d> {
+    out: Vec<u8>,
+    dress: &'d Dress,
+    empty: bool,
+    /// The members bring a `_meta` of their own.
+    has_meta: bool,
+}
+
+impl<'d> Answer<'d> {
+    /// Opens the response to the request of this raw id. `size` is about how long the result will be.
+    pub(crate) fn begin(id: &str, dress: &'d Dress, size: usize) -> Self {
+        let extra = match dress {
+            Dress::Legacy(_) => 48,
+            Dress::Modern(_) => 288,
+        };
+        let mut out = Vec::with_capacity(id.len() + size + extra);
+        begin(&mut out, id);
+        out.push(b'{');
+        let mut answer = Self {
+            out,
+            dress,
+            empty: true,
+            has_meta: false,
+        };
+        if let Dress::Modern(_) = dress {
+            answer.key("resultType").extend_from_slice(b"\"complete\"");
+        }
+        answer
+    }
+
+    /// Says how long and for whom the result may be kept, where the era has such hints.
+    pub(crate) fn cached(mut self, scope: CacheScope) -> Self {
+        if let Dress::Modern(_) = self.dress {
+            let ttl = TTL_MS.to_string();
+            self.key("ttlMs").extend_from_slice(ttl.as_bytes());
+            let out = self.key("cacheScope");
+            out.push(b'"');
+            out.extend_from_slice(scope.as_str().as_bytes());
+            out.push(b'"');
+        }
+        self
+    }
+
+    /// Opens a member; its value is to be appended to what this gives. The name needs no escaping.
+    pub(crate) fn key(&mut self, name: &'static str) -> &mut Vec<u8> {
+        self.separate();
+        self.out.push(b'"');
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b"\":");
+        &mut self.out
+    }
+
+    /// Takes over the members of a JSON object as they are.
+    pub(crate) fn members(&mut self, object: &[u8]) {
+        let inner = object.trim_ascii();
+        let inner = inner.strip_prefix(b"{").unwrap_or_default();
+        let inner = inner.strip_suffix(b"}").unwrap_or_default().trim_ascii();
+        if inner.is_empty() {
+            return;
+        }
+        self.has_meta |= matches!(self.dress, Dress::Modern(_)) && has_meta(object);
+        self.separate();
+        self.out.extend_from_slice(inner);
+    }
+
+    /// Closes the response.
+    pub(crate) fn end(mut self) -> Vec<u8> {
+        if let (Dress::Modern(dress), false) = (self.dress, self.has_meta) {
+            dress.meta(self.key("_meta"));
+        }
+        self.out.extend_from_slice(b"}}");
+        self.out
+    }
+
+    fn separate(&mut self) {
+        if !self.empty {
+            self.out.push(b',');
+        }
+        self.empty = false;
+    }
+}
+
+/// Whether the object itself has the member. The text is looked for first: most results have it nowhere.
+fn has_meta(object: &[u8]) -> bool {
+    memmem::find(object, b"\"_meta\"").is_some()
+        && serde_json::from_slice::<BTreeMap<Cow<'_, str>, &RawValue>>(object)
+            .is_ok_and(|members| members.contains_key("_meta"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::ModernDress;
+    use super::*;
+    use crate::protocol::ProtocolVersion;
+
+    fn modern() -> Dress {
+        Dress::Modern(ModernDress::new("shared".parse().expect("a name")))
+    }
+
+    fn parsed(bytes: &[u8]) -> Value {
+        serde_json::from_slice(bytes).expect("JSON")
+    }
+
+    #[test]
+    fn a_legacy_result_is_its_members_alone() {
+        let dress = Dress::Legacy(ProtocolVersion::V2025_11_25);
+        let empty = Answer::begin("\"a\"", &dress, 0).cached(CacheScope::Public);
+        assert_eq!(
+            String::from_utf8(empty.end()).expect("UTF-8"),
+            r#"{"jsonrpc":"2.0","id":"a","result":{}}"#
+        );
+        let mut answer = Answer::begin("1.50", &dress, 0);
+        answer.members(br#" { "n": 9007199254740993 } "#);
+        answer.members(b"{}");
+        answer.key("x").extend_from_slice(b"null");
+        assert_eq!(
+            String::from_utf8(answer.end()).expect("UTF-8"),
+            r#"{"jsonrpc":"2.0","id":1.50,"result":{"n": 9007199254740993,"x":null}}"#
+        );
+    }
+
+    #[test]
+    fn a_modern_result_says_that_it_is_one_and_who_answered() {
+        let dress = modern();
+        let mut answer = Answer::begin("1", &dress, 0).cached(CacheScope::Private);
+        answer.members(br#"{"contents":[{"_meta":{"a":1}}]}"#);
+        let name = json!({ "name": "tooldock/shared", "version": env!("CARGO_PKG_VERSION") });
+        assert_eq!(
+            parsed(&answer.end())["result"],
+            json!({
+                "resultType": "complete", "ttlMs": 300_000, "cacheScope": "private",
+                "contents": [{"_meta": {"a": 1}}],
+                "_meta": { "io.modelcontextprotocol/serverInfo": name },
+            })
+        );
+    }
+
+    #[test]
+    fn a_meta_of_the_result_itself_is_kept() {
+        let dress = modern();
+        let mut answer = Answer::begin("1", &dress, 0);
+        answer.members(br#"{"_meta":{"a":1}}"#);
+        let bytes = answer.end();
+        assert_eq!(memmem::find_iter(&bytes, b"_meta").count(), 1);
+        assert_eq!(parsed(&bytes)["result"]["_meta"], json!({"a": 1}));
+    }
+}

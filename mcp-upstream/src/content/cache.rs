@@ -1,0 +1,72 @@
+//! How long and for whom results of 2026-07-28 may be cached (MOD-08).
+
+use tooldock_workers::config::Limits;
+use tooldock_workers::registry::Namespace;
+
+use crate::caller::{Caller, Visibility};
+
+/// Five minutes: what is served changes with a reload, and a client that listens hears of that at once; one that does
+/// not is behind by no more than this.
+pub(super) const TTL_MS: u32 = 300_000;
+
+/// Who may be given a cached result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CacheScope {
+    /// Everyone: the result does not depend on who asks.
+    Public,
+    /// Whoever asked. Also what a function returned: it may know its caller.
+    Private,
+}
+
+impl CacheScope {
+    /// The scope of lists and of `server/discover`: public where nothing stands between a caller and the namespace
+    /// but being admitted.
+    pub(crate) fn of_lists(caller: &Caller, namespace: &Namespace) -> Self {
+        let usual = Limits::default();
+        let limits = &namespace.limits;
+        let open = matches!(caller.visibility, Visibility::All)
+            && limits.principals == usual.principals
+            && limits.tools_allow == usual.tools_allow
+            && limits.tools_deny == usual.tools_deny;
+        if open { Self::Public } else { Self::Private }
+    }
+
+    /// The scope as it is spelled on the wire.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Public => "public",
+            Self::Private => "private",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::testing::{caller, namespace};
+
+    #[test]
+    fn a_list_is_public_where_nobody_is_kept_out() {
+        let mut open = namespace("shared");
+        open.limits = Limits::default();
+        assert_eq!(CacheScope::of_lists(&caller(), &open), CacheScope::Public);
+
+        let mut scoped = caller();
+        scoped.visibility = Visibility::Only(Arc::new(|_| true));
+        assert_eq!(CacheScope::of_lists(&scoped, &open), CacheScope::Private);
+
+        for change in [
+            |limits: &mut Limits| limits.principals = vec!["ci".into()],
+            |limits: &mut Limits| limits.tools_allow = vec!["get_*".into()],
+            |limits: &mut Limits| limits.tools_deny = vec!["drop_*".into()],
+        ] {
+            let mut filtered = namespace("shared");
+            filtered.limits = Limits::default();
+            change(&mut filtered.limits);
+            let scope = CacheScope::of_lists(&caller(), &filtered);
+            assert_eq!(scope, CacheScope::Private);
+        }
+    }
+}

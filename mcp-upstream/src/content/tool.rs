@@ -1,0 +1,200 @@
+//! A tool's value as the result of `tools/call`: content blocks and `structuredContent`, spliced, never decoded.
+
+use tooldock_workers::error::CallError;
+use tooldock_workers::worker::ToolReply;
+
+use super::{Answer, Dress, escape};
+use crate::caller::Caller;
+use crate::error;
+
+/// The response to a call that succeeded. `id` is raw JSON.
+///
+/// The value becomes one text block: a string as it is, anything else as its JSON text. Content blocks the worker made
+/// itself (images, links) are passed on instead, and then a `null` value is no structured content.
+pub(crate) fn success(id: &str, reply: &ToolReply, dress: &Dress) -> Vec<u8> {
+    let value = match reply.value.trim_ascii() {
+        [] => b"null",
+        value => value,
+    };
+    let blocks = reply.content.as_ref().map(|content| content.trim_ascii());
+    let size = 2 * value.len() + value.len() / 8 + blocks.map_or(0, <[u8]>::len) + 160;
+    let mut answer = Answer::begin(id, dress, size);
+    let out = answer.key("content");
+    match blocks {
+        Some(blocks) => out.extend_from_slice(blocks),
+        None => {
+            out.extend_from_slice(b"[{\"type\":\"text\",\"text\":");
+            if value.starts_with(b"\"") {
+                out.extend_from_slice(value);
+            } else {
+                escape(out, value);
+            }
+            out.extend_from_slice(b"}]");
+        }
+    }
+    if dress.has_structured_content() && !(blocks.is_some() && value == b"null") {
+        let out = answer.key("structuredContent");
+        if value.starts_with(b"{") {
+            out.extend_from_slice(value);
+        } else {
+            out.extend_from_slice(b"{\"result\":");
+            out.extend_from_slice(value);
+            out.push(b'}');
+        }
+    }
+    answer.key("isError").extend_from_slice(b"false");
+    answer.end()
+}
+
+/// The response to a call that failed: a result a model can read (EX-04b).
+pub(crate) fn failure(id: &str, failed: &CallError, caller: &Caller, dress: &Dress) -> Vec<u8> {
+    let mut answer = Answer::begin(id, dress, 512);
+    let out = answer.key("content");
+    out.extend_from_slice(b"[{\"type\":\"text\",\"text\":");
+    let text = format!("{}: {}", failed.code.as_str(), failed.message);
+    escape(out, text.as_bytes());
+    out.extend_from_slice(b"}]");
+    if dress.has_structured_content() {
+        let structured = serde_json::json!({
+            "error": {
+                "code": failed.code.as_str(),
+                "message": failed.message,
+            }
+        });
+        // The details are spliced in raw: numbers in them keep their spelling.
+        let text = structured.to_string();
+        let open = text.strip_suffix("}}").unwrap_or(&text);
+        let out = answer.key("structuredContent");
+        out.extend_from_slice(open.as_bytes());
+        out.extend_from_slice(b",\"details\":");
+        out.extend_from_slice(error::details(failed, caller).get().as_bytes());
+        out.extend_from_slice(b"}}");
+    }
+    answer.key("isError").extend_from_slice(b"true");
+    answer.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::{Value, json};
+    use tooldock_workers::error::CallErrorCode;
+
+    use super::*;
+    use crate::protocol::ProtocolVersion;
+    use crate::testing::caller;
+
+    const NEW: Dress = Dress::Legacy(ProtocolVersion::V2025_11_25);
+
+    fn reply(value: &'static str, content: Option<&'static str>) -> ToolReply {
+        ToolReply {
+            value: Bytes::from_static(value.as_bytes()),
+            content: content.map(|text| Bytes::from_static(text.as_bytes())),
+        }
+    }
+
+    fn result(value: &'static str, content: Option<&'static str>, dress: &Dress) -> Value {
+        let bytes = success("7", &reply(value, content), dress);
+        let response: Value = serde_json::from_slice(&bytes).expect("JSON");
+        assert_eq!(
+            (&response["jsonrpc"], &response["id"]),
+            (&json!("2.0"), &json!(7))
+        );
+        response["result"].clone()
+    }
+
+    #[test]
+    fn a_string_is_its_own_text_and_a_wrapped_value() {
+        let text = r#""Hello, \"Ada\" 🦀\n""#;
+        let bytes = success("7", &reply(text, None), &NEW);
+        let token = memchr::memmem::find_iter(&bytes, text.as_bytes()).count();
+        assert_eq!(token, 2);
+        let result = result(text, None, &NEW);
+        assert_eq!(
+            result["content"],
+            json!([{"type": "text", "text": "Hello, \"Ada\" 🦀\n"}])
+        );
+        assert_eq!(result["structuredContent"]["result"], "Hello, \"Ada\" 🦀\n");
+        assert_eq!(result["isError"], false);
+    }
+
+    #[test]
+    fn objects_are_structured_content_as_they_are_and_other_values_are_wrapped() {
+        for (value, structured) in [
+            (
+                r#"{"city":"Berlin","temperature":3.5}"#,
+                json!({"city":"Berlin","temperature":3.5}),
+            ),
+            ("[1,2]", json!({"result":[1,2]})),
+            ("5.0", json!({"result":5.0})),
+            ("null", json!({"result":null})),
+            ("", json!({"result":null})),
+        ] {
+            let result = result(value, None, &NEW);
+            assert_eq!(result["structuredContent"], structured, "{value}");
+            let text = result["content"][0]["text"].as_str().expect("text");
+            assert_eq!(text, if value.is_empty() { "null" } else { value });
+        }
+    }
+
+    #[test]
+    fn numbers_keep_their_spelling() {
+        let bytes = success(
+            "1e3",
+            &reply(r#"{"n":9007199254740993,"m":1e400}"#, None),
+            &NEW,
+        );
+        let text = String::from_utf8(bytes).expect("UTF-8");
+        assert!(text.contains(r#""id":1e3,"#), "{text}");
+        assert!(
+            text.contains(r#""structuredContent":{"n":9007199254740993,"m":1e400}"#),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn content_blocks_are_passed_on_and_null_is_then_no_structure() {
+        let blocks = r#"[{"type":"image","data":"AA==","mimeType":"image/png"}]"#;
+        let image = result("null", Some(blocks), &NEW);
+        assert_eq!(image["content"][0]["type"], "image");
+        assert!(image.get("structuredContent").is_none());
+        let both = result(r#"{"a":1}"#, Some(blocks), &NEW);
+        assert_eq!(both["structuredContent"], json!({"a":1}));
+    }
+
+    #[test]
+    fn the_oldest_version_has_no_structured_content() {
+        let oldest = Dress::Legacy(ProtocolVersion::V2025_03_26);
+        assert!(
+            result("5", None, &oldest)
+                .get("structuredContent")
+                .is_none()
+        );
+        let failed = CallError::new(CallErrorCode::Overloaded, "full");
+        let bytes = failure("1", &failed, &caller(), &oldest);
+        let response: Value = serde_json::from_slice(&bytes).expect("JSON");
+        assert!(response["result"].get("structuredContent").is_none());
+        assert_eq!(response["result"]["content"][0]["text"], "overloaded: full");
+        assert_eq!(response["result"]["isError"], true);
+    }
+
+    #[test]
+    fn tracebacks_are_for_holders_of_the_manager_token() {
+        let details = r#"{"traceback":"Traceback …","n":9007199254740993}"#;
+        let mut failed = CallError::new(CallErrorCode::InternalError, "KeyError: \"x\"");
+        failed.details = Some(serde_json::from_str(details).expect("JSON"));
+        let mut caller = caller();
+        let text = |caller: &Caller| {
+            String::from_utf8(failure("1", &failed, caller, &NEW)).expect("UTF-8")
+        };
+        let hidden = text(&caller);
+        assert!(!hidden.contains("Traceback"), "{hidden}");
+        assert!(hidden.contains("9007199254740993") && hidden.contains("\"request_id\":\"r-1\""));
+        caller.manager = true;
+        assert!(text(&caller).contains("Traceback"));
+        let response: Value = serde_json::from_str(&hidden).expect("JSON");
+        let error = &response["result"]["structuredContent"]["error"];
+        assert_eq!(error["code"], "internal_error");
+        assert_eq!(error["message"], "KeyError: \"x\"");
+    }
+}

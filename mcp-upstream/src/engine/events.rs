@@ -1,0 +1,250 @@
+//! What a call says to its client before its answer: progress, log messages, questions.
+//!
+//! Bounded in events and in bytes. A client that does not keep up loses progress and log messages, which are counted;
+//! a question it has no room for fails instead. A call whose function cannot talk has none of this.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use prometheus::IntCounter;
+use tokio::sync::mpsc;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::worker::{LogLevel, Question};
+
+/// Events that may wait for their reader.
+const EVENTS: usize = 4096;
+/// Bytes of progress and log messages that may wait for their reader, one event apart.
+const EVENT_BYTES: usize = 4 * 1024 * 1024;
+
+/// One thing said before the answer. Spans are raw JSON objects.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// `{"progress", "total"?, "message"?}`: the params of `notifications/progress` without the token.
+    Progress(Bytes),
+    /// `{"level", "logger"?, "data"}`: the params of `notifications/message`.
+    Log {
+        /// The level that stands in `params`.
+        level: LogLevel,
+        /// The whole object.
+        params: Bytes,
+    },
+    /// The call waits for its client.
+    Questions(Questions),
+}
+
+/// The engine's end of a call's events. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct EventSender {
+    events: mpsc::Sender<Event>,
+    queued_bytes: Arc<AtomicUsize>,
+}
+
+/// The transport's end. Ends (`None`) when the call did and everything was read.
+#[derive(Debug)]
+pub(crate) struct EventReceiver {
+    events: mpsc::Receiver<Event>,
+    queued_bytes: Arc<AtomicUsize>,
+}
+
+/// The channel of one call.
+pub(crate) fn events() -> (EventSender, EventReceiver) {
+    let (sender, receiver) = mpsc::channel(EVENTS);
+    let queued_bytes = Arc::new(AtomicUsize::new(0));
+    let sender = EventSender {
+        events: sender,
+        queued_bytes: Arc::clone(&queued_bytes),
+    };
+    let receiver = EventReceiver {
+        events: receiver,
+        queued_bytes,
+    };
+    (sender, receiver)
+}
+
+impl Event {
+    /// What the event counts in the queue. Questions count nothing: they are bounded by their number.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Progress(params) | Self::Log { params, .. } => params.len(),
+            Self::Questions(_) => 0,
+        }
+    }
+}
+
+impl EventSender {
+    /// Queues progress or a log message; counts it as dropped where there is no room. Never waits.
+    pub(super) fn tell(&self, event: Event, dropped: &IntCounter) {
+        let bytes = event.bytes();
+        let waiting = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+        // A single large event passes: it is bounded by the worker's frame limit.
+        let fits = waiting == 0 || waiting + bytes <= EVENT_BYTES;
+        if !fits || self.events.try_send(event).is_err() {
+            self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            dropped.inc();
+        }
+    }
+
+    /// Queues questions; gives them back where there is no room. Never waits.
+    pub(super) fn ask(&self, questions: Questions) -> Result<(), Box<Questions>> {
+        self.events
+            .try_send(Event::Questions(questions))
+            .map_err(|refused| match refused.into_inner() {
+                Event::Questions(questions) => Box::new(questions),
+                Event::Progress(_) | Event::Log { .. } => unreachable!("questions were sent"),
+            })
+    }
+}
+
+impl EventReceiver {
+    /// The next event. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        let event = self.events.recv().await?;
+        self.taken(&event);
+        Some(event)
+    }
+
+    /// The next event if one waits. What a call said before its answer is in here when the call has returned.
+    pub(crate) fn try_next(&mut self) -> Option<Event> {
+        let event = self.events.try_recv().ok()?;
+        self.taken(&event);
+        Some(event)
+    }
+
+    fn taken(&self, event: &Event) {
+        self.queued_bytes
+            .fetch_sub(event.bytes(), Ordering::Relaxed);
+    }
+}
+
+/// Questions a call asks at once. Dropped, those without an answer fail.
+#[derive(Debug)]
+pub(crate) struct Questions {
+    /// What is asked.
+    pub(crate) list: Vec<Question>,
+    /// Tells these questions from others of the same call.
+    turn: u64,
+    /// One flag per question: its answer is given.
+    given: Vec<AtomicBool>,
+    answers: mpsc::Sender<Answer>,
+}
+
+/// An answer on its way to the engine.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) turn: u64,
+    /// The question's place in its list.
+    pub(super) position: usize,
+    pub(super) outcome: Result<Bytes, CallError>,
+}
+
+impl Questions {
+    pub(super) fn new(turn: u64, list: Vec<Question>, answers: mpsc::Sender<Answer>) -> Self {
+        Self {
+            given: list.iter().map(|_| AtomicBool::new(false)).collect(),
+            list,
+            turn,
+            answers,
+        }
+    }
+
+    /// Answers a question with the result object of its method, or with why there is none. The first answer counts;
+    /// others, unknown keys and answers after the call's end change nothing. Says whether the answer was taken.
+    pub(crate) fn answer(&self, key: &str, outcome: Result<Bytes, CallError>) -> bool {
+        match self.list.iter().position(|question| *question.key == *key) {
+            Some(position) => self.give(position, outcome),
+            None => false,
+        }
+    }
+
+    /// The questions whose answer is not given yet.
+    pub(crate) fn open(&self) -> impl Iterator<Item = &Question> {
+        self.list
+            .iter()
+            .zip(&self.given)
+            .filter(|(_, given)| !given.load(Ordering::Acquire))
+            .map(|(question, _)| question)
+    }
+
+    /// Whether the call still waits for any of them.
+    pub(crate) fn awaited(&self) -> bool {
+        !self.answers.is_closed()
+    }
+
+    fn give(&self, position: usize, outcome: Result<Bytes, CallError>) -> bool {
+        if self.given[position].swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let turn = self.turn;
+        let answer = Answer {
+            turn,
+            position,
+            outcome,
+        };
+        self.answers.try_send(answer).is_ok()
+    }
+}
+
+impl Drop for Questions {
+    fn drop(&mut self) {
+        for position in 0..self.list.len() {
+            self.give(position, Err(ask_failed("The client gave no answer")));
+        }
+    }
+}
+
+/// A question that got no answer.
+pub(crate) fn ask_failed(message: impl Into<String>) -> CallError {
+    CallError::new(CallErrorCode::AskFailed, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(bytes: usize) -> Event {
+        Event::Log {
+            level: LogLevel::Info,
+            params: Bytes::from(vec![b'x'; bytes]),
+        }
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_bytes_but_one_large_event_passes() {
+        let dropped = IntCounter::new("dropped", "dropped").expect("a valid name");
+        let (sender, mut receiver) = events();
+        sender.tell(log(2 * EVENT_BYTES), &dropped);
+        sender.tell(log(1), &dropped);
+        assert_eq!(dropped.get(), 1);
+        assert!(receiver.try_next().is_some());
+        sender.tell(log(EVENT_BYTES - 1), &dropped);
+        sender.tell(log(1), &dropped);
+        sender.tell(log(1), &dropped);
+        assert_eq!(dropped.get(), 2);
+        let read = std::iter::from_fn(|| receiver.try_next()).count();
+        assert_eq!(
+            (read, receiver.queued_bytes.load(Ordering::Relaxed)),
+            (2, 0)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_reader_hears_the_end() {
+        let dropped = IntCounter::new("dropped", "dropped").expect("a valid name");
+        let (sender, mut receiver) = events();
+        sender.tell(log(1), &dropped);
+        drop(sender);
+        assert!(receiver.next().await.is_some());
+        assert!(receiver.next().await.is_none());
+        assert_eq!(dropped.get(), 0);
+    }
+
+    #[test]
+    fn what_nobody_reads_is_dropped_and_counted() {
+        let dropped = IntCounter::new("dropped", "dropped").expect("a valid name");
+        let (sender, receiver) = events();
+        drop(receiver);
+        sender.tell(log(1), &dropped);
+        assert_eq!(dropped.get(), 1);
+    }
+}

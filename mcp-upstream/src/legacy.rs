@@ -1,0 +1,60 @@
+//! HTTP+SSE, the transport of 2024-11-05, over the same methods as Streamable HTTP.
+//!
+//! ```text
+//!   GET /sse ───────▶ session ──▶ stream: `endpoint`, then every message to the client
+//!   POST /messages ─▶ 202         what it asked for is answered on the stream
+//! ```
+//!
+//! The stream is the session: when it ends, so do the session and the calls in it. There is no resumption, and there are
+//! no event ids. A client may ask before it initializes (LEG-05); until then the session speaks 2024-11-05.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use crate::caller::Caller;
+use crate::error;
+use crate::mcp;
+use crate::mcp::head::McpHead;
+use crate::reply::Reply;
+use crate::state::Core;
+
+mod message;
+mod open;
+
+/// Opens a session and its stream (LEG-01).
+pub(crate) async fn open(core: &Arc<Core>, caller: &Caller) -> Reply {
+    if !caller.profile.legacy_sse {
+        return switched_off();
+    }
+    match open::answer(core, caller).await {
+        Ok(reply) => reply,
+        Err(failure) => mcp::refused(caller, failure.into()),
+    }
+}
+
+/// Takes one message of a session (LEG-02).
+pub(crate) async fn post(
+    core: &Arc<Core>,
+    caller: &Caller,
+    session_id: Option<&str>,
+    head: &McpHead,
+    body: &Bytes,
+) -> Reply {
+    if !caller.profile.legacy_sse {
+        return switched_off();
+    }
+    match message::take(core, caller, session_id, head, body).await {
+        Ok(reply) => reply,
+        Err(invalid) => mcp::refused(caller, invalid),
+    }
+}
+
+/// The paths are not there where the transport is switched off (LEG-03).
+fn switched_off() -> Reply {
+    error::rest_plain(StatusCode::NOT_FOUND, "not_found", "No such path")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! `POST /messages`: one message of a session, answered on the session's stream.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::value::RawValue;
+
+use crate::caller::Caller;
+use crate::envelope::{self, Invalid, Message};
+use crate::error::Failure;
+use crate::mcp::exchange::Exchange;
+use crate::mcp::head::McpHead;
+use crate::mcp::methods::Prepared;
+use crate::mcp::{self, Conversation, batch, initialize, methods, notification, response};
+use crate::protocol::ProtocolVersion;
+use crate::reply::Reply;
+use crate::session::{Session, SessionTransport};
+use crate::state::Core;
+
+/// Takes a message. What is no message, or has no session to be said in, is refused at once; every answer to a request
+/// goes to the stream, errors too.
+pub(super) async fn take<'a>(
+    core: &'a Arc<Core>,
+    caller: &'a Caller,
+    session_id: Option<&str>,
+    head: &McpHead,
+    body: &'a Bytes,
+) -> Result<Reply, Invalid<'a>> {
+    let text = envelope::text(body)?;
+    let message = if envelope::is_batch(text) {
+        Spoken::Batch(envelope::batch(text)?)
+    } else {
+        Spoken::One(envelope::message(text)?)
+    };
+    let namespace = mcp::namespace(core, caller)?;
+    let id = session_id.ok_or(Failure::Shape(
+        "session_id is missing: open GET /sse and post to the address it names".into(),
+    ))?;
+    let transport = SessionTransport::Sse;
+    let session = mcp::find_session(core, caller, id, &namespace, transport).await?;
+    // A reader that did not keep up has lost its stream, and with it the session, even if it has not noticed yet.
+    let stream = session.streams().general();
+    if stream.is_none_or(|stream| stream.is_over()) {
+        return Err(Failure::SessionNotFound.into());
+    }
+    agree(caller, head, &session)?;
+    let conversation = Conversation::over_sse(core, caller, body, namespace, Arc::clone(&session));
+    match message {
+        Spoken::Batch(messages) => {
+            if let Some(exchange) = batch::begin(&conversation, &messages).await? {
+                exchange.settle(session).await;
+            }
+        }
+        Spoken::One(Message::Request { id, method, params }) => {
+            let prepared = if method == "initialize" {
+                let answer = initialize::over_sse(&conversation, &session, id, params);
+                answer.map(Prepared::Answer)
+            } else {
+                methods::prepare(&conversation, id, &method, params).await
+            };
+            let mut exchange = Exchange::new(&conversation);
+            exchange.request(&conversation, id, prepared);
+            // What is answered already is on the stream before this POST is: a client that waits for one answer before
+            // it asks again gets them in its order.
+            exchange.settle(session).await;
+        }
+        Spoken::One(Message::Notification { method, params }) => {
+            notification::take(&conversation, &method, params)?;
+        }
+        Spoken::One(Message::Response { id, outcome }) => {
+            response::take(&conversation, id, outcome)?;
+        }
+    }
+    Ok(Reply::empty(StatusCode::ACCEPTED))
+}
+
+/// A body of `POST /messages`.
+enum Spoken<'a> {
+    One(Message<'a>),
+    Batch(Vec<&'a RawValue>),
+}
+
+/// A version header, which this transport does not have, must not contradict the session once that has a version.
+fn agree(caller: &Caller, head: &McpHead, session: &Session) -> Result<(), Failure> {
+    let Some(sent) = &head.version else {
+        return Ok(());
+    };
+    let sent = sent.trim().parse().ok();
+    let served = |version: &ProtocolVersion| {
+        *version == ProtocolVersion::V2024_11_05 || caller.profile.supports(*version)
+    };
+    let Some(sent) = sent.filter(served) else {
+        return Err(mcp::unsupported_version(caller));
+    };
+    if session.is_negotiated() && session.version() != sent {
+        return Err(Failure::VersionMismatch {
+            session: session.version().as_str(),
+        });
+    }
+    Ok(())
+}

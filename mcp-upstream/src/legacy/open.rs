@@ -1,0 +1,64 @@
+//! `GET /sse`: a session and the stream that is its life.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use crate::caller::Caller;
+use crate::error::Failure;
+use crate::mcp;
+use crate::protocol::ProtocolVersion;
+use crate::reply::Reply;
+use crate::session::{Binding, Session, SessionTransport};
+use crate::state::Core;
+use crate::stream::{StreamKind, frame};
+
+/// Where the client is told to post, after the listener's prefix.
+const MESSAGES: &str = "/messages?session_id=";
+
+pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, Failure> {
+    let namespace = mcp::namespace(core, caller)?;
+    let place = mcp::stream_place(core, caller)?;
+    let binding = Binding {
+        namespace: namespace.name.clone(),
+        principal: caller.principal.clone(),
+        version: ProtocolVersion::V2024_11_05,
+        transport: SessionTransport::Sse,
+    };
+    let session = mcp::create_session(core, binding).await?;
+    let end = EndOfStream {
+        core: Arc::clone(core),
+        session: Arc::clone(&session),
+    };
+    let opened = core.events.open(&session, StreamKind::Sse, false).await;
+    let stream = opened.map_err(|error| mcp::store_failure(&error))?;
+    let prefix = &caller.profile.path_prefix;
+    let endpoint = format!("{prefix}{MESSAGES}{}", session.id().as_str());
+    core.audience.join(&session);
+    stream.push(frame::named("endpoint", &endpoint));
+    Ok(Reply::Events {
+        head: mcp::events_head(),
+        events: stream.read(),
+        guards: vec![Box::new(end), Box::new(place)],
+    })
+}
+
+/// Ends the session with its stream (LEG-08).
+struct EndOfStream {
+    core: Arc<Core>,
+    session: Arc<Session>,
+}
+
+impl Drop for EndOfStream {
+    fn drop(&mut self) {
+        // At once: from here on nobody finds the session. Its record follows.
+        self.session.close();
+        let (core, session) = (Arc::clone(&self.core), Arc::clone(&self.session));
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                // A store that cannot be asked has said so in the log, and forgets by time.
+                let _ = mcp::forget_session(&core, &session).await;
+            });
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! How the calls of one POST are answered: as JSON, or as a stream when one of them says something first.
+//!
+//! ```text
+//!   calls run in the POST ──── all answered ─────────────────────────▶ JSON
+//!        │
+//!        └── one speaks, or `poll_after` is over ──▶ stream opened ──▶ calls run in a task, POST reads the stream
+//! ```
+//!
+//! In a session nothing depends on the POST: what is said goes through the event log, and a client that left fetches it
+//! with GET and `Last-Event-ID`. Without one the stream is all there is, and who drops it cancels the calls.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{AbortHandle, Abortable, Aborted};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use http::StatusCode;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tooldock_workers::error::CallError;
+use tooldock_workers::worker::ToolReply;
+
+use super::methods::{Prepared, UpstreamCall};
+use super::{Conversation, store_failure};
+use crate::engine::Detached;
+use crate::error::Failure;
+use crate::protocol::ProtocolVersion;
+use crate::reply::Reply;
+use crate::session::config::PollAfter;
+use crate::session::{InFlight, Session};
+use crate::state::Core;
+use crate::stream::{Stream, StreamKind, frame};
+
+mod body;
+mod talk;
+
+pub(crate) use body::events_head;
+use talk::Talk;
+pub(super) use talk::missing_capability;
+
+/// How long a call that says much waits for its reader to take it. One that takes longer loses its stream, not its log.
+pub(crate) const PACE: Duration = Duration::from_secs(5);
+
+/// A response in the making. Where it is one of a batch, its failure is a response, too.
+type Member = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
+
+/// The requests of one POST while they run.
+pub(crate) struct Exchange {
+    core: Arc<Core>,
+    session: Option<Arc<Session>>,
+    /// Whether streams of this conversation begin with an event to come back to.
+    primes: bool,
+    /// Responses that were there from the start.
+    answered: Vec<Vec<u8>>,
+    members: FuturesUnordered<Member>,
+    say: talk::Sayer,
+    said: mpsc::Receiver<Vec<u8>>,
+    /// Whether members may speak before they answer.
+    streams: bool,
+    /// When the client is to be sent away to come back for the rest.
+    poll_at: Option<Instant>,
+}
+
+/// How an exchange ended, or went on.
+pub(super) enum Outcome {
+    /// Every member answered and none said anything else.
+    Answers(Vec<Vec<u8>>),
+    /// The rest comes as a stream.
+    Events(Reply),
+}
+
+/// Answers one prepared request by itself.
+pub(super) async fn one(
+    conversation: &Conversation<'_>,
+    id: &str,
+    call: Box<UpstreamCall>,
+) -> Result<Reply, Failure> {
+    if conversation.streams && (call.talks || poll_at(conversation).is_some()) {
+        let mut exchange = Exchange::new(conversation);
+        exchange.call(conversation, id, call);
+        return Ok(match exchange.run().await? {
+            Outcome::Answers(mut answers) => {
+                Reply::json(StatusCode::OK, answers.pop().unwrap_or_default())
+            }
+            Outcome::Events(reply) => reply,
+        });
+    }
+    let outcome = match conversation.session() {
+        Some(session) => quiet_in_session(conversation, session, id, &call).await,
+        None => {
+            let engine = &conversation.core.engine;
+            let request = call.request.clone();
+            engine.call(conversation.caller, request, None).await
+        }
+    };
+    let response = call.response(id, conversation.caller, &conversation.dress(), outcome)?;
+    Ok(Reply::json(StatusCode::OK, response))
+}
+
+/// A call that says nothing before its answer. In a session it goes on when its POST goes away;
+/// `notifications/cancelled`, the end of the session or the tool's time limit end it.
+async fn quiet_in_session(
+    conversation: &Conversation<'_>,
+    session: &Arc<Session>,
+    id: &str,
+    call: &UpstreamCall,
+) -> Result<ToolReply, CallError> {
+    let (handle, registration) = AbortHandle::new_pair();
+    let entry = InFlight::enter(session, id, handle);
+    let core = Arc::clone(conversation.core);
+    let caller = conversation.caller.clone();
+    let request = call.request.clone();
+    let work = async move {
+        let outcome = core.engine.call(&caller, request, None).await;
+        drop(entry);
+        outcome
+    };
+    let outcome = Detached::new(Abortable::new(work, registration)).await;
+    outcome.unwrap_or_else(|Aborted| Err(talk::cancelled()))
+}
+
+impl Exchange {
+    /// An exchange of this conversation, without members.
+    pub(crate) fn new(conversation: &Conversation<'_>) -> Self {
+        let (say, said) = talk::channel();
+        Self {
+            core: Arc::clone(conversation.core),
+            session: conversation.session().cloned(),
+            primes: primes(conversation),
+            answered: Vec::new(),
+            members: FuturesUnordered::new(),
+            say,
+            said,
+            streams: conversation.streams,
+            poll_at: poll_at(conversation),
+        }
+    }
+
+    /// Adds a request that has been prepared, or refused.
+    pub(crate) fn request(
+        &mut self,
+        conversation: &Conversation<'_>,
+        id: &str,
+        prepared: Result<Prepared, Failure>,
+    ) {
+        match prepared {
+            Ok(Prepared::Answer(answer)) => self.answer(answer),
+            Ok(Prepared::Call(call)) => self.call(conversation, id, call),
+            Err(failure) => self.answer(failure.body(Some(id))),
+        }
+    }
+
+    /// Adds a response that is there.
+    pub(crate) fn answer(&mut self, answer: Vec<u8>) {
+        self.answered.push(answer);
+    }
+
+    fn call(&mut self, conversation: &Conversation<'_>, id: &str, call: Box<UpstreamCall>) {
+        let say = (self.streams && call.talks).then(|| self.say.clone());
+        let talk = Talk::new(conversation, id, call);
+        self.members.push(Box::pin(talk.run(say)));
+    }
+
+    /// Runs the members until all have answered or one speaks. In a session they go on when the POST goes away.
+    pub(super) async fn run(self) -> Result<Outcome, Failure> {
+        if self.session.is_some() {
+            Detached::new(self.until_spoken()).await
+        } else {
+            self.until_spoken().await
+        }
+    }
+
+    async fn until_spoken(mut self) -> Result<Outcome, Failure> {
+        let mut ready = std::mem::take(&mut self.answered);
+        let poll_at = self.poll_at.filter(|_| self.streams);
+        loop {
+            // said: a member speaks before its answer; the POST becomes a stream.
+            // response: one member is done; what it said first goes first.
+            // sleep: the client asked to be told, or it would wait too long; it gets a stream to come back to.
+            tokio::select! { biased;
+                Some(message) = self.said.recv() => {
+                    ready.push(message);
+                    break;
+                }
+                response = self.members.next() => match response {
+                    Some(response) => {
+                        let spoke = self.drain(&mut ready);
+                        ready.push(response);
+                        if spoke {
+                            break;
+                        }
+                    }
+                    None => return Ok(Outcome::Answers(ready)),
+                },
+                () = sleep_until(poll_at) => break,
+            }
+        }
+        self.into_stream(ready).await.map(Outcome::Events)
+    }
+
+    /// Moves what was said and not yet taken. Says whether there was any.
+    fn drain(&mut self, ready: &mut Vec<Vec<u8>>) -> bool {
+        let before = ready.len();
+        while let Ok(message) = self.said.try_recv() {
+            ready.push(message);
+        }
+        ready.len() > before
+    }
+
+    /// Turns the POST into a stream that begins with what is ready.
+    async fn into_stream(self, ready: Vec<Vec<u8>>) -> Result<Reply, Failure> {
+        let Some(session) = self.session.clone() else {
+            let stream = Stream::detached(&self.core.pulse);
+            let events = stream.read();
+            let task = tokio::spawn(self.deliver(ready, Target::Bare(stream)));
+            return Ok(body::tied(events, task));
+        };
+        let kind = StreamKind::Request;
+        let opened = self.core.events.open(&session, kind, self.primes);
+        let stream = opened.await.map_err(|error| store_failure(&error))?;
+        let events = stream.read();
+        let poll_at = self.poll_at;
+        // Bounded by the calls' own time limits, ended by the session's end or by cancelling each of them.
+        tokio::spawn(self.deliver(ready, Target::Logged { session, stream }));
+        Ok(body::polled(events, poll_at))
+    }
+
+    /// Sends everything to the one stream of a session of HTTP+SSE: what is answered already at once, the rest from a
+    /// task of its own.
+    pub(crate) async fn settle(mut self, session: Arc<Session>) {
+        let target = Target::Whole(session);
+        let answered = std::mem::take(&mut self.answered);
+        for answer in answered {
+            target.append(&self.core, &answer).await;
+        }
+        if !self.members.is_empty() {
+            // Bounded by the calls' own time limits and their namespace's queue; ended with the session.
+            tokio::spawn(self.deliver(Vec::new(), target));
+        }
+    }
+
+    /// Runs the members to their end.
+    async fn deliver(mut self, ready: Vec<Vec<u8>>, target: Target) {
+        let core = Arc::clone(&self.core);
+        for message in ready {
+            if !target.append(&core, &message).await {
+                return;
+            }
+        }
+        loop {
+            // said: a member speaks; passed on.
+            // response: a member is done; what it said first goes first.
+            let mut next = Vec::new();
+            tokio::select! { biased;
+                Some(message) = self.said.recv() => next.push(message),
+                response = self.members.next() => match response {
+                    Some(response) => {
+                        self.drain(&mut next);
+                        next.push(response);
+                    }
+                    None => break,
+                },
+            }
+            for message in next {
+                if !target.append(&core, &message).await {
+                    return;
+                }
+                target.pace().await;
+            }
+        }
+        target.finish();
+    }
+}
+
+/// Where the messages of an exchange go.
+enum Target {
+    /// A stream of their own in a session, through its event log.
+    Logged {
+        session: Arc<Session>,
+        stream: Arc<Stream>,
+    },
+    /// The one stream of a session of HTTP+SSE.
+    Whole(Arc<Session>),
+    /// A stream without a log.
+    Bare(Arc<Stream>),
+}
+
+impl Target {
+    /// Sends a message. `false`: nobody can get it any more, and the calls need not go on.
+    async fn append(&self, core: &Core, message: &[u8]) -> bool {
+        let (session, appended) = match self {
+            Self::Logged { session, stream } => {
+                (session, core.events.append(session, stream, message).await)
+            }
+            Self::Whole(session) => {
+                let reached = core.events.append_general(session, message).await;
+                (session, reached.map(|_| ()))
+            }
+            Self::Bare(stream) => return stream.push(frame::message(None, message)),
+        };
+        if let Err(error) = appended {
+            tracing::error!(session = &**session.tag(), %error, "an event was lost");
+        }
+        true
+    }
+
+    /// Waits for a reader that is behind.
+    async fn pace(&self) {
+        let stream = match self {
+            Self::Logged { stream, .. } | Self::Bare(stream) => Some(Arc::clone(stream)),
+            Self::Whole(session) => session.streams().general(),
+        };
+        if let Some(stream) = stream {
+            stream.caught_up(PACE).await;
+        }
+    }
+
+    /// Says that nothing else comes, where the stream is for nothing else.
+    fn finish(&self) {
+        match self {
+            Self::Logged { stream, .. } | Self::Bare(stream) => stream.finish(),
+            Self::Whole(_) => {}
+        }
+    }
+}
+
+/// When a POST of this conversation is to be cut short: only clients that know of resuming are sent away.
+fn poll_at(conversation: &Conversation<'_>) -> Option<Instant> {
+    let PollAfter::After(after) = conversation.core.poll_after else {
+        return None;
+    };
+    let resumes = conversation.session().is_some() && primes(conversation);
+    resumes.then(|| Instant::now() + after)
+}
+
+fn primes(conversation: &Conversation<'_>) -> bool {
+    let version = conversation.version();
+    version.is_some_and(ProtocolVersion::has_priming_events)
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,65 @@
+//! The body of a POST that is answered as a stream.
+
+use std::time::Duration;
+
+use futures_util::stream;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, StatusCode};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+use crate::reply::{BodyError, Head, Reply};
+use crate::stream::Subscription;
+
+/// Later than any stream lives.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// The head of every stream of events. Proxies are told to pass each event on at once and as it is.
+pub(crate) fn events_head() -> Head {
+    Head::new(StatusCode::OK)
+        .with(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))
+        .with(
+            CACHE_CONTROL,
+            HeaderValue::from_static("no-cache, no-transform"),
+        )
+        .with(
+            HeaderName::from_static("x-accel-buffering"),
+            HeaderValue::from_static("no"),
+        )
+}
+
+/// A stream that ends by itself, or at `until` for its client to come back.
+pub(super) fn polled(events: Subscription, until: Option<Instant>) -> Reply {
+    let until = until.unwrap_or_else(|| Instant::now() + NEVER);
+    let body = stream::unfold(events, move |mut events| async move {
+        // What is there is sent even when the time is up: at least the event to come back with.
+        let chunk = timeout_at(until, events.next()).await.ok()??;
+        Some((Ok::<_, BodyError>(chunk), events))
+    });
+    Reply::Body {
+        head: events_head(),
+        body: Box::pin(body),
+    }
+}
+
+/// A stream whose task ends when it is dropped.
+pub(super) fn tied(events: Subscription, task: JoinHandle<()>) -> Reply {
+    let owner = Owner(task);
+    let body = stream::unfold((events, owner), |(mut events, owner)| async move {
+        let chunk = events.next().await?;
+        Some((Ok::<_, BodyError>(chunk), (events, owner)))
+    });
+    Reply::Body {
+        head: events_head(),
+        body: Box::pin(body),
+    }
+}
+
+/// Ends a task with itself.
+struct Owner(JoinHandle<()>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,59 @@
+//! GET on an MCP path: a stream of what the server has to say outside of answers, or what is left of an earlier stream.
+
+use std::sync::Arc;
+
+use super::head::McpHead;
+use super::{
+    agree, events_head, header_version, namespace, session, store_failure, stream_place,
+    takes_method,
+};
+use crate::caller::Caller;
+use crate::error::Failure;
+use crate::reply::Reply;
+use crate::state::Core;
+use crate::stream::{ResumeError, StreamKind};
+
+/// Opens the stream (MCP-02), or resumes the one `Last-Event-ID` names (MCP-34).
+pub(super) async fn answer(
+    core: &Arc<Core>,
+    caller: &Caller,
+    head: &McpHead,
+) -> Result<Reply, Failure> {
+    takes_method(caller, head)?;
+    let namespace = namespace(core, caller)?;
+    let header = header_version(caller, head)?;
+    let session = session(core, caller, head, &namespace).await?;
+    let version = agree(header, session.as_ref())?;
+    let session = session.ok_or(Failure::SessionRequired)?;
+    if !head.accept.sse_named {
+        return Err(Failure::NotAcceptable("text/event-stream"));
+    }
+    // Before anything is replayed: a client that may not hold another stream must not take one over either.
+    let place = stream_place(core, caller)?;
+    let events = match &head.last_event_id {
+        Some(id) => core
+            .events
+            .resume(&session, id)
+            .await
+            .map_err(resume_failure)?,
+        None => {
+            let prime = version.has_priming_events();
+            let opened = core.events.open(&session, StreamKind::General, prime).await;
+            let stream = opened.map_err(|error| store_failure(&error))?;
+            core.audience.join(&session);
+            stream.read()
+        }
+    };
+    Ok(Reply::Events {
+        head: events_head(),
+        events,
+        guards: vec![Box::new(place)],
+    })
+}
+
+fn resume_failure(error: ResumeError) -> Failure {
+    match error {
+        ResumeError::Malformed | ResumeError::Unknown => Failure::UnknownEventId,
+        ResumeError::Store(error) => store_failure(&error),
+    }
+}

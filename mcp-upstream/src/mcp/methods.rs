@@ -1,0 +1,306 @@
+//! What a request means: an answer that is there, or a call of the upstream.
+//!
+//! How the answer travels (JSON, a stream, a parked call) is not decided here. `initialize`, `server/discover` and
+//! `subscriptions/listen` are not here either: they make the conversation the others are part of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::registry::Upstream;
+use tooldock_workers::worker::{Operation, ToolReply};
+
+use super::{Conversation, Era};
+use crate::audit::Transport;
+use crate::caller::Caller;
+use crate::content::{self, Answer, CacheScope};
+use crate::engine::CallRequest;
+use crate::envelope;
+use crate::error::Failure;
+use crate::protocol::ProtocolVersion;
+use crate::session::State;
+
+mod completion;
+mod facts;
+mod lists;
+mod logging;
+mod prompts;
+mod resources;
+mod tools;
+mod uri_template;
+
+pub(crate) use crate::content::Dress;
+
+/// Characters of an unknown prompt's name that go into messages.
+const UNKNOWN_NAME_MAX: usize = 128;
+
+/// How long a request waits for a confirmation of the session that it may have overtaken (K-15).
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A request that was understood.
+#[derive(Debug)]
+pub(crate) enum Prepared {
+    /// The whole JSON-RPC response.
+    Answer(Vec<u8>),
+    /// The upstream has the answer.
+    Call(Box<UpstreamCall>),
+}
+
+/// A call to be made, and how its outcome becomes a response.
+#[derive(Debug)]
+pub(crate) struct UpstreamCall {
+    /// What the engine is to run.
+    pub(crate) request: CallRequest,
+    /// What the client's progress notifications are to carry, raw JSON.
+    pub(crate) progress_token: Option<String>,
+    /// The function may report, log and ask before it answers.
+    pub(crate) talks: bool,
+}
+
+#[derive(Deserialize)]
+struct Meta<'a> {
+    #[serde(
+        borrow,
+        default,
+        deserialize_with = "envelope::present",
+        rename = "progressToken"
+    )]
+    progress_token: Option<&'a RawValue>,
+}
+
+/// Understands one request. `id` is raw JSON.
+///
+/// # Errors
+///
+/// What makes it no request for this namespace: an unknown method, wrong parameters, a namespace that is not up, a
+/// session that was not confirmed.
+pub(crate) async fn prepare(
+    conversation: &Conversation<'_>,
+    id: &str,
+    method: &str,
+    params: Option<&RawValue>,
+) -> Result<Prepared, Failure> {
+    if method == "ping" && conversation.is_legacy() {
+        return ping(conversation, id, params).map(Prepared::Answer);
+    }
+    let offered = offered(conversation, method)?;
+    confirmed(conversation).await?;
+    match offered {
+        Method::ToolsList => lists::tools(conversation, id, params).map(Prepared::Answer),
+        Method::ResourcesList => lists::resources(conversation, id, params).map(Prepared::Answer),
+        Method::ResourceTemplatesList => {
+            lists::resource_templates(conversation, id, params).map(Prepared::Answer)
+        }
+        Method::PromptsList => lists::prompts(conversation, id, params).map(Prepared::Answer),
+        Method::ToolsCall => tools::call(conversation, params).map(Prepared::Call),
+        Method::ResourcesRead => resources::read(conversation, params).map(Prepared::Call),
+        Method::PromptsGet => prompts::get(conversation, params).map(Prepared::Call),
+        Method::Complete => completion::complete(conversation, params).map(Prepared::Call),
+        Method::Subscribe => resources::subscribe(conversation, id, params).map(Prepared::Answer),
+        Method::Unsubscribe => {
+            resources::unsubscribe(conversation, id, params).map(Prepared::Answer)
+        }
+        Method::SetLevel => logging::set_level(conversation, id, params).map(Prepared::Answer),
+    }
+}
+
+/// The methods there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    ToolsList,
+    ToolsCall,
+    ResourcesList,
+    ResourceTemplatesList,
+    ResourcesRead,
+    Subscribe,
+    Unsubscribe,
+    PromptsList,
+    PromptsGet,
+    Complete,
+    SetLevel,
+}
+
+/// The method of that name, if the era has it and the namespace anything to do it with: what is not declared at the
+/// beginning of a conversation is not there.
+fn offered(conversation: &Conversation<'_>, method: &str) -> Result<Method, Failure> {
+    let namespace = &*conversation.namespace;
+    let has_resources =
+        || !namespace.resources.is_empty() || !namespace.resource_templates.is_empty();
+    let has_prompts = || !namespace.prompts.is_empty();
+    let legacy = || conversation.is_legacy();
+    let (found, there) = match method {
+        "tools/list" => (Method::ToolsList, true),
+        "tools/call" => (Method::ToolsCall, true),
+        "resources/list" => (Method::ResourcesList, has_resources()),
+        "resources/templates/list" => (Method::ResourceTemplatesList, has_resources()),
+        "resources/read" => (Method::ResourcesRead, has_resources()),
+        "prompts/list" => (Method::PromptsList, has_prompts()),
+        "prompts/get" => (Method::PromptsGet, has_prompts()),
+        "completion/complete" => (Method::Complete, namespace.completions),
+        "resources/subscribe" if legacy() => (Method::Subscribe, has_resources()),
+        "resources/unsubscribe" if legacy() => (Method::Unsubscribe, has_resources()),
+        "logging/setLevel" if legacy() => (Method::SetLevel, namespace.has_context()),
+        _ => return Err(Failure::MethodNotFound(method.to_owned())),
+    };
+    match &namespace.upstream {
+        _ if there => Ok(found),
+        // What it would have is not known while it is down.
+        Upstream::Failed(error) => Err(Failure::Upstream(error.clone())),
+        Upstream::Worker(_) | Upstream::Empty => Err(Failure::MethodNotFound(method.to_owned())),
+    }
+}
+
+fn ping(
+    conversation: &Conversation<'_>,
+    id: &str,
+    params: Option<&RawValue>,
+) -> Result<Vec<u8>, Failure> {
+    envelope::object(params, "params")?;
+    Ok(Answer::begin(id, &conversation.dress(), 0).end())
+}
+
+/// Waits for the client's confirmation where the listener and the version ask for it (MCP-08).
+async fn confirmed(conversation: &Conversation<'_>) -> Result<(), Failure> {
+    let Some(session) = conversation.session() else {
+        return Ok(());
+    };
+    let since = ProtocolVersion::V2025_06_18;
+    let asked = conversation.caller.profile.require_initialized
+        && conversation
+            .version()
+            .is_some_and(|version| version >= since);
+    if !asked || session.confirmed_within(PATIENCE).await {
+        return Ok(());
+    }
+    Err(match session.state() {
+        State::Closed => Failure::SessionNotFound,
+        _ => Failure::NotInitialized,
+    })
+}
+
+impl Conversation<'_> {
+    /// Whether the methods that went with 2026-07-28 are there.
+    fn is_legacy(&self) -> bool {
+        matches!(self.era, Era::Legacy { .. })
+    }
+
+    /// The call of an operation. `meta` is the request's `_meta`; `talks` says whether the function takes a context, and
+    /// then it may know who its client is.
+    fn upstream_call(
+        &self,
+        operation: Operation,
+        meta: Option<&RawValue>,
+        talks: bool,
+    ) -> Result<Box<UpstreamCall>, Failure> {
+        envelope::object(meta, "params._meta")?;
+        // Progress comes only from functions that talk: of the others it need not be read.
+        let progress_token = match meta.filter(|_| talks) {
+            Some(meta) => progress_token(meta)?,
+            None => None,
+        };
+        let session = self.session();
+        Ok(Box::new(UpstreamCall {
+            request: CallRequest {
+                caller_facts: talks.then(|| facts::of(self, progress_token.is_some())),
+                namespace: Arc::clone(&self.namespace),
+                operation,
+                transport: Transport::Mcp,
+                version: Some(self.dress().version()),
+                session: session.map(|session| Arc::clone(session.tag())),
+            },
+            progress_token,
+            talks,
+        }))
+    }
+
+    /// A span as bytes of its own: a view into the body where it is most of it, else a copy, since a view keeps the
+    /// whole body alive in queues that count only what they see.
+    fn own(&self, span: &[u8]) -> Bytes {
+        if span.len() * 2 < self.body.len() {
+            Bytes::copy_from_slice(span)
+        } else {
+            self.body.slice_ref(span)
+        }
+    }
+
+    /// A span that may be absent, as an object.
+    fn own_object(&self, span: Option<&RawValue>) -> Bytes {
+        span.map_or_else(
+            || Bytes::from_static(b"{}"),
+            |span| self.own(span.get().as_bytes()),
+        )
+    }
+}
+
+impl UpstreamCall {
+    /// The response to the request of this raw id. What happened to a tool is a result whatever it was, but for a
+    /// missing capability in the era that has an error for it; everything else fails with an error object.
+    ///
+    /// # Errors
+    ///
+    /// Failures that are error objects: [`Dress::error`] writes them.
+    pub(crate) fn response(
+        &self,
+        id: &str,
+        caller: &Caller,
+        dress: &Dress,
+        outcome: Result<ToolReply, CallError>,
+    ) -> Result<Vec<u8>, Failure> {
+        let modern = matches!(dress, Dress::Modern(_));
+        let missing = |error: &CallError| Failure::missing_capability(error).filter(|_| modern);
+        let scope = match &self.request.operation {
+            Operation::CallTool { .. } => {
+                return match outcome {
+                    Ok(reply) => Ok(content::success(id, &reply, dress)),
+                    Err(error) => match missing(&error) {
+                        Some(failure) => Err(failure),
+                        None => Ok(content::failure(id, &error, caller, dress)),
+                    },
+                };
+            }
+            // What a function returned may be meant for its caller alone.
+            Operation::ReadResource { .. } => Some(CacheScope::Private),
+            Operation::GetPrompt { .. } | Operation::Complete { .. } => None,
+        };
+        let reply = outcome.map_err(|error| match missing(&error) {
+            Some(failure) => failure,
+            None => Failure::of_call(error, self.request.operation.subject()),
+        })?;
+        let result = reply.value.trim_ascii();
+        if !(result.starts_with(b"{") && result.ends_with(b"}")) {
+            return Err(Failure::Upstream(CallError::new(
+                CallErrorCode::InternalError,
+                "The worker's answer is no result of this method",
+            )));
+        }
+        let mut answer = Answer::begin(id, dress, result.len());
+        if let Some(scope) = scope {
+            answer = answer.cached(scope);
+        }
+        answer.members(result);
+        Ok(answer.end())
+    }
+}
+
+/// The client's progress token; anything but a string or a number is none.
+fn progress_token(meta: &RawValue) -> Result<Option<String>, Failure> {
+    let meta: Meta<'_> = envelope::fields(Some(meta), "params._meta")?;
+    let token = meta.progress_token.map(RawValue::get);
+    let is_token = |raw: &&str| raw.starts_with(|first| matches!(first, '"' | '-' | '0'..='9'));
+    Ok(token.filter(is_token).map(str::to_owned))
+}
+
+/// The string a member of `params` must be.
+fn string_member<'a>(
+    raw: Option<&'a RawValue>,
+    what: &'static str,
+) -> Result<std::borrow::Cow<'a, str>, Failure> {
+    raw.and_then(envelope::string)
+        .ok_or_else(|| Failure::InvalidParams(format!("{what} must be a string").into()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+//! `completion/complete`.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tooldock_workers::worker::Operation;
+
+use super::{UpstreamCall, string_member};
+use crate::envelope;
+use crate::error::Failure;
+use crate::mcp::Conversation;
+
+#[derive(Deserialize)]
+struct Params<'a> {
+    #[serde(
+        borrow,
+        default,
+        deserialize_with = "envelope::present",
+        rename = "ref"
+    )]
+    reference: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    argument: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    context: Option<&'a RawValue>,
+    #[serde(
+        borrow,
+        default,
+        deserialize_with = "envelope::present",
+        rename = "_meta"
+    )]
+    meta: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Argument<'a> {
+    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    name: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    value: Option<&'a RawValue>,
+}
+
+/// Shapes are checked here; what there is to complete, the worker knows.
+pub(super) fn complete(
+    conversation: &Conversation<'_>,
+    params: Option<&RawValue>,
+) -> Result<Box<UpstreamCall>, Failure> {
+    let fields: Params<'_> = envelope::fields(params, "params")?;
+    if fields.reference.is_none() {
+        return Err(Failure::InvalidParams("params.ref is missing".into()));
+    }
+    envelope::object(fields.reference, "params.ref")?;
+    envelope::object(fields.context, "params.context")?;
+    let argument: Argument<'_> = envelope::fields(fields.argument, "params.argument")?;
+    string_member(argument.name, "params.argument.name")?;
+    string_member(argument.value, "params.argument.value")?;
+    let operation = Operation::Complete {
+        params: conversation.own_object(params),
+    };
+    conversation.upstream_call(operation, fields.meta, false)
+}

@@ -1,0 +1,145 @@
+//! The lists: raw definitions joined, all on one page.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tooldock_workers::tool::Tool;
+
+use crate::content::{self, Answer, CacheScope, Dress};
+use crate::engine::Engine;
+use crate::envelope;
+use crate::error::Failure;
+use crate::mcp::Conversation;
+
+#[derive(Deserialize)]
+struct Params<'a> {
+    #[serde(borrow, default)]
+    cursor: Option<&'a RawValue>,
+}
+
+/// `tools/list`: what the policy allows. A namespace that could not be brought up is an error, never an empty list.
+pub(super) fn tools(
+    conversation: &Conversation<'_>,
+    id: &str,
+    params: Option<&RawValue>,
+) -> Result<Vec<u8>, Failure> {
+    one_page(params)?;
+    let dress = conversation.dress();
+    let tools = Engine::list(&conversation.namespace).map_err(Failure::Upstream)?;
+    let count = conversation.namespace.tools.len();
+    let mut answer = begin(conversation, id, &dress, count);
+    join(answer.key("tools"), tools, |out, tool| {
+        describe(out, tool, &dress);
+    });
+    Ok(answer.end())
+}
+
+/// `resources/list`.
+pub(super) fn resources(
+    conversation: &Conversation<'_>,
+    id: &str,
+    params: Option<&RawValue>,
+) -> Result<Vec<u8>, Failure> {
+    let resources = &conversation.namespace.resources;
+    let definitions = resources.iter().map(|it| &it.definition);
+    definitions_list(conversation, id, params, "resources", definitions)
+}
+
+/// `resources/templates/list`.
+pub(super) fn resource_templates(
+    conversation: &Conversation<'_>,
+    id: &str,
+    params: Option<&RawValue>,
+) -> Result<Vec<u8>, Failure> {
+    let templates = &conversation.namespace.resource_templates;
+    let definitions = templates.iter().map(|it| &it.definition);
+    definitions_list(conversation, id, params, "resourceTemplates", definitions)
+}
+
+/// `prompts/list`.
+pub(super) fn prompts(
+    conversation: &Conversation<'_>,
+    id: &str,
+    params: Option<&RawValue>,
+) -> Result<Vec<u8>, Failure> {
+    let prompts = &conversation.namespace.prompts;
+    let definitions = prompts.iter().map(|it| &it.definition);
+    definitions_list(conversation, id, params, "prompts", definitions)
+}
+
+fn definitions_list<'a>(
+    conversation: &Conversation<'_>,
+    id: &str,
+    params: Option<&RawValue>,
+    key: &'static str,
+    definitions: impl ExactSizeIterator<Item = &'a Arc<RawValue>>,
+) -> Result<Vec<u8>, Failure> {
+    one_page(params)?;
+    let dress = conversation.dress();
+    let mut answer = begin(conversation, id, &dress, definitions.len());
+    join(answer.key(key), definitions, |out, definition| {
+        out.extend_from_slice(definition.get().as_bytes());
+    });
+    Ok(answer.end())
+}
+
+fn begin<'d>(
+    conversation: &Conversation<'_>,
+    id: &str,
+    dress: &'d Dress,
+    entries: usize,
+) -> Answer<'d> {
+    let scope = CacheScope::of_lists(conversation.caller, &conversation.namespace);
+    Answer::begin(id, dress, 256 + 512 * entries).cached(scope)
+}
+
+/// A cursor is none of ours: there is never a second page.
+fn one_page(params: Option<&RawValue>) -> Result<(), Failure> {
+    let params: Params<'_> = envelope::fields(params, "params")?;
+    match params.cursor {
+        Some(_) => Err(Failure::InvalidParams(
+            "unknown cursor: the list has one page".into(),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn join<T>(out: &mut Vec<u8>, items: impl Iterator<Item = T>, write: impl Fn(&mut Vec<u8>, T)) {
+    out.push(b'[');
+    for (position, item) in items.enumerate() {
+        if position > 0 {
+            out.push(b',');
+        }
+        write(out, item);
+    }
+    out.push(b']');
+}
+
+/// One tool as MCP describes it. An output schema describes `structuredContent`, so it goes only where that does; a
+/// title and icons are harmless to clients that do not know them.
+fn describe(out: &mut Vec<u8>, tool: &Tool, dress: &Dress) {
+    let text = |out: &mut Vec<u8>, key: &[u8], text: &str| {
+        out.extend_from_slice(key);
+        content::escape(out, text.as_bytes());
+    };
+    let raw = |out: &mut Vec<u8>, key: &[u8], value: Option<&RawValue>| {
+        if let Some(value) = value {
+            out.extend_from_slice(key);
+            out.extend_from_slice(value.get().as_bytes());
+        }
+    };
+    text(out, b"{\"name\":", &tool.name);
+    if let Some(title) = tool.title.as_deref() {
+        text(out, b",\"title\":", title);
+    }
+    text(out, b",\"description\":", &tool.description);
+    raw(out, b",\"inputSchema\":", Some(&tool.input_schema));
+    let output = tool.output_schema.as_deref();
+    let output = output.filter(|_| dress.has_structured_content());
+    raw(out, b",\"outputSchema\":", output);
+    raw(out, b",\"annotations\":", tool.annotations.as_deref());
+    raw(out, b",\"icons\":", tool.icons.as_deref());
+    raw(out, b",\"_meta\":", tool.meta.as_deref());
+    out.push(b'}');
+}

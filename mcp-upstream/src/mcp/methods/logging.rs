@@ -1,0 +1,35 @@
+//! `logging/setLevel`: from which severity on a session wants log messages.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tooldock_workers::worker::LogLevel;
+
+use super::string_member;
+use crate::content::Answer;
+use crate::envelope;
+use crate::error::Failure;
+use crate::mcp::Conversation;
+
+#[derive(Deserialize)]
+struct Params<'a> {
+    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    level: Option<&'a RawValue>,
+}
+
+/// Without a session there is nothing to remember the level in; the answer is the same, since it is no fault.
+pub(super) fn set_level(
+    conversation: &Conversation<'_>,
+    id: &str,
+    params: Option<&RawValue>,
+) -> Result<Vec<u8>, Failure> {
+    let params: Params<'_> = envelope::fields(params, "params")?;
+    let level = string_member(params.level, "params.level")?;
+    let level: LogLevel = level.parse().map_err(|_| {
+        let levels = LogLevel::ALL.map(LogLevel::as_str).join(", ");
+        Failure::InvalidParams(format!("params.level must be one of {levels}").into())
+    })?;
+    if let Some(session) = conversation.session() {
+        session.set_log_level(level);
+    }
+    Ok(Answer::begin(id, &conversation.dress(), 0).end())
+}

@@ -1,0 +1,93 @@
+//! `resources/read`, `resources/subscribe`, `resources/unsubscribe`.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::worker::Operation;
+
+use super::{UpstreamCall, string_member, uri_template};
+use crate::content::Answer;
+use crate::engine::Engine;
+use crate::envelope;
+use crate::error::Failure;
+use crate::mcp::Conversation;
+use crate::session::Session;
+
+#[derive(Deserialize)]
+struct Params<'a> {
+    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    uri: Option<&'a RawValue>,
+    #[serde(
+        borrow,
+        default,
+        deserialize_with = "envelope::present",
+        rename = "_meta"
+    )]
+    meta: Option<&'a RawValue>,
+}
+
+/// Any URI goes to the worker: which templates match is its to say.
+pub(super) fn read(
+    conversation: &Conversation<'_>,
+    params: Option<&RawValue>,
+) -> Result<Box<UpstreamCall>, Failure> {
+    let fields: Params<'_> = envelope::fields(params, "params")?;
+    let uri = string_member(fields.uri, "params.uri")?;
+    let uri = match conversation.namespace.resource(&uri) {
+        Some(resource) => Arc::clone(&resource.uri),
+        None => Arc::from(uri),
+    };
+    let operation = Operation::ReadResource { uri };
+    let talks = Engine::talks(&conversation.namespace, &operation);
+    conversation.upstream_call(operation, fields.meta, talks)
+}
+
+/// From now on the session hears when the resource is updated.
+pub(super) fn subscribe(
+    conversation: &Conversation<'_>,
+    id: &str,
+    params: Option<&RawValue>,
+) -> Result<Vec<u8>, Failure> {
+    let (session, uri) = subject(conversation, params)?;
+    if !there_is(&conversation.namespace, &uri) {
+        return Err(Failure::ResourceNotFound(uri));
+    }
+    if session.subscriptions().add(&uri).is_err() {
+        return Err(Failure::InvalidParams(
+            "the session has as many subscriptions as it may".into(),
+        ));
+    }
+    Ok(Answer::begin(id, &conversation.dress(), 0).end())
+}
+
+/// The session hears no more. A resource that is gone can still be left.
+pub(super) fn unsubscribe(
+    conversation: &Conversation<'_>,
+    id: &str,
+    params: Option<&RawValue>,
+) -> Result<Vec<u8>, Failure> {
+    let (session, uri) = subject(conversation, params)?;
+    if !session.subscriptions().remove(&uri) && !there_is(&conversation.namespace, &uri) {
+        return Err(Failure::ResourceNotFound(uri));
+    }
+    Ok(Answer::begin(id, &conversation.dress(), 0).end())
+}
+
+fn subject<'a>(
+    conversation: &'a Conversation<'_>,
+    params: Option<&RawValue>,
+) -> Result<(&'a Arc<Session>, Arc<str>), Failure> {
+    let fields: Params<'_> = envelope::fields(params, "params")?;
+    let uri = string_member(fields.uri, "params.uri")?;
+    let session = conversation.session().ok_or(Failure::SessionRequired)?;
+    Ok((session, uri.into()))
+}
+
+/// Whether the URI is listed, or a template could make it.
+fn there_is(namespace: &Namespace, uri: &str) -> bool {
+    let templates = || namespace.resource_templates.iter();
+    namespace.resource(uri).is_some()
+        || templates().any(|it| uri_template::could_match(&it.uri_template, uri))
+}

@@ -1,0 +1,126 @@
+//! Whether a URI could be one of a template's (RFC 6570). The worker decides for good when it is read; here it is enough
+//! never to refuse one that it would take.
+
+/// Longer URIs match nothing: matching costs by the length of both.
+const URI_MAX: usize = 8 * 1024;
+
+/// Whether some expansion of the template could give the URI: the texts between the expressions stand in it in their
+/// order, the first at its beginning and the last at its end, and every expression has room.
+pub(super) fn could_match(template: &str, uri: &str) -> bool {
+    if uri.len() > URI_MAX {
+        return false;
+    }
+    let uri = uri.as_bytes();
+    // reached[i]: the parts so far can have used up the first i bytes.
+    let mut reached = vec![false; uri.len() + 1];
+    reached[0] = true;
+    let mut rest = template;
+    loop {
+        let (literal, expression, after) = split(rest);
+        reached = after_literal(&reached, uri, literal.as_bytes());
+        let Some(expression) = expression else {
+            return reached[uri.len()];
+        };
+        reached = after_expression(&reached, uri, expression);
+        if !reached.contains(&true) {
+            return false;
+        }
+        rest = after;
+    }
+}
+
+/// The text before the next expression, the expression, and what comes after it. An open brace without its end is text.
+fn split(template: &str) -> (&str, Option<&str>, &str) {
+    let found = template.find('{').and_then(|open| {
+        let length = template[open..].find('}')?;
+        Some((open, open + length))
+    });
+    match found {
+        Some((open, close)) => (
+            &template[..open],
+            Some(&template[open + 1..close]),
+            &template[close + 1..],
+        ),
+        None => (template, None, ""),
+    }
+}
+
+fn after_literal(reached: &[bool], uri: &[u8], literal: &[u8]) -> Vec<bool> {
+    let mut next = vec![false; reached.len()];
+    for (at, _) in reached.iter().enumerate().filter(|(_, here)| **here) {
+        if uri[at..].starts_with(literal) {
+            next[at + literal.len()] = true;
+        }
+    }
+    next
+}
+
+/// A plain expression is one or more bytes of one path segment; `{x*}`, `{+x}` and `{/x}` may cross segments; query and
+/// fragment expressions may be empty, since their variables need not be there.
+fn after_expression(reached: &[bool], uri: &[u8], expression: &str) -> Vec<bool> {
+    let operator = expression.bytes().next().unwrap_or_default();
+    let optional = matches!(operator, b'?' | b'&' | b'#' | b'/' | b'.' | b';');
+    let crosses = optional || operator == b'+' || expression.ends_with('*');
+    let mut next = if optional {
+        reached.to_vec()
+    } else {
+        vec![false; reached.len()]
+    };
+    // Whether the expression has begun and may go on at this byte.
+    let mut open = false;
+    for at in 0..uri.len() {
+        open = (open || reached[at]) && (crosses || uri[at] != b'/');
+        if open {
+            next[at + 1] = true;
+        }
+    }
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_of_a_template_are_told_from_others() {
+        for (template, uri, fits) in [
+            ("test://template/{id}/data", "test://template/7/data", true),
+            ("test://template/{id}/data", "test://template//data", false),
+            (
+                "test://template/{id}/data",
+                "test://template/a/b/data",
+                false,
+            ),
+            (
+                "test://template/{id}/data",
+                "test://template/7/data/x",
+                false,
+            ),
+            ("files://{path*}", "files://a/b/c.txt", true),
+            ("files://{+path}", "files://a/b", true),
+            ("files://{path*}", "files://", false),
+            ("search://q{?a,b}", "search://q", true),
+            ("search://q{?a,b}", "search://q?a=1&b=x/y", true),
+            ("a://{x}-{y}", "a://1-2-3", true),
+            ("a://{x}-{y}", "a://1", false),
+            ("a://{x}{y}", "a://12", true),
+            ("a://{x}{y}", "a://1", false),
+            ("a://b", "a://b", true),
+            ("a://b", "a://c", false),
+            ("a://{open", "a://{open", true),
+            ("{x}", "é", true),
+            ("{}", "x", true),
+        ] {
+            assert_eq!(could_match(template, uri), fits, "{template} {uri}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_uri_costs_no_more_than_its_length_times_the_template() {
+        let template = "a{x}".repeat(50);
+        let uri = "a".repeat(URI_MAX);
+        assert!(could_match(&template, &uri));
+        assert!(!could_match(&format!("{template}b"), &uri));
+        assert!(!could_match("{x}", &"a".repeat(URI_MAX + 1)));
+    }
+}

@@ -1,0 +1,247 @@
+//! 2026-07-28: every request brings its own version, capabilities and wishes; there is no session to look them up in.
+//!
+//! The order of a request: Accept → namespace → `_meta` → version → mirrored headers → method. What a method does is
+//! the same as in the other era (`methods`); here is only what the transport does differently. Session ids and event
+//! ids that come along are ignored.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::value::RawValue;
+
+use super::head::McpHead;
+use super::methods::{self, Prepared};
+use super::{Conversation, Era, namespace};
+use crate::caller::Caller;
+use crate::envelope::{self, Message};
+use crate::error::Failure;
+use crate::profile::AcceptRule;
+use crate::protocol::{self, ProtocolVersion};
+use crate::reply::Reply;
+use crate::state::Core;
+
+mod discover;
+mod exchange;
+mod headers;
+mod listen;
+mod meta;
+mod object;
+mod park;
+mod talking;
+
+pub(crate) use meta::RequestMeta;
+
+/// The revision spoken here.
+pub(super) const VERSION: &str = protocol::MODERN;
+
+/// The calls that wait for their clients.
+pub(crate) type ParkedCalls = park::ParkedCalls<talking::Talking>;
+
+/// Whether a message is of this era. `method` and `params` are those of a request or notification.
+pub(super) fn is_modern(head: &McpHead, method: Option<&str>, params: Option<&RawValue>) -> bool {
+    if head.session.is_none() {
+        let version = head.version.as_deref();
+        // An unknown revision from before this era is a mistake of a client of the other one, which is told so there.
+        let unknown = version
+            .map(str::trim)
+            .is_some_and(|text| text >= VERSION && text.parse::<ProtocolVersion>().is_err());
+        let mirrored = head.mirrored.as_deref();
+        let mirrors = mirrored.is_some_and(|headers| headers.method.is_some());
+        if unknown || (mirrors && method != Some("initialize")) {
+            return true;
+        }
+    }
+    params.is_some_and(meta::names_version)
+}
+
+/// Answers a modern message.
+///
+/// Dropping the future, or the body it answered with, cancels the call; a parked one stays.
+pub(super) async fn answer(
+    core: &Arc<Core>,
+    caller: &Caller,
+    head: &McpHead,
+    body: &Bytes,
+    message: Message<'_>,
+) -> Reply {
+    let (outcome, id) = match message {
+        Message::Request { id, method, params } => {
+            let outcome = request(core, caller, head, body, (id, &method, params)).await;
+            (outcome, Some(id))
+        }
+        Message::Notification { params, .. } => {
+            // None is defined for this transport: closing a response is how a request is cancelled.
+            let taken = served(caller, head, params).and_then(|()| namespace(core, caller));
+            (taken.map(|_| Reply::empty(StatusCode::ACCEPTED)), None)
+        }
+        Message::Response { .. } => {
+            let reason = "the server sends no requests in 2026-07-28, so it takes no responses";
+            (Err(Failure::Shape(reason.into())), None)
+        }
+    };
+    outcome.unwrap_or_else(|failure| {
+        tracing::debug!(
+            request_id = &*caller.request_id,
+            code = failure.code(),
+            "modern MCP message refused"
+        );
+        failure.modern_reply(id)
+    })
+}
+
+/// Why several messages in one body are refused.
+pub(super) fn batch_refused() -> Failure {
+    Failure::Shape("2026-07-28 has no batches: send one message per POST".into())
+}
+
+/// One request: its raw id, its method, its parameters.
+type Request<'a> = (&'a str, &'a str, Option<&'a RawValue>);
+
+async fn request(
+    core: &Arc<Core>,
+    caller: &Caller,
+    head: &McpHead,
+    body: &Bytes,
+    (id, method, raw_params): Request<'_>,
+) -> Result<Reply, Failure> {
+    served(caller, head, raw_params)?;
+    acceptable(caller, head)?;
+    let namespace = namespace(core, caller)?;
+    if head.version.is_none() {
+        return Err(Failure::HeaderMismatch(
+            "MCP-Protocol-Version is missing".into(),
+        ));
+    }
+    let params: meta::Params<'_> = envelope::fields(raw_params, "params").map_err(missing_meta)?;
+    let read = meta::read(body, &params).map_err(Failure::MissingMeta)?;
+    let mut meta = read.meta;
+    if let Some(fault) = headers::version_fault(head, &read.version) {
+        return Err(Failure::HeaderMismatch(fault));
+    }
+    if read.version != VERSION {
+        return Err(unsupported(caller, &read.version));
+    }
+    if let Some(fault) = headers::fault(head, &namespace, method, &params) {
+        return Err(Failure::HeaderMismatch(fault));
+    }
+    let retry = match subject(method, &params) {
+        Some(subject) => {
+            let inputs = exchange::inputs(&params)?;
+            match params.request_state {
+                Some(state) => Some((subject, state, inputs)),
+                None => {
+                    meta.inputs = params.input_responses.map(|raw| meta::span(body, raw));
+                    None
+                }
+            }
+        }
+        None => None,
+    };
+    let conversation = Conversation {
+        core,
+        caller,
+        body,
+        namespace,
+        era: Era::Modern(meta.clone()),
+        streams: head.accept.sse_named,
+    };
+    if let Some((subject, state, inputs)) = retry {
+        let request = exchange::Request {
+            id,
+            method,
+            meta: &meta,
+        };
+        return exchange::resume(&conversation, request, &subject, state, &inputs).await;
+    }
+    match method {
+        "server/discover" => Ok(discover::answer(&conversation, id)),
+        "subscriptions/listen" => listen::open(&conversation, id, raw_params),
+        "tools/list"
+        | "tools/call"
+        | "prompts/list"
+        | "prompts/get"
+        | "resources/list"
+        | "resources/templates/list"
+        | "resources/read"
+        | "completion/complete" => {
+            match methods::prepare(&conversation, id, method, raw_params).await? {
+                Prepared::Answer(answer) => Ok(Reply::json(StatusCode::OK, answer)),
+                Prepared::Call(call) => {
+                    let request = exchange::Request {
+                        id,
+                        method,
+                        meta: &meta,
+                    };
+                    exchange::begin(&conversation, request, call).await
+                }
+            }
+        }
+        // What has gone with this revision (`initialize`, `ping`, `logging/setLevel`, `resources/subscribe`) too.
+        _ => Err(Failure::MethodNotFound(method.to_owned())),
+    }
+}
+
+/// Whether the listener speaks this revision at all.
+fn served(caller: &Caller, head: &McpHead, params: Option<&RawValue>) -> Result<(), Failure> {
+    if caller.profile.modern {
+        return Ok(());
+    }
+    let asked = params.and_then(meta::version_named);
+    let asked = asked.or_else(|| head.version.as_deref().map(Cow::Borrowed));
+    Err(unsupported(caller, asked.as_deref().unwrap_or(VERSION)))
+}
+
+fn unsupported(caller: &Caller, requested: &str) -> Failure {
+    Failure::UnsupportedModernVersion {
+        requested: requested.to_owned(),
+        supported: supported(caller).collect(),
+    }
+}
+
+/// The versions of both eras that the listener serves, the newest first.
+fn supported(caller: &Caller) -> impl Iterator<Item = &'static str> {
+    let mut legacy = caller.profile.versions.clone();
+    legacy.sort_unstable_by(|one, other| other.cmp(one));
+    caller
+        .profile
+        .modern
+        .then_some(VERSION)
+        .into_iter()
+        .chain(legacy.into_iter().map(ProtocolVersion::as_str))
+}
+
+/// The name of what is called or read, for the methods that may ask their client.
+fn subject<'a>(method: &str, params: &meta::Params<'a>) -> Option<Cow<'a, str>> {
+    match method {
+        "tools/call" | "prompts/get" => params.name,
+        "resources/read" => params.uri,
+        _ => None,
+    }
+    .and_then(envelope::string)
+}
+
+fn acceptable(caller: &Caller, head: &McpHead) -> Result<(), Failure> {
+    let strict = caller.profile.accept == AcceptRule::Strict;
+    let accept = head.accept;
+    match strict {
+        true if accept.json_named && accept.sse_named => Ok(()),
+        true => Err(Failure::NotAcceptable(
+            "application/json and text/event-stream, both by name",
+        )),
+        false if accept.json_acceptable => Ok(()),
+        false => Err(Failure::NotAcceptable("application/json")),
+    }
+}
+
+/// Params that are no object hold no `_meta`.
+fn missing_meta(failure: Failure) -> Failure {
+    match failure {
+        Failure::InvalidParams(reason) => Failure::MissingMeta(reason),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

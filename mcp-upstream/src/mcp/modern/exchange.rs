@@ -1,0 +1,258 @@
+//! How a modern call is answered: as JSON, as a stream when it says something first, or with what its client is asked.
+//!
+//! ```text
+//!             ┌── has its answer ───────────────▶ JSON
+//!   call ─────┼── asks ──▶ parked ──────────────▶ JSON, `input_required`
+//!   (or retry)│                                    ▲ the retry takes it out again
+//!             └── speaks ──▶ stream, call in a task: … then the answer, or `input_required`
+//! ```
+//!
+//! Whoever drops the answer cancels the call; only one that is parked belongs to nobody. There is no event log: a
+//! stream of this era cannot be resumed.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::value::RawValue;
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::worker::Question;
+
+use super::meta::{Params, RequestMeta};
+use super::object;
+use super::park::{Bound, NoPlace};
+use super::talking::{Client, Outcome, Step, Talking};
+use crate::caller::Caller;
+use crate::content::{self, Dress};
+use crate::engine::ask_failed;
+use crate::envelope;
+use crate::error::Failure;
+use crate::mcp::Conversation;
+use crate::mcp::exchange::{PACE, events_head};
+use crate::mcp::methods::UpstreamCall;
+use crate::reply::Reply;
+use crate::state::Core;
+use crate::stream::{Stream, Subscription, frame};
+
+/// One request in which a call goes on.
+struct Exchange {
+    core: Arc<Core>,
+    caller: Caller,
+    namespace: Arc<Namespace>,
+    /// The request's id, raw JSON.
+    id: String,
+    method: String,
+    dress: Dress,
+    client: Client,
+}
+
+/// What of a request decides how it is answered.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a> {
+    /// Raw JSON.
+    pub(super) id: &'a str,
+    pub(super) method: &'a str,
+    pub(super) meta: &'a RequestMeta,
+}
+
+/// The answers in a request: a key and a raw object each.
+pub(super) type Inputs<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
+
+/// Reads `inputResponses`.
+///
+/// # Errors
+///
+/// `InvalidParams` for anything but an object of objects.
+pub(super) fn inputs<'a>(params: &Params<'a>) -> Result<Inputs<'a>, Failure> {
+    let Some(raw) = params.input_responses else {
+        return Ok(Vec::new());
+    };
+    object::entries(raw)
+        .filter(|entries| entries.iter().all(|(_, it)| it.get().starts_with('{')))
+        .ok_or_else(|| {
+            Failure::InvalidParams("params.inputResponses must be an object of objects".into())
+        })
+}
+
+/// Runs a call from its beginning.
+pub(super) async fn begin(
+    conversation: &Conversation<'_>,
+    request: Request<'_>,
+    call: Box<UpstreamCall>,
+) -> Result<Reply, Failure> {
+    if !call.talks {
+        let engine = &conversation.core.engine;
+        let outcome = engine.call(conversation.caller, call.request.clone(), None);
+        let outcome = outcome.await;
+        let answer = call.response(
+            request.id,
+            conversation.caller,
+            &conversation.dress(),
+            outcome,
+        )?;
+        return Ok(Reply::json(StatusCode::OK, answer));
+    }
+    let talking = Talking::begin(conversation, call);
+    Exchange::new(conversation, request).run(talking).await
+}
+
+/// Goes on with a parked call, with what its client answered.
+pub(super) async fn resume(
+    conversation: &Conversation<'_>,
+    request: Request<'_>,
+    subject: &str,
+    state: &RawValue,
+    inputs: &Inputs<'_>,
+) -> Result<Reply, Failure> {
+    let state = envelope::string(state)
+        .ok_or_else(|| Failure::InvalidParams("params.requestState must be a string".into()))?;
+    let exchange = Exchange::new(conversation, request);
+    let taken = conversation
+        .core
+        .parked
+        .take(&state, exchange.bound(subject));
+    let mut talking = taken
+        .await
+        .map_err(|refused| Failure::InvalidParams(refused.to_string().into()))?;
+    talking.answer(inputs, conversation.body);
+    exchange.run(talking).await
+}
+
+impl Exchange {
+    fn new(conversation: &Conversation<'_>, request: Request<'_>) -> Self {
+        Self {
+            core: Arc::clone(conversation.core),
+            caller: conversation.caller.clone(),
+            namespace: Arc::clone(&conversation.namespace),
+            id: request.id.to_owned(),
+            method: request.method.to_owned(),
+            dress: conversation.dress(),
+            client: Client {
+                meta: request.meta.clone(),
+                streams: conversation.streams,
+                ask_timeout: conversation.namespace.limits.ask_timeout,
+            },
+        }
+    }
+
+    fn bound<'a>(&'a self, subject: &'a str) -> Bound<'a> {
+        Bound {
+            principal: self.caller.principal.as_deref(),
+            namespace: &self.namespace.name,
+            method: &self.method,
+            subject,
+        }
+    }
+
+    /// Runs the call until this request has its answer, or the beginning of one.
+    async fn run(self, mut talking: Talking) -> Result<Reply, Failure> {
+        match talking.step(&self.client).await {
+            Step::Said(first) => Ok(self.into_stream(first, talking)),
+            Step::Asked => {
+                let answer = self.park(talking)?;
+                Ok(Reply::json(StatusCode::OK, answer))
+            }
+            Step::Over(outcome) => {
+                let answer = self.response(talking.call(), outcome)?;
+                Ok(Reply::json(StatusCode::OK, answer))
+            }
+        }
+    }
+
+    fn into_stream(self, first: Vec<u8>, talking: Talking) -> Reply {
+        let stream = Stream::detached(&self.core.pulse);
+        let events = stream.read();
+        tokio::spawn(self.deliver(first, talking, stream));
+        let events = futures_util::stream::unfold(events, |mut events: Subscription| async move {
+            let chunk = events.next().await?;
+            Some((Ok(chunk), events))
+        });
+        Reply::Body {
+            head: events_head(),
+            body: Box::pin(events),
+        }
+    }
+
+    /// Runs the rest of the call beside the stream its client reads. Ends with the reader, and with that the call.
+    async fn deliver(self, first: Vec<u8>, mut talking: Talking, stream: Arc<Stream>) {
+        let push = |message: &[u8]| stream.push(frame::message(None, message));
+        if !push(&first) {
+            return;
+        }
+        let last = loop {
+            // step: the call spoke, asked or is over.
+            // reader_gone: the client closed the stream, which is how it cancels.
+            let step = tokio::select! {
+                biased;
+                () = stream.reader_gone() => return,
+                step = talking.step(&self.client) => step,
+            };
+            break match step {
+                Step::Said(message) => {
+                    if !push(&message) {
+                        return;
+                    }
+                    stream.caught_up(PACE).await;
+                    continue;
+                }
+                Step::Asked => self.park(talking),
+                Step::Over(outcome) => self.response(talking.call(), outcome),
+            };
+        };
+        push(&last.unwrap_or_else(|failure| failure.modern_body(Some(&self.id))));
+        stream.finish();
+    }
+
+    fn response(&self, call: &UpstreamCall, outcome: Outcome) -> Result<Vec<u8>, Failure> {
+        call.response(&self.id, &self.caller, &self.dress, outcome)
+    }
+
+    /// Parks the call and asks its client.
+    fn park(&self, talking: Talking) -> Result<Vec<u8>, Failure> {
+        let mut out = Vec::with_capacity(512);
+        content::begin(&mut out, &self.id);
+        out.extend_from_slice(b"{\"resultType\":\"input_required\",\"inputRequests\":{");
+        let open = talking.asked();
+        for (position, question) in open.enumerate() {
+            if position > 0 {
+                out.push(b',');
+            }
+            put_request(&mut out, question);
+        }
+        let call = Arc::clone(talking.call());
+        let bound = self.bound(call.request.operation.subject());
+        let max = call.request.namespace.limits.max_parked;
+        let expires = talking.expires();
+        let state = match self.core.parked.park(talking, bound, expires, max) {
+            Ok(state) => state,
+            Err(refused @ NoPlace::Full) => {
+                return self.response(&call, Err(ask_failed(refused.to_string())));
+            }
+            Err(refused @ NoPlace::NoRandomness) => {
+                tracing::error!(error = %refused, "a call could not be parked");
+                return Err(Failure::Internal);
+            }
+        };
+        out.extend_from_slice(b"},\"requestState\":");
+        content::escape(&mut out, state.as_bytes());
+        if let Dress::Modern(dress) = &self.dress {
+            out.extend_from_slice(b",\"_meta\":");
+            dress.meta(&mut out);
+        }
+        out.extend_from_slice(b"}}");
+        Ok(out)
+    }
+}
+
+/// A question as a member of `inputRequests`.
+fn put_request(out: &mut Vec<u8>, question: &Question) {
+    content::escape(out, question.key.as_bytes());
+    out.extend_from_slice(b":{\"method\":\"");
+    out.extend_from_slice(question.method.as_str().as_bytes());
+    out.extend_from_slice(b"\",\"params\":");
+    match question.params.trim_ascii() {
+        [] => out.extend_from_slice(b"{}"),
+        params => out.extend_from_slice(params),
+    }
+    out.push(b'}');
+}

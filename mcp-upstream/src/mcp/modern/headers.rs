@@ -1,0 +1,164 @@
+//! Whether the headers that mirror a body say what the body says (SEP-2243).
+//!
+//! An intermediary may have routed or limited by them, so a difference is refused, not corrected. Headers for
+//! parameters the called tool does not mirror are nobody's business here and ignored.
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tooldock_workers::registry::Namespace;
+
+use super::meta::Params;
+use super::object;
+use crate::envelope;
+use crate::mcp::head::{McpHead, MirroredHeaders};
+
+mod number;
+
+/// The deepest chain of `properties` that is searched for mirrored parameters.
+const MAX_DEPTH: usize = 16;
+
+/// What a schema says about one property, as far as headers go.
+#[derive(Default, Deserialize)]
+struct Property<'a> {
+    #[serde(
+        borrow,
+        default,
+        rename = "x-mcp-header",
+        deserialize_with = "envelope::present"
+    )]
+    header: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    properties: Option<&'a RawValue>,
+}
+
+/// Compares the version header: it must be there and equal the body's. `None` is fine.
+pub(super) fn version_fault(head: &McpHead, version: &str) -> Option<Cow<'static, str>> {
+    let sent = head.version.as_deref()?;
+    (trim(sent) != version)
+        .then(|| "MCP-Protocol-Version is not the version in params._meta".into())
+}
+
+/// Compares all other mirrored headers of a request. `None` is fine.
+pub(super) fn fault(
+    head: &McpHead,
+    namespace: &Namespace,
+    method: &str,
+    params: &Params<'_>,
+) -> Option<Cow<'static, str>> {
+    let none = MirroredHeaders::default();
+    let headers = head.mirrored.as_deref().unwrap_or(&none);
+    if let Some(name) = &headers.duplicate {
+        return Some(format!("{name} is there more than once").into());
+    }
+    match headers.method.as_deref().map(trim) {
+        None => return Some("Mcp-Method is missing".into()),
+        Some(sent) if sent != method => {
+            return Some("Mcp-Method is not the method of the body".into());
+        }
+        Some(_) => {}
+    }
+    let named = match method {
+        "tools/call" | "prompts/get" => params.name,
+        "resources/read" => params.uri,
+        _ => None,
+    };
+    // A name that is no string is the method's to refuse.
+    let named = named.and_then(envelope::string)?;
+    match &headers.name {
+        None => return Some("Mcp-Name is missing".into()),
+        Some(sent) if decode(trim(sent)).as_deref() != Some(&*named) => {
+            return Some("Mcp-Name is not the name in the body".into());
+        }
+        Some(_) => {}
+    }
+    if method != "tools/call" {
+        return None;
+    }
+    let tool = namespace.tools.iter().find(|tool| *tool.name == *named)?;
+    let schema = tool.input_schema.get();
+    // Few tools mirror anything: the others cost one scan.
+    memchr::memmem::find(schema.as_bytes(), b"x-mcp-header")?;
+    let schema: Property<'_> = serde_json::from_str(schema).ok()?;
+    parameter_fault(headers, schema.properties?, params.arguments, MAX_DEPTH)
+}
+
+/// Follows the chain of `properties` of a schema beside the arguments they describe.
+fn parameter_fault(
+    headers: &MirroredHeaders,
+    properties: &RawValue,
+    arguments: Option<&RawValue>,
+    depth: usize,
+) -> Option<Cow<'static, str>> {
+    let depth = depth.checked_sub(1)?;
+    let given = arguments.and_then(object::entries).unwrap_or_default();
+    for (key, property) in object::entries(properties)? {
+        let Ok(property) = serde_json::from_str::<Property<'_>>(property.get()) else {
+            continue;
+        };
+        let value = given.iter().find(|(own, _)| *own == key);
+        let value = value.map(|(_, value)| *value);
+        if let Some(header) = property.header.and_then(envelope::string) {
+            let lower = header.to_ascii_lowercase();
+            let sent = headers.params.iter().find(|(name, _)| *name == lower);
+            if let Some(reason) = value_fault(value, sent.map(|(_, sent)| sent.as_str())) {
+                return Some(format!("Mcp-Param-{header} {reason}").into());
+            }
+        }
+        if let Some(nested) = property.properties
+            && let Some(reason) = parameter_fault(headers, nested, value, depth)
+        {
+            return Some(reason);
+        }
+    }
+    None
+}
+
+/// Compares one parameter with its header.
+fn value_fault(value: Option<&RawValue>, sent: Option<&str>) -> Option<&'static str> {
+    let value = value.map(RawValue::get).filter(|value| *value != "null");
+    let (value, sent) = match (value, sent) {
+        (None, None) => return None,
+        (None, Some(_)) => return Some("has no value in the body"),
+        (Some(_), None) => return Some("is missing"),
+        (Some(value), Some(sent)) => (value, trim(sent)),
+    };
+    let Some(sent) = decode(sent) else {
+        return Some("is not encoded correctly");
+    };
+    let equal = match value.as_bytes().first() {
+        Some(b'"') => serde_json::from_str::<Cow<'_, str>>(value).is_ok_and(|own| own == sent),
+        Some(b't' | b'f') => value == sent,
+        Some(b'-' | b'0'..=b'9') => number::equal(value, &sent),
+        _ => false,
+    };
+    (!equal).then_some("is not the value in the body")
+}
+
+/// The text a header value stands for; `None` when it is not what such a value may be.
+fn decode(value: &str) -> Option<Cow<'_, str>> {
+    let wrapped = value
+        .strip_prefix("=?base64?")
+        .and_then(|rest| rest.strip_suffix("?="));
+    match wrapped {
+        Some(encoded) => {
+            let bytes = STANDARD.decode(encoded).ok()?;
+            String::from_utf8(bytes).ok().map(Cow::Owned)
+        }
+        None => {
+            let plain = |byte: u8| matches!(byte, b'\t' | b' '..=b'~');
+            value.bytes().all(plain).then_some(Cow::Borrowed(value))
+        }
+    }
+}
+
+/// A field's value without the white space around it, which is not part of it (RFC 9110 §5.5).
+fn trim(value: &str) -> &str {
+    value.trim_matches([' ', '\t'])
+}
+
+#[cfg(test)]
+mod tests;

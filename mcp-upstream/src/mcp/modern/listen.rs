@@ -1,0 +1,114 @@
+//! `subscriptions/listen`: a stream of the changes a client asked for, and of nothing else.
+//!
+//! It begins with what is granted, every message on it carries the request's own id, and when the gateway ends it, it
+//! ends with a result. It cannot be resumed: a client that lost it listens again.
+
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tooldock_workers::registry::Namespace;
+
+use super::object;
+use crate::envelope;
+use crate::error::Failure;
+use crate::mcp::exchange::events_head;
+use crate::mcp::{Conversation, stream_place};
+use crate::reply::Reply;
+use crate::stream::audience::Filter;
+use crate::stream::{Stream, frame};
+
+#[derive(Deserialize)]
+struct Params<'a> {
+    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    notifications: Option<&'a RawValue>,
+}
+
+/// Opens the stream.
+pub(super) fn open(
+    conversation: &Conversation<'_>,
+    id: &str,
+    params: Option<&RawValue>,
+) -> Result<Reply, Failure> {
+    let params: Params<'_> = envelope::fields(params, "params")?;
+    let filter = requested(params.notifications)?;
+    let filter = granted(filter, &conversation.namespace);
+    let core = conversation.core;
+    let place = stream_place(core, conversation.caller)?;
+    let stream = Stream::detached(&core.pulse);
+    // Before anybody can send on it: this is the first message there is.
+    stream.push(frame::message(None, &acknowledged(id, &filter)));
+    let namespace = &conversation.namespace.name;
+    let listening = core.audience.listen(namespace, filter, id, &stream);
+    Ok(Reply::Events {
+        head: events_head(),
+        events: stream.read(),
+        guards: vec![Box::new(place), Box::new(listening)],
+    })
+}
+
+/// What the client asks for. Kinds nobody knows are left out, as those that are not served are.
+fn requested(raw: Option<&RawValue>) -> Result<Filter, Failure> {
+    let invalid = |reason: &'static str| Failure::InvalidParams(reason.into());
+    let entries = raw
+        .and_then(object::entries)
+        .ok_or_else(|| invalid("params.notifications must be an object"))?;
+    let mut filter = Filter::default();
+    for (key, value) in entries {
+        let wanted = || match value.get() {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(invalid("params.notifications: a kind is true or false")),
+        };
+        match &*key {
+            "toolsListChanged" => filter.tools = wanted()?,
+            "promptsListChanged" => filter.prompts = wanted()?,
+            "resourcesListChanged" => filter.resources = wanted()?,
+            "resourceSubscriptions" => {
+                filter.updates = serde_json::from_str(value.get()).map_err(|_| {
+                    invalid("params.notifications.resourceSubscriptions must be a list of strings")
+                })?;
+            }
+            _ => {}
+        }
+    }
+    filter
+        .check()
+        .map_err(|_| invalid("params.notifications.resourceSubscriptions is too long"))?;
+    Ok(filter)
+}
+
+/// What of it the namespace has.
+fn granted(filter: Filter, namespace: &Namespace) -> Filter {
+    let resources = !namespace.resources.is_empty() || !namespace.resource_templates.is_empty();
+    Filter {
+        tools: filter.tools,
+        prompts: filter.prompts && !namespace.prompts.is_empty(),
+        resources: filter.resources && resources,
+        updates: if resources {
+            filter.updates
+        } else {
+            Vec::new()
+        },
+    }
+}
+
+/// The first message. `id` is raw JSON.
+fn acknowledged(id: &str, filter: &Filter) -> Vec<u8> {
+    let mut notifications = json!({});
+    for (key, granted) in [
+        ("toolsListChanged", filter.tools),
+        ("promptsListChanged", filter.prompts),
+        ("resourcesListChanged", filter.resources),
+    ] {
+        if granted {
+            notifications[key] = true.into();
+        }
+    }
+    if !filter.updates.is_empty() {
+        notifications["resourceSubscriptions"] = filter.updates.as_slice().into();
+    }
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}},"notifications":{notifications}}}}}"#
+    )
+    .into_bytes()
+}

@@ -1,0 +1,261 @@
+//! Calls that wait for their client between two of its requests (MRTR).
+//!
+//! A question ends the request that made it: the client gets the question and a sealed state, the call stays here. The
+//! retry brings the state back and takes the call out; of two retries of one state the first wins. The state says
+//! nothing to its holder and is good for one principal, namespace, method and name only.
+//!
+//! Each parked call is owned by a small task, which keeps it going (its question may run out of time, its worker may
+//! end) and drops it, and with that cancels it, when nobody has come for it in time. The table only knows how to reach
+//! that task. No call is ever run a second time: one that is gone is an error.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tooldock_workers::names::NamespaceName;
+
+use crate::session::SessionKey;
+
+/// Bytes of a parked call's number: unguessable, though the seal alone would do.
+const ID_BYTES: usize = 16;
+/// The layout of a state: number, expiry in milliseconds of Unix time, digest of what it is bound to.
+const STATE_BYTES: usize = ID_BYTES + 8 + 32;
+
+type ParkId = [u8; ID_BYTES];
+
+/// Which request a state belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bound<'a> {
+    pub(super) principal: Option<&'a str>,
+    pub(super) namespace: &'a NamespaceName,
+    pub(super) method: &'a str,
+    /// The tool, the prompt or the URI.
+    pub(super) subject: &'a str,
+}
+
+/// Why a state takes no call out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refused {
+    /// Not made here, changed on the way, or made for another request or principal.
+    #[error("requestState is not valid for this request")]
+    Invalid,
+    /// Nobody came in time.
+    #[error("requestState has expired; send the request again without it")]
+    Expired,
+    /// Another retry took the call, or it ended with the process that ran it.
+    #[error(
+        "no call waits for this requestState any more: it was used already or its call is gone; \
+         send the request again without it"
+    )]
+    Gone,
+}
+
+/// Why a call cannot be parked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoPlace {
+    /// As many wait as may.
+    #[error("too many calls of the namespace wait for their clients")]
+    Full,
+    /// The system gave no randomness.
+    #[error("no randomness for a request state")]
+    NoRandomness,
+}
+
+/// What is parked: it goes on while it waits and is handed to whoever comes for it.
+pub(crate) trait Waiting: Send + Sized + 'static {
+    /// Lets the call go on until it has its answer. Must keep that answer and be cancel safe.
+    fn go_on(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// The calls parked in this process.
+pub(crate) struct ParkedCalls<T> {
+    key: SessionKey,
+    table: Arc<Table<T>>,
+}
+
+/// Guards plain data; nothing awaits under it.
+struct Table<T>(Mutex<HashMap<NamespaceName, HashMap<ParkId, Entry<T>>>>);
+
+struct Entry<T> {
+    claim: oneshot::Sender<oneshot::Sender<T>>,
+    /// The call has its answer and only waits to be fetched.
+    over: bool,
+}
+
+impl<T: Waiting> ParkedCalls<T> {
+    /// An empty table whose states are sealed with `key`.
+    pub(crate) fn new(key: SessionKey) -> Self {
+        Self {
+            key,
+            table: Arc::new(Table(Mutex::default())),
+        }
+    }
+
+    /// Parks a call until `expires` and gives the state to take it out with. At most `max` calls of the namespace are
+    /// kept; one that is over makes room for one that is not.
+    pub(super) fn park(
+        &self,
+        call: T,
+        bound: Bound<'_>,
+        expires: Instant,
+        max: usize,
+    ) -> Result<String, NoPlace> {
+        let mut id = ParkId::default();
+        getrandom::fill(&mut id).map_err(|_| NoPlace::NoRandomness)?;
+        let state = self.seal(id, bound, expires)?;
+        let (claim, claimed) = oneshot::channel();
+        let mut table = self.table.lock();
+        let calls = table.entry(bound.namespace.clone()).or_default();
+        if calls.len() >= max {
+            let over = calls.iter().find(|(_, entry)| entry.over);
+            let over = *over.ok_or(NoPlace::Full)?.0;
+            calls.remove(&over);
+        }
+        calls.insert(id, Entry { claim, over: false });
+        drop(table);
+        let stay = Stay {
+            table: Arc::clone(&self.table),
+            namespace: bound.namespace.clone(),
+            id,
+        };
+        tokio::spawn(stay.run(call, claimed, expires));
+        Ok(state)
+    }
+
+    /// Takes the call of a state out, if the state was made for this request.
+    pub(super) async fn take(&self, state: &str, bound: Bound<'_>) -> Result<T, Refused> {
+        let id = self.open(state, bound)?;
+        let entry = self
+            .table
+            .remove(bound.namespace, id)
+            .ok_or(Refused::Gone)?;
+        let (hand, handed) = oneshot::channel();
+        entry.claim.send(hand).map_err(|_| Refused::Gone)?;
+        handed.await.map_err(|_| Refused::Gone)
+    }
+
+    /// Calls that wait now.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.table.lock().values().map(HashMap::len).sum()
+    }
+
+    fn seal(&self, id: ParkId, bound: Bound<'_>, expires: Instant) -> Result<String, NoPlace> {
+        let left = expires.saturating_duration_since(Instant::now());
+        let mut state = Vec::with_capacity(STATE_BYTES);
+        state.extend_from_slice(&id);
+        state.extend_from_slice(&unix_millis(left).to_be_bytes());
+        state.extend_from_slice(&bound.digest());
+        self.key
+            .seal_state(&state)
+            .map_err(|_| NoPlace::NoRandomness)
+    }
+
+    fn open(&self, state: &str, bound: Bound<'_>) -> Result<ParkId, Refused> {
+        let state = self.key.open_state(state).ok_or(Refused::Invalid)?;
+        let (id, rest) = state.split_first_chunk().ok_or(Refused::Invalid)?;
+        let (expires, digest) = rest.split_first_chunk().ok_or(Refused::Invalid)?;
+        if *digest != bound.digest() {
+            return Err(Refused::Invalid);
+        }
+        if u64::from_be_bytes(*expires) < unix_millis(Duration::ZERO) {
+            return Err(Refused::Expired);
+        }
+        Ok(*id)
+    }
+}
+
+impl Bound<'_> {
+    /// Lengths keep `("a", "bc")` and `("ab", "c")` apart.
+    fn digest(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update([u8::from(self.principal.is_some())]);
+        for part in [
+            self.principal.unwrap_or_default(),
+            self.namespace.as_str(),
+            self.method,
+            self.subject,
+        ] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part.as_bytes());
+        }
+        hash.finalize().into()
+    }
+}
+
+impl<T> Table<T> {
+    fn remove(&self, namespace: &NamespaceName, id: ParkId) -> Option<Entry<T>> {
+        let mut table = self.lock();
+        let calls = table.get_mut(namespace)?;
+        let entry = calls.remove(&id);
+        if calls.is_empty() {
+            table.remove(namespace);
+        }
+        entry
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<NamespaceName, HashMap<ParkId, Entry<T>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One call's time in the table.
+struct Stay<T> {
+    table: Arc<Table<T>>,
+    namespace: NamespaceName,
+    id: ParkId,
+}
+
+impl<T: Waiting> Stay<T> {
+    /// Keeps the call until somebody takes it, it is pushed out, or its time is over; the last two drop it.
+    async fn run(
+        self,
+        mut call: T,
+        mut claimed: oneshot::Receiver<oneshot::Sender<T>>,
+        expires: Instant,
+    ) {
+        let mut over = false;
+        loop {
+            tokio::select! {
+                biased;
+                // Taken, or the entry was pushed out.
+                claim = &mut claimed => {
+                    if let Ok(hand) = claim {
+                        // A retry whose client left meanwhile drops the call, as any modern request does.
+                        let _ = hand.send(call);
+                    }
+                    return;
+                }
+                // Nobody came.
+                () = tokio::time::sleep_until(expires) => {
+                    self.table.remove(&self.namespace, self.id);
+                    return;
+                }
+                // The call has its answer, which waits to be fetched.
+                () = call.go_on(), if !over => {
+                    over = true;
+                    let mut table = self.table.lock();
+                    let entry = table.get_mut(&self.namespace).and_then(|calls| calls.get_mut(&self.id));
+                    if let Some(entry) = entry {
+                        entry.over = true;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Unix time so far from now. A clock before 1970 reads as 1970: states then count as not expired, and the table decides.
+fn unix_millis(from_now: Duration) -> u64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from((now + from_now).as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

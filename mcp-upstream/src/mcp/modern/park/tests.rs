@@ -1,0 +1,222 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+/// Counts what becomes of it; has its answer once `over` is told.
+struct Call {
+    name: u32,
+    over: Arc<tokio::sync::Notify>,
+    dropped: Arc<AtomicUsize>,
+}
+
+impl Waiting for Call {
+    async fn go_on(&mut self) {
+        self.over.notified().await;
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.dropped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+struct Scene {
+    parked: ParkedCalls<Call>,
+    namespace: NamespaceName,
+    over: Arc<tokio::sync::Notify>,
+    dropped: Arc<AtomicUsize>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self {
+            parked: ParkedCalls::new(SessionKey::from_text("a key of some length")),
+            namespace: "shared".parse().expect("a name"),
+            over: Arc::default(),
+            dropped: Arc::default(),
+        }
+    }
+
+    fn bound(&self) -> Bound<'_> {
+        Bound {
+            principal: Some("ada"),
+            namespace: &self.namespace,
+            method: "tools/call",
+            subject: "ask",
+        }
+    }
+
+    fn park(&self, name: u32, expires: Instant, max: usize) -> Result<String, NoPlace> {
+        let call = Call {
+            name,
+            over: Arc::clone(&self.over),
+            dropped: Arc::clone(&self.dropped),
+        };
+        self.parked.park(call, self.bound(), expires, max)
+    }
+
+    fn dropped(&self) -> usize {
+        self.dropped.load(Ordering::SeqCst)
+    }
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_state_takes_its_call_out_once() {
+    let scene = Scene::new();
+    let one = scene.park(1, soon(), 8).expect("room");
+    let two = scene.park(2, soon(), 8).expect("room");
+    assert_ne!(one, two);
+    let taken = scene
+        .parked
+        .take(&two, scene.bound())
+        .await
+        .expect("parked");
+    assert_eq!(taken.name, 2);
+    let again = scene.parked.take(&two, scene.bound()).await;
+    assert_eq!(again.err(), Some(Refused::Gone));
+    assert_eq!(scene.parked.count(), 1);
+    // Of two at once one wins.
+    let (first, second) = tokio::join!(
+        scene.parked.take(&one, scene.bound()),
+        scene.parked.take(&one, scene.bound())
+    );
+    assert_eq!(first.map(|call| call.name).ok(), Some(1));
+    assert_eq!(second.err(), Some(Refused::Gone));
+    assert_eq!(scene.parked.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_state_is_good_for_its_own_request_only() {
+    let scene = Scene::new();
+    let state = scene.park(1, soon(), 8).expect("room");
+    let other: NamespaceName = "other".parse().expect("a name");
+    let own = scene.bound();
+    for bound in [
+        Bound {
+            principal: Some("eve"),
+            ..own
+        },
+        Bound {
+            principal: None,
+            ..own
+        },
+        Bound {
+            namespace: &other,
+            ..own
+        },
+        Bound {
+            method: "prompts/get",
+            ..own
+        },
+        Bound {
+            subject: "other",
+            ..own
+        },
+        Bound {
+            method: "tools/calla",
+            subject: "sk",
+            ..own
+        },
+    ] {
+        let refused = scene.parked.take(&state, bound).await.err();
+        assert_eq!(refused, Some(Refused::Invalid), "{bound:?}");
+    }
+    let elsewhere = Scene {
+        parked: ParkedCalls::new(SessionKey::from_text("another key of some length")),
+        ..Scene::new()
+    };
+    for bad in [
+        "",
+        "x",
+        &state[1..],
+        &format!("{state}-TAMPERED"),
+        &format!("A{}", &state[1..]),
+    ] {
+        if bad != state {
+            assert_eq!(
+                scene.parked.take(bad, own).await.err(),
+                Some(Refused::Invalid),
+                "{bad}"
+            );
+        }
+    }
+    let foreign = elsewhere.parked.take(&state, own).await.err();
+    assert_eq!(foreign, Some(Refused::Invalid));
+    assert!(
+        scene.parked.take(&state, own).await.is_ok(),
+        "none of them took it"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_nobody_comes_for_is_dropped_in_time() {
+    let scene = Scene::new();
+    let state = scene.park(1, soon(), 8).expect("room");
+    tokio::time::sleep(Duration::from_secs(59)).await;
+    assert_eq!((scene.parked.count(), scene.dropped()), (1, 0));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!((scene.parked.count(), scene.dropped()), (0, 1));
+    assert_eq!(
+        scene.parked.take(&state, scene.bound()).await.err(),
+        Some(Refused::Gone)
+    );
+    // By the wall clock, which a paused one does not move: a state from the past.
+    let past = scene.park(2, Instant::now(), 8).expect("room");
+    let then = unix_millis(Duration::ZERO);
+    while unix_millis(Duration::ZERO) == then {
+        std::hint::spin_loop();
+    }
+    assert_eq!(
+        scene.parked.take(&past, scene.bound()).await.err(),
+        Some(Refused::Expired)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_namespace_parks_no_more_until_a_call_is_over() {
+    let scene = Scene::new();
+    let first = scene.park(1, soon(), 1).expect("room");
+    assert_eq!(scene.park(2, soon(), 1).err(), Some(NoPlace::Full));
+    assert_eq!(scene.dropped(), 1, "the one that found no room");
+    // The first has its answer and only waits to be fetched: it makes room.
+    scene.over.notify_one();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let third = scene.park(3, soon(), 1).expect("room");
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!((scene.parked.count(), scene.dropped()), (1, 2));
+    assert_eq!(
+        scene.parked.take(&first, scene.bound()).await.err(),
+        Some(Refused::Gone)
+    );
+    assert!(scene.parked.take(&third, scene.bound()).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_over_still_waits_to_be_fetched() {
+    let scene = Scene::new();
+    let state = scene.park(1, soon(), 8).expect("room");
+    scene.over.notify_one();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let taken = scene
+        .parked
+        .take(&state, scene.bound())
+        .await
+        .expect("parked");
+    assert_eq!((taken.name, scene.dropped()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_left_while_it_took_the_call_drops_it() {
+    let scene = Scene::new();
+    let state = scene.park(1, soon(), 8).expect("room");
+    let mut take = Box::pin(scene.parked.take(&state, scene.bound()));
+    assert!(futures_util::poll!(&mut take).is_pending());
+    drop(take);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!((scene.parked.count(), scene.dropped()), (0, 1));
+}

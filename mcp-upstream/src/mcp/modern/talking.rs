@@ -1,0 +1,248 @@
+//! A call that may speak and ask before it answers, apart from the requests it goes on in.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+use tooldock_workers::error::CallError;
+use tooldock_workers::worker::{AskMethod, Question, ToolReply};
+
+use super::exchange::Inputs;
+use super::meta::{self, RequestMeta};
+use super::object;
+use super::park::Waiting;
+use crate::engine::{self, Event, EventReceiver, Questions, ask_failed};
+use crate::mcp::exchange::missing_capability;
+use crate::mcp::methods::UpstreamCall;
+use crate::mcp::{Conversation, outgoing};
+
+/// A call of the upstream that may still speak and ask. Owns all it needs, so that it can outlive its request.
+pub(crate) struct Talking {
+    work: Pin<Box<dyn Future<Output = Outcome> + Send>>,
+    events: EventReceiver,
+    /// What the call ended with; what it said before that may still wait in `events`.
+    outcome: Option<Outcome>,
+    /// Asked and not yet answered.
+    questions: Option<Questions>,
+    /// When the questions are out of time.
+    expires: Instant,
+    call: Arc<UpstreamCall>,
+}
+
+/// How the client of the current request wants to hear of the call.
+pub(super) struct Client {
+    pub(super) meta: RequestMeta,
+    /// It takes events with its answer.
+    pub(super) streams: bool,
+    pub(super) ask_timeout: Duration,
+}
+
+pub(super) type Outcome = Result<ToolReply, CallError>;
+
+/// What a call came to.
+pub(super) enum Step {
+    /// A message for its client, before the answer.
+    Said(Vec<u8>),
+    /// It waits for its client.
+    Asked,
+    /// Its answer.
+    Over(Outcome),
+}
+
+impl Talking {
+    /// A call that has not begun yet.
+    pub(super) fn begin(conversation: &Conversation<'_>, call: Box<UpstreamCall>) -> Self {
+        let (sender, events) = engine::events();
+        let core = Arc::clone(conversation.core);
+        let caller = conversation.caller.clone();
+        let request = call.request.clone();
+        Self {
+            work: Box::pin(async move { core.engine.call(&caller, request, Some(sender)).await }),
+            events,
+            outcome: None,
+            questions: None,
+            expires: Instant::now(),
+            call: call.into(),
+        }
+    }
+
+    /// What is called.
+    pub(super) fn call(&self) -> &Arc<UpstreamCall> {
+        &self.call
+    }
+
+    /// What its client is still to answer.
+    pub(super) fn asked(&self) -> impl Iterator<Item = &Question> {
+        self.questions.iter().flat_map(Questions::open)
+    }
+
+    /// When the questions are out of time.
+    pub(super) fn expires(&self) -> Instant {
+        self.expires
+    }
+
+    /// Hands the client's answers to the call. Keys nobody asked for are ignored.
+    pub(super) fn answer(&mut self, inputs: &Inputs<'_>, body: &Bytes) {
+        let Some(questions) = &self.questions else {
+            return;
+        };
+        for (key, response) in inputs {
+            questions.answer(key, Ok(meta::span(body, response)));
+        }
+    }
+
+    /// Whether it waits for its client.
+    fn asks(&self) -> bool {
+        let asks = |questions: &Questions| questions.awaited() && questions.open().next().is_some();
+        self.outcome.is_none() && self.questions.as_ref().is_some_and(asks)
+    }
+
+    /// Goes on until there is something for the client. Cancel safe.
+    pub(super) async fn step(&mut self, client: &Client) -> Step {
+        loop {
+            if self.asks() {
+                return Step::Asked;
+            }
+            let event = if self.outcome.is_some() {
+                self.events.try_next()
+            } else {
+                // event: the call spoke or asked; before anything that came after it.
+                // outcome: it is over; what it said first is still read first.
+                tokio::select! {
+                    biased;
+                    Some(event) = self.events.next() => Some(event),
+                    outcome = &mut self.work => {
+                        self.outcome = Some(outcome);
+                        continue;
+                    }
+                }
+            };
+            match event {
+                Some(Event::Questions(questions)) => self.take_questions(questions, client),
+                Some(event) => {
+                    if let Some(message) = client.message(&event) {
+                        return Step::Said(message);
+                    }
+                }
+                None => {
+                    let gone = || Err(ask_failed("The call is over"));
+                    return Step::Over(self.outcome.take().unwrap_or_else(gone));
+                }
+            }
+        }
+    }
+
+    /// Keeps the questions the client can be asked and fails the others.
+    fn take_questions(&mut self, questions: Questions, client: &Client) {
+        for question in &questions.list {
+            if !client.may_ask(question.method) {
+                questions.answer(&question.key, Err(missing_capability(question.method)));
+            }
+        }
+        self.expires = Instant::now() + client.ask_timeout;
+        self.questions = Some(questions);
+    }
+}
+
+impl Waiting for Talking {
+    async fn go_on(&mut self) {
+        if self.outcome.is_none() {
+            self.outcome = Some((&mut self.work).await);
+        }
+    }
+}
+
+impl Client {
+    /// The notification an event is for this client, if it wants it.
+    fn message(&self, event: &Event) -> Option<Vec<u8>> {
+        if !self.streams {
+            return None;
+        }
+        match event {
+            Event::Progress(params) => {
+                let token = self.meta.progress_token.as_deref()?;
+                Some(outgoing::progress(std::str::from_utf8(token).ok()?, params))
+            }
+            Event::Log { level, params } => {
+                let wanted = self.meta.log_level?;
+                (*level >= wanted).then(|| outgoing::log(params))
+            }
+            Event::Questions(_) => None,
+        }
+    }
+
+    /// Whether the client declared, with this request, that it can be asked this.
+    fn may_ask(&self, method: AskMethod) -> bool {
+        let name = match method {
+            AskMethod::Elicit => "elicitation",
+            AskMethod::Sample => "sampling",
+            AskMethod::Roots => "roots",
+        };
+        let declared = serde_json::from_slice::<&RawValue>(&self.meta.capabilities);
+        let declared = declared.ok().and_then(object::entries).unwrap_or_default();
+        declared.iter().any(|(key, _)| key == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tooldock_workers::error::CallErrorCode;
+    use tooldock_workers::worker::Operation;
+
+    use super::*;
+    use crate::audit::Transport;
+    use crate::engine::CallRequest;
+    use crate::testing::full;
+
+    #[tokio::test]
+    async fn a_worker_that_died_while_its_call_was_parked_is_the_answer() {
+        let (sender, events) = engine::events();
+        let died = CallError::new(CallErrorCode::WorkerUnavailable, "gone");
+        let mut talking = Talking {
+            work: Box::pin(async move {
+                drop(sender);
+                Err(died)
+            }),
+            events,
+            outcome: None,
+            questions: None,
+            expires: Instant::now(),
+            call: Arc::new(UpstreamCall {
+                request: CallRequest {
+                    namespace: Arc::new(full("shared")),
+                    operation: Operation::ReadResource {
+                        uri: "test://talk".into(),
+                    },
+                    caller_facts: None,
+                    transport: Transport::Mcp,
+                    version: None,
+                    session: None,
+                },
+                progress_token: None,
+                talks: true,
+            }),
+        };
+        talking.go_on().await;
+        // Again, as the task that keeps it may: what is over is not polled any more.
+        talking.go_on().await;
+        let client = Client {
+            meta: RequestMeta {
+                capabilities: Bytes::from_static(b"{}"),
+                client_info: None,
+                log_level: None,
+                progress_token: None,
+                inputs: None,
+            },
+            streams: true,
+            ask_timeout: Duration::from_secs(1),
+        };
+        match talking.step(&client).await {
+            Step::Over(Err(error)) => assert_eq!(error.code, CallErrorCode::WorkerUnavailable),
+            _ => panic!("it is over"),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The messages the gateway sends on its own: progress, log messages, questions to the client, and their cancellation.
+//! Each is one line of JSON, spliced from spans and never decoded.
+
+use tooldock_workers::worker::Question;
+
+/// `notifications/progress`. `token` is the client's, raw; `params` is the rest of the object.
+pub(super) fn progress(token: &str, params: &[u8]) -> Vec<u8> {
+    const HEAD: &[u8] =
+        br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"#;
+    let mut out = Vec::with_capacity(HEAD.len() + token.len() + params.len() + 2);
+    out.extend_from_slice(HEAD);
+    out.extend_from_slice(token.as_bytes());
+    // Everything after the opening brace, the closing one included.
+    let rest = params.trim_ascii();
+    let rest = rest.strip_prefix(b"{").unwrap_or(b"}").trim_ascii_start();
+    if rest != b"}" {
+        out.push(b',');
+    }
+    out.extend_from_slice(rest);
+    out.push(b'}');
+    out
+}
+
+/// `notifications/message`.
+pub(super) fn log(params: &[u8]) -> Vec<u8> {
+    const HEAD: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/message","params":"#;
+    let mut out = Vec::with_capacity(HEAD.len() + params.len() + 1);
+    out.extend_from_slice(HEAD);
+    out.extend_from_slice(params.trim_ascii());
+    out.push(b'}');
+    out
+}
+
+/// A request to the client. `id` is ours, unique in the session.
+pub(super) fn question(id: u64, question: &Question) -> Vec<u8> {
+    let head = format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"{}","params":"#,
+        question.method.as_str()
+    );
+    let params = match question.params.trim_ascii() {
+        [] => b"{}",
+        params => params,
+    };
+    let mut out = head.into_bytes();
+    out.extend_from_slice(params);
+    out.push(b'}');
+    out
+}
+
+/// Takes a question back.
+pub(super) fn cancelled(id: u64, reason: &str) -> Vec<u8> {
+    let params = serde_json::json!({ "requestId": id, "reason": reason });
+    format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#)
+        .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::{Value, json};
+    use tooldock_workers::worker::AskMethod;
+
+    use super::*;
+
+    fn read(message: Vec<u8>) -> Value {
+        serde_json::from_slice(&message).expect("JSON")
+    }
+
+    #[test]
+    fn progress_keeps_the_tokens_and_the_numbers_spelling() {
+        let message = progress(r#""\u0041""#, br#" {"progress":1.50,"total":2}"#);
+        let text = String::from_utf8(message.clone()).expect("UTF-8");
+        assert!(
+            text.contains(r#"{"progressToken":"\u0041","progress":1.50,"total":2}"#),
+            "{text}"
+        );
+        assert_eq!(read(message)["method"], "notifications/progress");
+        for odd in ["{}", "{ }", ""] {
+            let params = &read(progress("7", odd.as_bytes()))["params"];
+            assert_eq!(params, &json!({ "progressToken": 7 }), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn questions_are_requests_and_can_be_taken_back() {
+        let asked = Question {
+            key: "k".into(),
+            method: AskMethod::Roots,
+            params: Bytes::new(),
+        };
+        assert_eq!(
+            read(question(3, &asked)),
+            json!({ "jsonrpc": "2.0", "id": 3, "method": "roots/list", "params": {} })
+        );
+        assert_eq!(
+            read(cancelled(3, "over")),
+            json!({ "jsonrpc": "2.0", "method": "notifications/cancelled",
+                "params": { "requestId": 3, "reason": "over" } })
+        );
+        assert_eq!(
+            read(log(br#"{"level":"info","data":1}"#))["params"],
+            json!({ "level": "info", "data": 1 })
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! POST on an MCP path: one message, or a batch of them.
+//!
+//! The order: parse → era → namespace → version header → session → their agreement → Accept → the message. A failure
+//! answers at once with a JSON-RPC error; what comes after it does not run.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use super::head::McpHead;
+use super::methods::{self, Prepared};
+use super::{Conversation, batch, exchange, initialize, modern, notification, response};
+use crate::caller::Caller;
+use crate::envelope::{self, Invalid, Message};
+use crate::reply::Reply;
+use crate::state::Core;
+
+/// Answers a POST.
+pub(super) async fn answer<'a>(
+    core: &'a Arc<Core>,
+    caller: &'a Caller,
+    head: &McpHead,
+    body: &'a Bytes,
+) -> Result<Reply, Invalid<'a>> {
+    let text = envelope::text(body)?;
+    if envelope::is_batch(text) {
+        let messages = envelope::batch(text)?;
+        if head.version.as_deref().map(str::trim) == Some(modern::VERSION) {
+            return Err(modern::batch_refused().into());
+        }
+        let conversation = Conversation::open(core, caller, head, body, false).await?;
+        return Ok(batch::answer(&conversation, &messages).await?);
+    }
+    let message = envelope::message(text)?;
+    if is_modern(head, &message) {
+        return Ok(modern::answer(core, caller, head, body, message).await);
+    }
+    match message {
+        Message::Request { id, method, params } => {
+            let refused = |failure| Invalid {
+                failure,
+                id: Some(id),
+            };
+            let initialize = method == "initialize";
+            let conversation = Conversation::open(core, caller, head, body, initialize)
+                .await
+                .map_err(refused)?;
+            if initialize {
+                return initialize::answer(&conversation, head.accept, id, params)
+                    .await
+                    .map_err(refused);
+            }
+            let prepared = methods::prepare(&conversation, id, &method, params)
+                .await
+                .map_err(refused)?;
+            match prepared {
+                Prepared::Answer(answer) => Ok(Reply::json(StatusCode::OK, answer)),
+                Prepared::Call(call) => exchange::one(&conversation, id, call)
+                    .await
+                    .map_err(refused),
+            }
+        }
+        Message::Notification { method, params } => {
+            let conversation = Conversation::open(core, caller, head, body, false).await?;
+            notification::take(&conversation, &method, params)?;
+            Ok(Reply::empty(StatusCode::ACCEPTED))
+        }
+        Message::Response { id, outcome } => {
+            let conversation = Conversation::open(core, caller, head, body, false).await?;
+            response::take(&conversation, id, outcome)?;
+            Ok(Reply::empty(StatusCode::ACCEPTED))
+        }
+    }
+}
+
+/// Whether a message is of the era without sessions.
+fn is_modern(head: &McpHead, message: &Message<'_>) -> bool {
+    match message {
+        Message::Request { method, params, .. } | Message::Notification { method, params } => {
+            modern::is_modern(head, Some(method), *params)
+        }
+        Message::Response { .. } => modern::is_modern(head, None, None),
+    }
+}

@@ -1,0 +1,321 @@
+//! The key that seals what clients carry for us: session ids and the states of parked requests (K-19).
+//!
+//! `base64url(nonce ‖ AES-256-GCM(facts))` with a random nonce of 96 bits: visible ASCII, unforgeable, and unreadable
+//! without the key. Ids and states have different associated data, so that neither passes for the other. A sealed id
+//! says where it belongs; whether it is still valid only the session store knows. One key is good for 2^32 seals, by
+//! then the chance that two shared a nonce is 2^-33: at a hundred a second that is more than a year.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aes_gcm::aead::{Aead, Payload};
+use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest, Sha256};
+use tooldock_workers::names::NamespaceName;
+use zeroize::Zeroizing;
+
+use super::id::NoRandomness;
+use super::{Binding, SessionId};
+use crate::protocol::ProtocolVersion;
+
+const NONCE_BYTES: usize = 12;
+/// Authenticated with every session id.
+const ID: &[u8] = b"tooldock session id";
+/// Authenticated with every request state.
+const STATE: &[u8] = b"tooldock request state";
+/// Layout of the facts in an id.
+const LAYOUT: u8 = 1;
+const RANDOM_BYTES: usize = 16;
+const DIGEST_BYTES: usize = 16;
+/// Layout, replica, version, time, random, digest; the namespace is the rest.
+const FIXED_BYTES: usize = 1 + 4 + 10 + 8 + RANDOM_BYTES + DIGEST_BYTES;
+
+/// Seals and opens. Cheap to clone; the key is wiped from memory when the last clone goes.
+#[derive(Clone)]
+pub struct SessionKey(Arc<Aes256Gcm>);
+
+/// What a session id says about its session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedFacts {
+    /// The replica that opened it.
+    pub replica: u32,
+    /// The namespace it talks to.
+    pub namespace: NamespaceName,
+    /// The version it was opened with.
+    pub version: ProtocolVersion,
+    /// When it was opened, in whole seconds.
+    pub issued_at: SystemTime,
+    principal: [u8; DIGEST_BYTES],
+}
+
+impl SessionKey {
+    /// The key of these bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        let bytes = Zeroizing::new(bytes);
+        Self(Arc::new(Aes256Gcm::new((&*bytes).into())))
+    }
+
+    /// The key of a text, such as `SESSION_KEY`: its SHA-256.
+    pub fn from_text(text: &str) -> Self {
+        Self::from_bytes(Sha256::digest(text.as_bytes()).into())
+    }
+
+    /// A key of this process alone.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRandomness`] when the operating system's source fails.
+    pub fn random() -> Result<Self, NoRandomness> {
+        let mut bytes = Zeroizing::new([0; 32]);
+        getrandom::fill(&mut *bytes)?;
+        Ok(Self::from_bytes(*bytes))
+    }
+
+    /// A new id for a session.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRandomness`] when the operating system's source fails.
+    pub fn mint(
+        &self,
+        replica: u32,
+        binding: &Binding,
+        now: SystemTime,
+    ) -> Result<SessionId, NoRandomness> {
+        let mut random = [0; RANDOM_BYTES];
+        getrandom::fill(&mut random)?;
+        let issued = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let namespace = binding.namespace.as_str().as_bytes();
+        let mut facts = Vec::with_capacity(FIXED_BYTES + namespace.len());
+        facts.push(LAYOUT);
+        facts.extend_from_slice(&replica.to_be_bytes());
+        facts.extend_from_slice(binding.version.as_str().as_bytes());
+        facts.extend_from_slice(&issued.as_secs().to_be_bytes());
+        facts.extend_from_slice(&random);
+        facts.extend_from_slice(&digest(binding.principal.as_deref()));
+        facts.extend_from_slice(namespace);
+        self.seal(ID, &facts).map(SessionId::from_sealed)
+    }
+
+    /// What an id says, if this key sealed it.
+    pub fn open(&self, id: &str) -> Option<SealedFacts> {
+        SealedFacts::read(&self.unseal(ID, id)?)
+    }
+
+    /// Seals what a client is to bring back with the retry of its request.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRandomness`] when the operating system's source fails.
+    pub fn seal_state(&self, state: &[u8]) -> Result<String, NoRandomness> {
+        self.seal(STATE, state)
+    }
+
+    /// What was sealed by [`SessionKey::seal_state`]; `None` if anything about it was changed.
+    pub fn open_state(&self, sealed: &str) -> Option<Vec<u8>> {
+        self.unseal(STATE, sealed)
+    }
+
+    fn seal(&self, purpose: &[u8], plain: &[u8]) -> Result<String, NoRandomness> {
+        let mut nonce = [0; NONCE_BYTES];
+        getrandom::fill(&mut nonce)?;
+        let payload = Payload {
+            msg: plain,
+            aad: purpose,
+        };
+        let sealed = self
+            .0
+            .encrypt(&Nonce::from(nonce), payload)
+            .expect("nothing near the cipher's limit of 64 GiB is sealed here");
+        let mut whole = nonce.to_vec();
+        whole.extend_from_slice(&sealed);
+        Ok(URL_SAFE_NO_PAD.encode(whole))
+    }
+
+    fn unseal(&self, purpose: &[u8], sealed: &str) -> Option<Vec<u8>> {
+        let whole = URL_SAFE_NO_PAD.decode(sealed).ok()?;
+        let (nonce, msg) = whole.split_first_chunk::<NONCE_BYTES>()?;
+        let payload = Payload { msg, aad: purpose };
+        self.0.decrypt(&Nonce::from(*nonce), payload).ok()
+    }
+}
+
+impl SealedFacts {
+    /// Whether the session is this namespace's and this principal's.
+    pub fn belongs_to(&self, namespace: &NamespaceName, principal: Option<&str>) -> bool {
+        self.namespace == *namespace && self.principal == digest(principal)
+    }
+
+    fn read(facts: &[u8]) -> Option<Self> {
+        let (&layout, rest) = facts.split_first()?;
+        let (replica, rest) = rest.split_first_chunk()?;
+        let (version, rest) = rest.split_first_chunk::<10>()?;
+        let (issued, rest) = rest.split_first_chunk()?;
+        let (_random, rest) = rest.split_first_chunk::<RANDOM_BYTES>()?;
+        let (principal, namespace) = rest.split_first_chunk()?;
+        if layout != LAYOUT {
+            return None;
+        }
+        Some(Self {
+            replica: u32::from_be_bytes(*replica),
+            namespace: std::str::from_utf8(namespace).ok()?.parse().ok()?,
+            version: std::str::from_utf8(version).ok()?.parse().ok()?,
+            issued_at: UNIX_EPOCH.checked_add(Duration::from_secs(u64::from_be_bytes(*issued)))?,
+            principal: *principal,
+        })
+    }
+}
+
+/// Stands for a principal; nobody and somebody without a name differ.
+fn digest(principal: Option<&str>) -> [u8; DIGEST_BYTES] {
+    let mut hash = Sha256::new();
+    hash.update([u8::from(principal.is_some())]);
+    hash.update(principal.unwrap_or_default());
+    let whole: [u8; 32] = hash.finalize().into();
+    *whole.first_chunk().expect("16 of 32 bytes")
+}
+
+impl fmt::Debug for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionKey([redacted])")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::session::SessionTransport;
+
+    fn binding(namespace: &str, principal: Option<&str>) -> Binding {
+        Binding {
+            namespace: namespace.parse().expect("a name"),
+            principal: principal.map(Into::into),
+            version: ProtocolVersion::V2025_11_25,
+            transport: SessionTransport::Streamable,
+        }
+    }
+
+    fn mint(key: &SessionKey, namespace: &str, principal: Option<&str>) -> SessionId {
+        let now = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        key.mint(7, &binding(namespace, principal), now)
+            .expect("randomness")
+    }
+
+    #[test]
+    fn an_id_says_whose_it_is_to_the_key_that_sealed_it() {
+        let key = SessionKey::from_text("a key");
+        let facts = key
+            .open(mint(&key, "shared", Some("ada")).as_str())
+            .expect("ours");
+        assert_eq!(facts.replica, 7);
+        assert_eq!(facts.version, ProtocolVersion::V2025_11_25);
+        assert_eq!(
+            facts.issued_at,
+            UNIX_EPOCH + Duration::from_secs(1_800_000_000)
+        );
+        let shared = "shared".parse().expect("a name");
+        let other = "other".parse().expect("a name");
+        assert!(facts.belongs_to(&shared, Some("ada")));
+        for (namespace, principal) in [
+            (&other, Some("ada")),
+            (&shared, Some("bob")),
+            (&shared, Some("")),
+            (&shared, None),
+        ] {
+            assert!(!facts.belongs_to(namespace, principal), "{principal:?}");
+        }
+        let nobodys = key.open(mint(&key, "shared", None).as_str()).expect("ours");
+        assert!(nobodys.belongs_to(&shared, None));
+        assert!(!nobodys.belongs_to(&shared, Some("")));
+    }
+
+    #[test]
+    fn another_key_opens_nothing() {
+        let key = SessionKey::from_text("a key");
+        let same = SessionKey::from_bytes(Sha256::digest(b"a key").into());
+        let other = SessionKey::from_text("another key");
+        let id = mint(&key, "shared", None);
+        assert!(same.open(id.as_str()).is_some());
+        assert!(other.open(id.as_str()).is_none());
+        let state = key.seal_state(b"parked").expect("randomness");
+        assert_eq!(same.open_state(&state).as_deref(), Some(&b"parked"[..]));
+        assert_eq!(other.open_state(&state), None);
+    }
+
+    #[test]
+    fn ids_and_states_do_not_pass_for_each_other() {
+        let key = SessionKey::random().expect("randomness");
+        let id = mint(&key, "shared", None);
+        let facts = key.unseal(ID, id.as_str()).expect("ours");
+        assert_eq!(key.open_state(id.as_str()), None);
+        assert_eq!(key.open(&key.seal_state(&facts).expect("randomness")), None);
+    }
+
+    #[test]
+    fn any_changed_byte_is_noticed() {
+        let key = SessionKey::from_text("a key");
+        let id = mint(&key, "shared", Some("ada"));
+        let state = key.seal_state(b"state").expect("randomness");
+        for at in 0..id.as_str().len() {
+            for with in [b'A', b'b', b'9', b'-', b'_', b'=', b' ', b'+', b'\n', 0] {
+                let changed = |text: &str| {
+                    let mut bytes = text.as_bytes().to_vec();
+                    let before = std::mem::replace(bytes.get_mut(at)?, with);
+                    (before != with).then(|| String::from_utf8(bytes).expect("ASCII"))
+                };
+                if let Some(text) = changed(id.as_str()) {
+                    assert_eq!(key.open(&text), None, "{at} {with}");
+                }
+                if let Some(text) = changed(&state) {
+                    assert_eq!(key.open_state(&text), None, "{at} {with}");
+                }
+            }
+        }
+        for end in 0..id.as_str().len() {
+            assert_eq!(key.open(&id.as_str()[..end]), None);
+        }
+        assert_eq!(key.open(&format!("{}A", id.as_str())), None);
+        assert_eq!(key.open(&format!("{}=", id.as_str())), None);
+    }
+
+    #[test]
+    fn ids_are_unique_and_visible_ascii() {
+        let key = SessionKey::from_text("a key");
+        let ids: HashSet<_> = (0..10_000).map(|_| mint(&key, "shared", None)).collect();
+        assert_eq!(ids.len(), 10_000);
+        for id in &ids {
+            assert!(
+                id.as_str()
+                    .bytes()
+                    .all(|byte| (0x21..=0x7e).contains(&byte))
+            );
+        }
+        let longest = "x".repeat(63);
+        assert!(mint(&key, &longest, None).as_str().len() < 256);
+    }
+
+    #[test]
+    fn debug_output_holds_no_key() {
+        let key = SessionKey::from_text("a key");
+        assert_eq!(format!("{key:?}"), "SessionKey([redacted])");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_sealed_is_opened_and_nothing_else_is(state: Vec<u8>, noise in "\\PC{0,200}") {
+            let key = SessionKey::from_text("a key");
+            let sealed = key.seal_state(&state).expect("randomness");
+            prop_assert!(sealed.bytes().all(|byte| (0x21..=0x7e).contains(&byte)));
+            prop_assert_eq!(key.open_state(&sealed), Some(state));
+            prop_assert_eq!(key.open_state(&noise), None);
+            prop_assert_eq!(key.open(&noise), None);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What the gateway has asked the client of a session and is not answered yet.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+
+/// Open questions of one session. One more fails at once; what bounds them in practice are the calls that ask.
+const OPEN_MAX: usize = 1000;
+
+/// The client's answer to a question: its `result` or its `error`, raw.
+pub(crate) type Answer = Result<Bytes, Bytes>;
+
+/// What became of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answered {
+    /// Somebody was waiting for it.
+    Taken,
+    /// The question was asked, and is answered or given up already.
+    Over,
+    /// There was no such question.
+    Unknown,
+}
+
+/// The open questions of a session.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    /// A handful of entries. Guards plain data; nothing awaits under it.
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    closed: bool,
+    /// The id of the last question.
+    last: u64,
+    open: Vec<(u64, oneshot::Sender<Answer>)>,
+}
+
+impl Questions {
+    /// Notes a question; the answer comes through the receiver. It fails when there will be none: the session has
+    /// ended, or too many questions are open.
+    pub(super) fn ask(&self) -> (u64, oneshot::Receiver<Answer>) {
+        let (sender, receiver) = oneshot::channel();
+        let mut table = self.lock();
+        table.last += 1;
+        let id = table.last;
+        table.open.retain(|(_, sender)| !sender.is_closed());
+        if !table.closed && table.open.len() < OPEN_MAX {
+            table.open.push((id, sender));
+        }
+        (id, receiver)
+    }
+
+    /// Hands an answer to whoever asked. `id` is raw JSON.
+    pub(super) fn answer(&self, id: &str, outcome: Result<&RawValue, &RawValue>) -> Answered {
+        let id: Option<u64> = id.parse().ok();
+        let mut table = self.lock();
+        let Some(id) = id.filter(|id| (1..=table.last).contains(id)) else {
+            return Answered::Unknown;
+        };
+        let Some(at) = table.open.iter().position(|(own, _)| *own == id) else {
+            return Answered::Over;
+        };
+        let (_, sender) = table.open.swap_remove(at);
+        drop(table);
+        let copy = |raw: &RawValue| Bytes::copy_from_slice(raw.get().as_bytes());
+        match sender.send(outcome.map(copy).map_err(copy)) {
+            Ok(()) => Answered::Taken,
+            Err(_) => Answered::Over,
+        }
+    }
+
+    /// Fails all open questions and those to come.
+    pub(super) fn close(&self) {
+        let open = {
+            let mut table = self.lock();
+            table.closed = true;
+            std::mem::take(&mut table.open)
+        };
+        drop(open);
+    }
+
+    /// Whether an answer is awaited.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().open.is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).expect("JSON")
+    }
+
+    #[tokio::test]
+    async fn an_answer_reaches_its_question_once() {
+        let questions = Questions::default();
+        let (first, one) = questions.ask();
+        let (second, two) = questions.ask();
+        assert_ne!(first, second);
+        let answer = raw(r#"{"action":"accept"}"#);
+        let refusal = raw(r#"{"code":-1,"message":"no"}"#);
+        assert_eq!(
+            questions.answer(&second.to_string(), Err(&refusal)),
+            Answered::Taken
+        );
+        assert_eq!(
+            questions.answer(&first.to_string(), Ok(&answer)),
+            Answered::Taken
+        );
+        assert_eq!(
+            questions.answer(&first.to_string(), Ok(&answer)),
+            Answered::Over
+        );
+        assert_eq!(one.await, Ok(Ok(Bytes::from(r#"{"action":"accept"}"#))));
+        assert_eq!(
+            two.await,
+            Ok(Err(Bytes::from(r#"{"code":-1,"message":"no"}"#)))
+        );
+        assert!(questions.is_empty());
+    }
+
+    #[test]
+    fn what_was_never_asked_is_unknown_and_what_was_given_up_is_over() {
+        let questions = Questions::default();
+        let result = raw("{}");
+        for id in ["0", "1", "-1", "1.0", "\"1\"", "null", ""] {
+            assert_eq!(questions.answer(id, Ok(&result)), Answered::Unknown, "{id}");
+        }
+        let (id, receiver) = questions.ask();
+        drop(receiver);
+        assert_eq!(
+            questions.answer(&id.to_string(), Ok(&result)),
+            Answered::Over
+        );
+        assert_eq!(
+            questions.answer(&format!("\"{id}\""), Ok(&result)),
+            Answered::Unknown
+        );
+    }
+
+    #[tokio::test]
+    async fn questions_fail_when_there_are_too_many_or_the_session_ends() {
+        let questions = Questions::default();
+        let open: Vec<_> = (0..OPEN_MAX).map(|_| questions.ask()).collect();
+        assert!(questions.ask().1.await.is_err());
+        drop(open);
+        let (_, waiting) = questions.ask();
+        questions.close();
+        assert!(waiting.await.is_err());
+        assert!(questions.ask().1.await.is_err());
+    }
+}

@@ -1,0 +1,127 @@
+//! The resources a session wants to hear of.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Resources one session may subscribe to.
+pub(crate) const URIS_MAX: usize = 1000;
+/// Bytes of their URIs together.
+pub(crate) const URI_BYTES_MAX: usize = 256 * 1024;
+
+/// Resource URIs, as the client spelled them.
+#[derive(Debug, Default)]
+pub(crate) struct Subscriptions {
+    /// Guards plain data; nothing awaits under it.
+    uris: Mutex<Uris>,
+}
+
+#[derive(Debug, Default)]
+struct Uris {
+    all: BTreeSet<Box<str>>,
+    bytes: usize,
+}
+
+/// The session subscribes to as much as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("too many resource subscriptions in this session")]
+pub(crate) struct TooManySubscriptions;
+
+impl Subscriptions {
+    /// Subscribes; again is fine.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManySubscriptions`] beyond 1000 URIs or 256 KiB of them.
+    pub(crate) fn add(&self, uri: &str) -> Result<(), TooManySubscriptions> {
+        let mut uris = self.lock();
+        if uris.all.contains(uri) {
+            return Ok(());
+        }
+        let bytes = uris.bytes.saturating_add(uri.len());
+        if uris.all.len() >= URIS_MAX || bytes > URI_BYTES_MAX {
+            return Err(TooManySubscriptions);
+        }
+        uris.all.insert(uri.into());
+        uris.bytes = bytes;
+        Ok(())
+    }
+
+    /// Unsubscribes. Answers whether there was such a subscription.
+    pub(crate) fn remove(&self, uri: &str) -> bool {
+        let mut uris = self.lock();
+        let removed = uris.all.remove(uri);
+        if removed {
+            uris.bytes -= uri.len();
+        }
+        removed
+    }
+
+    /// Which of these resources the session wants to hear of.
+    pub(crate) fn among<'a>(&self, updated: &'a BTreeSet<Arc<str>>) -> Vec<&'a Arc<str>> {
+        let uris = self.lock();
+        if uris.all.len() < updated.len() {
+            let own = uris.all.iter();
+            own.filter_map(|uri| updated.get(&**uri)).collect()
+        } else {
+            let all = updated.iter();
+            all.filter(|uri| uris.all.contains(&***uri)).collect()
+        }
+    }
+
+    /// Whether the session wants to hear of that resource.
+    #[cfg(test)]
+    pub(crate) fn contains(&self, uri: &str) -> bool {
+        self.lock().all.contains(uri)
+    }
+
+    /// Drops them all.
+    pub(super) fn clear(&self) {
+        *self.lock() = Uris::default();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Uris> {
+        self.uris.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_is_subscribed_once_and_unsubscribed_once() {
+        let subscriptions = Subscriptions::default();
+        subscriptions.add("test://a").expect("the first");
+        subscriptions.add("test://a").expect("again");
+        let updated = |uris: &[&str]| uris.iter().map(|uri| Arc::from(*uri)).collect();
+        let heard = |updated: &BTreeSet<Arc<str>>| {
+            let heard = subscriptions.among(updated).into_iter();
+            heard.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(heard(&updated(&["test://a"])), ["test://a"]);
+        assert_eq!(
+            heard(&updated(&["test://b", "test://a", "test://A"])),
+            ["test://a"]
+        );
+        assert!(heard(&updated(&["test://A"])).is_empty());
+        assert!(subscriptions.remove("test://a"));
+        assert!(!subscriptions.remove("test://a"));
+        assert_eq!(subscriptions.lock().bytes, 0);
+    }
+
+    #[test]
+    fn there_is_an_end_to_how_much_one_session_remembers() {
+        let subscriptions = Subscriptions::default();
+        for number in 0..URIS_MAX {
+            subscriptions.add(&number.to_string()).expect("within");
+        }
+        assert_eq!(subscriptions.add("more"), Err(TooManySubscriptions));
+        subscriptions.add("7").expect("one that is there");
+        subscriptions.clear();
+        let long = "x".repeat(URI_BYTES_MAX);
+        subscriptions.add(&long).expect("just so");
+        assert_eq!(subscriptions.add("x"), Err(TooManySubscriptions));
+        assert!(subscriptions.remove(&long));
+        subscriptions.add("x").expect("room again");
+    }
+}

@@ -1,0 +1,411 @@
+//! Streams of events: what a GET, an answer in events, `/sse` or `subscriptions/listen` is read from.
+//!
+//! A stream is a window of framed events, one reader's place in it, and a waker. The reader pulls; nothing is queued per
+//! reader and no task runs per stream. There are two kinds of memory:
+//!
+//! - *kept*: General and Request streams of a session. Events have ids and stay after they were read, within bounds
+//!   ([`log`], [`memory`]), so that a client that lost its connection goes on where it was.
+//! - *passing*: HTTP+SSE, `subscriptions/listen`, answers without a session. Events have no ids and are gone once read;
+//!   the stream is over when its reader leaves.
+//!
+//! The life of a kept stream, `▷` being a reader:
+//!
+//! ```text
+//!            read ▷                        finish
+//!   Unread ─────────▶ Attached ─────────────────────────▶ Finished ──▶ forgotten: aged out,
+//!                     ▲      │  reader leaves, is too       ▲   │       one of too many,
+//!             resume ▷│      │  slow or replaced; the       │   │ resume ▷ reads the rest,
+//!                     │      ▼  pulse ends it               │   ▼       then the end
+//!                     └── Detached ────── finish ───────────┘
+//!                            (events go on being kept)
+//!   any ── the session closes ──▶ Closed: readers end at once, events are dropped
+//! ```
+//!
+//! Exactly once and in order across the seam: the reader's place, the events and who reads are under one lock, so a
+//! resume sees every event either in the window or after it. Locks are taken in the order pulse → stream; neither is
+//! held while a waker is called or anything is awaited.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use crate::session::Session;
+
+pub mod audience;
+pub(crate) mod frame;
+mod kept;
+mod ledger;
+pub mod limit;
+pub mod log;
+pub mod memory;
+mod metrics;
+pub mod pulse;
+mod subscription;
+mod window;
+
+pub use audience::{Audience, Change, ListenGuard};
+pub use limit::{StreamGuard, StreamLimiter};
+pub use log::{EventLog, ResumeError, StreamKind};
+pub use memory::MemoryEventLog;
+pub use metrics::StreamMetrics;
+pub use pulse::Pulse;
+pub use subscription::Subscription;
+
+use ledger::Ledger;
+use pulse::Place;
+use window::{Bounds, Trimmed, Window};
+
+/// What a passing stream may hold unread beyond its newest event.
+const PASSING: Bounds = Bounds {
+    events: 1024,
+    bytes: 16 * 1024 * 1024,
+};
+
+/// A stream of events. Shared by whoever writes to it and its reader.
+pub struct Stream {
+    number: u32,
+    pulse: Arc<Pulse>,
+    place: Place,
+    /// The session it belongs to; dangling for a stream without one.
+    session: Weak<Session>,
+    /// There for a stream that keeps what was read.
+    ledger: Option<Arc<Ledger>>,
+    /// Short critical sections, nothing awaits under it.
+    state: Mutex<State>,
+    /// The reader left, or caught up with a writer that waits for it.
+    moved: Notify,
+}
+
+struct State {
+    window: Window,
+    role: Role,
+    phase: Phase,
+    /// Which of the readers there were is the one that counts.
+    reader: u32,
+    attached: bool,
+    /// The attached reader was too slow: it reads nothing more.
+    cut: bool,
+    waker: Option<Waker>,
+    /// The event without data that the first reader gets.
+    priming: Option<NonZeroU64>,
+    /// The pulse's tick at the last write.
+    wrote: u32,
+    comment: bool,
+    /// A writer waits for the reader to catch up.
+    paced: bool,
+    /// This reader did not catch up once: nobody waits for it again.
+    lagging: bool,
+    ending: Ending,
+    /// The last frame of a stream that the pulse ends, where it is not just when to come back.
+    farewell: Option<Box<Bytes>>,
+    /// The ledger has an entry for this stream.
+    listed: bool,
+}
+
+/// What a stream is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    General,
+    Request,
+    Sse,
+    Answer,
+    Listen,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Events may come.
+    Open,
+    /// What is here is all.
+    Finished,
+    /// There is nothing to read any more.
+    Closed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    No,
+    /// The pulse ends the stream: what is here, then the farewell.
+    Wanted,
+    Said,
+}
+
+impl Role {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::General,
+        Self::Request,
+        Self::Sse,
+        Self::Answer,
+        Self::Listen,
+    ];
+
+    /// The value of the metrics' label.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::General => "general",
+            Self::Request => "request",
+            Self::Sse => "sse",
+            Self::Answer => "answer",
+            Self::Listen => "listen",
+        }
+    }
+
+    /// Whether nothing but one of the two sides would ever end it.
+    const fn is_long(self) -> bool {
+        matches!(self, Self::General | Self::Sse | Self::Listen)
+    }
+}
+
+impl From<StreamKind> for Role {
+    fn from(kind: StreamKind) -> Self {
+        match kind {
+            StreamKind::General => Self::General,
+            StreamKind::Request => Self::Request,
+            StreamKind::Sse => Self::Sse,
+        }
+    }
+}
+
+impl Stream {
+    /// A passing stream without a session: the answer to one request. `Audience::listen` makes it a
+    /// listener's.
+    pub fn detached(pulse: &Arc<Pulse>) -> Arc<Self> {
+        Arc::new(Self::new(pulse, Role::Answer, 0, Weak::new(), None, 0))
+    }
+
+    fn new(
+        pulse: &Arc<Pulse>,
+        role: Role,
+        number: u32,
+        session: Weak<Session>,
+        ledger: Option<Arc<Ledger>>,
+        sequence: u64,
+    ) -> Self {
+        Self {
+            number,
+            pulse: Arc::clone(pulse),
+            place: Place::none(),
+            session,
+            ledger,
+            state: Mutex::new(State {
+                window: Window::after(sequence),
+                role,
+                phase: Phase::Open,
+                reader: 0,
+                attached: false,
+                cut: false,
+                waker: None,
+                priming: None,
+                wrote: 0,
+                comment: false,
+                paced: false,
+                lagging: false,
+                ending: Ending::No,
+                farewell: None,
+                listed: false,
+            }),
+            moved: Notify::new(),
+        }
+    }
+
+    /// Puts a framed event on a passing stream. `false` means it is over: finished, left by its reader, or ended because
+    /// the reader left more than 1024 events or 16 MiB unread beyond the newest. Does nothing on a kept stream, whose
+    /// events come through its [`EventLog`].
+    pub fn push(&self, frame: Bytes) -> bool {
+        if self.ledger.is_some() {
+            return false;
+        }
+        let mut state = self.lock();
+        if state.phase != Phase::Open {
+            return false;
+        }
+        state.window.push(0, frame, Instant::now());
+        let slow = state.window.trim(PASSING, true) == Trimmed::ReaderTooSlow;
+        if slow {
+            state.phase = Phase::Closed;
+            state.window.clear();
+        }
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+        let metrics = self.pulse.metrics();
+        if slow {
+            metrics.slow_readers.inc();
+            self.moved.notify_waiters();
+        } else {
+            metrics.events.inc();
+        }
+        !slow
+    }
+
+    /// No event comes any more: the reader reads what is left, then the end.
+    pub fn finish(&self) {
+        let waker = {
+            let mut state = self.lock();
+            if state.phase == Phase::Open {
+                state.phase = Phase::Finished;
+            }
+            state.waker.take()
+        };
+        wake(waker);
+    }
+
+    /// Whether events that come now are read by nobody and kept for nobody.
+    pub fn is_over(&self) -> bool {
+        self.lock().phase != Phase::Open
+    }
+
+    /// Resolves when a passing stream has lost its reader, or has ended it for being too slow. Before there is one it
+    /// waits.
+    pub async fn reader_gone(&self) {
+        loop {
+            // Registered before the state is read, so that a reader that leaves in between is not missed.
+            let moved = self.moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            if self.lock().phase == Phase::Closed {
+                return;
+            }
+            moved.await;
+        }
+    }
+
+    /// Waits until the reader has taken so much that more may come, or until there is no reader to wait for, at most so
+    /// long: a writer of many events goes by this instead of leaving a reader behind that only needs its turn. A reader
+    /// that did not catch up in time is not waited for again.
+    pub(crate) async fn caught_up(&self, patience: Duration) {
+        let bounds = self
+            .ledger
+            .as_ref()
+            .map_or(PASSING, |ledger| ledger.bounds());
+        let taken = async {
+            loop {
+                let moved = self.moved.notified();
+                tokio::pin!(moved);
+                moved.as_mut().enable();
+                {
+                    let mut state = self.lock();
+                    let waits = state.is_read() && !state.lagging;
+                    if !waits || !state.window.is_behind(bounds) {
+                        return;
+                    }
+                    state.paced = true;
+                }
+                moved.await;
+            }
+        };
+        if timeout(patience, taken).await.is_err() {
+            self.lock().lagging = true;
+        }
+    }
+
+    /// Attaches a reader. An older one, if there is one, ends; the new one goes on where that one was.
+    pub fn read(self: &Arc<Self>) -> Subscription {
+        let mut slots = self.pulse.slots();
+        let mut state = self.lock();
+        let (subscription, replaced) = self.attach(&mut slots, &mut state);
+        drop((state, slots));
+        wake(replaced);
+        subscription
+    }
+
+    fn attach(
+        self: &Arc<Self>,
+        slots: &mut pulse::Slots,
+        state: &mut State,
+    ) -> (Subscription, Option<Waker>) {
+        state.reader = state.reader.wrapping_add(1);
+        state.wrote = self.pulse.now();
+        state.comment = false;
+        state.cut = false;
+        state.lagging = false;
+        state.ending = Ending::No;
+        if state.role.is_long() && self.pulse.has_ended() {
+            state.ending = Ending::Wanted;
+        }
+        if !state.attached {
+            state.attached = true;
+            slots.enter(self);
+            self.pulse.metrics().open(state.role).inc();
+            if let Some(session) = self.session.upgrade() {
+                session.reader_came();
+            }
+        }
+        let subscription = Subscription {
+            stream: Arc::clone(self),
+            reader: state.reader,
+        };
+        (subscription, state.waker.take())
+    }
+
+    /// Takes the reader off, if it is still the one that counts.
+    fn detach(self: &Arc<Self>, reader: u32) {
+        let mut slots = self.pulse.slots();
+        let mut state = self.lock();
+        if state.reader != reader || !state.attached {
+            return;
+        }
+        state.attached = false;
+        state.waker = None;
+        slots.leave(self);
+        self.pulse.metrics().open(state.role).dec();
+        let passing = self.ledger.is_none();
+        if passing {
+            state.phase = Phase::Closed;
+            state.window.clear();
+        }
+        drop((state, slots));
+        self.moved.notify_waiters();
+        if let Some(session) = self.session.upgrade() {
+            session.reader_left(Instant::now());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Whether somebody reads and goes on reading.
+    fn is_read(&self) -> bool {
+        self.attached && !self.cut && self.ending == Ending::No && self.phase == Phase::Open
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(ledger) = &self.ledger {
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            ledger.account(state.window.cost(), 0);
+            ledger.unlist(state.listed);
+        }
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        f.debug_struct("Stream")
+            .field("role", &state.role)
+            .field("number", &self.number)
+            .field("phase", &state.phase)
+            .field("attached", &state.attached)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

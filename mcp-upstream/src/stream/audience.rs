@@ -1,0 +1,356 @@
+//! Who hears that something of a namespace has changed: its sessions that have, or had, a stream for what the server
+//! says on its own, and the `subscriptions/listen` requests on it.
+//!
+//! Announcing does not deliver: it notes the change and lets a task deliver it, so that whoever announces is not held
+//! up by an audience of thousands. Changes that are noted before the task comes to them are one: clients fetch what
+//! changed anyway, so a list that changed twice has changed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use dashmap::DashMap;
+use slab::Slab;
+use tokio::runtime::Handle;
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::worker::Notice;
+
+use super::log::EventLog;
+use super::{Stream, frame};
+use crate::session::Session;
+use crate::session::subscriptions::{URI_BYTES_MAX, URIS_MAX};
+
+mod follow;
+mod listener;
+
+pub(crate) use follow::follow;
+use listener::Listener;
+pub use listener::{Filter, ListenGuard, TooManyUpdates};
+
+/// Updated resources of one namespace that wait for the task; more than that in one go are not told of.
+const UPDATES_MAX: usize = 10_000;
+/// Streams of listeners that one step of the task serves before it lets others run.
+const STEP: usize = 256;
+
+/// The sessions and listeners of all namespaces.
+pub struct Audience {
+    log: Arc<dyn EventLog>,
+    /// A namespace stays once it had a listener; there are as many as ever had a folder.
+    namespaces: DashMap<NamespaceName, Arc<Members>>,
+    /// Plain data, short sections. Says too whether the task runs.
+    noted: Mutex<Noted>,
+}
+
+/// Those who hear of one namespace.
+#[derive(Default)]
+pub(crate) struct Members {
+    /// Weak: being told of changes keeps no session alive.
+    sessions: Mutex<Slab<Weak<Session>>>,
+    listeners: Mutex<Slab<Arc<Listener>>>,
+}
+
+/// A session's place among those who hear of its namespace; dropping it gives the place back.
+pub(crate) struct Seat {
+    members: Arc<Members>,
+    key: usize,
+}
+
+#[derive(Default)]
+struct Noted {
+    changes: HashMap<NamespaceName, Changes>,
+    running: bool,
+}
+
+#[derive(Default)]
+struct Changes {
+    tools: bool,
+    prompts: bool,
+    resources: bool,
+    updated: BTreeSet<Arc<str>>,
+}
+
+/// What has changed in a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// The list of tools.
+    Tools,
+    /// The list of prompts.
+    Prompts,
+    /// The list of resources or of their templates.
+    Resources,
+    /// One resource's content; only who subscribed to it hears of that.
+    Updated(Arc<str>),
+}
+
+impl Audience {
+    /// An empty audience, whose sessions' streams are in that log.
+    pub fn new(log: Arc<dyn EventLog>) -> Arc<Self> {
+        Arc::new(Self {
+            log,
+            namespaces: DashMap::new(),
+            noted: Mutex::default(),
+        })
+    }
+
+    /// Gives a session a place, which it keeps until it ends: what is announced while its client is away waits in the
+    /// log. To be called when it opens a stream for what the server says on its own; again is fine.
+    pub(crate) fn join(&self, session: &Arc<Session>) {
+        if session.is_seated() {
+            return;
+        }
+        let members = self.members(&session.binding().namespace);
+        let key = members.sessions().insert(Arc::downgrade(session));
+        session.take_seat(Some(Seat { members, key }));
+    }
+
+    /// Lets a `subscriptions/listen` stream hear of what the filter names, until the guard is dropped. `subscription_id`
+    /// is the request's id as raw JSON. When all streams are ended, this one ends with the request's result.
+    pub(crate) fn listen(
+        &self,
+        namespace: &NamespaceName,
+        filter: Filter,
+        subscription_id: &str,
+        stream: &Arc<Stream>,
+    ) -> ListenGuard {
+        let listener = Arc::new(Listener::new(filter, subscription_id, stream));
+        let members = self.members(namespace);
+        let key = members.listeners().insert(listener);
+        ListenGuard::new(members, key)
+    }
+
+    /// Tells whoever listens to a namespace. Does not wait; the delivery runs in the runtime this is called in.
+    pub(crate) fn announce(self: &Arc<Self>, namespace: &NamespaceName, change: Change) {
+        if !self.namespaces.contains_key(namespace) {
+            return;
+        }
+        let start = {
+            let mut noted = self.noted();
+            if !noted.changes.contains_key(namespace) {
+                noted.changes.insert(namespace.clone(), Changes::default());
+            }
+            if let Some(changes) = noted.changes.get_mut(namespace) {
+                changes.note(change);
+            }
+            !std::mem::replace(&mut noted.running, true)
+        };
+        if !start {
+            return;
+        }
+        match Handle::try_current() {
+            Ok(runtime) => {
+                // Ends by itself with nothing left to deliver.
+                runtime.spawn(Arc::clone(self).deliver());
+            }
+            Err(_) => self.noted().running = false,
+        }
+    }
+
+    async fn deliver(self: Arc<Self>) {
+        let mut delivery = Delivery {
+            audience: &self,
+            done: false,
+        };
+        loop {
+            // Bound first: the lock must not live as long as the loop's body.
+            let next = self.noted().next();
+            let Some((namespace, changes)) = next else {
+                delivery.done = true;
+                return;
+            };
+            let members = self.members(&namespace);
+            self.tell_sessions(&members, &changes).await;
+            tell_listeners(&members, &changes).await;
+        }
+    }
+
+    async fn tell_sessions(&self, members: &Members, changes: &Changes) {
+        let sessions = members.all_sessions();
+        if sessions.is_empty() {
+            return;
+        }
+        for change in changes.lists() {
+            self.broadcast(&sessions, &change).await;
+        }
+        let mut subscribers: BTreeMap<&Arc<str>, Vec<Arc<Session>>> = BTreeMap::new();
+        for session in &sessions {
+            for uri in session.subscriptions().among(&changes.updated) {
+                let subscribed = subscribers.entry(uri).or_default();
+                subscribed.push(Arc::clone(session));
+            }
+        }
+        for (uri, sessions) in subscribers {
+            let change = Change::Updated(Arc::clone(uri));
+            self.broadcast(&sessions, &change).await;
+        }
+    }
+
+    async fn broadcast(&self, sessions: &[Arc<Session>], change: &Change) {
+        if let Err(error) = self.log.broadcast(sessions, &change.message(None)).await {
+            tracing::error!(%error, "a change could not be announced to the sessions of a namespace");
+        }
+    }
+
+    fn members(&self, namespace: &NamespaceName) -> Arc<Members> {
+        if let Some(members) = self.namespaces.get(namespace) {
+            return Arc::clone(&members);
+        }
+        let members = self.namespaces.entry(namespace.clone()).or_default();
+        Arc::clone(&members)
+    }
+
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A running delivery. One that breaks off, by a panic or with its runtime, lets the next change start another.
+struct Delivery<'a> {
+    audience: &'a Audience,
+    done: bool,
+}
+
+impl Drop for Delivery<'_> {
+    fn drop(&mut self) {
+        // Done, another may be running by now.
+        if !self.done {
+            self.audience.noted().running = false;
+        }
+    }
+}
+
+async fn tell_listeners(members: &Members, changes: &Changes) {
+    let listeners = members.all_listeners();
+    // Clients count their requests from the same number, so most listeners share an id and with it the frame.
+    let mut framed = HashMap::new();
+    for some in listeners.chunks(STEP) {
+        for listener in some {
+            let id = listener.subscription_id();
+            for change in listener.among(changes) {
+                let message = || frame::message(None, &change.message(Some(id)));
+                let frame = framed.entry((id, change.clone())).or_insert_with(message);
+                listener.push(frame.clone());
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+impl Members {
+    fn all_sessions(&self) -> Vec<Arc<Session>> {
+        // Dropped after the lock: the last reference to a session gives its seat back, which takes the lock.
+        let all = self.sessions();
+        all.iter().filter_map(|(_, it)| it.upgrade()).collect()
+    }
+
+    fn all_listeners(&self) -> Vec<Arc<Listener>> {
+        let all = self.listeners();
+        all.iter().map(|(_, it)| Arc::clone(it)).collect()
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Slab<Weak<Session>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Slab<Arc<Listener>>> {
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.members.sessions().try_remove(self.key);
+    }
+}
+
+impl Noted {
+    /// The changes of one namespace; with none left, the task is over.
+    fn next(&mut self) -> Option<(NamespaceName, Changes)> {
+        let name = self.changes.keys().next().cloned();
+        let next = name.and_then(|name| self.changes.remove_entry(&name));
+        self.running = next.is_some();
+        next
+    }
+}
+
+impl Changes {
+    fn note(&mut self, change: Change) {
+        match change {
+            Change::Tools => self.tools = true,
+            Change::Prompts => self.prompts = true,
+            Change::Resources => self.resources = true,
+            Change::Updated(uri) => {
+                // Nobody can have subscribed to a URI of that length.
+                if uri.len() <= URI_BYTES_MAX && self.updated.len() < UPDATES_MAX {
+                    self.updated.insert(uri);
+                }
+            }
+        }
+    }
+
+    fn lists(&self) -> impl Iterator<Item = Change> {
+        let lists = [
+            (self.tools, Change::Tools),
+            (self.prompts, Change::Prompts),
+            (self.resources, Change::Resources),
+        ];
+        let changed = lists.into_iter().filter(|(changed, _)| *changed);
+        changed.map(|(_, change)| change)
+    }
+}
+
+impl Change {
+    /// The notification that says it, for a listener with its subscription's id.
+    fn message(&self, subscription_id: Option<&str>) -> Vec<u8> {
+        let method = match self {
+            Self::Tools => "notifications/tools/list_changed",
+            Self::Prompts => "notifications/prompts/list_changed",
+            Self::Resources => "notifications/resources/list_changed",
+            Self::Updated(_) => "notifications/resources/updated",
+        };
+        let mut fields = Vec::new();
+        if let Self::Updated(uri) = self {
+            fields.push(format!(r#""uri":{}"#, serde_json::Value::from(&**uri)));
+        }
+        if let Some(id) = subscription_id {
+            fields.push(format!(
+                r#""_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}"#
+            ));
+        }
+        let params = if fields.is_empty() {
+            String::new()
+        } else {
+            format!(r#","params":{{{}}}"#, fields.join(","))
+        };
+        format!(r#"{{"jsonrpc":"2.0","method":"{method}"{params}}}"#).into_bytes()
+    }
+}
+
+impl From<Notice> for Change {
+    fn from(notice: Notice) -> Self {
+        match notice {
+            Notice::ToolsChanged => Self::Tools,
+            Notice::PromptsChanged => Self::Prompts,
+            Notice::ResourcesChanged => Self::Resources,
+            Notice::ResourceUpdated { uri } => Self::Updated(uri),
+        }
+    }
+}
+
+impl fmt::Debug for Audience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Audience")
+            .field("namespaces", &self.namespaces.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seat").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! One `subscriptions/listen` request.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{Change, Changes, Members, Stream, URI_BYTES_MAX, URIS_MAX, frame};
+
+/// What a listener wants to hear of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// That the list of tools changed.
+    pub tools: bool,
+    /// That the list of prompts changed.
+    pub prompts: bool,
+    /// That the list of resources changed.
+    pub resources: bool,
+    /// Updates of these resources.
+    pub updates: Vec<String>,
+}
+
+/// A filter names more resources than a listener may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("too many resource subscriptions")]
+pub struct TooManyUpdates;
+
+/// Keeps a listener in the audience; dropping it takes it out.
+pub struct ListenGuard {
+    members: Arc<Members>,
+    key: usize,
+}
+
+pub(super) struct Listener {
+    tools: bool,
+    prompts: bool,
+    resources: bool,
+    updates: BTreeSet<String>,
+    subscription_id: Box<str>,
+    stream: Arc<Stream>,
+}
+
+impl Filter {
+    /// Whether a listener may have it.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyUpdates`] beyond 1000 resources or 256 KiB of their URIs: the bounds of a session.
+    pub fn check(&self) -> Result<(), TooManyUpdates> {
+        let bytes: usize = self.updates.iter().map(String::len).sum();
+        if self.updates.len() > URIS_MAX || bytes > URI_BYTES_MAX {
+            return Err(TooManyUpdates);
+        }
+        Ok(())
+    }
+}
+
+impl Listener {
+    /// Beyond the bounds of [`Filter::check`] updates are left out.
+    pub(super) fn new(filter: Filter, subscription_id: &str, stream: &Arc<Stream>) -> Self {
+        stream.listen(farewell(subscription_id));
+        let mut bytes = 0;
+        let within = |uri: &String| {
+            bytes += uri.len();
+            bytes <= URI_BYTES_MAX
+        };
+        Self {
+            tools: filter.tools,
+            prompts: filter.prompts,
+            resources: filter.resources,
+            updates: filter
+                .updates
+                .into_iter()
+                .take(URIS_MAX)
+                .take_while(within)
+                .collect(),
+            subscription_id: subscription_id.into(),
+            stream: Arc::clone(stream),
+        }
+    }
+
+    /// What of these changes it wants to hear of.
+    pub(super) fn among(&self, changes: &Changes) -> Vec<Change> {
+        let lists = [
+            (changes.tools && self.tools, Change::Tools),
+            (changes.prompts && self.prompts, Change::Prompts),
+            (changes.resources && self.resources, Change::Resources),
+        ];
+        let lists = lists.into_iter().filter(|(wanted, _)| *wanted);
+        let updated = self.updates.iter();
+        let updated = updated.filter_map(|uri| changes.updated.get(uri.as_str()));
+        let updated = updated.map(|uri| Change::Updated(Arc::clone(uri)));
+        lists.map(|(_, change)| change).chain(updated).collect()
+    }
+
+    pub(super) fn subscription_id(&self) -> &str {
+        &self.subscription_id
+    }
+
+    pub(super) fn push(&self, frame: Bytes) {
+        // A listener that left or was too slow takes itself out, with its guard.
+        self.stream.push(frame);
+    }
+}
+
+/// The result of the listen request, which says that the subscription has ended in good order.
+fn farewell(subscription_id: &str) -> Bytes {
+    let message = format!(
+        r#"{{"jsonrpc":"2.0","id":{subscription_id},"result":{{"resultType":"complete","_meta":{{"io.modelcontextprotocol/subscriptionId":{subscription_id}}}}}}}"#
+    );
+    frame::message(None, message.as_bytes())
+}
+
+impl ListenGuard {
+    pub(super) fn new(members: Arc<Members>, key: usize) -> Self {
+        Self { members, key }
+    }
+}
+
+impl Drop for ListenGuard {
+    fn drop(&mut self) {
+        let gone = self.members.listeners().try_remove(self.key);
+        drop(gone);
+    }
+}
+
+impl fmt::Debug for ListenGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListenGuard").finish_non_exhaustive()
+    }
+}

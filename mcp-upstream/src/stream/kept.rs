@@ -1,0 +1,233 @@
+//! What the log and the pulse do to a stream, beside what its writer and its reader do.
+
+use std::num::NonZeroU64;
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::frame::{self, EventId};
+use super::ledger::Ledger;
+use super::window::Trimmed;
+use super::{Ending, Phase, Pulse, Role, Stream, StreamKind, Subscription, wake};
+use crate::session::Session;
+
+/// What became of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Appended {
+    /// It is on the stream, which the ledger knows.
+    Taken,
+    /// It is on the stream; the ledger must be told of it, by [`Ledger::list`].
+    Unlisted,
+    /// The stream is over.
+    Over,
+}
+
+/// What is left of a stream after the ledger took events out.
+pub(super) struct Left {
+    /// The oldest event, by which the ledger lists the stream from now on. It lists none without events.
+    pub(super) oldest: Option<u64>,
+    /// Nothing can ever be read from the stream again.
+    pub(super) useless: bool,
+}
+
+impl Stream {
+    /// A stream of a session. With `prime` its first reader gets an event without data, of that sequence.
+    pub(super) fn of_session(
+        pulse: &Arc<Pulse>,
+        kind: StreamKind,
+        number: u32,
+        session: Weak<Session>,
+        ledger: &Arc<Ledger>,
+        prime: bool,
+    ) -> Arc<Self> {
+        let kept = kind != StreamKind::Sse;
+        let sequence = if prime { ledger.next_sequence() } else { 0 };
+        let ledger = kept.then(|| Arc::clone(ledger));
+        let stream = Self::new(pulse, Role::from(kind), number, session, ledger, sequence);
+        if kept {
+            stream.lock().priming = NonZeroU64::new(sequence);
+        }
+        Arc::new(stream)
+    }
+
+    /// Whether events stay after they were read.
+    pub(super) fn is_kept(&self) -> bool {
+        self.ledger.is_some()
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn is_general(&self) -> bool {
+        matches!(self.lock().role, Role::General | Role::Sse)
+    }
+
+    /// Whether somebody reads and goes on reading.
+    pub(crate) fn is_read(&self) -> bool {
+        self.lock().is_read()
+    }
+
+    /// Whether it is kept only for a client that may come back.
+    pub(crate) fn is_parked(&self) -> bool {
+        let state = self.lock();
+        !state.attached && (state.phase != Phase::Open || state.role == Role::General)
+    }
+
+    pub(super) fn event_id(&self, sequence: u64) -> EventId {
+        EventId {
+            stream: self.number,
+            sequence,
+        }
+    }
+
+    /// Puts a message on a kept stream, under the given sequence unless another event has overtaken it. `framed` is the
+    /// message under that sequence.
+    pub(super) fn append(
+        &self,
+        ledger: &Ledger,
+        sequence: u64,
+        framed: Bytes,
+        message: &[u8],
+    ) -> Appended {
+        let now = Instant::now();
+        let mut state = self.lock();
+        if state.phase != Phase::Open {
+            return Appended::Over;
+        }
+        let before = state.window.cost();
+        if sequence > state.window.newest() {
+            state.window.push(sequence, framed, now);
+        } else {
+            let sequence = ledger.next_sequence();
+            let framed = frame::message(Some(self.event_id(sequence)), message);
+            state.window.push(sequence, framed, now);
+        }
+        let reading = state.attached && !state.cut;
+        let slow = state.window.trim(ledger.bounds(), reading) == Trimmed::ReaderTooSlow;
+        state.cut |= slow;
+        ledger.account(before, state.window.cost());
+        let listed = std::mem::replace(&mut state.listed, true);
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+        if slow {
+            ledger.metrics.slow_readers.inc();
+        }
+        if listed {
+            Appended::Taken
+        } else {
+            Appended::Unlisted
+        }
+    }
+
+    /// Attaches a reader behind an event, and tells whether events in between are gone. `None`: there never was such an
+    /// event.
+    pub(super) fn read_after(self: &Arc<Self>, sequence: u64) -> Option<(Subscription, bool)> {
+        let mut slots = self.pulse.slots();
+        let mut state = self.lock();
+        if sequence > state.window.newest() {
+            return None;
+        }
+        let missed = state.window.seek(sequence);
+        state.priming = None;
+        let (subscription, replaced) = self.attach(&mut slots, &mut state);
+        drop(state);
+        drop(slots);
+        wake(replaced);
+        Some((subscription, missed))
+    }
+
+    /// Takes out events that are older than `since`.
+    pub(super) fn evict_before(&self, ledger: &Ledger, since: Instant) -> Left {
+        self.evict(ledger, |_, at| at < since)
+    }
+
+    /// Takes out one event if it is still the oldest.
+    pub(super) fn evict_one(&self, ledger: &Ledger, sequence: u64) -> Left {
+        self.evict(ledger, |oldest, _| oldest == sequence)
+    }
+
+    fn evict(&self, ledger: &Ledger, mut goes: impl FnMut(u64, Instant) -> bool) -> Left {
+        let mut state = self.lock();
+        let before = state.window.cost();
+        let mut slow = false;
+        while state
+            .window
+            .oldest()
+            .is_some_and(|(sequence, at)| goes(sequence, at))
+        {
+            slow |= state.window.evict_oldest() == Some(true);
+        }
+        ledger.account(before, state.window.cost());
+        let oldest = state.window.oldest().map(|(sequence, _)| sequence);
+        state.listed = oldest.is_some();
+        let useless = oldest.is_none() && state.phase != Phase::Open && !state.attached;
+        // A reader that had not taken what went cannot go on as if nothing were missing.
+        slow &= state.attached && !state.cut;
+        state.cut |= slow;
+        let waker = slow.then(|| state.waker.take()).flatten();
+        drop(state);
+        wake(waker);
+        if slow {
+            ledger.metrics.slow_readers.inc();
+        }
+        Left { oldest, useless }
+    }
+
+    /// Ends the stream with its session: nothing more is read.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.phase = Phase::Closed;
+        state.priming = None;
+        let before = state.window.cost();
+        state.window.clear();
+        if let Some(ledger) = &self.ledger {
+            ledger.account(before, 0);
+        }
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+        self.moved.notify_waiters();
+    }
+
+    /// Makes the stream a listener's: the pulse may end it, with this as its last event.
+    pub(super) fn listen(&self, farewell: Bytes) {
+        let mut state = self.lock();
+        let gauges = state.attached.then(|| self.pulse.metrics());
+        if let Some(metrics) = gauges {
+            metrics.open(state.role).dec();
+            metrics.open(Role::Listen).inc();
+        }
+        state.role = Role::Listen;
+        state.farewell = Some(Box::new(farewell));
+        if self.pulse.has_ended() && state.ending == Ending::No {
+            state.ending = Ending::Wanted;
+        }
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+    }
+
+    /// Ends a stream that would not end by itself. Called by the pulse.
+    pub(super) fn end(&self) -> Option<Waker> {
+        let mut state = self.lock();
+        if !state.role.is_long() || state.ending != Ending::No {
+            return None;
+        }
+        state.ending = Ending::Wanted;
+        state.waker.take()
+    }
+
+    /// Wants a comment of a stream that has not written since the tick before. Called by the pulse.
+    pub(super) fn comment(&self, tick_before: u32) -> Option<Waker> {
+        let mut state = self.lock();
+        if state.wrote == tick_before {
+            return None;
+        }
+        state.comment = true;
+        state.waker.take()
+    }
+}

@@ -1,0 +1,252 @@
+//! What every event log must do (`contract`), what it must do in any order of events (`model`), and what only this one
+//! does.
+
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use futures_util::FutureExt;
+
+use super::*;
+use crate::protocol::ProtocolVersion;
+use crate::session::{Binding, SessionId, SessionTransport};
+
+mod contract;
+mod model;
+
+pub(super) const AGE: Duration = Duration::from_secs(60);
+
+pub(super) fn limits(events: usize, bytes: u64) -> EventLogConfig {
+    EventLogConfig {
+        events,
+        bytes: ByteSize::b(bytes),
+        age: AGE,
+        total: ByteSize::mib(64),
+    }
+}
+
+pub(super) fn log(limits: EventLogConfig) -> (MemoryEventLog, Arc<StreamMetrics>) {
+    let metrics = StreamMetrics::unregistered();
+    let pulse = Pulse::measured(Duration::from_secs(15), Arc::clone(&metrics));
+    (
+        MemoryEventLog::new(limits, pulse, Arc::clone(&metrics)),
+        metrics,
+    )
+}
+
+pub(super) fn session() -> Arc<Session> {
+    let binding = Binding {
+        namespace: "shared".parse().expect("a name"),
+        principal: None,
+        version: ProtocolVersion::V2025_11_25,
+        transport: SessionTransport::Streamable,
+    };
+    Arc::new(Session::new(SessionId::random(), binding, Instant::now()))
+}
+
+/// One event as a client sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) id: String,
+    pub(super) data: String,
+}
+
+fn seen(frame: &Bytes) -> Seen {
+    let text = std::str::from_utf8(frame).expect("UTF-8");
+    let field = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name));
+        value.unwrap_or_default().to_owned()
+    };
+    Seen {
+        id: field("id: "),
+        data: field("data: "),
+    }
+}
+
+/// What can be read without waiting, and whether the stream ended.
+pub(super) fn ready(subscription: &mut Subscription) -> (Vec<Seen>, bool) {
+    let mut read = Vec::new();
+    loop {
+        match subscription.next().now_or_never() {
+            None => return (read, false),
+            Some(None) => return (read, true),
+            Some(Some(frame)) => read.push(seen(&frame)),
+        }
+    }
+}
+
+pub(super) fn data(read: &[Seen]) -> Vec<&str> {
+    read.iter().map(|seen| &*seen.data).collect()
+}
+
+/// Opens a stream that is ready to be put to.
+async fn open(log: &MemoryEventLog, session: &Arc<Session>, kind: StreamKind) -> Arc<Stream> {
+    log.open(session, kind, false).await.expect("memory")
+}
+
+async fn put(log: &MemoryEventLog, session: &Arc<Session>, stream: &Arc<Stream>, message: &str) {
+    log.append(session, stream, message.as_bytes())
+        .await
+        .expect("memory");
+}
+
+contract::holds_for!(super::log);
+
+#[tokio::test(start_paused = true)]
+async fn the_total_takes_the_oldest_event_of_all_streams() {
+    let each = 1000;
+    let (log, _) = log(EventLogConfig {
+        // Room for ten events with what they cost besides their bytes.
+        total: ByteSize::b(10 * (each + 150)),
+        ..limits(256, 1 << 20)
+    });
+    let message = "x".repeat(usize::try_from(each).expect("small"));
+    let sessions = [session(), session(), session()];
+    let mut streams = Vec::new();
+    for session in &sessions {
+        streams.push(open(&log, session, StreamKind::General).await);
+    }
+    // In turns, so that the oldest is always another stream's.
+    for round in 0..12 {
+        for (session, stream) in sessions.iter().zip(&streams) {
+            put(&log, session, stream, &format!("{round} {message}")).await;
+            assert!(log.ledger.bytes() <= 10 * 1150);
+        }
+    }
+    for (session, stream) in sessions.iter().zip(&streams) {
+        let id = format!("{}-0", stream.number());
+        let mut events = log.resume(session, &id).await.expect("a stream it has");
+        let (left, _) = ready(&mut events);
+        let rounds: Vec<_> = data(&left)
+            .iter()
+            .map(|data| data.split(' ').next().expect("a round").to_owned())
+            .collect();
+        assert!(
+            rounds.ends_with(&["9".into(), "10".into(), "11".into()]),
+            "{rounds:?}"
+        );
+        assert!(rounds.len() <= 4, "{rounds:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ages_is_gone_and_leaves_no_memory_behind() {
+    let (log, metrics) = log(limits(256, 1 << 20));
+    let session = session();
+    let general = open(&log, &session, StreamKind::General).await;
+    let request = open(&log, &session, StreamKind::Request).await;
+    put(&log, &session, &general, "1").await;
+    put(&log, &session, &request, "2").await;
+    request.finish();
+    log.sweep(Instant::now());
+    assert!(metrics.log_bytes.get() > 0);
+    tokio::time::advance(AGE / 2).await;
+    put(&log, &session, &general, "3").await;
+    tokio::time::advance(AGE / 2 + Duration::from_secs(1)).await;
+    log.sweep(Instant::now());
+    // The finished request has nothing left, so the session forgets it; the general stream goes on.
+    assert_eq!(session.streams().len(), 1);
+    assert_eq!(Arc::strong_count(&request), 1);
+    let mut events = log
+        .resume(&session, &format!("{}-0", general.number()))
+        .await
+        .expect("kept");
+    assert_eq!(data(&ready(&mut events).0), ["3"]);
+    assert_eq!(metrics.window_misses.get(), 1);
+    drop(events);
+    tokio::time::advance(AGE * 2).await;
+    log.sweep(Instant::now());
+    log.sweep(Instant::now());
+    assert_eq!((log.ledger.bytes(), metrics.log_bytes.get()), (0, 0));
+    assert_eq!(log.ledger.listed(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_has_not_taken_what_ages_loses_its_stream() {
+    let (log, metrics) = log(limits(256, 1 << 20));
+    let session = session();
+    let stream = open(&log, &session, StreamKind::General).await;
+    let mut stuck = stream.read();
+    put(&log, &session, &stream, "1").await;
+    tokio::time::advance(AGE * 2).await;
+    put(&log, &session, &stream, "2").await;
+    log.sweep(Instant::now());
+    assert_eq!(ready(&mut stuck), (vec![], true));
+    assert_eq!(metrics.slow_readers.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_a_session_gives_its_memory_back() {
+    let (log, _) = log(limits(256, 1 << 20));
+    let session = session();
+    let stream = open(&log, &session, StreamKind::General).await;
+    let mut reader = stream.read();
+    for _ in 0..100 {
+        put(&log, &session, &stream, "x").await;
+    }
+    assert!(log.ledger.bytes() > 0);
+    session.close();
+    assert_eq!(log.ledger.bytes(), 0);
+    assert_eq!(ready(&mut reader), (vec![], true));
+    put(&log, &session, &stream, "late").await;
+    assert_eq!(log.ledger.bytes(), 0);
+    let late = open(&log, &session, StreamKind::General).await;
+    assert!(late.is_over());
+    assert_eq!(session.streams().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_streams_do_not_pile_up_in_the_ledger() {
+    let (log, _) = log(limits(256, 1 << 20));
+    for _ in 0..5000 {
+        let session = session();
+        let stream = open(&log, &session, StreamKind::Request).await;
+        put(&log, &session, &stream, "x").await;
+    }
+    assert_eq!(log.ledger.bytes(), 0);
+    assert!(log.ledger.listed() < 3000, "{}", log.ledger.listed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broadcast_is_framed_once_for_all_streams_of_a_number() {
+    let (log, metrics) = log(limits(256, 1 << 20));
+    let sessions: Vec<_> = (0..1000).map(|_| session()).collect();
+    let mut readers = Vec::new();
+    for session in &sessions {
+        let stream = open(&log, session, StreamKind::General).await;
+        readers.push(stream.read());
+    }
+    let silent = session();
+    let mut all = sessions.clone();
+    all.push(silent);
+    let reached = log.broadcast(&all, b"{}").await.expect("memory");
+    assert_eq!((reached, metrics.events.get()), (1000, 1000));
+    let first = readers[0].next().await.expect("the event");
+    for reader in &mut readers[1..] {
+        let frame = reader.next().await.expect("the event");
+        assert!(
+            std::ptr::eq(frame.as_ptr(), first.as_ptr()),
+            "one frame for all"
+        );
+        assert_eq!(reader.next().now_or_never(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broadcast_that_was_overtaken_keeps_the_order_of_the_stream() {
+    let (log, _) = log(limits(256, 1 << 20));
+    let session = session();
+    let stream = open(&log, &session, StreamKind::General).await;
+    let mut reader = stream.read();
+    // As if another append had come between the sequence and the stream.
+    let early = log.ledger.next_sequence();
+    put(&log, &session, &stream, "1").await;
+    let framed = frame::message(Some(stream.event_id(early)), b"2");
+    stream.append(&log.ledger, early, framed, b"2");
+    let (read, _) = ready(&mut reader);
+    assert_eq!(data(&read), ["1", "2"]);
+    let sequences: Vec<_> = read
+        .iter()
+        .map(|seen| EventId::parse(&seen.id).expect("ours").sequence)
+        .collect();
+    assert!(sequences.is_sorted_by(|a, b| a < b), "{sequences:?}");
+}

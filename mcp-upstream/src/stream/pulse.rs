@@ -1,0 +1,171 @@
+//! One timer for the keepalives of all streams, and the switch that ends them.
+//!
+//! Streams with a reader are spread over slots; one slot is due per tick. A stream that wrote since the tick before
+//! needs no comment. So an idle stream costs one visit per keepalive and no timer, and its comments do not come at the
+//! same moment as everybody else's.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use slab::Slab;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{Stream, StreamMetrics, frame};
+
+/// Groups of streams that are due together.
+const SLOTS: u32 = 16;
+/// Streams of a shutdown come back at different times, so far apart per slot.
+const RETRY_STEP: Duration = Duration::from_millis(250);
+
+/// The shared timer of all streams.
+pub struct Pulse {
+    tick_every: Duration,
+    tick: AtomicU32,
+    ended: AtomicBool,
+    /// Taken before a stream's own lock, never after it: by a reader that comes or goes and by the tick, never by a
+    /// message.
+    slots: Mutex<Slots>,
+    metrics: Arc<StreamMetrics>,
+}
+
+pub(super) struct Slots {
+    streams: [Slab<Arc<Stream>>; SLOTS as usize],
+    next: u32,
+}
+
+/// Where a stream is among the slots. Read and written under the slots' lock alone.
+#[derive(Debug)]
+pub(super) struct Place(AtomicU32);
+
+impl Pulse {
+    /// A timer that keeps no idle stream silent for longer than `keepalive`, once somebody runs it.
+    pub fn new(keepalive: Duration) -> Arc<Self> {
+        Self::measured(keepalive, StreamMetrics::unregistered())
+    }
+
+    /// The same, counting in the service's metrics.
+    pub fn measured(keepalive: Duration, metrics: Arc<StreamMetrics>) -> Arc<Self> {
+        Arc::new(Self {
+            // A stream that skips its comment has written within the last tick: the silence is at most one round and
+            // that tick.
+            tick_every: (keepalive / (SLOTS + 1)).max(Duration::from_millis(1)),
+            tick: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+            slots: Mutex::new(Slots {
+                streams: std::array::from_fn(|_| Slab::new()),
+                next: 0,
+            }),
+            metrics,
+        })
+    }
+
+    /// Ticks until it is dropped. One task of the process does this.
+    pub async fn run(&self) {
+        let mut ticks = interval(self.tick_every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.tick().await;
+        loop {
+            ticks.tick().await;
+            self.beat();
+        }
+    }
+
+    /// Ends every stream that would not end by itself, with word of when to come back; one that comes later ends at
+    /// once. Answers to calls are let finish.
+    pub fn end_all(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        let mut wakers = Vec::new();
+        let slots = self.slots();
+        for stream in slots.streams.iter().flatten() {
+            wakers.extend(stream.1.end());
+        }
+        drop(slots);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether [`Pulse::end_all`] was called.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn metrics(&self) -> &StreamMetrics {
+        &self.metrics
+    }
+
+    /// The number of the last tick.
+    pub(super) fn now(&self) -> u32 {
+        self.tick.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Streams with a reader.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.slots().streams.iter().map(Slab::len).sum()
+    }
+
+    fn beat(&self) {
+        let before = self.tick.fetch_add(1, Ordering::Relaxed);
+        let due = (before.wrapping_add(1) % SLOTS) as usize;
+        let mut wakers = Vec::new();
+        let slots = self.slots();
+        for (_, stream) in &slots.streams[due] {
+            wakers.extend(stream.comment(before));
+        }
+        drop(slots);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Slots {
+    pub(super) fn enter(&mut self, stream: &Arc<Stream>) {
+        let slot = self.next % SLOTS;
+        self.next = self.next.wrapping_add(1);
+        let key = self.streams[slot as usize].insert(Arc::clone(stream));
+        // 2^28 streams in one slot are more than there are descriptors and memory for.
+        let key = u32::try_from(key).unwrap_or(u32::MAX) << 4;
+        stream.place.0.store(key | slot, Ordering::Relaxed);
+    }
+
+    pub(super) fn leave(&mut self, stream: &Arc<Stream>) {
+        let place = stream.place.0.swap(Place::NONE, Ordering::Relaxed);
+        if place != Place::NONE {
+            let slot = &mut self.streams[(place % SLOTS) as usize];
+            let left = slot.try_remove((place >> 4) as usize);
+            if slot.is_empty() {
+                // What a burst of streams took does not stay with the idle process.
+                slot.shrink_to_fit();
+            }
+            debug_assert!(left.is_some_and(|left| Arc::ptr_eq(&left, stream)));
+        }
+    }
+}
+
+impl Place {
+    const NONE: u32 = u32::MAX;
+
+    pub(super) fn none() -> Self {
+        Self(AtomicU32::new(Self::NONE))
+    }
+
+    /// What the stream's client hears when everything ends.
+    pub(super) fn farewell(&self) -> bytes::Bytes {
+        let slot = self.0.load(Ordering::Relaxed) % SLOTS;
+        frame::retry(frame::RETRY + RETRY_STEP * slot)
+    }
+}
+
+impl fmt::Debug for Pulse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pulse")
+            .field("tick_every", &self.tick_every)
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,111 @@
+//! The reading end of a stream.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+use super::{Ending, Phase, State, Stream, frame};
+
+/// The reading end of a stream. Dropping it detaches the reader.
+pub struct Subscription {
+    pub(super) stream: Arc<Stream>,
+    pub(super) reader: u32,
+}
+
+impl Subscription {
+    /// The next framed chunk: an event, a keepalive comment, or the word of when to come back; `None` when the stream is
+    /// over for this reader. Cancel safe.
+    pub async fn next(&mut self) -> Option<Bytes> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// [`Subscription::next`] for whoever polls.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let mut state = self.stream.lock();
+        if state.reader != self.reader || state.cut || state.phase == Phase::Closed {
+            return Poll::Ready(None);
+        }
+        match self.stream.next_chunk(&mut state) {
+            Next::Chunk(chunk) => {
+                state.wrote = self.stream.pulse.now();
+                state.comment = false;
+                let paced = std::mem::take(&mut state.paced);
+                drop(state);
+                if paced {
+                    self.stream.moved.notify_waiters();
+                }
+                Poll::Ready(Some(chunk))
+            }
+            Next::End => Poll::Ready(None),
+            Next::Wait => {
+                match &mut state.waker {
+                    Some(waker) => waker.clone_from(context.waker()),
+                    none => *none = Some(context.waker().clone()),
+                }
+                Poll::Pending
+            }
+        }
+    }
+}
+
+enum Next {
+    Chunk(Bytes),
+    End,
+    Wait,
+}
+
+impl Stream {
+    fn next_chunk(&self, state: &mut State) -> Next {
+        if state.ending == Ending::Said {
+            // What came after the farewell is the next reader's.
+            return Next::End;
+        }
+        if let Some(priming) = state.priming.take() {
+            return Next::Chunk(frame::priming(self.event_id(priming.get())));
+        }
+        let event = if self.ledger.is_some() {
+            state.window.read()
+        } else {
+            state.window.take()
+        };
+        if let Some(event) = event {
+            return Next::Chunk(event);
+        }
+        if state.phase == Phase::Finished {
+            return Next::End;
+        }
+        if state.ending == Ending::Wanted {
+            state.ending = Ending::Said;
+            let farewell = state.farewell.as_deref().cloned();
+            return Next::Chunk(farewell.unwrap_or_else(|| self.place.farewell()));
+        }
+        if state.comment {
+            return Next::Chunk(Bytes::from_static(frame::PING));
+        }
+        Next::Wait
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.stream.detach(self.reader);
+    }
+}
+
+impl futures_util::Stream for Subscription {
+    type Item = Bytes;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        Subscription::poll_next(self.get_mut(), context)
+    }
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Subscription").field(&self.stream).finish()
+    }
+}

@@ -1,0 +1,250 @@
+//! The events of one stream that are still here, and how far its reader has come.
+//!
+//! Plain data without a lock, a clock or a task: the stream around it has those. What a window must not lose: an event
+//! goes at the front only, so what is left is always the newest part without a hole.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+/// What one event costs besides its bytes; counted in the total over all streams.
+const EVENT_OVERHEAD: usize = 64;
+
+/// Bounds of one window.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Events.
+    pub(crate) events: usize,
+    /// Bytes of their frames.
+    pub(crate) bytes: usize,
+}
+
+/// Framed events in order. Holds no memory of its own while it is empty.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    events: VecDeque<Event>,
+    bytes: usize,
+    /// Events at the front that the reader has taken.
+    read: usize,
+    /// The newest event that was taken out; 0 is none.
+    evicted: u64,
+    /// The newest event there ever was.
+    newest: u64,
+}
+
+#[derive(Debug)]
+struct Event {
+    sequence: u64,
+    frame: Bytes,
+    at: Instant,
+}
+
+/// What trimming found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trimmed {
+    /// The window is within its bounds, or only its newest unread event is too much.
+    Within,
+    /// The reader has left more unread than the bounds allow; events it had not read are gone.
+    ReaderTooSlow,
+}
+
+impl Window {
+    /// A window whose next event comes after `sequence`.
+    pub(crate) fn after(sequence: u64) -> Self {
+        Self {
+            newest: sequence,
+            ..Self::default()
+        }
+    }
+
+    /// The newest event there ever was.
+    pub(crate) fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// The oldest event that is here.
+    pub(crate) fn oldest(&self) -> Option<(u64, Instant)> {
+        self.events.front().map(|event| (event.sequence, event.at))
+    }
+
+    /// What the window takes of the total over all streams.
+    pub(crate) fn cost(&self) -> usize {
+        self.bytes + self.events.len() * EVENT_OVERHEAD
+    }
+
+    /// Adds an event. Sequences of a stream increase; where events have none, all are 0.
+    pub(crate) fn push(&mut self, sequence: u64, frame: Bytes, at: Instant) {
+        self.bytes += frame.len();
+        self.newest = sequence;
+        self.events.push_back(Event {
+            sequence,
+            frame,
+            at,
+        });
+    }
+
+    /// Whether the reader has left as much unread as half of the bounds.
+    pub(crate) fn is_behind(&self, bounds: Bounds) -> bool {
+        let unread = self.events.iter().skip(self.read);
+        unread.len() >= (bounds.events / 2).max(1)
+            || unread.map(|event| event.frame.len()).sum::<usize>() > bounds.bytes / 2
+    }
+
+    /// The next event the reader has not taken; it stays in the window.
+    pub(crate) fn read(&mut self) -> Option<Bytes> {
+        let frame = self.events.get(self.read)?.frame.clone();
+        self.read += 1;
+        Some(frame)
+    }
+
+    /// The next event, taken out.
+    pub(crate) fn take(&mut self) -> Option<Bytes> {
+        self.evict().map(|(frame, _)| frame)
+    }
+
+    /// Puts the reader behind an event. Answers whether some between that one and the oldest are gone.
+    pub(crate) fn seek(&mut self, sequence: u64) -> bool {
+        self.read = self
+            .events
+            .partition_point(|event| event.sequence <= sequence);
+        sequence < self.evicted
+    }
+
+    /// Takes out the oldest event. Answers whether the reader had not taken it.
+    pub(crate) fn evict_oldest(&mut self) -> Option<bool> {
+        self.evict().map(|(_, unread)| unread)
+    }
+
+    /// Takes out everything.
+    pub(crate) fn clear(&mut self) {
+        let newest = self.newest;
+        let evicted = self.events.back().map_or(self.evicted, |_| newest);
+        *self = Self {
+            evicted,
+            newest,
+            ..Self::default()
+        };
+    }
+
+    /// Takes out the oldest events until the window is within its bounds. The newest event stays however large it is.
+    /// With a reader, events it has not taken stay as long as they are within the bounds without the newest one.
+    pub(crate) fn trim(&mut self, bounds: Bounds, reading: bool) -> Trimmed {
+        let mut trimmed = Trimmed::Within;
+        while self.events.len() > 1 && !self.within(bounds, self.events.len(), self.bytes) {
+            if reading && self.read == 0 && trimmed == Trimmed::Within {
+                let newest = self.events.back().map_or(0, |event| event.frame.len());
+                if self.within(bounds, self.events.len() - 1, self.bytes - newest) {
+                    break;
+                }
+                trimmed = Trimmed::ReaderTooSlow;
+            }
+            self.evict();
+        }
+        trimmed
+    }
+
+    fn within(&self, bounds: Bounds, events: usize, bytes: usize) -> bool {
+        events <= bounds.events.max(1) && bytes <= bounds.bytes
+    }
+
+    fn evict(&mut self) -> Option<(Bytes, bool)> {
+        let event = self.events.pop_front()?;
+        self.bytes -= event.frame.len();
+        self.evicted = event.sequence;
+        let unread = self.read == 0;
+        self.read = self.read.saturating_sub(1);
+        if self.events.is_empty() {
+            // An idle stream costs what it is, not what it once held.
+            self.events = VecDeque::new();
+        }
+        Some((event.frame, unread))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(sizes: &[usize]) -> Window {
+        let mut window = Window::after(100);
+        for (number, size) in sizes.iter().enumerate() {
+            let sequence = 101 + number as u64;
+            window.push(sequence, Bytes::from(vec![b'x'; *size]), Instant::now());
+        }
+        window
+    }
+
+    fn sequences(window: &Window) -> Vec<u64> {
+        window.events.iter().map(|event| event.sequence).collect()
+    }
+
+    const BOUNDS: Bounds = Bounds {
+        events: 3,
+        bytes: 10,
+    };
+
+    #[test]
+    fn without_a_reader_the_oldest_go_first() {
+        let mut window = filled(&[1, 1, 1, 1, 1]);
+        assert_eq!(window.trim(BOUNDS, false), Trimmed::Within);
+        assert_eq!(sequences(&window), [103, 104, 105]);
+        let mut window = filled(&[4, 4, 4]);
+        assert_eq!(window.trim(BOUNDS, false), Trimmed::Within);
+        assert_eq!(sequences(&window), [102, 103]);
+        let mut window = filled(&[1, 50]);
+        assert_eq!(window.trim(BOUNDS, false), Trimmed::Within);
+        assert_eq!(sequences(&window), [102]);
+    }
+
+    #[test]
+    fn what_a_reader_has_not_taken_stays_while_only_the_newest_is_too_much() {
+        let mut window = filled(&[5, 5, 50]);
+        assert_eq!(window.trim(BOUNDS, true), Trimmed::Within);
+        assert_eq!(sequences(&window), [101, 102, 103]);
+        window.push(104, Bytes::from_static(b"x"), Instant::now());
+        assert_eq!(window.trim(BOUNDS, true), Trimmed::ReaderTooSlow);
+        assert_eq!(sequences(&window), [104]);
+        let mut window = filled(&[1, 1, 1, 1]);
+        assert_eq!(window.trim(BOUNDS, true), Trimmed::Within);
+        window.read();
+        assert_eq!(window.trim(BOUNDS, true), Trimmed::Within);
+        assert_eq!(sequences(&window), [102, 103, 104]);
+    }
+
+    #[test]
+    fn a_reader_keeps_its_place_while_the_front_goes() {
+        let mut window = filled(&[1, 1, 1]);
+        assert!(window.read().is_some());
+        assert_eq!(window.evict_oldest(), Some(false));
+        assert_eq!(window.evict_oldest(), Some(true));
+        assert!(window.read().is_some());
+        assert!(window.read().is_none());
+        assert_eq!(window.evict_oldest(), Some(false));
+        assert_eq!(window.evict_oldest(), None);
+    }
+
+    #[test]
+    fn seeking_says_when_something_in_between_is_gone() {
+        let mut window = filled(&[1, 1, 1]);
+        assert!(!window.seek(100));
+        window.evict_oldest();
+        assert!(window.seek(100));
+        assert!(!window.seek(101));
+        assert!(!window.seek(102));
+        assert!(window.read().is_some());
+        assert!(window.read().is_none());
+        window.clear();
+        assert!(window.seek(102));
+        assert!(!window.seek(103));
+    }
+
+    #[test]
+    fn an_empty_window_holds_no_memory() {
+        let mut window = filled(&[1, 1, 1]);
+        assert_eq!(window.cost(), 3 + 3 * EVENT_OVERHEAD);
+        while window.take().is_some() {}
+        assert_eq!((window.cost(), window.events.capacity()), (0, 0));
+        assert_eq!(window.newest(), 103);
+    }
+}
