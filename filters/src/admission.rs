@@ -51,6 +51,10 @@ pub struct ListenerRules {
     pub accept: AcceptRule,
     /// Whether credentials are needed.
     pub auth: Auth,
+    /// Whether the transport of MCP 2024-11-05, `/sse` and `/messages`, is served.
+    pub legacy_sse: bool,
+    /// Whether MCP 2026-07-28, which has no streams by GET, is served.
+    pub modern: bool,
 }
 
 /// Whether a listener needs credentials.
@@ -195,7 +199,10 @@ impl<C: Clock> Admission<C> {
         let client = self.client_address(request);
         network::check(client, &self.config.cidrs)?;
 
-        let found = listener.surface.find(parts.uri.path());
+        let found = listener
+            .surface
+            .find(parts.uri.path())
+            .filter(|found| listener.legacy_sse || !found.route.is_legacy_sse());
         known.route = found.as_ref().map(|found| found.route.label());
         if !found.as_ref().is_some_and(|found| found.route.is_probe()) {
             self.flood.check(client)?;
@@ -237,6 +244,9 @@ impl<C: Clock> Admission<C> {
 
         let found = found.ok_or_else(|| route::not_found(parts.uri.path()))?;
         found.route.check_method(&parts.method)?;
+        if listener.modern {
+            found.route.check_modern_method(parts)?;
+        }
         if parts.method == Method::OPTIONS {
             return Ok(Verdict::Answered(origin::options(&found.route)));
         }

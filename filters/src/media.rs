@@ -1,5 +1,8 @@
 //! Content-Type, Accept and announced size of the body: the last checks before it is read.
 //!
+//! A stream (GET) needs `text/event-stream` by name on `/mcp`; on `/sse`, where nothing else could be meant, a wildcard or
+//! no Accept at all does.
+//!
 //! Accept on `POST /mcp` depends on the protocol version in force, which is the header's, else the session's (K-12). For
 //! `initialize` it stands in the body, so the parsed [`AcceptFlags`] travel on and the service completes the check. A
 //! version nobody knows counts as lenient here; that it is not supported is the service's to say.
@@ -28,6 +31,9 @@ pub enum AcceptRule {
     Auto,
 }
 
+/// The first protocol version without a handshake. Versions are dates: they compare as texts.
+const FIRST_MODERN_VERSION: &str = "2026-07-28";
+
 /// What the client accepts, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptFlags {
@@ -37,6 +43,8 @@ pub struct AcceptFlags {
     pub sse_named: bool,
     /// JSON is acceptable: by name, by wildcard, or because nothing is said.
     pub json_acceptable: bool,
+    /// A stream is acceptable, likewise.
+    pub sse_acceptable: bool,
 }
 
 impl AcceptFlags {
@@ -45,6 +53,7 @@ impl AcceptFlags {
         json_named: false,
         sse_named: false,
         json_acceptable: true,
+        sse_acceptable: true,
     };
 
     /// Reads all Accept headers as one list. What is no media range is passed over.
@@ -56,9 +65,11 @@ impl AcceptFlags {
                 json_named: true,
                 sse_named: true,
                 json_acceptable: true,
+                sse_acceptable: true,
             };
         }
-        let (mut json, mut sse, mut application, mut any) = (None, None, None, None);
+        let (mut json, mut sse, mut application, mut text, mut any) =
+            (None, None, None, None, None);
         let mut empty = true;
         for range in values.iter().flat_map(|value| elements(value.as_bytes())) {
             empty = false;
@@ -68,6 +79,7 @@ impl AcceptFlags {
                 _ if name.eq_ignore_ascii_case(b"application/json") => &mut json,
                 _ if name.eq_ignore_ascii_case(b"text/event-stream") => &mut sse,
                 _ if name.eq_ignore_ascii_case(b"application/*") => &mut application,
+                _ if name.eq_ignore_ascii_case(b"text/*") => &mut text,
                 b"*/*" => &mut any,
                 _ => continue,
             };
@@ -84,6 +96,7 @@ impl AcceptFlags {
             sse_named: sse == Some(true),
             // The most specific range decides (RFC 9110 §12.5.1).
             json_acceptable: json.or(application).or(any).unwrap_or(false),
+            sse_acceptable: sse.or(text).or(any).unwrap_or(false),
         }
     }
 
@@ -146,14 +159,32 @@ fn unquoted_split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 
 /// Whether the protocol version demands that a client lists both types by name.
 fn demands_both(version: &str) -> bool {
-    matches!(version, "2025-06-18" | "2025-11-25")
+    matches!(version, "2025-06-18" | "2025-11-25") || is_modern(version)
+}
+
+/// Whether a version is, or will be, one without a handshake.
+fn is_modern(version: &str) -> bool {
+    let date = version.len() == FIRST_MODERN_VERSION.len()
+        && version.bytes().enumerate().all(|(at, byte)| match at {
+            4 | 7 => byte == b'-',
+            _ => byte.is_ascii_digit(),
+        });
+    date && version >= FIRST_MODERN_VERSION
+}
+
+/// Whether the version header names such a version.
+pub(crate) fn modern_version_named(headers: &HeaderMap) -> bool {
+    headers
+        .get(MCP_PROTOCOL_VERSION)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(is_modern)
 }
 
 /// Refuses a body of another type than JSON.
 pub(crate) fn check_content_type(parts: &Parts, route: &Route) -> Result<(), Rejection> {
     let required = match route {
         _ if parts.method != Method::POST => return Ok(()),
-        Route::Mcp => true,
+        Route::Mcp | Route::Messages => true,
         // Nothing at all counts as `{}`; it has no type to be wrong.
         Route::Tool { .. } => body_announced(&parts.headers),
         _ => return Ok(()),
@@ -193,12 +224,26 @@ pub(crate) fn check_accept(
     rule: AcceptRule,
     directory: &dyn Directory,
 ) -> Result<AcceptFlags, Rejection> {
+    if *route == Route::Sse {
+        let accept = AcceptFlags::parse(&parts.headers);
+        return match accept.sse_acceptable {
+            true => Ok(accept),
+            false => Err(not_acceptable(
+                "The answer is a stream, which Accept excludes; send `Accept: text/event-stream`.",
+            )),
+        };
+    }
     if *route != Route::Mcp {
         return Ok(AcceptFlags::ANY);
     }
     let version = single(&parts.headers, &MCP_PROTOCOL_VERSION)?;
     let session = single(&parts.headers, &MCP_SESSION_ID)?;
     let accept = AcceptFlags::parse(&parts.headers);
+    if parts.method == Method::GET && !accept.sse_named {
+        return Err(not_acceptable(
+            "GET opens a stream: send `Accept: text/event-stream`; wildcards do not count.",
+        ));
+    }
     if parts.method != Method::POST {
         return Ok(accept);
     }
@@ -262,6 +307,8 @@ pub(crate) fn check_body_size(headers: &HeaderMap, limit_bytes: u64) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tooldock_workers::names::NamespaceName;
+
     use crate::namespace::Access;
 
     /// Knows one session, of 2025-11-25.
@@ -274,6 +321,10 @@ mod tests {
 
         fn session_version(&self, session_id: &str) -> Option<&'static str> {
             (session_id == "live").then_some("2025-11-25")
+        }
+
+        fn session_namespace(&self, _session_id: &str) -> Option<NamespaceName> {
+            None
         }
     }
 
@@ -298,6 +349,7 @@ mod tests {
         for context in [
             ("mcp-protocol-version", "2025-11-25"),
             ("mcp-protocol-version", "2025-06-18"),
+            ("mcp-protocol-version", "2026-07-28"),
             ("mcp-session-id", "live"),
         ] {
             for accept in [
@@ -374,6 +426,31 @@ mod tests {
                 let outcome = accepted(AcceptRule::Auto, &[context, ("accept", accept)]);
                 assert_eq!(outcome, Err(Reason::NotAcceptable), "{accept}");
             }
+        }
+    }
+
+    #[test]
+    fn a_stream_has_to_be_asked_for_by_name_except_on_sse() {
+        let get = |route: Route, accept: Option<&str>| {
+            let mut request = http::Request::get("/x");
+            if let Some(accept) = accept {
+                request = request.header(ACCEPT, accept);
+            }
+            let parts = request.body(()).unwrap().into_parts().0;
+            check_accept(&parts, &route, AcceptRule::Auto, &OneSession).is_ok()
+        };
+        for (accept, mcp, sse) in [
+            (None, false, true),
+            (Some("*/*"), false, true),
+            (Some("text/*"), false, true),
+            (Some("application/json"), false, false),
+            (Some("text/event-stream;q=0, */*"), false, false),
+            (Some("Text/Event-Stream; charset=utf-8"), true, true),
+            (Some("application/json, text/event-stream"), true, true),
+        ] {
+            assert_eq!(get(Route::Mcp, accept), mcp, "{accept:?}");
+            assert_eq!(get(Route::Sse, accept), sse, "{accept:?}");
+            assert!(get(Route::Messages, accept));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Which namespace a request is for, and whether its principal may use it.
 //!
-//! The name comes from the path, the `X-Namespace` header or, for the OpenAPI document, the query. Several that agree are
+//! The name comes from the path, the `X-Namespace` header or, for the OpenAPI document, the query; on `/messages` also
+//! from the session the query names. Several that agree are
 //! fine, several that differ are refused: guessing would show one tenant another's tools. What exists is asked of the live
 //! registry; a name that is not valid, `_system` included, is unknown there by its type.
 
@@ -31,6 +32,9 @@ pub trait Directory {
 
     /// The protocol version a session was negotiated with, as `MCP-Protocol-Version` spells it.
     fn session_version(&self, session_id: &str) -> Option<&'static str>;
+
+    /// The namespace a session belongs to, for `/messages`, which names its session in the query.
+    fn session_namespace(&self, session_id: &str) -> Option<NamespaceName>;
 }
 
 /// What a directory says about a principal and a namespace.
@@ -53,7 +57,7 @@ pub(crate) fn admitted(
     directory: &dyn Directory,
 ) -> Result<NamespaceName, Rejection> {
     let NamespaceSource::HeaderOrPath = source;
-    let Some(name) = named(parts, found)? else {
+    let Some(name) = named(parts, found, directory)? else {
         return Err(Rejection::new(
             Reason::NamespaceRequired,
             "The request names no namespace: send the header `X-Namespace: <name>`, or use /mcp/<name>.",
@@ -84,7 +88,11 @@ fn forbidden(name: &str, cause: &'static str) -> Rejection {
 }
 
 /// The one name the request gives, wherever it gives it.
-fn named<'a>(parts: &'a Parts, found: &'a Found<'_>) -> Result<Option<Cow<'a, str>>, Rejection> {
+fn named<'a>(
+    parts: &'a Parts,
+    found: &'a Found<'_>,
+    directory: &dyn Directory,
+) -> Result<Option<Cow<'a, str>>, Rejection> {
     let mut name: Option<Cow<'a, str>> = found.namespace.as_deref().map(Cow::Borrowed);
     let mut values = parts.headers.get_all(X_NAMESPACE).iter();
     if let Some(value) = values.next() {
@@ -100,8 +108,42 @@ fn named<'a>(parts: &'a Parts, found: &'a Found<'_>) -> Result<Option<Cow<'a, st
             agree(&mut name, value?)?;
         }
     }
+    if found.route == Route::Messages
+        && let Some(session) = session_id(parts)?
+    {
+        let said = name.as_ref().is_some_and(|name| !name.is_empty());
+        match directory.session_namespace(&session) {
+            Some(namespace) if said => agree(&mut name, namespace.to_string().into())?,
+            Some(namespace) => name = Some(namespace.to_string().into()),
+            // With a namespace said the service answers: it tells a foreign session from an ended one.
+            None if said => {}
+            None => {
+                return Err(Rejection::new(
+                    Reason::SessionNotFound,
+                    "There is no such session, or it has ended; open a new one with GET /sse.",
+                ));
+            }
+        }
+    }
     // An empty header or parameter is what an unset variable leaves behind: nothing was named.
     Ok(name.filter(|name| !name.is_empty()))
+}
+
+/// The session `/messages` is written to: the query's `session_id`.
+///
+/// # Errors
+///
+/// When it is there several times or not encoded as a query is. Admission has refused such requests.
+pub fn session_id(parts: &Parts) -> Result<Option<Cow<'_, str>>, Rejection> {
+    let mut values = path::query_values(parts.uri.query(), "session_id");
+    match (values.next(), values.next()) {
+        (Some(_), Some(_)) => Err(Rejection::new(
+            Reason::BadRequest,
+            "The query names session_id several times; name it once.",
+        )),
+        (Some(id), None) => Ok(Some(id?)),
+        (None, _) => Ok(None),
+    }
 }
 
 fn agree<'a>(name: &mut Option<Cow<'a, str>>, other: Cow<'a, str>) -> Result<(), Rejection> {
@@ -140,6 +182,10 @@ mod tests {
 
         fn session_version(&self, _session_id: &str) -> Option<&'static str> {
             None
+        }
+
+        fn session_namespace(&self, session_id: &str) -> Option<NamespaceName> {
+            (session_id == "live").then(|| "github".parse().unwrap())
         }
     }
 
@@ -197,6 +243,38 @@ mod tests {
                 Err(Reason::NamespaceAmbiguous),
                 "{uri}"
             );
+        }
+    }
+
+    #[test]
+    fn messages_take_the_namespace_of_their_session() {
+        for (uri, headers, expected) in [
+            ("/messages?session_id=live", &[][..], Ok("github")),
+            ("/messages?session_id=live", &[&b""[..]], Ok("github")),
+            ("/messages?session_id=live", &[b"github"], Ok("github")),
+            ("/messages?session_id=l%69ve", &[], Ok("github")),
+            (
+                "/messages?session_id=live",
+                &[b"shared"],
+                Err(Reason::NamespaceAmbiguous),
+            ),
+            (
+                "/messages?session_id=gone",
+                &[],
+                Err(Reason::SessionNotFound),
+            ),
+            ("/messages?session_id=gone", &[b"shared"], Ok("shared")),
+            ("/messages", &[b"shared"], Ok("shared")),
+            ("/messages", &[], Err(Reason::NamespaceRequired)),
+            (
+                "/messages?session_id=live&session_id=live",
+                &[],
+                Err(Reason::BadRequest),
+            ),
+            ("/sse?session_id=live", &[], Err(Reason::NamespaceRequired)),
+        ] {
+            let outcome = outcome(uri, headers, &["*"]);
+            assert_eq!(outcome.as_deref(), expected.as_ref().copied(), "{uri}");
         }
     }
 

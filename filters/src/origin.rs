@@ -3,13 +3,14 @@
 //! Credentials are headers a page has to hold itself, never cookies, so `*` gives a page nothing it did not have; what the
 //! list is for is DNS rebinding and pages on the user's own machine (K-45).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD, ALLOW,
-    ORIGIN, VARY,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
+    ACCESS_CONTROL_REQUEST_METHOD, ALLOW, ORIGIN, VARY,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
@@ -18,15 +19,19 @@ use serde::{Deserialize, Serialize};
 use crate::rejection::{Reason, Rejection};
 use crate::route::Route;
 
-const ALLOWED_REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(
-    "Authorization, Content-Type, Accept, X-Namespace, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID, Mcp-Method, Mcp-Name, X-Request-Id",
-);
+const ALLOWED_REQUEST_HEADERS: &str = "Authorization, Content-Type, Accept, X-Namespace, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID, Mcp-Method, Mcp-Name, X-Request-Id";
+
+/// What the names of headers that repeat a tool's arguments begin with (MCP 2026-07-28). They cannot be listed ahead.
+const ARGUMENT_HEADER_PREFIX: &str = "mcp-param-";
+
+/// The longest list of such headers a preflight is answered with, in bytes.
+const ARGUMENT_HEADERS_MAX: usize = 4096;
 
 const EXPOSED_RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
     "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, X-Request-Id",
 );
 
-/// Two hours, the longest a browser honours everywhere; a preflight's answer depends on the path and configuration only.
+/// Two hours, the longest a browser honours everywhere. It asks again for a header the answer did not name.
 const PREFLIGHT_MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("7200");
 
 /// One entry of `admission.origins`: `scheme://host[:port]`, or `*` for any.
@@ -243,10 +248,45 @@ pub(crate) fn preflight(
             ACCESS_CONTROL_ALLOW_METHODS,
             HeaderValue::from_static(route.allow()),
         ),
-        (ACCESS_CONTROL_ALLOW_HEADERS, ALLOWED_REQUEST_HEADERS),
+        (
+            ACCESS_CONTROL_ALLOW_HEADERS,
+            allowed_request_headers(&parts.headers),
+        ),
         (ACCESS_CONTROL_MAX_AGE, PREFLIGHT_MAX_AGE_SECONDS),
     ]);
     Some(answer)
+}
+
+/// The headers a page may send: the known ones, and those it asked for that repeat arguments.
+fn allowed_request_headers(headers: &HeaderMap) -> HeaderValue {
+    let mut allowed = Cow::Borrowed(ALLOWED_REQUEST_HEADERS);
+    let asked = headers
+        .get_all(ACCESS_CONTROL_REQUEST_HEADERS)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim);
+    for name in asked {
+        let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
+            continue;
+        };
+        if !name.as_str().starts_with(ARGUMENT_HEADER_PREFIX) {
+            continue;
+        }
+        if allowed.len() + name.as_str().len() > ARGUMENT_HEADERS_MAX {
+            break;
+        }
+        let allowed = allowed.to_mut();
+        allowed.push_str(", ");
+        allowed.push_str(name.as_str());
+    }
+    match allowed {
+        Cow::Borrowed(known) => HeaderValue::from_static(known),
+        // Names of headers make a value of one; should they not, the page is told the known ones.
+        Cow::Owned(all) => {
+            HeaderValue::try_from(all).unwrap_or(HeaderValue::from_static(ALLOWED_REQUEST_HEADERS))
+        }
+    }
 }
 
 /// What answers an `OPTIONS` that is no preflight.
@@ -385,6 +425,34 @@ mod tests {
         ] {
             assert!(text.parse::<OriginPattern>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_page_may_send_the_arguments_it_asks_to_send_and_nothing_else_it_names() {
+        let told = |asked: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for asked in asked {
+                headers.append(
+                    ACCESS_CONTROL_REQUEST_HEADERS,
+                    HeaderValue::from_str(asked).unwrap(),
+                );
+            }
+            let allowed = allowed_request_headers(&headers);
+            let allowed = allowed.to_str().unwrap();
+            allowed
+                .strip_prefix(ALLOWED_REQUEST_HEADERS)
+                .unwrap()
+                .to_owned()
+        };
+        assert_eq!(told(&[]), "");
+        assert_eq!(told(&["authorization,x-secret, mcp-params"]), "");
+        assert_eq!(
+            told(&["Mcp-Param-Region,content-type", "mcp-param-b"]),
+            ", mcp-param-region, mcp-param-b"
+        );
+        assert_eq!(told(&["mcp-param-a b,mcp-param-\u{e9}"]), "");
+        let many = vec!["mcp-param-x"; 1000].join(",");
+        assert!(told(&[&many]).len() < ARGUMENT_HEADERS_MAX);
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub enum Reason {
     NamespaceNotFound,
     /// The namespace exists, but not for this principal.
     NamespaceForbidden,
+    /// `/messages` names a session that is not there, and no namespace.
+    SessionNotFound,
     /// One of the controls of `/reload` failed; the answer does not say which.
     Forbidden,
     /// A header that may stand once was sent several times.
@@ -58,7 +60,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for whoever registers counters ahead of the first refusal.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::BadRequest,
         Self::HeadersTooLarge,
         Self::UriTooLong,
@@ -73,6 +75,7 @@ impl Reason {
         Self::NamespaceAmbiguous,
         Self::NamespaceNotFound,
         Self::NamespaceForbidden,
+        Self::SessionNotFound,
         Self::Forbidden,
         Self::DuplicateHeader,
         Self::UnsupportedMediaType,
@@ -104,6 +107,7 @@ impl Reason {
             Self::NamespaceAmbiguous => ("namespace_ambiguous", StatusCode::BAD_REQUEST, -32600),
             Self::NamespaceNotFound => ("namespace_not_found", StatusCode::NOT_FOUND, -32012),
             Self::NamespaceForbidden => ("namespace_forbidden", StatusCode::FORBIDDEN, -32011),
+            Self::SessionNotFound => ("session_not_found", StatusCode::NOT_FOUND, -32012),
             Self::Forbidden => ("forbidden", StatusCode::FORBIDDEN, -32011),
             Self::DuplicateHeader => ("duplicate_header", StatusCode::BAD_REQUEST, -32600),
             Self::UnsupportedMediaType => (
@@ -159,7 +163,7 @@ pub enum ErrorShape {
 impl ErrorShape {
     /// The shape for a path, known even where the path itself is what is wrong.
     pub fn of_path(path: &str) -> Self {
-        let mcp = path == "/mcp" || path.starts_with("/mcp/");
+        let mcp = matches!(path, "/mcp" | "/sse" | "/messages") || path.starts_with("/mcp/");
         if mcp { Self::Mcp } else { Self::Rest }
     }
 

@@ -4,12 +4,16 @@
 use std::borrow::Cow;
 
 use http::Method;
+use http::request::Parts;
 
+use crate::media;
 use crate::path;
 use crate::rejection::{Reason, Rejection, quoted};
 
 /// The label of every path nothing is served at, so that metrics stay bounded whatever is asked for.
 pub(crate) const UNKNOWN_LABEL: &str = "unknown";
+
+const POST_ONLY: &str = "POST, OPTIONS";
 
 /// Which table a listener uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +29,10 @@ pub enum Surface {
 pub enum Route {
     /// `/mcp` and `/mcp/{namespace}`
     Mcp,
+    /// `/sse`, which opens a session of HTTP+SSE
+    Sse,
+    /// `/messages`, where such a session is written to
+    Messages,
     /// `/tools`
     Tools,
     /// `/tools/{name}`
@@ -76,6 +84,8 @@ impl Surface {
             (Self::Metrics, _) => None,
             // Some clients join their base URL with a slash.
             (Self::Core, "/mcp" | "/mcp/") => found(Route::Mcp),
+            (Self::Core, "/sse") => found(Route::Sse),
+            (Self::Core, "/messages") => found(Route::Messages),
             (Self::Core, "/tools") => found(Route::Tools),
             (Self::Core, "/namespaces") => found(Route::Namespaces),
             (Self::Core, "/openapi.json") => found(Route::OpenApi),
@@ -118,11 +128,13 @@ impl Route {
     /// The methods a route knows, as `Allow` spells them.
     pub fn allow(&self) -> &'static str {
         match self {
-            Self::Mcp => "POST, DELETE, OPTIONS",
-            Self::Tool { .. } | Self::Reload => "POST, OPTIONS",
-            Self::Tools | Self::ToolSchema { .. } | Self::Namespaces | Self::OpenApi => {
-                "GET, OPTIONS"
-            }
+            Self::Mcp => "GET, POST, DELETE, OPTIONS",
+            Self::Messages | Self::Tool { .. } | Self::Reload => POST_ONLY,
+            Self::Sse
+            | Self::Tools
+            | Self::ToolSchema { .. }
+            | Self::Namespaces
+            | Self::OpenApi => "GET, OPTIONS",
             Self::Health | Self::Ready | Self::WellKnown | Self::Metrics => "GET, HEAD, OPTIONS",
         }
     }
@@ -131,6 +143,8 @@ impl Route {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Mcp => "/mcp",
+            Self::Sse => "/sse",
+            Self::Messages => "/messages",
             Self::Tools => "/tools",
             Self::Tool { .. } => "/tools/{name}",
             Self::ToolSchema { .. } => "/tools/{name}/schema",
@@ -152,6 +166,11 @@ impl Route {
         )
     }
 
+    /// Belongs to HTTP+SSE, the transport of MCP 2024-11-05.
+    pub(crate) fn is_legacy_sse(&self) -> bool {
+        matches!(self, Self::Sse | Self::Messages)
+    }
+
     /// Probes have to get through while everything else is being refused.
     pub(crate) fn is_probe(&self) -> bool {
         matches!(self, Self::Health | Self::Ready)
@@ -161,7 +180,13 @@ impl Route {
     pub(crate) fn needs_namespace(&self) -> bool {
         matches!(
             self,
-            Self::Mcp | Self::Tools | Self::Tool { .. } | Self::ToolSchema { .. } | Self::OpenApi
+            Self::Mcp
+                | Self::Sse
+                | Self::Messages
+                | Self::Tools
+                | Self::Tool { .. }
+                | Self::ToolSchema { .. }
+                | Self::OpenApi
         )
     }
 
@@ -181,6 +206,20 @@ impl Route {
             self.allow()
         );
         Err(Rejection::method_not_allowed(message, self.allow()))
+    }
+
+    /// Refuses what MCP has no more since 2026-07-28: streams and sessions of their own, so GET and DELETE.
+    pub(crate) fn check_modern_method(&self, parts: &Parts) -> Result<(), Rejection> {
+        let gone = *self == Self::Mcp && matches!(parts.method, Method::GET | Method::DELETE);
+        if !gone || !media::modern_version_named(&parts.headers) {
+            return Ok(());
+        }
+        let message = format!(
+            "Since protocol version 2026-07-28 {} knows only POST, not {}; leave out MCP-Protocol-Version or send the one your session was opened with.",
+            self.label(),
+            parts.method
+        );
+        Err(Rejection::method_not_allowed(message, POST_ONLY))
     }
 }
 
@@ -207,6 +246,8 @@ mod tests {
         for (path, route) in [
             ("/mcp", Route::Mcp),
             ("/mcp/", Route::Mcp),
+            ("/sse", Route::Sse),
+            ("/messages", Route::Messages),
             ("/tools", Route::Tools),
             ("/tools/say_hello", Route::Tool { name: name() }),
             ("/tools/say%5Fhello", Route::Tool { name: name() }),
@@ -255,8 +296,8 @@ mod tests {
             "/",
             "",
             "*",
-            "/sse",
-            "/messages",
+            "/sse/",
+            "/messages/x",
             "/metrics",
             "/MCP",
             "/mcp//",
@@ -289,14 +330,41 @@ mod tests {
 
     #[test]
     fn an_unknown_method_is_405_with_the_known_ones() {
-        for method in ["GET", "PUT", "HEAD", "POSTS", "post", "PO"] {
+        for method in ["PUT", "HEAD", "POSTS", "post", "PO"] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();
             let refused = Route::Mcp.check_method(&method).unwrap_err();
             assert_eq!(refused.reason, Reason::MethodNotAllowed);
-            assert_eq!(refused.headers[0].1, "POST, DELETE, OPTIONS");
+            assert_eq!(refused.headers[0].1, "GET, POST, DELETE, OPTIONS");
         }
+        assert!(Route::Sse.check_method(&Method::POST).is_err());
+        assert!(Route::Messages.check_method(&Method::GET).is_err());
         for route in [Route::Health, Route::Ready] {
             assert!(route.check_method(&Method::HEAD).is_ok());
         }
+    }
+
+    #[test]
+    fn modern_versions_have_post_only() {
+        let outcome = |method: Method, version: &str, route: Route| {
+            let request = http::Request::builder()
+                .method(method)
+                .uri("/mcp")
+                .header("mcp-protocol-version", version);
+            let parts = request.body(()).unwrap().into_parts().0;
+            route
+                .check_modern_method(&parts)
+                .map_err(|refused| refused.headers[0].1.clone())
+        };
+        for method in [Method::GET, Method::DELETE] {
+            for version in ["2026-07-28", "2030-01-01"] {
+                let refused = outcome(method.clone(), version, Route::Mcp);
+                assert_eq!(refused.unwrap_err(), "POST, OPTIONS", "{method} {version}");
+            }
+            for version in ["2025-11-25", "", "2026-07-27", "latest", "9999-99-9x"] {
+                assert_eq!(outcome(method.clone(), version, Route::Mcp), Ok(()));
+            }
+        }
+        assert_eq!(outcome(Method::POST, "2026-07-28", Route::Mcp), Ok(()));
+        assert_eq!(outcome(Method::GET, "2026-07-28", Route::Sse), Ok(()));
     }
 }

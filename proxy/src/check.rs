@@ -44,10 +44,16 @@ pub(crate) fn report(effective: &Effective) -> Result<String, serde_yaml::Error>
         MASK
     };
     let _ = writeln!(report, "# MANAGER_INTERNAL_TOKEN: {manager}");
+    let session_key = if effective.session_key.is_some() {
+        MASK
+    } else {
+        "not set, kept in session.key of the data directory"
+    };
+    let _ = writeln!(report, "# SESSION_KEY: {session_key}");
     report.push_str(&masked(&effective.config)?);
     report.push_str("# listeners\n");
     for listener in &effective.config.listeners {
-        let _ = writeln!(report, "#   {}", describe(listener));
+        let _ = writeln!(report, "#   {}", describe(listener, effective.legacy_sse));
     }
     for warning in &effective.warnings {
         let _ = writeln!(report, "# warning: {warning}");
@@ -71,8 +77,11 @@ fn masked(config: &Config) -> Result<String, serde_yaml::Error> {
     serde_yaml::to_string(&tree)
 }
 
-fn describe(listener: &ListenerConfig) -> String {
+fn describe(listener: &ListenerConfig, legacy_sse: bool) -> String {
     let serves = match listener.profile {
+        ProfileName::Core if legacy_sse => {
+            "/mcp, /mcp/{namespace}, /sse, /messages, /tools, /namespaces, /openapi.json, /reload, /health, /ready"
+        }
         ProfileName::Core => {
             "/mcp, /mcp/{namespace}, /tools, /namespaces, /openapi.json, /reload, /health, /ready"
         }
@@ -105,8 +114,12 @@ mod tests {
             "admission: {{ tokens: [{{ name: ci, sha256: {digest}, namespaces: ['*'] }}] }}"
         );
         let (_dir, file) = write(&yaml);
-        let effective =
-            checked(&file, &[("BEARER_TOKEN", "hush"), ("LOG_LEVEL", "debug")]).expect("valid");
+        let variables = [
+            ("BEARER_TOKEN", "hush"),
+            ("LOG_LEVEL", "debug"),
+            ("SESSION_KEY", "hush hush hush hush hush hush hush"),
+        ];
+        let effective = checked(&file, &variables).expect("valid");
         let report = report(&effective).expect("yaml");
         assert!(
             !report.contains(&digest) && !report.contains("hush"),
@@ -128,6 +141,18 @@ mod tests {
         ] {
             assert!(report.contains(expected), "{expected}\n{report}");
         }
+    }
+
+    #[test]
+    fn paths_that_are_switched_off_are_not_listed() {
+        let (_dir, file) = write("");
+        let listed = |legacy| {
+            let effective = checked(&file, &[("ENABLE_LEGACY_MCP", legacy)]).expect("valid");
+            report(&effective)
+                .expect("yaml")
+                .contains("/sse, /messages")
+        };
+        assert_eq!([listed("true"), listed("false")], [true, false]);
     }
 
     #[test]

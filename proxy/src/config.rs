@@ -180,6 +180,10 @@ pub(crate) struct Effective {
     pub(crate) bearer: Option<Secret>,
     /// What `X-Manager-Token` must say.
     pub(crate) manager_token: Secret,
+    /// What session ids are sealed with, where the operator says so.
+    pub(crate) session_key: Option<Secret>,
+    /// Whether the transport of MCP 2024-11-05 is served.
+    pub(crate) legacy_sse: bool,
     /// Which of the two were made here.
     pub(crate) generated: Generated,
     /// The data directory, absolute.
@@ -243,6 +247,22 @@ struct Settings {
     role: Role,
     bearer: Option<Secret>,
     manager_token: Option<Secret>,
+    session_key: Option<Secret>,
+    legacy_sse: bool,
+}
+
+impl Settings {
+    /// The settings of the files, before any variable.
+    fn new(config: Config, role: Role) -> Self {
+        Self {
+            config,
+            role,
+            bearer: None,
+            manager_token: None,
+            session_key: None,
+            legacy_sse: true,
+        }
+    }
 }
 
 /// Reads all layers, checks the result and settles the tokens.
@@ -267,12 +287,7 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
     if let Some(merged) = document::read_data_file(&data_dir, tree)? {
         config = merged;
     }
-    let mut settings = Settings {
-        config,
-        role: options.role,
-        bearer: None,
-        manager_token: None,
-    };
+    let mut settings = Settings::new(config, options.role);
     options.environment.apply(&mut settings)?;
     unsupported::refuse(&settings.config)?;
     validate::check(&settings.config, options.role, options.dev)?;
@@ -285,6 +300,8 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
         source,
         bearer: tokens.bearer,
         manager_token: tokens.manager,
+        session_key: settings.session_key,
+        legacy_sse: settings.legacy_sse,
         generated: tokens.generated,
         data_dir,
         warnings,

@@ -93,6 +93,14 @@ pub(crate) fn announce(effective: &Effective) -> String {
         "url": format!("{url}/mcp"),
         "headers": {"Authorization": format!("Bearer {bearer}"), "X-Namespace": "shared"},
     }}});
+    let stream = if effective.legacy_sse {
+        format!(
+            "Open a stream (Ctrl-C ends it):\n\
+             {curl} -N {url}/sse -H \"Authorization: Bearer {bearer}\" -H 'X-Namespace: shared'\n\n"
+        )
+    } else {
+        String::new()
+    };
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = write!(
@@ -109,6 +117,7 @@ pub(crate) fn announce(effective: &Effective) -> String {
          List a namespace's tools:\n\
          {curl} {url}/tools -H \"Authorization: Bearer {bearer}\" -H 'X-Namespace: shared'\n\
          \n\
+         {stream}\
          After dropping a folder into the tools directory:\n\
          {curl} -X POST {url}/reload -H \"Authorization: Bearer {bearer}\" -H \"X-Manager-Token: {manager}\"\n\
          \n\
@@ -165,6 +174,10 @@ mod tests {
                 "X-Manager-Token: {}",
                 effective.manager_token.expose()
             )),
+            "{text}"
+        );
+        assert!(
+            text.contains("curl -s -N http://127.0.0.1:4711/sse -H \"Auth"),
             "{text}"
         );
         let json = text

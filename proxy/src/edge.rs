@@ -5,8 +5,9 @@
 //! the first request of a connection, idle time plus head time for later ones, since a later request starts waiting the
 //! moment the one before has ended.
 
-use std::sync::Arc;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -20,6 +21,7 @@ use pingora_core::services::Service as PingoraService;
 use pingora_core::services::listening::Service;
 use pingora_proxy::HttpProxy;
 use pingora_timeout::fast_timeout::fast_timeout;
+use prometheus::IntGauge;
 use tokio::runtime::Handle;
 use tooldock_workers::runtimes::Runtimes;
 
@@ -27,8 +29,13 @@ use crate::gateway::Gateway;
 use crate::metrics::EdgeMetrics;
 use crate::tls::FirstRequest;
 
+/// What is left of a request when Pingora has let go of it.
+type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 tokio::task_local! {
     static HEAD_SEEN: Arc<AtomicBool>;
+    static CONNECTION: Arc<OpenConnection>;
+    static REST: Arc<Mutex<Option<Rest>>>;
 }
 
 /// Notes that the head of the current request is complete, which ends its deadline.
@@ -36,6 +43,26 @@ tokio::task_local! {
 /// Called from `Gateway::new_ctx`, the first thing Pingora does after it has read a head.
 pub(crate) fn head_seen() {
     let _ = HEAD_SEEN.try_with(|seen| seen.store(true, Ordering::Release));
+}
+
+/// The connection of the current request, to be held by what outlives the request. None for HTTP/2, whose connections
+/// outlive their requests anyway.
+pub(crate) fn open_connection() -> Option<Arc<OpenConnection>> {
+    CONNECTION.try_with(Arc::clone).ok()
+}
+
+/// Runs `rest` in the task of the current HTTP/2 request, after Pingora has dropped everything it held for it.
+///
+/// In that task, because Pingora closes a connection as idle when the tasks of its requests have ended.
+pub(crate) fn afterwards(rest: impl Future<Output = ()> + Send + 'static) {
+    let mut rest: Option<Rest> = Some(Box::pin(rest));
+    let _ = REST.try_with(|slot| {
+        *slot.lock().unwrap_or_else(PoisonError::into_inner) = rest.take();
+    });
+    // Every HTTP/2 request has the slot; without one the stream would merely be cut by the idle time.
+    if let Some(rest) = rest {
+        tokio::spawn(rest);
+    }
 }
 
 /// Time limits of a request head; swapped on reload.
@@ -83,7 +110,18 @@ impl HttpServerApp for Edge {
             if let Some(first) = digest.and_then(|tls| tls.extension.get::<FirstRequest>()) {
                 first.0.store(true, Ordering::Release);
             }
-            return self.proxy.process_new_http(session, shutdown).await;
+            let slot = Arc::new(Mutex::new(None));
+            let ended = REST
+                .scope(
+                    Arc::clone(&slot),
+                    self.proxy.process_new_http(session, shutdown),
+                )
+                .await;
+            let rest = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(rest) = rest {
+                rest.await;
+            }
+            return ended;
         }
         let reused = session.take_connection_user_context().is_some();
         let Deadlines { header, keepalive } = **self.deadlines.load();
@@ -124,7 +162,7 @@ impl HttpServerApp for Edge {
 /// The edge under a cap on open connections.
 pub(crate) struct Listening {
     edge: Arc<Edge>,
-    open: AtomicUsize,
+    open: Arc<AtomicUsize>,
     max: usize,
 }
 
@@ -132,7 +170,7 @@ impl Listening {
     pub(crate) fn new(edge: Edge, max_connections: usize) -> Self {
         Self {
             edge: Arc::new(edge),
-            open: AtomicUsize::new(0),
+            open: Arc::default(),
             max: max_connections,
         }
     }
@@ -153,7 +191,8 @@ impl ServerApp for Listening {
         }
         let tls = stream.get_ssl_digest();
         if !matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
-            return self.edge.process_new(stream, shutdown).await;
+            let requests = self.edge.process_new(stream, shutdown);
+            return CONNECTION.scope(Arc::new(open), requests).await;
         }
         // Neither the HTTP/2 handshake nor the wait for the first request has a limit of its own.
         let header = self.edge.deadlines.load().header;
@@ -178,25 +217,28 @@ impl ServerApp for Listening {
 }
 
 /// Counts one connection for as long as it lives.
-struct OpenConnection<'a> {
-    listening: &'a Listening,
+pub(crate) struct OpenConnection {
+    open: Arc<AtomicUsize>,
+    gauge: IntGauge,
     number: usize,
 }
 
-impl<'a> OpenConnection<'a> {
-    fn new(listening: &'a Listening) -> Self {
-        listening.edge.metrics.connections.inc();
+impl OpenConnection {
+    fn new(listening: &Listening) -> Self {
+        let gauge = listening.edge.metrics.connections.clone();
+        gauge.inc();
         Self {
             number: listening.open.fetch_add(1, Ordering::Relaxed) + 1,
-            listening,
+            open: Arc::clone(&listening.open),
+            gauge,
         }
     }
 }
 
-impl Drop for OpenConnection<'_> {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.listening.open.fetch_sub(1, Ordering::Relaxed);
-        self.listening.edge.metrics.connections.dec();
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        self.gauge.dec();
     }
 }
 

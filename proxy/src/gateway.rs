@@ -3,7 +3,11 @@
 //! `request_filter` runs the admission list and writes refusals. `proxy_upstream_filter` is the hand-over: it makes a
 //! `Caller`, calls the service as a function and writes its reply. `upstream_peer` is for what must leave the process;
 //! nothing does in this version.
+//!
+//! A long stream leaves between the two: its head is written, and the request ends here while the stream goes on (see
+//! `stream`).
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,17 +20,18 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
+use pingora_http::RequestHeader;
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, IntGauge, TextEncoder};
-use tokio::sync::watch;
 use tooldock_filters::{
     Access, Admission, Admitted, Directory, ErrorShape, ListenerRules, Reason, Rejection, Route,
-    Verdict,
+    Verdict, namespace,
 };
 use tooldock_upstream::caller::{Caller, Visibility};
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::{Head, Reply};
-use tooldock_upstream::{AcceptFlags, McpHead, Service};
+use tooldock_upstream::{AcceptFlags, McpHead, MirroredHeaders, Service};
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Registry;
 
 use crate::body::{self, BodyError};
@@ -34,6 +39,7 @@ use crate::edge;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond::{self, ClientGone, Envelope, X_REQUEST_ID};
+use crate::stream::LongStream;
 
 /// How long a call may take before its client is watched. Most calls have answered by then, and watching costs more
 /// than a tenth of a call.
@@ -42,7 +48,11 @@ const WATCH_AFTER: Duration = Duration::from_millis(50);
 /// What Pingora is told when a client left: nothing is written to it any more, and the connection is dropped.
 const CLIENT_GONE: ErrorType = ErrorType::Custom("ClientGone");
 
-/// The status such a request is counted under, as nginx does.
+/// What Pingora is told when a long stream has left with its connection: there is nothing to write to, and nothing to
+/// keep. Its session is a shell that holds no request.
+const LEFT: ErrorType = ErrorType::Custom("StreamLeft");
+
+/// The status a request without an answer is counted under, as nginx does.
 const STATUS_CLIENT_GONE: u16 = 499;
 
 /// A listener as the gateway sees it.
@@ -74,8 +84,6 @@ pub(crate) struct Gateway {
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) exported: prometheus::Registry,
     pub(crate) request_ids: RequestIds,
-    /// Turns true when the gateway begins to stop.
-    pub(crate) draining: watch::Receiver<bool>,
 }
 
 /// One request on its way through the phases.
@@ -86,6 +94,8 @@ pub(crate) struct Passage {
     admitted: Option<Admitted>,
     profile: Option<Arc<Profile>>,
     route: &'static str,
+    /// The status of a long stream that has left.
+    left_with: Option<u16>,
     _in_flight: InFlight,
 }
 
@@ -125,6 +135,18 @@ impl Directory for Live<'_> {
             .session_version(session_id)
             .map(|version| version.as_str())
     }
+
+    fn session_namespace(&self, session_id: &str) -> Option<NamespaceName> {
+        self.0.service.session_namespace(session_id)
+    }
+}
+
+/// How a request ended inside Pingora.
+enum Written {
+    /// It is answered.
+    Whole,
+    /// Its head is written; the rest leaves as a long stream.
+    Left,
 }
 
 impl Gateway {
@@ -195,23 +217,25 @@ impl Gateway {
             visibility: visibility(&admitted),
         };
         let header = session.req_header();
-        if admitted.route == Route::Mcp {
-            let head = McpHead {
-                session: text(session, "mcp-session-id"),
-                version: text(session, "mcp-protocol-version"),
-                accept: AcceptFlags {
-                    json_named: admitted.accept.json_named,
-                    sse_named: admitted.accept.sse_named,
-                    json_acceptable: admitted.accept.json_acceptable,
-                },
+        if matches!(admitted.route, Route::Mcp | Route::Sse | Route::Messages) {
+            let head = mcp_head(header, &admitted);
+            let message_session = match admitted.route {
+                Route::Messages => namespace::session_id(header)?.map(Cow::into_owned),
+                _ => None,
             };
-            let deletes = header.method == Method::DELETE;
+            let method = header.method.clone();
             let service = self.service.clone();
             let call = async move {
-                if deletes {
-                    service.delete(caller, head).await
-                } else {
-                    service.post(caller, head, body).await
+                match admitted.route {
+                    Route::Sse => service.open_sse(caller).await,
+                    Route::Messages => {
+                        service
+                            .post_message(caller, message_session, head, body)
+                            .await
+                    }
+                    _ if method == Method::GET => service.get(caller, head).await,
+                    _ if method == Method::DELETE => service.delete(caller, head).await,
+                    _ => service.post(caller, head, body).await,
                 }
             };
             return Ok(while_client_stays(session, call).await);
@@ -227,6 +251,38 @@ impl Gateway {
         let service = self.service.clone();
         let call = async move { service.route(caller, request).await };
         Ok(while_client_stays(session, call).await)
+    }
+
+    /// Writes a reply of the service.
+    async fn write(
+        &self,
+        session: &mut Session,
+        passage: &mut Passage,
+        reply: Reply,
+        envelope: &Envelope<'_>,
+    ) -> std::result::Result<Written, ClientGone> {
+        match reply {
+            Reply::Full { head, body } => respond::full(session, head, body, envelope).await?,
+            Reply::Body { head, body } => respond::body(session, head, body, envelope).await?,
+            Reply::Events {
+                head,
+                events,
+                guards,
+            } => {
+                let status = head.status.as_u16();
+                let stream = LongStream {
+                    head,
+                    events,
+                    guards,
+                };
+                stream
+                    .start(session, envelope, &passage.request_id, &self.metrics)
+                    .await?;
+                passage.left_with = Some(status);
+                return Ok(Written::Left);
+            }
+        }
+        Ok(Written::Whole)
     }
 
     /// Counts a refusal and tells the log what the client is not told.
@@ -281,8 +337,7 @@ async fn while_client_stays(
     tokio::select! {
         reply = call.as_mut() => return Some(reply),
         idle = session.downstream_session.read_body_or_idle(true) => match idle {
-            // A byte of the next request is gone with the look: this connection must not carry one.
-            Err(error) if *error.etype() == ErrorType::ConnectError => session.set_keepalive(None),
+            Err(error) if respond::sent_ahead(&error) => session.set_keepalive(None),
             _ => return None,
         },
     }
@@ -302,6 +357,7 @@ impl ProxyHttp for Gateway {
             admitted: None,
             profile: None,
             route: "unknown",
+            left_with: None,
             _in_flight: InFlight::new(&self.metrics.in_flight),
         }
     }
@@ -333,14 +389,11 @@ impl ProxyHttp for Gateway {
             }
             Verdict::Answered(answer) => {
                 passage.route = answer.route;
-                let reply = Reply::Full {
-                    head: Head {
-                        status: answer.status,
-                        headers: answer.headers.into(),
-                    },
-                    body: Bytes::new(),
+                let head = Head {
+                    status: answer.status,
+                    headers: answer.headers.into(),
                 };
-                respond::reply(session, reply, &envelope, self.draining.clone())
+                respond::full(session, head, Bytes::new(), &envelope)
                     .await
                     .map(|()| true)
                     .map_err(|ClientGone| Error::new(CLIENT_GONE))
@@ -381,19 +434,21 @@ impl ProxyHttp for Gateway {
             self.hand_over(session, passage, admitted).await
         };
         let written = match outcome {
-            Ok(Some(reply)) => {
-                respond::reply(session, reply, &envelope, self.draining.clone()).await
-            }
+            Ok(Some(reply)) => self.write(session, passage, reply, &envelope).await,
             Ok(None) => Err(ClientGone),
             Err(rejection) => {
                 self.refused(&rejection, passage);
                 let shape = ErrorShape::of_path(session.req_header().uri.path());
-                respond::rejection(session, &rejection, shape, &envelope).await
+                respond::rejection(session, &rejection, shape, &envelope)
+                    .await
+                    .map(|()| Written::Whole)
             }
         };
-        written
-            .map(|()| false)
-            .map_err(|ClientGone| Error::new(CLIENT_GONE))
+        match written {
+            Ok(Written::Whole) => Ok(false),
+            Ok(Written::Left) => Err(Error::new(LEFT)),
+            Err(ClientGone) => Err(Error::new(CLIENT_GONE)),
+        }
     }
 
     async fn upstream_peer(
@@ -413,12 +468,11 @@ impl ProxyHttp for Gateway {
         error: &Error,
         passage: &mut Passage,
     ) -> FailToProxy {
-        let gone = FailToProxy {
-            error_code: STATUS_CLIENT_GONE,
-            can_reuse_downstream: false,
-        };
-        if *error.etype() == CLIENT_GONE {
-            return gone;
+        if matches!(*error.etype(), CLIENT_GONE | LEFT) {
+            return FailToProxy {
+                error_code: passage.left_with.unwrap_or(STATUS_CLIENT_GONE),
+                can_reuse_downstream: false,
+            };
         }
         tracing::error!(request_id = %passage.request_id, %error, "a request failed inside the gateway");
         let envelope = Envelope {
@@ -451,9 +505,14 @@ impl ProxyHttp for Gateway {
 
     async fn logging(&self, session: &mut Session, _error: Option<&Error>, passage: &mut Passage) {
         let elapsed = passage.started.elapsed();
-        let status = session
-            .response_written()
-            .map_or(STATUS_CLIENT_GONE, |response| response.status.as_u16());
+        let written = || {
+            let response = session.response_written()?;
+            Some(response.status.as_u16())
+        };
+        let status = passage
+            .left_with
+            .or_else(written)
+            .unwrap_or(STATUS_CLIENT_GONE);
         self.metrics.answered(passage.route, status, elapsed);
         tracing::debug!(
             request_id = %passage.request_id,
@@ -499,7 +558,29 @@ fn visibility(admitted: &Admitted) -> Visibility {
     }
 }
 
-fn text(session: &Session, name: &'static str) -> Option<String> {
-    let value = session.req_header().headers.get(name)?;
-    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+/// What the service is told of an MCP request's head.
+fn mcp_head(header: &RequestHeader, admitted: &Admitted) -> McpHead {
+    let text = |name: &'static str| {
+        let value = header.headers.get(name)?;
+        Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+    };
+    let version = text("mcp-protocol-version");
+    let mirrors = MirroredHeaders::wanted(
+        version.as_deref(),
+        header.headers.contains_key("mcp-method"),
+    );
+    McpHead {
+        session: text("mcp-session-id"),
+        accept: AcceptFlags {
+            json_named: admitted.accept.json_named,
+            sse_named: admitted.accept.sse_named,
+            json_acceptable: admitted.accept.json_acceptable,
+        },
+        // Only a stream is resumed.
+        last_event_id: (header.method == Method::GET)
+            .then(|| text("last-event-id"))
+            .flatten(),
+        mirrored: mirrors.then(|| Box::new(MirroredHeaders::from_headers(&header.headers))),
+        version,
+    }
 }

@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tooldock_upstream::audit::AuditGuard;
 use tooldock_upstream::health::Health;
@@ -29,6 +28,9 @@ const DRAIN_CHECK: Duration = Duration::from_millis(10);
 /// connection accepted in the last moment has not been counted yet.
 const SETTLE: Duration = Duration::from_millis(50);
 
+/// How long the drain waits for clients to take the end of their streams.
+const STREAMS_END: Duration = Duration::from_secs(2);
+
 /// How long workers may take to end after the last request.
 const WORKERS_STOP: Duration = Duration::from_secs(5);
 
@@ -40,7 +42,6 @@ pub(crate) struct Hub {
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) reconfigure: Reconfigure,
     pub(crate) signals: Signals,
-    pub(crate) draining: watch::Sender<bool>,
     pub(crate) grace: Duration,
     pub(crate) audit: AuditGuard,
     /// Printed when the first scan is done and what it says works.
@@ -50,7 +51,8 @@ pub(crate) struct Hub {
 impl Hub {
     /// Runs until the gateway has been drained. The caller then ends the process.
     ///
-    /// Four things wake it: the first scan is done; a SIGHUP; the sweep of expired sessions; a signal to stop.
+    /// Four things wake it: the first scan is done; a SIGHUP; the sweep of expired sessions; a signal to stop. The timers
+    /// of streams run beside it until the end.
     pub(crate) async fn run(mut self) {
         let mut stop = self.signals.stop_requested();
         let stopped = async move {
@@ -67,6 +69,8 @@ impl Hub {
         );
         let mut first_scan = std::pin::pin!(first_scan);
         let mut scanned = false;
+        let streams = self.service.clone();
+        tokio::spawn(async move { streams.run_streams().await });
         loop {
             tokio::select! {
                 () = first_scan.as_mut(), if !scanned => scanned = true,
@@ -91,12 +95,18 @@ impl Hub {
     async fn drain(self) {
         tracing::info!(grace = ?self.grace, "stopping: no new connections, waiting for requests in flight");
         self.health.set_draining();
-        self.draining.send_replace(true);
         // A reload that installs packages must not hold the stop of whoever asked for it.
         self.reloader.close();
+        // Those that are opened from now on end at once, too.
+        self.service.end_streams();
         let deadline = Instant::now() + self.grace;
         tokio::time::sleep(SETTLE).await;
         while self.metrics.in_flight.get() > 0 && Instant::now() < deadline {
+            tokio::time::sleep(DRAIN_CHECK).await;
+        }
+        // Streams have been told to end; who does not take the last bytes by now does not read.
+        let patience = deadline.min(Instant::now() + STREAMS_END);
+        while self.metrics.streams_open() > 0 && Instant::now() < patience {
             tokio::time::sleep(DRAIN_CHECK).await;
         }
         let left = self.metrics.in_flight.get();

@@ -17,7 +17,9 @@ mod request_id;
 mod respond;
 mod rules;
 mod serve;
+mod session_key;
 mod signals;
+mod stream;
 mod tls;
 
 use std::io::Write;

@@ -6,8 +6,11 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
 };
+
+use crate::stream::Ending;
 
 /// Statuses that have a prepared counter; others are looked up, which costs a hash.
 const STATUSES: [u16; 18] = [
@@ -15,8 +18,10 @@ const STATUSES: [u16; 18] = [
 ];
 
 /// Routes that have prepared series, by the labels the filters give them.
-const ROUTES: [&str; 12] = [
+const ROUTES: [&str; 14] = [
     "/mcp",
+    "/sse",
+    "/messages",
     "/tools",
     "/tools/{name}",
     "/tools/{name}/schema",
@@ -35,6 +40,15 @@ const BUCKETS: [f64; 13] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0,
 ];
 
+/// How a long stream reaches its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamTransport {
+    /// By a connection of its own, outside Pingora.
+    Direct,
+    /// As one stream of an HTTP/2 connection.
+    Session,
+}
+
 /// The edge's counters.
 pub(crate) struct EdgeMetrics {
     /// Connections open now.
@@ -42,6 +56,9 @@ pub(crate) struct EdgeMetrics {
     /// Requests being answered now.
     pub(crate) in_flight: IntGauge,
     refusals: IntCounterVec,
+    streams_direct: IntGauge,
+    streams_session: IntGauge,
+    streams_ended: [IntCounter; Ending::ALL.len()],
     requests: IntCounterVec,
     seconds: HistogramVec,
     routes: Vec<RouteSeries>,
@@ -78,11 +95,27 @@ impl EdgeMetrics {
         let seconds = HistogramVec::new(
             HistogramOpts::new(
                 "tooldock_request_seconds",
-                "Time from the complete request head to the end of the answer, in seconds",
+                "Time from the complete request head to the end of the answer, of a long stream to its beginning, in seconds",
             )
             .buckets(BUCKETS.to_vec()),
             &["route"],
         )?;
+        let streams = IntGaugeVec::new(
+            Opts::new(
+                "tooldock_stream_connections",
+                "Long streams that are written to now, by how they reach their client",
+            ),
+            &["transport"],
+        )?;
+        let streams_ended = IntCounterVec::new(
+            Opts::new(
+                "tooldock_streams_ended_total",
+                "Long streams that are over, by reason",
+            ),
+            &["reason"],
+        )?;
+        registry.register(Box::new(streams.clone()))?;
+        registry.register(Box::new(streams_ended.clone()))?;
         registry.register(Box::new(connections.clone()))?;
         registry.register(Box::new(in_flight.clone()))?;
         registry.register(Box::new(refusals.clone()))?;
@@ -100,6 +133,10 @@ impl EdgeMetrics {
             connections,
             in_flight,
             refusals,
+            streams_direct: streams.with_label_values(&["direct"]),
+            streams_session: streams.with_label_values(&["session"]),
+            streams_ended: Ending::ALL
+                .map(|ending| streams_ended.with_label_values(&[ending.label()])),
             requests,
             seconds,
             routes,
@@ -109,6 +146,24 @@ impl EdgeMetrics {
     /// Counts a refusal. `reason` is a stable code, never text from a client.
     pub(crate) fn refused(&self, reason: &'static str) {
         self.refusals.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a long stream until the guard is dropped.
+    pub(crate) fn stream_opened(&self, transport: StreamTransport) -> OpenStream {
+        let gauge = match transport {
+            StreamTransport::Direct => &self.streams_direct,
+            StreamTransport::Session => &self.streams_session,
+        };
+        gauge.inc();
+        OpenStream {
+            gauge: gauge.clone(),
+            ended: self.streams_ended.clone(),
+        }
+    }
+
+    /// How many long streams are open.
+    pub(crate) fn streams_open(&self) -> i64 {
+        self.streams_direct.get() + self.streams_session.get()
     }
 
     /// Counts an answered request.
@@ -137,11 +192,45 @@ impl EdgeMetrics {
     }
 }
 
+/// One long stream, counted while it lives.
+pub(crate) struct OpenStream {
+    gauge: IntGauge,
+    ended: [IntCounter; Ending::ALL.len()],
+}
+
+impl OpenStream {
+    /// Notes why it ended.
+    pub(crate) fn ended(&self, ending: Ending) {
+        self.ended[ending as usize].inc();
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.gauge.dec();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use prometheus::{Encoder, TextEncoder};
 
     use super::*;
+
+    #[test]
+    fn a_long_stream_is_open_until_its_guard_is_dropped() {
+        let registry = Registry::new();
+        let metrics = EdgeMetrics::new(&registry).expect("fresh registry");
+        let direct = metrics.stream_opened(StreamTransport::Direct);
+        let session = metrics.stream_opened(StreamTransport::Session);
+        assert_eq!(metrics.streams_open(), 2);
+        direct.ended(Ending::SlowReader);
+        drop((direct, session));
+        assert_eq!(metrics.streams_open(), 0);
+        let ended = Ending::ALL.map(|ending| metrics.streams_ended[ending as usize].get());
+        assert_eq!(ended, [0, 0, 1]);
+        assert_eq!(Ending::ALL[Ending::SlowReader as usize], Ending::SlowReader);
+    }
 
     #[test]
     fn counts_by_route_and_status_and_by_reason() {

@@ -1,7 +1,8 @@
 //! Writing answers: the service's replies and the edge's refusals, and when the connection lives on afterwards.
 //!
-//! A reply of known length leaves in one write: Pingora keeps the head in its buffer until the last body byte. Streams
-//! leave frame by frame, each flushed, with a time limit per write and an eye on the client.
+//! A reply of known length leaves in one write: Pingora keeps the head in its buffer until the last body byte. A streamed
+//! body leaves piece by piece, each flushed, with a time limit per write and an eye on the client. Long streams get their
+//! head here and are written elsewhere (see `stream`).
 
 use std::time::Duration;
 
@@ -9,12 +10,12 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
+use pingora_core::ErrorType;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 use pingora_timeout::fast_timeout::fast_timeout;
-use tokio::sync::watch;
 use tooldock_filters::{CorsHeaders, ErrorShape, Rejection};
-use tooldock_upstream::reply::{Head, Reply};
+use tooldock_upstream::reply::{BodyStream, Head};
 
 use crate::body;
 
@@ -66,43 +67,25 @@ impl Envelope<'_> {
     }
 }
 
-/// Writes a reply of the service.
+/// Writes an answer whose body is there as a whole.
 ///
 /// # Errors
 ///
-/// [`ClientGone`] when the client left or read too slowly; the connection is not used again.
-pub(crate) async fn reply(
+/// [`ClientGone`] when the client left or does not read; the connection is not used again.
+pub(crate) async fn full(
     session: &mut Session,
-    reply: Reply,
+    head: Head,
+    body: Bytes,
     envelope: &Envelope<'_>,
-    draining: watch::Receiver<bool>,
 ) -> Result<(), ClientGone> {
-    let written = match reply {
-        Reply::Full { head, body } => full(session, head, body, envelope).await,
-        Reply::Body { head, body } => stream(session, head, body, envelope, None).await,
-        Reply::Events {
-            head,
-            events,
-            guards,
-        } => {
-            let frames = futures_util::stream::unfold(events, |mut events| async move {
-                let event = events.next().await?;
-                Some((Ok::<_, std::convert::Infallible>(event), events))
-            });
-            // A stream's end is the end of its connection: nothing may follow it (DESIGN §4, *Hand-over*).
-            session.set_keepalive(None);
-            let result = stream(session, head, frames, envelope, Some(draining)).await;
-            drop(guards);
-            result
-        }
-    };
+    let written = write_full(session, head, body, envelope).await;
     if written.is_err() {
         session.set_keepalive(None);
     }
     written
 }
 
-async fn full(
+async fn write_full(
     session: &mut Session,
     head: Head,
     body: Bytes,
@@ -157,42 +140,68 @@ async fn within(
     }
 }
 
-/// Writes a stream to its end.
+/// Writes the head of an answer whose length is not known. It is flushed.
 ///
-/// Three things end it: the service has no more frames; the gateway drains (long streams only, with a clean end); the
-/// client left, which is seen at once because its connection is read meanwhile.
-async fn stream<E: std::fmt::Display>(
+/// # Errors
+///
+/// [`ClientGone`] when the client left or does not read.
+pub(crate) async fn stream_head(
     session: &mut Session,
     head: Head,
-    frames: impl futures_util::Stream<Item = Result<Bytes, E>>,
     envelope: &Envelope<'_>,
-    mut draining: Option<watch::Receiver<bool>>,
 ) -> Result<(), ClientGone> {
     let mut header = envelope.head(head)?;
     if !session.is_http2() && !header.headers.contains_key(CONTENT_LENGTH) {
-        header.insert_header(TRANSFER_ENCODING, "chunked")?;
+        // HTTP/1.0 knows no chunks: the end of the connection is the end of the body.
+        if session.req_header().version == http::Version::HTTP_10 {
+            session.set_keepalive(None);
+        } else {
+            header.insert_header(TRANSFER_ENCODING, "chunked")?;
+        }
     }
     within(
         envelope,
         session.write_response_header(Box::new(header), false),
     )
-    .await?;
-    let mut frames = std::pin::pin!(frames);
+    .await
+}
+
+/// Writes an answer piece by piece, each as soon as it is there.
+///
+/// Two things end it: there are no more pieces; the client left, which is seen at once because its connection is read
+/// meanwhile, and drops the body.
+///
+/// # Errors
+///
+/// [`ClientGone`] when the client left or does not read; the connection is not used again.
+pub(crate) async fn body(
+    session: &mut Session,
+    head: Head,
+    body: BodyStream,
+    envelope: &Envelope<'_>,
+) -> Result<(), ClientGone> {
+    let written = write_body(session, head, body, envelope).await;
+    if written.is_err() {
+        session.set_keepalive(None);
+    }
+    written
+}
+
+async fn write_body(
+    session: &mut Session,
+    head: Head,
+    mut body: BodyStream,
+    envelope: &Envelope<'_>,
+) -> Result<(), ClientGone> {
+    stream_head(session, head, envelope).await?;
+    let mut watched = true;
     loop {
-        let drained = async {
-            match &mut draining {
-                // A closed channel means the gateway is ending, too.
-                Some(draining) => {
-                    let _ = draining.wait_for(|draining| *draining).await;
-                }
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            frame = frames.next() => match frame {
-                Some(Ok(frame)) if frame.is_empty() => {}
-                Some(Ok(frame)) => {
-                    within(envelope, session.write_response_body(Some(frame), false)).await?;
+            biased;
+            piece = body.next() => match piece {
+                Some(Ok(piece)) if piece.is_empty() => {}
+                Some(Ok(piece)) => {
+                    within(envelope, session.write_response_body(Some(piece), false)).await?;
                 }
                 Some(Err(error)) => {
                     tracing::warn!(%error, "a reply broke off");
@@ -200,15 +209,23 @@ async fn stream<E: std::fmt::Display>(
                 }
                 None => break,
             },
-            () = drained => break,
-            idle = session.downstream_session.read_body_or_idle(true) => {
-                if idle.is_err() {
-                    return Err(ClientGone);
+            idle = session.downstream_session.read_body_or_idle(true), if watched => match idle {
+                Ok(_) => {}
+                Err(error) if sent_ahead(&error) => {
+                    session.set_keepalive(None);
+                    watched = false;
                 }
-            }
+                Err(_) => return Err(ClientGone),
+            },
         }
     }
     within(envelope, session.write_response_body(None, true)).await
+}
+
+/// Whether a look at an idle connection found bytes of a next request. A byte of it is gone with the look, so the
+/// connection must not carry one; it is no departure.
+pub(crate) fn sent_ahead(error: &pingora_core::Error) -> bool {
+    *error.etype() == ErrorType::ConnectError
 }
 
 /// Writes a refusal, and keeps the connection where that is safe: the request's body is small enough to be read past.

@@ -64,7 +64,7 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
     effective
         .served_listeners()
         .map(|(_, listener)| {
-            let profile = listener.rules();
+            let profile = listener.rules(effective.legacy_sse);
             Listener {
                 address: listener.address,
                 rules: ListenerRules {
@@ -79,6 +79,8 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
                         profile::AcceptRule::Lenient => AcceptRule::Lenient,
                     },
                     auth: listener.admission_auth(),
+                    legacy_sse: profile.legacy_sse,
+                    modern: profile.modern,
                 },
                 profile: Arc::new(profile),
             }

@@ -42,6 +42,7 @@ use crate::metrics::EdgeMetrics;
 use crate::reconfigure::Reconfigure;
 use crate::request_id::RequestIds;
 use crate::rules;
+use crate::session_key;
 use crate::signals::Signals;
 use crate::tls::Certificate;
 
@@ -74,7 +75,6 @@ pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
     let rules = Arc::new(ArcSwap::from_pointee(rules::rules(&effective, admission)));
     let parts = Parts::build(&effective, &control, &rules)?;
 
-    let (draining_sender, draining) = watch::channel(false);
     let deadlines = Arc::new(ArcSwap::from_pointee(rules::deadlines(&effective)));
     let server = Assembly {
         effective: &effective,
@@ -82,7 +82,6 @@ pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
         rules: &rules,
         deadlines: &deadlines,
         certificates: &certificates,
-        draining: &draining,
     }
     .server()?;
 
@@ -92,7 +91,6 @@ pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
         health: Arc::clone(&parts.health),
         metrics: Arc::clone(&parts.metrics),
         signals: signals.clone(),
-        draining: draining_sender,
         grace: effective.config.replicas.grace,
         audit: parts.audit,
         announcement: effective.dev.then(|| dev::announce(&effective)),
@@ -158,6 +156,7 @@ impl Parts {
             upstream_metrics.audit_dropped(),
         )
         .context("starting the audit log")?;
+        let session_key = session_key::load(effective.session_key.as_ref(), &effective.data_dir)?;
         let registry = Arc::new(Registry::default());
         let runtimes = Arc::new(Runtimes::new());
         let host = Arc::new(WorkerHost {
@@ -181,7 +180,9 @@ impl Parts {
             registry: Arc::clone(&registry),
             reloader: Some(Arc::new(Reload(Arc::clone(&reloader)))),
             sessions: config.sessions.clone(),
+            session_key,
             sessions_per_principal: config.admission.limits.sessions_per_principal,
+            streams_per_principal: config.admission.limits.streams_per_principal,
             tool_call_limiter: Arc::new(ToolCalls(Arc::clone(rules))),
             audit: audit_sender,
             metrics: upstream_metrics,
@@ -207,7 +208,6 @@ struct Assembly<'a> {
     rules: &'a Arc<ArcSwap<Rules>>,
     deadlines: &'a Arc<ArcSwap<Deadlines>>,
     certificates: &'a [Option<Arc<Certificate>>],
-    draining: &'a watch::Receiver<bool>,
 }
 
 impl Assembly<'_> {
@@ -287,7 +287,6 @@ impl Assembly<'_> {
             metrics: Arc::clone(&self.parts.metrics),
             exported: self.parts.exported.clone(),
             request_ids: RequestIds::new()?,
-            draining: self.draining.clone(),
         };
         let mut proxy = pingora_proxy::http_proxy(conf, gateway);
         let mut options = HttpServerOptions::default();

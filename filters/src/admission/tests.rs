@@ -29,6 +29,10 @@ impl Directory for Live {
     fn session_version(&self, session_id: &str) -> Option<&'static str> {
         (session_id == "live").then_some("2025-11-25")
     }
+
+    fn session_namespace(&self, session_id: &str) -> Option<NamespaceName> {
+        (session_id == "live").then(|| "github".parse().unwrap())
+    }
 }
 
 const CORE: ListenerRules = ListenerRules {
@@ -37,6 +41,8 @@ const CORE: ListenerRules = ListenerRules {
     namespace: NamespaceSource::HeaderOrPath,
     accept: AcceptRule::Auto,
     auth: Auth::Required,
+    legacy_sse: true,
+    modern: true,
 };
 
 const METRICS: ListenerRules = ListenerRules {
@@ -458,21 +464,21 @@ fn probes_pass_while_the_rest_of_an_address_is_refused() {
 }
 
 #[test]
-fn paths_and_methods_that_come_later_are_refused_for_now() {
+fn unknown_paths_and_methods_are_told_apart() {
     let (_, admission) = admission(OPEN);
-    for uri in ["/sse", "/messages", "/nope"] {
+    for uri in ["/nope", "/sse/", "/messages/x"] {
         let mut case = good();
         case.uri = uri;
         assert_eq!(case.refused(&admission).reason, Reason::NotFound, "{uri}");
     }
-    for method in ["GET", "PUT", "PATCH", "HEAD"] {
+    for method in ["PUT", "PATCH", "HEAD"] {
         let refused = Case { method, ..good() }.refused(&admission);
         assert_eq!(refused.reason, Reason::MethodNotAllowed);
         assert!(
             refused
                 .headers
                 .iter()
-                .any(|(name, value)| name == ALLOW && value == "POST, DELETE, OPTIONS")
+                .any(|(name, value)| name == ALLOW && value == "GET, POST, DELETE, OPTIONS")
         );
     }
     let delete = Case {
@@ -482,6 +488,67 @@ fn paths_and_methods_that_come_later_are_refused_for_now() {
     .without("content-type")
     .without("accept");
     assert_eq!(delete.admitted(&admission).route, Route::Mcp);
+}
+
+#[test]
+fn a_stream_needs_its_media_type_and_a_version_that_has_streams() {
+    let (_, admission) = admission(OPEN);
+    let stream = Case {
+        method: "GET",
+        ..good()
+    }
+    .without("content-type")
+    .without("content-length")
+    .with("accept", "text/event-stream");
+    assert_eq!(stream.admitted(&admission).route, Route::Mcp);
+    for accept in ["*/*", "application/json"] {
+        let refused = stream.clone().with("accept", accept).refused(&admission);
+        assert_eq!(refused.reason, Reason::NotAcceptable, "{accept}");
+    }
+    let mut modern = stream.with("mcp-protocol-version", "2026-07-28");
+    let refused = modern.refused(&admission);
+    assert_eq!(refused.reason, Reason::MethodNotAllowed);
+    assert!(
+        refused
+            .headers
+            .iter()
+            .any(|(_, value)| value == "POST, OPTIONS")
+    );
+    modern.method = "DELETE";
+    assert_eq!(modern.refused(&admission).reason, Reason::MethodNotAllowed);
+    // Where that version is not served the service says so.
+    modern.listener.modern = false;
+    modern.admitted(&admission);
+}
+
+#[test]
+fn http_with_sse_is_there_until_it_is_switched_off() {
+    let (_, admission) = admission(OPEN);
+    let bearer = [
+        ("authorization", "Bearer change_me"),
+        ("x-namespace", "github"),
+    ];
+    let open = get("/sse", &bearer);
+    assert_eq!(open.admitted(&admission).route, Route::Sse);
+    let message = Case {
+        uri: "/messages?session_id=live",
+        ..good()
+    }
+    .without("accept")
+    .without("x-namespace");
+    let admitted = message.admitted(&admission);
+    assert_eq!(admitted.route, Route::Messages);
+    assert_eq!(admitted.namespace.unwrap().as_str(), "github");
+    let text = message.clone().with("content-type", "text/plain");
+    assert_eq!(
+        text.refused(&admission).reason,
+        Reason::UnsupportedMediaType
+    );
+    for mut off in [open, message] {
+        off.listener.legacy_sse = false;
+        let refused = off.refused(&admission);
+        assert_eq!(refused.reason, Reason::NotFound, "{}", off.uri);
+    }
 }
 
 #[test]
@@ -499,7 +566,7 @@ fn a_preflight_is_answered_without_credentials() {
     assert_eq!(headers["vary"], "Origin");
     assert_eq!(
         headers[ACCESS_CONTROL_ALLOW_METHODS],
-        "POST, DELETE, OPTIONS"
+        "GET, POST, DELETE, OPTIONS"
     );
     assert!(
         headers[ACCESS_CONTROL_ALLOW_HEADERS]
@@ -518,7 +585,10 @@ fn a_preflight_is_answered_without_credentials() {
     let plain = preflight.without("access-control-request-method");
     assert_eq!(plain.refused(&admission).reason, Reason::Unauthorized);
     let plain = plain.with("authorization", "Bearer change_me");
-    assert_eq!(plain.answered(&admission).1[ALLOW], "POST, DELETE, OPTIONS");
+    assert_eq!(
+        plain.answered(&admission).1[ALLOW],
+        "GET, POST, DELETE, OPTIONS"
+    );
 }
 
 #[test]
@@ -754,6 +824,9 @@ fn no_request_makes_admission_panic() {
         "/mcp/",
         "/mcp/%",
         "/mcp/github?namespace=%",
+        "/sse",
+        "/messages?session_id=%",
+        "/messages?session_id=live",
         "/tools/%C3%B6/schema",
         "/openapi.json?namespace",
         "/openapi.json?namespace=%ff",

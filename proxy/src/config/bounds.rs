@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use tooldock_upstream::session::config::PollAfter;
 use tooldock_workers::config::LimitsPatch;
 
 use super::{Config, ConfigError};
@@ -13,6 +14,12 @@ const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Bodies and results are held in memory as a whole.
 const MESSAGE_BYTES: RangeInclusive<u64> = 1..=1 << 30;
+
+/// Events of all streams, kept in memory.
+const EVENT_LOG_BYTES: RangeInclusive<u64> = 1..=1 << 40;
+
+/// Streams are looked after in sixteenths of it; a shorter one keeps the machine busy and no connection open.
+const KEEPALIVE_MIN: Duration = Duration::from_millis(10);
 
 /// Things there are many of: more would not fit in memory.
 const MANY: RangeInclusive<u64> = 1..=100_000_000;
@@ -46,8 +53,11 @@ const DURATIONS: &[Value<Duration>] = &[
     value!(admission.timeouts.keepalive),
     value!(admission.timeouts.write),
     value!(namespaces.defaults.timeout),
+    value!(namespaces.defaults.ask_timeout),
     value!(namespaces.ceilings.timeout),
     value!(sessions.ttl),
+    value!(sessions.keepalive),
+    value!(sessions.event_log.age),
     value!(workers.ready_timeout),
     value!(workers.sync_timeout),
     value!(workers.backoff.initial),
@@ -60,14 +70,19 @@ const NUMBERS: &[(Value<u64>, RangeInclusive<u64>)] = &[
     (value!(admission.limits.body), MESSAGE_BYTES),
     (value!(admission.limits.connections), MANY),
     (value!(admission.limits.sessions_per_principal), MANY),
+    (value!(admission.limits.streams_per_principal), MANY),
     (value!(namespaces.defaults.max_concurrency), CALLS),
     (value!(namespaces.defaults.queue), WAITING_CALLS),
+    (value!(namespaces.defaults.max_parked), WAITING_CALLS),
     (value!(namespaces.defaults.max_result), MESSAGE_BYTES),
     (value!(namespaces.defaults.sync_concurrency), TOOL_THREADS),
     (value!(namespaces.ceilings.max_concurrency), CALLS),
     (value!(namespaces.ceilings.max_result), MESSAGE_BYTES),
     (value!(namespaces.ceilings.sync_concurrency), TOOL_THREADS),
     (value!(sessions.max), MANY),
+    (value!(sessions.event_log.events), 1..=1_000_000),
+    (value!(sessions.event_log.bytes), MESSAGE_BYTES),
+    (value!(sessions.event_log.total), EVENT_LOG_BYTES),
     (value!(workers.crash_loop.failures), 1..=1_000),
     (value!(observability.audit.retention_days), 0..=36_500),
 ];
@@ -84,6 +99,16 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         let reason = "is above workers.backoff.max";
         return Err(ConfigError::key("workers.backoff.initial", reason));
     }
+    if config.sessions.keepalive < KEEPALIVE_MIN {
+        return Err(ConfigError::key("sessions.keepalive", "is below 10ms"));
+    }
+    if let PollAfter::After(after) = config.sessions.poll_after {
+        duration("sessions.poll_after", after)?;
+    }
+    if config.sessions.event_log.bytes > config.sessions.event_log.total {
+        let reason = "is above sessions.event_log.total";
+        return Err(ConfigError::key("sessions.event_log.bytes", reason));
+    }
     for (name, patch) in &config.namespaces.overrides {
         override_of(&format!("namespaces.overrides.{name}"), patch)?;
     }
@@ -94,6 +119,9 @@ fn override_of(at: &str, patch: &LimitsPatch) -> Result<(), ConfigError> {
     if let Some(timeout) = patch.timeout {
         duration(&format!("{at}.timeout"), timeout)?;
     }
+    if let Some(timeout) = patch.ask_timeout {
+        duration(&format!("{at}.ask_timeout"), timeout)?;
+    }
     let numbers = [
         (
             "max_concurrency",
@@ -101,6 +129,11 @@ fn override_of(at: &str, patch: &LimitsPatch) -> Result<(), ConfigError> {
             CALLS,
         ),
         ("queue", patch.queue.map(Plain::plain), WAITING_CALLS),
+        (
+            "max_parked",
+            patch.max_parked.map(Plain::plain),
+            WAITING_CALLS,
+        ),
         (
             "max_result",
             patch.max_result.map(Plain::plain),
@@ -224,6 +257,36 @@ mod tests {
             ),
             ("sessions: { ttl: 0s }", "sessions.ttl"),
             ("sessions: { max: 0 }", "sessions.max"),
+            ("sessions: { keepalive: 1ms }", "sessions.keepalive"),
+            ("sessions: { poll_after: 0s }", "sessions.poll_after"),
+            (
+                "sessions: { event_log: { events: 0 } }",
+                "sessions.event_log.events",
+            ),
+            (
+                "sessions: { event_log: { bytes: 2MiB, total: 1MiB } }",
+                "sessions.event_log.bytes",
+            ),
+            (
+                "sessions: { event_log: { age: 0s } }",
+                "sessions.event_log.age",
+            ),
+            (
+                "admission: { limits: { streams_per_principal: 0 } }",
+                "admission.limits.streams_per_principal",
+            ),
+            (
+                "namespaces: { defaults: { ask_timeout: 0s } }",
+                "namespaces.defaults.ask_timeout",
+            ),
+            (
+                "namespaces: { overrides: { dev: { max_parked: 1000000 } } }",
+                "namespaces.overrides.dev.max_parked",
+            ),
+            (
+                "namespaces: { overrides: { dev: { ask_timeout: 0s } } }",
+                "namespaces.overrides.dev.ask_timeout",
+            ),
             (
                 "workers: { backoff: { initial: 2m } }",
                 "workers.backoff.initial",

@@ -12,7 +12,9 @@ use std::path::PathBuf;
 
 use tooldock_upstream::protocol::ProtocolVersion;
 
-use self::parse::{boolean, bytes, list, only_default, port, span, token, versions, whole};
+use self::parse::{
+    boolean, bytes, list, only_default, port, session_key, span, token, versions, whole,
+};
 use super::{Config, ConfigError, LogLevel, ProfileName, ReplicasConfig, Role, Settings};
 
 /// A variable: its name, what it sets, and how.
@@ -41,6 +43,11 @@ const VARIABLES: &[Variable] = &[
         name: "MANAGER_INTERNAL_TOKEN",
         sets: "the token of /reload",
         set: |s, text| token(text).map(|token| s.manager_token = Some(token)),
+    },
+    Variable {
+        name: "SESSION_KEY",
+        sets: "what session ids are sealed with",
+        set: |s, text| session_key(text).map(|key| s.session_key = Some(key)),
     },
     Variable {
         name: "CORE_PORT",
@@ -152,8 +159,8 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "ENABLE_LEGACY_MCP",
-        sets: "nothing yet: its paths are no part of this version",
-        set: |_, text| boolean(text).map(drop),
+        sets: "whether /sse and /messages are served",
+        set: |s, text| boolean(text).map(|on| s.legacy_sse = on),
     },
     Variable {
         name: "ENABLE_FS_WATCHER",
@@ -244,12 +251,7 @@ mod tests {
 
     fn apply(role: Role, variables: &[(&str, &str)]) -> Result<Settings, ConfigError> {
         let variables: BTreeMap<&str, &str> = variables.iter().copied().collect();
-        let mut settings = Settings {
-            config: Config::default(),
-            role,
-            bearer: None,
-            manager_token: None,
-        };
+        let mut settings = Settings::new(Config::default(), role);
         Environment::from_lookup(|name| variables.get(name).map(OsString::from))
             .apply(&mut settings)?;
         Ok(settings)
@@ -260,6 +262,7 @@ mod tests {
         let wrong = [
             ("BEARER_TOKEN", "two words"),
             ("MANAGER_INTERNAL_TOKEN", "tökén"),
+            ("SESSION_KEY", "thirty-one characters, one less"),
             ("CORE_PORT", "0"),
             ("MANAGER_PORT", "65536"),
             ("PORT", "http"),
@@ -300,10 +303,12 @@ mod tests {
 
     #[test]
     fn a_refused_token_is_not_shown() {
-        let error = apply(Role::All, &[("BEARER_TOKEN", "hush hush")])
-            .expect_err("space")
-            .to_string();
-        assert!(!error.contains("hush"), "{error}");
+        for name in ["BEARER_TOKEN", "SESSION_KEY"] {
+            let error = apply(Role::All, &[(name, "hush hush")])
+                .expect_err(name)
+                .to_string();
+            assert!(!error.contains("hush"), "{error}");
+        }
     }
 
     #[test]
@@ -326,6 +331,8 @@ mod tests {
                 ("DATA_DIR", "/data"),
                 ("BEARER_TOKEN", "b"),
                 ("MANAGER_INTERNAL_TOKEN", "m"),
+                ("SESSION_KEY", "a sentence of more than 32 letters"),
+                ("ENABLE_LEGACY_MCP", "false"),
             ],
         )
         .expect("valid");
@@ -345,6 +352,11 @@ mod tests {
         assert_eq!(c.data_dir, PathBuf::from("/data"));
         assert_eq!(s.bearer.as_ref().map(Secret::expose), Some("b"));
         assert_eq!(s.manager_token.as_ref().map(Secret::expose), Some("m"));
+        assert_eq!(
+            s.session_key.as_ref().map(Secret::expose),
+            Some("a sentence of more than 32 letters")
+        );
+        assert!(!s.legacy_sse);
     }
 
     #[test]

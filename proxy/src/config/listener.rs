@@ -84,8 +84,13 @@ impl ListenerConfig {
     }
 
     /// The rules of this listener: its profile's, changed by its switches.
-    pub(crate) fn rules(&self) -> Profile {
+    ///
+    /// `legacy_sse` is said for the whole process, by `ENABLE_LEGACY_MCP`.
+    pub(crate) fn rules(&self, legacy_sse: bool) -> Profile {
         let mut rules = Profile::core();
+        rules.modern = self.modern;
+        rules.legacy_sse = legacy_sse;
+        rules.path_prefix.clone_from(&self.path_prefix);
         if let Some(versions) = &self.versions {
             rules.versions = versions.clone();
             // The version offered to a client that asks for an unknown one comes first; 2025-11-25 stays it where it is served.
@@ -262,7 +267,7 @@ mod tests {
             let mut listener =
                 ListenerConfig::new("core", ([127, 0, 0, 1], 8000).into(), ProfileName::Core);
             listener.versions = Some(versions.to_vec());
-            listener.rules().default_version()
+            listener.rules(true).default_version()
         };
         let (new, middle, old) = (
             ProtocolVersion::V2025_11_25,

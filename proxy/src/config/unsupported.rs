@@ -3,7 +3,6 @@
 //! Whoever builds a feature removes its line here.
 
 use tooldock_upstream::audit::{AuditArguments, AuditConfig};
-use tooldock_workers::config::LimitsPatch;
 
 use super::listener::{
     AuthScheme, ClientAuth, ListenerConfig, NamespaceRule, ProfileName, RestShape,
@@ -24,12 +23,6 @@ macro_rules! at_default {
 }
 
 const KEYS: &[Rule<Config>] = at_default![
-    admission.limits.streams_per_principal,
-    namespaces.defaults.ask_timeout,
-    namespaces.defaults.max_parked,
-    sessions.keepalive,
-    sessions.poll_after,
-    sessions.event_log,
     sessions.store,
     upstreams.stdio,
     upstreams.remote,
@@ -57,8 +50,6 @@ const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[
             .is_none_or(|tls| tls.client_auth == ClientAuth::None)
     }),
     ("proxy_protocol", |l| !l.proxy_protocol),
-    ("path_prefix", |l| l.path_prefix.is_empty()),
-    ("modern", |l| l.modern),
     ("namespace", |l| {
         l.namespace
             .as_ref()
@@ -74,11 +65,6 @@ const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[
     }),
 ];
 
-const OVERRIDE_KEYS: &[Rule<LimitsPatch>] = &[
-    ("ask_timeout", |patch| patch.ask_timeout.is_none()),
-    ("max_parked", |patch| patch.max_parked.is_none()),
-];
-
 const AUDIT_KEYS: &[Rule<AuditConfig>] =
     &[("arguments", |audit| audit.arguments != AuditArguments::Full)];
 
@@ -91,11 +77,6 @@ pub(super) fn refuse(config: &Config) -> Result<(), ConfigError> {
     refuse_in(&config.observability.audit, AUDIT_KEYS, || {
         "observability.audit.".to_owned()
     })?;
-    for (name, patch) in &config.namespaces.overrides {
-        refuse_in(patch, OVERRIDE_KEYS, || {
-            format!("namespaces.overrides.{name}.")
-        })?;
-    }
     Ok(())
 }
 
@@ -141,37 +122,9 @@ mod tests {
                 "listeners[0].proxy_protocol",
                 listener("proxy_protocol: true"),
             ),
-            ("listeners[0].path_prefix", listener("path_prefix: /x")),
-            ("listeners[0].modern", listener("modern: false")),
             ("listeners[0].namespace", listener("namespace: global")),
             ("listeners[0].rest_shape", listener("rest_shape: vault")),
             ("listeners[0].auth", listener("auth: [bearer, basic]")),
-            (
-                "admission.limits.streams_per_principal",
-                "admission: { limits: { streams_per_principal: 1 } }".into(),
-            ),
-            (
-                "namespaces.defaults.ask_timeout",
-                "namespaces: { defaults: { ask_timeout: 1m } }".into(),
-            ),
-            (
-                "namespaces.defaults.max_parked",
-                "namespaces: { defaults: { max_parked: 1 } }".into(),
-            ),
-            (
-                "namespaces.overrides.dev.ask_timeout",
-                "namespaces: { overrides: { dev: { ask_timeout: 1m } } }".into(),
-            ),
-            (
-                "namespaces.overrides.dev.max_parked",
-                "namespaces: { overrides: { dev: { max_parked: 1 } } }".into(),
-            ),
-            ("sessions.keepalive", "sessions: { keepalive: 1s }".into()),
-            ("sessions.poll_after", "sessions: { poll_after: 1m }".into()),
-            (
-                "sessions.event_log",
-                "sessions: { event_log: { events: 1 } }".into(),
-            ),
             (
                 "sessions.store",
                 "sessions: { store: 'redis://localhost:6379/0' }".into(),
@@ -209,7 +162,7 @@ mod tests {
         }
         assert_eq!(
             cases.len(),
-            KEYS.len() + LISTENER_KEYS.len() + AUDIT_KEYS.len() + OVERRIDE_KEYS.len()
+            KEYS.len() + LISTENER_KEYS.len() + AUDIT_KEYS.len()
         );
     }
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use tooldock_filters::origin::OriginPattern;
+use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::config::Limits;
 use tooldock_workers::policy::ToolPolicy;
 
@@ -80,6 +81,24 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
         if listener.versions.as_ref().is_some_and(Vec::is_empty) {
             return wrong("versions", "is empty");
         }
+        // Its transport has a switch of its own, and nothing negotiates it anywhere else.
+        if listener
+            .versions
+            .iter()
+            .flatten()
+            .any(|version| *version < ProtocolVersion::V2025_03_26)
+        {
+            return wrong(
+                "versions",
+                "2024-11-05 is served on /sse, by ENABLE_LEGACY_MCP",
+            );
+        }
+        if !is_path_prefix(&listener.path_prefix) {
+            return wrong(
+                "path_prefix",
+                "is neither empty nor a path such as /tools-gateway, without a slash at its end",
+            );
+        }
         if listener.auth.as_ref().is_some_and(Vec::is_empty) {
             return wrong("auth", "is empty; none says that no credentials are needed");
         }
@@ -91,6 +110,21 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
         }
     }
     Ok(())
+}
+
+/// The longest prefix; it is repeated in every stream's first event.
+const PATH_PREFIX_MAX: usize = 256;
+
+/// Whether a text can stand before a path as it is: nothing to encode, nothing to resolve.
+fn is_path_prefix(text: &str) -> bool {
+    let segment = |segment: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+        !segment.is_empty() && segment.bytes().all(plain) && !matches!(segment, "." | "..")
+    };
+    match text.strip_prefix('/') {
+        Some(segments) => text.len() <= PATH_PREFIX_MAX && segments.split('/').all(segment),
+        None => text.is_empty(),
+    }
 }
 
 fn few_can_come(config: &Config, listener: &ListenerConfig) -> bool {
@@ -215,6 +249,24 @@ mod tests {
             let error = refused(&parse(yaml));
             assert!(error.starts_with(&format!("{key}: ")), "{error}");
         }
+    }
+
+    #[test]
+    fn a_path_prefix_is_a_path_that_needs_no_second_look() {
+        for prefix in ["", "/x", "/a-b/c.d/~e_1"] {
+            assert!(is_path_prefix(prefix), "{prefix}");
+        }
+        let long = format!("/{}", "x".repeat(PATH_PREFIX_MAX));
+        for prefix in [
+            "/", "x", "/x/", "//x", "/x//y", "/..", "/x/./y", "/%41", "/x y", "/x?y", "/x#y",
+            "/x\ny", "/\u{e9}", &long,
+        ] {
+            assert!(!is_path_prefix(prefix), "{prefix:?}");
+        }
+        let error = refused(&parse(
+            "listeners: [{ name: a, address: '[::1]:1', profile: core, path_prefix: x/ }]",
+        ));
+        assert!(error.starts_with("listeners[0].path_prefix: "), "{error}");
     }
 
     #[test]

@@ -18,6 +18,19 @@ pub(super) fn token(text: &str) -> Result<Secret, String> {
     }
 }
 
+/// The fewest characters of a session key: who guesses it can make session ids.
+const SESSION_KEY_MIN: usize = 32;
+
+/// A key for session ids. The message never shows it.
+pub(super) fn session_key(text: &str) -> Result<Secret, String> {
+    match text.chars().count() {
+        SESSION_KEY_MIN.. => Ok(Secret::new(text)),
+        short => Err(format!(
+            "has {short} characters, and a key needs at least {SESSION_KEY_MIN}; `openssl rand -hex 32` makes one"
+        )),
+    }
+}
+
 /// A port to listen on.
 pub(super) fn port(text: &str) -> Result<u16, String> {
     text.parse()

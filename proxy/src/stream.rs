@@ -1,0 +1,159 @@
+//! Long streams: GET on `/mcp`, `/sse`, `subscriptions/listen`. They stay open for hours and mostly say nothing.
+//!
+//! A request inside Pingora keeps its buffers and the states of every kind of proxying for as long as it lives, some 30 KiB.
+//! So a stream's head is written as any other, and then the stream leaves:
+//!
+//! ```text
+//! HTTP/1, plain ── the socket, duplicated ── a task of its own   (about 1 KiB)
+//! HTTP/1, TLS ──── the TLS connection ────── a task of its own
+//! HTTP/2 ───────── Pingora's session ─────── the request's task, after Pingora is done with it (see `edge::afterwards`)
+//! ```
+//!
+//! What a stream is counted under stays counted until it ends: the service's guards, the connection's place under the
+//! cap, the gauge the drain waits for. The request is logged and counted as answered when its head is out; a second line
+//! tells when and why the stream ended.
+
+mod detach;
+mod session;
+mod socket;
+mod writer;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pingora_proxy::Session;
+use tooldock_upstream::reply::{Guards, Head, Subscription};
+
+use self::detach::Detached;
+pub(crate) use self::writer::Ending;
+use self::writer::Framing;
+use crate::edge::{self, OpenConnection};
+use crate::metrics::{EdgeMetrics, OpenStream, StreamTransport};
+use crate::respond::{self, ClientGone, Envelope};
+
+/// A long stream as the service hands it over.
+pub(crate) struct LongStream {
+    pub(crate) head: Head,
+    pub(crate) events: Subscription,
+    pub(crate) guards: Guards,
+}
+
+impl LongStream {
+    /// Writes the head and lets the stream leave Pingora. `session` is a shell afterwards: the request is to end with
+    /// an error, and nothing of it may be read.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientGone`] when the client left, or has sent more than its request.
+    pub(crate) async fn start(
+        self,
+        session: &mut Session,
+        envelope: &Envelope<'_>,
+        request_id: &Arc<str>,
+        metrics: &EdgeMetrics,
+    ) -> Result<(), ClientGone> {
+        // Its end is the end of its connection: nothing may follow it (DESIGN §4, *Hand-over*).
+        session.set_keepalive(None);
+        let framing = match session.req_header().version {
+            http::Version::HTTP_10 => Framing::UntilClose,
+            _ => Framing::Chunked,
+        };
+        respond::stream_head(session, self.head, envelope).await?;
+        let detached = detach::detach(&mut session.downstream_session).await?;
+        let transport = match detached {
+            Detached::Session(_) => StreamTransport::Session,
+            _ => StreamTransport::Direct,
+        };
+        let running = Running {
+            events: self.events,
+            framing,
+            write_timeout: envelope.write_timeout,
+            held: Held {
+                open: metrics.stream_opened(transport),
+                request_id: Arc::clone(request_id),
+                started: Instant::now(),
+                _guards: self.guards,
+                _connection: edge::open_connection(),
+            },
+        };
+        match detached {
+            // The runtime is the connection's own: Pingora accepted it here.
+            Detached::Socket(socket) => drop(tokio::spawn(running.on_connection(socket))),
+            Detached::Tls(connection) => drop(tokio::spawn(running.on_connection(connection))),
+            Detached::Session(session) => edge::afterwards(running.on_session(session)),
+        }
+        Ok(())
+    }
+}
+
+/// A stream that has left Pingora.
+struct Running {
+    events: Subscription,
+    framing: Framing,
+    write_timeout: Duration,
+    held: Held,
+}
+
+/// What a stream keeps until its end.
+struct Held {
+    open: OpenStream,
+    request_id: Arc<str>,
+    started: Instant,
+    _guards: Guards,
+    _connection: Option<Arc<OpenConnection>>,
+}
+
+impl Running {
+    async fn on_connection<C>(mut self, mut connection: C)
+    where
+        C: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send,
+    {
+        let ending = writer::run(
+            &mut connection,
+            &mut self.events,
+            self.framing,
+            self.write_timeout,
+        )
+        .await;
+        self.held.ended(ending);
+    }
+
+    async fn on_session(mut self, mut session: Box<pingora_core::protocols::http::ServerSession>) {
+        let ending = session::run(&mut session, &mut self.events, self.write_timeout).await;
+        self.held.ended(ending);
+    }
+}
+
+impl Held {
+    fn ended(&self, ending: Ending) {
+        self.open.ended(ending);
+        tracing::debug!(
+            request_id = %self.request_id,
+            reason = ending.label(),
+            seconds = self.started.elapsed().as_secs(),
+            "stream ended"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    /// The memory a task of this function takes, apart from the runtime's own.
+    fn size<A, B, F: Future>(_: impl FnOnce(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// There are tens of thousands of these.
+    #[test]
+    fn an_idle_stream_is_small() {
+        let direct = size(Running::on_connection::<TcpStream>);
+        let session = size(Running::on_session);
+        println!("{direct} bytes direct, {session} on a session");
+        assert!(direct <= 1024, "{direct} bytes");
+        assert!(session <= 2048, "{session} bytes");
+    }
+}

@@ -1,0 +1,161 @@
+//! Taking a connection out of Pingora after the head of its answer has been written.
+//!
+//! `Session::downstream_session` is a public field: another session over nothing is put in its place, and the request
+//! then ends with an error that writes nothing (see `Gateway::fail_to_proxy`). Pingora drops what it was left with, and
+//! neither keeps the connection nor touches the socket.
+
+use std::future::poll_fn;
+use std::io::Cursor;
+use std::mem;
+use std::pin::Pin;
+use std::task::Poll;
+
+use pingora_core::protocols::Stream;
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::v1::server::HttpSession;
+use pingora_core::protocols::l4;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::socket;
+use crate::respond::ClientGone;
+
+/// A connection, or what of it carries one stream.
+pub(super) enum Detached {
+    /// HTTP/1 in the clear: the socket alone.
+    Socket(TcpStream),
+    /// HTTP/1 over TLS.
+    Tls(Stream),
+    /// One stream of an HTTP/2 connection.
+    Session(Box<ServerSession>),
+}
+
+/// Takes the connection out of `slot`.
+///
+/// # Errors
+///
+/// When the client has left, or has sent more than its request: nothing may follow it on this connection.
+pub(super) async fn detach(slot: &mut Box<ServerSession>) -> Result<Detached, ClientGone> {
+    match *mem::replace(slot, nothing()) {
+        ServerSession::H1(session) => {
+            let stream = idle(session).await?;
+            match stream.as_any().downcast_ref::<l4::stream::Stream>() {
+                Some(plain) => socket::duplicate(plain)
+                    .map(Detached::Socket)
+                    .map_err(|error| {
+                        tracing::warn!(%error, "a stream's socket could not be duplicated");
+                        ClientGone
+                    }),
+                None => Ok(Detached::Tls(stream)),
+            }
+        }
+        session => Ok(Detached::Session(Box::new(session))),
+    }
+}
+
+/// A session over nothing.
+fn nothing() -> Box<ServerSession> {
+    Box::new(ServerSession::new_http1(Box::new(Cursor::new(Vec::new()))))
+}
+
+/// The connection of a session whose request has been read to its end, if nothing came after it.
+async fn idle(mut session: HttpSession) -> Result<Stream, ClientGone> {
+    // Bytes that arrived together with the request are in the session, which hands them out only to be kept alive.
+    session.set_server_keepalive(Some(0));
+    session.set_pipelining_enabled(true);
+    let mut stream = if session.will_keepalive() {
+        let Some(reusable) = session.reuse().await? else {
+            return Err(ClientGone);
+        };
+        let (stream, sent_ahead) = reusable.into_parts();
+        if sent_ahead.is_some() {
+            return Err(ClientGone);
+        }
+        stream
+    } else {
+        // The client has said itself that nothing follows.
+        session.into_inner()
+    };
+    // Any others are in the connection's buffer or its socket.
+    let quiet = poll_fn(|context| {
+        let mut byte = [0; 1];
+        let mut buffer = ReadBuf::new(&mut byte);
+        Poll::Ready(
+            Pin::new(&mut stream)
+                .poll_read(context, &mut buffer)
+                .is_pending(),
+        )
+    });
+    if quiet.await {
+        Ok(stream)
+    } else {
+        Err(ClientGone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A connection whose first request has been read, and the client's end of it.
+    async fn read(request: &str) -> (TcpStream, Box<ServerSession>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let address = listener.local_addr().expect("address");
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let mut client = client.expect("connected");
+        client.write_all(request.as_bytes()).await.expect("sent");
+        let (socket, _) = accepted.expect("accepted");
+        let stream = l4::stream::Stream::from(socket);
+        let mut session = Box::new(ServerSession::new_http1(Box::new(stream)));
+        assert!(session.read_request().await.expect("a request"));
+        (client, session)
+    }
+
+    /// Waits until there is something to read: `detach` looks and does not wait.
+    async fn arrived(session: &ServerSession) {
+        let stream = session.as_http1().expect("HTTP/1").stream();
+        let plain = stream.as_any().downcast_ref().expect("plain");
+        let watched = socket::duplicate(plain).expect("open");
+        watched.readable().await.expect("open");
+    }
+
+    #[tokio::test]
+    async fn the_socket_lives_on_when_the_session_is_dropped() {
+        for close in ["", "Connection: close\r\n"] {
+            let (mut client, mut slot) =
+                read(&format!("GET / HTTP/1.1\r\nHost: x\r\n{close}\r\n")).await;
+            let detached = detach(&mut slot).await.expect("nothing follows");
+            drop(slot);
+            let Detached::Socket(mut socket) = detached else {
+                panic!("plain HTTP/1 gives its socket");
+            };
+            let flags = rustix::io::fcntl_getfd(&socket).expect("open");
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+            socket.write_all(b"still here").await.expect("open");
+            socket.shutdown().await.expect("open");
+            let mut text = String::new();
+            client.read_to_string(&mut text).await.expect("the end");
+            assert_eq!(text, "still here");
+        }
+    }
+
+    #[tokio::test]
+    async fn bytes_that_came_with_the_request_or_after_it_end_the_connection() {
+        let request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+        let (_client, mut slot) = read(&format!("{request}{request}")).await;
+        assert!(detach(&mut slot).await.is_err());
+
+        let (mut client, mut slot) = read(request).await;
+        client.write_all(b"G").await.expect("sent");
+        arrived(&slot).await;
+        assert!(detach(&mut slot).await.is_err());
+
+        let (client, mut slot) = read(request).await;
+        drop(client);
+        arrived(&slot).await;
+        assert!(detach(&mut slot).await.is_err());
+    }
+}

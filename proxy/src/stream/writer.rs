@@ -1,0 +1,180 @@
+//! Writing a long stream to a connection of its own: HTTP/1, in the clear or over TLS.
+//!
+//! Tens of thousands of these idle at once, so what one keeps is counted in bytes: no buffer, no timer while nothing is
+//! written, one vectored write per event. Events come framed as SSE; only HTTP's own framing is added here.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice, Write};
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pingora_timeout::fast_timeout::fast_timeout;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tooldock_upstream::reply::Subscription;
+
+/// Ends a chunked body.
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// Where the events of a stream come from.
+pub(super) trait Events: Send {
+    /// The next event; `None` at the end. Cancel safe.
+    fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
+}
+
+impl Events for Subscription {
+    fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send {
+        Subscription::next(self)
+    }
+}
+
+/// How a body is told from what follows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// Each event a chunk, an empty one at the end.
+    Chunked,
+    /// By the end of the connection, for HTTP/1.0.
+    UntilClose,
+}
+
+/// Why a stream is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// There are no more events, and the client was told so.
+    Complete,
+    /// The client closed its side, or sent something where nothing may come.
+    ClientLeft,
+    /// The client took nothing for as long as one write may wait.
+    SlowReader,
+}
+
+impl Ending {
+    /// Every ending.
+    pub(crate) const ALL: [Self; 3] = [Self::Complete, Self::ClientLeft, Self::SlowReader];
+
+    /// Its label in metrics.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::ClientLeft => "client_left",
+            Self::SlowReader => "slow_reader",
+        }
+    }
+}
+
+impl From<io::Error> for Ending {
+    /// Whatever a socket says when it cannot be written to: nobody is there.
+    fn from(_: io::Error) -> Self {
+        Self::ClientLeft
+    }
+}
+
+/// Writes events until one side ends the stream.
+///
+/// Two things wake it: an event, or its end; and anything to be read, which means that the client is done.
+pub(super) async fn run<C, E>(
+    connection: &mut C,
+    events: &mut E,
+    framing: Framing,
+    write_timeout: Duration,
+) -> Ending
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    E: Events,
+{
+    loop {
+        let event = tokio::select! {
+            biased;
+            event = events.next() => event,
+            () = readable(connection) => return Ending::ClientLeft,
+        };
+        let written = match event {
+            // An empty chunk would be the last one.
+            Some(event) if event.is_empty() => Ok(()),
+            Some(event) => write(connection, &event, framing, write_timeout).await,
+            None => return end(connection, framing, write_timeout).await,
+        };
+        if let Err(ending) = written {
+            return ending;
+        }
+    }
+}
+
+/// Resolves when the client closes its side or sends a byte.
+async fn readable<C: AsyncRead + Unpin>(connection: &mut C) {
+    poll_fn(|context| {
+        let mut bytes = [0; 16];
+        let mut buffer = ReadBuf::new(&mut bytes);
+        Pin::new(&mut *connection)
+            .poll_read(context, &mut buffer)
+            .map(drop)
+    })
+    .await;
+}
+
+async fn write<C: AsyncWrite + Unpin>(
+    connection: &mut C,
+    event: &[u8],
+    framing: Framing,
+    write_timeout: Duration,
+) -> Result<(), Ending> {
+    if framing == Framing::UntilClose {
+        return write_all(connection, &mut [IoSlice::new(event)], write_timeout).await;
+    }
+    // As many digits as a length can have, and the line's end.
+    let mut line = [0; 2 * size_of::<usize>() + 2];
+    let mut free = &mut line[..];
+    write!(free, "{:x}\r\n", event.len())?;
+    let unused = free.len();
+    let line = &line[..line.len() - unused];
+    // In one system call, and under TLS in one record.
+    let mut parts = [line, event, b"\r\n"].map(IoSlice::new);
+    write_all(connection, &mut parts, write_timeout).await
+}
+
+/// Writes everything. The time limit is on each step: it is for clients that stop reading, not for slow ones.
+async fn write_all<C: AsyncWrite + Unpin>(
+    connection: &mut C,
+    mut parts: &mut [IoSlice<'_>],
+    write_timeout: Duration,
+) -> Result<(), Ending> {
+    while !parts.is_empty() {
+        let written = within(write_timeout, connection.write_vectored(parts)).await?;
+        if written == 0 {
+            return Err(Ending::ClientLeft);
+        }
+        IoSlice::advance_slices(&mut parts, written);
+    }
+    within(write_timeout, connection.flush()).await
+}
+
+async fn within<T>(
+    limit: Duration,
+    step: impl Future<Output = io::Result<T>>,
+) -> Result<T, Ending> {
+    match fast_timeout(limit, step).await {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(Ending::SlowReader),
+    }
+}
+
+/// Tells the client that this was all.
+async fn end<C: AsyncWrite + Unpin>(
+    connection: &mut C,
+    framing: Framing,
+    write_timeout: Duration,
+) -> Ending {
+    let ended = async {
+        if framing == Framing::Chunked {
+            write_all(connection, &mut [IoSlice::new(LAST_CHUNK)], write_timeout).await?;
+        }
+        within(write_timeout, connection.shutdown()).await
+    };
+    match ended.await {
+        Ok(()) => Ending::Complete,
+        Err(ending) => ending,
+    }
+}
+
+#[cfg(test)]
+mod tests;
