@@ -34,14 +34,37 @@ lint: ## formatting, clippy and rustdoc, warnings are errors
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
-# One base environment for all tests, made before they run side by side. Without it the first test would make it.
+# What the tests need from package indexes is made here, before they run side by side; `make` redoes a part when its list changes.
+TEST_ENVIRONMENTS := target/python-envs/base target/python-envs/clients-mcp1 target/python-envs/clients-mcp2 \
+	target/python-envs/clients-fastmcp target/node/installed
+
+.PHONY: test-environments
+test-environments: $(TEST_ENVIRONMENTS) ## the Python and Node packages the integration tests use
+
 target/python-envs/base:
 	$(PYTHON) -m venv $@.new
 	$@.new/bin/python -m pip install --quiet --disable-pip-version-check 'pydantic>=2'
 	mv $@.new $@
 
+# One environment per client: the SDKs' generations cannot share one.
+target/python-envs/clients-%: tests/clients/requirements-%.txt
+	rm -rf $@ $@.new
+	$(PYTHON) -m venv $@.new
+	$@.new/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	mv $@.new $@
+	touch $@
+
+# The official suite needs Node 22, which comes as a package. The scripts stand beside `node_modules`, since that is
+# where Node looks for what they import.
+target/node/installed: tests/node/package.json tests/node/package-lock.json tests/node/.npmrc
+	mkdir -p target/node
+	cp $^ target/node/
+	cd target/node && npm ci --no-progress --loglevel=error
+	ln -sfn ../../tests/clients target/node/clients
+	touch $@
+
 .PHONY: test-rust
-test-rust: target/python-envs/base ## unit and integration tests (a filter: make test-rust TESTS='mcp::')
+test-rust: $(TEST_ENVIRONMENTS) ## unit and integration tests (a filter: make test-rust TESTS='mcp::')
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		cargo nextest run --workspace --locked --no-fail-fast $(TESTS); \
 	else \

@@ -9,14 +9,20 @@
 
 mod architecture;
 mod command_line;
+mod conformance;
 mod edge;
 mod http_traps;
+mod legacy_sse;
+mod long_streams;
 mod mcp;
+mod modern;
 mod observability;
 mod reload;
 mod rest;
+mod rust_client;
 mod sdk;
 mod shutdown;
+mod streams;
 mod support;
 mod tls;
 mod workers;

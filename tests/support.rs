@@ -10,7 +10,10 @@
 
 pub mod gateway;
 pub mod ports;
+pub mod programs;
 pub mod raw;
+pub mod session;
+pub mod sse;
 pub mod tools;
 
 use std::fmt::Write;

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
@@ -27,25 +28,26 @@ fn write_certificate(folder: &Path) -> CertificateDer<'static> {
     certified.cert.der().clone()
 }
 
-fn client(certificate: &CertificateDer<'_>) -> reqwest::Client {
+pub fn client(certificate: &CertificateDer<'_>) -> reqwest::Client {
     reqwest::Client::builder()
         .tls_certs_only([reqwest::Certificate::from_der(certificate).unwrap()])
         .build()
         .unwrap()
 }
 
-struct Secure {
-    gateway: Gateway,
+/// A gateway with a TLS listener beside the plain one.
+pub struct Secure {
+    pub gateway: Gateway,
     folder: tempfile::TempDir,
-    certificate: CertificateDer<'static>,
-    port: u16,
+    pub certificate: CertificateDer<'static>,
+    pub port: u16,
 }
 
 async fn secure() -> Secure {
     secure_with(json!({})).await
 }
 
-async fn secure_with(admission: serde_json::Value) -> Secure {
+pub async fn secure_with(admission: serde_json::Value) -> Secure {
     let folder = tempfile::TempDir::new().unwrap();
     let certificate = write_certificate(folder.path());
     let (plain, secure, metrics) = (free_address(), free_address(), free_address());
@@ -66,8 +68,11 @@ async fn secure_with(admission: serde_json::Value) -> Secure {
     }
 }
 
-/// The certificate a new connection is shown.
-async fn shown(port: u16, trusted: &[CertificateDer<'static>]) -> Option<CertificateDer<'static>> {
+/// A new connection that speaks HTTP/1.1.
+pub async fn connect(
+    port: u16,
+    trusted: &[CertificateDer<'static>],
+) -> Option<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     for certificate in trusted {
         roots.add(certificate.clone()).unwrap();
@@ -76,10 +81,15 @@ async fn shown(port: u16, trusted: &[CertificateDer<'static>]) -> Option<Certifi
         .with_root_certificates(roots)
         .with_no_client_auth();
     let stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
-    let stream = TlsConnector::from(Arc::new(config))
+    TlsConnector::from(Arc::new(config))
         .connect(ServerName::try_from("localhost").unwrap(), stream)
         .await
-        .ok()?;
+        .ok()
+}
+
+/// The certificate a new connection is shown.
+async fn shown(port: u16, trusted: &[CertificateDer<'static>]) -> Option<CertificateDer<'static>> {
+    let stream = connect(port, trusted).await?;
     stream
         .get_ref()
         .1

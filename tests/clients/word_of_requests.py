@@ -5,9 +5,9 @@ import sys
 
 import requests
 
-url, token, namespace = sys.argv[1:]
+base, token, namespace = sys.argv[1:]
 response = requests.post(
-    url,
+    f"{base}/mcp",
     headers={"Authorization": f"Bearer {token}", "X-Namespace": namespace},
     json={
         "jsonrpc": "2.0",

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::ports::free_address;
-use super::{READY_DEADLINE, eventually, eventually_within};
+use super::{READY_DEADLINE, eventually, eventually_within, programs};
 
 /// The unrestricted token of every gateway in these tests.
 pub const TOKEN: &str = "test-token-0123456789abcdef";
@@ -32,6 +32,8 @@ pub struct Builder {
     tools: Vec<(String, String, String)>,
     addresses: Option<(SocketAddr, SocketAddr)>,
     tokens: bool,
+    /// Further keys of the core listener.
+    core: Value,
 }
 
 /// A running gateway. Dropping it ends the process.
@@ -63,6 +65,7 @@ impl Gateway {
             nested: PathBuf::new(),
             addresses: None,
             tokens: true,
+            core: json!({}),
             tools: files
                 .map(|(namespace, file, source)| {
                     (namespace.to_owned(), file.to_owned(), source.to_owned())
@@ -79,6 +82,13 @@ impl Gateway {
 
     pub fn pid(&self) -> i32 {
         self.process.lock().expect("not poisoned").id() as i32
+    }
+
+    /// How many descriptors the process has open.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid()))
+            .expect("the process is there")
+            .count()
     }
 
     /// Adds or replaces a tool file. Nothing is served from it before a reload.
@@ -230,6 +240,29 @@ impl Builder {
         self
     }
 
+    /// Adds the files of a folder of `tests/fixtures` to a namespace.
+    pub fn fixture(mut self, namespace: &str, folder: &str) -> Self {
+        let folder = programs::root().join("tests/fixtures").join(folder);
+        let entries =
+            fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        for entry in entries {
+            let path = entry.expect("an entry").path();
+            if path.is_file() {
+                let name = path.file_name().expect("a name").to_string_lossy();
+                let source = fs::read_to_string(&path).expect("a text file");
+                self.tools
+                    .push((namespace.to_owned(), name.into_owned(), source));
+            }
+        }
+        self
+    }
+
+    /// Merges keys into the core listener.
+    pub fn core(mut self, keys: Value) -> Self {
+        merge(&mut self.core, keys);
+        self
+    }
+
     /// Sets no token variables.
     pub fn without_tokens(mut self) -> Self {
         self.tokens = false;
@@ -284,9 +317,11 @@ impl Builder {
         let (address, metrics) = self
             .addresses
             .unwrap_or_else(|| (free_address(), free_address()));
+        let mut core = json!({"name": "core", "address": address.to_string(), "profile": "core"});
+        merge(&mut core, std::mem::take(&mut self.core));
         let defaults = json!({
             "listeners": [
-                {"name": "core", "address": address.to_string(), "profile": "core"},
+                core,
                 {"name": "metrics", "address": metrics.to_string(), "profile": "metrics"},
             ],
             "workers": {"base_env": shared_base_env().to_str()},

@@ -123,3 +123,122 @@ pub fn write_wheel(folder: &std::path::Path, name: &str, version: &str) {
     }
     zip.finish().expect("the wheel is complete");
 }
+
+/// Tools that say something while they run. Files are their signals: a test decides when they go on.
+pub const TALKING: &str = r#"
+import asyncio, pathlib
+from fastmcp import Context
+from fastmcp.tools import tool
+
+
+async def opened(gate: str):
+    while not pathlib.Path(gate).exists():
+        await asyncio.sleep(0.01)
+
+
+@tool
+async def talk(ctx: Context, gate: str, before: int = 2, after: int = 2) -> str:
+    """Reports progress, waits for the gate, reports the rest."""
+    try:
+        for step in range(before):
+            await ctx.report_progress(step, before + after)
+        await opened(gate)
+        for step in range(before, before + after):
+            await ctx.report_progress(step, before + after)
+    except asyncio.CancelledError:
+        pathlib.Path(gate + ".cancelled").write_text("cancelled")
+        raise
+    return "done"
+
+
+@tool
+async def quiet(ctx: Context, gate: str = "") -> str:
+    """May talk, but does not."""
+    if gate:
+        await opened(gate)
+    return "done"
+
+
+@tool
+async def flood(ctx: Context, count: int, size: int, pause: float = 0) -> str:
+    """Logs a lot: at once, or with pauses in which it can be passed on."""
+    for number in range(count):
+        await ctx.info(f"{number} " + "x" * size)
+        if number % 20 == 0:
+            await asyncio.sleep(pause)
+    return "done"
+
+
+@tool
+async def logs(ctx: Context) -> str:
+    """One message of three levels."""
+    await ctx.debug("quietest")
+    await ctx.info("middle")
+    await ctx.error("loudest")
+    return "done"
+
+
+@tool
+async def announce(ctx: Context) -> str:
+    """Says that the tools have changed."""
+    await ctx.send_tool_list_changed()
+    return "announced"
+
+
+@tool
+async def touch(ctx: Context, uri: str) -> str:
+    """Says that a resource has changed."""
+    await ctx.send_resource_updated(uri)
+    return "announced"
+
+
+@tool
+async def ask(ctx: Context, question: str = "Your name?") -> str:
+    """Asks the user."""
+    answer = await ctx.elicit(question, str)
+    return f"{answer.action} {getattr(answer, 'data', None)}"
+
+
+@tool
+async def ask_three(ctx: Context) -> str:
+    """Asks three things at once."""
+    name, text, roots = await asyncio.gather(
+        ctx.elicit("Your name?", str, key="name"), ctx.sample("Hi", key="text"), ctx.list_roots(key="roots")
+    )
+    return f"{name.data} {text.text} {roots[0].uri}"
+
+
+@tool
+async def ask_twice(ctx: Context) -> str:
+    """Asks one thing after the other."""
+    first = await ctx.elicit("First?", str, key="first")
+    second = await ctx.elicit("Second?", str, key="second")
+    return f"{first.data} {second.data}"
+
+
+@tool
+async def runs(ctx: Context, file: str) -> str:
+    """Asks, and leaves a mark each time it begins."""
+    with open(file, "a") as marks:
+        marks.write("run\n")
+    answer = await ctx.elicit("Go on?", bool)
+    return str(answer.action)
+"#;
+
+/// Resources and prompts beside the tools.
+pub const OFFERING: &str = r#"
+from fastmcp.prompts import prompt
+from fastmcp.resources import resource
+
+
+@resource("test://watched", mime_type="text/plain")
+def watched() -> str:
+    """Watched."""
+    return "content"
+
+
+@prompt
+def greeting(name: str) -> str:
+    """A greeting."""
+    return f"Hello, {name}!"
+"#;

