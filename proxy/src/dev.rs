@@ -24,6 +24,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         )],
     ),
     (
+        "full-server",
+        &[(
+            "notes.py",
+            include_str!("../../conf/examples/full-server/notes.py"),
+        )],
+    ),
+    (
         "multi-tool",
         &[
             (
@@ -227,7 +234,7 @@ mod tests {
             })
             .collect();
         names.sort();
-        assert_eq!(names, ["basic-tool", "multi-tool"]);
+        assert_eq!(names, ["basic-tool", "full-server", "multi-tool"]);
         assert_eq!(
             fs::read_dir(tools.path().join("multi-tool"))
                 .expect("read")

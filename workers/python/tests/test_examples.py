@@ -43,6 +43,24 @@ def test_multi_tool(worker):
     assert worker.value("reverse", text="abc") == "cba"
 
 
+def test_full_server(worker):
+    serve(worker, "full-server")
+    assert worker.tool_names() == ["write_note", "delete_note"]
+    assert [entry["definition"]["uri"] for entry in worker.ready["resources"]] == ["notes://index"]
+    assert [entry["definition"]["name"] for entry in worker.ready["prompts"]] == ["summarise"]
+    assert worker.value("write_note", name="x", text="hello") == "x has 5 characters"
+    client = worker.connect()
+    read = client.request("resources.read", uri="notes://x")
+    assert read["result"]["contents"][0]["text"] == "hello"
+    named = {"ref": {"type": "ref/resource", "uri": "notes://{name}"}, "argument": {"name": "name", "value": "t"}}
+    assert client.request("completion.complete", params=named)["result"]["completion"]["values"] == ["today"]
+    call = client.ask("delete_note", name="x")
+    asked = client.receive()
+    assert asked["op"] == "ask"
+    client.reply(call, asked["questions"][0]["key"], result={"action": "accept", "content": {"delete": True}})
+    assert client.answer(call)["result"] == "x is gone"
+
+
 class WeatherService(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
