@@ -17,6 +17,7 @@ use crate::route::Route;
 
 const MCP_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const MCP_SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 const USUAL_ACCEPT: &str = "application/json, text/event-stream";
 
@@ -174,10 +175,8 @@ fn is_modern(version: &str) -> bool {
 
 /// Whether the version header names such a version.
 pub(crate) fn modern_version_named(headers: &HeaderMap) -> bool {
-    headers
-        .get(MCP_PROTOCOL_VERSION)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(is_modern)
+    let mut named = headers.get_all(MCP_PROTOCOL_VERSION).iter();
+    named.any(|value| value.to_str().is_ok_and(is_modern))
 }
 
 /// Refuses a body of another type than JSON.
@@ -236,8 +235,20 @@ pub(crate) fn check_accept(
     if *route != Route::Mcp {
         return Ok(AcceptFlags::ANY);
     }
-    let version = single(&parts.headers, &MCP_PROTOCOL_VERSION)?;
-    let session = single(&parts.headers, &MCP_SESSION_ID)?;
+    let modern = modern_version_named(&parts.headers);
+    let version = single(&parts.headers, &MCP_PROTOCOL_VERSION).map_err(|mut rejection| {
+        if modern {
+            rejection.reason = Reason::HeaderMismatch;
+        }
+        rejection
+    })?;
+    // Without sessions and resumption their headers mean nothing, however often they stand there (MOD-04).
+    let session = if modern {
+        None
+    } else {
+        single(&parts.headers, &LAST_EVENT_ID)?;
+        single(&parts.headers, &MCP_SESSION_ID)?
+    };
     let accept = AcceptFlags::parse(&parts.headers);
     if parts.method == Method::GET && !accept.sse_named {
         return Err(not_acceptable(
@@ -476,14 +487,28 @@ mod tests {
     }
 
     #[test]
-    fn version_and_session_may_be_sent_once() {
-        for name in ["mcp-protocol-version", "mcp-session-id"] {
+    fn version_session_and_last_event_may_be_sent_once() {
+        for name in ["mcp-protocol-version", "mcp-session-id", "last-event-id"] {
             let twice = [(name, "live"), (name, "live"), ("accept", BOTH)];
             assert_eq!(
                 accepted(AcceptRule::Auto, &twice),
                 Err(Reason::DuplicateHeader)
             );
         }
+    }
+
+    #[test]
+    fn a_modern_version_twice_is_a_header_mismatch_and_the_headers_of_sessions_mean_nothing() {
+        let version = ("mcp-protocol-version", "2026-07-28");
+        for other in [version, ("mcp-protocol-version", "2025-11-25")] {
+            assert_eq!(
+                accepted(AcceptRule::Auto, &[other, version, ("accept", BOTH)]),
+                Err(Reason::HeaderMismatch)
+            );
+        }
+        let session = ("mcp-session-id", "live");
+        let headers = [version, session, session, ("accept", BOTH)];
+        assert_eq!(accepted(AcceptRule::Auto, &headers), Ok(()));
     }
 
     #[test]

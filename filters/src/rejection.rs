@@ -48,6 +48,8 @@ pub enum Reason {
     Forbidden,
     /// A header that may stand once was sent several times.
     DuplicateHeader,
+    /// The same in a request of 2026-07-28, whose headers mirror its body.
+    HeaderMismatch,
     /// The body is announced as something else than JSON.
     UnsupportedMediaType,
     /// The client does not accept what would be answered.
@@ -60,7 +62,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for whoever registers counters ahead of the first refusal.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::BadRequest,
         Self::HeadersTooLarge,
         Self::UriTooLong,
@@ -78,6 +80,7 @@ impl Reason {
         Self::SessionNotFound,
         Self::Forbidden,
         Self::DuplicateHeader,
+        Self::HeaderMismatch,
         Self::UnsupportedMediaType,
         Self::NotAcceptable,
         Self::BodyTooLarge,
@@ -110,6 +113,7 @@ impl Reason {
             Self::SessionNotFound => ("session_not_found", StatusCode::NOT_FOUND, -32012),
             Self::Forbidden => ("forbidden", StatusCode::FORBIDDEN, -32011),
             Self::DuplicateHeader => ("duplicate_header", StatusCode::BAD_REQUEST, -32600),
+            Self::HeaderMismatch => ("header_mismatch", StatusCode::BAD_REQUEST, -32020),
             Self::UnsupportedMediaType => (
                 "unsupported_media_type",
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -355,6 +359,8 @@ mod tests {
     fn json_rpc_codes_follow_the_status() {
         for reason in Reason::ALL {
             let expected = match reason.status().as_u16() {
+                // The one with a code of the specification's own.
+                400 if reason == Reason::HeaderMismatch => -32020,
                 401 => -32010,
                 403 => -32011,
                 404 => -32012,
