@@ -26,6 +26,8 @@ pub struct Profile {
     pub modern: bool,
     /// Whether HTTP+SSE of 2024-11-05 is served (`/sse`, `/messages`).
     pub legacy_sse: bool,
+    /// Whether some tokens open some namespaces only. What a caller is told is then not for everyone who is let in.
+    pub scoped_tokens: bool,
     /// What stands before the listener's paths where a front strips it: clients are told paths with it. Empty or
     /// `/` and a name, without a slash at the end.
     pub path_prefix: String,
@@ -88,6 +90,7 @@ impl Profile {
             rest_shape: RestShape::V2,
             modern: true,
             legacy_sse: true,
+            scoped_tokens: false,
             path_prefix: String::new(),
         }
     }

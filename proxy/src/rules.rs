@@ -61,10 +61,15 @@ pub(crate) fn deadlines(effective: &Effective) -> Deadlines {
 
 /// The listeners as requests meet them.
 fn listeners(effective: &Effective) -> Vec<Listener> {
+    let tokens = &effective.config.admission.tokens;
+    let scoped_tokens = tokens
+        .iter()
+        .any(|token| !token.namespaces.iter().any(|pattern| pattern == "*"));
     effective
         .served_listeners()
         .map(|(_, listener)| {
-            let profile = listener.rules(effective.legacy_sse);
+            let mut profile = listener.rules(effective.legacy_sse);
+            profile.scoped_tokens = scoped_tokens;
             Listener {
                 address: listener.address,
                 rules: ListenerRules {

@@ -25,6 +25,7 @@ impl CacheScope {
         let usual = Limits::default();
         let limits = &namespace.limits;
         let open = matches!(caller.visibility, Visibility::All)
+            && !caller.profile.scoped_tokens
             && limits.principals == usual.principals
             && limits.tools_allow == usual.tools_allow
             && limits.tools_deny == usual.tools_deny;
@@ -45,6 +46,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::profile::Profile;
     use crate::testing::{caller, namespace};
 
     #[test]
@@ -56,6 +58,14 @@ mod tests {
         let mut scoped = caller();
         scoped.visibility = Visibility::Only(Arc::new(|_| true));
         assert_eq!(CacheScope::of_lists(&scoped, &open), CacheScope::Private);
+
+        let mut beside_scoped = caller();
+        beside_scoped.profile = Arc::new(Profile {
+            scoped_tokens: true,
+            ..Profile::core()
+        });
+        let scope = CacheScope::of_lists(&beside_scoped, &open);
+        assert_eq!(scope, CacheScope::Private);
 
         for change in [
             |limits: &mut Limits| limits.principals = vec!["ci".into()],
