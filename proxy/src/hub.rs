@@ -116,7 +116,13 @@ impl Hub {
                 "the grace period is over, ending requests that still run"
             );
         }
-        self.reloader.shutdown(WORKERS_STOP).await;
+        // Calls that outlived the grace period get no other one.
+        let patience = if left > 0 {
+            Duration::ZERO
+        } else {
+            WORKERS_STOP
+        };
+        self.reloader.shutdown(patience).await;
         // Writes what is queued.
         drop(self.audit);
         tracing::info!("stopped");
