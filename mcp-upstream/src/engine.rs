@@ -185,8 +185,10 @@ impl Engine {
             max_result: limits.max_result,
         };
         let reply = if limits.talks {
+            let principal = caller.principal_name();
+            let talk = Talk::new(self, namespace, principal, limits.timeout, events);
             // Boxed, so that the usual call does not carry the room for it.
-            Box::pin(Talk::new(self, namespace, limits.timeout, events).run(call)).await?
+            Box::pin(talk.run(call)).await?
         } else {
             self.run(namespace, call, limits.timeout).await?
         };

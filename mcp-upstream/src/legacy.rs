@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
+use serde_json::json;
 
 use crate::caller::Caller;
-use crate::error;
 use crate::mcp;
 use crate::mcp::head::McpHead;
+use crate::protocol::code;
 use crate::reply::Reply;
 use crate::state::Core;
 
@@ -51,9 +52,15 @@ pub(crate) async fn post(
     }
 }
 
-/// The paths are not there where the transport is switched off (LEG-03).
+/// The paths are not there where the transport is switched off (LEG-03). Who asks for them speaks MCP and is told so in it.
 fn switched_off() -> Reply {
-    error::rest_plain(StatusCode::NOT_FOUND, "not_found", "No such path")
+    let error = json!({
+        "code": code::NOT_FOUND,
+        "message": "No such path",
+        "data": { "code": "not_found" },
+    });
+    let body = json!({ "jsonrpc": "2.0", "id": null, "error": error });
+    Reply::json(StatusCode::NOT_FOUND, body.to_string())
 }
 
 #[cfg(test)]

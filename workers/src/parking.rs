@@ -1,59 +1,128 @@
-//! How many calls of one namespace may wait for an answer of their client at once (`max_parked`).
+//! How many calls of one namespace may wait for an answer of their client at once (`max_parked`), and how many of those
+//! places one principal may hold.
 //!
-//! Such a call has given its place in the [`crate::gate::Gate`] back, so without this nothing would bound them.
+//! Such a call has given its place in the [`crate::gate::Gate`] back, so without this nothing would bound them. A client
+//! can keep a call waiting for as long as `ask_timeout`: a principal that could hold all places would shut out the others.
 
-use std::sync::Arc;
-
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A bounded number of places. Nobody waits for one.
 #[derive(Debug)]
 pub struct Parking {
-    places: Arc<Semaphore>,
+    /// Short critical sections on plain data; nothing awaits under it.
+    places: Arc<Mutex<Shares>>,
     max: usize,
 }
 
 /// A place; dropping it makes room.
 #[derive(Debug)]
 pub struct Parked {
-    _place: OwnedSemaphorePermit,
+    places: Arc<Mutex<Shares>>,
+    principal: Arc<str>,
+}
+
+/// Who holds how many of a bounded number of places. Remembers only principals that hold some.
+#[derive(Debug, Default)]
+pub struct Shares {
+    taken: usize,
+    held: HashMap<Arc<str>, usize>,
 }
 
 /// As many calls ask as may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("too many calls of the namespace wait for an answer of their client")]
-pub struct ParkingFull;
+pub enum ParkingFull {
+    /// Of the whole namespace.
+    #[error("too many calls of the namespace wait for an answer of their client")]
+    Namespace,
+    /// Of this principal: the other places are for others.
+    #[error("too many calls of this principal wait for an answer of their client")]
+    Principal,
+}
 
 impl Parking {
     /// Room for `max` calls; with 0 no call may ask.
     pub fn new(max: usize) -> Self {
         Self {
-            places: Arc::new(Semaphore::new(max)),
+            places: Arc::default(),
             max,
         }
     }
 
-    /// Takes a place.
+    /// Takes a place for a call of that principal. Callers without one share the empty name.
     ///
     /// # Errors
     ///
-    /// [`ParkingFull`] when there is none.
-    pub fn enter(&self) -> Result<Parked, ParkingFull> {
-        let place = Arc::clone(&self.places)
-            .try_acquire_owned()
-            .map_err(|_| ParkingFull)?;
-        Ok(Parked { _place: place })
+    /// [`ParkingFull`] when there is none for it.
+    pub fn enter(&self, principal: &str) -> Result<Parked, ParkingFull> {
+        let principal: Arc<str> = principal.into();
+        let mut places = lock(&self.places);
+        places.room(&principal, self.max)?;
+        places.take(Arc::clone(&principal));
+        drop(places);
+        Ok(Parked {
+            places: Arc::clone(&self.places),
+            principal,
+        })
     }
 
     /// Calls that hold a place now.
     pub fn parked(&self) -> usize {
-        self.max - self.places.available_permits()
+        lock(&self.places).taken
     }
 
     /// Whether a parking of this limit would be the same as this one.
     pub fn has_limit(&self, max: usize) -> bool {
         self.max == max
     }
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        lock(&self.places).give_back(&self.principal);
+    }
+}
+
+impl Shares {
+    /// Whether one more of `max` places may go to that principal. An eighth of them, rounded down, is for others: one
+    /// principal alone may use nearly all there is, and never everything where that would shut somebody out for long.
+    ///
+    /// # Errors
+    ///
+    /// [`ParkingFull`]: its own share is used up, or all places are.
+    pub fn room(&self, principal: &str, max: usize) -> Result<(), ParkingFull> {
+        let share = max - max / 8;
+        let held = self.held.get(principal).copied().unwrap_or(0);
+        if share < max && held >= share {
+            return Err(ParkingFull::Principal);
+        }
+        if self.taken >= max {
+            return Err(ParkingFull::Namespace);
+        }
+        Ok(())
+    }
+
+    /// Counts a place as taken.
+    pub fn take(&mut self, principal: Arc<str>) {
+        self.taken += 1;
+        *self.held.entry(principal).or_insert(0) += 1;
+    }
+
+    /// Counts a place as free again. One that was not taken changes nothing.
+    pub fn give_back(&mut self, principal: &str) {
+        let Some(held) = self.held.get_mut(principal) else {
+            return;
+        };
+        *held -= 1;
+        if *held == 0 {
+            self.held.remove(principal);
+        }
+        self.taken -= 1;
+    }
+}
+
+fn lock(places: &Mutex<Shares>) -> MutexGuard<'_, Shares> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -63,14 +132,32 @@ mod tests {
     #[test]
     fn a_place_is_free_again_when_its_call_goes_on() {
         let parking = Parking::new(1);
-        let place = parking.enter().expect("empty");
+        let place = parking.enter("ada").expect("empty");
         assert_eq!(
-            (parking.parked(), parking.enter().err()),
-            (1, Some(ParkingFull))
+            (parking.parked(), parking.enter("bob").err()),
+            (1, Some(ParkingFull::Namespace))
         );
         drop(place);
         assert_eq!(parking.parked(), 0);
-        assert!(parking.enter().is_ok());
-        assert!(Parking::new(0).enter().is_err());
+        assert!(parking.enter("ada").is_ok());
+        assert!(Parking::new(0).enter("ada").is_err());
+    }
+
+    #[test]
+    fn one_principal_leaves_an_eighth_of_the_places_to_others() {
+        for (max, share) in [(1, 1), (7, 7), (8, 7), (15, 14), (64, 56)] {
+            let parking = Parking::new(max);
+            let mut of_ada: Vec<_> = std::iter::from_fn(|| parking.enter("ada").ok()).collect();
+            assert_eq!(of_ada.len(), share, "of {max}");
+            let of_bob = parking.enter("bob");
+            assert_eq!(of_bob.is_ok(), share < max, "of {max}");
+            drop(of_bob);
+            of_ada.pop();
+            let again = parking.enter("ada");
+            assert!(again.is_ok(), "of {max}");
+            drop((of_ada, again));
+            assert_eq!(parking.parked(), 0);
+            assert!(lock(&parking.places).held.is_empty());
+        }
     }
 }

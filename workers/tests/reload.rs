@@ -957,7 +957,7 @@ async fn new_limits_keep_what_is_declared_and_the_calls_that_wait_for_their_clie
     house.write("talk/all.py", TALK);
     house.reload().await;
     let before = house.namespace("talk");
-    let place = before.parked.enter().unwrap();
+    let place = before.parked.enter("ada").unwrap();
     house.write("talk/tooldock.yaml", "ask_timeout: 5s\n");
     house.reload().await;
     let after = house.namespace("talk");

@@ -1,22 +1,12 @@
 //! Where the news of a worker goes that concern more than one call: lists that changed, resources that were updated.
 
-use std::sync::Arc;
-
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::Notice;
-
-use crate::stream::audience::Audience;
 
 /// Takes news of a namespace to whoever listens. Must not block.
 pub(crate) trait Announce: Send + Sync {
     /// Something of this namespace changed.
     fn announce(&self, namespace: &NamespaceName, notice: Notice);
-}
-
-impl Announce for Arc<Audience> {
-    fn announce(&self, namespace: &NamespaceName, notice: Notice) {
-        Audience::announce(self, namespace, notice.into());
-    }
 }
 
 /// Tells nobody, for tests.

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tooldock_workers::error::CallError;
 use tooldock_workers::gate::Permit;
-use tooldock_workers::parking::Parked;
+use tooldock_workers::parking::{Parked, ParkingFull};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::{Ask, Notice, Replier, ToolReply, WorkerCall};
 
@@ -54,6 +54,8 @@ type Told = Result<Bytes, CallError>;
 pub(super) struct Talk<'a> {
     engine: &'a Engine,
     namespace: &'a Namespace,
+    /// Whose call it is; empty where nobody says.
+    principal: &'a str,
     /// The whole time limit, for the message.
     limit: Duration,
     /// What is left of it while the clock stands.
@@ -91,6 +93,7 @@ impl<'a> Talk<'a> {
     pub(super) fn new(
         engine: &'a Engine,
         namespace: &'a Namespace,
+        principal: &'a str,
         limit: Duration,
         events: Option<EventSender>,
     ) -> Self {
@@ -99,6 +102,7 @@ impl<'a> Talk<'a> {
         Self {
             engine,
             namespace,
+            principal,
             limit,
             left: limit,
             events,
@@ -248,12 +252,20 @@ impl<'a> Talk<'a> {
             refuse(&ask, "The caller cannot be asked anything");
             return None;
         }
-        let Ok(place) = self.namespace.parked.enter() else {
-            let reason = "Too many calls of the namespace wait for an answer of their client";
-            refuse(&ask, reason);
-            return None;
+        let full = match self.namespace.parked.enter(self.principal) {
+            Ok(place) => return self.ask(ask).then_some(place),
+            Err(full) => full,
         };
-        self.ask(ask).then_some(place)
+        let reason = match full {
+            ParkingFull::Namespace => {
+                "Too many calls of the namespace wait for an answer of their client"
+            }
+            ParkingFull::Principal => {
+                "Too many calls of this principal wait for an answer of their client"
+            }
+        };
+        refuse(&ask, reason);
+        None
     }
 
     /// Opens questions and says whether it did; those that cannot be asked have failed.

@@ -29,19 +29,44 @@ use crate::error::Failure;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::config::PollAfter;
-use crate::session::{InFlight, Session};
+use crate::session::{InFlight, Session, State};
 use crate::state::Core;
 use crate::stream::{Stream, StreamKind, frame};
 
 mod body;
 mod talk;
 
-pub(crate) use body::events_head;
+pub(crate) use body::{events_head, streamed};
 use talk::Talk;
-pub(super) use talk::missing_capability;
+pub(super) use talk::{may_ask, missing_capability};
 
-/// How long a call that says much waits for its reader to take it. One that takes longer loses its stream, not its log.
-pub(crate) const PACE: Duration = Duration::from_secs(5);
+/// How long a call that says much waits for its reader to take it, each time: 5 s. One that takes longer loses its stream,
+/// not its log.
+const PACE: Duration = Duration::from_secs(5);
+/// How long the calls of one exchange wait for its readers in all: 60 s. Without it a reader that takes a little every few
+/// seconds would keep them for hours.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is left of an exchange's patience with its readers.
+pub(crate) struct Patience(Duration);
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self(PATIENCE)
+    }
+}
+
+impl Patience {
+    /// Waits for a reader that is behind, as long as there is patience left.
+    pub(crate) async fn wait_for(&mut self, stream: &Stream) {
+        if self.0.is_zero() {
+            return;
+        }
+        let began = Instant::now();
+        stream.caught_up(PACE.min(self.0)).await;
+        self.0 = self.0.saturating_sub(began.elapsed());
+    }
+}
 
 /// A response in the making. Where it is one of a batch, its failure is a response, too.
 type Member = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
@@ -224,7 +249,7 @@ impl Exchange {
         let poll_at = self.poll_at;
         // Bounded by the calls' own time limits, ended by the session's end or by cancelling each of them.
         tokio::spawn(self.deliver(ready, Target::Logged { session, stream }));
-        Ok(body::polled(events, poll_at))
+        Ok(streamed(events, poll_at, ()))
     }
 
     /// Sends everything to the one stream of a session of HTTP+SSE: what is answered already at once, the rest from a
@@ -244,6 +269,7 @@ impl Exchange {
     /// Runs the members to their end.
     async fn deliver(mut self, ready: Vec<Vec<u8>>, target: Target) {
         let core = Arc::clone(&self.core);
+        let mut patience = Patience::default();
         for message in ready {
             if !target.append(&core, &message).await {
                 return;
@@ -267,7 +293,7 @@ impl Exchange {
                 if !target.append(&core, &message).await {
                     return;
                 }
-                target.pace().await;
+                target.pace(&mut patience).await;
             }
         }
         target.finish();
@@ -288,7 +314,8 @@ enum Target {
 }
 
 impl Target {
-    /// Sends a message. `false`: nobody can get it any more, and the calls need not go on.
+    /// Sends a message. `false`: nobody can get it any more, for its session or its reader is gone, and the calls need not
+    /// go on.
     async fn append(&self, core: &Core, message: &[u8]) -> bool {
         let (session, appended) = match self {
             Self::Logged { session, stream } => {
@@ -303,17 +330,25 @@ impl Target {
         if let Err(error) = appended {
             tracing::error!(session = &**session.tag(), %error, "an event was lost");
         }
-        true
+        self.is_open()
+    }
+
+    /// Whether there may be somebody for what comes now.
+    fn is_open(&self) -> bool {
+        match self {
+            Self::Logged { session, .. } | Self::Whole(session) => session.state() != State::Closed,
+            Self::Bare(stream) => !stream.is_over(),
+        }
     }
 
     /// Waits for a reader that is behind.
-    async fn pace(&self) {
+    async fn pace(&self, patience: &mut Patience) {
         let stream = match self {
             Self::Logged { stream, .. } | Self::Bare(stream) => Some(Arc::clone(stream)),
             Self::Whole(session) => session.streams().general(),
         };
         if let Some(stream) = stream {
-            stream.caught_up(PACE).await;
+            patience.wait_for(&stream).await;
         }
     }
 
@@ -344,5 +379,49 @@ async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::{Binding, SessionId, SessionTransport};
+    use crate::stream::Pulse;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_exchange_waits_a_minute_for_its_readers_in_all() {
+        let stream = Stream::detached(&Pulse::new(Duration::from_secs(15)));
+        for _ in 0..1024 {
+            assert!(stream.push(frame::message(None, b"{}")));
+        }
+        let mut patience = Patience::default();
+        let mut readers = Vec::new();
+        let start = Instant::now();
+        for _ in 0..20 {
+            // None of them reads, and each is waited for anew.
+            readers.push(stream.read());
+            patience.wait_for(&stream).await;
+        }
+        assert_eq!(start.elapsed(), PATIENCE);
+    }
+
+    #[tokio::test]
+    async fn nobody_gets_what_comes_after_the_end_of_a_session() {
+        let binding = Binding {
+            namespace: "shared".parse().expect("a name"),
+            principal: None,
+            version: ProtocolVersion::V2025_11_25,
+            transport: SessionTransport::Sse,
+        };
+        let session = Arc::new(Session::new(SessionId::random(), binding, Instant::now()));
+        let stream = Stream::detached(&Pulse::new(Duration::from_secs(15)));
+        let whole = Target::Whole(Arc::clone(&session));
+        let logged = Target::Logged {
+            session: Arc::clone(&session),
+            stream,
+        };
+        assert!(whole.is_open() && logged.is_open());
+        session.close();
+        assert!(!whole.is_open() && !logged.is_open());
     }
 }

@@ -1,6 +1,8 @@
 //! The calls running in a session, so that the client can cancel one by its request id.
 //!
-//! No bound of its own: an entry is a call that holds or awaits a place in its namespace's queue, which has one.
+//! No bound of its own: what bounds the calls of a namespace bounds the entries. A call runs or waits in its gate
+//! (`max_concurrency` and `queue` calls), or it asks its client and holds one of the `max_parked` places until it runs
+//! again; one that finds none of these is refused at once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -547,7 +547,7 @@ mod tests {
     fn the_parking_is_kept_while_its_limit_is() {
         let none = Declared::default();
         let first = wanted("", &[]).namespace(None, Upstream::Empty, &none, &[]);
-        let place = first.parked.enter().unwrap();
+        let place = first.parked.enter("ada").unwrap();
         let again = |manifest: &str| {
             wanted(manifest, &[]).namespace(Some(&first), Upstream::Empty, &none, &[])
         };

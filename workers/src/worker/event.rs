@@ -167,6 +167,15 @@ impl AskMethod {
         }
     }
 
+    /// The capability a client declares that can be asked it.
+    pub fn capability(self) -> &'static str {
+        match self {
+            Self::Elicit => "elicitation",
+            Self::Sample => "sampling",
+            Self::Roots => "roots",
+        }
+    }
+
     /// The method of that name, if clients can be asked it.
     pub fn from_method(text: &str) -> Option<Self> {
         [Self::Elicit, Self::Sample, Self::Roots]

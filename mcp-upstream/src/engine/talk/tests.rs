@@ -285,6 +285,20 @@ async fn more_calls_than_may_ask_go_on_without_an_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_principal_may_not_keep_all_calls_of_a_namespace_waiting() {
+    let fixture = fixture_with(|namespace| namespace.parked = Arc::new(Parking::new(8)));
+    let parked = &fixture.namespace.parked;
+    let principal = crate::testing::caller().principal_name().to_owned();
+    let _held: Vec<_> = (0..7)
+        .map(|_| parked.enter(&principal).expect("room"))
+        .collect();
+    let second = fixture.begin(script(&[asks(&["a"])])).work.await;
+    let failed = "ask_failed: Too many calls of this principal wait for an answer of their client";
+    assert_eq!(second, Ok(json!({ "a": { "failed": failed } })));
+    assert!(fixture.namespace.parked.enter("another").is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_asks_again_while_its_answers_wait() {
     let fixture = fixture();
     let steps = [asks(&["a"]), asks(&["b"])];

@@ -1,7 +1,5 @@
 //! The body of a POST that is answered as a stream.
 
-use std::time::Duration;
-
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -10,9 +8,6 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::reply::{BodyError, Head, Reply};
 use crate::stream::Subscription;
-
-/// Later than any stream lives.
-const NEVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The head of every stream of events. Proxies are told to pass each event on at once and as it is.
 pub(crate) fn events_head() -> Head {
@@ -28,13 +23,19 @@ pub(crate) fn events_head() -> Head {
         )
 }
 
-/// A stream that ends by itself, or at `until` for its client to come back.
-pub(super) fn polled(events: Subscription, until: Option<Instant>) -> Reply {
-    let until = until.unwrap_or_else(|| Instant::now() + NEVER);
-    let body = stream::unfold(events, move |mut events| async move {
-        // What is there is sent even when the time is up: at least the event to come back with.
-        let chunk = timeout_at(until, events.next()).await.ok()??;
-        Some((Ok::<_, BodyError>(chunk), events))
+/// A stream that ends by itself, or at `until` for its client to come back. `owned` is dropped with the body.
+pub(crate) fn streamed<T: Send + 'static>(
+    events: Subscription,
+    until: Option<Instant>,
+    owned: T,
+) -> Reply {
+    let body = stream::unfold((events, owned), move |(mut events, owned)| async move {
+        let chunk = match until {
+            // What is there is sent even when the time is up: at least the event to come back with.
+            Some(until) => timeout_at(until, events.next()).await.ok()??,
+            None => events.next().await?,
+        };
+        Some((Ok::<_, BodyError>(chunk), (events, owned)))
     });
     Reply::Body {
         head: events_head(),
@@ -44,15 +45,7 @@ pub(super) fn polled(events: Subscription, until: Option<Instant>) -> Reply {
 
 /// A stream whose task ends when it is dropped.
 pub(super) fn tied(events: Subscription, task: JoinHandle<()>) -> Reply {
-    let owner = Owner(task);
-    let body = stream::unfold((events, owner), |(mut events, owner)| async move {
-        let chunk = events.next().await?;
-        Some((Ok::<_, BodyError>(chunk), (events, owner)))
-    });
-    Reply::Body {
-        head: events_head(),
-        body: Box::pin(body),
-    }
+    streamed(events, None, Owner(task))
 }
 
 /// Ends a task with itself.

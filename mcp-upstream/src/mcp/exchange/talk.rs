@@ -4,6 +4,7 @@
 //! Questions become requests to the client under ids of the session. When the call ends, those still open are taken
 //! back (`notifications/cancelled`).
 
+use std::collections::HashMap;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::worker::{AskMethod, LogLevel, Question, ToolReply};
+use tooldock_workers::worker::{AskMethod, LogLevel, ToolReply};
 
 use crate::caller::Caller;
 use crate::engine::{self, Event, EventReceiver, Questions, ask_failed};
@@ -27,8 +28,9 @@ use crate::mcp::{Conversation, outgoing};
 use crate::session::{InFlight, Session};
 use crate::state::Core;
 
-/// Messages of one POST on their way to its stream. A full channel slows down who speaks.
-const SAID: usize = 64;
+/// Messages of one POST on their way to its stream; each may be as large as the worker's answers are. A full channel
+/// slows down who speaks.
+const SAID: usize = 4;
 /// The longest part of a client's error message that is told to the function.
 const REFUSAL_MAX: usize = 512;
 
@@ -207,7 +209,11 @@ impl<'a> Ears<'a> {
     async fn ask(&mut self, questions: Questions) {
         let questions = Arc::new(questions);
         for question in &questions.list {
-            let Some(session) = self.session.filter(|session| may_ask(session, question)) else {
+            let asked = |session: &&Arc<Session>| {
+                let declared = &session.client().capabilities;
+                may_ask(declared.get().as_bytes(), question.method)
+            };
+            let Some(session) = self.session.filter(asked) else {
                 questions.answer(&question.key, Err(missing_capability(question.method)));
                 continue;
             };
@@ -258,37 +264,17 @@ impl<'a> Ears<'a> {
     }
 }
 
-/// Whether the client of a session said that it can be asked this.
-fn may_ask(session: &Session, question: &Question) -> bool {
-    #[derive(Deserialize)]
-    struct Capabilities<'a> {
-        #[serde(borrow, default)]
-        elicitation: Option<&'a RawValue>,
-        #[serde(borrow, default)]
-        sampling: Option<&'a RawValue>,
-        #[serde(borrow, default)]
-        roots: Option<&'a RawValue>,
-    }
-    let Ok(declared) =
-        serde_json::from_str::<Capabilities<'_>>(session.client().capabilities.get())
-    else {
-        return false;
-    };
-    match question.method {
-        AskMethod::Elicit => declared.elicitation,
-        AskMethod::Sample => declared.sampling,
-        AskMethod::Roots => declared.roots,
-    }
-    .is_some()
+/// Whether a client that declared these capabilities, raw JSON, can be asked this. `null` declares nothing.
+pub(in crate::mcp) fn may_ask(declared: &[u8], method: AskMethod) -> bool {
+    let declared = serde_json::from_slice::<HashMap<String, &RawValue>>(declared);
+    let declared = declared.unwrap_or_default();
+    let capability = declared.get(method.capability());
+    capability.is_some_and(|declared| declared.get() != "null")
 }
 
 /// A question nobody can be asked.
 pub(in crate::mcp) fn missing_capability(method: AskMethod) -> CallError {
-    let capability = match method {
-        AskMethod::Elicit => "elicitation",
-        AskMethod::Sample => "sampling",
-        AskMethod::Roots => "roots",
-    };
+    let capability = method.capability();
     let mut error = CallError::new(
         CallErrorCode::MissingCapability,
         format!("The client cannot be asked here: it has no capability \"{capability}\""),
@@ -323,4 +309,18 @@ pub(in crate::mcp) fn refused(error: &[u8]) -> CallError {
     ask_failed(format!(
         "The client answered with an error{code}: {message}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_can_be_asked_what_it_declared_and_null_declares_nothing() {
+        let declared = br#"{"elicitation":null,"s\u0061mpling":{},"other":[1]}"#;
+        assert!(!may_ask(declared, AskMethod::Elicit));
+        assert!(may_ask(declared, AskMethod::Sample));
+        assert!(!may_ask(declared, AskMethod::Roots));
+        assert!(!may_ask(b"[]", AskMethod::Sample));
+    }
 }

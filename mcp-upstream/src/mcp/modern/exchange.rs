@@ -28,11 +28,11 @@ use crate::engine::ask_failed;
 use crate::envelope;
 use crate::error::Failure;
 use crate::mcp::Conversation;
-use crate::mcp::exchange::{PACE, events_head};
+use crate::mcp::exchange::{Patience, streamed};
 use crate::mcp::methods::UpstreamCall;
 use crate::reply::Reply;
 use crate::state::Core;
-use crate::stream::{Stream, Subscription, frame};
+use crate::stream::{Stream, frame};
 
 /// One request in which a call goes on.
 struct Exchange {
@@ -114,7 +114,7 @@ pub(super) async fn resume(
     let mut talking = taken
         .await
         .map_err(|refused| Failure::InvalidParams(refused.to_string().into()))?;
-    talking.answer(inputs, conversation.body);
+    talking.answer(conversation, inputs)?;
     exchange.run(talking).await
 }
 
@@ -163,14 +163,7 @@ impl Exchange {
         let stream = Stream::detached(&self.core.pulse);
         let events = stream.read();
         tokio::spawn(self.deliver(first, talking, stream));
-        let events = futures_util::stream::unfold(events, |mut events: Subscription| async move {
-            let chunk = events.next().await?;
-            Some((Ok(chunk), events))
-        });
-        Reply::Body {
-            head: events_head(),
-            body: Box::pin(events),
-        }
+        streamed(events, None, ())
     }
 
     /// Runs the rest of the call beside the stream its client reads. Ends with the reader, and with that the call.
@@ -179,6 +172,7 @@ impl Exchange {
         if !push(&first) {
             return;
         }
+        let mut patience = Patience::default();
         let last = loop {
             // step: the call spoke, asked or is over.
             // reader_gone: the client closed the stream, which is how it cancels.
@@ -192,7 +186,7 @@ impl Exchange {
                     if !push(&message) {
                         return;
                     }
-                    stream.caught_up(PACE).await;
+                    patience.wait_for(&stream).await;
                     continue;
                 }
                 Step::Asked => self.park(talking),
@@ -225,7 +219,7 @@ impl Exchange {
         let expires = talking.expires();
         let state = match self.core.parked.park(talking, bound, expires, max) {
             Ok(state) => state,
-            Err(refused @ NoPlace::Full) => {
+            Err(refused @ NoPlace::Full(_)) => {
                 return self.response(&call, Err(ask_failed(refused.to_string())));
             }
             Err(refused @ NoPlace::NoRandomness) => {

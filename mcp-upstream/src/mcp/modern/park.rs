@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::parking::{ParkingFull, Shares};
 
 use crate::session::SessionKey;
 
@@ -58,8 +59,8 @@ pub(super) enum Refused {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoPlace {
     /// As many wait as may.
-    #[error("too many calls of the namespace wait for their clients")]
-    Full,
+    #[error(transparent)]
+    Full(ParkingFull),
     /// The system gave no randomness.
     #[error("no randomness for a request state")]
     NoRandomness,
@@ -78,9 +79,17 @@ pub(crate) struct ParkedCalls<T> {
 }
 
 /// Guards plain data; nothing awaits under it.
-struct Table<T>(Mutex<HashMap<NamespaceName, HashMap<ParkId, Entry<T>>>>);
+struct Table<T>(Mutex<HashMap<NamespaceName, Calls<T>>>);
+
+/// The calls parked of one namespace.
+struct Calls<T> {
+    entries: HashMap<ParkId, Entry<T>>,
+    /// Whose they are.
+    shares: Shares,
+}
 
 struct Entry<T> {
+    principal: Arc<str>,
     claim: oneshot::Sender<oneshot::Sender<T>>,
     /// The call has its answer and only waits to be fetched.
     over: bool,
@@ -96,7 +105,7 @@ impl<T: Waiting> ParkedCalls<T> {
     }
 
     /// Parks a call until `expires` and gives the state to take it out with. At most `max` calls of the namespace are
-    /// kept; one that is over makes room for one that is not.
+    /// kept, and of one principal only its share of them; one that is over makes room for one that is not.
     pub(super) fn park(
         &self,
         call: T,
@@ -110,12 +119,21 @@ impl<T: Waiting> ParkedCalls<T> {
         let (claim, claimed) = oneshot::channel();
         let mut table = self.table.lock();
         let calls = table.entry(bound.namespace.clone()).or_default();
-        if calls.len() >= max {
-            let over = calls.iter().find(|(_, entry)| entry.over);
-            let over = *over.ok_or(NoPlace::Full)?.0;
-            calls.remove(&over);
+        let principal: Arc<str> = bound.principal.unwrap_or_default().into();
+        if let Err(full) = calls.shares.room(&principal, max) {
+            // Where the principal's own share is used up, another's call makes no room for it.
+            let own = full == ParkingFull::Principal;
+            let goes = |entry: &Entry<T>| entry.over && (!own || entry.principal == principal);
+            let over = calls.entries.iter().find(|(_, entry)| goes(entry));
+            let over = *over.ok_or(NoPlace::Full(full))?.0;
+            calls.remove(over);
         }
-        calls.insert(id, Entry { claim, over: false });
+        let entry = Entry {
+            principal,
+            claim,
+            over: false,
+        };
+        calls.insert(id, entry);
         drop(table);
         let stay = Stay {
             table: Arc::clone(&self.table),
@@ -141,7 +159,8 @@ impl<T: Waiting> ParkedCalls<T> {
     /// Calls that wait now.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
-        self.table.lock().values().map(HashMap::len).sum()
+        let table = self.table.lock();
+        table.values().map(|calls| calls.entries.len()).sum()
     }
 
     fn seal(&self, id: ParkId, bound: Bound<'_>, expires: Instant) -> Result<String, NoPlace> {
@@ -191,15 +210,37 @@ impl<T> Table<T> {
     fn remove(&self, namespace: &NamespaceName, id: ParkId) -> Option<Entry<T>> {
         let mut table = self.lock();
         let calls = table.get_mut(namespace)?;
-        let entry = calls.remove(&id);
-        if calls.is_empty() {
+        let entry = calls.remove(id);
+        if calls.entries.is_empty() {
             table.remove(namespace);
         }
         entry
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<NamespaceName, HashMap<ParkId, Entry<T>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NamespaceName, Calls<T>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Default for Calls<T> {
+    fn default() -> Self {
+        Self {
+            entries: HashMap::new(),
+            shares: Shares::default(),
+        }
+    }
+}
+
+impl<T> Calls<T> {
+    fn insert(&mut self, id: ParkId, entry: Entry<T>) {
+        self.shares.take(Arc::clone(&entry.principal));
+        self.entries.insert(id, entry);
+    }
+
+    fn remove(&mut self, id: ParkId) -> Option<Entry<T>> {
+        let entry = self.entries.remove(&id)?;
+        self.shares.give_back(&entry.principal);
+        Some(entry)
     }
 }
 
@@ -239,7 +280,8 @@ impl<T: Waiting> Stay<T> {
                 () = call.go_on(), if !over => {
                     over = true;
                     let mut table = self.table.lock();
-                    let entry = table.get_mut(&self.namespace).and_then(|calls| calls.get_mut(&self.id));
+                    let calls = table.get_mut(&self.namespace);
+                    let entry = calls.and_then(|calls| calls.entries.get_mut(&self.id));
                     if let Some(entry) = entry {
                         entry.over = true;
                     }

@@ -5,20 +5,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tooldock_workers::error::CallError;
-use tooldock_workers::worker::{AskMethod, Question, ToolReply};
+use tooldock_workers::worker::{Question, ToolReply};
 
 use super::exchange::Inputs;
-use super::meta::{self, RequestMeta};
-use super::object;
+use super::meta::RequestMeta;
 use super::park::Waiting;
 use crate::engine::{self, Event, EventReceiver, Questions, ask_failed};
-use crate::mcp::exchange::missing_capability;
+use crate::error::Failure;
+use crate::mcp::exchange::{may_ask, missing_capability};
 use crate::mcp::methods::UpstreamCall;
 use crate::mcp::{Conversation, outgoing};
+
+/// Bytes of answers that are kept for a call while others of its questions are still open: 4 MiB, as large as one
+/// message is by default. Answers that leave no question open are not kept and may be larger.
+const KEPT_ANSWERS_MAX: usize = 4 * 1024 * 1024;
 
 /// A call of the upstream that may still speak and ask. Owns all it needs, so that it can outlive its request.
 pub(crate) struct Talking {
@@ -28,6 +30,8 @@ pub(crate) struct Talking {
     outcome: Option<Outcome>,
     /// Asked and not yet answered.
     questions: Option<Questions>,
+    /// Bytes of the answers to those of them that have one.
+    kept: usize,
     /// When the questions are out of time.
     expires: Instant,
     call: Arc<UpstreamCall>,
@@ -65,6 +69,7 @@ impl Talking {
             events,
             outcome: None,
             questions: None,
+            kept: 0,
             expires: Instant::now(),
             call: call.into(),
         }
@@ -86,13 +91,33 @@ impl Talking {
     }
 
     /// Hands the client's answers to the call. Keys nobody asked for are ignored.
-    pub(super) fn answer(&mut self, inputs: &Inputs<'_>, body: &Bytes) {
+    ///
+    /// # Errors
+    ///
+    /// `InvalidParams` when questions stay open and the answers kept until they are answered are too large. The call is
+    /// to be dropped then.
+    pub(super) fn answer(
+        &mut self,
+        conversation: &Conversation<'_>,
+        inputs: &Inputs<'_>,
+    ) -> Result<(), Failure> {
         let Some(questions) = &self.questions else {
-            return;
+            return Ok(());
         };
         for (key, response) in inputs {
-            questions.answer(key, Ok(meta::span(body, response)));
+            let response = response.get().as_bytes();
+            if questions.answer(key, Ok(conversation.own(response))) {
+                self.kept += response.len();
+            }
         }
+        if self.asks() && self.kept > KEPT_ANSWERS_MAX {
+            let reason = format!(
+                "the answers of a call that still waits for others may have {KEPT_ANSWERS_MAX} bytes together; the call \
+                 has ended, send the request again without requestState"
+            );
+            return Err(Failure::InvalidParams(reason.into()));
+        }
+        Ok(())
     }
 
     /// Whether it waits for its client.
@@ -139,12 +164,13 @@ impl Talking {
     /// Keeps the questions the client can be asked and fails the others.
     fn take_questions(&mut self, questions: Questions, client: &Client) {
         for question in &questions.list {
-            if !client.may_ask(question.method) {
+            if !may_ask(&client.meta.capabilities, question.method) {
                 questions.answer(&question.key, Err(missing_capability(question.method)));
             }
         }
         self.expires = Instant::now() + client.ask_timeout;
         self.questions = Some(questions);
+        self.kept = 0;
     }
 }
 
@@ -174,22 +200,11 @@ impl Client {
             Event::Questions(_) => None,
         }
     }
-
-    /// Whether the client declared, with this request, that it can be asked this.
-    fn may_ask(&self, method: AskMethod) -> bool {
-        let name = match method {
-            AskMethod::Elicit => "elicitation",
-            AskMethod::Sample => "sampling",
-            AskMethod::Roots => "roots",
-        };
-        let declared = serde_json::from_slice::<&RawValue>(&self.meta.capabilities);
-        let declared = declared.ok().and_then(object::entries).unwrap_or_default();
-        declared.iter().any(|(key, _)| key == name)
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use tooldock_workers::error::CallErrorCode;
     use tooldock_workers::worker::Operation;
 
@@ -210,6 +225,7 @@ mod tests {
             events,
             outcome: None,
             questions: None,
+            kept: 0,
             expires: Instant::now(),
             call: Arc::new(UpstreamCall {
                 request: CallRequest {

@@ -56,6 +56,19 @@ impl Scene {
         self.parked.park(call, self.bound(), expires, max)
     }
 
+    fn park_as(&self, principal: &str, max: usize) -> Result<String, NoPlace> {
+        let call = Call {
+            name: 0,
+            over: Arc::default(),
+            dropped: Arc::clone(&self.dropped),
+        };
+        let bound = Bound {
+            principal: Some(principal),
+            ..self.bound()
+        };
+        self.parked.park(call, bound, soon(), max)
+    }
+
     fn dropped(&self) -> usize {
         self.dropped.load(Ordering::SeqCst)
     }
@@ -181,7 +194,10 @@ async fn a_call_nobody_comes_for_is_dropped_in_time() {
 async fn a_full_namespace_parks_no_more_until_a_call_is_over() {
     let scene = Scene::new();
     let first = scene.park(1, soon(), 1).expect("room");
-    assert_eq!(scene.park(2, soon(), 1).err(), Some(NoPlace::Full));
+    assert_eq!(
+        scene.park(2, soon(), 1).err(),
+        Some(NoPlace::Full(ParkingFull::Namespace))
+    );
     assert_eq!(scene.dropped(), 1, "the one that found no room");
     // The first has its answer and only waits to be fetched: it makes room.
     scene.over.notify_one();
@@ -194,6 +210,27 @@ async fn a_full_namespace_parks_no_more_until_a_call_is_over() {
         Some(Refused::Gone)
     );
     assert!(scene.parked.take(&third, scene.bound()).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_principal_parks_no_more_than_its_share_and_pushes_out_only_its_own() {
+    let scene = Scene::new();
+    let full = Some(NoPlace::Full(ParkingFull::Principal));
+    let one = scene.park(1, soon(), 8).expect("room");
+    for _ in 0..7 {
+        assert!(scene.park_as("eve", 8).is_ok());
+    }
+    assert_eq!(scene.park_as("eve", 8).err(), full);
+    scene.over.notify_one();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(
+        scene.park_as("eve", 8).err(),
+        full,
+        "what is over is another's"
+    );
+    assert!(scene.park(2, soon(), 8).is_ok(), "its own makes room");
+    let gone = scene.parked.take(&one, scene.bound()).await;
+    assert_eq!(gone.err(), Some(Refused::Gone));
 }
 
 #[tokio::test(start_paused = true)]
