@@ -11,9 +11,15 @@ use serde_json::value::RawValue;
 use crate::error::Failure;
 
 mod depth;
+#[cfg(test)]
+mod properties;
 
 /// The deepest nesting a body may have.
 pub(crate) const MAX_DEPTH: usize = 128;
+
+/// The longest id of a request and the longest progress token, in bytes of their raw JSON. Both are repeated in every
+/// message that belongs to the request, so that a long one would cost its length many times.
+pub(crate) const ID_MAX: usize = 1024;
 
 /// One message. `id` is the raw JSON of a string or a number.
 #[derive(Debug)]
@@ -108,6 +114,10 @@ pub(crate) fn message(text: &str) -> Result<Message<'_>, Invalid<'_>> {
         serde_json::from_str(text).map_err(|error| syntax_or_shape(&error))?;
     let id = match envelope.id.map(RawValue::get) {
         None => None,
+        Some(id) if id.len() > ID_MAX => {
+            // Nor is it repeated in the answer.
+            return Err(Failure::Shape(format!("id is longer than {ID_MAX} bytes").into()).into());
+        }
         Some(id) if id.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9')) => {
             Some(id)
         }
@@ -225,6 +235,18 @@ mod tests {
     fn other_ids_are_no_ids() {
         for id in ["null", "true", "[1]", "{}"] {
             assert_eq!(request_id(id), None, "{id}");
+        }
+    }
+
+    #[test]
+    fn an_id_beyond_its_bound_is_refused_and_not_repeated() {
+        let id = |length: usize| format!("\"{}\"", "i".repeat(length - 2));
+        assert_eq!(request_id(&id(ID_MAX)), Some(id(ID_MAX)));
+        for long in [id(ID_MAX + 1), "1".repeat(ID_MAX + 1)] {
+            let body = format!(r#"{{"jsonrpc":"2.0","id":{long},"method":"ping"}}"#);
+            let invalid = message(&body).expect_err("too long");
+            assert!(matches!(invalid.failure, Failure::Shape(_)));
+            assert_eq!(invalid.id, None);
         }
     }
 

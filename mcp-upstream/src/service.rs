@@ -2,6 +2,7 @@
 //! costs more than they do; its `/mcp` routes call the same functions.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::response::Response;
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use http::Request;
 use tokio::time::Instant;
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::Registry;
+use tooldock_workers::registry::{Registry, Snapshot};
 use tooldock_workers::worker::Notice;
 use tower::ServiceExt;
 
@@ -61,6 +62,7 @@ pub struct ServiceParts {
 pub struct Service {
     core: Arc<Core>,
     router: Router,
+    readmissions: Arc<AtomicU64>,
 }
 
 impl Service {
@@ -110,6 +112,7 @@ impl Service {
         Self {
             router: rest::router(Arc::clone(&core)),
             core,
+            readmissions: Arc::default(),
         }
     }
 
@@ -188,14 +191,43 @@ impl Service {
         self.core.pulse.end_all();
     }
 
-    /// What streams need between requests: their keepalives, and notice of what the registry now serves. Runs until it
-    /// is dropped.
+    /// Ends the long streams there are, so that their clients come back and are admitted again: for when the rules of
+    /// admission have changed. The rules are to be in force before. Clients that resume lose nothing.
+    pub fn readmit_streams(&self) {
+        // Counted before the streams are ended: whoever opens one beside this is either ended here or sees the count.
+        self.readmissions.fetch_add(1, Ordering::SeqCst);
+        self.core.pulse.end_present();
+    }
+
+    /// How often streams had to be admitted again. A stream whose request was admitted at another count than there is
+    /// when it has been opened was admitted by rules that are no longer in force.
+    pub fn readmissions(&self) -> u64 {
+        self.readmissions.load(Ordering::SeqCst)
+    }
+
+    /// What streams need between requests: their keepalives, notice of what the registry now serves, and another
+    /// admission when somebody may have lost a namespace by it. Runs until it is dropped.
     pub async fn run_streams(&self) {
         let audience = Arc::clone(&self.core.audience);
         tokio::join!(
             self.core.pulse.run(),
-            follow(audience, Arc::clone(&self.core.registry))
+            follow(audience, Arc::clone(&self.core.registry)),
+            self.readmit_by_registry()
         );
+    }
+
+    /// Readmits the streams of all namespaces when one of them goes or changes who may use it: rare enough that the
+    /// others may come back, too.
+    async fn readmit_by_registry(&self) {
+        let mut published = self.core.registry.subscribe();
+        let mut seen = self.core.registry.snapshot();
+        while published.changed().await.is_ok() {
+            let next = Arc::clone(&published.borrow_and_update());
+            if admits_others(&seen, &next) {
+                self.readmit_streams();
+            }
+            seen = next;
+        }
     }
 
     /// Ends the sessions whose time is up and forgets events as old as that. To be called every second or so.
@@ -207,6 +239,14 @@ impl Service {
         let alive = mcp::gauge(self.core.sessions.count());
         self.core.metrics.sessions.set(alive);
     }
+}
+
+/// Whether a namespace that was there is gone, or is open to others than before.
+fn admits_others(before: &Snapshot, after: &Snapshot) -> bool {
+    before.namespaces.iter().any(|(name, old)| {
+        let new = after.namespaces.get(name);
+        new.is_none_or(|new| new.limits.principals != old.limits.principals)
+    })
 }
 
 /// Carries what workers say has changed to whoever listens.

@@ -8,6 +8,11 @@
 //! - *passing*: HTTP+SSE, `subscriptions/listen`, answers without a session. Events have no ids and are gone once read;
 //!   the stream is over when its reader leaves.
 //!
+//! What bounds them, in bytes of frames and a little per event: a kept stream `sessions.event_log.bytes` and `events`, the
+//! kept streams of one session a 64th of `total` (but those that are read, and the newest, whatever they hold within
+//! their own bounds), all kept streams `total`; a passing stream 16 MiB and 1024 events unread, all passing streams
+//! `total` once more, beyond which each may hold 64 KiB. A stream's newest event may be of any size within those totals.
+//!
 //! The life of a kept stream, `▷` being a reader:
 //!
 //! ```text
@@ -22,8 +27,8 @@
 //! ```
 //!
 //! Exactly once and in order across the seam: the reader's place, the events and who reads are under one lock, so a
-//! resume sees every event either in the window or after it. Locks are taken in the order pulse → stream; neither is
-//! held while a waker is called or anything is awaited.
+//! resume sees every event either in the window or after it. Locks are taken in the order pulse → stream and session's
+//! list of streams → stream; none is held while a waker is called or anything is awaited.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -61,11 +66,15 @@ use ledger::Ledger;
 use pulse::Place;
 use window::{Bounds, Trimmed, Window};
 
-/// What a passing stream may hold unread beyond its newest event.
+/// What a passing stream may hold unread beyond its newest event: 1024 events, 16 MiB.
 const PASSING: Bounds = Bounds {
     events: 1024,
     bytes: 16 * 1024 * 1024,
 };
+
+/// What a passing stream may hold even when all passing streams together hold more than they may: 64 KiB. So readers that
+/// keep up go on while others use up the total.
+const PASSING_SPARED: usize = 64 * 1024;
 
 /// A stream of events. Shared by whoever writes to it and its reader.
 pub struct Stream {
@@ -215,8 +224,9 @@ impl Stream {
     }
 
     /// Puts a framed event on a passing stream. `false` means it is over: finished, left by its reader, or ended because
-    /// the reader left more than 1024 events or 16 MiB unread beyond the newest. Does nothing on a kept stream, whose
-    /// events come through its [`EventLog`].
+    /// the reader left more than 1024 events or 16 MiB unread beyond the newest, or more than 64 KiB when all passing
+    /// streams together hold more than they may. Does nothing on a kept stream, whose events come through its
+    /// [`EventLog`].
     pub fn push(&self, frame: Bytes) -> bool {
         if self.ledger.is_some() {
             return false;
@@ -225,11 +235,16 @@ impl Stream {
         if state.phase != Phase::Open {
             return false;
         }
+        let before = state.window.cost();
         state.window.push(0, frame, Instant::now());
-        let slow = state.window.trim(PASSING, true) == Trimmed::ReaderTooSlow;
+        let mut slow = state.window.trim(PASSING, true) == Trimmed::ReaderTooSlow;
+        let after = state.window.cost();
+        self.account(before, after);
+        slow |= after > PASSING_SPARED && self.pulse.passing_exceeded();
         if slow {
             state.phase = Phase::Closed;
             state.window.clear();
+            self.account(after, 0);
         }
         let waker = state.waker.take();
         drop(state);
@@ -358,12 +373,22 @@ impl Stream {
         let passing = self.ledger.is_none();
         if passing {
             state.phase = Phase::Closed;
+            let before = state.window.cost();
             state.window.clear();
+            self.account(before, 0);
         }
         drop((state, slots));
         self.moved.notify_waiters();
         if let Some(session) = self.session.upgrade() {
             session.reader_left(Instant::now());
+        }
+    }
+
+    /// The window has changed from one cost to another: counted among what is kept, or what passes.
+    fn account(&self, before: usize, after: usize) {
+        match &self.ledger {
+            Some(ledger) => ledger.account(before, after),
+            None => self.pulse.account_passing(before, after),
         }
     }
 
@@ -381,10 +406,11 @@ impl State {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (cost, listed) = (state.window.cost(), state.listed);
+        self.account(cost, 0);
         if let Some(ledger) = &self.ledger {
-            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-            ledger.account(state.window.cost(), 0);
-            ledger.unlist(state.listed);
+            ledger.unlist(listed);
         }
     }
 }

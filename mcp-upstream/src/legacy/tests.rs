@@ -320,7 +320,9 @@ async fn a_listener_without_the_transport_has_no_such_paths() {
     let mut without = caller();
     without.profile = std::sync::Arc::new(profile);
     let reply = harness.service.open_sse(without.clone()).await;
-    assert_eq!(parts(&reply).0, StatusCode::NOT_FOUND);
+    let (status, body) = parts(&reply);
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert_eq!(body["error"]["code"], -32012, "an error of MCP: {body}");
     let service = &harness.service;
     let reply = service
         .post_message(without, None, McpHead::default(), "{".into())

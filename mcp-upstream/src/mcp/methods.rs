@@ -218,7 +218,7 @@ impl Conversation<'_> {
 
     /// A span as bytes of its own: a view into the body where it is most of it, else a copy, since a view keeps the
     /// whole body alive in queues that count only what they see.
-    fn own(&self, span: &[u8]) -> Bytes {
+    pub(super) fn own(&self, span: &[u8]) -> Bytes {
         if span.len() * 2 < self.body.len() {
             Bytes::copy_from_slice(span)
         } else {
@@ -286,11 +286,25 @@ impl UpstreamCall {
 }
 
 /// The client's progress token; anything but a string or a number is none.
+///
+/// # Errors
+///
+/// A token of more than [`envelope::ID_MAX`] bytes.
 fn progress_token(meta: &RawValue) -> Result<Option<String>, Failure> {
     let meta: Meta<'_> = envelope::fields(Some(meta), "params._meta")?;
     let token = meta.progress_token.map(RawValue::get);
     let is_token = |raw: &&str| raw.starts_with(|first| matches!(first, '"' | '-' | '0'..='9'));
-    Ok(token.filter(is_token).map(str::to_owned))
+    let token = token.filter(is_token);
+    if token.is_some_and(|raw| raw.len() > envelope::ID_MAX) {
+        return Err(Failure::InvalidParams(
+            format!(
+                "params._meta.progressToken is longer than {} bytes",
+                envelope::ID_MAX
+            )
+            .into(),
+        ));
+    }
+    Ok(token.map(str::to_owned))
 }
 
 /// The string a member of `params` must be.

@@ -36,7 +36,8 @@ pub struct EventLogConfig {
     /// Age of the oldest event.
     #[serde(with = "humantime_serde")]
     pub age: Duration,
-    /// Bytes of all streams together.
+    /// Bytes of all streams that keep their events together; those that keep none (`/sse`, listen, answers without a
+    /// session) may hold as much once more.
     pub total: ByteSize,
 }
 

@@ -107,6 +107,36 @@ impl Streams {
         drop(removed);
     }
 
+    /// Gives back memory, the oldest stream first, until all hold no more than `max` bytes: streams that are finished and
+    /// read by nobody are forgotten, then the other ones nobody reads lose their events. `but` and streams with a reader
+    /// stay as they are.
+    pub(crate) fn shrink(&self, max: usize, but: &Arc<Stream>) {
+        let mut list = self.lock();
+        if list.streams.len() < 2 {
+            return;
+        }
+        let mut held: usize = list.streams.iter().map(|it| it.cost()).sum();
+        if held <= max {
+            return;
+        }
+        let mut dropped = Vec::new();
+        list.streams.retain(|stream| {
+            let goes = held > max && !Arc::ptr_eq(stream, but) && stream.is_left();
+            if goes {
+                held = held.saturating_sub(stream.cost());
+                dropped.push(Arc::clone(stream));
+            }
+            !goes
+        });
+        for stream in &list.streams {
+            if held > max && !Arc::ptr_eq(stream, but) {
+                held = held.saturating_sub(stream.shed());
+            }
+        }
+        drop(list);
+        drop(dropped);
+    }
+
     /// Ends all streams and forgets what they hold.
     pub(crate) fn close(&self) {
         let streams = {

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Resources one session may subscribe to.
+/// Resources one session, or one listener, may subscribe to.
 pub(crate) const URIS_MAX: usize = 1000;
-/// Bytes of their URIs together.
-pub(crate) const URI_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of their URIs together: 64 KiB.
+pub(crate) const URI_BYTES_MAX: usize = 64 * 1024;
 
 /// Resource URIs, as the client spelled them.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl Subscriptions {
     ///
     /// # Errors
     ///
-    /// [`TooManySubscriptions`] beyond 1000 URIs or 256 KiB of them.
+    /// [`TooManySubscriptions`] beyond 1000 URIs or 64 KiB of them.
     pub(crate) fn add(&self, uri: &str) -> Result<(), TooManySubscriptions> {
         let mut uris = self.lock();
         if uris.all.contains(uri) {

@@ -29,6 +29,8 @@ pub use listener::{Filter, ListenGuard, TooManyUpdates};
 
 /// Updated resources of one namespace that wait for the task; more than that in one go are not told of.
 const UPDATES_MAX: usize = 10_000;
+/// Bytes of their URIs together: 4 MiB.
+const UPDATE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Streams of listeners that one step of the task serves before it lets others run.
 const STEP: usize = 256;
 
@@ -67,6 +69,8 @@ struct Changes {
     prompts: bool,
     resources: bool,
     updated: BTreeSet<Arc<str>>,
+    /// Of the URIs in `updated`.
+    updated_bytes: usize,
 }
 
 /// What has changed in a namespace.
@@ -152,14 +156,16 @@ impl Audience {
         };
         loop {
             // Bound first: the lock must not live as long as the loop's body.
-            let next = self.noted().next();
-            let Some((namespace, changes)) = next else {
+            let round = self.noted().take();
+            if round.is_empty() {
                 delivery.done = true;
                 return;
-            };
-            let members = self.members(&namespace);
-            self.tell_sessions(&members, &changes).await;
-            tell_listeners(&members, &changes).await;
+            }
+            for (namespace, changes) in round {
+                let members = self.members(&namespace);
+                self.tell_sessions(&members, &changes).await;
+                tell_listeners(&members, &changes).await;
+            }
         }
     }
 
@@ -219,15 +225,22 @@ impl Drop for Delivery<'_> {
 }
 
 async fn tell_listeners(members: &Members, changes: &Changes) {
-    let listeners = members.all_listeners();
-    // Clients count their requests from the same number, so most listeners share an id and with it the frame.
+    let mut listeners = members.all_listeners();
+    // Clients count their requests from the same number, so most listeners share an id and with it the frame. One id
+    // after the other, so that only the frames of one are here at a time.
+    listeners.sort_by(|one, other| one.subscription_id().cmp(other.subscription_id()));
     let mut framed = HashMap::new();
+    let mut framed_for = "";
     for some in listeners.chunks(STEP) {
         for listener in some {
             let id = listener.subscription_id();
+            if id != framed_for {
+                framed.clear();
+                framed_for = id;
+            }
             for change in listener.among(changes) {
                 let message = || frame::message(None, &change.message(Some(id)));
-                let frame = framed.entry((id, change.clone())).or_insert_with(message);
+                let frame = framed.entry(change.clone()).or_insert_with(message);
                 listener.push(frame.clone());
             }
         }
@@ -265,12 +278,12 @@ impl Drop for Seat {
 }
 
 impl Noted {
-    /// The changes of one namespace; with none left, the task is over.
-    fn next(&mut self) -> Option<(NamespaceName, Changes)> {
-        let name = self.changes.keys().next().cloned();
-        let next = name.and_then(|name| self.changes.remove_entry(&name));
-        self.running = next.is_some();
-        next
+    /// All that is noted; with nothing left, the task is over. What is noted meanwhile waits for the next round, so that
+    /// a namespace that changes all the time takes no turn of the others.
+    fn take(&mut self) -> HashMap<NamespaceName, Changes> {
+        let round = std::mem::take(&mut self.changes);
+        self.running = !round.is_empty();
+        round
     }
 }
 
@@ -281,9 +294,13 @@ impl Changes {
             Change::Prompts => self.prompts = true,
             Change::Resources => self.resources = true,
             Change::Updated(uri) => {
-                // Nobody can have subscribed to a URI of that length.
-                if uri.len() <= URI_BYTES_MAX && self.updated.len() < UPDATES_MAX {
-                    self.updated.insert(uri);
+                let bytes = self.updated_bytes.saturating_add(uri.len());
+                // Nobody can have subscribed to a URI longer than a session's may be together.
+                let fits = uri.len() <= URI_BYTES_MAX
+                    && self.updated.len() < UPDATES_MAX
+                    && bytes <= UPDATE_BYTES_MAX;
+                if fits && self.updated.insert(uri) {
+                    self.updated_bytes = bytes;
                 }
             }
         }

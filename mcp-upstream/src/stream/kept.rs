@@ -76,6 +76,31 @@ impl Stream {
         !state.attached && (state.phase != Phase::Open || state.role == Role::General)
     }
 
+    /// Whether it is kept only for a client that may come back, and has had its last event.
+    pub(crate) fn is_left(&self) -> bool {
+        let state = self.lock();
+        !state.attached && state.phase != Phase::Open
+    }
+
+    /// What it takes of the total, in bytes.
+    pub(crate) fn cost(&self) -> usize {
+        self.lock().window.cost()
+    }
+
+    /// Forgets the events of a kept stream nobody reads; whoever takes it up again goes on without them. Answers how many
+    /// bytes that gave back.
+    pub(crate) fn shed(&self) -> usize {
+        let mut state = self.lock();
+        if state.attached || !self.is_kept() {
+            return 0;
+        }
+        let before = state.window.cost();
+        state.window.clear();
+        // The ledger's entry stays and is found to be behind, as after a trim.
+        self.account(before, 0);
+        before
+    }
+
     pub(super) fn event_id(&self, sequence: u64) -> EventId {
         EventId {
             stream: self.number,
@@ -184,9 +209,7 @@ impl Stream {
         state.priming = None;
         let before = state.window.cost();
         state.window.clear();
-        if let Some(ledger) = &self.ledger {
-            ledger.account(before, 0);
-        }
+        self.account(before, 0);
         let waker = state.waker.take();
         drop(state);
         wake(waker);

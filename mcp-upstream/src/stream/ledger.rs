@@ -4,12 +4,17 @@
 //! keeps one entry per stream that holds events, under the sequence of an event no newer than the stream's oldest, and
 //! puts an entry that turns out to be behind where it belongs. So appending to a stream that holds something touches
 //! one atomic here, and neither bound ever walks the streams.
+//!
+//! So that one session does not take the room of all others, it may hold a 64th of the total, and at least what one
+//! stream may; the log sees to that when it appends. There is no such share per principal: one that opens 64 sessions
+//! can still push out what others keep.
 
 use std::cmp::Ordering as Order;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use bytesize::ByteSize;
 use tokio::time::Instant;
 
 use super::kept::Left;
@@ -22,6 +27,10 @@ const SWEEP_MAX: usize = 100_000;
 /// Entries of dropped streams that are left lying until they are more than half.
 const DEAD_MIN: usize = 1024;
 
+/// All sessions' streams together may hold so many times what one session's may. A session may always hold what one
+/// stream may.
+const SESSIONS_MIN: usize = 64;
+
 /// Counts what all kept streams hold, and finds the oldest.
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -30,6 +39,8 @@ pub(super) struct Ledger {
     bytes: AtomicUsize,
     limits: EventLogConfig,
     bounds: Bounds,
+    /// What the streams of one session may hold, in bytes.
+    session_max: usize,
     /// Taken when a stream gets its first event or loses its oldest. Never together with a stream's lock.
     entries: Mutex<Entries>,
     pub(super) metrics: Arc<StreamMetrics>,
@@ -50,14 +61,15 @@ struct Entry {
 
 impl Ledger {
     pub(super) fn new(limits: EventLogConfig, metrics: Arc<StreamMetrics>) -> Self {
-        let bytes = |size: bytesize::ByteSize| usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
+        let bounds = Bounds {
+            events: limits.events,
+            bytes: in_memory(limits.bytes),
+        };
         Self {
             sequence: AtomicU64::new(0),
             bytes: AtomicUsize::new(0),
-            bounds: Bounds {
-                events: limits.events,
-                bytes: bytes(limits.bytes),
-            },
+            session_max: (in_memory(limits.total) / SESSIONS_MIN).max(bounds.max_cost()),
+            bounds,
             limits,
             entries: Mutex::default(),
             metrics,
@@ -66,6 +78,11 @@ impl Ledger {
 
     pub(super) fn bounds(&self) -> Bounds {
         self.bounds
+    }
+
+    /// What the streams of one session may hold together, in bytes.
+    pub(super) fn session_max(&self) -> usize {
+        self.session_max
     }
 
     pub(super) fn next_sequence(&self) -> u64 {
@@ -121,7 +138,7 @@ impl Ledger {
 
     /// Takes the oldest events of all out until they are within their total.
     pub(super) fn enforce_total(&self) {
-        let total = usize::try_from(self.limits.total.as_u64()).unwrap_or(usize::MAX);
+        let total = in_memory(self.limits.total);
         while self.bytes() > total {
             let Some(entry) = self.oldest() else {
                 return;
@@ -186,6 +203,11 @@ impl Ledger {
     fn entries(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A configured size as one of this machine.
+pub(super) fn in_memory(size: ByteSize) -> usize {
+    usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
 }
 
 impl Ord for Entry {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::frame::{self, EventId};
 use super::kept::Appended;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, in_memory};
 use super::log::{EventLog, ResumeError, StreamKind};
 use super::{Pulse, Stream, StreamMetrics, Subscription};
 use crate::session::Session;
@@ -29,7 +29,10 @@ pub struct MemoryEventLog {
 
 impl MemoryEventLog {
     /// A log within these bounds, whose streams go by that pulse.
+    ///
+    /// What is read from a stream once and not kept has a total of the same size, beside that of the log.
     pub fn new(limits: EventLogConfig, pulse: Arc<Pulse>, metrics: Arc<StreamMetrics>) -> Self {
+        pulse.bound_passing(in_memory(limits.total));
         Self {
             pulse,
             ledger: Arc::new(Ledger::new(limits, metrics)),
@@ -52,7 +55,7 @@ impl MemoryEventLog {
     }
 
     /// Puts one message on one stream and tells the ledger.
-    fn put(&self, stream: &Arc<Stream>, message: &[u8]) {
+    fn put(&self, session: &Session, stream: &Arc<Stream>, message: &[u8]) {
         if !stream.is_kept() {
             stream.push(frame::message(None, message));
             return;
@@ -65,6 +68,7 @@ impl MemoryEventLog {
             Appended::Taken => {}
         }
         self.ledger.metrics.events.inc();
+        session.streams().shrink(self.ledger.session_max(), stream);
         self.ledger.enforce_total();
     }
 }
@@ -113,11 +117,11 @@ impl EventLog for MemoryEventLog {
 
     async fn append(
         &self,
-        _session: &Arc<Session>,
+        session: &Arc<Session>,
         stream: &Arc<Stream>,
         message: &[u8],
     ) -> Result<(), StoreError> {
-        self.put(stream, message);
+        self.put(session, stream, message);
         Ok(())
     }
 
@@ -129,7 +133,7 @@ impl EventLog for MemoryEventLog {
         let Some(stream) = session.streams().general() else {
             return Ok(false);
         };
-        self.put(&stream, message);
+        self.put(session, &stream, message);
         Ok(true)
     }
 
@@ -159,6 +163,8 @@ impl EventLog for MemoryEventLog {
                 let framed = broadcast.kept(stream.number());
                 let sequence = broadcast.sequence;
                 let appended = stream.append(&self.ledger, sequence, framed, message);
+                let max = self.ledger.session_max();
+                session.streams().shrink(max, &stream);
                 if appended == Appended::Unlisted {
                     unlisted.push(stream);
                 }

@@ -70,7 +70,10 @@ impl Stream {
         let event = if self.ledger.is_some() {
             state.window.read()
         } else {
-            state.window.take()
+            let before = state.window.cost();
+            let event = state.window.take();
+            self.account(before, state.window.cost());
+            event
         };
         if let Some(event) = event {
             return Next::Chunk(event);

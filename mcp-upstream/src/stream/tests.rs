@@ -88,6 +88,46 @@ async fn a_reader_that_leaves_too_much_unread_is_ended() {
 }
 
 #[tokio::test]
+async fn passing_streams_have_a_total_that_spares_readers_who_keep_up() {
+    let (pulse, metrics) = pulse();
+    pulse.bound_passing(9 * PASSING_SPARED);
+    // With what an event costs besides its bytes.
+    let half = Bytes::from(vec![b'x'; PASSING_SPARED / 2 - 64]);
+    let stream = |()| {
+        let stream = Stream::detached(&pulse);
+        let reader = stream.read();
+        (stream, reader)
+    };
+    let (all, mut readers): (Vec<_>, Vec<_>) = [(); 4].map(stream).into_iter().unzip();
+    let mut rounds = 0;
+    while all[0].push(half.clone()) {
+        rounds += 1;
+        assert!(rounds < 100, "there is no total");
+        for other in &all[1..3] {
+            other.push(half.clone());
+        }
+    }
+    assert_eq!(rounds, 6, "three hold 18 halves, which is all");
+    assert_eq!(ready(&mut readers[0]), [None]);
+    assert_eq!(metrics.slow_readers.get(), 1);
+    // What the one gave back is room for another.
+    assert!(all[1].push(half.clone()));
+    pulse.bound_passing(0);
+    assert!(all[3].push(half.clone()), "a little is spared");
+    assert_eq!(ready(&mut readers[3]), [Some(half.clone())]);
+    assert!(all[3].push(half.clone()), "and again once it was read");
+    assert!(all[3].push(half.clone()));
+    assert!(!all[3].push(half));
+    assert!(pulse.passing_bytes() > 0);
+    drop((readers, all));
+    assert_eq!(pulse.passing_bytes(), 0);
+    let unread = Stream::detached(&pulse);
+    assert!(unread.push(chunk("x")));
+    drop(unread);
+    assert_eq!(pulse.passing_bytes(), 0);
+}
+
+#[tokio::test]
 async fn a_second_reader_takes_over_where_the_first_one_was() {
     let (pulse, metrics) = pulse();
     let stream = Stream::detached(&pulse);

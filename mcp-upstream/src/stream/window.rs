@@ -20,6 +20,14 @@ pub(crate) struct Bounds {
     pub(crate) bytes: usize,
 }
 
+impl Bounds {
+    /// What a window at these bounds takes of a total.
+    pub(crate) fn max_cost(self) -> usize {
+        let overhead = self.events.saturating_mul(EVENT_OVERHEAD);
+        self.bytes.saturating_add(overhead)
+    }
+}
+
 /// Framed events in order. Holds no memory of its own while it is empty.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
@@ -68,7 +76,7 @@ impl Window {
         self.events.front().map(|event| (event.sequence, event.at))
     }
 
-    /// What the window takes of the total over all streams.
+    /// What the window takes of the total over all streams, in bytes.
     pub(crate) fn cost(&self) -> usize {
         self.bytes + self.events.len() * EVENT_OVERHEAD
     }

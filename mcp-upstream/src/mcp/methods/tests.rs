@@ -402,6 +402,18 @@ async fn a_session_keeps_its_log_level() {
     assert_eq!(session.log_level(), LogLevel::Critical);
 }
 
+#[test]
+fn a_progress_token_beyond_its_bound_is_refused() {
+    let read = |length: usize| {
+        let meta = json!({ "progressToken": "p".repeat(length - 2) }).to_string();
+        progress_token(serde_json::from_str(&meta).expect("JSON"))
+    };
+    let longest = read(envelope::ID_MAX).expect("within");
+    assert_eq!(longest.map(|token| token.len()), Some(envelope::ID_MAX));
+    let refused = read(envelope::ID_MAX + 1);
+    assert!(matches!(refused, Err(Failure::InvalidParams(_))));
+}
+
 #[tokio::test]
 async fn only_functions_with_a_context_are_told_who_calls() {
     let fixture = fixture();

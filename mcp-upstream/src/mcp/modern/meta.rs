@@ -157,6 +157,11 @@ pub(super) fn read<'a>(body: &Bytes, params: &Params<'a>) -> Result<Read<'a>, Co
                 .ok_or("io.modelcontextprotocol/logLevel is no log level")
         })
         .transpose()?;
+    let too_long = |raw: &&RawValue| raw.get().len() > envelope::ID_MAX;
+    if fields.progress_token.as_ref().is_some_and(too_long) {
+        let max = envelope::ID_MAX;
+        return Err(format!("params._meta.progressToken is longer than {max} bytes").into());
+    }
     let progress_token = fields
         .progress_token
         .map(|raw| {

@@ -10,7 +10,7 @@ use super::super::head::{AcceptFlags, McpHead};
 use super::wire::Wire;
 use crate::reply::Reply;
 use crate::session::config::SessionsConfig;
-use crate::testing::{Harness, Wanted, caller, harness, head, namespace, parts};
+use crate::testing::{Harness, Wanted, broken, caller, harness, head, namespace, parts};
 
 const CHANGED: &str = "notifications/tools/list_changed";
 
@@ -322,7 +322,7 @@ async fn a_reload_is_announced_to_the_namespaces_it_changed() {
     let mut changed = namespace("shared");
     changed.content_hash = [7; 32];
     changed.tools.pop();
-    harness.publish(vec![changed, namespace("other")]);
+    harness.publish(vec![changed, namespace("other"), broken("broken")]);
     assert_eq!(wire.message().await.expect("it")["method"], CHANGED);
     assert!(wire.is_silent().await);
     timers.abort();

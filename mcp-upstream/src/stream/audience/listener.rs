@@ -46,7 +46,7 @@ impl Filter {
     ///
     /// # Errors
     ///
-    /// [`TooManyUpdates`] beyond 1000 resources or 256 KiB of their URIs: the bounds of a session.
+    /// [`TooManyUpdates`] beyond 1000 resources or 64 KiB of their URIs: the bounds of a session.
     pub fn check(&self) -> Result<(), TooManyUpdates> {
         let bytes: usize = self.updates.iter().map(String::len).sum();
         if self.updates.len() > URIS_MAX || bytes > URI_BYTES_MAX {

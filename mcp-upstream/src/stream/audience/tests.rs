@@ -299,6 +299,40 @@ async fn changes_that_come_faster_than_they_are_told_are_one() {
     assert_eq!(methods(&mut events), [TOOLS, PROMPTS]);
 }
 
+#[test]
+fn updates_that_wait_are_bounded_in_bytes_too() {
+    let mut changes = Changes::default();
+    let uri = |number: usize| format!("{number:04}{}", "x".repeat(URI_BYTES_MAX - 4));
+    let fit = UPDATE_BYTES_MAX / URI_BYTES_MAX;
+    for number in 0..fit + 10 {
+        changes.note(Change::Updated(uri(number).into()));
+        changes.note(Change::Updated(uri(0).into()));
+    }
+    assert_eq!(changes.updated.len(), fit);
+    assert_eq!(changes.updated_bytes, UPDATE_BYTES_MAX);
+}
+
+#[tokio::test]
+async fn a_namespace_that_never_rests_takes_no_turn_of_the_others() {
+    let fixture = fixture();
+    let names: Vec<_> = (0..16).map(|number| format!("n{number}")).collect();
+    let sessions: Vec<_> = names.iter().map(|name| fixture.session(name)).collect();
+    let mut readers = Vec::new();
+    for session in &sessions {
+        readers.push(fixture.read(session, StreamKind::General).await);
+    }
+    // Whatever was told is noted again before the delivery goes on.
+    for _ in 0..names.len() * 4 {
+        for namespace in &names {
+            fixture.audience.announce(&name(namespace), Change::Tools);
+        }
+        tokio::task::yield_now().await;
+    }
+    for (namespace, reader) in names.iter().zip(&mut readers) {
+        assert!(!methods(reader).is_empty(), "{namespace} heard nothing");
+    }
+}
+
 #[tokio::test]
 async fn sessions_that_end_leave_the_audience() {
     let fixture = fixture();

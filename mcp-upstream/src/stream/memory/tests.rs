@@ -129,6 +129,37 @@ async fn the_total_takes_the_oldest_event_of_all_streams() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_session_does_not_push_out_what_others_keep() {
+    let (log, _) = log(EventLogConfig {
+        total: ByteSize::kib(64),
+        ..limits(8, 1024)
+    });
+    let share = log.ledger.session_max();
+    let (quiet, noisy) = (session(), session());
+    let kept = open(&log, &quiet, StreamKind::Request).await;
+    put(&log, &quiet, &kept, "kept").await;
+    let message = "x".repeat(900);
+    let general = open(&log, &noisy, StreamKind::General).await;
+    put(&log, &noisy, &general, &message).await;
+    // Neither streams that are finished nor ones that never are take more than a session's share; the newest may.
+    for number in 0..100 {
+        let stream = open(&log, &noisy, StreamKind::Request).await;
+        put(&log, &noisy, &stream, &message).await;
+        if number % 2 == 0 {
+            stream.finish();
+        }
+        assert!(log.ledger.bytes() <= 2 * share, "{}", log.ledger.bytes());
+    }
+    let id = |stream: &Stream| format!("{}-0", stream.number());
+    let mut events = log.resume(&quiet, &id(&kept)).await.expect("kept");
+    assert_eq!(data(&ready(&mut events).0), ["kept"]);
+    let mut events = log.resume(&noisy, &id(&general)).await.expect("its own");
+    assert_eq!(ready(&mut events), (vec![], false), "goes on without");
+    put(&log, &noisy, &general, "more").await;
+    assert_eq!(data(&ready(&mut events).0), ["more"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_ages_is_gone_and_leaves_no_memory_behind() {
     let (log, metrics) = log(limits(256, 1 << 20));
     let session = session();

@@ -143,6 +143,51 @@ async fn missing_answers_are_asked_for_again_and_others_ignored() {
 }
 
 #[tokio::test]
+async fn answers_that_wait_for_others_do_not_keep_the_body_they_came_in() {
+    struct Body(Vec<u8>, std::sync::Arc<std::sync::atomic::AtomicBool>);
+    impl AsRef<[u8]> for Body {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    impl Drop for Body {
+        fn drop(&mut self) {
+            self.1.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+    let harness = service();
+    let call = talk(1, asking(&["a", "b"]));
+    let state = wanted(&harness.result(&call).await, &["a", "b"]);
+    let given = json!({ "a": accept("1"), "ignored": { "x": "x".repeat(10_000) } });
+    let retried = retry(&call, 2, &state, given);
+    let gone = std::sync::Arc::default();
+    let body = Body(
+        retried.to_string().into_bytes(),
+        std::sync::Arc::clone(&gone),
+    );
+    let service = &harness.service;
+    let reply = service.post(caller(), head_of(&retried), bytes::Bytes::from_owner(body));
+    let reply = reply.await;
+    wanted(&parts(&reply).1["result"], &["b"]);
+    assert!(gone.load(std::sync::atomic::Ordering::SeqCst));
+}
+
+#[tokio::test]
+async fn answers_that_wait_for_others_are_bounded() {
+    let harness = service();
+    let large = || json!({ "text": "x".repeat(4 * 1024 * 1024) });
+    let call = talk(1, asking(&["a", "b"]));
+    let state = wanted(&harness.result(&call).await, &["a", "b"]);
+    let half = retry(&call, 2, &state, json!({ "a": large() }));
+    let (status, code, text) = harness.refusal(&half).await;
+    assert_eq!((status, code), (200, -32602), "{text}");
+    assert_eq!(harness.backend.counts(), (1, 1, 0), "the call has ended");
+    let state = wanted(&harness.result(&call).await, &["a", "b"]);
+    let whole = retry(&call, 3, &state, json!({ "a": large(), "b": accept("2") }));
+    answers(&harness.result(&whole).await);
+}
+
+#[tokio::test]
 async fn answers_may_come_along_with_the_first_request() {
     let harness = service();
     let mut call = talk(1, asking(&["k"]));

@@ -152,6 +152,10 @@ async fn metadata_is_required_and_looked_at_before_other_headers() {
             "token is an object",
             with(|params| params["_meta"]["progressToken"] = json!({})),
         ),
+        (
+            "token is too long",
+            with(|params| params["_meta"]["progressToken"] = json!("p".repeat(1023))),
+        ),
     ];
     for (what, message) in rows {
         let mut head = head_of(&list());
