@@ -6,7 +6,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Gateway, eventually, tools};
+use crate::support::session::Session;
+use crate::support::sse::{Answering, End};
+use crate::support::{Gateway, eventually, sha256, tools};
 
 const VERSIONED: &str = r#"
 import asyncio
@@ -381,4 +383,73 @@ async fn nothing_fails_while_namespaces_reload() {
     .await
     .unwrap();
     assert!(answered > 0);
+}
+
+/// Has the configuration and the namespaces read again, and waits for it.
+async fn hang_up(gateway: &Gateway) {
+    let loads = || gateway.log().matches("namespaces loaded").count();
+    let before = loads();
+    gateway.signal(Signal::HUP);
+    eventually("the namespaces are read again", || async {
+        (loads() > before).then_some(())
+    })
+    .await;
+}
+
+/// Reads a stream to its end, which must be clean and say when to come back. That lists have changed may come before it.
+async fn told_to_come_back(stream: &mut Answering) {
+    let mut retry = None;
+    while let Some(event) = stream.next().await {
+        retry = event.retry.or(retry);
+    }
+    assert!(retry.is_some(), "a time to come back at");
+    assert_eq!(stream.end().await, End::Whole);
+}
+
+#[tokio::test]
+async fn who_may_not_come_in_any_more_hears_nothing_more_and_others_resume() {
+    let (alice, bob) = ("alice-token-0123456789abcdef", "bob-token-0123456789abcdef");
+    let token = |name, token| json!({"name": name, "sha256": sha256(token), "namespaces": ["*"]});
+    let both = json!({"tokens": [token("alice", alice), token("bob", bob)]});
+    let one = json!({"tokens": [token("alice", alice)]});
+    let gateway = Gateway::with_tools([("talk", "talking.py", tools::TALKING)])
+        .config(json!({"admission": both}))
+        .start()
+        .await;
+    let start =
+        async |token| Session::start_as(&gateway, "talk", "2025-11-25", token, json!({})).await;
+    let (hers, his) = (start(alice).await, start(bob).await);
+    let (mut she_hears, mut he_hears) = (hers.listen().await, his.listen().await);
+    let announce = async |id| {
+        let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
+            "params": {"name": "announce", "arguments": {}}});
+        assert_eq!(hers.post(&call).await.status, 200);
+    };
+    let changed = "notifications/tools/list_changed";
+
+    hang_up(&gateway).await;
+    announce(1).await;
+    assert_eq!(he_hears.message().await["method"], changed);
+    let heard = she_hears.event().await.expect("nothing has ended");
+    assert_eq!(heard.json()["method"], changed);
+
+    gateway.reconfigure(json!({"admission": one}));
+    hang_up(&gateway).await;
+    told_to_come_back(&mut he_hears).await;
+    told_to_come_back(&mut she_hears).await;
+    assert_eq!(his.get(None).await.status, 401);
+    announce(2).await;
+    let mut resumed = hers.get(heard.id.as_deref()).await;
+    assert_eq!(resumed.status, 200);
+    assert_eq!(
+        resumed.message().await["method"],
+        changed,
+        "nothing is lost"
+    );
+
+    gateway.reconfigure(json!({"admission": one,
+        "namespaces": {"overrides": {"talk": {"principals": ["nobody"]}}}}));
+    hang_up(&gateway).await;
+    told_to_come_back(&mut resumed).await;
+    assert_eq!(hers.get(None).await.status, 403);
 }

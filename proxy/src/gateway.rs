@@ -90,6 +90,8 @@ pub(crate) struct Gateway {
 pub(crate) struct Passage {
     started: Instant,
     request_id: Arc<str>,
+    /// The service's count when `rules` were taken.
+    readmissions: u64,
     rules: Arc<Rules>,
     admitted: Option<Admitted>,
     profile: Option<Arc<Profile>>,
@@ -176,6 +178,27 @@ impl Gateway {
         }))
     }
 
+    /// Asks again for a long stream that has just been opened, if the rules have changed since its request was admitted:
+    /// a body may take its time, and the streams there were have been ended meanwhile.
+    fn admit_again(
+        &self,
+        session: &Session,
+        passage: &mut Passage,
+    ) -> std::result::Result<(), Rejection> {
+        if self.service.readmissions() == passage.readmissions {
+            return Ok(());
+        }
+        passage.rules = self.rules.load_full();
+        match self.admit(session, passage) {
+            Ok(Verdict::Admitted(_)) => Ok(()),
+            Ok(Verdict::Refused(rejection)) => Err(rejection),
+            Ok(Verdict::Answered(_)) | Err(_) => Err(Rejection::new(
+                Reason::BadRequest,
+                "The rules of this server changed while the request was answered; send it again.",
+            )),
+        }
+    }
+
     /// Reads the body, calls the service, gives back its reply, or nothing for a client that left; an `Err` is a refusal.
     async fn hand_over(
         &self,
@@ -238,7 +261,11 @@ impl Gateway {
                     _ => service.post(caller, head, body).await,
                 }
             };
-            return Ok(while_client_stays(session, call).await);
+            let reply = while_client_stays(session, call).await;
+            if let Some(Reply::Events { .. }) = &reply {
+                self.admit_again(session, passage)?;
+            }
+            return Ok(reply);
         }
         let mut request = http::Request::new(body);
         *request.method_mut() = header.method.clone();
@@ -353,6 +380,8 @@ impl ProxyHttp for Gateway {
         Passage {
             started: Instant::now(),
             request_id: Arc::from(""),
+            // Before the rules: they may be newer than the count, never older.
+            readmissions: self.service.readmissions(),
             rules: self.rules.load_full(),
             admitted: None,
             profile: None,

@@ -3,11 +3,15 @@
 //! A configuration that does not pass its checks changes nothing at all. What cannot change live (addresses, threads,
 //! the data directory, …) is named in the log and waits for a restart. New HTTP/2 connections keep the head limit and
 //! idle time of the start: Pingora takes them once.
+//!
+//! Long streams outlive the rules that admitted them. When those change, all of them end so that their clients are
+//! admitted again; what the namespaces say of their principals is looked after by the service.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tooldock_filters::Admission;
+use tooldock_upstream::Service;
 use tooldock_workers::reload::Reloader;
 
 use crate::config::Effective;
@@ -25,6 +29,7 @@ pub(crate) struct Reconfigure {
     pub(crate) deadlines: Arc<ArcSwap<Deadlines>>,
     pub(crate) certificates: Vec<Arc<Certificate>>,
     pub(crate) reloader: Arc<Reloader>,
+    pub(crate) service: Service,
 }
 
 impl Reconfigure {
@@ -65,5 +70,23 @@ impl Reconfigure {
         self.rules.store(Arc::new(rules::rules(next, admission)));
         self.deadlines.store(Arc::new(rules::deadlines(next)));
         self.reloader.set_namespaces(next.config.namespaces.clone());
+        if !admit_alike(&self.current, next) {
+            tracing::info!("who is let in has changed: long streams end and are admitted again");
+            self.service.readmit_streams();
+        }
     }
+}
+
+/// Whether two configurations let the same requests in. Sizes, rates and times are no part of it: they are not what a
+/// stream was admitted by.
+fn admit_alike(one: &Effective, other: &Effective) -> bool {
+    let (a, b) = (&one.config.admission, &other.config.admission);
+    one.bearer == other.bearer
+        && one.legacy_sse == other.legacy_sse
+        && one.config.listeners == other.config.listeners
+        && a.tokens == b.tokens
+        && a.hosts == b.hosts
+        && a.origins == b.origins
+        && a.cidrs == b.cidrs
+        && a.trusted_proxies == b.trusted_proxies
 }

@@ -1,7 +1,7 @@
 //! Writing answers: the service's replies and the edge's refusals, and when the connection lives on afterwards.
 //!
 //! A reply of known length leaves in one write: Pingora keeps the head in its buffer until the last body byte. A streamed
-//! body leaves piece by piece, each flushed, with a time limit per write and an eye on the client. Long streams get their
+//! body leaves piece by piece, each flushed, with a time limit per step and an eye on the client. Long streams get their
 //! head here and are written elsewhere (see `stream`).
 
 use std::time::Duration;
@@ -28,8 +28,8 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// The largest announced body worth reading just to keep a refused connection.
 const DRAIN_BYTES: u64 = 64 * 1024;
 
-/// How much of a large answer is written under one time limit, in bytes.
-const WRITE_STEP: usize = 128 * 1024;
+/// How much of a large answer or event is written under one time limit, in bytes.
+pub(crate) const WRITE_STEP: usize = 128 * 1024;
 
 /// The client is not there any more. Nothing can be done about it and nobody needs to be told.
 #[derive(Debug, Clone, Copy)]
@@ -111,13 +111,22 @@ async fn write_full(
         })
         .await;
     }
-    // In steps, so that the limit is on a client that stops reading and not on one that reads slowly.
     within(envelope, session.write_response_header(header, false)).await?;
-    let mut rest = body;
+    write_steps(session, body, true, envelope).await
+}
+
+/// Writes a part of a body in steps, so that the limit is on a client that stops reading and not on one that reads
+/// slowly.
+async fn write_steps(
+    session: &mut Session,
+    mut rest: Bytes,
+    last: bool,
+    envelope: &Envelope<'_>,
+) -> Result<(), ClientGone> {
     while !rest.is_empty() {
         let step = rest.split_to(rest.len().min(WRITE_STEP));
-        let last = rest.is_empty();
-        within(envelope, session.write_response_body(Some(step), last)).await?;
+        let end = last && rest.is_empty();
+        within(envelope, session.write_response_body(Some(step), end)).await?;
     }
     Ok(())
 }
@@ -199,10 +208,7 @@ async fn write_body(
         tokio::select! {
             biased;
             piece = body.next() => match piece {
-                Some(Ok(piece)) if piece.is_empty() => {}
-                Some(Ok(piece)) => {
-                    within(envelope, session.write_response_body(Some(piece), false)).await?;
-                }
+                Some(Ok(piece)) => write_steps(session, piece, false, envelope).await?,
                 Some(Err(error)) => {
                     tracing::warn!(%error, "a reply broke off");
                     return Err(ClientGone);

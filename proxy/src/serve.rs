@@ -100,6 +100,7 @@ pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
             deadlines,
             certificates: certificates.into_iter().flatten().collect(),
             reloader: parts.reloader,
+            service: parts.service,
         },
     };
     // Pingora sleeps through its whole grace period even when nothing is left, so the hub ends the process.

@@ -7,6 +7,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_timeout::fast_timeout::fast_timeout;
 
 use super::writer::{Ending, Events};
+use crate::respond::WRITE_STEP;
 
 /// Writes events until one side ends the stream.
 ///
@@ -43,12 +44,67 @@ pub(super) async fn run<E: Events>(
 
 async fn write(
     session: &mut ServerSession,
-    event: Bytes,
+    mut event: Bytes,
     write_timeout: Duration,
 ) -> Result<(), Ending> {
-    match fast_timeout(write_timeout, session.write_response_body(event, false)).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) => Err(Ending::ClientLeft),
-        Err(_) => Err(Ending::SlowReader),
+    while !event.is_empty() {
+        let step = event.split_to(event.len().min(WRITE_STEP));
+        match fast_timeout(write_timeout, session.write_response_body(step, false)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(Ending::ClientLeft),
+            Err(_) => return Err(Ending::SlowReader),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    struct One(Option<Bytes>);
+
+    impl Events for One {
+        fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send {
+            std::future::ready(self.0.take())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_takes_longer_for_one_event_than_a_write_may_gets_it_whole() {
+        const LIMIT: Duration = Duration::from_secs(1);
+        const PAUSE: Duration = Duration::from_millis(100);
+        let (mut client, server) = tokio::io::duplex(64 * 1024);
+        client
+            .write_all(b"GET / HTTP/1.0\r\nHost: x\r\n\r\n")
+            .await
+            .expect("sent");
+        let mut session = ServerSession::new_http1(Box::new(server));
+        assert!(session.read_request().await.expect("a request"));
+        let head = pingora_http::ResponseHeader::build(200, None).expect("a head");
+        session
+            .write_response_header(Box::new(head))
+            .await
+            .expect("written");
+        let event = Bytes::from(vec![b'x'; 16 * 64 * 1024]);
+        let mut events = One(Some(event.clone()));
+        let writing = async {
+            let ending = run(&mut session, &mut events, LIMIT).await;
+            drop(session);
+            ending
+        };
+        let reading = async {
+            let mut taken = 0;
+            let mut buffer = vec![0; 64 * 1024];
+            while let Ok(read @ 1..) = client.read(&mut buffer).await {
+                taken += buffer[..read].iter().filter(|byte| **byte == b'x').count();
+                tokio::time::sleep(PAUSE).await;
+            }
+            taken
+        };
+        let (ending, taken) = tokio::join!(writing, reading);
+        assert_eq!((ending, taken), (Ending::Complete, event.len()));
     }
 }

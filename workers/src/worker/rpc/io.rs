@@ -247,6 +247,8 @@ impl Reader {
                 Err(_) if id == NO_REPLY => {}
                 // Expected after every cancel, so it is counted and no more.
                 Err(Unmatched::Over) => link.metrics.protocol_error("late"),
+                // Closing forgot every call, so this may be the answer to one of them.
+                Err(Unmatched::Unknown) if link.is_closed() => link.metrics.protocol_error("late"),
                 Err(Unmatched::Unknown) => {
                     link.metrics.protocol_error("unknown_id");
                     self.complain(link, "an answer with an id nobody sent");
