@@ -372,7 +372,8 @@ async fn a_stream_resumed_while_the_call_runs_goes_over_into_live_events() {
 
 #[tokio::test]
 async fn a_long_post_stream_is_closed_and_polled_where_configured() {
-    let gateway = talking_with(json!({"sessions": {"poll_after": "300ms"}})).await;
+    let gateway =
+        talking_with(json!({"sessions": {"poll_after": "300ms", "keepalive": "400ms"}})).await;
     let session = Session::start(&gateway, "talk", LATEST).await;
     let gate = Gate::new(&gateway, "gate");
     let mut answer = session.call(1, "talk", json!({"gate": gate.path()})).await;
@@ -395,7 +396,10 @@ async fn a_long_post_stream_is_closed_and_polled_where_configured() {
     let mut answer = old.call(1, "talk", json!({"gate": gate.path()})).await;
     assert_eq!(progress(&answer.message().await), Some(0));
     assert_eq!(progress(&answer.message().await), Some(1));
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    for _ in 0..2 {
+        let event = answer.next().await.expect("the stream goes on");
+        assert!(event.comment, "longer than until the cut: {event:?}");
+    }
     gate.open();
     assert_eq!(answer.messages().await.len(), 3);
 }
