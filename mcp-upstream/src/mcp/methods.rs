@@ -3,6 +3,7 @@
 //! How the answer travels (JSON, a stream, a parked call) is not decided here. `initialize`, `server/discover` and
 //! `subscriptions/listen` are not here either: they make the conversation the others are part of.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -307,11 +308,46 @@ fn progress_token(meta: &RawValue) -> Result<Option<String>, Failure> {
     Ok(token.map(str::to_owned))
 }
 
+/// What names a function and may give it arguments: a tool's call, a prompt.
+struct Named<'a> {
+    name: Cow<'a, str>,
+    /// An object, where it is there.
+    arguments: Option<&'a RawValue>,
+    meta: Option<&'a RawValue>,
+}
+
+impl<'a> Named<'a> {
+    fn read(params: Option<&'a RawValue>) -> Result<Self, Failure> {
+        #[derive(Deserialize)]
+        struct Fields<'a> {
+            #[serde(borrow, default, deserialize_with = "envelope::present")]
+            name: Option<&'a RawValue>,
+            #[serde(borrow, default, deserialize_with = "envelope::present")]
+            arguments: Option<&'a RawValue>,
+            #[serde(
+                borrow,
+                default,
+                deserialize_with = "envelope::present",
+                rename = "_meta"
+            )]
+            meta: Option<&'a RawValue>,
+        }
+        let fields: Fields<'a> = envelope::fields(params, "params")?;
+        let name = string_member(fields.name, "params.name")?;
+        envelope::object(fields.arguments, "params.arguments")?;
+        Ok(Self {
+            name,
+            arguments: fields.arguments,
+            meta: fields.meta,
+        })
+    }
+}
+
 /// The string a member of `params` must be.
 fn string_member<'a>(
     raw: Option<&'a RawValue>,
     what: &'static str,
-) -> Result<std::borrow::Cow<'a, str>, Failure> {
+) -> Result<Cow<'a, str>, Failure> {
     raw.and_then(envelope::string)
         .ok_or_else(|| Failure::InvalidParams(format!("{what} must be a string").into()))
 }
