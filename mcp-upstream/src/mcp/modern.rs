@@ -130,7 +130,15 @@ async fn request(
         Some(subject) => {
             let inputs = exchange::inputs(&params)?;
             match params.request_state {
-                Some(state) => Some((subject, state, inputs)),
+                Some(state) => Some(exchange::Retry {
+                    subject,
+                    arguments: params
+                        .arguments
+                        .filter(|_| method != "resources/read")
+                        .map_or(exchange::NO_ARGUMENTS, |raw| raw.get().as_bytes()),
+                    state,
+                    inputs,
+                }),
                 None => {
                     meta.inputs = params.input_responses.map(|raw| meta::span(body, raw));
                     None
@@ -147,13 +155,13 @@ async fn request(
         era: Era::Modern(meta.clone()),
         streams: head.accept.sse_named,
     };
-    if let Some((subject, state, inputs)) = retry {
+    if let Some(retry) = retry {
         let request = exchange::Request {
             id,
             method,
             meta: &meta,
         };
-        return exchange::resume(&conversation, request, &subject, state, &inputs).await;
+        return exchange::resume(&conversation, request, &retry).await;
     }
     match method {
         "server/discover" => Ok(discover::answer(&conversation, id)),

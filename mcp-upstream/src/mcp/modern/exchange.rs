@@ -16,7 +16,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::value::RawValue;
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::Question;
+use tooldock_workers::worker::{Operation, Question};
 
 use super::meta::{Params, RequestMeta};
 use super::object;
@@ -96,21 +96,33 @@ pub(super) async fn begin(
     Exchange::new(conversation, request).run(talking).await
 }
 
+/// What stands for arguments where a method has none or they were left out.
+pub(super) const NO_ARGUMENTS: &[u8] = b"{}";
+
+/// A request that brings the answers to a parked call.
+pub(super) struct Retry<'a> {
+    /// The tool, the prompt or the URI it names.
+    pub(super) subject: Cow<'a, str>,
+    /// A JSON object.
+    pub(super) arguments: &'a [u8],
+    pub(super) state: &'a RawValue,
+    pub(super) inputs: Inputs<'a>,
+}
+
 /// Goes on with a parked call, with what its client answered.
 pub(super) async fn resume(
     conversation: &Conversation<'_>,
     request: Request<'_>,
-    subject: &str,
-    state: &RawValue,
-    inputs: &Inputs<'_>,
+    retry: &Retry<'_>,
 ) -> Result<Reply, Failure> {
-    let state = envelope::string(state)
+    let inputs = &retry.inputs;
+    let state = envelope::string(retry.state)
         .ok_or_else(|| Failure::InvalidParams("params.requestState must be a string".into()))?;
     let exchange = Exchange::new(conversation, request);
     let taken = conversation
         .core
         .parked
-        .take(&state, exchange.bound(subject));
+        .take(&state, exchange.bound(&retry.subject, retry.arguments));
     let mut talking = taken
         .await
         .map_err(|refused| Failure::InvalidParams(refused.to_string().into()))?;
@@ -135,12 +147,13 @@ impl Exchange {
         }
     }
 
-    fn bound<'a>(&'a self, subject: &'a str) -> Bound<'a> {
+    fn bound<'a>(&'a self, subject: &'a str, arguments: &'a [u8]) -> Bound<'a> {
         Bound {
             principal: self.caller.principal.as_deref(),
             namespace: &self.namespace.name,
             method: &self.method,
             subject,
+            arguments,
         }
     }
 
@@ -214,7 +227,14 @@ impl Exchange {
             put_request(&mut out, question);
         }
         let call = Arc::clone(talking.call());
-        let bound = self.bound(call.request.operation.subject());
+        let operation = &call.request.operation;
+        let arguments: &[u8] = match operation {
+            Operation::CallTool { arguments, .. } | Operation::GetPrompt { arguments, .. } => {
+                arguments
+            }
+            Operation::ReadResource { .. } | Operation::Complete { .. } => NO_ARGUMENTS,
+        };
+        let bound = self.bound(operation.subject(), arguments);
         let max = call.request.namespace.limits.max_parked;
         let expires = talking.expires();
         let state = match self.core.parked.park(talking, bound, expires, max) {

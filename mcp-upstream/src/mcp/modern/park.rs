@@ -36,6 +36,8 @@ pub(super) struct Bound<'a> {
     pub(super) method: &'a str,
     /// The tool, the prompt or the URI.
     pub(super) subject: &'a str,
+    /// The arguments as JSON; a retry may spell the same ones otherwise.
+    pub(super) arguments: &'a [u8],
 }
 
 /// Why a state takes no call out.
@@ -201,6 +203,11 @@ impl Bound<'_> {
         ] {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part.as_bytes());
+        }
+        // Whitespace is nobody's meaning. What no value can hold (1e400) counts as it is spelled.
+        match serde_json::from_slice::<serde_json::Value>(self.arguments) {
+            Ok(arguments) => hash.update(arguments.to_string()),
+            Err(_) => hash.update(self.arguments),
         }
         hash.finalize().into()
     }

@@ -44,6 +44,7 @@ impl Scene {
             namespace: &self.namespace,
             method: "tools/call",
             subject: "ask",
+            arguments: br#"{"city": "Ulm", "n": 1}"#,
         }
     }
 
@@ -131,6 +132,14 @@ async fn a_state_is_good_for_its_own_request_only() {
             ..own
         },
         Bound {
+            arguments: br#"{"city": "Bonn", "n": 1}"#,
+            ..own
+        },
+        Bound {
+            arguments: b"{}",
+            ..own
+        },
+        Bound {
             method: "tools/calla",
             subject: "sk",
             ..own
@@ -139,6 +148,12 @@ async fn a_state_is_good_for_its_own_request_only() {
         let refused = scene.parked.take(&state, bound).await.err();
         assert_eq!(refused, Some(Refused::Invalid), "{bound:?}");
     }
+    let respelled = Bound {
+        arguments: br#"{"city":"Ulm","n":1}"#,
+        ..own
+    };
+    assert!(scene.parked.take(&state, respelled).await.is_ok());
+    let state = scene.park(2, soon(), 8).expect("room");
     let elsewhere = Scene {
         parked: ParkedCalls::new(SessionKey::from_text("another key of some length")),
         ..Scene::new()
