@@ -6,10 +6,11 @@
 //! ```text
 //! $DATA/tools/<ns>/          what people drop in
 //!       venvs/<ns>           symlink to venvs/.builds/<ns>-<hash>
+//!       external/            config.yaml: servers of others, made by whoever adds some
 //!       workers/<ns>.sock    0700: who may connect may call every tool
 //!       logs/  runtime/      audit files; the unpacked Python runtime
 //!       version              format number; a newer one is refused
-//!       gateway.lock         held while a gateway runs
+//!       gateway.lock         held while a gateway runs, and says which
 //! ```
 //!
 //! It does not read namespaces (see [`crate::scan`]) and knows no file of the secrets store.
@@ -17,7 +18,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use crate::names::NamespaceName;
+use crate::process::GatewayProcess;
 
 /// The format this version writes and the highest it reads.
 const FORMAT: u32 = 1;
@@ -49,6 +51,8 @@ pub struct DataDir {
     /// Whether this process holds `gateway.lock`. False while an older gateway is still leaving (`--upgrade`).
     sole: Arc<AtomicBool>,
     _lock: File,
+    /// See [`DataDir::predecessor`].
+    predecessor: Option<GatewayProcess>,
 }
 
 /// Why a data directory cannot be used. One line each, naming the path.
@@ -96,6 +100,10 @@ impl DataDir {
         let root = std::path::absolute(path).map_err(io_error("resolve", path))?;
         make_dir(&root, 0o755)?;
         let (lock, sole) = take_lock(&root, upgrade)?;
+        let predecessor = sole
+            .load(Ordering::Acquire)
+            .then(|| replace_holder(&lock))
+            .flatten();
 
         let version = root.join("version");
         let first_start = !check_version(&version)?;
@@ -117,6 +125,7 @@ impl DataDir {
             first_start,
             sole,
             _lock: lock,
+            predecessor,
         };
         remove_stale_sockets(&workers)?;
         let short = data.short_socket_dir();
@@ -145,6 +154,11 @@ impl DataDir {
     /// Whether no other gateway uses the directory, so that what is not in use here is in use nowhere.
     pub fn is_sole_user(&self) -> bool {
         self.sole.load(Ordering::Acquire)
+    }
+
+    /// The gateway that used the directory before. If it and its guards were killed at once, processes of it are left.
+    pub fn predecessor(&self) -> Option<GatewayProcess> {
+        self.predecessor
     }
 
     /// Where namespaces are dropped in.
@@ -251,11 +265,23 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// Who held the lock before; from now on this process is named there. It is a help for what a crash left behind, so
+/// nothing that goes wrong here stops the start.
+fn replace_holder(lock: &File) -> Option<GatewayProcess> {
+    let mut text = [0; 64];
+    let read = lock.read_at(&mut text, 0).unwrap_or_default();
+    let before = std::str::from_utf8(&text[..read]).unwrap_or_default();
+    let _ = lock.set_len(0);
+    let _ = lock.write_all_at(format!("{}\n", GatewayProcess::this()).as_bytes(), 0);
+    before.trim().parse().ok()
+}
+
 fn take_lock(root: &Path, upgrade: bool) -> Result<(File, Arc<AtomicBool>), DataDirError> {
     let path = root.join("gateway.lock");
     let lock = OpenOptions::new()
         .create(true)
         .truncate(false)
+        .read(true)
         .write(true)
         .mode(0o600)
         .open(&path)
@@ -272,6 +298,7 @@ fn take_lock(root: &Path, upgrade: bool) -> Result<(File, Arc<AtomicBool>), Data
                 .name("gateway-lock".into())
                 .spawn(move || {
                     if flock(&waiting, FlockOperation::LockExclusive).is_ok() {
+                        replace_holder(&waiting);
                         sole.store(true, Ordering::Release);
                     }
                 })
@@ -400,9 +427,11 @@ mod tests {
         assert!(
             data.builds_dir().is_dir() && data.logs_dir().is_dir() && data.runtime_dir().is_dir()
         );
+        assert_eq!(data.predecessor(), None);
         drop(data);
         fs::remove_dir_all(root.join("tools/shared")).unwrap();
         let again = DataDir::open(&root, false).unwrap();
+        assert_eq!(again.predecessor(), Some(GatewayProcess::this()));
         assert!(!again.is_first_start());
         assert!(
             !root.join("tools/shared").exists(),

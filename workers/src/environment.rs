@@ -38,7 +38,7 @@ use crate::scan::NamespaceSource;
 use base::Base;
 use installer::Installer;
 use interpreter::Interpreter;
-pub(crate) use variables::worker_variables;
+pub(crate) use variables::{server_variables, worker_variables};
 pub(crate) use venv::Prepared;
 
 /// Installs that run at once, and empty environments that are made at once. Apart, so that a hanging installer does not

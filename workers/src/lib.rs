@@ -1,12 +1,14 @@
 //! The bottom of the house: namespaces, the registry snapshot, worker processes and the RPC with them.
 //!
 //! Knows neither HTTP nor MCP: no status codes, no JSON-RPC. Everything above asks it for a [`registry::Snapshot`] and
-//! calls tools, resources and prompts through a [`worker::Worker`].
+//! calls tools, resources and prompts through a [`worker::Worker`], or speaks with an
+//! [`external::ServerProcess`] in whatever language that understands.
 //!
 //! ```text
 //! reload ── scan ── manifest          folders on disk → what each namespace wants to be
 //!   │  └─── environment               the interpreter and packages it runs on
 //!   ├─ worker ── process ── __guard   the process that runs it, and nothing left behind
+//!   ├─ external ─────┘                servers of others: what to run, and a child with its pipes
 //!   └─ registry                       what is served now, swapped in one step
 //! ```
 
@@ -15,6 +17,7 @@ pub mod data_dir;
 pub(crate) mod definition;
 pub(crate) mod environment;
 pub mod error;
+pub mod external;
 pub mod gate;
 pub mod manifest;
 pub mod metrics;

@@ -156,18 +156,23 @@ impl Manifest {
         namespace: &NamespaceName,
         config: &NamespacesConfig,
     ) -> (Limits, BTreeMap<String, ToolLimits>, Vec<Issue>) {
-        effective_limits(&self.limits, namespace, config)
+        effective_limits(&self.limits, Some(MANIFEST_FILE), namespace, config)
     }
 }
 
-/// As [`Manifest::effective_limits`], for what a manifest asked for that is not at hand any more.
+/// As [`Manifest::effective_limits`], for what somebody else asked for: in a file of this name, or, without one, the
+/// operator, for whom there are no ceilings.
 pub(crate) fn effective_limits(
     own: &LimitsPatch,
+    file: Option<&str>,
     namespace: &NamespaceName,
     config: &NamespacesConfig,
 ) -> (Limits, BTreeMap<String, ToolLimits>, Vec<Issue>) {
     let mut issues = Vec::new();
-    let own = clamped(own, &config.ceilings, &mut issues);
+    let own = match file {
+        Some(file) => clamped(own, file, &config.ceilings, &mut issues),
+        None => own.clone(),
+    };
     let mut limits = config.defaults.clone();
     let mut tools = BTreeMap::new();
     for patch in [Some(&own), config.overrides.get(namespace)]
@@ -261,8 +266,14 @@ fn secrets(value: Value) -> Result<Vec<String>, InvalidManifest> {
     }
 }
 
-fn clamped(own: &LimitsPatch, ceilings: &Ceilings, issues: &mut Vec<Issue>) -> LimitsPatch {
+fn clamped(
+    own: &LimitsPatch,
+    file: &str,
+    ceilings: &Ceilings,
+    issues: &mut Vec<Issue>,
+) -> LimitsPatch {
     let mut own = own.clone();
+    let first = issues.len();
     clamp("timeout", &mut own.timeout, ceilings.timeout, issues);
     clamp("ask_timeout", &mut own.ask_timeout, ASK_TIMEOUT_MAX, issues);
     clamp(
@@ -299,6 +310,9 @@ fn clamped(own: &LimitsPatch, ceilings: &Ceilings, issues: &mut Vec<Issue>) -> L
             issues,
         );
     }
+    for issue in &mut issues[first..] {
+        issue.subject = format!("{file}: {}", issue.subject);
+    }
     own
 }
 
@@ -312,7 +326,7 @@ fn clamp<T: PartialOrd + Copy + std::fmt::Debug>(
     if asked > ceiling {
         issues.push(Issue {
             code: CLAMPED,
-            subject: format!("{MANIFEST_FILE}: {key}"),
+            subject: key.to_owned(),
             message: format!("{key} is {asked:?}, above the ceiling; {ceiling:?} applies"),
         });
         *value = Some(ceiling);

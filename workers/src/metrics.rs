@@ -1,6 +1,8 @@
 //! What operators see of workers and processes, in Prometheus' terms. Handles are resolved once per worker, so a call
 //! only touches atomics.
 
+mod servers;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +15,9 @@ use prometheus::{
 use crate::names::NamespaceName;
 use crate::worker::WorkerState;
 
+pub use servers::ServerMetrics;
+use servers::ServerSeries;
+
 /// Every metric of this crate.
 #[derive(Clone)]
 pub struct WorkerMetrics {
@@ -23,6 +28,7 @@ pub struct WorkerMetrics {
     protocol_errors: IntCounterVec,
     output_suppressed: IntCounterVec,
     processes: ProcessMetrics,
+    servers: ServerMetrics,
     /// Workers per namespace: two while a reload replaces one. With the last one its series go.
     ///
     /// A plain mutex: taken when a worker comes and goes, nothing awaits under it.
@@ -32,15 +38,45 @@ pub struct WorkerMetrics {
 /// Counts of child processes of any kind.
 #[derive(Debug, Clone)]
 pub struct ProcessMetrics {
-    pub(crate) live: IntGauge,
-    pub(crate) reaped: IntCounter,
+    live: IntGauge,
+    reaped: IntCounter,
     killed: IntCounterVec,
+    /// Where a process of an external server is counted as well.
+    server: Option<Arc<ServerSeries>>,
 }
 
 impl ProcessMetrics {
+    /// Counts a child that runs.
+    pub(crate) fn started(&self) {
+        self.live.inc();
+        if let Some(server) = &self.server {
+            server.started();
+        }
+    }
+
+    /// Counts a child that ended and left nothing behind.
+    pub(crate) fn reaped(&self) {
+        self.live.dec();
+        self.reaped.inc();
+        if let Some(server) = &self.server {
+            server.ended(true);
+        }
+    }
+
+    /// Counts a child whose end is its guard's business now.
+    pub(crate) fn let_go(&self) {
+        self.live.dec();
+        if let Some(server) = &self.server {
+            server.ended(false);
+        }
+    }
+
     /// Counts a tree that had to be killed.
-    pub(crate) fn killed(&self, reason: &str) {
+    pub(crate) fn killed(&self, reason: &'static str) {
         self.killed.with_label_values(&[reason]).inc();
+        if let Some(server) = &self.server {
+            server.killed(reason);
+        }
     }
 }
 
@@ -78,6 +114,7 @@ impl WorkerMetrics {
         registry.register(Box::new(metrics.processes.live.clone()))?;
         registry.register(Box::new(metrics.processes.reaped.clone()))?;
         registry.register(Box::new(metrics.processes.killed.clone()))?;
+        metrics.servers.register(registry)?;
         Ok(metrics)
     }
 
@@ -89,6 +126,11 @@ impl WorkerMetrics {
     /// The counts of child processes, for those that are no workers.
     pub fn processes(&self) -> &ProcessMetrics {
         &self.processes
+    }
+
+    /// The counts of external servers' processes.
+    pub fn servers(&self) -> &ServerMetrics {
+        &self.servers
     }
 
     fn build() -> prometheus::Result<Self> {
@@ -149,7 +191,9 @@ impl WorkerMetrics {
                     ),
                     &["reason"],
                 )?,
+                server: None,
             },
+            servers: ServerMetrics::build()?,
             namespaces: Arc::default(),
         })
     }

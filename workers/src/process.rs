@@ -1,14 +1,16 @@
 //! A child process and its end. Every child runs under the guard (see [`guard`]), so none outlives the gateway.
 //!
 //! Owned by the control runtime: a [`Child`] is spawned, waited for and dropped there. Its output pipes can be taken and
-//! read anywhere. What it deliberately does not do: restart anything (that is the worker's state machine) and give the
-//! command a standard input (see the guard's protocol for where that would go).
+//! read anywhere, and so can the writing end of its input, where it has one. What it deliberately does not do: restart
+//! anything (that is the worker's state machine).
 //!
 //! The ladder out of a child: whatever is polite for its kind (the caller's part), SIGTERM to its group, a grace time,
 //! SIGKILL to its whole tree. [`Child::stop`] is the second half. Dropping a [`Child`] closes the control channel, on
 //! which the guard runs the same ladder by itself.
 
 pub mod guard;
+mod hand_over;
+mod left_behind;
 pub mod output;
 mod tree;
 
@@ -26,6 +28,8 @@ use tokio::net::UnixStream;
 use tokio::process::{ChildStderr, ChildStdout, Command};
 use tokio::time::timeout;
 
+pub use left_behind::GatewayProcess;
+
 use crate::metrics::ProcessMetrics;
 use crate::secrets::Secret;
 
@@ -35,6 +39,8 @@ const REPORT_LIMIT: Duration = Duration::from_secs(10);
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// The longest line a guard sends: an error message of the operating system with a path in it.
 const REPORT_MAX: usize = 16 * 1024;
+/// How a command ends that could not be started; nothing is left behind of it.
+const NOT_STARTED: Exit = Exit::Code(127);
 
 /// What to run. The environment is complete: nothing of the gateway's own is inherited.
 #[derive(Debug, Clone)]
@@ -47,6 +53,18 @@ pub struct ProcessSpec {
     pub env: Vec<(OsString, Secret)>,
     /// Its working directory.
     pub cwd: PathBuf,
+    /// What it reads.
+    pub stdin: Stdin,
+}
+
+/// The standard input of a command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Stdin {
+    /// `/dev/null`.
+    #[default]
+    Null,
+    /// A pipe, see [`Child::take_stdin`].
+    Piped,
 }
 
 /// How a child ended.
@@ -86,6 +104,9 @@ pub enum SpawnError {
     /// The guard ran, the command could not be started.
     #[error("{0}")]
     Command(String),
+    /// The command's standard input could not be made or handed over.
+    #[error("cannot make a standard input: {0}")]
+    Input(io::Error),
     /// The guard ended or stayed silent.
     #[error("the guard process did not report a start")]
     NoReport,
@@ -100,8 +121,12 @@ pub struct Child {
     control: UnixStream,
     received: BytesMut,
     guard: tokio::process::Child,
+    stdin: Option<OwnedFd>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
+    /// How the command ended, as the guard told it. Kept, since who waits may stop waiting before the guard is reaped.
+    reported: Option<Exit>,
+    /// The same, once the guard is reaped, too.
     exit: Option<Exit>,
     metrics: ProcessMetrics,
 }
@@ -134,10 +159,15 @@ impl Child {
         let (control, guards_end) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
         control.set_nonblocking(true).map_err(failed)?;
         let control = UnixStream::from_std(control).map_err(failed)?;
-        let tag = format!("{}-{:016x}", std::process::id(), fastrand::u64(..));
+        let stdin = match spec.stdin {
+            Stdin::Null => None,
+            Stdin::Piped => Some(hand_over::send(&control).map_err(SpawnError::Input)?),
+        };
+        let tag = format!("{}-{:016x}", GatewayProcess::this(), fastrand::u64(..));
         let mut command = Command::new(guard);
         command
             .arg("__guard")
+            .args(stdin.as_ref().map(|_| guard::STDIN_OPTION))
             .arg("--")
             .arg(&spec.program)
             .args(&spec.args)
@@ -153,16 +183,18 @@ impl Child {
         let mut process = command.spawn().map_err(failed)?;
         // The command holds the guard's end of the socket until it is dropped, and would hide the guard's death.
         drop(command);
-        metrics.live.inc();
+        metrics.started();
         let mut child = Self {
             pid: None,
             root: None,
             tag,
             control,
             received: BytesMut::new(),
+            stdin,
             stdout: process.stdout.take(),
             stderr: process.stderr.take(),
             guard: process,
+            reported: None,
             exit: None,
             metrics: metrics.clone(),
         };
@@ -173,6 +205,7 @@ impl Child {
                 Ok(child)
             }
             Ok(Some(Report::Failed(message))) => {
+                child.reported = Some(NOT_STARTED);
                 child.wait().await;
                 Err(SpawnError::Command(message))
             }
@@ -186,6 +219,18 @@ impl Child {
     /// The pid of the command (not of its guard), which is also its process group.
     pub fn pid(&self) -> u32 {
         self.pid.unwrap_or_default()
+    }
+
+    /// The writing end of the command's standard input, once, where it has one. Non-blocking. While it is open
+    /// anywhere in the gateway, the command waits for more.
+    pub fn take_stdin(&mut self) -> Option<OwnedFd> {
+        self.stdin.take()
+    }
+
+    /// The command's standard output for another runtime than this one, once. Non-blocking; `None` also if it cannot
+    /// be taken out of this one.
+    pub fn take_stdout_fd(&mut self) -> Option<OwnedFd> {
+        self.stdout.take()?.into_owned_fd().ok()
     }
 
     /// The command's standard output, once.
@@ -220,14 +265,16 @@ impl Child {
             return exit;
         }
         let exit = loop {
+            if let Some(exit) = self.reported {
+                break exit;
+            }
             match self.next_report().await {
-                Some(Report::Ended(exit)) => break exit,
-                // The guard that could not start its command says so and exits; nothing is left behind.
-                Some(Report::Failed(_)) => break Exit::Code(127),
+                Some(Report::Ended(exit)) => self.reported = Some(exit),
+                Some(Report::Failed(_)) => self.reported = Some(NOT_STARTED),
                 Some(Report::Started(_)) => {}
                 None => {
                     self.end_lost_tree().await;
-                    break Exit::Lost;
+                    self.reported = Some(Exit::Lost);
                 }
             }
         };
@@ -244,6 +291,8 @@ impl Child {
         if let Some(exit) = self.exit {
             return exit;
         }
+        // Nothing is written any more, so nothing is worth waiting for.
+        self.stdin = None;
         self.terminate();
         if let Ok(exit) = timeout(grace, self.wait()).await {
             return exit;
@@ -271,8 +320,7 @@ impl Child {
 
     fn ended(&mut self, exit: Exit) {
         if self.exit.replace(exit).is_none() {
-            self.metrics.live.dec();
-            self.metrics.reaped.inc();
+            self.metrics.reaped();
         }
     }
 
@@ -301,7 +349,7 @@ impl Drop for Child {
         if self.exit.is_some() {
             return;
         }
-        self.metrics.live.dec();
+        self.metrics.let_go();
         // A living guard sees the control channel close. Only if it died unnoticed is there something left to do.
         if matches!(self.guard.try_wait(), Ok(Some(_))) {
             tree::end_lost(self.root, &self.tag);
@@ -351,6 +399,7 @@ mod tests {
             args: Vec::new(),
             env: vec![("TOKEN".into(), Secret::new("hunter2"))],
             cwd: "/".into(),
+            stdin: Stdin::Null,
         };
         let text = format!("{spec:?}");
         assert!(

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::config::{Limits, ToolLimits};
 use crate::error::CallError;
+use crate::external::ExternalServer;
 use crate::gate::Gate;
 use crate::names::NamespaceName;
 use crate::parking::Parking;
@@ -82,6 +83,9 @@ pub enum Upstream {
     Empty,
     /// A supervised worker process.
     Worker(Arc<Worker>),
+    /// A server of others. What it offers is not known here: the namespace's `tools` and the like are empty, and its
+    /// processes belong to whoever speaks with them.
+    External(Arc<ExternalServer>),
     /// The namespace could not be brought up; every list and call fails with this.
     Failed(CallError),
 }
@@ -128,7 +132,7 @@ impl Namespace {
         match &self.upstream {
             Upstream::Worker(worker) => Some(worker.state()),
             Upstream::Failed(_) => self.recovering.upgrade().map(|worker| worker.state()),
-            Upstream::Empty => None,
+            Upstream::Empty | Upstream::External(_) => None,
         }
     }
 

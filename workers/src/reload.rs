@@ -6,6 +6,8 @@
 //!                            └─ unchanged: the same `Arc<Namespace>`, the same process
 //! ```
 //!
+//! External servers are namespaces beside the folders, settled without starting anything.
+//!
 //! One run at a time. Whoever asks while one runs gets the next one, which all who wait share: their changes were made
 //! before it began, so it sees them (Q-30). A run belongs to the control runtime, not to its caller, and ends even if
 //! the caller goes away.
@@ -13,6 +15,7 @@
 //! A run publishes what is ready when everything is, or one second after the first: a usual reload is one swap,
 //! and a hanging installer delays nobody else. Each swap is complete in itself: a reader sees each namespace old or new.
 
+mod external;
 mod metrics;
 mod run;
 mod wanted;
@@ -32,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{NamespacesConfig, WorkersConfig};
 use crate::data_dir::DataDir;
 use crate::environment::Environments;
+use crate::external::{ServersFile, StdioServersConfig};
 use crate::names::NamespaceName;
 use crate::registry::Registry;
 use crate::secrets::SecretSource;
@@ -51,6 +55,9 @@ pub struct Reloader {
     /// Replaced by a configuration reload. This lock and those below guard plain data and are never held across an
     /// await.
     namespaces: Mutex<Arc<NamespacesConfig>>,
+    servers: Mutex<Arc<StdioServersConfig>>,
+    /// What the file of external servers said when it could be used last.
+    servers_file: Mutex<Arc<ServersFile>>,
     secrets: SecretsOf,
     host: Arc<WorkerHost>,
     registry: Arc<Registry>,
@@ -79,7 +86,7 @@ impl std::fmt::Debug for SecretsOf {
 pub struct ReloadReport {
     /// All namespaces there are now, those that cannot be served included.
     pub namespaces: Vec<NamespaceName>,
-    /// Those that got a new worker process.
+    /// Those that got a new worker process, and external servers that are new or changed.
     pub workers_restarted: Vec<NamespaceName>,
     /// Those whose requirements were installed.
     pub deps_synced: Vec<NamespaceName>,
@@ -94,9 +101,10 @@ pub struct ReloadReport {
 /// One namespace that could not be brought up to date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReloadFailure {
-    /// The namespace.
+    /// The namespace, or the file of external servers.
     pub namespace: String,
-    /// Stable code: `invalid_manifest`, `dependency_error`, `worker_unavailable`, `unreadable`, `internal_error`.
+    /// Stable code: `invalid_manifest`, `invalid_config`, `missing_variable`, `dependency_error`,
+    /// `worker_unavailable`, `unreadable`, `internal_error`.
     pub code: &'static str,
     /// What is wrong.
     pub message: String,
@@ -175,6 +183,8 @@ impl Reloader {
             ),
             data,
             namespaces: Mutex::new(Arc::new(namespaces)),
+            servers: Mutex::default(),
+            servers_file: Mutex::default(),
             secrets: SecretsOf(secrets),
             host,
             registry,
@@ -197,6 +207,11 @@ impl Reloader {
     /// Limits for all namespaces from the next reload on.
     pub fn set_namespaces(&self, namespaces: NamespacesConfig) {
         *lock(&self.namespaces) = Arc::new(namespaces);
+    }
+
+    /// The servers of `upstreams.stdio` from the next reload on; there are none before.
+    pub fn set_servers(&self, servers: StdioServersConfig) {
+        *lock(&self.servers) = Arc::new(servers);
     }
 
     /// Makes what is served equal to what is on disk. May be called from any runtime; dropping the future does not stop

@@ -22,7 +22,7 @@ mod boot;
 mod call;
 mod event;
 mod instance;
-mod pending;
+pub mod pending;
 mod rpc;
 mod state;
 mod supervisor;

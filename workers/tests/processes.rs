@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tooldock_workers::config::{BackoffConfig, WorkersConfig};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::metrics::WorkerMetrics;
-use tooldock_workers::process::{Child, Exit, ProcessSpec, SpawnError};
+use tooldock_workers::process::{Child, Exit, ProcessSpec, SpawnError, Stdin};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::Secret;
 use tooldock_workers::worker::{
@@ -135,14 +135,7 @@ impl House {
 }
 
 fn guard() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let guard = test.ancestors().nth(2).unwrap().join("examples/guard");
-    assert!(
-        guard.exists(),
-        "run `cargo test -p tooldock-workers`, which builds {}",
-        guard.display()
-    );
-    guard
+    env!("CARGO_BIN_EXE_tooldock-test-guard").into()
 }
 
 /// The real interpreter: what is on `PATH` may be a shim that wants an environment.
@@ -263,6 +256,7 @@ fn family_spec() -> ProcessSpec {
         args: vec!["-c".into(), FAMILY.into()],
         env: vec![("GREETING".into(), Secret::new("hello"))],
         cwd: "/".into(),
+        stdin: Stdin::Null,
     }
 }
 

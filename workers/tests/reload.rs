@@ -79,12 +79,7 @@ impl House {
         let runtimes = Arc::new(Runtimes::new());
         runtimes.provide(vec![tokio::runtime::Handle::current()]);
         let host = Arc::new(WorkerHost {
-            guard: std::env::current_exe()
-                .unwrap()
-                .ancestors()
-                .nth(2)
-                .unwrap()
-                .join("examples/guard"),
+            guard: env!("CARGO_BIN_EXE_tooldock-test-guard").into(),
             config: config.clone(),
             runtimes,
             metrics: Arc::new(WorkerMetrics::unregistered()),

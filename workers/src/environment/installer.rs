@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::variables::installer_variables;
 use super::{EnvironmentError, LOCAL_STEP};
 use crate::metrics::ProcessMetrics;
-use crate::process::{Child, Exit, ProcessSpec};
+use crate::process::{Child, Exit, ProcessSpec, Stdin};
 
 /// How much of a stream is kept; the last part of it.
 const TAIL_BYTES: usize = 64 * 1024;
@@ -78,6 +78,7 @@ impl Installer {
             args: step.arguments,
             env: installer_variables(),
             cwd: step.directory.to_owned(),
+            stdin: Stdin::Null,
         };
         let mut child = Child::spawn(&spec, &self.guard, &self.metrics)
             .await

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::registry::Issue;
 use crate::secrets::Secret;
 
-/// What both kinds of children get as it is: how to find programs, the home, the network, certificates.
+/// What every kind of child gets as it is: how to find programs, the home, the network, certificates.
 const COMMON: [&str; 14] = [
     "HOME",
     "LANG",
@@ -41,6 +41,23 @@ pub(super) fn installer_variables() -> Vec<(OsString, Secret)> {
         .entry("PATH".into())
         .or_insert_with(|| Secret::new(DEFAULT_PATH));
     variables.into_iter().collect()
+}
+
+/// What a server of others gets before its own variables: the common ones, the locale, `PATH`, and where packages come
+/// from, because many are run by an installer (`npx`, `uvx`).
+pub(crate) fn server_variables() -> BTreeMap<OsString, Secret> {
+    let mut variables = from_gateway(|name| {
+        let lower = name.to_ascii_lowercase();
+        name == "PATH"
+            || name == "NODE_EXTRA_CA_CERTS"
+            || ["pip_", "uv_", "npm_config_"]
+                .iter()
+                .any(|prefix| lower.starts_with(prefix))
+    });
+    variables
+        .entry("PATH".into())
+        .or_insert_with(|| Secret::new(DEFAULT_PATH));
+    variables
 }
 
 /// The common variables, the locale, and others that are `wanted`. One that is no text is left out.

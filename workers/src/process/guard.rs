@@ -1,27 +1,27 @@
-//! `tooldock __guard -- COMMAND ARGS…`: the small process between the gateway and each of its children.
+//! `tooldock __guard [--stdin] -- COMMAND ARGS…`: the small process between the gateway and each of its children.
 //!
 //! A SIGKILLed gateway cannot end its children. The guard can: it is the child subreaper of the tree it starts, and it
 //! watches a socket whose other end only the gateway holds. However the gateway ends, the kernel closes that end and
 //! the guard ends the tree, processes that detached themselves included.
 //!
 //! ```text
-//! gateway ── control socket (the guard's stdin) ── guard ── COMMAND (own process group, stdin /dev/null)
+//! gateway ── control socket (the guard's stdin) ── guard ── COMMAND (own process group)
 //!    └────── stdout and stderr, inherited by COMMAND ──────────┘
 //! ```
 //!
 //! | direction | bytes | meaning |
 //! |---|---|---|
-//! | to the guard | `T` | SIGTERM to the command's group |
+//! | to the guard | one byte with a descriptor | only with `--stdin`, and first: the standard input of the command; without, it is `/dev/null` |
+//! | | `T` | SIGTERM to the command's group |
 //! | | `K` | SIGKILL to everything below the guard |
 //! | | end of file | SIGTERM, [`GRACE`], then as `K`; so do SIGTERM, SIGINT, SIGHUP and SIGQUIT to the guard itself |
 //! | to the gateway | `pid <n>` | the command runs |
 //! | | `failed <message>` | it could not be started; the guard exits with 127 |
 //! | | `exit <code>`, `exit signal <n>` | it ended, and so did everything it left behind; the guard exits alike |
 //!
-//! Other bytes are ignored, which leaves room: a command that needs a standard input (stdio servers) can be sent one as
-//! a descriptor over the same socket before it is started. There is no runtime, no thread and no configuration here.
+//! Other bytes are ignored. There is no runtime, no thread and no configuration here.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -37,7 +37,10 @@ use rustix::process::{
 };
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::{Exit, tree};
+use super::{Exit, hand_over, tree};
+
+/// Says that the command's standard input comes over the control socket.
+pub(super) const STDIN_OPTION: &str = "--stdin";
 
 /// How long the tree may take after SIGTERM when nobody is left to decide.
 pub const GRACE: Duration = Duration::from_secs(2);
@@ -49,18 +52,25 @@ const SWEEP_LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks at `/proc` while processes are ending.
 const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 
-/// Runs the guard to its end. `arguments` are those after `__guard`: `--`, the command, its arguments.
+/// Runs the guard to its end. `arguments` are those after `__guard`: its option, `--`, the command, its arguments.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let mut arguments = arguments.skip_while(|argument| argument == "--");
+    let mut arguments = arguments.peekable();
+    let takes_stdin = arguments.next_if(|it| it == STDIN_OPTION).is_some();
+    arguments.next_if(|it| it == "--");
     let Some(program) = arguments.next() else {
         report("failed no command was given");
         return ExitCode::from(2);
     };
+    let stdin = match takes_stdin.then(|| hand_over::receive(control())) {
+        None => Stdio::null(),
+        Some(Ok(stdin)) => stdin.into(),
+        Some(Err(error)) => {
+            report(&format!("failed cannot take a standard input: {error}"));
+            return ExitCode::from(127);
+        }
+    };
     let mut command = Command::new(&program);
-    command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .process_group(0);
+    command.args(arguments).stdin(stdin).process_group(0);
     match Guard::start(command) {
         Ok(guard) => {
             let exit = guard.run();
@@ -73,11 +83,22 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         }
         Err(error) => {
             report(&format!(
-                "failed cannot start {}: {error}",
-                program.display()
+                "failed cannot start {}: {}",
+                program.display(),
+                why_not(&program, &error)
             ));
             ExitCode::from(127)
         }
+    }
+}
+
+/// What the system said; where that leaves open what is missing, in other words.
+fn why_not(program: &OsStr, error: &io::Error) -> String {
+    let by_name = !program.as_encoded_bytes().contains(&b'/');
+    match error.kind() {
+        io::ErrorKind::NotFound if by_name => "it is not on its PATH".to_owned(),
+        io::ErrorKind::NotFound => format!("{error}, or the interpreter it names is missing"),
+        _ => error.to_string(),
     }
 }
 
@@ -107,12 +128,16 @@ struct Guard {
 
 impl Guard {
     fn start(mut command: Command) -> io::Result<Self> {
+        // Not the gateway's name: a `pkill` of that must leave somebody to end what the gateway started.
+        let _ = rustix::thread::set_name(c"guard");
         // Before anything can be started: a process that detaches itself must come to us, not to process 1.
         set_child_subreaper(Some(getpid()))?;
         // Registered before the spawn, or the end of a very short command would go unnoticed.
         let children = signal_pipe(&[SIGCHLD])?;
         let signals = signal_pipe(&[SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
         let child = command.spawn()?;
+        // It holds the command's standard input.
+        drop(command);
         // Our own copies of the output pipes would keep them open after the command closed its ends.
         let null = File::options().write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdout(&null)?;

@@ -1,12 +1,14 @@
 //! What a child prints: read without ever making it wait, cut into bounded lines, logged at a bounded rate.
 //!
 //! A child that floods its output is slowed by nothing and costs the log nothing: lines beyond the rate are dropped and
-//! their number is logged once per window. What it deliberately does not do: keep output, or look for meaning in it —
+//! their number is logged once per window. Secrets that whoever owns the child named are hidden. What it deliberately does not do: keep output, or look for meaning in it —
 //! except that a line may be diverted to whoever owns the child before it is logged ([`Pump::divert`]).
 
 mod lines;
 mod rate;
+mod redact;
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::IntCounter;
@@ -17,16 +19,24 @@ use crate::names::NamespaceName;
 
 use lines::{Line, Lines};
 use rate::{Admission, Rate, WINDOW};
+pub(crate) use redact::Redactor;
 
 /// The longest logged line, in bytes; the rest of it is dropped and the cut is marked.
 pub const LINE_MAX: usize = 8 * 1024;
 
-/// The rate limit that the streams of one child share.
-#[derive(Debug, Clone)]
+/// What the streams of one child may show: a rate they share, and secrets that are hidden.
+#[derive(Clone)]
 pub struct OutputLimit {
     /// A plain mutex: taken for a few instructions per line, nothing awaits under it.
     rate: Arc<Mutex<Rate>>,
     suppressed: IntCounter,
+    redactor: Arc<Redactor>,
+}
+
+impl fmt::Debug for OutputLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutputLimit").finish_non_exhaustive()
+    }
 }
 
 impl OutputLimit {
@@ -35,6 +45,15 @@ impl OutputLimit {
         Self {
             rate: Arc::new(Mutex::new(Rate::new(Instant::now()))),
             suppressed,
+            redactor: Arc::default(),
+        }
+    }
+
+    /// With secrets that must not show.
+    pub(crate) fn hiding(self, redactor: Redactor) -> Self {
+        Self {
+            redactor: Arc::new(redactor),
+            ..self
         }
     }
 
@@ -134,7 +153,9 @@ impl<R: AsyncRead + Unpin> Pump<R> {
                         continue;
                     }
                     match self.limit.admit(Instant::now()) {
-                        Admission::Log => log_line(&self.namespace, self.stream, &line),
+                        Admission::Log => {
+                            log_line(&self.namespace, self.stream, &line, &self.limit.redactor);
+                        }
                         Admission::Suppress => self.limit.suppressed.inc(),
                     }
                 }
@@ -143,7 +164,7 @@ impl<R: AsyncRead + Unpin> Pump<R> {
     }
 }
 
-fn log_line(namespace: &NamespaceName, stream: Stream, line: &Line) {
+fn log_line(namespace: &NamespaceName, stream: Stream, line: &Line, redactor: &Redactor) {
     if line.bytes.is_empty() {
         return;
     }
@@ -152,7 +173,7 @@ fn log_line(namespace: &NamespaceName, stream: Stream, line: &Line) {
         namespace = namespace.as_str(),
         stream = stream.as_str(),
         "{}",
-        printable(line)
+        printable(line, redactor)
     );
 }
 
@@ -166,17 +187,19 @@ fn report_suppressed(namespace: &NamespaceName, count: u64) {
 }
 
 /// The line as text that cannot forge another log line or drive a terminal.
-fn printable(line: &Line) -> String {
+fn printable(line: &Line, redactor: &Redactor) -> String {
     let shown = &line.bytes[..line.bytes.len().min(LINE_MAX)];
+    let cut = line.cut || shown.len() < line.bytes.len();
+    let shown = redactor.hide(shown.to_vec(), cut);
     let mut text = String::with_capacity(shown.len());
-    for character in String::from_utf8_lossy(shown).chars() {
+    for character in String::from_utf8_lossy(&shown).chars() {
         match character {
             '\t' => text.push('\t'),
             control if control.is_control() => text.extend(control.escape_default()),
             plain => text.push(plain),
         }
     }
-    if line.cut || shown.len() < line.bytes.len() {
+    if cut {
         text.push_str(" … [cut]");
     }
     text
@@ -193,12 +216,13 @@ mod tests {
             bytes: bytes::BytesMut::from(bytes),
             cut,
         };
+        let none = Redactor::default();
         assert_eq!(
-            printable(&line(b"a\tb\x1b[31m\rc", false)),
+            printable(&line(b"a\tb\x1b[31m\rc", false), &none),
             "a\tb\\u{1b}[31m\\rc"
         );
-        assert_eq!(printable(&line(b"abc", true)), "abc … [cut]");
-        assert_eq!(printable(&line(&[0xff], false)), "\u{fffd}");
+        assert_eq!(printable(&line(b"abc", true), &none), "abc … [cut]");
+        assert_eq!(printable(&line(&[0xff], false), &none), "\u{fffd}");
     }
 
     #[tokio::test]

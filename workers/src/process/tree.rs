@@ -95,7 +95,7 @@ pub(super) fn kill_each(pids: &[Pid]) {
     }
 }
 
-fn all_pids() -> impl Iterator<Item = i32> {
+pub(super) fn all_pids() -> impl Iterator<Item = i32> {
     fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -109,7 +109,7 @@ fn parent_of(pid: i32) -> Option<i32> {
 }
 
 /// When a process started, in the kernel's own unit.
-fn start_of(pid: i32) -> Option<u64> {
+pub(super) fn start_of(pid: i32) -> Option<u64> {
     field(&stat_of(pid)?, 22)
 }
 
@@ -127,17 +127,20 @@ fn field<T: FromStr>(stat: &str, number: usize) -> Option<T> {
     text.parse().ok()
 }
 
-/// Whether a living process inherited the tag. A zombie has no environment, so it does not count.
 fn carries_tag(pid: i32, tag: &str) -> bool {
-    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else {
-        return false;
-    };
-    environment.split(|byte| *byte == 0).any(|variable| {
+    tag_of(pid).is_some_and(|it| it == tag)
+}
+
+/// The tag a living process inherited. A zombie has no environment, so it has none.
+pub(super) fn tag_of(pid: i32) -> Option<String> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mut variables = environment.split(|byte| *byte == 0);
+    let tag = variables.find_map(|variable| {
         variable
-            .strip_prefix(TAG_VARIABLE.as_bytes())
-            .and_then(|rest| rest.strip_prefix(b"="))
-            == Some(tag.as_bytes())
-    })
+            .strip_prefix(TAG_VARIABLE.as_bytes())?
+            .strip_prefix(b"=")
+    })?;
+    String::from_utf8(tag.to_vec()).ok()
 }
 
 #[cfg(test)]

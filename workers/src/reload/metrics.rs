@@ -78,7 +78,7 @@ impl ReloadMetrics {
         let (mut serving, mut empty, mut failed, mut tools) = (0, 0, 0, 0);
         for namespace in snapshot.namespaces.values() {
             match namespace.upstream {
-                Upstream::Worker(_) => serving += 1,
+                Upstream::Worker(_) | Upstream::External(_) => serving += 1,
                 Upstream::Empty => empty += 1,
                 Upstream::Failed(_) => failed += 1,
             }

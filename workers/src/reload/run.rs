@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 
+use super::external;
 use super::metrics::Outcome;
 use super::wanted::{Identity, Wanted, build_of, call_error, declared_by, relimited};
 use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
@@ -31,9 +32,9 @@ const READY_SLACK: Duration = Duration::from_secs(30);
 const RECOVERY_LOOK: Duration = Duration::from_millis(500);
 
 /// What a changed namespace becomes.
-type Changes = BTreeMap<NamespaceName, Change>;
+pub(super) type Changes = BTreeMap<NamespaceName, Change>;
 
-enum Change {
+pub(super) enum Change {
     Publish(Arc<Namespace>),
     Remove,
 }
@@ -118,13 +119,27 @@ impl Run {
             return Err(ReloadError::ShuttingDown);
         }
         self.reloader.take_over_recovering();
-        let sources = self.scan().await?;
-        self.report.namespaces = sources.iter().map(|source| source.name.clone()).collect();
+        let mut sources = self.scan().await?;
+        let reloader = Arc::clone(&self.reloader);
+        let externals = reloader.externals(&mut sources, &mut self.report).await;
+        let folders = sources.iter().map(|source| &source.name);
+        let servers = externals.iter().map(|external| &external.name);
+        self.report.namespaces = folders.chain(servers).cloned().collect();
+        self.report.namespaces.sort();
         for name in self.before.namespaces.keys() {
             if self.report.namespaces.binary_search(name).is_err() {
                 self.changes.insert(name.clone(), Change::Remove);
             }
         }
+
+        let config = Arc::clone(&lock(&reloader.namespaces));
+        external::settle(
+            externals,
+            &self.before,
+            &config,
+            &mut self.changes,
+            &mut self.report,
+        );
 
         // Removed folders and the like need not wait for a base environment that is being downloaded.
         let toolchain = if sources.iter().any(|source| source.has_python) {
@@ -250,7 +265,7 @@ impl Run {
     fn running(&self, current: &Namespace) -> Option<Identity> {
         match &current.upstream {
             Upstream::Worker(worker) => self.reloader.identity_of(worker),
-            Upstream::Empty | Upstream::Failed(_) => None,
+            Upstream::Empty | Upstream::External(_) | Upstream::Failed(_) => None,
         }
     }
 
@@ -496,7 +511,13 @@ impl Run {
 
     async fn clean_up(&self) {
         let reloader = Arc::clone(&self.reloader);
-        let namespaces = self.report.namespaces.iter().cloned().collect();
+        // An external server has no environment; one that is left there was a folder's of the same name.
+        let is_folder = |name: &&NamespaceName| {
+            let served = self.before.namespaces.get(*name);
+            !served.is_some_and(|it| matches!(it.upstream, Upstream::External(_)))
+        };
+        let names = self.report.namespaces.iter().filter(is_folder);
+        let namespaces = names.cloned().collect();
         let keep = reloader.builds_in_use();
         let cleaned = tokio::task::spawn_blocking(move || {
             reloader.environments.collect_garbage(&keep, &namespaces)
@@ -553,6 +574,8 @@ impl Reloader {
             namespaces,
         };
         self.metrics.published(&next);
+        let servers = self.host.metrics.servers();
+        servers.serve(external::served(&next.namespaces));
         self.registry.swap(next);
         replaced
     }

@@ -9,8 +9,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::config::{Limits, LimitsPatch, NamespacesConfig, ToolLimits};
 use crate::error::{CallError, CallErrorCode};
+use crate::external::COLLISION;
 use crate::gate::Gate;
-use crate::manifest::{CLAMPED, effective_limits};
+use crate::manifest::{CLAMPED, MANIFEST_FILE, effective_limits};
 use crate::parking::Parking;
 use crate::policy::ToolPolicy;
 use crate::registry::{Issue, Namespace, SecretsStatus, Upstream};
@@ -109,8 +110,11 @@ impl Wanted {
     /// Whether `current` is what is wanted already, its worker being the right one.
     pub(super) fn is_same_as(&self, current: &Namespace) -> bool {
         // One that carries a failed update is what is wanted again once the change was taken back; the issue must go.
+        // A name that is taken is none of its content, and a reason to say so all the same.
+        let collides = |issues: &[Issue]| issues.iter().any(|issue| issue.code == COLLISION);
         current.content_hash == self.content_hash
             && !current.issues.iter().any(|issue| issue.subject == UPDATE)
+            && collides(&current.issues) == collides(&self.issues)
     }
 
     /// The namespace to publish. Calls in the gate of `current` go on counting where the limits are the same.
@@ -169,7 +173,7 @@ impl Wanted {
     ) -> Arc<Namespace> {
         let Some((current, worker)) = current.and_then(|current| match &current.upstream {
             Upstream::Worker(worker) => Some((current, worker)),
-            Upstream::Empty | Upstream::Failed(_) => None,
+            Upstream::Empty | Upstream::External(_) | Upstream::Failed(_) => None,
         }) else {
             return self.namespace(
                 current,
@@ -253,8 +257,12 @@ pub(super) fn relimited(
     let Upstream::Worker(worker) = &current.upstream else {
         return None;
     };
-    let (limits, tool_limits, clamped) =
-        effective_limits(&running.own_limits, &current.name, config);
+    let (limits, tool_limits, clamped) = effective_limits(
+        &running.own_limits,
+        Some(MANIFEST_FILE),
+        &current.name,
+        config,
+    );
     if limits == current.limits && tool_limits == current.tool_limits {
         return None;
     }
@@ -319,7 +327,7 @@ pub(super) fn declared_by(current: &Namespace) -> Declared {
 }
 
 /// The gate for these limits: the one there is, with the calls in it, if it is the same.
-fn gate(current: Option<&Namespace>, limits: &Limits) -> Arc<Gate> {
+pub(super) fn gate(current: Option<&Namespace>, limits: &Limits) -> Arc<Gate> {
     let max_concurrency = limits.max_concurrency.clamp(1, GATE_MAX);
     let queue = limits.queue.min(GATE_MAX);
     match current {
@@ -331,7 +339,7 @@ fn gate(current: Option<&Namespace>, limits: &Limits) -> Arc<Gate> {
 }
 
 /// The places for calls that ask, kept as the gate is: those that wait for their clients go on counting.
-fn parking(current: Option<&Namespace>, limits: &Limits) -> Arc<Parking> {
+pub(super) fn parking(current: Option<&Namespace>, limits: &Limits) -> Arc<Parking> {
     let max = limits.max_parked.min(GATE_MAX);
     match current {
         Some(current) if current.parked.has_limit(max) => Arc::clone(&current.parked),
@@ -370,7 +378,7 @@ pub(super) fn build_of(python: &Path) -> &Path {
 }
 
 /// The policy of a namespace whose policy cannot be read.
-fn nobody() -> ToolPolicy {
+pub(super) fn nobody() -> ToolPolicy {
     let none = Limits {
         tools_allow: Vec::new(),
         tools_deny: Vec::new(),
@@ -381,7 +389,7 @@ fn nobody() -> ToolPolicy {
 }
 
 /// Over everything that makes the namespace what it is, secrets excepted: those are compared, never hashed.
-fn content_hash(
+pub(super) fn content_hash(
     files_hash: &[u8; 32],
     limits: &Limits,
     tool_limits: &BTreeMap<String, ToolLimits>,

@@ -21,7 +21,7 @@ use super::{Declared, WorkerHost, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
 use crate::process::output::{Divert, OutputLimit, Pump, Stream};
-use crate::process::{Child, Exit, ProcessSpec};
+use crate::process::{Child, Exit, ProcessSpec, Stdin};
 
 /// How long a process may take after it was asked to end.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
@@ -139,6 +139,7 @@ impl Instance {
             args,
             env: spec.environment.clone(),
             cwd: spec.tools_dir.clone(),
+            stdin: Stdin::Null,
         }
     }
 

@@ -1,4 +1,5 @@
-//! The calls a worker has not answered yet: ids, completion and cancellation in one place. No channels, no I/O.
+//! The calls a peer (a worker, or a server on pipes) has not answered yet: ids, completion and cancellation in one
+//! place. No channels, no I/O.
 //!
 //! A slab: an id is a slot's index and how often that slot was used, so finding an entry is one indexing and a late or
 //! doubled answer never meets the next call in the same slot. Ids stay below 2^53, which every JSON reader keeps exact.
@@ -7,13 +8,13 @@
 /// Bits of an id that say which slot; the rest counts the slot's uses.
 const INDEX_BITS: u32 = 16;
 /// Calls that may be pending at once.
-pub(crate) const PENDING_MAX: usize = 1 << INDEX_BITS;
+pub const PENDING_MAX: usize = 1 << INDEX_BITS;
 const USES_MAX: u64 = (1 << (53 - INDEX_BITS)) - 1;
 const NO_SLOT: u32 = u32::MAX;
 
 /// All pending calls of one connection.
 #[derive(Debug)]
-pub(crate) struct Pending<T> {
+pub struct Pending<T> {
     slots: Vec<Slot<T>>,
     /// First slot of the list of free ones.
     free: u32,
@@ -35,7 +36,7 @@ enum Content<T> {
 
 /// Why an answer fits no pending call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unmatched {
+pub enum Unmatched {
     /// The id was given out once: the call was cancelled or answered before.
     Over,
     /// The id was never given out.
@@ -43,7 +44,8 @@ pub(crate) enum Unmatched {
 }
 
 impl<T> Pending<T> {
-    pub(crate) fn new() -> Self {
+    /// None pending.
+    pub fn new() -> Self {
         Self {
             slots: Vec::new(),
             free: NO_SLOT,
@@ -51,12 +53,18 @@ impl<T> Pending<T> {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many are pending.
+    pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether none is pending.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Keeps an entry under a new id; `None` when [`PENDING_MAX`] are kept already.
-    pub(crate) fn insert(&mut self, entry: T) -> Option<u64> {
+    pub fn insert(&mut self, entry: T) -> Option<u64> {
         let index = if self.free == NO_SLOT {
             if self.slots.len() == PENDING_MAX {
                 return None;
@@ -84,7 +92,11 @@ impl<T> Pending<T> {
     }
 
     /// The entry of an id, while it is pending.
-    pub(crate) fn get(&self, id: u64) -> Result<&T, Unmatched> {
+    ///
+    /// # Errors
+    ///
+    /// [`Unmatched`], when it is not pending.
+    pub fn get(&self, id: u64) -> Result<&T, Unmatched> {
         let (slot, uses) = self.slot(id).ok_or(Unmatched::Unknown)?;
         match &slot.content {
             Content::Taken(entry) if slot.uses == uses => Ok(entry),
@@ -93,7 +105,11 @@ impl<T> Pending<T> {
     }
 
     /// The entry of an id, while it is pending, to change it.
-    pub(crate) fn get_mut(&mut self, id: u64) -> Result<&mut T, Unmatched> {
+    ///
+    /// # Errors
+    ///
+    /// [`Unmatched`], when it is not pending.
+    pub fn get_mut(&mut self, id: u64) -> Result<&mut T, Unmatched> {
         let slot = self.slots.get_mut(index_of(id) as usize);
         let slot = slot.ok_or(Unmatched::Unknown)?;
         if slot.uses != id >> INDEX_BITS || matches!(slot.content, Content::Free { .. }) {
@@ -106,7 +122,11 @@ impl<T> Pending<T> {
     }
 
     /// Takes the entry of an id out; the second time there is none.
-    pub(crate) fn remove(&mut self, id: u64) -> Result<T, Unmatched> {
+    ///
+    /// # Errors
+    ///
+    /// [`Unmatched`], when it is not pending.
+    pub fn remove(&mut self, id: u64) -> Result<T, Unmatched> {
         self.get(id)?;
         let index = index_of(id);
         let free = Content::Free { next: self.free };
@@ -121,7 +141,7 @@ impl<T> Pending<T> {
     }
 
     /// Takes everything out.
-    pub(crate) fn drain(&mut self) -> Vec<T> {
+    pub fn drain(&mut self) -> Vec<T> {
         let slots = std::mem::take(self).slots;
         slots
             .into_iter()

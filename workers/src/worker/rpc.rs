@@ -320,7 +320,7 @@ impl Link {
     fn take(&self, id: u64) -> Result<Entry, super::pending::Unmatched> {
         let (entry, empty) = {
             let mut calls = self.calls();
-            (calls.pending.remove(id), calls.pending.len() == 0)
+            (calls.pending.remove(id), calls.pending.is_empty())
         };
         if entry.is_ok() && empty {
             self.emptied.notify_waiters();

@@ -1,4 +1,5 @@
-//! The guard as a program of its own, for tests: what `tooldock __guard -- COMMAND` does.
+//! The guard as a program of its own, for tests: what `tooldock __guard -- COMMAND` does. A binary of this package, so
+//! that cargo builds it with every test that starts processes.
 
 use std::process::ExitCode;
 

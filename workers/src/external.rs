@@ -1,0 +1,31 @@
+//! MCP servers of others that run as child processes: what is configured, and one process with its pipes.
+//!
+//! ```text
+//! upstreams.stdio ───────┐
+//!                        ├─▶ resolve ─▶ variables ─▶ ExternalServer, in the snapshot ─▶ ServerProcess, as many as needed
+//! external/config.yaml ──┘
+//! ```
+//!
+//! `check` goes the same way as far as `ExternalServer`, for whoever wants to know before a start.
+//!
+//! What it deliberately does not do: read or write a pipe, decide how many processes there are or when one is started
+//! anew. Whoever speaks the servers' protocol does that, with the settings in [`StdioSpec`].
+
+mod check;
+mod config;
+mod file;
+mod process;
+mod registry_name;
+mod resolve;
+mod spec;
+mod template;
+
+pub use check::{Checked, Finding, Listed, check};
+pub use config::{
+    InvalidServer, Isolation, Restart, StdioServerConfig, StdioServersConfig, StdioSettings,
+};
+pub(crate) use file::{EXTERNAL_FILE, ServersFile};
+pub use process::{Pipes, ProcessHost, ServerProcess};
+pub(crate) use resolve::{COLLISION, External, resolve};
+pub use spec::{ExternalServer, StdioSpec};
+pub use template::Template;

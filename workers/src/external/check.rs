@@ -1,0 +1,278 @@
+//! External servers as `tooldock check` sees them: what a reload would make of them, and what it could not know before a
+//! start. Nothing is started and nothing is written.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+use super::config::{Isolation, StdioServersConfig};
+use super::file::{EXTERNAL_FILE, ServersFile};
+use super::resolve::{External, MISSING, Place, resolve};
+use super::spec::StdioSpec;
+use crate::config::NamespacesConfig;
+use crate::manifest::effective_limits;
+use crate::names::NamespaceName;
+use crate::secrets::SecretSource;
+
+/// What there is to say about the external servers of a data directory and a configuration.
+#[derive(Debug, Default)]
+pub struct Checked {
+    /// The servers there would be, in name order.
+    pub servers: Vec<Listed>,
+    /// What is wrong with them.
+    pub findings: Vec<Finding>,
+}
+
+/// One server.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its namespace.
+    pub name: NamespaceName,
+    /// The key it is configured under.
+    pub place: String,
+    /// Its command, without arguments.
+    pub command: String,
+    /// Who shares a process.
+    pub isolation: Isolation,
+}
+
+/// Something that is wrong. Holds no value of a variable.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// File or key.
+    pub place: String,
+    /// What is wrong, and what to do about it.
+    pub message: String,
+    /// Whether nothing but an edit helps. Otherwise it may be different where the gateway runs: another environment,
+    /// another `PATH`.
+    pub is_error: bool,
+}
+
+/// Looks at everything short of starting the servers.
+pub fn check(
+    data: &Path,
+    configured: &StdioServersConfig,
+    namespaces: &NamespacesConfig,
+    secrets: &dyn SecretSource,
+) -> Checked {
+    let mut checked = Checked::default();
+    let path = data.join(EXTERNAL_FILE);
+    let path = path.display();
+    let file = ServersFile::read(data).unwrap_or_else(|message| {
+        checked.error(path.to_string(), message);
+        ServersFile::default()
+    });
+    for remark in &file.remarks {
+        checked.warning(path.to_string(), remark.clone());
+    }
+    for name in &file.invalid_names {
+        let message = "is no namespace name: lower-case letters, digits, - and _ make one";
+        checked.error(format!("{path}: servers.{name}"), message);
+    }
+    let environment = |name: &str| std::env::var(name).ok();
+    for external in resolve(configured, &file, secrets, &environment) {
+        checked.look_at(external, data, namespaces);
+    }
+    checked
+}
+
+impl Checked {
+    fn look_at(&mut self, external: External, data: &Path, namespaces: &NamespacesConfig) {
+        let place = match external.place {
+            Place::Configuration => format!("upstreams.stdio.{}", external.name),
+            Place::File => {
+                let file = data.join(EXTERNAL_FILE);
+                format!("{}: servers.{}", file.display(), external.name)
+            }
+        };
+        let at = |key: &str| format!("{place}.{key}");
+        let folder = data.join("tools").join(external.name.as_str());
+        if folder.is_dir() {
+            let message = format!(
+                "{} has this name, too, and is served; rename one of them",
+                folder.display()
+            );
+            self.warning(&place, message);
+        }
+        let (.., clamped) = effective_limits(
+            &external.limits,
+            external.place.file(),
+            &external.name,
+            namespaces,
+        );
+        for issue in &clamped {
+            self.warning(at("limits"), issue.message.clone());
+        }
+        for issue in &external.issues {
+            self.warning(at(&issue.subject), issue.message.clone());
+        }
+        match external.server {
+            Err(failure) => self.findings.push(Finding {
+                place: at(&failure.reason.key),
+                message: failure.reason.message,
+                is_error: failure.code != MISSING,
+            }),
+            Ok(server) => {
+                if let Some((key, message)) = not_startable(&server.spec) {
+                    self.warning(at(key), message);
+                }
+                self.servers.push(Listed {
+                    name: external.name,
+                    place,
+                    command: server.spec.program.display().to_string(),
+                    isolation: server.spec.settings.isolation,
+                });
+            }
+        }
+    }
+
+    fn error(&mut self, place: impl Into<String>, message: impl Into<String>) {
+        self.findings.push(Finding {
+            place: place.into(),
+            message: message.into(),
+            is_error: true,
+        });
+    }
+
+    fn warning(&mut self, place: impl Into<String>, message: impl Into<String>) {
+        self.findings.push(Finding {
+            place: place.into(),
+            message: message.into(),
+            is_error: false,
+        });
+    }
+}
+
+/// Why a start would fail on this machine as it is now.
+fn not_startable(spec: &StdioSpec) -> Option<(&'static str, String)> {
+    if !spec.cwd.is_dir() {
+        return Some(("cwd", format!("{}: no such directory", spec.cwd.display())));
+    }
+    if is_found(spec) {
+        return None;
+    }
+    let program = spec.program.display();
+    let message = match spec.program.to_str() {
+        Some(path) if path.contains('/') => format!("{program}: no program is there"),
+        Some("npx") => "npx is not on PATH: install Node.js".to_owned(),
+        Some("uvx") => "uvx is not on PATH: install uv, which brings it".to_owned(),
+        _ => format!("{program} is not on PATH: install it, or say its whole path"),
+    };
+    Some(("command", message))
+}
+
+/// As the system looks for it when the server is started.
+fn is_found(spec: &StdioSpec) -> bool {
+    if spec.program.as_os_str().as_bytes().contains(&b'/') {
+        return is_program(&spec.cwd.join(&spec.program));
+    }
+    let path = spec.env.iter().find(|(name, _)| name == "PATH");
+    let path = path.map(|(_, value)| value.expose()).unwrap_or_default();
+    std::env::split_paths(OsStr::new(path))
+        .map(|directory: PathBuf| spec.cwd.join(directory).join(&spec.program))
+        .any(|candidate| is_program(&candidate))
+}
+
+fn is_program(path: &Path) -> bool {
+    path.is_file() && access(path, Access::EXEC_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::secrets::NoSecrets;
+
+    fn looked_at(data: &Path, configured: &str) -> Checked {
+        let configured = serde_yaml::from_str(configured).unwrap();
+        check(data, &configured, &NamespacesConfig::default(), &NoSecrets)
+    }
+
+    fn file(text: &str) -> tempfile::TempDir {
+        let data = tempfile::tempdir().unwrap();
+        fs::create_dir(data.path().join("external")).unwrap();
+        fs::write(data.path().join(EXTERNAL_FILE), text).unwrap();
+        data
+    }
+
+    #[test]
+    fn servers_of_both_places_are_listed_with_their_place() {
+        let data =
+            file("servers: { b: { command: sh, isolation: session }, c: { enabled: false } }");
+        let checked = looked_at(data.path(), "{ a: { command: /bin/sh } }");
+        assert_eq!(checked.findings, []);
+        let [a, b] = &checked.servers[..] else {
+            panic!("{checked:?}")
+        };
+        assert_eq!((a.name.as_str(), &*a.place), ("a", "upstreams.stdio.a"));
+        assert!(b.place.ends_with("/external/config.yaml: servers.b"));
+        assert_eq!((&*b.command, b.isolation), ("sh", Isolation::Session));
+    }
+
+    #[test]
+    fn everything_wrong_has_a_place_and_only_what_an_edit_mends_is_an_error() {
+        let data = file(
+            "servers: { Bad.Name: {}, kind: { command: sh, isolation: none }, none: {}, \
+             token: { command: sh, env: { T: '${NOT_SET_ANYWHERE}' } }, \
+             gone: { command: no-such-server }, there: { command: /no/such }, \
+             lost: { command: sh, cwd: /no/such }, big: { command: sh, limits: { timeout: 2days } } }\n\
+             other: 1",
+        );
+        fs::create_dir_all(data.path().join("tools/both")).unwrap();
+        let checked = looked_at(data.path(), "{ both: { command: sh, args: ['${X}'] } }");
+        let mut found: Vec<(String, bool)> = checked
+            .findings
+            .iter()
+            .map(|it| {
+                let below = it.place.rsplit_once("external/config.yaml");
+                let place = below.map_or(&*it.place, |(_, rest)| {
+                    rest.trim_start_matches(": servers.")
+                });
+                (place.to_owned(), it.is_error)
+            })
+            .collect();
+        found.sort();
+        let expected = [
+            ("", false),
+            ("Bad.Name", true),
+            ("big.limits", false),
+            ("gone.command", false),
+            ("kind.isolation", true),
+            ("lost.cwd", false),
+            ("none.command", true),
+            ("there.command", false),
+            ("token.env.T", false),
+            ("upstreams.stdio.both", false),
+            ("upstreams.stdio.both.args[0]", false),
+        ];
+        assert_eq!(found, expected.map(|(place, it)| (place.to_owned(), it)));
+    }
+
+    #[test]
+    fn a_file_that_is_no_yaml_is_an_error_and_hides_nothing_else() {
+        let data = file("servers: [");
+        let checked = looked_at(data.path(), "{ a: { command: sh } }");
+        assert_eq!(checked.servers.len(), 1);
+        assert!(checked.findings[0].place.ends_with(EXTERNAL_FILE));
+        assert!(checked.findings[0].is_error);
+    }
+
+    #[test]
+    fn a_command_is_looked_for_where_the_server_would() {
+        let data = tempfile::tempdir().unwrap();
+        let at = data.path().display();
+        let program = data.path().join("server");
+        fs::write(&program, "").unwrap();
+        let found = |config: &str| looked_at(data.path(), config).findings.is_empty();
+        let by_path = format!("{{ a: {{ command: server, env: {{ PATH: {at} }} }} }}");
+        let relative = format!("{{ a: {{ command: ./server, cwd: {at} }} }}");
+        assert!(!found(&by_path), "it cannot be run");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(found(&by_path) && found(&relative));
+        assert!(!found("{ a: { command: server } }"));
+    }
+}

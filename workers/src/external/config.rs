@@ -1,0 +1,465 @@
+//! The keys of one stdio server, under `upstreams.stdio` and in `$DATA/external/config.yaml`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+use serde_yaml::Value;
+
+use super::template::{Template, scalar};
+use crate::config::{Limits, LimitsPatch};
+use crate::names::NamespaceName;
+use crate::policy::ToolPolicy;
+
+/// `upstreams.stdio:` — servers by namespace.
+pub type StdioServersConfig = BTreeMap<NamespaceName, StdioServerConfig>;
+
+/// Arguments and variables of one server; more is some other file.
+const ENTRIES_MAX: usize = 1_000;
+/// The longest command, argument or value: the kernel takes no longer ones.
+const TEXT_MAX: usize = 128 * 1024 - 1;
+/// Longer waits than this are a slip, and clocks overflow somewhere above.
+const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+/// More processes would not fit on a machine.
+const PROCESSES_MAX: usize = 100_000;
+/// Spares cost as much as processes at work.
+const WARM_MAX: usize = 100;
+/// Calls at once, and calls that wait.
+const CALLS_MAX: usize = 100_000;
+/// Results are held in memory as a whole.
+const RESULT_MAX: u64 = 1 << 30;
+
+/// One server. `Default` is the reference for the defaults of all keys but `command`, which has none.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StdioServerConfig {
+    /// The program: a path, or a name on `PATH`.
+    pub command: String,
+    /// Its arguments, passed as they are.
+    #[serde(deserialize_with = "texts")]
+    pub args: Vec<String>,
+    /// Its variables; `${NAME}` stands for a secret or a variable of the gateway.
+    #[serde(deserialize_with = "variables")]
+    pub env: BTreeMap<String, Template>,
+    /// Where it runs, relative to where the gateway does.
+    pub cwd: PathBuf,
+    /// Who shares a process.
+    pub isolation: Isolation,
+    /// What follows the end of a process that nobody asked for.
+    pub restart: Restart,
+    /// From the start of a process to its first possible call.
+    #[serde(with = "humantime_serde")]
+    pub connect_timeout: Duration,
+    /// How long it may think about which protocol it speaks.
+    #[serde(with = "humantime_serde")]
+    pub probe_timeout: Duration,
+    /// A process that nobody used for so long is stopped.
+    #[serde(with = "humantime_serde")]
+    pub idle_stop: Duration,
+    /// A process older than this is replaced.
+    #[serde(with = "humantime_serde")]
+    pub max_lifetime: Duration,
+    /// Processes at once.
+    pub max_processes: usize,
+    /// Processes at once for one principal.
+    pub max_per_principal: usize,
+    /// Spare processes, started before somebody needs one.
+    pub warm: usize,
+    /// Limits of its namespace: which tools are there, how long a call may take, and the like.
+    pub limits: LimitsPatch,
+    /// Whether there is such a namespace at all.
+    pub enabled: bool,
+}
+
+impl Default for StdioServerConfig {
+    fn default() -> Self {
+        let settings = StdioSettings::default();
+        Self {
+            command: String::new(),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            cwd: ".".into(),
+            isolation: settings.isolation,
+            restart: settings.restart,
+            connect_timeout: settings.connect_timeout,
+            probe_timeout: settings.probe_timeout,
+            idle_stop: settings.idle_stop,
+            max_lifetime: settings.max_lifetime,
+            max_processes: settings.max_processes,
+            max_per_principal: settings.max_per_principal,
+            warm: settings.warm,
+            limits: LimitsPatch::default(),
+            enabled: true,
+        }
+    }
+}
+
+/// How the processes of a server are shared and for how long they live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StdioSettings {
+    /// See [`StdioServerConfig::isolation`].
+    pub isolation: Isolation,
+    /// See [`StdioServerConfig::restart`].
+    pub restart: Restart,
+    /// See [`StdioServerConfig::connect_timeout`].
+    pub connect_timeout: Duration,
+    /// See [`StdioServerConfig::probe_timeout`].
+    pub probe_timeout: Duration,
+    /// See [`StdioServerConfig::idle_stop`].
+    pub idle_stop: Duration,
+    /// See [`StdioServerConfig::max_lifetime`].
+    pub max_lifetime: Duration,
+    /// See [`StdioServerConfig::max_processes`].
+    pub max_processes: usize,
+    /// See [`StdioServerConfig::max_per_principal`].
+    pub max_per_principal: usize,
+    /// See [`StdioServerConfig::warm`].
+    pub warm: usize,
+}
+
+impl Default for StdioSettings {
+    fn default() -> Self {
+        Self {
+            isolation: Isolation::Auto,
+            restart: Restart::OnFailure,
+            connect_timeout: Duration::from_secs(30),
+            probe_timeout: Duration::from_secs(5),
+            idle_stop: Duration::from_secs(600),
+            max_lifetime: Duration::from_secs(24 * 3600),
+            max_processes: 100,
+            max_per_principal: 16,
+            warm: 1,
+        }
+    }
+}
+
+/// Who shares a process of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// Everybody, except those that the server may ask something: they get a process of their own.
+    Auto,
+    /// Everybody.
+    Shared,
+    /// Nobody: one process for each session.
+    Session,
+    /// All sessions of one principal.
+    Principal,
+}
+
+impl Isolation {
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Shared => "shared",
+            Self::Session => "session",
+            Self::Principal => "principal",
+        }
+    }
+}
+
+/// What follows the end of a process that nobody asked for (K-17).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Restart {
+    /// Nothing, until the next reload.
+    Never,
+    /// A new process, unless the old one ended with exit code 0.
+    OnFailure,
+    /// A new process.
+    Always,
+}
+
+/// Why the keys of a server cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {message}")]
+pub struct InvalidServer {
+    /// The key, relative to the server's own.
+    pub key: String,
+    /// What is wrong with it. Holds no value of a variable.
+    pub message: String,
+}
+
+impl InvalidServer {
+    pub(super) fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            message: message.into(),
+        }
+    }
+}
+
+impl StdioServerConfig {
+    /// The settings among the keys.
+    pub fn settings(&self) -> StdioSettings {
+        StdioSettings {
+            isolation: self.isolation,
+            restart: self.restart,
+            connect_timeout: self.connect_timeout,
+            probe_timeout: self.probe_timeout,
+            idle_stop: self.idle_stop,
+            max_lifetime: self.max_lifetime,
+            max_processes: self.max_processes,
+            max_per_principal: self.max_per_principal,
+            warm: self.warm,
+        }
+    }
+
+    /// Checks everything that needs no look outside. Of a server that is switched off nothing is asked: half a one may
+    /// wait to be finished.
+    ///
+    /// # Errors
+    ///
+    /// The first key that is wrong.
+    pub fn validate(&self) -> Result<(), InvalidServer> {
+        if !self.enabled {
+            return Ok(());
+        }
+        if self.command.trim().is_empty() {
+            return Err(InvalidServer::new("command", "is missing or empty"));
+        }
+        text("command", &self.command)?;
+        few("args", self.args.len())?;
+        for (index, argument) in self.args.iter().enumerate() {
+            let key = format!("args[{index}]");
+            text(&key, argument)?;
+        }
+        few("env", self.env.len())?;
+        for name in self.env.keys() {
+            if name.is_empty() || name.contains(['=', '\0']) || name.len() > 256 {
+                let key = format!("env.{}", name.replace('\0', "\u{fffd}"));
+                return Err(InvalidServer::new(key, "is no variable name"));
+            }
+        }
+        if self.cwd.as_os_str().is_empty() {
+            return Err(InvalidServer::new("cwd", "is empty"));
+        }
+        for (key, value) in [
+            ("connect_timeout", self.connect_timeout),
+            ("probe_timeout", self.probe_timeout),
+            ("idle_stop", self.idle_stop),
+            ("max_lifetime", self.max_lifetime),
+        ] {
+            if value.is_zero() {
+                return Err(InvalidServer::new(key, "must be above 0"));
+            }
+            if value > DURATION_MAX {
+                return Err(InvalidServer::new(key, "is longer than a year"));
+            }
+        }
+        for (key, value, range) in [
+            ("max_processes", self.max_processes, 1..=PROCESSES_MAX),
+            (
+                "max_per_principal",
+                self.max_per_principal,
+                1..=PROCESSES_MAX,
+            ),
+            ("warm", self.warm, 0..=WARM_MAX),
+        ] {
+            if !range.contains(&value) {
+                let message = format!(
+                    "{value} is not between {} and {}",
+                    range.start(),
+                    range.end()
+                );
+                return Err(InvalidServer::new(key, message));
+            }
+        }
+        limits(&self.limits)
+    }
+}
+
+/// Limits that would stop every call, and patterns that are none.
+fn limits(patch: &LimitsPatch) -> Result<(), InvalidServer> {
+    let tools = patch.tools.iter();
+    let tools = tools.map(|(tool, own)| (format!("tools.{tool}.timeout"), own.timeout));
+    let durations = [
+        ("timeout".to_owned(), patch.timeout),
+        ("ask_timeout".to_owned(), patch.ask_timeout),
+    ];
+    for (key, value) in durations.into_iter().chain(tools) {
+        let message = match value {
+            Some(Duration::ZERO) => "must be above 0",
+            Some(value) if value > DURATION_MAX => "is longer than a year",
+            _ => continue,
+        };
+        return Err(InvalidServer::new(format!("limits.{key}"), message));
+    }
+    for (key, value) in [
+        ("max_concurrency", patch.max_concurrency),
+        ("queue", patch.queue),
+        ("max_parked", patch.max_parked),
+    ] {
+        let least = usize::from(key == "max_concurrency");
+        if let Some(value) = value.filter(|value| !(least..=CALLS_MAX).contains(value)) {
+            let message = format!("{value} is not between {least} and {CALLS_MAX}");
+            return Err(InvalidServer::new(format!("limits.{key}"), message));
+        }
+    }
+    let results = patch.tools.iter();
+    let results = results.map(|(tool, own)| (format!("tools.{tool}.max_result"), own.max_result));
+    for (key, value) in results.chain([("max_result".to_owned(), patch.max_result)]) {
+        if value.is_some_and(|value| !(1..=RESULT_MAX).contains(&value.as_u64())) {
+            let message = "is not between 1B and 1GiB";
+            return Err(InvalidServer::new(format!("limits.{key}"), message));
+        }
+    }
+    if patch.sync_concurrency.is_some() {
+        let message = "is for Python namespaces; an external server has max_concurrency";
+        return Err(InvalidServer::new("limits.sync_concurrency", message));
+    }
+    let lists = Limits {
+        tools_allow: patch.tools_allow.clone().unwrap_or_default(),
+        tools_deny: patch.tools_deny.clone().unwrap_or_default(),
+        principals: patch.principals.clone().unwrap_or_default(),
+        ..Limits::default()
+    };
+    ToolPolicy::new(&lists).map(drop).map_err(|error| {
+        let message = format!("{:?} is no pattern: {}", error.pattern, error.reason);
+        InvalidServer::new(format!("limits.{}", error.key), message)
+    })
+}
+
+fn text(key: &str, text: &str) -> Result<(), InvalidServer> {
+    if text.contains('\0') {
+        return Err(InvalidServer::new(key, "must not contain a NUL"));
+    }
+    if text.len() > TEXT_MAX {
+        return Err(InvalidServer::new(key, "is too long"));
+    }
+    Ok(())
+}
+
+fn few(key: &str, count: usize) -> Result<(), InvalidServer> {
+    if count > ENTRIES_MAX {
+        let message = format!("more than {ENTRIES_MAX} entries");
+        return Err(InvalidServer::new(key, message));
+    }
+    Ok(())
+}
+
+/// Variables by name. The complaint about a wrong one is ours: serde's would quote a value.
+fn variables<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, Template>, D::Error> {
+    let wrong = || de::Error::custom("must be a mapping of names to single values");
+    let Value::Mapping(mapping) = Value::deserialize(deserializer)? else {
+        return Err(wrong());
+    };
+    let variables = mapping.into_iter().map(|(name, value)| {
+        let name = scalar(name).ok_or_else(wrong)?;
+        Ok((name, Template::new(scalar(value).ok_or_else(wrong)?)))
+    });
+    variables.collect()
+}
+
+/// Single values as texts: people write `[--port, 8080]` without quotes.
+fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let values = Vec::<Value>::deserialize(deserializer)?;
+    let texts = values.into_iter().map(|value| {
+        scalar(value).ok_or_else(|| de::Error::custom("every argument must be a single value"))
+    });
+    texts.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(yaml: &str) -> StdioServerConfig {
+        serde_yaml::from_str(yaml).expect(yaml)
+    }
+
+    #[test]
+    fn every_key_is_read_by_its_name() {
+        let config = parse(
+            "{ command: x, args: [--port, 8080], env: { A: '${B}' }, cwd: /tmp, isolation: principal, \
+             restart: on-failure, connect_timeout: 1s, probe_timeout: 2s, idle_stop: 3s, max_lifetime: 4s, \
+             max_processes: 5, max_per_principal: 6, warm: 0, enabled: false, \
+             limits: { timeout: 1m, tools_allow: ['get_*'], tools: { get_all: { max_result: 1MiB } } } }",
+        );
+        assert_eq!(config.args, ["--port", "8080"]);
+        assert_eq!(config.isolation, Isolation::Principal);
+        assert_eq!(config.settings().max_per_principal, 6);
+        assert_eq!(config.limits.timeout, Some(Duration::from_secs(60)));
+        assert_eq!(config.limits.tools.len(), 1);
+        assert!(!config.enabled && config.validate().is_ok());
+        assert!(serde_yaml::from_str::<StdioServerConfig>("{ command: x, port: 1 }").is_err());
+    }
+
+    #[test]
+    fn a_wrong_value_names_its_key() {
+        let long = "x".repeat(TEXT_MAX + 1);
+        for (yaml, key) in [
+            ("{}", "command"),
+            ("{ command: '  ' }", "command"),
+            ("{ command: \"a\\0\" }", "command"),
+            ("{ command: x, args: [a, \"b\\0\"] }", "args[1]"),
+            (&format!("{{ command: x, args: [{long}] }}"), "args[0]"),
+            ("{ command: x, env: { 'A=B': c } }", "env.A=B"),
+            ("{ command: x, cwd: '' }", "cwd"),
+            ("{ command: x, connect_timeout: 0s }", "connect_timeout"),
+            ("{ command: x, probe_timeout: 0s }", "probe_timeout"),
+            ("{ command: x, idle_stop: 2years }", "idle_stop"),
+            ("{ command: x, max_lifetime: 0s }", "max_lifetime"),
+            ("{ command: x, max_processes: 0 }", "max_processes"),
+            ("{ command: x, max_per_principal: 0 }", "max_per_principal"),
+            ("{ command: x, warm: 101 }", "warm"),
+            ("{ command: x, limits: { timeout: 0s } }", "limits.timeout"),
+            (
+                "{ command: x, limits: { tools: { a: { timeout: 0s } } } }",
+                "limits.tools.a.timeout",
+            ),
+            (
+                "{ command: x, limits: { tools: { a: { max_result: 2GiB } } } }",
+                "limits.tools.a.max_result",
+            ),
+            (
+                "{ command: x, limits: { max_concurrency: 0 } }",
+                "limits.max_concurrency",
+            ),
+            ("{ command: x, limits: { queue: 100001 } }", "limits.queue"),
+            (
+                "{ command: x, limits: { tools_allow: ['['] } }",
+                "limits.tools_allow",
+            ),
+            (
+                "{ command: x, limits: { sync_concurrency: 2 } }",
+                "limits.sync_concurrency",
+            ),
+        ] {
+            assert_eq!(parse(yaml).validate().unwrap_err().key, key, "{yaml}");
+        }
+    }
+
+    #[test]
+    fn of_a_server_that_is_switched_off_nothing_is_asked() {
+        assert!(parse("{ enabled: false, warm: 101 }").validate().is_ok());
+    }
+
+    #[test]
+    fn a_complaint_about_a_variable_does_not_quote_its_value() {
+        for yaml in [
+            "{ env: hunter2 }",
+            "{ env: [hunter2] }",
+            "{ env: { A: [hunter2] } }",
+        ] {
+            let error = serde_yaml::from_str::<StdioServerConfig>(yaml).unwrap_err();
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn printing_a_server_shows_no_literal_of_its_environment() {
+        let text = format!(
+            "{:?}",
+            parse("{ command: x, env: { A: hunter2, B: '${TOKEN}' } }")
+        );
+        assert!(
+            text.contains("${TOKEN}") && !text.contains("hunter2"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,391 @@
+//! `$DATA/external/config.yaml`: servers that are added beside the gateway's configuration (EX-120).
+//!
+//! Tool code may be able to write there, so it is read as `tools/` is: bounded, without following a link out of its
+//! directory and without waiting. An entry that is wrong fails its server alone.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_yaml::{Mapping, Value};
+
+use super::config::{InvalidServer, StdioServerConfig};
+use super::registry_name::{PackageType, RegistryCache, launch};
+use crate::names::NamespaceName;
+use crate::tree_file::{self, Refused};
+use crate::yaml;
+
+/// The file, relative to the data directory.
+pub(crate) const EXTERNAL_FILE: &str = "external/config.yaml";
+/// What registries said, relative to the data directory.
+const CACHE_FILE: &str = "external/registry-cache.yaml";
+/// The largest of both.
+const BYTES_MAX: u64 = 1024 * 1024;
+/// More servers than this are some other file.
+const SERVERS_MAX: usize = 1_000;
+
+/// What the file says.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ServersFile {
+    /// Its servers.
+    pub(super) servers: BTreeMap<NamespaceName, Result<StdioServerConfig, InvalidServer>>,
+    /// Entries whose name cannot be a namespace's.
+    pub(crate) invalid_names: Vec<String>,
+    /// What is odd about the file without stopping anything.
+    pub(crate) remarks: Vec<String>,
+}
+
+/// Where the launch of an entry comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Source {
+    Registry,
+    Custom,
+}
+
+impl ServersFile {
+    /// Reads the file below a data directory; without one there are no servers.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the file as a whole, in one line.
+    pub(crate) fn read(data: &Path) -> Result<Self, String> {
+        match read_yaml(data, EXTERNAL_FILE)? {
+            None => Ok(Self::default()),
+            Some(tree) => {
+                let mut file = Self::parse(tree, || cache(data))?;
+                file.remarks.extend(writable_by_all(data));
+                Ok(file)
+            }
+        }
+    }
+
+    fn parse(tree: Value, cache: impl FnOnce() -> RegistryCache) -> Result<Self, String> {
+        let mut found = Self::default();
+        let servers = match tree {
+            Value::Null => return Ok(found),
+            Value::Mapping(mut keys) => {
+                let servers = keys.remove("servers").unwrap_or_default();
+                for key in keys.keys() {
+                    let key: String = key.as_str().unwrap_or("…").chars().take(80).collect();
+                    let remark = format!("{key}: unknown key, it has no effect; use servers");
+                    found.remarks.push(remark);
+                }
+                servers
+            }
+            _ => return Err("must be a mapping with the key \"servers\"".into()),
+        };
+        let servers = match servers {
+            Value::Null => return Ok(found),
+            Value::Mapping(servers) => servers,
+            _ => return Err("servers: must be a mapping of names to servers".into()),
+        };
+        if servers.len() > SERVERS_MAX {
+            return Err(format!("servers: more than {SERVERS_MAX} entries"));
+        }
+        let cache = cache();
+        for (name, entry) in servers {
+            let name = super::template::scalar(name).unwrap_or_default();
+            match name.parse::<NamespaceName>() {
+                Ok(name) => {
+                    found.servers.insert(name, server(entry, &cache));
+                }
+                Err(_) => found.invalid_names.push(name.chars().take(100).collect()),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// One entry.
+fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, InvalidServer> {
+    let Value::Mapping(mut keys) = entry else {
+        return Err(InvalidServer::new("entry", "must be a mapping of keys"));
+    };
+    // `key:` with nothing behind it says nothing.
+    keys.retain(|_, value| !value.is_null());
+    let source: Option<Source> = take(&mut keys, "source", "must be registry or custom")?;
+    let name: Option<String> = take(&mut keys, "name", "must be a text")?;
+    let package_type: Option<PackageType> = take(&mut keys, "package_type", "must be npm or pypi")?;
+    // One at a time, so that the complaint can name it.
+    for (key, value) in &keys {
+        let alone = Mapping::from_iter([(key.clone(), value.clone())]);
+        if let Err(error) = serde_yaml::from_value::<StdioServerConfig>(Value::Mapping(alone)) {
+            let key = super::template::scalar(key.clone()).unwrap_or_default();
+            let text = error.to_string();
+            let message = text.strip_prefix(&format!("{key}: ")).unwrap_or(&text);
+            return Err(InvalidServer::new(key, message));
+        }
+    }
+    let mut config: StdioServerConfig = serde_yaml::from_value(Value::Mapping(keys))
+        .map_err(|error| InvalidServer::new("entry", error.to_string()))?;
+    if !config.enabled {
+        // Half a server may wait to be finished.
+        return Ok(config);
+    }
+    let source = source.unwrap_or(match name {
+        Some(_) => Source::Registry,
+        None => Source::Custom,
+    });
+    match (source, name) {
+        (Source::Registry, Some(name)) => {
+            if !config.command.is_empty() {
+                let message = "belongs to source: custom; a registry's name says what is run";
+                return Err(InvalidServer::new("command", message));
+            }
+            let (command, mut args) = launch(&name, package_type, cache)?;
+            args.append(&mut config.args);
+            (config.command, config.args) = (command.into(), args);
+        }
+        (Source::Registry, None) => {
+            return Err(InvalidServer::new("name", "is missing"));
+        }
+        (Source::Custom, _) => {}
+    }
+    config.validate()?;
+    Ok(config)
+}
+
+/// Whoever writes the file says which commands the gateway runs.
+fn writable_by_all(data: &Path) -> Option<String> {
+    let file = data.join(EXTERNAL_FILE);
+    [file.parent()?, &file].into_iter().find_map(|path| {
+        let mode = path.metadata().ok()?.mode();
+        let sticky = path.is_dir() && mode & 0o1000 != 0;
+        (mode & 0o002 != 0 && !sticky).then(|| {
+            format!(
+                "{}: every user of this machine can write here, and so run commands as the gateway; \
+                 say chmod o-w",
+                path.display()
+            )
+        })
+    })
+}
+
+fn take<T: DeserializeOwned>(
+    keys: &mut Mapping,
+    key: &str,
+    otherwise: &str,
+) -> Result<Option<T>, InvalidServer> {
+    let value = keys.remove(key).map(serde_yaml::from_value).transpose();
+    value.map_err(|_| InvalidServer::new(key, otherwise))
+}
+
+/// What registries said. Without a usable file they said nothing.
+fn cache(data: &Path) -> RegistryCache {
+    #[derive(Deserialize)]
+    struct File {
+        #[serde(default)]
+        servers: RegistryCache,
+    }
+    let read = read_yaml(data, CACHE_FILE).and_then(|tree| match tree {
+        None | Some(Value::Null) => Ok(RegistryCache::new()),
+        Some(tree) => serde_yaml::from_value(tree)
+            .map(|file: File| file.servers)
+            .map_err(|error| error.to_string()),
+    });
+    read.unwrap_or_else(|error| {
+        tracing::warn!(file = CACHE_FILE, %error, "cannot be used; names are taken as they are");
+        RegistryCache::new()
+    })
+}
+
+fn read_yaml(data: &Path, file: &str) -> Result<Option<Value>, String> {
+    let path = data.join(file);
+    let directory = path.parent().unwrap_or(data);
+    let tree = match directory.canonicalize() {
+        Ok(tree) => tree,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    let text = match tree_file::read(&path, &tree, BYTES_MAX) {
+        Ok(Some(text)) => text,
+        Ok(None) => return Ok(None),
+        Err(Refused::Outside) => return Err("a symlink that leaves its directory".into()),
+        Err(refused) => return Err(refused.to_string()),
+    };
+    if !yaml::readable_in_time(&text) {
+        return Err(yaml::UNREADABLE.into());
+    }
+    let tree = serde_yaml::from_slice(&text);
+    tree.map(Some)
+        .map_err(|error| format!("not valid YAML: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::tree_file::{make_pipe, without_waiting};
+
+    fn parse(yaml: &str) -> ServersFile {
+        ServersFile::parse(serde_yaml::from_str(yaml).unwrap(), RegistryCache::new).unwrap()
+    }
+
+    fn one(entry: &str) -> Result<StdioServerConfig, InvalidServer> {
+        let mut file = parse(&format!("servers: {{ a: {entry} }}"));
+        file.servers.remove("a").unwrap()
+    }
+
+    #[test]
+    fn the_example_of_both_sources_is_read() {
+        let file = parse(
+            r#"
+servers:
+  github:
+    source: registry
+    name: "modelcontextprotocol/server-github"
+    enabled: true
+    env:
+      GITHUB_TOKEN: ${GITHUB_TOKEN}
+  mssql:
+    source: custom
+    command: npx
+    args: ["-y", "@anthropic/mcp-server-mssql"]
+    isolation: session
+    env:
+      MSSQL_CONNECTION_STRING: ${MSSQL_CONNECTION_STRING}
+"#,
+        );
+        let github = file.servers["github"].as_ref().unwrap();
+        assert_eq!(github.command, "npx");
+        assert_eq!(github.args, ["-y", "@modelcontextprotocol/server-github"]);
+        let mssql = file.servers["mssql"].as_ref().unwrap();
+        assert_eq!(mssql.args, ["-y", "@anthropic/mcp-server-mssql"]);
+        assert_eq!(mssql.isolation, super::super::Isolation::Session);
+        assert_eq!(
+            mssql.env.keys().collect::<Vec<_>>(),
+            ["MSSQL_CONNECTION_STRING"]
+        );
+    }
+
+    #[test]
+    fn a_wrong_entry_fails_alone_and_names_its_key() {
+        let file = parse("servers: { good: { command: x }, bad: { command: [] }, Bad.Name: {} }");
+        assert!(file.servers["good"].is_ok());
+        assert_eq!(file.servers["bad"].as_ref().unwrap_err().key, "command");
+        assert_eq!(file.invalid_names, ["Bad.Name"]);
+        for (entry, key) in [
+            ("x", "entry"),
+            ("{ source: git }", "source"),
+            ("{ source: registry }", "name"),
+            ("{ source: registry, name: a/b, command: x }", "command"),
+            ("{ name: '--help' }", "name"),
+            ("{ name: a/b, package_type: deb }", "package_type"),
+            ("{ source: custom }", "command"),
+            ("{ command: x, port: 1 }", "port"),
+            ("{ command: x, isolation: none }", "isolation"),
+            ("{ command: x, env: hunter2 }", "env"),
+            ("{ command: x, idle_stop: soon }", "idle_stop"),
+            ("{ command: x, warm: -1 }", "warm"),
+        ] {
+            let error = one(entry).unwrap_err();
+            assert_eq!(error.key, key, "{entry}: {error}");
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn limits_of_an_entry_are_read_and_checked() {
+        let config = one("{ command: x, limits: { tools_deny: ['drop_*'] } }").unwrap();
+        assert_eq!(config.limits.tools_deny.unwrap(), ["drop_*"]);
+        let error = one("{ command: x, limits: { tools_deny: ['['] } }").unwrap_err();
+        assert_eq!(error.key, "limits.tools_deny");
+        let error = one("{ command: x, limits: { tool_deny: [] } }").unwrap_err();
+        assert!(error.to_string().contains("tool_deny"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_everybody_can_write_and_an_unknown_key_are_remarked() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let data = tempfile::tempdir().unwrap();
+        let path = data.path().join(EXTERNAL_FILE);
+        fs::create_dir(data.path().join("external")).unwrap();
+        fs::write(&path, "servers: { a: { command: x } }\nserver: {}").unwrap();
+        let remarks = |mode| {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            ServersFile::read(data.path()).unwrap().remarks
+        };
+        let private = remarks(0o600);
+        assert_eq!(private.len(), 1);
+        assert!(private[0].starts_with("server: unknown key"), "{private:?}");
+        let open = remarks(0o666);
+        assert!(open[1].contains("chmod o-w"), "{open:?}");
+    }
+
+    #[test]
+    fn a_package_of_the_other_index_is_run_by_its_installer() {
+        let config = one("{ name: mcp-server-time, package_type: pypi, args: [--utc] }").unwrap();
+        assert_eq!(config.command, "uvx");
+        assert_eq!(config.args, ["mcp-server-time", "--utc"]);
+    }
+
+    #[test]
+    fn an_unfinished_entry_may_be_switched_off() {
+        assert!(!one("{ source: registry, enabled: false }").unwrap().enabled);
+    }
+
+    #[test]
+    fn a_file_that_is_none_at_all_says_why() {
+        for yaml in ["[a]", "{ servers: [a] }", "{ servers: x }"] {
+            let tree = serde_yaml::from_str(yaml).unwrap();
+            assert!(
+                ServersFile::parse(tree, RegistryCache::new).is_err(),
+                "{yaml}"
+            );
+        }
+        assert!(parse("servers:").servers.is_empty() && parse("").servers.is_empty());
+    }
+
+    #[test]
+    fn the_file_is_read_with_what_registries_said() {
+        let data = tempfile::tempdir().unwrap();
+        assert!(ServersFile::read(data.path()).unwrap().servers.is_empty());
+        fs::create_dir(data.path().join("external")).unwrap();
+        fs::write(
+            data.path().join(CACHE_FILE),
+            "servers: { a/time: { package_type: pypi, package: mcp-server-time } }",
+        )
+        .unwrap();
+        fs::write(
+            data.path().join(EXTERNAL_FILE),
+            "servers: { time: { name: a/time } }",
+        )
+        .unwrap();
+        let file = ServersFile::read(data.path()).unwrap();
+        assert_eq!(file.servers["time"].as_ref().unwrap().command, "uvx");
+        fs::write(data.path().join(CACHE_FILE), "servers: [").unwrap();
+        let file = ServersFile::read(data.path()).unwrap();
+        assert_eq!(
+            file.servers["time"].as_ref().unwrap().args,
+            ["-y", "@a/time"]
+        );
+    }
+
+    #[test]
+    fn a_pipe_a_link_out_and_a_wall_of_brackets_are_refused_without_waiting() {
+        let data = tempfile::tempdir().unwrap();
+        fs::create_dir(data.path().join("external")).unwrap();
+        let file = data.path().join(EXTERNAL_FILE);
+        let read = || {
+            let data = data.path().to_owned();
+            without_waiting(move || ServersFile::read(&data)).unwrap_err()
+        };
+        make_pipe(&file);
+        assert_eq!(read(), "not a regular file");
+        fs::remove_file(&file).unwrap();
+        fs::write(data.path().join("secret"), "servers: {}").unwrap();
+        symlink("../secret", &file).unwrap();
+        assert_eq!(read(), "a symlink that leaves its directory");
+        fs::remove_file(&file).unwrap();
+        fs::write(&file, "[".repeat(50_000)).unwrap();
+        assert_eq!(read(), yaml::UNREADABLE);
+        fs::write(&file, "servers: {a: {command: x}, a: {command: y}}").unwrap();
+        assert!(read().starts_with("not valid YAML: "), "{}", read());
+    }
+}

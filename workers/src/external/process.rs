@@ -1,0 +1,233 @@
+//! One process of an external server: its pipes, its end, and the ladder that leads there.
+//!
+//! ```text
+//! stdin closed ──2 s──▶ SIGTERM ──2 s──▶ SIGKILL of the whole tree      stop, and drop in the background
+//! ```
+//!
+//! The child belongs to a task in the control runtime; whoever holds the [`ServerProcess`] may live anywhere, and takes
+//! the pipes to where messages are read. What it deliberately does not do: look into the pipes, restart.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::spec::ExternalServer;
+use crate::error::{CallError, CallErrorCode};
+use crate::metrics::{ServerMetrics, WorkerMetrics};
+use crate::process::output::{OutputLimit, Pump, Redactor, Stream};
+use crate::process::{Child, Exit, ProcessSpec, Stdin};
+use crate::runtimes::Runtimes;
+
+/// How long a process may take to end after its standard input was closed.
+const EOF_GRACE: Duration = Duration::from_secs(2);
+/// How long it may take after SIGTERM.
+const TERMINATE_GRACE: Duration = Duration::from_secs(2);
+/// How long the last output of a process that ended is read.
+const OUTPUT_WAIT: Duration = Duration::from_secs(1);
+
+/// What the processes of all servers of one gateway have in common.
+#[derive(Debug, Clone)]
+pub struct ProcessHost {
+    /// The executable that understands `__guard`; in production the gateway's own.
+    pub guard: PathBuf,
+    /// The runtime that processes belong to.
+    pub control: Handle,
+    /// Where their messages are read and written.
+    pub runtimes: Arc<Runtimes>,
+    /// Where they are counted.
+    pub metrics: Arc<WorkerMetrics>,
+}
+
+impl ProcessHost {
+    /// The counters of servers, by namespace.
+    pub fn servers(&self) -> &ServerMetrics {
+        self.metrics.servers()
+    }
+}
+
+/// The two ends that the gateway holds. Both are non-blocking and known to no runtime.
+#[derive(Debug)]
+pub struct Pipes {
+    /// Where the server reads. Dropping it is how a server is asked to end.
+    pub stdin: OwnedFd,
+    /// Where the server writes.
+    pub stdout: OwnedFd,
+}
+
+/// A running process of a server. Dropping it ends the process and everything below it, in the background.
+#[derive(Debug)]
+pub struct ServerProcess {
+    pid: u32,
+    /// Until they are taken. A plain mutex: held for a move.
+    pipes: Mutex<Option<Pipes>>,
+    exit: watch::Receiver<Option<Exit>>,
+    stop: CancellationToken,
+    _stop_on_drop: DropGuard,
+}
+
+impl ServerProcess {
+    /// Starts a process in the control runtime and waits until it runs. What it writes to standard error goes to the
+    /// log, at a bounded rate. Dropping the future ends what was started.
+    ///
+    /// # Errors
+    ///
+    /// `worker_unavailable` with the reason. It names the command, never a value of the environment.
+    pub async fn spawn(server: &ExternalServer, host: &ProcessHost) -> Result<Self, CallError> {
+        let stop = CancellationToken::new();
+        let stop_on_drop = stop.clone().drop_guard();
+        let (started, outcome) = oneshot::channel();
+        let owner = Owner {
+            server: server.clone(),
+            host: host.clone(),
+            stop: stop.clone(),
+        };
+        host.control.spawn(owner.run(started));
+        let unavailable = |what: String| {
+            CallError::new(
+                CallErrorCode::WorkerUnavailable,
+                format!("the server of namespace {}: {what}", server.name),
+            )
+            .retry_after(Duration::from_secs(1))
+        };
+        match outcome.await {
+            Ok(Ok(Started { pid, pipes, exit })) => Ok(Self {
+                pid,
+                pipes: Mutex::new(Some(pipes)),
+                exit,
+                stop,
+                _stop_on_drop: stop_on_drop,
+            }),
+            Ok(Err(reason)) => Err(unavailable(reason)),
+            // The runtime is gone, or going.
+            Err(_) => Err(unavailable("the gateway is shutting down".into())),
+        }
+    }
+
+    /// The pid of the command, which is also its process group.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The pipes, once.
+    pub fn take_pipes(&self) -> Option<Pipes> {
+        self.pipes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// How the process ended, if it did. Everything it left behind has ended, too, then.
+    pub fn exit(&self) -> Option<Exit> {
+        *self.exit.borrow()
+    }
+
+    /// Waits for the end.
+    pub async fn exited(&self) -> Exit {
+        let mut exit = self.exit.clone();
+        // The task behind it is gone only with its runtime, and the guard ends the process then.
+        exit.wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|exit| *exit)
+            .unwrap_or(Exit::Lost)
+    }
+
+    /// Runs the ladder to its end. Whoever took the pipes drops their `stdin` first: a server that waits for the end of
+    /// its input otherwise only ends by the signal that follows. Dropping the future does not stop the ladder.
+    pub async fn stop(&self) -> Exit {
+        drop(self.take_pipes());
+        self.stop.cancel();
+        self.exited().await
+    }
+}
+
+struct Started {
+    pid: u32,
+    pipes: Pipes,
+    exit: watch::Receiver<Option<Exit>>,
+}
+
+/// The task that owns the child.
+struct Owner {
+    server: ExternalServer,
+    host: ProcessHost,
+    stop: CancellationToken,
+}
+
+impl Owner {
+    async fn run(self, started: oneshot::Sender<Result<Started, String>>) {
+        let spec = &self.server.spec;
+        let process = ProcessSpec {
+            program: spec.program.clone(),
+            args: spec.args.clone(),
+            env: spec.env.clone(),
+            cwd: spec.cwd.clone(),
+            stdin: Stdin::Piped,
+        };
+        let metrics = self
+            .host
+            .servers()
+            .processes_of(&self.server.name, self.host.metrics.processes());
+        if self.stop.is_cancelled() {
+            // Nobody waits for it any more.
+            return;
+        }
+        // Not given up half-way, which takes no longer than a guard may take: what was started is ended and counted below.
+        let spawned = Child::spawn(&process, &self.host.guard, &metrics).await;
+        let mut child = match spawned {
+            Ok(child) => child,
+            Err(error) => {
+                let _ = started.send(Err(error.to_string()));
+                return;
+            }
+        };
+        let log = child.take_stderr().map(|reader| {
+            let suppressed = self.host.servers().output_suppressed(&self.server.name);
+            let redactor = Redactor::new(&spec.secrets);
+            let pump = Pump {
+                namespace: self.server.name.clone(),
+                stream: Stream::Stderr,
+                reader,
+                limit: OutputLimit::new(suppressed).hiding(redactor),
+            };
+            tokio::spawn(pump.log())
+        });
+        let (ended, exit) = watch::channel(None);
+        let pipes = child
+            .take_stdin()
+            .zip(child.take_stdout_fd())
+            .map(|(stdin, stdout)| Pipes { stdin, stdout });
+        let pid = child.pid();
+        let outcome = pipes
+            .map(|pipes| Started { pid, pipes, exit })
+            .ok_or_else(|| "its pipes cannot be used".to_owned());
+        // Where nobody takes it, `stop` is cancelled or the pipes are gone: the ladder is short.
+        let _ = started.send(outcome);
+        let exit = self.live(&mut child).await;
+        tracing::debug!(namespace = %self.server.name, pid, %exit, "a server process ended");
+        ended.send_replace(Some(exit));
+        if let Some(mut log) = log
+            && timeout(OUTPUT_WAIT, &mut log).await.is_err()
+        {
+            log.abort();
+        }
+    }
+
+    /// Waits for the end of the child, or for the order to bring it about.
+    async fn live(&self, child: &mut Child) -> Exit {
+        tokio::select! {
+            exit = child.wait() => return exit,
+            () = self.stop.cancelled() => {}
+        }
+        match timeout(EOF_GRACE, child.wait()).await {
+            Ok(exit) => exit,
+            Err(_elapsed) => child.stop(TERMINATE_GRACE).await,
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! From a name in a registry of MCP servers to a command that installs and runs it (K-18). Asks no registry: what one
+//! said before is in `external/registry-cache.yaml`, and a name alone says enough for most packages.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::config::InvalidServer;
+
+/// The longest name.
+const NAME_MAX: usize = 256;
+
+/// Where a package is published.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum PackageType {
+    #[default]
+    Npm,
+    Pypi,
+}
+
+/// What a registry said about a name: an entry of `external/registry-cache.yaml`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct Package {
+    #[serde(default)]
+    pub(super) package_type: PackageType,
+    /// The package as its installer knows it.
+    pub(super) package: String,
+}
+
+/// `external/registry-cache.yaml`, by name.
+pub(super) type RegistryCache = BTreeMap<String, Package>;
+
+/// The command and its first arguments for a name. A `package_type` that is said wins over the cache.
+pub(super) fn launch(
+    name: &str,
+    package_type: Option<PackageType>,
+    cache: &RegistryCache,
+) -> Result<(&'static str, Vec<String>), InvalidServer> {
+    let cached = cache
+        .get(name)
+        .filter(|package| package_type.is_none_or(|wanted| wanted == package.package_type));
+    let (package_type, package) = match cached {
+        Some(cached) => (cached.package_type, cached.package.clone()),
+        None => match package_type.unwrap_or_default() {
+            PackageType::Pypi => (PackageType::Pypi, name.to_owned()),
+            // Only a name with a scope begins with `@` at npm.
+            PackageType::Npm if name.contains('/') && !name.starts_with('@') => {
+                (PackageType::Npm, format!("@{name}"))
+            }
+            PackageType::Npm => (PackageType::Npm, name.to_owned()),
+        },
+    };
+    let (usable, what) = match package_type {
+        PackageType::Npm => (is_npm(&package), "npm package (they look like @scope/name)"),
+        PackageType::Pypi => (
+            is_pypi(&package),
+            "PyPI package (they look like mcp-server-time)",
+        ),
+    };
+    if !usable {
+        let shown: String = package.chars().take(80).collect();
+        let message = format!("{shown:?} is no {what}");
+        return Err(InvalidServer::new("name", message));
+    }
+    Ok(match package_type {
+        PackageType::Npm => ("npx", vec!["-y".into(), package]),
+        PackageType::Pypi => ("uvx", vec![package]),
+    })
+}
+
+/// `name`, `@scope/name`, either with `@version`: what npx takes for a package of the registry. Without a scope, two parts
+/// would be a repository of some forge; others are an option, a path or an address.
+fn is_npm(text: &str) -> bool {
+    let (scope, name) = match text.strip_prefix('@').map(|rest| rest.split_once('/')) {
+        Some(Some((scope, name))) => (Some(scope), name),
+        Some(None) => return false,
+        None => (None, text),
+    };
+    let (name, version) = match name.split_once('@') {
+        Some((name, version)) => (name, Some(version)),
+        None => (name, None),
+    };
+    text.len() <= NAME_MAX
+        && scope.is_none_or(is_word)
+        && is_word(name)
+        && version.is_none_or(is_version)
+}
+
+/// `name`, `name[extra]`, either with `@version` or `==version`: what uvx takes for a package of the index.
+fn is_pypi(text: &str) -> bool {
+    let (name, version) = match text.split_once("==").or_else(|| text.split_once('@')) {
+        Some((name, version)) => (name, Some(version)),
+        None => (text, None),
+    };
+    let (name, extras) = match name.split_once('[') {
+        Some((name, rest)) => (name, rest.strip_suffix(']')),
+        None => (name, Some("")),
+    };
+    let known = extras.is_some_and(|all| all.is_empty() || all.split(',').all(is_word));
+    text.len() <= NAME_MAX && is_word(name) && known && version.is_none_or(is_version)
+}
+
+fn is_word(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-~".contains(&b);
+    text.starts_with(|first: char| first.is_ascii_alphanumeric()) && text.bytes().all(plain)
+}
+
+fn is_version(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-+~^".contains(&b);
+    !text.is_empty() && !text.starts_with('-') && text.bytes().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str, package_type: Option<PackageType>, cache: &RegistryCache) -> String {
+        let (command, args) = launch(name, package_type, cache).unwrap();
+        format!("{command} {}", args.join(" "))
+    }
+
+    #[test]
+    fn a_name_alone_says_how_it_is_started() {
+        let none = RegistryCache::new();
+        let npm = |name| line(name, None, &none);
+        assert_eq!(
+            npm("modelcontextprotocol/server-github"),
+            "npx -y @modelcontextprotocol/server-github"
+        );
+        assert_eq!(npm("@scope/server@1.2.3"), "npx -y @scope/server@1.2.3");
+        assert_eq!(npm("firecrawl-mcp"), "npx -y firecrawl-mcp");
+        let pypi = Some(PackageType::Pypi);
+        for name in [
+            "mcp-server-time",
+            "mcp-server-time@2026.10.19",
+            "mcp[cli]==2.3.0",
+        ] {
+            assert_eq!(line(name, pypi, &none), format!("uvx {name}"));
+        }
+    }
+
+    #[test]
+    fn what_a_registry_said_wins_unless_another_type_is_asked_for() {
+        let cache: RegistryCache = serde_yaml::from_str(
+            "{ a/time: { package_type: pypi, package: mcp-server-time }, a/b: { package: c } }",
+        )
+        .unwrap();
+        assert_eq!(line("a/time", None, &cache), "uvx mcp-server-time");
+        assert_eq!(line("a/b", None, &cache), "npx -y c");
+        let npm = Some(PackageType::Npm);
+        assert_eq!(line("a/time", npm, &cache), "npx -y @a/time");
+    }
+
+    #[test]
+    fn what_an_installer_might_misunderstand_is_refused() {
+        let none = RegistryCache::new();
+        let pypi = Some(PackageType::Pypi);
+        for name in [
+            "a/b",
+            "@a/b",
+            "git+https://x.example/y",
+            "./a",
+            "a[b",
+            "a[-b]",
+            "a==",
+        ] {
+            assert!(launch(name, pypi, &none).is_err(), "{name}");
+        }
+        let forge: RegistryCache = serde_yaml::from_str("{ a: { package: b/c } }").unwrap();
+        assert!(launch("a", None, &forge).is_err());
+        for name in [
+            "",
+            "-y",
+            "--help",
+            "../x",
+            "a/../b",
+            "/a",
+            "a/",
+            "a/b/c",
+            "a b",
+            "https://x.example/y",
+            "git+ssh:x",
+            "a;b",
+            "@",
+            "@a",
+            "@/a",
+            "a@",
+            "a@-g",
+            "npm:a",
+            &"x".repeat(300),
+        ] {
+            assert!(launch(name, None, &none).is_err(), "{name}");
+        }
+    }
+}

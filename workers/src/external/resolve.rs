@@ -1,0 +1,348 @@
+//! From what is configured to servers that can be started: both places put together, variables filled in.
+//!
+//! No I/O but for the variables, which are handed in. What is wrong with one server says so in its own outcome.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::config::{InvalidServer, StdioServerConfig, StdioServersConfig};
+use super::file::{EXTERNAL_FILE, ServersFile};
+use super::spec::{ExternalServer, StdioSpec};
+use super::template::{NoValue, Sources, Template};
+use crate::config::LimitsPatch;
+use crate::environment::server_variables;
+use crate::error::{CallError, CallErrorCode};
+use crate::names::NamespaceName;
+use crate::registry::{Issue, SecretsStatus};
+use crate::secrets::SecretSource;
+
+/// The code of an [`Issue`] about a name that is taken.
+pub(crate) const COLLISION: &str = "name_collision";
+
+/// The code of a failure over a variable that is not there.
+pub(super) const MISSING: &str = "missing_variable";
+
+/// The code of a failure over anything else.
+const INVALID: &str = "invalid_config";
+
+/// A server that is asked for.
+#[derive(Debug)]
+pub(crate) struct External {
+    /// Its namespace.
+    pub(crate) name: NamespaceName,
+    /// What can be started, or why nothing can.
+    pub(crate) server: Result<ExternalServer, ExternalFailure>,
+    /// The variables its configuration refers to, and whether they are there.
+    pub(crate) variables: Vec<String>,
+    /// Whether they are.
+    pub(crate) secrets_status: SecretsStatus,
+    /// What is odd about it without stopping it.
+    pub(crate) issues: Vec<Issue>,
+    /// What it says of the limits of its namespace.
+    pub(crate) limits: LimitsPatch,
+    /// Where it is configured.
+    pub(crate) place: Place,
+}
+
+/// Where a server is configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// `upstreams.stdio`: the operator's word.
+    Configuration,
+    /// `external/config.yaml`: whoever may write there.
+    File,
+}
+
+impl Place {
+    /// The file, where the operator's ceilings hold for it.
+    pub(crate) fn file(self) -> Option<&'static str> {
+        match self {
+            Self::Configuration => None,
+            Self::File => Some(EXTERNAL_FILE),
+        }
+    }
+}
+
+/// Why a server cannot be started.
+#[derive(Debug)]
+pub(crate) struct ExternalFailure {
+    /// The stable code for reports.
+    pub(crate) code: &'static str,
+    /// The key it is about, and what is wrong.
+    pub(crate) reason: Box<InvalidServer>,
+    /// What calls are told.
+    pub(crate) error: CallError,
+    /// Whether what was served before may go on. Not so when a variable is gone: it may have been taken away.
+    pub(crate) keeps_old: bool,
+}
+
+/// All servers of both places, in name order, without those that are switched off.
+pub(crate) fn resolve(
+    configured: &StdioServersConfig,
+    file: &ServersFile,
+    secrets: &dyn SecretSource,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Vec<External> {
+    let mut entries: BTreeMap<&NamespaceName, (Place, Entry<'_>)> = BTreeMap::new();
+    for (name, entry) in &file.servers {
+        entries.insert(name, (Place::File, entry.as_ref()));
+    }
+    let mut twice = BTreeSet::new();
+    for (name, config) in configured {
+        let before = entries.insert(name, (Place::Configuration, Ok(config)));
+        if before.is_some_and(|(_, entry)| is_wanted(entry)) {
+            twice.insert(name);
+        }
+    }
+    let wanted = entries.into_iter().filter(|(_, (_, it))| is_wanted(*it));
+    let externals = wanted.map(|(name, (place, entry))| {
+        let mut external = one(name, place, entry, secrets, environment);
+        if twice.contains(name) {
+            external.issues.push(Issue {
+                code: COLLISION,
+                subject: EXTERNAL_FILE.into(),
+                message: format!("upstreams.stdio has a server {name}, too; that one is used"),
+            });
+        }
+        external
+    });
+    externals.collect()
+}
+
+type Entry<'a> = Result<&'a StdioServerConfig, &'a InvalidServer>;
+
+fn is_wanted(entry: Entry<'_>) -> bool {
+    entry.is_err() || entry.is_ok_and(|config| config.enabled)
+}
+
+fn one(
+    name: &NamespaceName,
+    place: Place,
+    entry: Entry<'_>,
+    secrets: &dyn SecretSource,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> External {
+    let (variables, issues, server) = match entry {
+        Ok(config) => (
+            variables(config),
+            odd_arguments(config),
+            spec(name, config, secrets, environment)
+                .map(|spec| ExternalServer::new(name.clone(), spec)),
+        ),
+        Err(error) => {
+            let failure = failure(name, INVALID, error.clone());
+            (Vec::new(), Vec::new(), Err(failure))
+        }
+    };
+    let secrets_status = match &server {
+        Err(failure) if failure.code == MISSING => SecretsStatus::Missing,
+        _ if variables.is_empty() => SecretsStatus::NoSecretsNeeded,
+        _ => SecretsStatus::Ok,
+    };
+    External {
+        name: name.clone(),
+        server,
+        variables,
+        secrets_status,
+        issues,
+        limits: entry.map_or_else(|_| LimitsPatch::default(), |it| it.limits.clone()),
+        place,
+    }
+}
+
+/// The variables a server's own refer to, each once.
+fn variables(config: &StdioServerConfig) -> Vec<String> {
+    let names = config.env.values().flat_map(Template::names);
+    let names: BTreeSet<_> = names.map(str::to_owned).collect();
+    names.into_iter().collect()
+}
+
+/// Arguments that look as if something were to be put in their place.
+fn odd_arguments(config: &StdioServerConfig) -> Vec<Issue> {
+    let odd = config
+        .args
+        .iter()
+        .enumerate()
+        .filter(|(_, argument)| looks_like_a_reference(argument));
+    let issues = odd.map(|(index, _)| Issue {
+        code: "not_replaced",
+        subject: format!("args[{index}]"),
+        message: "${…} is replaced in env only: arguments can be read by every user of the machine"
+            .into(),
+    });
+    issues.collect()
+}
+
+fn spec(
+    name: &NamespaceName,
+    config: &StdioServerConfig,
+    secrets: &dyn SecretSource,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<StdioSpec, ExternalFailure> {
+    let secrets = secrets.for_namespace(name);
+    let sources = Sources {
+        secrets: &secrets,
+        environment,
+    };
+    let mut env = server_variables();
+    let mut hidden = Vec::new();
+    for (variable, template) in &config.env {
+        let wrong = |what: String| InvalidServer::new(format!("env.{variable}"), what);
+        let value = template.fill(&sources).map_err(|error| {
+            let reason = wrong(error.to_string());
+            match error {
+                NoValue::Missing(_) => ExternalFailure {
+                    keeps_old: false,
+                    ..failure(name, MISSING, reason)
+                },
+                NoValue::Own(_) | NoValue::Malformed => failure(name, INVALID, reason),
+            }
+        })?;
+        if value.expose().contains('\0') {
+            let reason = wrong("must not contain a NUL".into());
+            return Err(failure(name, INVALID, reason));
+        }
+        hidden.extend(template.hidden(&sources));
+        env.insert(variable.into(), value);
+    }
+    let cwd = std::path::absolute(&config.cwd).map_err(|error| {
+        let reason = InvalidServer::new("cwd", error.to_string());
+        failure(name, INVALID, reason)
+    })?;
+    Ok(StdioSpec {
+        program: Path::new(&config.command).to_owned(),
+        args: config.args.iter().map(Into::into).collect(),
+        env: env.into_iter().collect(),
+        secrets: hidden,
+        cwd,
+        settings: config.settings(),
+    })
+}
+
+fn failure(name: &NamespaceName, code: &'static str, reason: InvalidServer) -> ExternalFailure {
+    ExternalFailure {
+        code,
+        error: CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            format!("the server of namespace {name} cannot be started: {reason}"),
+        ),
+        reason: Box::new(reason),
+        keeps_old: true,
+    }
+}
+
+/// `--token=${TOKEN}`; a script for a shell has spaces in it.
+fn looks_like_a_reference(argument: &str) -> bool {
+    argument.contains("${") && argument.contains('}') && !argument.contains(char::is_whitespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secrets::{NoSecrets, Secret};
+
+    fn configured(yaml: &str) -> StdioServersConfig {
+        serde_yaml::from_str(yaml).expect(yaml)
+    }
+
+    fn resolved(yaml: &str, secrets: &dyn SecretSource) -> External {
+        let environment = |name: &str| (name == "HERE").then(|| "hunter2".to_owned());
+        let file = ServersFile::default();
+        let mut all = resolve(&configured(yaml), &file, secrets, &environment);
+        assert_eq!(all.len(), 1);
+        all.remove(0)
+    }
+
+    struct OneSecret;
+
+    impl SecretSource for OneSecret {
+        fn for_namespace(&self, _: &NamespaceName) -> BTreeMap<String, Secret> {
+            BTreeMap::from([("STORED".to_owned(), Secret::new("hunter3"))])
+        }
+    }
+
+    #[test]
+    fn a_server_gets_its_variables_and_nothing_else_of_the_gateway() {
+        let external = resolved(
+            "{ a: { command: x, env: { ONE: '${HERE}', TWO: 'b ${STORED}', PATH: /only } } }",
+            &OneSecret,
+        );
+        let server = external.server.unwrap();
+        let value = |name: &str| {
+            let found = server.spec.env.iter().find(|(key, _)| key == name);
+            found.map(|(_, value)| value.expose())
+        };
+        assert_eq!(value("ONE"), Some("hunter2"));
+        assert_eq!(value("TWO"), Some("b hunter3"));
+        assert_eq!(value("PATH"), Some("/only"));
+        assert!(value("LANG").is_some());
+        // Set by the test runner: stands for any variable of the gateway.
+        assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+        assert_eq!(value("CARGO_MANIFEST_DIR"), None);
+        assert_eq!(external.variables, ["HERE", "STORED"]);
+        let hidden: Vec<_> = server.spec.secrets.iter().map(Secret::expose).collect();
+        assert_eq!(hidden, ["hunter2", "hunter2", "hunter3", "b hunter3"]);
+        assert_eq!(external.place, Place::Configuration);
+        assert_eq!(external.secrets_status, SecretsStatus::Ok);
+        assert!(server.spec.cwd.is_absolute());
+    }
+
+    #[test]
+    fn a_missing_variable_fails_the_server_and_names_variable_and_key() {
+        let external = resolved(
+            "{ a: { command: x, env: { A: '${HERE}', TOKEN: 'x${STORED}' } } }",
+            &NoSecrets,
+        );
+        assert_eq!(external.secrets_status, SecretsStatus::Missing);
+        let failure = external.server.unwrap_err();
+        let text = &failure.error.message;
+        assert!(
+            text.contains("env.TOKEN: ${STORED} is set neither"),
+            "{text}"
+        );
+        assert!(!text.contains("hunter2"), "{text}");
+        assert_eq!(
+            (failure.code, failure.keeps_old),
+            ("missing_variable", false)
+        );
+    }
+
+    #[test]
+    fn what_is_switched_off_is_not_there() {
+        let configured = configured("{ a: { command: x, enabled: false }, b: { command: x } }");
+        let all = resolve(&configured, &ServersFile::default(), &NoSecrets, &|_| None);
+        assert_eq!(all.len(), 1);
+        assert_eq!(all[0].name.as_str(), "b");
+    }
+
+    #[test]
+    fn of_two_servers_of_one_name_the_operators_is_used() {
+        let mut file = ServersFile::default();
+        for name in ["a", "b"] {
+            let wrong = InvalidServer::new("command", "is missing or empty");
+            file.servers.insert(name.parse().unwrap(), Err(wrong));
+        }
+        let configured = configured("{ a: { command: mine } }");
+        let all = resolve(&configured, &file, &NoSecrets, &|_| None);
+        assert_eq!(
+            all[0].server.as_ref().unwrap().spec.program,
+            Path::new("mine")
+        );
+        assert_eq!(all[0].issues[0].code, COLLISION);
+        let failure = all[1].server.as_ref().unwrap_err();
+        assert!(failure.error.message.contains("command: is missing"));
+        assert!(failure.keeps_old);
+    }
+
+    #[test]
+    fn a_reference_in_an_argument_is_pointed_out_and_a_script_is_not() {
+        let external = resolved(
+            "{ a: { command: sh, args: [-c, 'exec x ${HERE}', '--token=${HERE}'] } }",
+            &NoSecrets,
+        );
+        assert_eq!(external.issues.len(), 1);
+        assert_eq!(external.issues[0].subject, "args[2]");
+        let server = external.server.unwrap();
+        assert_eq!(server.spec.args[2], "--token=${HERE}");
+    }
+}

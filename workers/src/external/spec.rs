@@ -1,0 +1,108 @@
+//! A server as it is to be run: everything looked up, nothing started.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use sha2::{Digest as _, Sha256};
+
+use super::config::StdioSettings;
+use crate::names::NamespaceName;
+use crate::process::output::Redactor;
+use crate::secrets::Secret;
+
+/// One external server. While nothing about it changes, every snapshot holds the same `Arc` of it; processes of one
+/// that is in no snapshot any more have no reason to live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExternalServer {
+    /// Its namespace.
+    pub name: NamespaceName,
+    /// What to run, and how.
+    pub spec: StdioSpec,
+    /// Hash over the name and everything in the spec but the values of variables: those are compared, never hashed.
+    pub content_hash: [u8; 32],
+}
+
+/// How a process of a server is started and kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StdioSpec {
+    /// The command: a path, or a name that is looked up on the `PATH` in `env`.
+    pub program: PathBuf,
+    /// Its arguments. They are visible to every user of the machine: no secrets here.
+    pub args: Vec<OsString>,
+    /// Its whole environment, built from nothing, sorted by name. Values print as `[redacted]`.
+    pub env: Vec<(OsString, Secret)>,
+    /// Values that must not show where its output is logged.
+    pub secrets: Vec<Secret>,
+    /// Its working directory, absolute.
+    pub cwd: PathBuf,
+    /// How its processes are shared and for how long they live.
+    pub settings: StdioSettings,
+}
+
+impl ExternalServer {
+    /// The server of that name with that spec.
+    pub fn new(name: NamespaceName, spec: StdioSpec) -> Self {
+        let mut hash = Sha256::new();
+        let names: Vec<_> = spec.env.iter().map(|(name, _)| name).collect();
+        let settings = format!("{:?}", spec.settings);
+        // `Debug` of paths and texts quotes them, so that no two lists look alike.
+        for part in [
+            name.as_str(),
+            &format!("{:?}", spec.program),
+            &format!("{:?}", spec.args),
+            &format!("{names:?}"),
+            &format!("{:?}", spec.cwd),
+            &settings,
+        ] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        Self {
+            name,
+            spec,
+            content_hash: hash.finalize().into(),
+        }
+    }
+
+    /// A text that quotes the server, fit for the log.
+    pub fn without_secrets(&self, text: &str) -> String {
+        let hidden = Redactor::new(&self.spec.secrets).hide(text.into(), false);
+        String::from_utf8_lossy(&hidden).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(argument: &str, value: &str) -> ExternalServer {
+        let spec = StdioSpec {
+            program: "npx".into(),
+            args: vec![argument.into()],
+            env: vec![("TOKEN".into(), Secret::new(value))],
+            secrets: vec![Secret::new(value)],
+            cwd: "/".into(),
+            settings: StdioSettings::default(),
+        };
+        ExternalServer::new("ns".parse().unwrap(), spec)
+    }
+
+    #[test]
+    fn a_new_value_of_a_variable_is_a_difference_but_no_new_hash() {
+        let (one, other) = (server("a", "hunter2"), server("a", "hunter3"));
+        assert_ne!(one, other);
+        assert_eq!(one.content_hash, other.content_hash);
+        assert_ne!(one.content_hash, server("b", "hunter2").content_hash);
+    }
+
+    #[test]
+    fn printing_a_server_shows_no_value_of_its_environment() {
+        let text = format!("{:?}", server("a", "hunter2"));
+        assert!(
+            text.contains("TOKEN") && !text.contains("hunter2"),
+            "{text}"
+        );
+        let quoted = server("a", "hunter2").without_secrets("no such user: hunter2");
+        assert_eq!(quoted, "no such user: [redacted]");
+    }
+}

@@ -1,0 +1,304 @@
+//! Values of environment variables with `${NAME}` in them, and where the names are looked up.
+//!
+//! Nothing but `${NAME}` is special: a dollar sign alone stays as it is, and `$${` stands for `${`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_yaml::Value;
+
+use crate::secrets::Secret;
+
+/// Variables of the gateway that no server gets, whatever asks for them: they open the gateway itself.
+const OWN: [&str; 5] = [
+    "BEARER_TOKEN",
+    "MANAGER_INTERNAL_TOKEN",
+    "SESSION_KEY",
+    "SECRETS_KEY",
+    "SECRETS_KEY_NEW",
+];
+
+/// Variables of the gateway that are no secret, whatever they hold.
+const PLAIN: [&str; 8] = [
+    "HOME", "HOSTNAME", "LANG", "PATH", "PWD", "TMPDIR", "TZ", "USER",
+];
+
+/// A configured value. It may be a secret, so it prints as `[redacted]`, unless it is nothing but a reference.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Template(String);
+
+/// Why a template has no value. Names the variable, never a value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoValue {
+    #[error("${{{0}}} is set neither in the gateway's environment nor in the secrets store")]
+    Missing(String),
+    #[error("${{{0}}} is the gateway's own and is not given to a server")]
+    Own(String),
+    #[error(
+        "\"${{\" is not followed by a variable name and \"}}\"; write \"$${{\" for the text \"${{\""
+    )]
+    Malformed,
+}
+
+/// Where names are looked up: the namespace's secrets, then the gateway's environment.
+pub(super) struct Sources<'a> {
+    pub(super) secrets: &'a BTreeMap<String, Secret>,
+    pub(super) environment: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Template {
+    /// A template with this text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text as it is safe to show: `${NAME}` as it is, everything else hidden.
+    pub fn masked(&self) -> &str {
+        match self.pieces().as_deref() {
+            Ok([Piece::Variable(_)]) => &self.0,
+            _ => "***MASKED***",
+        }
+    }
+
+    /// The names it refers to.
+    pub(super) fn names(&self) -> Vec<&str> {
+        let pieces = self.pieces().unwrap_or_default();
+        let names = pieces.into_iter().filter_map(|piece| match piece {
+            Piece::Variable(name) => Some(name),
+            Piece::Text(_) => None,
+        });
+        names.collect()
+    }
+
+    /// The value.
+    pub(super) fn fill(&self, sources: &Sources<'_>) -> Result<Secret, NoValue> {
+        let mut value = String::new();
+        for piece in self.pieces()? {
+            match piece {
+                Piece::Text(text) => value.push_str(text),
+                Piece::Variable(name) => match sources.secrets.get(name) {
+                    Some(secret) => value.push_str(secret.expose()),
+                    None if OWN.contains(&name) => return Err(NoValue::Own(name.to_owned())),
+                    None => value.push_str(
+                        &(sources.environment)(name)
+                            .ok_or_else(|| NoValue::Missing(name.to_owned()))?,
+                    ),
+                },
+            }
+        }
+        Ok(Secret::new(value))
+    }
+
+    /// What of it must not show where the server's output is logged: the values behind its references, and the whole,
+    /// which may be or hold a credential that somebody wrote down. Plain words and short texts are left alone.
+    pub(super) fn hidden(&self, sources: &Sources<'_>) -> Vec<Secret> {
+        let mut hidden = Vec::new();
+        let mut literal = true;
+        for name in self.names() {
+            literal = false;
+            let stored = sources.secrets.get(name).cloned();
+            if stored.is_some() || !PLAIN.contains(&name) {
+                hidden.extend(stored.or_else(|| (sources.environment)(name).map(Secret::new)));
+            }
+        }
+        if let Ok(whole) = self.fill(sources) {
+            let worth = match literal {
+                true => !is_plain(whole.expose()),
+                false => !hidden.is_empty(),
+            };
+            hidden.extend(worth.then_some(whole));
+        }
+        hidden
+    }
+
+    fn pieces(&self) -> Result<Vec<Piece<'_>>, NoValue> {
+        let mut pieces = Vec::new();
+        let mut rest = self.0.as_str();
+        while let Some(at) = rest.find("${") {
+            let (before, from) = rest.split_at(at);
+            if let Some(kept) = before.strip_suffix('$') {
+                pieces.push(Piece::Text(kept));
+                pieces.push(Piece::Text("${"));
+                rest = &from[2..];
+                continue;
+            }
+            if !before.is_empty() {
+                pieces.push(Piece::Text(before));
+            }
+            let (name, after) = from[2..].split_once('}').ok_or(NoValue::Malformed)?;
+            if !is_variable_name(name) {
+                return Err(NoValue::Malformed);
+            }
+            pieces.push(Piece::Variable(name));
+            rest = after;
+        }
+        if !rest.is_empty() {
+            pieces.push(Piece::Text(rest));
+        }
+        Ok(pieces)
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Piece<'a> {
+    Text(&'a str),
+    Variable(&'a str),
+}
+
+/// Whether a text that somebody wrote down is a setting rather than a credential: `debug`, `production`, `8080`.
+fn is_plain(text: &str) -> bool {
+    text.len() < 8 || (text.len() <= 12 && text.bytes().all(|b| b.is_ascii_alphabetic()))
+}
+
+/// Whether a text can be looked up: what shells take for a name.
+pub(super) fn is_variable_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    name.len() <= 256
+        && bytes
+            .next()
+            .is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+impl fmt::Debug for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.masked() {
+            shown if shown == self.0 => f.write_str(shown),
+            _ => f.write_str("[redacted]"),
+        }
+    }
+}
+
+impl Serialize for Template {
+    /// As it was written, secrets included: whoever shows the outcome uses [`Template::masked`].
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Template {
+    /// Any single value: people write `PORT: 8080` without quotes.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        scalar(Value::deserialize(deserializer)?)
+            .map(Self)
+            .ok_or_else(|| de::Error::custom("must be a single value"))
+    }
+}
+
+/// A single value as text; nothing is the empty text.
+pub(super) fn scalar(value: Value) -> Option<String> {
+    match value {
+        Value::Null => Some(String::new()),
+        Value::String(text) => Some(text),
+        Value::Bool(value) => Some(value.to_string()),
+        Value::Number(value) => Some(value.to_string()),
+        Value::Sequence(_) | Value::Mapping(_) | Value::Tagged(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(text: &str) -> Result<String, NoValue> {
+        let secrets = BTreeMap::from([
+            ("A".to_owned(), Secret::new("secret ${B}")),
+            ("SESSION_KEY".to_owned(), Secret::new("a server's own")),
+        ]);
+        let environment = |name: &str| match name {
+            "A" | "B" | "BEARER_TOKEN" => Some(format!("environment {name}")),
+            _ => None,
+        };
+        let sources = Sources {
+            secrets: &secrets,
+            environment: &environment,
+        };
+        let value = Template::new(text).fill(&sources)?;
+        Ok(value.expose().to_owned())
+    }
+
+    #[test]
+    fn a_secret_wins_over_the_environment_and_no_value_is_looked_into_again() {
+        assert_eq!(filled("${A}").unwrap(), "secret ${B}");
+        assert_eq!(
+            filled("x${B}y${B}").unwrap(),
+            "xenvironment Byenvironment B"
+        );
+    }
+
+    #[test]
+    fn only_a_braced_name_is_special() {
+        for (text, value) in [
+            ("", ""),
+            ("$", "$"),
+            ("$A $$ a}b", "$A $$ a}b"),
+            ("$${A}", "${A}"),
+            ("$${${B}", "${environment B"),
+        ] {
+            assert_eq!(filled(text).unwrap(), value, "{text}");
+        }
+        for text in ["${", "${A", "${}", "${A-b}", "x${1A}", "${A}${"] {
+            assert_eq!(filled(text), Err(NoValue::Malformed), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_missing_variable_is_named() {
+        let message = filled("a ${NOT_SET}").unwrap_err().to_string();
+        assert!(
+            message.starts_with("${NOT_SET} is set neither"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn the_gateways_own_tokens_are_not_given_away_but_a_secret_may_have_such_a_name() {
+        for name in OWN.iter().filter(|name| **name != "SESSION_KEY") {
+            assert_eq!(
+                filled(&format!("${{{name}}}")),
+                Err(NoValue::Own((*name).to_owned()))
+            );
+        }
+        assert_eq!(filled("${SESSION_KEY}").unwrap(), "a server's own");
+    }
+
+    #[test]
+    fn values_of_references_and_literals_that_may_be_credentials_are_hidden_in_output() {
+        let secrets = BTreeMap::from([("STORED".to_owned(), Secret::new("pw"))]);
+        let environment = |name: &str| Some(format!("value of {name}"));
+        let sources = Sources {
+            secrets: &secrets,
+            environment: &environment,
+        };
+        let hidden = |text: &str| -> Vec<String> {
+            let hidden = Template::new(text).hidden(&sources);
+            hidden.iter().map(|it| it.expose().to_owned()).collect()
+        };
+        assert_eq!(hidden("${A}"), ["value of A", "value of A"]);
+        assert_eq!(hidden("db://u:${STORED}@h"), ["pw", "db://u:pw@h"]);
+        assert_eq!(hidden("ghp_0123456789"), ["ghp_0123456789"]);
+        for text in ["", "debug", "production", "8080", "${", "${HOME}/x"] {
+            assert!(hidden(text).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_a_bare_reference_is_shown() {
+        assert_eq!(Template::new("${A}").masked(), "${A}");
+        for text in ["hunter2", "hunter2${A}", "${A}${B}", "$${A}", "${"] {
+            let template = Template::new(text);
+            assert_eq!(template.masked(), "***MASKED***", "{text}");
+            assert_eq!(format!("{template:?}"), "[redacted]");
+        }
+    }
+
+    #[test]
+    fn a_single_value_of_any_type_is_text() {
+        let parsed: BTreeMap<String, Template> =
+            serde_yaml::from_str("{ a: 8080, b: true, c: , d: x }").unwrap();
+        let texts: Vec<_> = parsed.values().map(|template| &*template.0).collect();
+        assert_eq!(texts, ["8080", "true", "", "x"]);
+        assert!(serde_yaml::from_str::<Template>("[a]").is_err());
+    }
+}

@@ -1,0 +1,285 @@
+//! What operators see of external servers' processes, by namespace. A namespace's series go when it is not served any
+//! more and its last process has ended, so that an idle server keeps its counts.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
+
+use super::ProcessMetrics;
+use crate::names::NamespaceName;
+
+/// Every metric of external servers' processes. Cheap to clone.
+#[derive(Clone)]
+pub struct ServerMetrics(Arc<Families>);
+
+struct Families {
+    live: IntGaugeVec,
+    started: IntCounterVec,
+    reaped: IntCounterVec,
+    killed: IntCounterVec,
+    restarts: IntCounterVec,
+    output_suppressed: IntCounterVec,
+    /// A plain mutex: taken when a process comes and goes, nothing awaits under it.
+    namespaces: Mutex<HashMap<NamespaceName, Known>>,
+}
+
+/// What holds a namespace's series.
+#[derive(Debug, Default)]
+struct Known {
+    served: bool,
+    processes: usize,
+    killed: BTreeSet<&'static str>,
+    restarts: BTreeSet<&'static str>,
+}
+
+/// The share of one process in its namespace's series.
+pub(crate) struct ServerSeries {
+    families: Arc<Families>,
+    namespace: NamespaceName,
+}
+
+impl fmt::Debug for ServerMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerMetrics").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ServerSeries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ServerSeries")
+            .field(&self.namespace)
+            .finish()
+    }
+}
+
+impl ServerMetrics {
+    pub(super) fn build() -> prometheus::Result<Self> {
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            IntCounterVec::new(Opts::new(name, help), labels)
+        };
+        let (namespace, reason) = (&["namespace"][..], &["namespace", "reason"][..]);
+        Ok(Self(Arc::new(Families {
+            live: IntGaugeVec::new(
+                Opts::new(
+                    "tooldock_server_processes_live",
+                    "Processes of an external server running now",
+                ),
+                namespace,
+            )?,
+            started: counter(
+                "tooldock_server_processes_started_total",
+                "Processes of an external server that were started",
+                namespace,
+            )?,
+            reaped: counter(
+                "tooldock_server_processes_reaped_total",
+                "Processes of an external server that ended and left nothing behind",
+                namespace,
+            )?,
+            killed: counter(
+                "tooldock_server_processes_killed_total",
+                "Process trees of an external server that had to be killed",
+                reason,
+            )?,
+            restarts: counter(
+                "tooldock_server_restarts_total",
+                "Processes of an external server that were started in the place of another",
+                reason,
+            )?,
+            output_suppressed: counter(
+                "tooldock_server_output_suppressed_total",
+                "Lines of an external server's standard error beyond the rate limit, not logged",
+                namespace,
+            )?,
+            namespaces: Mutex::default(),
+        })))
+    }
+
+    pub(super) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
+        registry.register(Box::new(self.0.live.clone()))?;
+        for family in [
+            &self.0.started,
+            &self.0.reaped,
+            &self.0.killed,
+            &self.0.restarts,
+            &self.0.output_suppressed,
+        ] {
+            registry.register(Box::new(family.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// Counts a process that takes the place of another. The reason is one of few words: it is a label.
+    pub fn restarted(&self, namespace: &NamespaceName, reason: &'static str) {
+        let mut namespaces = self.0.lock();
+        namespaces
+            .entry(namespace.clone())
+            .or_default()
+            .restarts
+            .insert(reason);
+        let labels = &[namespace.as_str(), reason];
+        self.0.restarts.with_label_values(labels).inc();
+    }
+
+    /// The counts for one process: in its namespace's series and in those of all processes.
+    pub(crate) fn processes_of(
+        &self,
+        namespace: &NamespaceName,
+        all: &ProcessMetrics,
+    ) -> ProcessMetrics {
+        let mut namespaces = self.0.lock();
+        namespaces.entry(namespace.clone()).or_default().processes += 1;
+        ProcessMetrics {
+            server: Some(Arc::new(ServerSeries {
+                families: Arc::clone(&self.0),
+                namespace: namespace.clone(),
+            })),
+            ..all.clone()
+        }
+    }
+
+    pub(crate) fn output_suppressed(&self, namespace: &NamespaceName) -> IntCounter {
+        let label = &[namespace.as_str()];
+        self.0.output_suppressed.with_label_values(label)
+    }
+
+    /// The external servers that are served from now on; the series of the others go.
+    pub fn serve<'a>(&self, names: impl Iterator<Item = &'a NamespaceName>) {
+        let mut namespaces = self.0.lock();
+        for known in namespaces.values_mut() {
+            known.served = false;
+        }
+        for name in names {
+            namespaces.entry(name.clone()).or_default().served = true;
+        }
+        namespaces.retain(|name, known| self.0.keep(name, known));
+    }
+}
+
+impl Families {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NamespaceName, Known>> {
+        self.namespaces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a namespace is to be kept; the series of one that is not are removed. Called under the lock, so that a
+    /// process that starts meanwhile does not lose its fresh ones.
+    fn keep(&self, name: &NamespaceName, known: &Known) -> bool {
+        if known.served || known.processes > 0 {
+            return true;
+        }
+        let name = name.as_str();
+        // A series that was never touched is not there to remove.
+        let _ = self.live.remove_label_values(&[name]);
+        for family in [&self.started, &self.reaped, &self.output_suppressed] {
+            let _ = family.remove_label_values(&[name]);
+        }
+        for reason in &known.killed {
+            let _ = self.killed.remove_label_values(&[name, reason]);
+        }
+        for reason in &known.restarts {
+            let _ = self.restarts.remove_label_values(&[name, reason]);
+        }
+        false
+    }
+}
+
+impl ServerSeries {
+    pub(super) fn started(&self) {
+        let label = &[self.namespace.as_str()];
+        self.families.live.with_label_values(label).inc();
+        self.families.started.with_label_values(label).inc();
+    }
+
+    pub(super) fn ended(&self, reaped: bool) {
+        let label = &[self.namespace.as_str()];
+        self.families.live.with_label_values(label).dec();
+        if reaped {
+            self.families.reaped.with_label_values(label).inc();
+        }
+    }
+
+    pub(super) fn killed(&self, reason: &'static str) {
+        if let Some(known) = self.families.lock().get_mut(&self.namespace) {
+            known.killed.insert(reason);
+        }
+        let labels = &[self.namespace.as_str(), reason];
+        self.families.killed.with_label_values(labels).inc();
+    }
+}
+
+impl Drop for ServerSeries {
+    fn drop(&mut self) {
+        let mut namespaces = self.families.lock();
+        let Some(known) = namespaces.get_mut(&self.namespace) else {
+            return;
+        };
+        known.processes -= 1;
+        if !self.families.keep(&self.namespace, known) {
+            namespaces.remove(&self.namespace);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::WorkerMetrics;
+
+    /// Every series with this namespace: its value by the family's name.
+    fn series(registry: &Registry) -> Vec<(String, f64)> {
+        let mut found = Vec::new();
+        for family in registry.gather() {
+            for metric in family.get_metric() {
+                if metric.get_label().iter().any(|it| it.value() == "time") {
+                    let value = metric.get_gauge().value() + metric.get_counter().value();
+                    found.push((family.name().to_owned(), value));
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn a_process_is_counted_twice_and_series_stay_while_the_server_is_served() {
+        let registry = Registry::new();
+        let metrics = WorkerMetrics::new(&registry).unwrap();
+        let name: NamespaceName = "time".parse().unwrap();
+        let servers = metrics.servers();
+        servers.serve([&name].into_iter());
+        let process = servers.processes_of(&name, metrics.processes());
+        process.started();
+        process.killed("grace_expired");
+        servers.restarted(&name, "crash");
+        assert_eq!(metrics.processes().live.get(), 1);
+        process.reaped();
+        drop(process);
+        let value = |wanted: &str| {
+            let all = series(&registry);
+            all.iter().find(|(name, _)| name == wanted).map(|it| it.1)
+        };
+        assert_eq!(value("tooldock_server_processes_live"), Some(0.0));
+        for name in [
+            "processes_started",
+            "processes_reaped",
+            "processes_killed",
+            "restarts",
+        ] {
+            assert_eq!(
+                value(&format!("tooldock_server_{name}_total")),
+                Some(1.0),
+                "{name}"
+            );
+        }
+        assert_eq!(metrics.processes().live.get(), 0);
+        let last = servers.processes_of(&name, metrics.processes());
+        last.started();
+        servers.serve([].into_iter());
+        assert!(!series(&registry).is_empty(), "a process is still there");
+        drop(last);
+        assert_eq!(series(&registry), []);
+    }
+}

@@ -1,0 +1,89 @@
+//! A command's standard input on its way to the guard: the reading end of a pipe, sent over the control socket.
+//!
+//! Not inherited by the guard, as its outputs are: the guard's own standard input is the control socket, and any other
+//! descriptor would have to be made inheritable, for whatever else the gateway starts at that moment, too.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::io::retry_on_intr;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+/// Makes a pipe, sends its reading end and keeps the other, non-blocking. Whatever comes to nothing afterwards, the
+/// kernel closes the end that is on its way when the socket closes.
+pub(super) fn send(control: impl AsFd) -> io::Result<OwnedFd> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    // Only this end: the flag belongs to each end of a pipe alone, and commands expect to block.
+    rustix::io::ioctl_fionbio(&writer, true)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [reader.as_fd()];
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(io::Error::other("no space for a descriptor"));
+    }
+    let byte = [IoSlice::new(b"I")];
+    retry_on_intr(|| sendmsg(&control, &byte, &mut ancillary, SendFlags::NOSIGNAL))?;
+    Ok(writer)
+}
+
+/// Takes what [`send`] sent. Waits for it.
+pub(super) fn receive(control: impl AsFd) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    // One byte and no more: what follows are orders.
+    let mut byte = [0];
+    loop {
+        let mut into = [IoSliceMut::new(&mut byte)];
+        match recvmsg(&control, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Ok(_) => break,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    descriptor.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn the_end_that_is_sent_reads_what_is_written_to_the_one_that_is_kept() {
+        let (mut gateway, guard) = UnixStream::pair().unwrap();
+        let mut writer = File::from(send(&gateway).unwrap());
+        gateway.write_all(b"T").unwrap();
+        let mut reader = File::from(receive(&guard).unwrap());
+        writer.write_all(b"hello").unwrap();
+        drop(writer);
+        let mut text = String::new();
+        // Ends: there is no other copy of the writing end.
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "hello");
+        let mut order = [0];
+        (&guard).read_exact(&mut order).unwrap();
+        assert_eq!(&order, b"T", "an order is not swallowed");
+    }
+
+    #[test]
+    fn a_gateway_that_is_gone_or_sends_none_is_an_error() {
+        let (mut gateway, guard) = UnixStream::pair().unwrap();
+        gateway.write_all(b"T").unwrap();
+        assert!(receive(&guard).is_err());
+        drop(gateway);
+        assert!(receive(&guard).is_err());
+    }
+}

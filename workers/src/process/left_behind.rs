@@ -1,0 +1,143 @@
+//! What is left of a gateway whose guards were killed together with it, by `killall -9` or by a machine short of memory:
+//! processes with nobody to end them. The next gateway on the same data directory does.
+//!
+//! They are found by the tag that every process of a tree inherits. One that overwrote its own environment is not.
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+
+use super::{guard, tree};
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long ending them may take. Only a fork bomb or a process stuck in the kernel needs that long.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// A process of the gateway, told apart from a later one with the same pid by when it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GatewayProcess {
+    pid: i32,
+    started: u64,
+}
+
+impl GatewayProcess {
+    /// The longest guards need to end what a gateway of theirs left.
+    pub const PATIENCE: Duration = guard::GRACE.saturating_add(Duration::from_secs(2));
+
+    /// This process.
+    pub fn this() -> Self {
+        static THIS: OnceLock<GatewayProcess> = OnceLock::new();
+        *THIS.get_or_init(|| {
+            let pid = i32::try_from(std::process::id()).unwrap_or_default();
+            let started = tree::start_of(pid).unwrap_or_default();
+            Self { pid, started }
+        })
+    }
+
+    fn is_running(self) -> bool {
+        tree::start_of(self.pid) == Some(self.started)
+    }
+
+    /// Ends what this gateway left behind, unless it runs. Its guards get `patience` to do it themselves. Answers with the
+    /// number of processes that had to be killed.
+    ///
+    /// Blocks for that long, and some seconds more at the most; not at all where nothing is left.
+    pub fn end_left_behind(self, patience: Duration) -> usize {
+        let tags = format!("{self}-");
+        let ours = namespace_of(std::process::id());
+        let mut ended = Vec::new();
+        let began = Instant::now();
+        while !self.is_running() && began.elapsed() < patience + LIMIT {
+            let left: Vec<i32> = tree::all_pids()
+                .filter(|pid| tree::tag_of(*pid).is_some_and(|tag| tag.starts_with(&tags)))
+                // In a container this number may be another process's.
+                .filter(|pid| u32::try_from(*pid).is_ok_and(|pid| namespace_of(pid) == ours))
+                .collect();
+            if left.is_empty() {
+                break;
+            }
+            if began.elapsed() >= patience {
+                let pids: Vec<Pid> = left.iter().copied().filter_map(Pid::from_raw).collect();
+                tree::kill_each(&pids);
+                ended.extend(left);
+            }
+            sleep(PAUSE);
+        }
+        ended.sort_unstable();
+        ended.dedup();
+        ended.len()
+    }
+}
+
+fn namespace_of(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
+}
+
+/// How it is written into tags and into `gateway.lock`.
+impl fmt::Display for GatewayProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.pid, self.started)
+    }
+}
+
+impl FromStr for GatewayProcess {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (pid, started) = text.split_once('.').ok_or(())?;
+        let pid: i32 = pid.parse().map_err(drop)?;
+        let started = started.parse().map_err(drop)?;
+        (pid > 0).then_some(Self { pid, started }).ok_or(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    fn sleeper(tag: &str) -> Child {
+        let mut command = Command::new("sleep");
+        command.arg("60").env(tree::TAG_VARIABLE, tag);
+        command.spawn().expect("sleep exists")
+    }
+
+    #[test]
+    fn what_a_dead_gateway_left_is_ended_and_nothing_else() {
+        // A pid no system gives.
+        let dead = GatewayProcess {
+            pid: i32::MAX,
+            started: fastrand::u64(..),
+        };
+        assert_eq!(dead.to_string().parse(), Ok(dead));
+        assert_eq!(dead.end_left_behind(Duration::ZERO), 0);
+        let mut left = sleeper(&format!("{dead}-1"));
+        let mut others = [
+            sleeper(&format!("{}-1", GatewayProcess::this())),
+            sleeper(&format!("{dead}0-1")),
+        ];
+        assert_eq!(GatewayProcess::this().end_left_behind(Duration::ZERO), 0);
+        assert_eq!(dead.end_left_behind(Duration::ZERO), 1);
+        assert!(!left.wait().expect("is our child").success());
+        for other in &mut others {
+            assert!(other.try_wait().expect("is our child").is_none());
+            other.kill().expect("still running");
+            other.wait().expect("is our child");
+        }
+    }
+
+    #[test]
+    fn other_texts_name_no_gateway() {
+        for text in ["", "1", "x.1", "1.x", "0.1", "-1.1", "1.2.3"] {
+            assert_eq!(text.parse::<GatewayProcess>(), Err(()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Secrets that a child prints: found in a line and hidden before the line is logged.
+//!
+//! Only exact copies are found. A child that encodes a secret before it prints it cannot be helped from here.
+
+use memchr::memmem::Finder;
+
+use crate::secrets::Secret;
+
+/// What stands for a secret.
+const MARK: &[u8] = b"[redacted]";
+/// Shorter values are no secret, and hiding every `1` would leave nothing to read.
+const SECRET_MIN: usize = 4;
+/// A line of a longer value (a key in PEM) is hidden on its own from this length on: output is logged line by line.
+const PART_MIN: usize = 8;
+
+/// The values that must not show.
+#[derive(Clone, Default)]
+pub(crate) struct Redactor {
+    /// Longest first, so that one that begins like another is hidden whole.
+    needles: Vec<Finder<'static>>,
+}
+
+impl Redactor {
+    /// Hides these values.
+    pub(crate) fn new<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Self {
+        let mut needles = Vec::new();
+        for secret in secrets {
+            let whole = secret.expose().trim_matches(['\r', '\n']);
+            if whole.contains('\n') {
+                let parts = whole.lines().map(str::trim);
+                needles.extend(parts.filter(|part| part.len() >= PART_MIN));
+            } else if whole.len() >= SECRET_MIN {
+                needles.push(whole);
+            }
+        }
+        needles.sort_unstable_by(|one, other| other.len().cmp(&one.len()).then(one.cmp(other)));
+        needles.dedup();
+        let needles = needles.into_iter();
+        Self {
+            needles: needles.map(|text| Finder::new(text).into_owned()).collect(),
+        }
+    }
+
+    /// The line without them. Of a line that was `cut`, the end may be the beginning of one.
+    pub(crate) fn hide(&self, line: Vec<u8>, cut: bool) -> Vec<u8> {
+        self.needles
+            .iter()
+            .fold(line, |line, needle| hide_one(line, needle, cut))
+    }
+}
+
+fn hide_one(line: Vec<u8>, needle: &Finder<'_>, cut: bool) -> Vec<u8> {
+    let length = needle.needle().len();
+    let mut shown = Vec::new();
+    let mut rest = line.as_slice();
+    while let Some(at) = needle.find(rest) {
+        shown.extend_from_slice(&rest[..at]);
+        shown.extend_from_slice(MARK);
+        rest = &rest[at + length..];
+    }
+    let begun = (SECRET_MIN..length)
+        .rev()
+        .filter(|_| cut)
+        .find(|begun| rest.ends_with(&needle.needle()[..*begun]));
+    match begun {
+        None if shown.is_empty() => return line,
+        None => shown.extend_from_slice(rest),
+        Some(begun) => {
+            shown.extend_from_slice(&rest[..rest.len() - begun]);
+            shown.extend_from_slice(MARK);
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hidden(secrets: &[&str], line: &str, cut: bool) -> String {
+        let secrets: Vec<Secret> = secrets.iter().map(|it| Secret::new(*it)).collect();
+        let line = Redactor::new(&secrets).hide(line.into(), cut);
+        String::from_utf8(line).expect("was text")
+    }
+
+    #[test]
+    fn every_copy_of_a_secret_is_hidden_and_the_rest_stays() {
+        let secrets = ["hunter2", "hunter2-and-more"];
+        for (line, shown) in [
+            ("nothing here", "nothing here"),
+            ("a hunter2 b hunter2", "a [redacted] b [redacted]"),
+            ("hunter2-and-more", "[redacted]"),
+            ("hunter2-and-mor", "[redacted]-and-mor"),
+            ("", ""),
+        ] {
+            assert_eq!(hidden(&secrets, line, false), shown, "{line}");
+        }
+        assert_eq!(hidden(&[], "hunter2", true), "hunter2");
+    }
+
+    #[test]
+    fn what_is_too_short_for_a_secret_is_not_hidden() {
+        assert_eq!(hidden(&["1", "abc", ""], "1 abc", false), "1 abc");
+        assert_eq!(hidden(&["abcd"], "1 abcd", false), "1 [redacted]");
+    }
+
+    #[test]
+    fn a_value_of_several_lines_is_hidden_line_by_line() {
+        let key = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nabc\n-----END KEY-----\n";
+        for line in key.lines().filter(|line| *line != "abc") {
+            assert_eq!(hidden(&[key], line, false), "[redacted]");
+        }
+    }
+
+    #[test]
+    fn of_a_line_that_was_cut_the_beginning_of_a_secret_is_hidden() {
+        assert_eq!(hidden(&["hunter2"], "xx hunt", true), "xx [redacted]");
+        assert_eq!(hidden(&["hunter2"], "xx hun", true), "xx hun");
+        assert_eq!(hidden(&["hunter2"], "xx hunt", false), "xx hunt");
+    }
+}

@@ -1,0 +1,207 @@
+//! External servers in a reload: what is configured becomes namespaces beside the folders.
+//!
+//! Nothing is started here. A server that did not change is the same `Arc` in the next snapshot; whoever runs its
+//! processes ends those of an `Arc` that is in no snapshot any more.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use super::run::{Change, Changes};
+use super::wanted::{UPDATE, content_hash, gate, nobody, parking};
+use super::{ReloadFailure, ReloadReport, Reloader, lock};
+use crate::config::NamespacesConfig;
+use crate::external::{COLLISION, EXTERNAL_FILE, External, ExternalServer, ServersFile, resolve};
+use crate::manifest::effective_limits;
+use crate::names::NamespaceName;
+use crate::policy::ToolPolicy;
+use crate::registry::{Issue, Namespace, Snapshot, Upstream};
+use crate::scan::NamespaceSource;
+
+/// The code of a failure that is about the file as a whole, or about one entry of it.
+const INVALID: &str = "invalid_config";
+
+impl Reloader {
+    /// The servers that are asked for now, in name order, without those whose name a folder has (EXT-10). A file that
+    /// cannot be used is as it was when it could.
+    pub(super) async fn externals(
+        &self,
+        sources: &mut [NamespaceSource],
+        report: &mut ReloadReport,
+    ) -> Vec<External> {
+        let root = self.data.root().to_owned();
+        let read = tokio::task::spawn_blocking(move || ServersFile::read(&root)).await;
+        match read.unwrap_or_else(|_| Err("reading it was interrupted".into())) {
+            Ok(file) => *lock(&self.servers_file) = Arc::new(file),
+            Err(message) => {
+                tracing::warn!(file = EXTERNAL_FILE, %message, "cannot be used; its servers stay as they are");
+                report.failed.push(ReloadFailure {
+                    namespace: EXTERNAL_FILE.into(),
+                    code: INVALID,
+                    message,
+                });
+            }
+        }
+        let file = Arc::clone(&lock(&self.servers_file));
+        for remark in &file.remarks {
+            tracing::warn!(file = EXTERNAL_FILE, "{remark}");
+        }
+        for name in &file.invalid_names {
+            let message = "not a namespace name; its server is left out".to_owned();
+            tracing::warn!(file = EXTERNAL_FILE, server = name, message);
+            report.failed.push(ReloadFailure {
+                namespace: name.clone(),
+                code: INVALID,
+                message,
+            });
+        }
+        let configured = Arc::clone(&lock(&self.servers));
+        let environment = |name: &str| std::env::var(name).ok();
+        let mut externals = resolve(&configured, &file, &*self.secrets.0, &environment);
+        externals.retain(|external| {
+            let folder = sources.iter_mut().find(|it| it.name == external.name);
+            let Some(folder) = folder else { return true };
+            tracing::warn!(namespace = %external.name, "a folder has the name of an external server; the folder is served");
+            folder.issues.push(Issue {
+                code: COLLISION,
+                subject: external.name.to_string(),
+                message: "an external server has this name, too; the folder is served".into(),
+            });
+            false
+        });
+        externals
+    }
+}
+
+/// Compares what is asked for with what is served. Everything is settled at once: nothing needs a process to be up.
+pub(super) fn settle(
+    externals: Vec<External>,
+    before: &Snapshot,
+    config: &NamespacesConfig,
+    changes: &mut Changes,
+    report: &mut ReloadReport,
+) {
+    for external in externals {
+        let current = before.namespaces.get(&external.name).map(|it| &**it);
+        let name = external.name.clone();
+        if let Err(failure) = &external.server {
+            let message = failure.error.message.clone();
+            tracing::warn!(namespace = %name, code = failure.code, %message, "cannot be brought up to date");
+            report.failed.push(ReloadFailure {
+                namespace: name.to_string(),
+                code: failure.code,
+                message,
+            });
+        }
+        let next = namespace(external, current, config);
+        if let Upstream::External(server) = &next.upstream
+            && !current.is_some_and(|current| is_served_by(current, server))
+        {
+            tracing::info!(namespace = %name, "a new server, or one with changes");
+            report.workers_restarted.push(name.clone());
+        }
+        if current.is_some_and(|current| is_same(current, &next)) {
+            continue;
+        }
+        for issue in &next.issues {
+            tracing::warn!(namespace = %name, code = issue.code, subject = %issue.subject, "{}", issue.message);
+        }
+        changes.insert(name, Change::Publish(Arc::new(next)));
+    }
+}
+
+fn namespace(
+    external: External,
+    current: Option<&Namespace>,
+    config: &NamespacesConfig,
+) -> Namespace {
+    let (limits, tool_limits, mut issues) = effective_limits(
+        &external.limits,
+        external.place.file(),
+        &external.name,
+        config,
+    );
+    issues.extend(external.issues);
+    let serving = current.and_then(|current| match &current.upstream {
+        Upstream::External(server) => Some(server),
+        Upstream::Worker(_) | Upstream::Empty | Upstream::Failed(_) => None,
+    });
+    let upstream = match (external.server, serving) {
+        (Ok(wanted), Some(serving)) if wanted == **serving => {
+            Upstream::External(Arc::clone(serving))
+        }
+        (Ok(wanted), _) => Upstream::External(Arc::new(wanted)),
+        (Err(failure), Some(serving)) if failure.keeps_old => {
+            issues.push(Issue {
+                code: failure.code,
+                subject: UPDATE.into(),
+                message: format!("the last change is not served: {}", failure.error.message),
+            });
+            Upstream::External(Arc::clone(serving))
+        }
+        (Err(failure), _) => {
+            issues.push(Issue {
+                code: failure.code,
+                subject: failure.reason.key,
+                message: failure.reason.message,
+            });
+            Upstream::Failed(failure.error)
+        }
+    };
+    let content = match &upstream {
+        Upstream::External(server) => server.content_hash,
+        Upstream::Worker(_) | Upstream::Empty | Upstream::Failed(_) => [0; 32],
+    };
+    Namespace {
+        description: String::new(),
+        version: String::new(),
+        secrets: external.variables,
+        secrets_status: external.secrets_status,
+        has_requirements: false,
+        // The operator's patterns were checked when the configuration was read. One that cannot be read might have been
+        // meant to keep somebody out.
+        policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
+        tools: Vec::new(),
+        resources: Vec::new(),
+        resource_templates: Vec::new(),
+        prompts: Vec::new(),
+        completions: false,
+        issues,
+        upstream,
+        gate: gate(current, &limits),
+        parked: parking(current, &limits),
+        content_hash: content_hash(&content, &limits, &tool_limits, None),
+        recovering: Weak::new(),
+        name: external.name,
+        limits,
+        tool_limits,
+    }
+}
+
+fn is_served_by(current: &Namespace, server: &Arc<ExternalServer>) -> bool {
+    matches!(&current.upstream, Upstream::External(serving) if Arc::ptr_eq(serving, server))
+}
+
+/// Whether publishing the second for the first would change nothing.
+fn is_same(current: &Namespace, next: &Namespace) -> bool {
+    let same_upstream = match (&current.upstream, &next.upstream) {
+        (_, Upstream::External(server)) => is_served_by(current, server),
+        (Upstream::Failed(old), Upstream::Failed(new)) => old.message == new.message,
+        _ => false,
+    };
+    same_upstream
+        && current.content_hash == next.content_hash
+        && current.issues == next.issues
+        && current.secrets == next.secrets
+        && current.secrets_status == next.secrets_status
+}
+
+/// The namespaces of a snapshot that external servers serve.
+pub(super) fn served(
+    namespaces: &BTreeMap<NamespaceName, Arc<Namespace>>,
+) -> impl Iterator<Item = &NamespaceName> {
+    let external = |namespace: &Namespace| matches!(namespace.upstream, Upstream::External(_));
+    namespaces
+        .iter()
+        .filter(move |(_, namespace)| external(namespace))
+        .map(|(name, _)| name)
+}
