@@ -1,0 +1,26 @@
+//! Upstreams that are MCP servers on pipes: one JSON-RPC message a line.
+//!
+//! ```text
+//! pool ── who gets which process; starting, keeping and ending them
+//!    └─ process ── one process: opened, watched, heard
+//! handshake ── which revisions the server speaks; opening it in one of them
+//!    └─ link ── pending calls, what belongs to which call, the server's own requests
+//!         ├─ splice ── rewriting ids and tokens in place; everything else keeps its bytes
+//!         └─ wire ──── lines over two pipes, bounded both ways
+//! ```
+//!
+//! Nothing below `process` starts or ends a process, and nothing here translates between revisions of the protocol.
+
+pub(crate) mod breaker;
+pub(crate) mod handshake;
+pub(crate) mod link;
+pub(crate) mod lists;
+pub(crate) mod message;
+pub(crate) mod metrics;
+pub(crate) mod pool;
+pub(crate) mod process;
+pub(crate) mod splice;
+pub(crate) mod wire;
+
+#[cfg(test)]
+pub(crate) mod testing;

@@ -1,0 +1,276 @@
+//! The circuit breaker of one server: whether it is worth trying to start it.
+//!
+//! ```text
+//!   Closed ── failures within the window ──▶ Open ── its time is over ──▶ HalfOpen
+//!     ▲                                        ▲                             │
+//!     │                                        └───── the attempt fails ─────┤
+//!     └───────────────────────────── the attempt succeeds ──────────────────┘
+//! ```
+//!
+//! While it is open nothing is started; processes that serve go on serving. In `HalfOpen` one attempt runs, and it
+//! decides. An attempt that ends undecided, because nobody wanted it any more, leaves the next one the same chance.
+//!
+//! Pure: it knows no clock and starts nothing.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// When it opens, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BreakerRules {
+    /// So many failures …
+    pub(crate) failures: usize,
+    /// … in this time open it.
+    pub(crate) window: Duration,
+    /// How long it stays open the first time; each failed attempt doubles that …
+    pub(crate) open: Duration,
+    /// … up to this.
+    pub(crate) open_max: Duration,
+}
+
+impl Default for BreakerRules {
+    fn default() -> Self {
+        Self {
+            failures: 5,
+            window: Duration::from_secs(60),
+            open: Duration::from_secs(5),
+            open_max: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What the breaker lets through, for metrics and `/ready`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BreakerState {
+    /// Everything.
+    Closed,
+    /// One attempt, which decides.
+    HalfOpen,
+    /// Nothing.
+    Open,
+}
+
+impl BreakerState {
+    /// The state as `/ready` shows it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::HalfOpen => "half_open",
+            Self::Open => "open",
+        }
+    }
+}
+
+/// Whether something may be started now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It may.
+    Yes,
+    /// An attempt runs that decides; wait for it.
+    Wait,
+    /// Not before that time.
+    Not(Instant),
+}
+
+/// The record of one server.
+#[derive(Debug, Clone)]
+pub(crate) struct Breaker {
+    rules: BreakerRules,
+    /// When the latest failures were; never more than open it.
+    recent: VecDeque<Instant>,
+    state: Inner,
+    /// How often in a row it opened.
+    opened: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Inner {
+    Closed,
+    Open { until: Instant },
+    HalfOpen,
+}
+
+impl Breaker {
+    /// A breaker without a record.
+    pub(crate) fn new(rules: BreakerRules) -> Self {
+        Self {
+            rules,
+            recent: VecDeque::new(),
+            state: Inner::Closed,
+            opened: 0,
+        }
+    }
+
+    /// Whether something may be started now. Whoever starts something then says so with [`Breaker::attempted`].
+    pub(crate) fn admits(&self, now: Instant) -> Admission {
+        match self.state {
+            Inner::Closed => Admission::Yes,
+            Inner::HalfOpen => Admission::Wait,
+            Inner::Open { until } if until <= now => Admission::Yes,
+            Inner::Open { until } => Admission::Not(until),
+        }
+    }
+
+    /// Something is being started.
+    pub(crate) fn attempted(&mut self, now: Instant) {
+        if let Inner::Open { until } = self.state
+            && until <= now
+        {
+            self.state = Inner::HalfOpen;
+        }
+    }
+
+    /// The attempt ended without having failed or succeeded.
+    pub(crate) fn undecided(&mut self, now: Instant) {
+        if self.state == Inner::HalfOpen {
+            self.state = Inner::Open { until: now };
+        }
+    }
+
+    /// Something started works.
+    pub(crate) fn succeeded(&mut self) {
+        // Failures of a closed breaker stay on record: a server that starts well and dies soon after fails too.
+        if self.state != Inner::Closed {
+            self.state = Inner::Closed;
+            self.recent.clear();
+        }
+    }
+
+    /// What works has worked for longer than the window.
+    pub(crate) fn proved_itself(&mut self) {
+        if self.state == Inner::Closed {
+            self.opened = 0;
+        }
+    }
+
+    /// A start failed, or a process that many share ended unasked.
+    pub(crate) fn failed(&mut self, now: Instant) {
+        self.recent.push_back(now);
+        while self.recent.len() > self.rules.failures.max(1) {
+            self.recent.pop_front();
+        }
+        let window = self.rules.window;
+        self.recent
+            .retain(|at| now.saturating_duration_since(*at) <= window);
+        let relapsed = self.state == Inner::HalfOpen;
+        let often = self.state == Inner::Closed && self.recent.len() >= self.rules.failures.max(1);
+        if relapsed || often {
+            let doublings = self.opened.min(16);
+            let time = self.rules.open.saturating_mul(1 << doublings);
+            self.state = Inner::Open {
+                until: now + time.min(self.rules.open_max),
+            };
+            self.opened = self.opened.saturating_add(1);
+        }
+    }
+
+    /// What it lets through.
+    pub(crate) fn state(&self, now: Instant) -> BreakerState {
+        match self.state {
+            Inner::Closed => BreakerState::Closed,
+            Inner::HalfOpen => BreakerState::HalfOpen,
+            Inner::Open { until } if until <= now => BreakerState::HalfOpen,
+            Inner::Open { .. } => BreakerState::Open,
+        }
+    }
+
+    /// How long a process has to work until its server's record is clean.
+    pub(crate) fn window(&self) -> Duration {
+        self.rules.window
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn opened() -> (Breaker, Instant) {
+        let mut breaker = Breaker::new(BreakerRules::default());
+        let now = Instant::now();
+        for _ in 0..5 {
+            breaker.failed(now);
+        }
+        (breaker, now)
+    }
+
+    #[test]
+    fn opens_at_the_fifth_failure_within_a_minute_and_not_at_five_that_are_further_apart() {
+        let mut breaker = Breaker::new(BreakerRules::default());
+        let mut now = Instant::now();
+        for _ in 0..20 {
+            breaker.failed(now);
+            assert_eq!(breaker.admits(now), Admission::Yes);
+            now += seconds(16);
+        }
+        now += seconds(100);
+        for left in (0..5).rev() {
+            breaker.failed(now);
+            assert_eq!(breaker.admits(now) == Admission::Yes, left > 0);
+        }
+        assert_eq!(breaker.state(now), BreakerState::Open);
+        assert_eq!(breaker.admits(now), Admission::Not(now + seconds(5)));
+    }
+
+    #[test]
+    fn after_its_time_one_attempt_decides() {
+        let (mut breaker, now) = opened();
+        let later = now + seconds(5);
+        assert_eq!(breaker.state(later), BreakerState::HalfOpen);
+        assert_eq!(breaker.admits(later), Admission::Yes);
+        breaker.attempted(later);
+        assert_eq!(breaker.admits(later), Admission::Wait);
+        breaker.succeeded();
+        assert_eq!(breaker.state(later), BreakerState::Closed);
+        // With a clean record: it takes five again.
+        breaker.failed(later);
+        assert_eq!(breaker.state(later), BreakerState::Closed);
+    }
+
+    #[test]
+    fn every_failed_attempt_doubles_the_time_up_to_a_minute() {
+        let (mut breaker, mut now) = opened();
+        let mut waits = Vec::new();
+        for _ in 0..6 {
+            let Admission::Not(until) = breaker.admits(now) else {
+                panic!("it is open");
+            };
+            waits.push((until - now).as_secs());
+            now = until;
+            breaker.attempted(now);
+            breaker.failed(now);
+        }
+        assert_eq!(waits, [5, 10, 20, 40, 60, 60]);
+    }
+
+    #[test]
+    fn an_undecided_attempt_leaves_the_next_one_the_chance() {
+        let (mut breaker, now) = opened();
+        let later = now + seconds(5);
+        breaker.attempted(later);
+        breaker.undecided(later);
+        assert_eq!(breaker.admits(later), Admission::Yes);
+        assert_eq!(breaker.state(later), BreakerState::HalfOpen);
+    }
+
+    #[test]
+    fn failures_while_it_is_open_do_not_lengthen_it_and_a_long_success_shortens_the_next() {
+        let (mut breaker, now) = opened();
+        breaker.failed(now + seconds(1));
+        assert_eq!(breaker.admits(now), Admission::Not(now + seconds(5)));
+        let mut now = now + seconds(5);
+        breaker.attempted(now);
+        breaker.succeeded();
+        breaker.proved_itself();
+        now += seconds(600);
+        for _ in 0..5 {
+            breaker.failed(now);
+        }
+        assert_eq!(breaker.admits(now), Admission::Not(now + seconds(5)));
+    }
+}

@@ -1,0 +1,333 @@
+//! Which revisions a server speaks, and opening it in one of them.
+//!
+//! A server is asked with `server/discover` first. Whatever goes wrong with that, a refusal of any kind or silence, means
+//! that it may be one that begins with `initialize`: no single error code tells. A server too slow for the probe is not
+//! misjudged, since its late answer is still taken while `initialize` waits.
+//!
+//! What it deliberately does not do: keep what it found (that belongs to the server, not to a process), and start
+//! another process when the probe ended this one; the error says so.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::time::{Instant, timeout_at};
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+use super::link::{Call, Link};
+use super::message::RawReply;
+use crate::envelope;
+use crate::protocol::{MODERN, ProtocolVersion};
+
+/// The newest revision that is opened by `initialize`.
+const NEWEST_LEGACY: ProtocolVersion = ProtocolVersion::V2025_11_25;
+
+/// What a server is told about its client. Raw JSON.
+#[derive(Debug, Clone)]
+pub(crate) struct Opening {
+    /// The revision asked for by `initialize`.
+    pub(crate) version: ProtocolVersion,
+    /// The client's capabilities.
+    pub(crate) capabilities: Arc<RawValue>,
+    /// Its name and version.
+    pub(crate) client_info: Arc<RawValue>,
+}
+
+impl Opening {
+    /// The gateway itself, which promises nothing.
+    pub(crate) fn gateway() -> Self {
+        static GATEWAY: LazyLock<Opening> = LazyLock::new(|| {
+            let info =
+                serde_json::json!({ "name": "tooldock", "version": env!("CARGO_PKG_VERSION") });
+            Opening {
+                version: NEWEST_LEGACY,
+                capabilities: raw(&serde_json::json!({})).into(),
+                client_info: raw(&info).into(),
+            }
+        });
+        GATEWAY.clone()
+    }
+
+    /// The parameters of `initialize`.
+    pub(crate) fn initialize_params(&self) -> Box<RawValue> {
+        raw(&serde_json::json!({
+            "protocolVersion": self.version.as_str(),
+            "capabilities": &*self.capabilities,
+            "clientInfo": &*self.client_info,
+        }))
+    }
+
+    fn discover_params(&self) -> Box<RawValue> {
+        raw(&serde_json::json!({ "_meta": {
+            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/clientCapabilities": &*self.capabilities,
+            "io.modelcontextprotocol/clientInfo": &*self.client_info,
+        }}))
+    }
+}
+
+fn raw(value: &serde_json::Value) -> Box<RawValue> {
+    to_raw_value(value).expect("a value into memory")
+}
+
+/// What a server speaks, and what it says of itself: true of every process of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    /// Its revisions.
+    pub(crate) era: Era,
+}
+
+/// Which kind of revisions a server speaks. The results are spans, untouched.
+#[derive(Debug, Clone)]
+pub(crate) enum Era {
+    /// It begins with `initialize`.
+    Legacy {
+        /// What it negotiated.
+        version: ProtocolVersion,
+        /// The result of `initialize`.
+        result: Bytes,
+    },
+    /// It knows only requests that carry their own metadata.
+    Modern {
+        /// The result of `server/discover`.
+        discover: Bytes,
+    },
+    /// Both.
+    Dual {
+        /// The result of `server/discover`.
+        discover: Bytes,
+    },
+}
+
+/// A process that was opened by `initialize`.
+#[derive(Debug, Clone)]
+pub(crate) struct Initialized {
+    /// What it negotiated.
+    pub(crate) version: ProtocolVersion,
+    /// The result, untouched.
+    pub(crate) result: Bytes,
+}
+
+/// A probed process.
+#[derive(Debug, Clone)]
+pub(crate) struct Probed {
+    /// What the server is.
+    pub(crate) facts: Facts,
+    /// How this process was opened: `None` serves requests with their own metadata. Of a server that is both, some pin
+    /// a process to what it heard first: for the other a new process is opened.
+    pub(crate) initialized: Option<Initialized>,
+}
+
+/// A process that could not be opened.
+#[derive(Debug, Clone)]
+pub(crate) struct NotOpened {
+    /// Why.
+    pub(crate) error: CallError,
+    /// It ended on the probe, before anything else was asked: a new process may be opened by [`initialize`].
+    pub(crate) ended_by_probe: bool,
+}
+
+impl From<CallError> for NotOpened {
+    fn from(error: CallError) -> Self {
+        Self {
+            error,
+            ended_by_probe: false,
+        }
+    }
+}
+
+/// Finds out what a new process speaks, and leaves it open: modern where it can be, else by `initialize`. `probe` bounds
+/// the wait for the first question, `limit` all of it.
+///
+/// # Errors
+///
+/// [`NotOpened`].
+pub(crate) async fn probe(
+    link: &Link,
+    opening: &Opening,
+    probe: Duration,
+    limit: Duration,
+) -> Result<Probed, NotOpened> {
+    let end = Instant::now() + limit;
+    // A server that does not know the question need not learn that it was given up.
+    let params = opening.discover_params();
+    let mut question = link
+        .request("server/discover", Some(&params), None)?
+        .quietly();
+    let first = timeout_at(end.min(Instant::now() + probe), &mut question).await;
+    let silent = first.is_err();
+    match first.map(|reply| reply.map(|reply| discovered(&reply))) {
+        Ok(Ok(Some(era))) => {
+            return Ok(Probed {
+                facts: Facts { era },
+                initialized: None,
+            });
+        }
+        Ok(Err(error)) if link.is_closed() => {
+            return Err(NotOpened {
+                error,
+                ended_by_probe: true,
+            });
+        }
+        _ => {}
+    }
+    let outcome = initialize_until(link, &opening.initialize_params(), end).await;
+    // The first question may have been answered meanwhile.
+    let late = if silent {
+        late_discovery(&mut question, outcome.is_err(), end).await
+    } else {
+        None
+    };
+    let (initialized, era) = match (outcome, late) {
+        (Ok(initialized), Some(discover)) => (Some(initialized), Era::Dual { discover }),
+        (Ok(initialized), None) => {
+            let era = Era::Legacy {
+                version: initialized.version,
+                result: initialized.result.clone(),
+            };
+            (Some(initialized), era)
+        }
+        (Err(_), Some(discover)) => (None, Era::Modern { discover }),
+        (Err(error), None) => return Err(error.into()),
+    };
+    Ok(Probed {
+        facts: Facts { era },
+        initialized,
+    })
+}
+
+/// The answer to a question that was not waited for: the one that is there, or, where all depends on it, the one that
+/// still comes.
+async fn late_discovery(question: &mut Call, wait: bool, end: Instant) -> Option<Bytes> {
+    let until = if wait { end } else { Instant::now() };
+    let reply = timeout_at(until, question).await.ok()?.ok()?;
+    match discovered(&reply)? {
+        Era::Modern { discover } | Era::Dual { discover } => Some(discover),
+        Era::Legacy { .. } => None,
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Discovered {
+    supported_versions: Vec<String>,
+}
+
+/// What an answer to `server/discover` says, if it says that the server speaks the modern revision.
+fn discovered(reply: &RawReply) -> Option<Era> {
+    let RawReply::Result(result) = reply else {
+        return None;
+    };
+    let Discovered { supported_versions } = serde_json::from_slice(result).ok()?;
+    let discover = result.clone();
+    let legacy = |version: &String| version.parse::<ProtocolVersion>().is_ok();
+    if !supported_versions.iter().any(|version| version == MODERN) {
+        None
+    } else if supported_versions.iter().any(legacy) {
+        Some(Era::Dual { discover })
+    } else {
+        Some(Era::Modern { discover })
+    }
+}
+
+/// Opens a new process in the modern way: asks what it is, so that it is known to be up.
+///
+/// # Errors
+///
+/// When it does not answer in time, refuses, or does not speak the revision.
+pub(crate) async fn discover(
+    link: &Link,
+    opening: &Opening,
+    limit: Duration,
+) -> Result<Bytes, CallError> {
+    let end = Instant::now() + limit;
+    let call = link.request("server/discover", Some(&opening.discover_params()), None)?;
+    let reply = within(call, end, "server/discover").await?;
+    match discovered(&reply) {
+        Some(Era::Modern { discover } | Era::Dual { discover }) => Ok(discover),
+        _ => Err(unusable(format!(
+            "the server does not speak {MODERN}{}",
+            quoted(&reply)
+        ))),
+    }
+}
+
+/// Opens a new process by `initialize` and `notifications/initialized`. `params` may be a client's own.
+///
+/// # Errors
+///
+/// When it does not answer in time, refuses, or negotiates a revision that is not served.
+pub(crate) async fn initialize(
+    link: &Link,
+    params: &RawValue,
+    limit: Duration,
+) -> Result<Initialized, CallError> {
+    initialize_until(link, params, Instant::now() + limit).await
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct InitializeResult<'a> {
+    #[serde(borrow)]
+    protocol_version: &'a RawValue,
+}
+
+async fn initialize_until(
+    link: &Link,
+    params: &RawValue,
+    end: Instant,
+) -> Result<Initialized, CallError> {
+    let call = link.request("initialize", Some(params), None)?;
+    let reply = within(call, end, "initialize").await?;
+    let RawReply::Result(result) = &reply else {
+        return Err(unusable(format!(
+            "the server refused initialize{}",
+            quoted(&reply)
+        )));
+    };
+    let version = serde_json::from_slice::<InitializeResult<'_>>(result)
+        .ok()
+        .and_then(|read| envelope::string(read.protocol_version)?.parse().ok());
+    let Some(version) = version else {
+        return Err(unusable(
+            "the server's answer to initialize names no protocol version that is served".to_owned(),
+        ));
+    };
+    link.notify("notifications/initialized", None)?;
+    Ok(Initialized {
+        version,
+        result: result.clone(),
+    })
+}
+
+async fn within(call: Call, end: Instant, method: &str) -> Result<RawReply, CallError> {
+    timeout_at(end, call).await.unwrap_or_else(|_| {
+        Err(unusable(format!(
+            "the server did not answer {method} in time"
+        )))
+    })
+}
+
+fn unusable(message: String) -> CallError {
+    CallError::new(CallErrorCode::WorkerUnavailable, message)
+}
+
+/// The message of a server's error, all of it: whoever passes it on first takes secrets out of it, and then cuts it short.
+fn quoted(reply: &RawReply) -> String {
+    #[derive(Deserialize)]
+    struct Message {
+        message: String,
+    }
+    let RawReply::Error(error) = reply else {
+        return String::new();
+    };
+    match serde_json::from_slice::<Message>(error) {
+        Ok(Message { message }) => format!(": {message}"),
+        Err(_) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! One connection to a server on pipes, shared by all its calls.
+//!
+//! A call takes an id of ours, appends its line to the outbox and waits; one task writes what has gathered, one reads
+//! and matches answers to ids. Progress tokens go out as the call's id and come back as what its caller wrote, so that
+//! callers of one process never meet. What belongs to a call goes to the call's sink before its
+//! answer does, in the server's order; everything else goes to the link's [`Inbound`].
+//!
+//! Every call ends exactly once: with its answer, by being dropped or cancelled, or with the link. Every request of the
+//! server is answered exactly once.
+//!
+//! What it deliberately does not do: time limits (the caller drops the call), starting and ending processes, knowing
+//! what a method means, translating between revisions. `ping` is the exception: it asks about this connection, so it is
+//! answered here.
+
+mod call;
+mod questions;
+mod read;
+mod shared;
+mod tokens;
+mod write;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::value::RawValue;
+use tokio::net::unix::pipe;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::names::NamespaceName;
+
+use self::shared::Shared;
+use super::message::{ClientRequest, Notification, Oddity, ServerRequest};
+use super::splice::{self, Names};
+use super::wire::{Lines, Pipes};
+
+pub(crate) use self::call::{Call, Canceller};
+
+/// Lines that may wait to be written.
+const OUTBOX_MAX: usize = 16 * 1024 * 1024;
+/// What may stand around a result in its line.
+const LINE_OVERHEAD: u64 = 64 * 1024;
+/// A line that is still not over after this much is not going to be.
+const ENDLESS: u64 = 256 * 1024 * 1024;
+
+/// The bounds of a link.
+pub(crate) struct LinkLimits {
+    /// Bytes of JSON of a result. A larger one becomes `result_too_large`.
+    max_result: MaxResult,
+    /// Bytes that may wait to be written.
+    pub(crate) outbox: usize,
+    /// Bytes of a line beyond which the server is given up.
+    pub(crate) endless: u64,
+}
+
+impl LinkLimits {
+    /// The usual bounds around a namespace's `max_result`, which is asked for again whenever one is too large: it may
+    /// have been raised since. Where it has been lowered, the gateway refuses what still comes through here.
+    pub(crate) fn new(max_result: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        let max_result = MaxResult {
+            known: AtomicU64::new(max_result()),
+            ask: Box::new(max_result),
+        };
+        Self {
+            outbox: OUTBOX_MAX,
+            endless: ENDLESS.max(max_result.known().saturating_mul(2)),
+            max_result,
+        }
+    }
+}
+
+/// How large a result may be.
+pub(crate) struct MaxResult {
+    ask: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// When it was last asked.
+    known: AtomicU64,
+}
+
+impl MaxResult {
+    fn known(&self) -> u64 {
+        self.known.load(Ordering::Relaxed)
+    }
+
+    /// Whether one may have so many bytes.
+    fn allows(&self, size: u64) -> bool {
+        if size <= self.known() {
+            return true;
+        }
+        let now = (self.ask)();
+        self.known.store(now, Ordering::Relaxed);
+        size <= now
+    }
+
+    /// Whether a line may have so many bytes.
+    fn fits(&self, line: usize) -> bool {
+        self.allows((line as u64).saturating_sub(LINE_OVERHEAD))
+    }
+}
+
+/// Hears what the server says about one call. Called from the link's reader, in order, before the call's answer comes;
+/// of a call that became a task, progress may also come after it. Must not block, and bounds what it keeps.
+pub(crate) trait ReplySink: Send + Sync {
+    /// Progress of the call, or something of its subscription.
+    fn notification(&self, notification: Notification<'_>);
+}
+
+/// Hears what the server says that belongs to no call. Called from the link's reader, in order. Must not block, bounds
+/// what it keeps, and holds no `Arc` of the link: that would keep both for ever.
+pub(crate) trait Inbound: Send + Sync {
+    /// A log message, a changed list, a cancelled request of the server ([`splice::request_id`] tells which): anything
+    /// without a call.
+    fn notification(&self, notification: Notification<'_>);
+
+    /// The server asks its client.
+    fn request(&self, request: ServerRequest);
+
+    /// The server sent what was ignored. For counting.
+    fn oddity(&self, _oddity: Oddity) {}
+}
+
+/// Why a link is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// The server closed its output, or no longer reads.
+    Disconnected,
+    /// The server sent what no server sends.
+    Violation(&'static str),
+    /// We closed it.
+    Ended,
+}
+
+/// The owner's end of a connection. Dropping it closes both pipes and fails the calls that wait.
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+    tasks: [AbortHandle; 2],
+}
+
+impl Link {
+    /// Takes the pipes over; its two tasks live in `runtime`.
+    ///
+    /// # Errors
+    ///
+    /// When the descriptors are no pipes, or cannot be registered.
+    pub(crate) fn open(
+        namespace: NamespaceName,
+        pipes: Pipes,
+        runtime: &Handle,
+        limits: LinkLimits,
+        inbound: Arc<dyn Inbound>,
+    ) -> std::io::Result<Arc<Self>> {
+        // Registering needs the runtime that will poll them.
+        let _inside = runtime.enter();
+        let writer = pipe::Sender::from_owned_fd(pipes.stdin)?;
+        let reader = pipe::Receiver::from_owned_fd(pipes.stdout)?;
+        let endless = limits.endless;
+        let shared = Arc::new(Shared::new(namespace, limits, inbound));
+        let max_result = Arc::clone(&shared.max_result);
+        let lines = Lines::new(reader, move |size| max_result.fits(size), endless);
+        let tasks = [
+            runtime.spawn(read::run(Arc::clone(&shared), lines)),
+            runtime.spawn(write::flush(Arc::clone(&shared), writer)),
+        ]
+        .map(|task| task.abort_handle());
+        Ok(Arc::new(Self { shared, tasks }))
+    }
+
+    /// Sends a request of ours. A progress token in `params` is replaced and comes back in the sink's notifications;
+    /// what belongs to the call's subscription comes with our id.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]; nothing was sent then.
+    pub(crate) fn request(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+        sink: Option<Arc<dyn ReplySink>>,
+    ) -> Result<Call, CallError> {
+        let token = Names::of(params).map_err(twice)?.own_progress;
+        let size = method.len() + params.map_or(0, |params| params.get().len());
+        // The one request that must not be cancelled.
+        let tells = method != "initialize";
+        self.shared.begin(tells, token, sink, size, |out, id| {
+            write::request(out, id, method, params, token);
+        })
+    }
+
+    /// Sends the whole request of a client, unknown members included, under an id of ours. Its progress token comes back
+    /// in the sink's notifications.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]; nothing was sent then.
+    pub(crate) fn forward(
+        &self,
+        request: &ClientRequest,
+        sink: Option<Arc<dyn ReplySink>>,
+    ) -> Result<Call, CallError> {
+        self.shared
+            .begin(true, request.token(), sink, request.len(), |out, ours| {
+                request.put_under(out, &ours.to_string());
+            })
+    }
+
+    /// Sends a notification of ours.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`], when the link is over or the server does not read.
+    pub(crate) fn notify(&self, method: &str, params: Option<&RawValue>) -> Result<(), CallError> {
+        let size = method.len() + params.map_or(0, |params| params.get().len());
+        self.shared
+            .append(size, |out| write::notification(out, method, params))
+            .map(drop)
+    }
+
+    /// Sends the whole notification of a client as it is. A `notifications/cancelled` goes through its call's
+    /// [`Canceller`] instead.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::notify`].
+    pub(crate) fn forward_notification(&self, message: &str) -> Result<(), CallError> {
+        self.shared
+            .append(message.len(), |out| {
+                out.extend_from_slice(message.as_bytes())
+            })
+            .map(drop)
+    }
+
+    /// Calls without an answer, subscriptions included.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.shared.calls().pending.len()
+    }
+
+    /// Whether it takes no calls any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.calls().closed
+    }
+
+    /// Waits until the link is over.
+    pub(crate) async fn closed(&self) -> Closed {
+        let mut closed = self.shared.closed.subscribe();
+        loop {
+            if let Some(reason) = *closed.borrow_and_update() {
+                return reason;
+            }
+            // The sender is ours, so this returns only when something was sent.
+            let _ = closed.changed().await;
+        }
+    }
+
+    /// Takes no more calls, writes what waits, closes the server's input and reads on until the server ends: the first
+    /// step of ending it.
+    pub(crate) fn finish(&self) {
+        self.shared.calls().closed = true;
+        self.shared.outbox().finish();
+        self.shared.filled.notify_one();
+    }
+
+    /// Fails the calls that wait, and takes none any more.
+    pub(crate) fn close(&self) {
+        self.shared.close(Closed::Ended);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.shared.close(Closed::Ended);
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("namespace", &self.shared.namespace)
+            .finish_non_exhaustive()
+    }
+}
+
+fn twice(error: serde_json::Error) -> CallError {
+    let error = error.to_string();
+    let what = error.split(" at line ").next().unwrap_or_default();
+    CallError::new(CallErrorCode::InvalidArguments, format!("params: {what}"))
+}
+
+#[cfg(test)]
+mod tests;

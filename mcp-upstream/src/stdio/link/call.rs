@@ -1,0 +1,149 @@
+//! A call that was sent, and how it is given up.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::sync::oneshot;
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+use super::shared::Shared;
+use super::splice;
+use crate::stdio::message::{Answer, RawReply};
+
+/// A call that was sent: a future of its reply. Dropping it gives the call up and tells the server.
+pub(crate) struct Call {
+    link: Arc<Shared>,
+    id: u64,
+    reply: oneshot::Receiver<Result<Answer, CallError>>,
+    /// Where its line begins in what is written.
+    start: u64,
+    /// Whether the server hears that nobody waits any more.
+    tells: bool,
+    answered: bool,
+}
+
+/// Gives up a call from elsewhere.
+#[derive(Clone)]
+pub(crate) struct Canceller {
+    link: Arc<Shared>,
+    id: u64,
+}
+
+impl Call {
+    pub(super) fn new(
+        link: Arc<Shared>,
+        id: u64,
+        reply: oneshot::Receiver<Result<Answer, CallError>>,
+        start: u64,
+        tells: bool,
+    ) -> Self {
+        Self {
+            link,
+            id,
+            reply,
+            start,
+            tells,
+            answered: false,
+        }
+    }
+
+    /// The id it has on the link.
+    #[cfg(test)]
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Dropping it says nothing to the server any more.
+    pub(crate) fn quietly(mut self) -> Self {
+        self.tells = false;
+        self
+    }
+
+    /// Something that can give it up while another waits for it.
+    pub(crate) fn canceller(&self) -> Canceller {
+        Canceller {
+            link: Arc::clone(&self.link),
+            id: self.id,
+        }
+    }
+
+    /// Waits for the whole response.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`], when there is none.
+    pub(crate) async fn answer(&mut self) -> Result<Answer, CallError> {
+        std::future::poll_fn(|context| self.poll_answer(context)).await
+    }
+
+    /// Of a call that failed: whether no byte of it reached the server, so that another process may take it.
+    pub(crate) fn is_unsent(&self) -> bool {
+        self.link.outbox().is_unsent(self.start)
+    }
+
+    fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Result<Answer, CallError>> {
+        Pin::new(&mut self.reply).poll(context).map(|reply| {
+            self.answered = true;
+            // The sender is only dropped unused if a sink or a sibling panicked in the reader.
+            reply.unwrap_or_else(|_| {
+                Err(CallError::new(
+                    CallErrorCode::InternalError,
+                    "the call was lost",
+                ))
+            })
+        })
+    }
+}
+
+impl Future for Call {
+    type Output = Result<RawReply, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_answer(context).map_ok(|answer| answer.reply())
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.answered && self.link.take(self.id).is_ok() && self.tells {
+            self.link.send_cancel(self.id);
+        }
+    }
+}
+
+impl Canceller {
+    /// Passes a client's own `notifications/cancelled` on with all its members, about this call, which fails as
+    /// cancelled. `false`: the call was over before.
+    pub(crate) fn cancel(&self, message: &str) -> bool {
+        let Ok(entry) = self.link.take(self.id) else {
+            return false;
+        };
+        match splice::with_request_id(message, &self.id.to_string()) {
+            // Without room it goes without its reason.
+            Some(line) => {
+                let sent = self
+                    .link
+                    .append(line.len(), |out| out.extend_from_slice(&line));
+                if sent.is_err() {
+                    self.link.send_cancel(self.id);
+                }
+            }
+            None => self.link.send_cancel(self.id),
+        }
+        let _ = entry.reply.send(Err(CallError::new(
+            CallErrorCode::Cancelled,
+            "the client cancelled the call",
+        )));
+        true
+    }
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}

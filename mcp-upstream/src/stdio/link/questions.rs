@@ -1,0 +1,78 @@
+//! The server's own requests that are not answered yet.
+
+use std::collections::HashMap;
+
+use crate::stdio::message::RawId;
+
+/// Requests a server may have open.
+const OPEN_MAX: usize = 1000;
+/// Bytes of an id. It is kept and written back.
+const ID_MAX: usize = 4096;
+
+/// Which ids wait for an answer. A server may use an id again once it was answered or taken back, so each use has a
+/// number of ours: whoever still holds an earlier one does not answer the later.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    open: HashMap<RawId, u64>,
+    last: u64,
+}
+
+impl Questions {
+    /// Notes a request and numbers it. `None`: there are too many, its id is in use, or its id is no sensible one.
+    pub(super) fn insert(&mut self, id: &RawId) -> Option<u64> {
+        let fits = self.open.len() < OPEN_MAX && id.as_str().len() <= ID_MAX;
+        if !fits || self.open.contains_key(id) {
+            return None;
+        }
+        self.last += 1;
+        self.open.insert(id.clone(), self.last);
+        Some(self.last)
+    }
+
+    /// Strikes the request of this number out. `false`: it is not open any more.
+    pub(super) fn answer(&mut self, id: &RawId, number: u64) -> bool {
+        let open = self.open.get(id) == Some(&number);
+        if open {
+            self.open.remove(id);
+        }
+        open
+    }
+
+    /// Strikes a request out that the server took back.
+    pub(super) fn take_back(&mut self, id: &RawId) {
+        self.open.remove(id);
+    }
+
+    /// Strikes all out.
+    pub(super) fn clear(&mut self) {
+        self.open = HashMap::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_an_earlier_request_does_not_answer_a_later_one_with_its_id() {
+        let mut questions = Questions::default();
+        let id = RawId::new("1");
+        let first = questions.insert(&id).expect("room");
+        assert_eq!(questions.insert(&id), None);
+        questions.take_back(&id);
+        let second = questions.insert(&id).expect("room");
+        assert!(!questions.answer(&id, first));
+        assert!(questions.answer(&id, second));
+        assert!(!questions.answer(&id, second));
+    }
+
+    #[test]
+    fn requests_and_their_ids_are_bounded() {
+        let mut questions = Questions::default();
+        assert_eq!(questions.insert(&RawId::new(&"1".repeat(5000))), None);
+        for id in 0..OPEN_MAX {
+            assert!(questions.insert(&RawId::new(&id.to_string())).is_some());
+        }
+        assert_eq!(questions.insert(&RawId::new("\"x\"")), None);
+    }
+}

@@ -1,0 +1,306 @@
+//! The task that reads: each line to its call, to its sink, or to whom the link serves. Nothing a server writes ends it
+//! but an endless line.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use serde_json::value::RawValue;
+use tokio::io::AsyncRead;
+use tokio::time::{Instant, sleep};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::worker::pending::Unmatched;
+
+use super::shared::{Entry, Shared};
+use super::tokens::is_task;
+use super::{Closed, Names, ReplySink, write};
+use crate::envelope::{self, Message};
+use crate::error::Failure;
+use crate::protocol::code;
+use crate::stdio::message::{Answer, Notification, Oddity, RawId, RpcError, ServerRequest};
+use crate::stdio::splice::{self, Edit, span};
+use crate::stdio::wire::{End, IdScan, Line, Lines};
+
+/// Between two log lines about lines that make no sense.
+const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
+/// So much noise in a row, and reading pauses: the pipe fills and slows down who writes it.
+const NOISE_MAX: usize = 1024 * 1024;
+/// How long. Noise is read at no more than a hundred times `NOISE_MAX` a second.
+const NOISE_PAUSE: Duration = Duration::from_millis(10);
+/// What a line weighs as noise besides its bytes.
+const NOISE_PER_LINE: usize = 256;
+
+/// Reads until the link is over, and closes it.
+pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut lines: Lines<R>) {
+    // Whatever ends this task, the runtime's end included, ends the calls that wait for it.
+    let closes = ClosesOnDrop(Arc::clone(&shared));
+    let mut noise = 0;
+    let mut complained = None;
+    loop {
+        let (size, ignored) = match lines.next().await {
+            Ok(Line::Whole(line)) => (line.len(), handle(&shared, &line).err()),
+            Ok(Line::TooLong { answered, size }) => {
+                too_long(&shared, answered, size);
+                (0, Some(Oddity::TooLong))
+            }
+            Err(End::Closed) => break,
+            Err(End::Endless) => {
+                shared.inbound.oddity(Oddity::TooLong);
+                closes.0.close(Closed::Violation("a line had no end"));
+                break;
+            }
+        };
+        let Some(oddity) = ignored else {
+            noise = 0;
+            continue;
+        };
+        shared.inbound.oddity(oddity);
+        // Expected after every cancelled call.
+        if oddity != Oddity::Late {
+            complain(&shared, &mut complained, oddity);
+        }
+        noise += size + NOISE_PER_LINE;
+        if noise > NOISE_MAX {
+            noise = 0;
+            sleep(NOISE_PAUSE).await;
+        }
+    }
+}
+
+struct ClosesOnDrop(Arc<Shared>);
+
+impl Drop for ClosesOnDrop {
+    fn drop(&mut self) {
+        self.0.close(Closed::Disconnected);
+    }
+}
+
+fn complain(shared: &Shared, complained: &mut Option<Instant>, oddity: Oddity) {
+    let now = Instant::now();
+    if complained.is_some_and(|last| now.duration_since(last) < COMPLAINT_PAUSE) {
+        return;
+    }
+    *complained = Some(now);
+    tracing::warn!(
+        namespace = shared.namespace.as_str(),
+        kind = oddity.as_str(),
+        "the server of namespace {} wrote a line that was ignored ({})",
+        shared.namespace,
+        oddity.as_str()
+    );
+}
+
+/// Handles one line; the error says what it was ignored as.
+fn handle(shared: &Arc<Shared>, line: &Bytes) -> Result<(), Oddity> {
+    let Ok(text) = std::str::from_utf8(line) else {
+        return Err(senseless(shared, line));
+    };
+    match envelope::message(text) {
+        Ok(Message::Response { id, outcome }) => respond(shared, line, text, id, outcome),
+        Ok(Message::Notification { method, params }) => notify(shared, line, text, &method, params),
+        Ok(Message::Request { id, method, params }) => ask(shared, line, text, id, &method, params),
+        Err(_) if text.starts_with('[') => Err(Oddity::Batch),
+        Err(invalid) => match (&invalid.failure, invalid.id) {
+            (Failure::Parse(_), _) => Err(senseless(shared, line)),
+            // A method that is no string is still no answer.
+            (_, Some(id)) if !text.contains("\"method\"") => {
+                fail(shared, number(id));
+                Err(Oddity::NotAMessage)
+            }
+            _ if text.starts_with('{') => Err(senseless(shared, line)),
+            _ => Err(Oddity::NotAMessage),
+        },
+    }
+}
+
+/// A line no parser takes. If it looks like the answer of a call, that call need not wait for another.
+fn senseless(shared: &Shared, line: &[u8]) -> Oddity {
+    if !line.starts_with(b"{") {
+        return Oddity::NotJson;
+    }
+    let mut scan = IdScan::default();
+    scan.feed(line);
+    fail(shared, scan.answered());
+    Oddity::NotAMessage
+}
+
+fn fail(shared: &Shared, id: Option<u64>) {
+    if let Some(Ok(entry)) = id.map(|id| shared.take(id)) {
+        let _ = entry.reply.send(Err(CallError::new(
+            CallErrorCode::InternalError,
+            "the server's answer is no JSON-RPC response",
+        )));
+    }
+}
+
+fn too_long(shared: &Shared, answered: Option<u64>, size: u64) {
+    if let Some(Ok(entry)) = answered.map(|id| shared.take(id)) {
+        let _ = entry
+            .reply
+            .send(Err(too_large(size, shared.max_result.known())));
+    }
+}
+
+fn too_large(size: u64, max: u64) -> CallError {
+    CallError::new(
+        CallErrorCode::ResultTooLarge,
+        format!("the result is {size} bytes of JSON; at most {max} are allowed"),
+    )
+}
+
+fn number(raw: &str) -> Option<u64> {
+    raw.parse().ok()
+}
+
+fn ignored(unmatched: Unmatched) -> Oddity {
+    match unmatched {
+        Unmatched::Over => Oddity::Late,
+        Unmatched::Unknown => Oddity::Unknown,
+    }
+}
+
+fn respond(
+    shared: &Shared,
+    line: &Bytes,
+    text: &str,
+    raw_id: &str,
+    outcome: Result<&RawValue, &RawValue>,
+) -> Result<(), Oddity> {
+    let id = number(raw_id).ok_or(Oddity::Unknown)?;
+    let Entry { reply, sink, token } = shared.take(id).map_err(ignored)?;
+    let (Ok(part) | Err(part)) = outcome;
+    let size = part.get().len() as u64;
+    if !shared.max_result.allows(size) {
+        let _ = reply.send(Err(too_large(size, shared.max_result.known())));
+        return Err(Oddity::TooLong);
+    }
+    let (id_at, part_at) = (span(text, raw_id), span(text, part.get()));
+    let answer = Answer::new(line.clone(), id_at, part_at, outcome.is_err());
+    if let (Some(token), Some(sink)) = (token, sink)
+        && outcome.is_ok_and(is_task)
+    {
+        shared.calls().lasting.keep(id, token, sink);
+    }
+    // A caller that left meanwhile does not need it.
+    let _ = reply.send(Ok(answer));
+    Ok(())
+}
+
+fn notify(
+    shared: &Shared,
+    line: &Bytes,
+    text: &str,
+    method: &str,
+    params: Option<&RawValue>,
+) -> Result<(), Oddity> {
+    let names = Names::of(params).map_err(|_| Oddity::NotAMessage)?;
+    let is_progress = method == "notifications/progress";
+    let about = if is_progress {
+        Some(names.progress.ok_or(Oddity::NotAMessage)?)
+    } else {
+        names.subscription
+    };
+    let mut edit = None;
+    let sink = match about {
+        None => None,
+        Some(name) => {
+            let id = number(name).ok_or(Oddity::Unknown)?;
+            let Whose { token, sink } = whose(shared, id, is_progress)?;
+            // Nobody listens to this call.
+            let Some(sink) = sink else { return Ok(()) };
+            let token = token.filter(|_| is_progress);
+            edit = token.map(|token| Edit::new(text, name, token.to_string()));
+            Some(sink)
+        }
+    };
+    if method == "notifications/cancelled"
+        && let Some(request) = names.request
+    {
+        // It is not answered any more.
+        shared.questions().take_back(&RawId::new(request));
+    }
+    let params_at = params.map(|params| span(text, params.get()));
+    let (message, params_at) = match edit {
+        None => (line.clone(), params_at),
+        Some(edit) => renamed(line, edit, params_at),
+    };
+    let notification = Notification {
+        method,
+        params: params_at.map(|at| message.slice(at)),
+        message,
+    };
+    match sink {
+        Some(sink) => sink.notification(notification),
+        None => shared.inbound.notification(notification),
+    }
+    Ok(())
+}
+
+/// A message with a name in its parameters replaced, and where those stand now.
+fn renamed(
+    line: &Bytes,
+    edit: Edit<'_>,
+    params: Option<Range<usize>>,
+) -> (Bytes, Option<Range<usize>>) {
+    let params = params.map(|at| at.start..at.end + edit.with.len() - edit.span.len());
+    let mut out = BytesMut::with_capacity(line.len() + edit.with.len());
+    splice::splice(&mut out, line, &mut [edit]);
+    (out.freeze(), params)
+}
+
+/// What the caller of a call calls its progress, and who listens.
+struct Whose {
+    token: Option<Arc<str>>,
+    sink: Option<Arc<dyn ReplySink>>,
+}
+
+fn whose(shared: &Shared, id: u64, is_progress: bool) -> Result<Whose, Oddity> {
+    let calls = shared.calls();
+    match calls.pending.get(id) {
+        Ok(entry) if is_progress && entry.token.is_none() => Err(Oddity::Unknown),
+        Ok(entry) => Ok(Whose {
+            token: entry.token.clone(),
+            sink: entry.sink.clone(),
+        }),
+        Err(unmatched) => calls
+            .lasting
+            .find(id)
+            .filter(|_| is_progress)
+            .map(|(token, sink)| Whose {
+                token: Some(token),
+                sink: Some(sink),
+            })
+            .ok_or(ignored(unmatched)),
+    }
+}
+
+fn ask(
+    shared: &Arc<Shared>,
+    line: &Bytes,
+    text: &str,
+    raw_id: &str,
+    method: &str,
+    params: Option<&RawValue>,
+) -> Result<(), Oddity> {
+    let id = RawId::new(raw_id);
+    if method == "ping" {
+        let pong = serde_json::from_str("{}").expect("an object");
+        // A server that asks and does not read gets no more than fits.
+        let _ = shared.append(id.as_str().len(), |out| write::answer(out, &id, Ok(pong)));
+        return Ok(());
+    }
+    let numbered = shared.questions().insert(&id);
+    let Some(number) = numbered else {
+        let error = RpcError {
+            code: code::INTERNAL,
+            message: "too many requests are open, or one with this id is",
+        };
+        let _ = shared.append(id.as_str().len(), |out| write::answer(out, &id, Err(error)));
+        return Err(Oddity::TooManyRequests);
+    };
+    let asker = Arc::clone(shared) as _;
+    let request = ServerRequest::new(line, text, (raw_id, number), method, params, asker);
+    shared.inbound.request(request);
+    Ok(())
+}

@@ -1,0 +1,237 @@
+//! What the ends of a link share, and the rules of it: no call without an end, no request of the server without one
+//! answer, no line after the end.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use serde_json::value::RawValue;
+use tokio::sync::{Notify, oneshot, watch};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::worker::pending::{Pending, Unmatched};
+
+use super::questions::Questions;
+use super::tokens::Lasting;
+use super::{Call, Closed, Inbound, LinkLimits, MaxResult, ReplySink, write};
+use crate::stdio::message::{Answer, Asker, RawId, RpcError};
+use crate::stdio::wire::{Outbox, Unwritten};
+
+/// When to try again what a full outbox or a server that ended refused.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What calls, server requests, the reader and the flusher share. Its mutexes are plain ones, taken for a few
+/// instructions (a copy of one line at most), never two at once, and nothing awaits or calls out under them.
+pub(super) struct Shared {
+    pub(super) namespace: NamespaceName,
+    pub(super) max_result: Arc<MaxResult>,
+    pub(super) inbound: Arc<dyn Inbound>,
+    /// Calls without an answer.
+    pub(super) calls: Mutex<Calls>,
+    /// Lines to write.
+    pub(super) outbox: Mutex<Outbox>,
+    /// There is something in the outbox, or it is over.
+    pub(super) filled: Notify,
+    /// Requests of the server without an answer.
+    pub(super) questions: Mutex<Questions>,
+    pub(super) closed: watch::Sender<Option<Closed>>,
+}
+
+#[derive(Default)]
+pub(super) struct Calls {
+    pub(super) pending: Pending<Entry>,
+    /// Tokens that outlive their calls.
+    pub(super) lasting: Lasting,
+    /// Set once, under the lock: after it no call can enter, so none can be forgotten.
+    pub(super) closed: bool,
+}
+
+/// One pending call, as the reader needs it.
+pub(super) struct Entry {
+    pub(super) reply: oneshot::Sender<Result<Answer, CallError>>,
+    pub(super) sink: Option<Arc<dyn ReplySink>>,
+    /// What its caller calls its progress, raw JSON; on the link that is the call's id.
+    pub(super) token: Option<Arc<str>>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        namespace: NamespaceName,
+        limits: LinkLimits,
+        inbound: Arc<dyn Inbound>,
+    ) -> Self {
+        Self {
+            namespace,
+            max_result: Arc::new(limits.max_result),
+            inbound,
+            calls: Mutex::default(),
+            outbox: Mutex::new(Outbox::new(limits.outbox)),
+            filled: Notify::new(),
+            questions: Mutex::default(),
+            closed: watch::Sender::new(None),
+        }
+    }
+
+    /// Sends a request that `write` writes under the id it is given. `tells`: the server hears when nobody waits any
+    /// more.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        tells: bool,
+        token: Option<&str>,
+        sink: Option<Arc<dyn ReplySink>>,
+        size: usize,
+        write: impl FnOnce(&mut BytesMut, u64),
+    ) -> Result<Call, CallError> {
+        let (reply, receiver) = oneshot::channel();
+        let token = token.map(Into::into);
+        let entry = Entry { reply, sink, token };
+        let id = {
+            let mut calls = self.calls();
+            if calls.closed {
+                drop(calls);
+                return Err(self.gone("has ended"));
+            }
+            calls.pending.insert(entry)
+        };
+        let id = id.ok_or_else(|| self.overloaded("too many calls wait for the server"))?;
+        match self.append(size, |out| write(out, id)) {
+            Ok(start) => Ok(Call::new(Arc::clone(self), id, receiver, start, tells)),
+            Err(error) => {
+                let _ = self.take(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// Appends a line and says where it begins.
+    pub(super) fn append(
+        &self,
+        size: usize,
+        write: impl FnOnce(&mut BytesMut),
+    ) -> Result<u64, CallError> {
+        let appended = self.outbox().append(size, write);
+        match appended {
+            Ok(start) => {
+                self.filled.notify_one();
+                Ok(start)
+            }
+            Err(Unwritten::Over) => Err(self.gone("has ended")),
+            Err(Unwritten::Full) => {
+                Err(self.overloaded("the server does not keep up with its calls"))
+            }
+        }
+    }
+
+    /// Appends a line that is small and one of a bounded number. An outbox that is over needs none.
+    pub(super) fn append_always(&self, write: impl FnOnce(&mut BytesMut)) -> bool {
+        let appended = self.outbox().append_always(write).is_ok();
+        self.filled.notify_one();
+        appended
+    }
+
+    /// The answer there is no room for becomes a small error: a request without any answer would wait for ever. A server
+    /// that goes on asking and reads none of them is given up: each answer lets it ask again.
+    fn refuse_answer(&self, id: &RawId) -> bool {
+        if self.outbox().is_swamped() {
+            self.close(Closed::Violation("it asks and does not read"));
+            return false;
+        }
+        self.append_always(|out| {
+            let error = RpcError {
+                code: crate::protocol::code::INTERNAL,
+                message: "the answer could not be passed on",
+            };
+            write::answer(out, id, Err(error));
+        })
+    }
+
+    /// Asks the server to give a call up.
+    pub(super) fn send_cancel(&self, id: u64) {
+        // Small, and never more of them than of the calls that had room.
+        self.append_always(|out| write::cancelled(out, id));
+    }
+
+    /// Takes a pending call out.
+    pub(super) fn take(&self, id: u64) -> Result<Entry, Unmatched> {
+        self.calls().pending.remove(id)
+    }
+
+    /// Ends the link for calls: pending ones fail now, later ones are refused. The first reason stays.
+    pub(super) fn close(&self, reason: Closed) {
+        // First, so that what a call hears about its bytes stays true.
+        self.outbox().end();
+        let abandoned = {
+            let mut calls = self.calls();
+            calls.closed = true;
+            calls.lasting = Lasting::default();
+            calls.pending.drain()
+        };
+        self.questions().clear();
+        let what_now = match reason {
+            Closed::Ended => "was stopped while the call ran",
+            Closed::Disconnected => "ended while the call ran",
+            Closed::Violation(_) => "broke the protocol while the call ran",
+        };
+        for entry in abandoned {
+            let _ = entry.reply.send(Err(self.gone(what_now)));
+        }
+        self.filled.notify_one();
+        self.closed.send_if_modified(|closed| {
+            let first = closed.is_none();
+            closed.get_or_insert(reason);
+            first
+        });
+    }
+
+    pub(super) fn gone(&self, what: &str) -> CallError {
+        CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            format!("the server of namespace {} {what}", self.namespace),
+        )
+        .retry_after(RETRY)
+    }
+
+    pub(super) fn overloaded(&self, why: &str) -> CallError {
+        CallError::new(
+            CallErrorCode::Overloaded,
+            format!("namespace {}: {why}", self.namespace),
+        )
+        .retry_after(RETRY)
+    }
+
+    pub(super) fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn questions(&self) -> MutexGuard<'_, Questions> {
+        self.questions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Asker for Shared {
+    fn answer(&self, id: &RawId, number: u64, outcome: Result<&RawValue, RpcError<'_>>) -> bool {
+        if !self.questions().answer(id, number) {
+            return false;
+        }
+        let size = match outcome {
+            Ok(result) => result.get().len(),
+            Err(RpcError { message, .. }) => message.len(),
+        };
+        let written = self.append(size, |out| write::answer(out, id, outcome));
+        written.is_ok() || self.refuse_answer(id)
+    }
+
+    fn forward_answer(&self, id: &RawId, number: u64, response: &Answer) -> bool {
+        if !self.questions().answer(id, number) {
+            return false;
+        }
+        let written = self.append(response.len(), |out| response.put_behind(out, id.as_str()));
+        written.is_ok() || self.refuse_answer(id)
+    }
+}

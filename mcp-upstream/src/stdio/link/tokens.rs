@@ -1,0 +1,58 @@
+//! What a caller called the progress of a call that goes on as a task, while the server knows it by the call's id.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::ReplySink;
+
+/// Calls whose token is kept after their answer. The oldest is forgotten.
+const LASTING_MAX: usize = 64;
+
+/// Tokens of calls that were answered with a task, as their callers spelled them: its progress still comes under them.
+#[derive(Default)]
+pub(super) struct Lasting(VecDeque<(u64, Arc<str>, Arc<dyn ReplySink>)>);
+
+impl Lasting {
+    /// Keeps the token of a call that became a task.
+    pub(super) fn keep(&mut self, id: u64, token: Arc<str>, sink: Arc<dyn ReplySink>) {
+        if self.0.len() == LASTING_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((id, token, sink));
+    }
+
+    /// Who hears of an answered call, and under which token.
+    pub(super) fn find(&self, id: u64) -> Option<(Arc<str>, Arc<dyn ReplySink>)> {
+        self.0
+            .iter()
+            .find(|(kept, ..)| *kept == id)
+            .map(|(_, token, sink)| (Arc::clone(token), Arc::clone(sink)))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Created<'a> {
+    #[serde(borrow, default)]
+    task: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    result_type: Option<&'a RawValue>,
+}
+
+/// Whether a result says that the call goes on as a task.
+pub(super) fn is_task(result: &RawValue) -> bool {
+    let text = result.get();
+    // A cheap look first: results are large and tasks rare.
+    if !text.starts_with('{') || memchr::memmem::find(text.as_bytes(), b"\"task\"").is_none() {
+        return false;
+    }
+    serde_json::from_str::<Created<'_>>(text).is_ok_and(|created| {
+        created.task.is_some_and(|task| task.get().starts_with('{'))
+            || created
+                .result_type
+                .is_some_and(|kind| kind.get() == "\"task\"")
+    })
+}

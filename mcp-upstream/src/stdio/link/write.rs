@@ -1,0 +1,195 @@
+//! The lines we write ourselves, and the task that writes all lines. JSON that came from elsewhere is copied once, into
+//! the outbox, and not read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use serde_json::value::RawValue;
+use tokio::net::unix::pipe;
+
+use super::Closed;
+use super::shared::Shared;
+use crate::stdio::message::{RawId, RpcError};
+use crate::stdio::splice::{Edit, splice};
+use crate::stdio::wire::Batch;
+
+/// A server that no longer reads may have written its last answers: so long they are waited for.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// A request, with its progress token, if it has one, replaced.
+pub(super) fn request(
+    out: &mut BytesMut,
+    id: u64,
+    method: &str,
+    params: Option<&RawValue>,
+    token: Option<&str>,
+) {
+    let id = id.to_string();
+    out.put_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    out.put_slice(id.as_bytes());
+    out.put_slice(b",\"method\":");
+    string(out, method);
+    if let Some(params) = params.map(RawValue::get) {
+        out.put_slice(b",\"params\":");
+        let mut edits: Vec<_> = token
+            .map(|token| Edit::new(params, token, id.as_str()))
+            .into_iter()
+            .collect();
+        splice(out, params.as_bytes(), &mut edits);
+    }
+    out.put_u8(b'}');
+}
+
+/// A notification.
+pub(super) fn notification(out: &mut BytesMut, method: &str, params: Option<&RawValue>) {
+    out.put_slice(b"{\"jsonrpc\":\"2.0\",\"method\":");
+    string(out, method);
+    if let Some(params) = params {
+        out.put_slice(b",\"params\":");
+        out.put_slice(params.get().as_bytes());
+    }
+    out.put_u8(b'}');
+}
+
+/// The answer to a request of the server.
+pub(super) fn answer(out: &mut BytesMut, id: &RawId, outcome: Result<&RawValue, RpcError<'_>>) {
+    out.put_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    out.put_slice(id.as_str().as_bytes());
+    match outcome {
+        Ok(result) => {
+            out.put_slice(b",\"result\":");
+            out.put_slice(result.get().as_bytes());
+        }
+        Err(RpcError { code, message }) => {
+            out.put_slice(b",\"error\":{\"code\":");
+            out.put_slice(code.to_string().as_bytes());
+            out.put_slice(b",\"message\":");
+            string(out, message);
+            out.put_u8(b'}');
+        }
+    }
+    out.put_u8(b'}');
+}
+
+/// Takes a request of ours back.
+pub(super) fn cancelled(out: &mut BytesMut, id: u64) {
+    out.put_slice(br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"#);
+    out.put_slice(id.to_string().as_bytes());
+    out.put_slice(b"}}");
+}
+
+fn string(out: &mut BytesMut, text: &str) {
+    serde_json::to_writer(out.writer(), text).expect("a string into memory");
+}
+
+/// Writes what calls append. Woken by the first of them; with several pending it first lets the others append as well,
+/// which makes one write of many lines. Ends with the link, or with the pipe.
+pub(super) async fn flush(shared: Arc<Shared>, pipe: pipe::Sender) {
+    let mut batch = BytesMut::new();
+    loop {
+        shared.filled.notified().await;
+        if shared.calls().pending.len() > 2 {
+            tokio::task::yield_now().await;
+        }
+        loop {
+            let taken = shared.outbox().take(&mut batch);
+            match taken {
+                Batch::Nothing => break,
+                Batch::Finished => return,
+                Batch::From(start) => {
+                    if write(&shared, &pipe, start, &batch).await.is_err() {
+                        drop(pipe);
+                        shared.outbox().end();
+                        shared.calls().closed = true;
+                        tokio::time::sleep(LAST_ANSWERS).await;
+                        shared.close(Closed::Disconnected);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes a batch whose first byte is number `start`, telling the outbox how far the pipe may have got.
+async fn write(
+    shared: &Shared,
+    pipe: &pipe::Sender,
+    start: u64,
+    batch: &[u8],
+) -> std::io::Result<()> {
+    let all = start + batch.len() as u64;
+    let mut written = 0;
+    while written < batch.len() {
+        pipe.writable().await?;
+        if !shared.outbox().reach(all) {
+            return Err(std::io::ErrorKind::BrokenPipe.into());
+        }
+        let outcome = pipe.try_write(&batch[written..]);
+        if let Ok(taken) = outcome {
+            written += taken;
+        }
+        shared.outbox().settle(start + written as u64);
+        match outcome {
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> &RawValue {
+        serde_json::from_str(text).expect("JSON")
+    }
+
+    fn written(write: impl FnOnce(&mut BytesMut)) -> String {
+        let mut out = BytesMut::new();
+        write(&mut out);
+        String::from_utf8(out.to_vec()).expect("text")
+    }
+
+    #[test]
+    fn lines_carry_names_escaped_and_json_untouched() {
+        let params = raw(r#"{"_meta":{"progressToken" : "a","x":1.50}, "b":2}"#);
+        let token = Some("\"a\"");
+        // The token must be the very span of the parameters.
+        let token = token.map(|token| {
+            let at = params.get().find(token).expect("there");
+            &params.get()[at..at + token.len()]
+        });
+        assert_eq!(
+            written(|out| request(out, 70000, "a\"b", Some(params), token)),
+            r#"{"jsonrpc":"2.0","id":70000,"method":"a\"b","params":{"_meta":{"progressToken" : 70000,"x":1.50}, "b":2}}"#
+        );
+        assert_eq!(
+            written(|out| notification(out, "notifications/initialized", None)),
+            r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#
+        );
+        assert_eq!(
+            written(|out| cancelled(out, 1)),
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#
+        );
+        let id = RawId::new("\"s-1\"");
+        for (outcome, expected) in [
+            (
+                Ok(raw("{ }")),
+                r#"{"jsonrpc":"2.0","id":"s-1","result":{ }}"#,
+            ),
+            (
+                Err(RpcError {
+                    code: -32603,
+                    message: "\"",
+                }),
+                r#"{"jsonrpc":"2.0","id":"s-1","error":{"code":-32603,"message":"\""}}"#,
+            ),
+        ] {
+            assert_eq!(written(|out| answer(out, &id, outcome)), expected);
+        }
+    }
+}

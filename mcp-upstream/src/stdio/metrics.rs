@@ -1,0 +1,249 @@
+//! What is counted about external servers beside their processes, by namespace. A namespace's series go with its pool.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
+use tooldock_workers::names::NamespaceName;
+
+use super::breaker::BreakerState;
+use super::message::Oddity;
+
+/// From a pooled process to a slow start.
+const WAIT_SECONDS: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
+/// From a cache hit to the highest default ceiling of a call's time limit.
+const CALL_SECONDS: [f64; 12] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0,
+];
+/// The reasons of `tooldock_server_refused_total`. The first three are limits.
+const REFUSALS: [&str; 7] = [
+    "max_processes",
+    "max_per_principal",
+    "waiters",
+    "unavailable",
+    "failed",
+    "session",
+    "retired",
+];
+
+/// What a server last said and that answers for it while it is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LastGood {
+    /// What it said of itself.
+    Opening,
+    /// A page of a list.
+    List,
+}
+
+impl LastGood {
+    const ALL: [Self; 2] = [Self::Opening, Self::List];
+
+    /// The label's value.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Opening => "opening",
+            Self::List => "list",
+        }
+    }
+}
+
+/// The families.
+#[derive(Debug, Clone)]
+pub(crate) struct StdioMetrics {
+    waits: HistogramVec,
+    calls: HistogramVec,
+    waiting: IntGaugeVec,
+    breaker: IntGaugeVec,
+    refused: IntCounterVec,
+    last_good: IntCounterVec,
+    oddities: IntCounterVec,
+}
+
+/// The series of one namespace; they go when the last of its pools does.
+#[derive(Debug)]
+pub(crate) struct ServerMetrics {
+    namespace: NamespaceName,
+    /// Time until a request had its process, where it was not there.
+    pub(crate) waits: Histogram,
+    /// Time of calls, as the server's clients see them.
+    pub(crate) calls: Histogram,
+    waiting: IntGauge,
+    breaker: IntGauge,
+    all: StdioMetrics,
+}
+
+impl StdioMetrics {
+    /// Makes the metrics and registers them.
+    ///
+    /// # Errors
+    ///
+    /// When the registry already holds one of the names.
+    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let namespace = &["namespace"];
+        let histogram = |name: &str, help: &str, buckets: &[f64]| {
+            let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+            let metric = HistogramVec::new(options, namespace)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let metric = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        let gauge = |name: &str, help: &str| {
+            let metric = IntGaugeVec::new(Opts::new(name, help), namespace)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        Ok(Self {
+            waits: histogram(
+                "tooldock_server_wait_seconds",
+                "Time a request waited for a process of an external server that was not there",
+                &WAIT_SECONDS,
+            )?,
+            calls: histogram(
+                "tooldock_server_call_seconds",
+                "Time external servers took to answer",
+                &CALL_SECONDS,
+            )?,
+            waiting: gauge(
+                "tooldock_server_waiting",
+                "Requests that wait for a process of an external server",
+            )?,
+            breaker: gauge(
+                "tooldock_server_breaker",
+                "Circuit breaker of an external server: 0 closed, 1 half open, 2 open",
+            )?,
+            last_good: counter(
+                "tooldock_server_last_good_total",
+                "Answers from what an external server last said, while it was away",
+                &["namespace", "what"],
+            )?,
+            refused: counter(
+                "tooldock_server_refused_total",
+                "Requests that got no process of an external server",
+                &["namespace", "reason"],
+            )?,
+            oddities: counter(
+                "tooldock_server_oddities_total",
+                "What external servers sent that was ignored",
+                &["namespace", "kind"],
+            )?,
+        })
+    }
+
+    /// Metrics nobody exports.
+    #[cfg(test)]
+    pub(crate) fn unregistered() -> Self {
+        Self::new(&Registry::new()).expect("a fresh registry holds no such names")
+    }
+
+    pub(super) fn server(&self, namespace: &NamespaceName) -> Arc<ServerMetrics> {
+        let label = &[namespace.as_str()];
+        Arc::new(ServerMetrics {
+            namespace: namespace.clone(),
+            waits: self.waits.with_label_values(label),
+            calls: self.calls.with_label_values(label),
+            waiting: self.waiting.with_label_values(label),
+            breaker: self.breaker.with_label_values(label),
+            all: self.clone(),
+        })
+    }
+
+    /// The series of a namespace that is not served any more go.
+    pub(super) fn forget(&self, namespace: &NamespaceName) {
+        let name = namespace.as_str();
+        // A series that was never touched is not there to remove.
+        let _ = self.waits.remove_label_values(&[name]);
+        let _ = self.calls.remove_label_values(&[name]);
+        let _ = self.waiting.remove_label_values(&[name]);
+        let _ = self.breaker.remove_label_values(&[name]);
+        for what in LastGood::ALL {
+            let _ = self.last_good.remove_label_values(&[name, what.as_str()]);
+        }
+        for reason in REFUSALS {
+            let _ = self.refused.remove_label_values(&[name, reason]);
+        }
+        for oddity in Oddity::ALL {
+            let _ = self.oddities.remove_label_values(&[name, oddity.as_str()]);
+        }
+    }
+}
+
+impl ServerMetrics {
+    #[cfg(test)]
+    pub(super) fn unregistered(namespace: &str) -> Arc<Self> {
+        StdioMetrics::unregistered().server(&namespace.parse().expect("a name"))
+    }
+
+    /// A request had to wait so long for its process.
+    pub(super) fn waited(&self, time: Duration) {
+        self.waits.observe(time.as_secs_f64());
+    }
+
+    pub(super) fn refused(&self, reason: &'static str) {
+        debug_assert!(
+            REFUSALS.contains(&reason),
+            "{reason} would outlive its namespace"
+        );
+        let labels = &[self.namespace.as_str(), reason];
+        self.all.refused.with_label_values(labels).inc();
+    }
+
+    /// What the server last said answered for it.
+    pub(super) fn fell_back(&self, what: LastGood) {
+        let labels = &[self.namespace.as_str(), what.as_str()];
+        self.all.last_good.with_label_values(labels).inc();
+    }
+
+    /// So many requests wait for a process.
+    pub(super) fn waiting(&self, requests: usize) {
+        self.waiting
+            .set(i64::try_from(requests).unwrap_or(i64::MAX));
+    }
+
+    pub(super) fn oddity(&self, oddity: Oddity) {
+        let labels = &[self.namespace.as_str(), oddity.as_str()];
+        self.all.oddities.with_label_values(labels).inc();
+    }
+
+    pub(super) fn breaker(&self, state: BreakerState) {
+        self.breaker.set(match state {
+            BreakerState::Closed => 0,
+            BreakerState::HalfOpen => 1,
+            BreakerState::Open => 2,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_series_of_a_namespace_go_when_it_is_forgotten() {
+        let registry = Registry::new();
+        let metrics = StdioMetrics::new(&registry).expect("a fresh registry");
+        assert!(StdioMetrics::new(&registry).is_err());
+        let name = "git".parse().expect("a name");
+        let server = metrics.server(&name);
+        server.waited(Duration::from_millis(3));
+        server.refused("max_processes");
+        server.fell_back(LastGood::List);
+        server.oddity(Oddity::Late);
+        server.breaker(BreakerState::Open);
+        let series = || {
+            registry
+                .gather()
+                .iter()
+                .map(|it| it.get_metric().len())
+                .sum::<usize>()
+        };
+        assert_eq!(series(), 7);
+        metrics.forget(&name);
+        assert_eq!(series(), 0);
+    }
+}

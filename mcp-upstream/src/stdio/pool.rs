@@ -1,0 +1,578 @@
+//! The processes of one server: handed out, kept, ended.
+//!
+//! ```text
+//!   lease ──▶ PoolShared ── State::step ──▶ actions ──▶ driver ──▶ Keeper, one for each process
+//!               ▲                                                     │
+//!               └──────────────── events ◀───────────────────────────┘
+//! ```
+//!
+//! The state machine in `state` decides; a lock holds it together with the handles of processes and waiters. Nearly
+//! every request finds its process under that lock and waits for nothing. What remains, to start and to end processes
+//! and to wake up in time, is done by the driver, one task for each pool in the control runtime. It owns the keepers:
+//! with the driver everything ends.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::value::to_raw_value;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::{Instant, timeout};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::external::{ExternalServer, ProcessHost, StdioSettings};
+use tooldock_workers::registry::Registry;
+
+use super::breaker::BreakerState;
+use super::lists::Lists;
+use super::metrics::{LastGood, ServerMetrics};
+use super::process::{Opened, Process};
+use crate::stream::audience::Audience;
+
+mod driver;
+mod key;
+mod leased;
+mod pools;
+mod rules;
+mod standing;
+pub(super) mod state;
+
+use driver::Driver;
+pub(super) use key::Key;
+pub(crate) use key::{EraKind, OpenAs, PoolKey, ServerEra};
+pub(crate) use leased::Leased;
+pub(crate) use pools::Pools;
+use rules::{LAST_GOOD, Patience, Rules, SLOT_WAIT, WAITERS_MAX};
+pub(crate) use standing::Standing;
+pub(crate) use state::Counts;
+use state::{Action, Event, Full, Place, ProcessId, Refusal, State, WaiterId};
+
+/// How long a request waits for the pool to notice that the process it got has just ended.
+const NOTICE: Duration = Duration::from_secs(1);
+/// How often a request is given a process that has just ended, until it gives up.
+const TRIES: usize = 3;
+/// How long the server may take to confirm that nobody wants to hear of a resource any more.
+const UNSUBSCRIBE: Duration = Duration::from_secs(30);
+
+/// What a pool's driver, keepers and leases share.
+pub(super) struct PoolShared {
+    pub(super) server: Arc<ExternalServer>,
+    pub(super) host: Arc<ProcessHost>,
+    pub(super) registry: Arc<Registry>,
+    pub(super) audience: Arc<Audience>,
+    pub(super) metrics: Arc<ServerMetrics>,
+    pub(super) lists: Arc<Lists>,
+    /// When a process is taken for hung.
+    pub(super) patience: Patience,
+    /// How processes of several clients are opened, in either era.
+    common: [Arc<OpenAs>; 2],
+    /// Plain data, short sections; nothing awaits and nothing of others is dropped under it.
+    inner: Mutex<Inner>,
+    /// There is something for the driver.
+    wake: Notify,
+    /// The driver has ended: nothing of it is left.
+    over: watch::Sender<bool>,
+}
+
+struct Inner {
+    state: State,
+    /// Processes that take requests, or did and are not gone yet.
+    live: HashMap<ProcessId, Arc<Process>>,
+    waiters: HashMap<WaiterId, Waiter>,
+    next_waiter: WaiterId,
+    /// For the driver.
+    actions: Vec<Action>,
+    /// What the server last said of itself to no client in particular, by how it was opened.
+    known: HashMap<EraKind, Opened>,
+    /// What it last spoke.
+    spoke: Option<ServerEra>,
+    /// Since when no process of it serves, if it ever did.
+    away_since: Option<Instant>,
+    /// That something answers for it was said.
+    told_of_last_good: bool,
+}
+
+struct Waiter {
+    give: oneshot::Sender<Result<Leased, Refusal>>,
+    key: PoolKey,
+    open: Arc<OpenAs>,
+    since: Instant,
+}
+
+/// How a pool is, for `/ready` and metrics.
+#[derive(Debug, Clone)]
+pub(crate) struct PoolState {
+    /// Its processes.
+    pub(crate) processes: Counts,
+    /// Requests that wait for one.
+    pub(crate) waiting: usize,
+    /// Whether it is worth trying.
+    pub(crate) breaker: BreakerState,
+    /// What its server speaks, if that is known.
+    pub(crate) server: Option<ServerEra>,
+    /// Why its server does not start, until it does.
+    pub(crate) error: Option<CallError>,
+    /// It ended, and is not to be restarted.
+    pub(crate) dead: bool,
+    /// How the last process had ended that another took the place of, and how long ago that was.
+    pub(crate) last_restart: Option<(&'static str, Duration)>,
+}
+
+impl PoolState {
+    /// One word for it: `ready`, `starting`, `idle` or `failed`.
+    pub(crate) fn as_str(&self) -> &'static str {
+        if self.processes.serving > 0 {
+            "ready"
+        } else if self.dead || self.error.is_some() || self.breaker == BreakerState::Open {
+            "failed"
+        } else if self.processes.starting > 0 {
+            "starting"
+        } else {
+            "idle"
+        }
+    }
+}
+
+/// A request that waits. Dropping it takes it from the queue.
+struct Waiting<'a> {
+    pool: &'a Arc<PoolShared>,
+    waiter: WaiterId,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let waiter = self.waiter;
+        let left = self.pool.lock().waiters.remove(&waiter);
+        if left.is_some() {
+            drop(left);
+            self.pool.apply(Event::Abandoned { waiter });
+        }
+    }
+}
+
+impl PoolShared {
+    fn new(
+        server: Arc<ExternalServer>,
+        host: Arc<ProcessHost>,
+        registry: Arc<Registry>,
+        audience: Arc<Audience>,
+        metrics: Arc<ServerMetrics>,
+        mut patience: Patience,
+    ) -> Arc<Self> {
+        let mut rules = Rules::from(&server.spec.settings);
+        if let Some(namespace) = registry.namespace(server.name.as_str()) {
+            let own = namespace.tool_limits.values();
+            let timeouts = own.filter_map(|limits| limits.timeout);
+            let longest = timeouts.chain([namespace.limits.timeout]).max();
+            let longest = longest.unwrap_or_default();
+            patience = patience.with_calls_of(longest);
+            let ask_timeout = namespace.limits.ask_timeout;
+            rules = rules.with_calls_of(longest, ask_timeout);
+        }
+        let inner = Inner {
+            state: State::new(rules),
+            live: HashMap::new(),
+            waiters: HashMap::new(),
+            next_waiter: 0,
+            actions: Vec::new(),
+            known: HashMap::new(),
+            spoke: None,
+            away_since: None,
+            told_of_last_good: false,
+        };
+        Arc::new(Self {
+            server,
+            host,
+            registry,
+            audience,
+            metrics,
+            lists: Arc::default(),
+            patience,
+            common: [EraKind::Legacy, EraKind::Modern].map(|era| Arc::new(OpenAs::gateway(era))),
+            inner: Mutex::new(inner),
+            wake: Notify::new(),
+            over: watch::Sender::new(false),
+        })
+    }
+
+    pub(super) fn settings(&self) -> &StdioSettings {
+        &self.server.spec.settings
+    }
+
+    /// The largest result any tool of the namespace may give.
+    pub(super) fn max_result(&self) -> u64 {
+        let Some(namespace) = self.registry.namespace(self.server.name.as_str()) else {
+            return tooldock_workers::config::Limits::default()
+                .max_result
+                .as_u64();
+        };
+        let own = namespace.tool_limits.values();
+        own.filter_map(|limits| limits.max_result)
+            .chain([namespace.limits.max_result])
+            .map(|limit| limit.as_u64())
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// A process for a request, started if it must be.
+    async fn lease(
+        self: &Arc<Self>,
+        key: &PoolKey,
+        open: &Arc<OpenAs>,
+    ) -> Result<Leased, CallError> {
+        let open = match (key.is_common(), open.era) {
+            (true, EraKind::Legacy) => &self.common[0],
+            (true, EraKind::Modern) => &self.common[1],
+            (false, _) => open,
+        };
+        for _ in 0..TRIES {
+            let leased = match self.lease_at_once(key, open) {
+                Some(leased) => leased,
+                None => self.wait_for_lease(key, open).await?,
+            };
+            if !leased.is_closed() {
+                return Ok(leased);
+            }
+            // Its keeper is about to say so; then another one takes its place.
+            let process = Arc::clone(leased.process());
+            drop(leased);
+            process.is_over_within(NOTICE).await;
+        }
+        self.metrics.refused("unavailable");
+        Err(self.unavailable("keeps ending", Some(Duration::from_secs(1))))
+    }
+
+    fn lease_at_once(self: &Arc<Self>, key: &PoolKey, open: &Arc<OpenAs>) -> Option<Leased> {
+        let (id, process, standing) = {
+            let mut inner = self.lock();
+            let id = inner.state.grant_at_once(key, open.era)?;
+            let process = inner.live.get(&id).map(Arc::clone);
+            (id, process, inner.state.standing_of(id))
+        };
+        // A process that serves is always there: both are set and taken under one lock.
+        Some(Leased::new(self, id, process?, standing?, key, open).begun())
+    }
+
+    async fn wait_for_lease(
+        self: &Arc<Self>,
+        key: &PoolKey,
+        open: &Arc<OpenAs>,
+    ) -> Result<Leased, CallError> {
+        let (give, given) = oneshot::channel();
+        let waiter = {
+            let mut inner = self.lock();
+            inner.next_waiter += 1;
+            let waiter = inner.next_waiter;
+            inner.waiters.insert(
+                waiter,
+                Waiter {
+                    give,
+                    key: key.clone(),
+                    open: Arc::clone(open),
+                    since: Instant::now(),
+                },
+            );
+            waiter
+        };
+        let _waiting = Waiting { pool: self, waiter };
+        self.apply(Event::Lease {
+            waiter,
+            key: key.clone(),
+            open: Arc::clone(open),
+        });
+        match given.await {
+            Ok(Ok(leased)) => Ok(leased),
+            Ok(Err(refusal)) => Err(self.refused(refusal)),
+            // Only with the pool.
+            Err(_) => Err(self.refused(Refusal::Retired)),
+        }
+    }
+
+    /// Tells the state machine what happened, and those who waited what follows. The rest is the driver's.
+    pub(super) fn apply(self: &Arc<Self>, event: Event) {
+        let now = Instant::now();
+        let mut given = Vec::new();
+        let mut forgotten = Vec::new();
+        {
+            let mut inner = self.lock();
+            let inner = &mut *inner;
+            let mut events = VecDeque::from([event]);
+            while let Some(event) = events.pop_front() {
+                let gone = match &event {
+                    Event::Gone { process } => Some(*process),
+                    _ => None,
+                };
+                for action in inner.state.step(event, now, fastrand::f64()) {
+                    match action {
+                        Action::Grant { waiter, process } => {
+                            let live = inner.live.get(&process).map(Arc::clone);
+                            let standing = inner.state.standing_of(process);
+                            let waiter = inner.waiters.remove(&waiter);
+                            if let (Some(waiter), Some(live), Some(standing)) =
+                                (waiter, live, standing)
+                            {
+                                let (key, open) = (&waiter.key, &waiter.open);
+                                let leased = Leased::new(self, process, live, standing, key, open);
+                                given.push((waiter, Ok(leased)));
+                            } else {
+                                // Left at this moment: what was meant for it goes back.
+                                events.push_back(Event::Released {
+                                    process,
+                                    reusable: true,
+                                });
+                            }
+                        }
+                        Action::Refuse { waiter, refusal } => {
+                            let waiter = inner.waiters.remove(&waiter);
+                            given.extend(waiter.map(|waiter| (waiter, Err(refusal))));
+                        }
+                        other => inner.actions.push(other),
+                    }
+                }
+                if let Some(process) = gone {
+                    forgotten.extend(inner.live.remove(&process));
+                }
+            }
+            inner.spoke = inner.state.server().or(inner.spoke);
+            if inner.state.counts().serving > 0 {
+                inner.away_since = None;
+            } else if inner.spoke.is_some() {
+                inner.away_since.get_or_insert(now);
+            }
+            self.metrics.breaker(inner.state.breaker(now));
+            self.metrics.waiting(inner.state.waiting());
+        }
+        drop(forgotten);
+        // Outside the lock: one that is not taken any more comes back by being dropped.
+        for (waiter, outcome) in given {
+            self.metrics
+                .waited(now.saturating_duration_since(waiter.since));
+            let _ = waiter.give.send(outcome.map(Leased::begun));
+        }
+        self.wake.notify_one();
+    }
+
+    /// A process takes requests now.
+    pub(super) fn started(
+        self: &Arc<Self>,
+        id: ProcessId,
+        process: &Arc<Process>,
+        server: ServerEra,
+        key: &Key,
+    ) {
+        let opened = process.opened();
+        {
+            let mut inner = self.lock();
+            inner.live.insert(id, Arc::clone(process));
+            if !key.is_private() {
+                inner.known.insert(opened.era(), opened.clone());
+                inner.told_of_last_good = false;
+            }
+        }
+        if *key == Key::Shared {
+            // Another process may have other tools than the one before.
+            self.lists.changed();
+        }
+        self.apply(Event::Started {
+            process: id,
+            server,
+            opened: opened.era(),
+        });
+    }
+
+    /// What the server last said of itself, preferably when it was opened so. Nothing once it has been away for long, or
+    /// is not coming back: what it said then is true no more.
+    fn known(&self, era: EraKind) -> Option<Opened> {
+        let inner = self.lock();
+        let away = inner.away_since.map(|since| since.elapsed());
+        if inner.state.is_dead() || away.is_some_and(|away| away > LAST_GOOD) {
+            return None;
+        }
+        let known = inner.known.get(&era);
+        known.or_else(|| inner.known.get(&era.other())).cloned()
+    }
+
+    /// Something the server said before answered for it.
+    fn fell_back(&self, what: LastGood) {
+        self.metrics.fell_back(what);
+        if !std::mem::replace(&mut self.lock().told_of_last_good, true) {
+            tracing::warn!(
+                namespace = %self.server.name,
+                "the server of namespace {} is away: what it last said of itself and its lists answers for it",
+                self.server.name
+            );
+        }
+    }
+
+    fn server_era(&self) -> Option<ServerEra> {
+        self.lock().state.server()
+    }
+
+    /// What it speaks, or spoke when it last did.
+    fn last_era(&self) -> Option<ServerEra> {
+        let inner = self.lock();
+        inner.state.server().or(inner.spoke)
+    }
+
+    /// One client less wants to hear of a resource. Waits for nothing and starts nothing: a server that is away has
+    /// nothing to unsubscribe from.
+    fn unsubscribe(&self, key: &PoolKey, era: EraKind, uri: &str) {
+        let (standing, process) = {
+            let inner = self.lock();
+            let Some((standing, process)) = inner.state.place_of(key, era) else {
+                return;
+            };
+            let process = process.and_then(|process| inner.live.get(&process));
+            (standing, process.map(Arc::clone))
+        };
+        // A modern server's one subscription is renewed by its keeper.
+        let told = standing.unsubscribe(uri).then_some(process).flatten();
+        let Some(process) = told.filter(|it| it.opened().era() == EraKind::Legacy) else {
+            return;
+        };
+        let params = serde_json::json!({ "uri": uri });
+        let params = to_raw_value(&params).expect("a value into memory");
+        let method = "resources/unsubscribe";
+        if let Ok(mut call) = process.link().request(method, Some(&params), None) {
+            // Bounded by its time; there is one for each subscription at most.
+            self.host.control.spawn(async move {
+                let _ = timeout(UNSUBSCRIBE, call.answer()).await;
+            });
+        }
+    }
+
+    /// What the pool before this one leaves to it.
+    fn lasting(&self) -> Vec<Place> {
+        self.lock().state.lasting()
+    }
+
+    /// Whether nothing of it is left, for good.
+    fn is_over(&self) -> bool {
+        *self.over.borrow()
+    }
+
+    /// Waits for that.
+    async fn over(&self) {
+        let mut over = self.over.subscribe();
+        // The sender is `self`.
+        let _ = over.wait_for(|over| *over).await;
+    }
+
+    /// Takes a process back. `false`: more follows from that than the state machine does at once.
+    fn release_at_once(&self, process: ProcessId) -> bool {
+        let mut inner = self.lock();
+        inner.state.waiting() == 0 && inner.state.release_at_once(process, Instant::now())
+    }
+
+    fn is_retired(&self) -> bool {
+        self.lock().state.is_retired()
+    }
+
+    fn state(&self) -> PoolState {
+        let inner = self.lock();
+        let state = &inner.state;
+        PoolState {
+            processes: state.counts(),
+            waiting: state.waiting(),
+            breaker: state.breaker(Instant::now()),
+            server: state.server(),
+            error: state.last_error().cloned(),
+            dead: state.is_dead(),
+            last_restart: state
+                .last_restart()
+                .map(|last| (last.reason, last.at.elapsed())),
+        }
+    }
+
+    fn refused(&self, refusal: Refusal) -> CallError {
+        let (reason, error) = match refusal {
+            Refusal::Overloaded(full) => (
+                full.as_str(),
+                CallError::new(CallErrorCode::Overloaded, self.overloaded(full))
+                    .retry_after(Duration::from_secs(1)),
+            ),
+            Refusal::Unavailable { retry_after } => (
+                "unavailable",
+                self.unavailable("failed repeatedly", Some(retry_after)),
+            ),
+            Refusal::Dead => (
+                "unavailable",
+                self.unavailable("ended and is not restarted (restart: never)", None),
+            ),
+            Refusal::Failed(error) => ("failed", error),
+            Refusal::SessionClosed => (
+                "session",
+                CallError::new(CallErrorCode::Cancelled, "the session is over"),
+            ),
+            Refusal::Retired => ("retired", self.unavailable("was replaced or stopped", None)),
+        };
+        self.metrics.refused(reason);
+        error
+    }
+
+    fn overloaded(&self, full: Full) -> String {
+        let settings = self.settings();
+        let limits = ServerLimits {
+            name: self.server.name.as_str(),
+            processes: settings.max_processes,
+            principal: settings.max_per_principal,
+        };
+        limits.message(full)
+    }
+
+    fn unavailable(&self, what: &str, retry_after: Option<Duration>) -> CallError {
+        let name = &self.server.name;
+        let error = CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            format!("the server of namespace {name} {what}"),
+        );
+        match retry_after {
+            Some(time) => error.retry_after(time),
+            None => error,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The limits of one server, for those who meet them.
+struct ServerLimits<'a> {
+    name: &'a str,
+    processes: usize,
+    principal: usize,
+}
+
+impl ServerLimits<'_> {
+    fn message(&self, full: Full) -> String {
+        let name = self.name;
+        let seconds = SLOT_WAIT.as_secs();
+        match full {
+            Full::Processes => format!(
+                "namespace {name}: none of the {} processes its server may have came free within {seconds} s \
+                 (configuration key max_processes)",
+                self.processes
+            ),
+            Full::Principal => format!(
+                "namespace {name}: none of the {} processes a principal may have there came free within {seconds} s \
+                 (configuration key max_per_principal)",
+                self.principal
+            ),
+            Full::Waiters => format!(
+                "namespace {name}: {WAITERS_MAX} requests wait for a process of its server already"
+            ),
+        }
+    }
+}
+
+impl fmt::Debug for PoolShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("namespace", &self.server.name)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! Who a process is for, and how it is opened.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::stdio::handshake::{Era, Opening};
+use crate::stdio::link::Inbound;
+
+/// Whose process a request wants.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum PoolKey {
+    /// The one of everybody.
+    Shared,
+    /// A session's own, by the session's tag.
+    Session(Arc<str>),
+    /// The one of a principal.
+    Principal(Arc<str>),
+    /// One nobody else has until the request is over.
+    Exclusive,
+}
+
+/// How a process is opened for whoever asks first.
+#[derive(Clone)]
+pub(crate) struct OpenAs {
+    /// The era of the request. A server that speaks both is opened in it; any other as it can be.
+    pub(crate) era: EraKind,
+    /// What the server is told about the client. A shared process has one handshake whatever clients come, so it hears
+    /// of the gateway instead.
+    pub(crate) opening: Arc<Opening>,
+    /// Whose processes it counts among. Nobody's are only bounded together.
+    pub(crate) principal: Option<Arc<str>>,
+    /// Who hears what a session's or leased process says on its own. Without one it is as for a shared process: what
+    /// changed goes to the audience of the namespace, requests are refused. It may be dropped under the pool's lock, so
+    /// dropping it must lead to nothing that comes back to the pools.
+    pub(crate) inbound: Option<Arc<dyn Inbound>>,
+}
+
+/// How a process is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum EraKind {
+    /// With a handshake.
+    Legacy,
+    /// Without.
+    Modern,
+}
+
+/// What a server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServerEra {
+    /// Only with a handshake.
+    Legacy,
+    /// Only without.
+    Modern,
+    /// Without; whether with one, too, is not known. Servers do not say so, and a process that was asked refuses it.
+    ModernAtLeast,
+    /// Either way.
+    Dual,
+}
+
+/// What a request asks the state machine for: [`PoolKey`], with exclusive ones told apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::stdio) enum Key {
+    Shared,
+    Session(Arc<str>),
+    Principal(Arc<str>),
+    Exclusive(u64),
+}
+
+/// A place for one process at a time. A server of both eras has one of each kind.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::stdio) struct SlotKey {
+    pub(in crate::stdio) key: Key,
+    pub(in crate::stdio) era: EraKind,
+}
+
+impl EraKind {
+    /// The one it is not.
+    pub(in crate::stdio) fn other(self) -> Self {
+        match self {
+            Self::Legacy => Self::Modern,
+            Self::Modern => Self::Legacy,
+        }
+    }
+}
+
+impl PoolKey {
+    /// Whether several clients speak with its process, so that it is opened with the gateway's own words.
+    pub(super) fn is_common(&self) -> bool {
+        matches!(self, Self::Shared | Self::Principal(_))
+    }
+}
+
+impl Key {
+    /// Whether its process is for one session or one request.
+    pub(in crate::stdio) fn is_private(&self) -> bool {
+        matches!(self, Self::Session(_) | Self::Exclusive(_))
+    }
+}
+
+impl From<&Era> for ServerEra {
+    fn from(era: &Era) -> Self {
+        match era {
+            Era::Legacy { .. } => Self::Legacy,
+            Era::Modern { .. } => Self::ModernAtLeast,
+            Era::Dual { .. } => Self::Dual,
+        }
+    }
+}
+
+impl ServerEra {
+    /// How a server that speaks this is opened for a request of that era. Where that is not known it is to be tried.
+    pub(in crate::stdio) fn opened_for(self, wanted: EraKind) -> EraKind {
+        match self {
+            Self::Legacy => EraKind::Legacy,
+            Self::Modern => EraKind::Modern,
+            Self::Dual | Self::ModernAtLeast => wanted,
+        }
+    }
+}
+
+impl OpenAs {
+    /// The gateway itself, for a process of several clients.
+    pub(super) fn gateway(era: EraKind) -> Self {
+        Self {
+            era,
+            opening: Arc::new(Opening::gateway()),
+            principal: None,
+            inbound: None,
+        }
+    }
+
+    /// What a process opened as this was told of its client, for a process of that era, is the same as with `other`.
+    pub(super) fn same_handshake(&self, other: &Self, era: EraKind) -> bool {
+        let (one, other) = (&self.opening, &other.opening);
+        // A modern process is told with every request.
+        era == EraKind::Modern
+            || (one.version == other.version
+                && one.capabilities.get() == other.capabilities.get()
+                && one.client_info.get() == other.client_info.get())
+    }
+}
+
+impl fmt::Debug for OpenAs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenAs")
+            .field("era", &self.era)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    fn legacy(capabilities: &str) -> OpenAs {
+        let capabilities = RawValue::from_string(capabilities.to_owned()).expect("JSON");
+        let opening = Opening {
+            capabilities: capabilities.into(),
+            ..Opening::gateway()
+        };
+        OpenAs {
+            opening: Arc::new(opening),
+            ..OpenAs::gateway(EraKind::Legacy)
+        }
+    }
+
+    #[test]
+    fn only_what_a_process_was_told_makes_a_handshake_different() {
+        let (one, other) = (legacy(r#"{"roots":{}}"#), legacy("{}"));
+        assert!(one.same_handshake(&one, EraKind::Legacy));
+        assert!(!one.same_handshake(&other, EraKind::Legacy));
+        assert!(one.same_handshake(&other, EraKind::Modern));
+        let gateway = OpenAs::gateway(EraKind::Legacy);
+        assert!(gateway.same_handshake(&other, EraKind::Legacy));
+    }
+
+    #[test]
+    fn a_server_of_both_eras_is_opened_as_the_request_wants() {
+        use EraKind::{Legacy, Modern};
+        for wanted in [Legacy, Modern] {
+            assert_eq!(ServerEra::Legacy.opened_for(wanted), Legacy);
+            assert_eq!(ServerEra::Modern.opened_for(wanted), Modern);
+            for either in [ServerEra::Dual, ServerEra::ModernAtLeast] {
+                assert_eq!(either.opened_for(wanted), wanted);
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! A process in the hands of one request.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::time::Instant;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::worker::LogLevel;
+
+use super::PoolShared;
+use super::key::{EraKind, OpenAs, PoolKey};
+use super::standing::{Standing, Wish};
+use super::state::{Event, ProcessId};
+use crate::stdio::link::{Inbound, Link};
+use crate::stdio::message::RawReply;
+use crate::stdio::process::{Hearing, Opened, Process};
+
+/// A process for one request, to be held until that is answered. Dropping it gives the process back; one that was the
+/// request's alone ends, unless the request said that it was [`Leased::answered`] and nothing is open on it.
+pub(crate) struct Leased {
+    pool: Arc<PoolShared>,
+    id: ProcessId,
+    process: Arc<Process>,
+    standing: Arc<Standing>,
+    /// It is this request's alone, and was opened as this.
+    exclusive: Option<Arc<OpenAs>>,
+    /// It is one session's.
+    session: bool,
+    since: Instant,
+    answered: bool,
+    /// The last thing it was asked for beside its request was answered.
+    heard: AtomicBool,
+}
+
+impl Leased {
+    /// The state machine has counted it already. Called under the pool's lock.
+    pub(super) fn new(
+        pool: &Arc<PoolShared>,
+        id: ProcessId,
+        process: Arc<Process>,
+        standing: Arc<Standing>,
+        key: &PoolKey,
+        open: &Arc<OpenAs>,
+    ) -> Self {
+        process.enter();
+        let exclusive = (*key == PoolKey::Exclusive).then(|| Arc::clone(open));
+        Self {
+            pool: Arc::clone(pool),
+            id,
+            process,
+            standing,
+            exclusive,
+            session: matches!(key, PoolKey::Session(_)),
+            since: Instant::now(),
+            answered: false,
+            heard: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes it into use, outside the lock.
+    pub(super) fn begun(self) -> Self {
+        if let Some(open) = &self.exclusive {
+            // It may have been another's before.
+            self.process.switch().set_own(open.inbound.clone());
+        }
+        self
+    }
+
+    /// How the process was opened, and what its server said of itself then.
+    pub(crate) fn opened(&self) -> &Opened {
+        self.process.opened()
+    }
+
+    /// The pid of the process.
+    #[cfg(test)]
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    pub(super) fn process(&self) -> &Arc<Process> {
+        &self.process
+    }
+
+    /// Hears what the process says that belongs to no call but can only be meant for this request: while nobody else
+    /// uses the process. For those that many share; one's own has its handler.
+    pub(crate) fn hear(&self, handler: Arc<dyn Inbound>) -> Hearing {
+        self.process.switch().hear(handler)
+    }
+
+    /// The request has its answer.
+    pub(crate) fn answered(&mut self) {
+        if !std::mem::replace(&mut self.answered, true) {
+            let time = self.since.elapsed();
+            self.pool.metrics.calls.observe(time.as_secs_f64());
+            self.process.answered();
+        }
+    }
+
+    /// Asks for news of a resource, for one more client. The server is asked once: those who come meanwhile wait for its
+    /// answer, and one of them asks again where that was none. What it answered is the result for who asked, nothing for
+    /// all others. It is asked again when it is restarted.
+    ///
+    /// # Errors
+    ///
+    /// When there are too many, or the server cannot be asked.
+    pub(crate) async fn subscribe(&self, uri: &str) -> Result<Option<RawReply>, CallError> {
+        self.standing.subscribe(uri).map_err(|error| {
+            let name = &self.pool.server.name;
+            let message = format!("namespace {name}: {error}");
+            CallError::new(CallErrorCode::Overloaded, message)
+        })?;
+        // A modern server's one subscription is renewed by its keeper.
+        if self.opened().era() == EraKind::Modern {
+            return Ok(None);
+        }
+        let mut undo = Undo {
+            standing: &self.standing,
+            uri: Some(uri),
+        };
+        let mut granted = None;
+        if let Some(confirmed) = self.standing.confirmed(uri) {
+            let asked = confirmed.get_or_try_init(async || {
+                let params = json!({ "uri": uri });
+                match self.ask("resources/subscribe", &params).await {
+                    Ok(reply @ RawReply::Result(_)) => {
+                        granted = Some(reply);
+                        Ok(())
+                    }
+                    other => Err(other),
+                }
+            });
+            if let Err(refused) = asked.await {
+                return refused.map(Some);
+            }
+        }
+        undo.uri = None;
+        Ok(granted)
+    }
+
+    /// Asks for log messages from this level on; so is every process that takes this one's place. One that several
+    /// share is as talkative as the most curious of them wants it: `None` where it is already.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    pub(crate) async fn set_log_level(
+        &self,
+        level: LogLevel,
+    ) -> Result<Option<RawReply>, CallError> {
+        let before = self.standing.level();
+        // Before it is asked, so that of two at once the more curious one's request is the last.
+        if !self.standing.lower_level(level) {
+            return Ok(None);
+        }
+        let params = json!({ "level": level.as_str() });
+        let reply = self.ask("logging/setLevel", &params).await;
+        if !matches!(reply, Ok(RawReply::Result(_))) {
+            self.standing.restore_level(level, before);
+        }
+        reply.map(Some)
+    }
+
+    /// The server granted what its one client asked it for itself. Where that lasts, a process that takes this one's
+    /// place is asked for it again.
+    pub(crate) fn granted(&self, method: &str, params: Option<&RawValue>) {
+        if let Some(wish) = self.session.then(|| Wish::of(method, params)).flatten() {
+            self.standing.note(wish);
+        }
+    }
+
+    async fn ask(&self, method: &str, params: &serde_json::Value) -> Result<RawReply, CallError> {
+        let params = to_raw_value(params).expect("a value into memory");
+        self.heard.store(false, Ordering::Relaxed);
+        let reply = self.request(method, Some(&params), None)?.await;
+        if reply.is_ok() {
+            self.heard.store(true, Ordering::Relaxed);
+            self.process.answered();
+        }
+        reply
+    }
+}
+
+/// Takes a subscription back that the server did not confirm.
+struct Undo<'a> {
+    standing: &'a Standing,
+    uri: Option<&'a str>,
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if let Some(uri) = self.uri {
+            self.standing.unsubscribe(uri);
+        }
+    }
+}
+
+impl Deref for Leased {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        self.process.link()
+    }
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        self.process.leave();
+        let link = self.process.link();
+        if !self.answered
+            && !self.heard.load(Ordering::Relaxed)
+            && !link.is_closed()
+            && self.process.waited_in_vain(self.since) >= self.pool.patience.suspect_after
+        {
+            self.process.suspect();
+        }
+        // What its client told it when it asked is not for the next one.
+        let asked = self.process.switch().has_asked();
+        let reusable = self.answered && !asked && !link.is_closed() && link.in_flight() == 0;
+        if self.exclusive.is_some() {
+            self.process.switch().set_own(None);
+        } else if self.pool.release_at_once(self.id) {
+            return;
+        }
+        self.pool.apply(Event::Released {
+            process: self.id,
+            reusable,
+        });
+    }
+}
+
+impl fmt::Debug for Leased {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leased")
+            .field("process", &self.process.pid())
+            .field("exclusive", &self.exclusive.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,370 @@
+//! The pools of all servers of the registry.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::external::{ExternalServer, ProcessHost};
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::registry::{Registry, Snapshot, Upstream};
+
+use super::key::{EraKind, OpenAs, PoolKey, ServerEra};
+use super::rules::Patience;
+use super::state::Event;
+use super::{Driver, Leased, PoolShared, PoolState};
+use crate::stdio::lists::Lists;
+use crate::stdio::metrics::{LastGood, StdioMetrics};
+use crate::stdio::process::Opened;
+use crate::stream::audience::Audience;
+
+/// Finds or makes the pool of a server. Dropping it ends every process, in the background.
+pub(crate) struct Pools {
+    host: Arc<ProcessHost>,
+    registry: Arc<Registry>,
+    audience: Arc<Audience>,
+    metrics: StdioMetrics,
+    patience: Patience,
+    /// By namespace: the pool that serves, and those before it that are not over. Plain data; nothing awaits under it.
+    pools: Mutex<HashMap<NamespaceName, Vec<Pool>>>,
+    /// Nothing is made any more.
+    ended: AtomicBool,
+    maintenance: OnceLock<AbortHandle>,
+}
+
+/// The owner's end of a pool.
+struct Pool {
+    shared: Arc<PoolShared>,
+    driver: AbortHandle,
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Pools {
+    /// No pools yet; servers get theirs, and their first process, as they come into the registry.
+    pub(crate) fn new(
+        host: Arc<ProcessHost>,
+        registry: Arc<Registry>,
+        audience: Arc<Audience>,
+        metrics: StdioMetrics,
+    ) -> Arc<Self> {
+        Self::with_patience(host, registry, audience, metrics, Patience::default())
+    }
+
+    /// The same, with other ideas of when a process is taken for hung.
+    pub(super) fn with_patience(
+        host: Arc<ProcessHost>,
+        registry: Arc<Registry>,
+        audience: Arc<Audience>,
+        metrics: StdioMetrics,
+        patience: Patience,
+    ) -> Arc<Self> {
+        let pools = Arc::new(Self {
+            host,
+            registry,
+            audience,
+            metrics,
+            patience,
+            pools: Mutex::default(),
+            ended: AtomicBool::new(false),
+            maintenance: OnceLock::new(),
+        });
+        // Weak: the task is no reason to keep processes.
+        let task = run(Arc::downgrade(&pools), pools.registry.subscribe());
+        let task = pools.host.control.spawn(task);
+        let _ = pools.maintenance.set(task.abort_handle());
+        pools
+    }
+
+    /// A process for one request, which waits for it: for its start, or for a place. Dropping the future gives the wait
+    /// up, not the start.
+    ///
+    /// # Errors
+    ///
+    /// `overloaded` where no place came free in time; `worker_unavailable`, with the reason, where the server does not
+    /// start, failed too often, or is not to be restarted.
+    pub(crate) async fn lease(
+        &self,
+        server: &Arc<ExternalServer>,
+        key: PoolKey,
+        open: OpenAs,
+    ) -> Result<Leased, CallError> {
+        self.pool(server)?.lease(&key, &Arc::new(open)).await
+    }
+
+    /// What a server speaks, or spoke before it went away. Starts a process to find out where nothing is known, and one
+    /// more where that alone does not say whether it can be opened as wanted; what comes of that is on record then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pools::lease`].
+    pub(crate) async fn server_era(
+        &self,
+        server: &Arc<ExternalServer>,
+        wanted: EraKind,
+    ) -> Result<ServerEra, CallError> {
+        let pool = self.pool(server)?;
+        let lease = async |era| {
+            let open = Arc::new(OpenAs::gateway(era));
+            pool.lease(&PoolKey::Shared, &open).await
+        };
+        let era = match pool.last_era() {
+            Some(era) => era,
+            None => {
+                let leased = lease(EraKind::Modern).await?;
+                let opened = match leased.opened().era() {
+                    EraKind::Legacy => ServerEra::Legacy,
+                    EraKind::Modern => ServerEra::ModernAtLeast,
+                };
+                pool.server_era().unwrap_or(opened)
+            }
+        };
+        // Of one that is away nothing more is found out now.
+        let unsure = pool.server_era() == Some(ServerEra::ModernAtLeast);
+        if wanted == EraKind::Modern || !unsure {
+            return Ok(era);
+        }
+        // Without a process for that, it is what it said: the next who asks tries again.
+        let _ = lease(EraKind::Legacy).await;
+        Ok(pool.last_era().unwrap_or(era))
+    }
+
+    /// What a server last said of itself, preferably when it was opened so, whether or not it can be asked now. Nothing
+    /// where it has been away for long or is not restarted.
+    pub(crate) fn last_opened(&self, server: &Arc<ExternalServer>, era: EraKind) -> Option<Opened> {
+        self.pool(server).ok()?.known(era)
+    }
+
+    /// The last good lists of a server.
+    pub(crate) fn lists(&self, server: &Arc<ExternalServer>) -> Option<Arc<Lists>> {
+        Some(Arc::clone(&self.pool(server).ok()?.lists))
+    }
+
+    /// What a server last said answered for it.
+    pub(crate) fn fell_back(&self, server: &Arc<ExternalServer>, what: LastGood) {
+        if let Ok(pool) = self.pool(server) {
+            pool.fell_back(what);
+        }
+    }
+
+    /// One client less wants to hear of a resource.
+    pub(crate) fn unsubscribe(
+        &self,
+        server: &Arc<ExternalServer>,
+        key: &PoolKey,
+        era: EraKind,
+        uri: &str,
+    ) {
+        // A pool that is gone has nothing to unsubscribe from, and none is made for it.
+        if let Some(pool) = self.latest(&server.name) {
+            pool.unsubscribe(key, era, uri);
+        }
+    }
+
+    /// Ends the processes of a session.
+    pub(crate) fn session_closed(&self, tag: &str) {
+        let tag: Arc<str> = tag.into();
+        for pool in self.all() {
+            pool.apply(Event::SessionClosed {
+                tag: Arc::clone(&tag),
+            });
+        }
+    }
+
+    /// How the pool of a namespace is; `None` where it has none.
+    pub(crate) fn state(&self, namespace: &NamespaceName) -> Option<PoolState> {
+        Some(self.latest(namespace)?.state())
+    }
+
+    /// Ends everything: what is not used at once, what is used when it is not any more or when the time is over.
+    pub(crate) async fn shutdown(&self, grace: Duration) {
+        self.ended.store(true, Ordering::Release);
+        self.stop_following();
+        let all = self.all();
+        for pool in &all {
+            pool.apply(Event::Retire);
+        }
+        let over = async {
+            for pool in &all {
+                pool.over().await;
+            }
+        };
+        if timeout(grace, over).await.is_err() {
+            tracing::warn!(
+                "some server processes did not end in time; they are ended in the background"
+            );
+        }
+        // Ends what is left: a dropped keeper runs the ladder in the background.
+        self.lock().clear();
+    }
+
+    fn pool(&self, server: &Arc<ExternalServer>) -> Result<Arc<PoolShared>, CallError> {
+        let name = &server.name;
+        if let Some(pool) = self.serving(server) {
+            return Ok(pool);
+        }
+        // The request may have begun before a reload: then the one that serves now takes it.
+        let current = self.registry.namespace(name.as_str());
+        match current.as_ref().map(|namespace| &namespace.upstream) {
+            Some(Upstream::External(current)) if !self.ended.load(Ordering::Acquire) => {
+                Ok(self.make(current))
+            }
+            _ => Err(CallError::new(
+                CallErrorCode::WorkerUnavailable,
+                format!("the server of namespace {name} is not served any more"),
+            )),
+        }
+    }
+
+    fn serving(&self, server: &Arc<ExternalServer>) -> Option<Arc<PoolShared>> {
+        let pools = self.lock();
+        let mut own = pools.get(&server.name)?.iter();
+        own.find(|pool| Arc::ptr_eq(&pool.shared.server, server))
+            .filter(|pool| !pool.shared.is_retired())
+            .map(|pool| Arc::clone(&pool.shared))
+    }
+
+    pub(super) fn latest(&self, namespace: &NamespaceName) -> Option<Arc<PoolShared>> {
+        let pools = self.lock();
+        let latest = pools.get(namespace)?.last()?;
+        Some(Arc::clone(&latest.shared))
+    }
+
+    /// The pool of a server that is in the registry, with its first process on the way. What lasted in the pool before it
+    /// lasts here.
+    fn make(&self, server: &Arc<ExternalServer>) -> Arc<PoolShared> {
+        let mut pools = self.lock();
+        let own = pools.entry(server.name.clone()).or_default();
+        let same =
+            |pool: &&Pool| Arc::ptr_eq(&pool.shared.server, server) && !pool.shared.is_retired();
+        if let Some(pool) = own.iter().find(same) {
+            return Arc::clone(&pool.shared);
+        }
+        let shared = PoolShared::new(
+            Arc::clone(server),
+            Arc::clone(&self.host),
+            Arc::clone(&self.registry),
+            Arc::clone(&self.audience),
+            self.metrics.server(&server.name),
+            self.patience,
+        );
+        // Under the lock: as soon as the new one is seen, another may retire the one before, which forgets it.
+        let before = own.last().map(|pool| pool.shared.lasting());
+        let driver = Driver::new(Arc::clone(&shared)).run();
+        let driver = self.host.control.spawn(driver).abort_handle();
+        own.push(Pool {
+            shared: Arc::clone(&shared),
+            driver,
+        });
+        drop(pools);
+        if let Some(places) = before.filter(|places| !places.is_empty()) {
+            shared.apply(Event::Inherit { places });
+        }
+        let open = Arc::new(OpenAs::gateway(EraKind::Modern));
+        shared.apply(Event::Wanted { open });
+        shared
+    }
+
+    /// Makes the pools of new servers, with a first process, and retires those of servers that are gone.
+    fn follow(&self, snapshot: &Snapshot) {
+        let mut wanted = HashMap::new();
+        for (name, namespace) in &snapshot.namespaces {
+            if let Upstream::External(server) = &namespace.upstream {
+                wanted.insert(name, server);
+            }
+        }
+        let mut retired = Vec::new();
+        {
+            let mut pools = self.lock();
+            for (name, own) in pools.iter_mut() {
+                // An aborted driver of one that is over changes nothing.
+                own.retain(|pool| !pool.shared.is_over());
+                for pool in own.iter() {
+                    let serves = wanted
+                        .get(name)
+                        .is_some_and(|server| Arc::ptr_eq(server, &pool.shared.server));
+                    if !serves {
+                        retired.push(Arc::clone(&pool.shared));
+                    }
+                }
+            }
+            pools.retain(|name, own| {
+                let kept = !own.is_empty() || wanted.contains_key(name);
+                if !kept {
+                    self.metrics.forget(name);
+                }
+                kept
+            });
+        }
+        for server in wanted.values() {
+            if self.serving(server).is_none() {
+                self.make(server);
+            }
+        }
+        // Last, so that a successor is on its way before those who wait are told.
+        for pool in retired {
+            pool.apply(Event::Retire);
+        }
+    }
+
+    fn stop_following(&self) {
+        if let Some(task) = self.maintenance.get() {
+            task.abort();
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<PoolShared>> {
+        let pools = self.lock();
+        let all = pools.values().flatten();
+        all.map(|pool| Arc::clone(&pool.shared)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<NamespaceName, Vec<Pool>>> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The one maintenance task: follows the registry for as long as there are pools.
+async fn run(pools: Weak<Pools>, mut seen: watch::Receiver<Arc<Snapshot>>) {
+    /// How often pools that are over are looked for, while nothing else happens …
+    const SWEEP: Duration = Duration::from_secs(60);
+    /// … and while some are on their way there: what operators see of them goes when they do.
+    const SOON: Duration = Duration::from_secs(1);
+    loop {
+        let snapshot = Arc::clone(&seen.borrow_and_update());
+        let Some(pools) = pools.upgrade() else {
+            return;
+        };
+        pools.follow(&snapshot);
+        let leaving = pools.all().iter().any(|pool| pool.is_retired());
+        // Neither of them is kept for longer than it is needed.
+        drop((pools, snapshot));
+        let sweep = if leaving { SOON } else { SWEEP };
+        if let Ok(Err(_)) = timeout(sweep, seen.changed()).await {
+            return;
+        }
+    }
+}
+
+impl Drop for Pools {
+    fn drop(&mut self) {
+        self.stop_following();
+    }
+}
+
+impl fmt::Debug for Pools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pools")
+            .field("namespaces", &self.lock().len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,305 @@
+//! What a client asked for once and expects to last: resource subscriptions and a log level. A process that takes the
+//! place of another is asked for them again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, OnceCell};
+use tooldock_workers::worker::LogLevel;
+
+/// Resources one place for processes can be subscribed to, by all its clients together.
+pub(crate) const SUBSCRIPTIONS_MAX: usize = 10_000;
+
+/// What lasts in one place for processes.
+#[derive(Debug, Default)]
+pub(crate) struct Standing {
+    /// Plain data; nothing awaits under it.
+    inner: Mutex<Inner>,
+    /// Other resources than before.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// How many want to hear of each resource.
+    subscriptions: HashMap<Arc<str>, Subscription>,
+    level: Option<LogLevel>,
+}
+
+/// A resource that somebody wants to hear of.
+#[derive(Debug, Default)]
+struct Subscription {
+    clients: usize,
+    /// Set once the server has confirmed it. Who comes meanwhile waits for that, and asks where it came to nothing.
+    confirmed: Arc<OnceCell<()>>,
+}
+
+/// What a client may ask for that lasts, in a request of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// Log messages from this level on.
+    Level(LogLevel),
+    /// News of a resource.
+    Subscribe(Arc<str>),
+    /// None any more.
+    Unsubscribe(Arc<str>),
+}
+
+impl Wish {
+    /// The wish in a request, if it is one.
+    pub(crate) fn of(method: &str, params: Option<&RawValue>) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct About {
+            uri: Arc<str>,
+        }
+        #[derive(Deserialize)]
+        struct From {
+            level: Box<str>,
+        }
+        let uri = || {
+            let about: About = serde_json::from_str(params?.get()).ok()?;
+            Some(about.uri)
+        };
+        match method {
+            "logging/setLevel" => {
+                let from: From = serde_json::from_str(params?.get()).ok()?;
+                Some(Self::Level(from.level.parse().ok()?))
+            }
+            "resources/subscribe" => uri().map(Self::Subscribe),
+            "resources/unsubscribe" => uri().map(Self::Unsubscribe),
+            _ => None,
+        }
+    }
+}
+
+/// As many resources are subscribed to as may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("as many resources are subscribed to as may be: {SUBSCRIPTIONS_MAX}")]
+pub(crate) struct TooManySubscriptions;
+
+impl Standing {
+    /// One more wants to hear of a resource. Answers whether it is the first, so that the server is to be asked.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManySubscriptions`] beyond [`SUBSCRIPTIONS_MAX`] resources.
+    pub(crate) fn subscribe(&self, uri: &str) -> Result<bool, TooManySubscriptions> {
+        let mut inner = self.lock();
+        if let Some(subscription) = inner.subscriptions.get_mut(uri) {
+            subscription.clients += 1;
+            return Ok(false);
+        }
+        if inner.subscriptions.len() >= SUBSCRIPTIONS_MAX {
+            return Err(TooManySubscriptions);
+        }
+        let first = Subscription {
+            clients: 1,
+            ..Subscription::default()
+        };
+        inner.subscriptions.insert(uri.into(), first);
+        self.changed.notify_waiters();
+        Ok(true)
+    }
+
+    /// Whether the server has confirmed the subscription, for one of those who want it.
+    pub(crate) fn confirmed(&self, uri: &str) -> Option<Arc<OnceCell<()>>> {
+        let inner = self.lock();
+        let subscription = inner.subscriptions.get(uri)?;
+        Some(Arc::clone(&subscription.confirmed))
+    }
+
+    /// One less wants to hear of a resource. Answers whether it was the last, so that the server is to be told.
+    pub(crate) fn unsubscribe(&self, uri: &str) -> bool {
+        let mut inner = self.lock();
+        let Some(subscription) = inner.subscriptions.get_mut(uri) else {
+            return false;
+        };
+        subscription.clients -= 1;
+        if subscription.clients > 0 {
+            return false;
+        }
+        inner.subscriptions.remove(uri);
+        self.changed.notify_waiters();
+        true
+    }
+
+    /// Somebody wants log messages from this level on. Answers whether those were not asked for yet.
+    pub(crate) fn lower_level(&self, level: LogLevel) -> bool {
+        let mut inner = self.lock();
+        let lower = inner.level.is_none_or(|own| level < own);
+        if lower {
+            inner.level = Some(level);
+        }
+        lower
+    }
+
+    /// The server did not take the level: it is as before, unless another one was asked for meanwhile.
+    pub(crate) fn restore_level(&self, refused: LogLevel, before: Option<LogLevel>) {
+        let mut inner = self.lock();
+        if inner.level == Some(refused) {
+            inner.level = before;
+        }
+    }
+
+    /// The log messages that were asked for.
+    pub(crate) fn level(&self) -> Option<LogLevel> {
+        self.lock().level
+    }
+
+    /// The resources somebody wants to hear of.
+    pub(crate) fn subscriptions(&self) -> Vec<Arc<str>> {
+        self.lock().subscriptions.keys().cloned().collect()
+    }
+
+    /// Ends when other resources than now are to be heard of.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// Whether somebody waits for something a process says on its own.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.lock().subscriptions.is_empty()
+    }
+
+    /// Whether a process that takes another's place is asked for anything.
+    pub(crate) fn lasts(&self) -> bool {
+        let inner = self.lock();
+        inner.level.is_some() || !inner.subscriptions.is_empty()
+    }
+
+    /// What the one client of this place asked its server for itself.
+    pub(crate) fn note(&self, wish: Wish) {
+        let mut inner = self.lock();
+        match wish {
+            Wish::Level(level) => inner.level = Some(level),
+            Wish::Subscribe(uri) => {
+                // Once is enough for one client; what does not fit is not asked for again after a restart.
+                if inner.subscriptions.len() < SUBSCRIPTIONS_MAX {
+                    let subscription = inner.subscriptions.entry(uri).or_default();
+                    subscription.clients = 1;
+                }
+            }
+            Wish::Unsubscribe(uri) => {
+                inner.subscriptions.remove(&uri);
+            }
+        }
+    }
+
+    /// Takes over what lasts in another place.
+    pub(crate) fn take_over(&self, other: &Self) {
+        let other = std::mem::take(&mut *other.lock());
+        if other.subscriptions.is_empty() && other.level.is_none() {
+            return;
+        }
+        let mut inner = self.lock();
+        for (uri, subscription) in other.subscriptions {
+            // A process of this place is asked for it when it starts.
+            let own = inner.subscriptions.entry(uri);
+            let own = own.or_insert_with(|| Subscription {
+                clients: 0,
+                confirmed: subscription.confirmed,
+            });
+            own.clients += subscription.clients;
+        }
+        inner.level = inner.level.or(other.level);
+        drop(inner);
+        self.changed.notify_waiters();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_subscriber_asks_and_the_last_one_ends_it() {
+        let standing = Standing::default();
+        assert!(!standing.is_awaited());
+        assert_eq!(standing.subscribe("test://a"), Ok(true));
+        assert_eq!(standing.subscribe("test://a"), Ok(false));
+        assert!(standing.is_awaited());
+        assert!(!standing.unsubscribe("test://a"));
+        assert!(standing.unsubscribe("test://a"));
+        assert!(!standing.unsubscribe("test://a"));
+        assert!(!standing.is_awaited());
+    }
+
+    #[test]
+    fn there_is_an_end_to_subscriptions() {
+        let standing = Standing::default();
+        for number in 0..SUBSCRIPTIONS_MAX {
+            assert_eq!(standing.subscribe(&number.to_string()), Ok(true));
+        }
+        assert_eq!(standing.subscribe("more"), Err(TooManySubscriptions));
+        assert_eq!(standing.subscribe("7"), Ok(false));
+    }
+
+    #[test]
+    fn what_a_client_asks_for_itself_is_read_from_its_request() {
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).expect("JSON");
+        let wish = |method, params: &str| Wish::of(method, Some(&raw(params)));
+        let uri = r#"{"uri":"test:\u002f\u002fa","x":1}"#;
+        assert_eq!(
+            wish("resources/subscribe", uri),
+            Some(Wish::Subscribe("test://a".into()))
+        );
+        assert_eq!(
+            wish("resources/unsubscribe", uri),
+            Some(Wish::Unsubscribe("test://a".into()))
+        );
+        assert_eq!(
+            wish("logging/setLevel", r#"{"level":"debug"}"#),
+            Some(Wish::Level(LogLevel::Debug))
+        );
+        assert_eq!(wish("logging/setLevel", r#"{"level":"loud"}"#), None);
+        assert_eq!(wish("resources/read", uri), None);
+        assert_eq!(Wish::of("resources/subscribe", None), None);
+    }
+
+    #[test]
+    fn the_most_curious_client_sets_the_level_and_a_refused_one_is_taken_back() {
+        let standing = Standing::default();
+        assert!(standing.lower_level(LogLevel::Warning));
+        assert!(!standing.lower_level(LogLevel::Error));
+        assert!(!standing.lower_level(LogLevel::Warning));
+        assert!(standing.lower_level(LogLevel::Debug));
+        standing.restore_level(LogLevel::Debug, Some(LogLevel::Warning));
+        assert_eq!(standing.level(), Some(LogLevel::Warning));
+        standing.restore_level(LogLevel::Debug, None);
+        assert_eq!(standing.level(), Some(LogLevel::Warning));
+    }
+
+    #[test]
+    fn one_client_that_asks_twice_is_one() {
+        let standing = Standing::default();
+        for _ in 0..2 {
+            standing.note(Wish::Subscribe("test://a".into()));
+        }
+        assert!(standing.lasts());
+        standing.note(Wish::Unsubscribe("test://a".into()));
+        assert!(!standing.lasts());
+        standing.note(Wish::Level(LogLevel::Info));
+        assert!(standing.lasts() && !standing.is_awaited());
+    }
+
+    #[test]
+    fn what_lasted_elsewhere_is_taken_over_with_its_counts() {
+        let (one, other) = (Standing::default(), Standing::default());
+        for standing in [&one, &other] {
+            standing.subscribe("test://a").expect("the first");
+        }
+        assert!(other.lower_level(LogLevel::Debug));
+        one.take_over(&other);
+        assert!(!other.is_awaited());
+        assert_eq!(one.level(), Some(LogLevel::Debug));
+        assert!(!one.unsubscribe("test://a"));
+        assert!(one.unsubscribe("test://a"));
+    }
+}

@@ -1,0 +1,538 @@
+//! The pure state machine of a pool: which processes there are, whose they are, who waits.
+//!
+//! ```text
+//!            ┌── Spare ──┐ adopted                        leased and given back
+//!   spawned ─┤           ▼                              ┌──────▶ Returned ──┐
+//!            └──────▶ Starting ── handshake ──▶ Serving ┤                   │ leased again
+//!                        │            ▲                 │◀──────────────────┘
+//!                        │            │                 ├── too old, not wanted ──▶ Draining
+//!                 failed │            │                 │ idle, session closed        │ unused
+//!                        ▼                              ▼ ended unasked               ▼
+//!                        └──────────────────────────▶ Stopping ── tree gone ──▶ (forgotten)
+//! ```
+//!
+//! A *slot* is the place of one process at a time: the shared one, a session's, a principal's, a lease's. It outlives
+//! its process while something about it is to be remembered: failures, subscriptions. What counts against the caps are
+//! processes, in whatever state, until nothing of them is left.
+//!
+//! While nobody knows which protocol the server speaks, one start at a time finds out (the *scout*) and everyone else
+//! waits for it. A server that says it is modern may take a handshake all the same: the first who wants one starts the
+//! process that shows it, and a refusal is no failure. Waiters are served in order, but one that waits for its principal's cap does not hold up others.
+//!
+//! `serve` places waiters, `upkeep` does what time asks for, `ends` what follows failures and ends. Nothing in here
+//! reads a clock, draws a random number of its own accord or touches a process.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tooldock_workers::error::CallError;
+
+use super::key::{EraKind, Key, OpenAs, PoolKey, ServerEra, SlotKey};
+use super::rules::{Rules, SLOT_WAIT, SLOTS_MAX, WAITERS_MAX};
+use super::standing::Standing;
+use crate::stdio::breaker::{Breaker, BreakerState};
+
+mod ends;
+mod event;
+mod serve;
+mod upkeep;
+
+pub(in crate::stdio) use event::{
+    Action, End, Event, Full, Order, Place, ProcessId, Refusal, StopReason, WaiterId,
+};
+
+/// The whole state.
+#[derive(Debug)]
+pub(in crate::stdio) struct State {
+    rules: Rules,
+    breaker: Breaker,
+    server: Option<ServerEra>,
+    /// The start that finds out what the server speaks.
+    scout: Option<ProcessId>,
+    processes: BTreeMap<ProcessId, Process>,
+    slots: HashMap<SlotKey, Slot>,
+    waiting: VecDeque<Waiter>,
+    spares: Spares,
+    retired: bool,
+    next_process: ProcessId,
+    next_lease: u64,
+    last_error: Option<CallError>,
+    last_restart: Option<Restarted>,
+}
+
+/// A process that took the place of one that had ended unasked.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::stdio) struct Restarted {
+    /// How that one had ended.
+    pub(in crate::stdio) reason: &'static str,
+    pub(in crate::stdio) at: Instant,
+}
+
+#[derive(Debug)]
+struct Process {
+    duty: Duty,
+    born: Instant,
+    users: usize,
+    /// When it was last used, while nobody uses it.
+    idle_since: Instant,
+    principal: Option<Arc<str>>,
+}
+
+#[derive(Debug, Clone)]
+enum Duty {
+    Spare { runs: bool },
+    Starting(SlotKey),
+    Serving { slot: SlotKey, since: Instant },
+    Returned { open: Arc<OpenAs>, era: EraKind },
+    Draining { until: Instant, reason: StopReason },
+    Stopping,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// The process that has the place, starting or serving.
+    process: Option<ProcessId>,
+    open: Arc<OpenAs>,
+    standing: Arc<Standing>,
+    /// Failures in a row.
+    failures: u32,
+    not_before: Option<Instant>,
+    /// Why its last process ended unasked.
+    ended: Option<&'static str>,
+    /// Ended, and not to be restarted.
+    dead: bool,
+    /// To be filled without a request for it.
+    eager: bool,
+    last_used: Instant,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    id: WaiterId,
+    key: Key,
+    open: Arc<OpenAs>,
+    deadline: Instant,
+}
+
+/// The spare processes, and whether any are worth having.
+#[derive(Debug, Default)]
+struct Spares {
+    /// When a process of somebody's own was last asked for.
+    asked_for: Option<Instant>,
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+/// How many processes there are, for metrics and `/ready`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Taking requests.
+    pub(crate) serving: usize,
+    /// On their way there.
+    pub(crate) starting: usize,
+    /// Ready to be opened, or to be leased again.
+    pub(crate) spare: usize,
+    /// On their way out.
+    pub(crate) stopping: usize,
+}
+
+impl State {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self {
+            breaker: Breaker::new(rules.breaker),
+            rules,
+            server: None,
+            scout: None,
+            processes: BTreeMap::new(),
+            slots: HashMap::new(),
+            waiting: VecDeque::new(),
+            spares: Spares::default(),
+            retired: false,
+            next_process: 0,
+            next_lease: 0,
+            last_error: None,
+            last_restart: None,
+        }
+    }
+
+    /// What follows from an event. `jitter` is a random number in `0.0..1.0`. An event that means nothing any more, such
+    /// as the end of a process that was told to end, changes nothing.
+    pub(super) fn step(&mut self, event: Event, now: Instant, jitter: f64) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Wanted { open } => self.wanted(open, now),
+            Event::Lease { waiter, key, open } => {
+                self.lease(waiter, key, open, now, &mut actions);
+            }
+            Event::Abandoned { waiter } => self.waiting.retain(|it| it.id != waiter),
+            Event::Released { process, reusable } => {
+                self.released(process, reusable, now, &mut actions);
+            }
+            Event::Spawned { process } => {
+                if let Some(Process {
+                    duty: Duty::Spare { runs },
+                    ..
+                }) = self.processes.get_mut(&process)
+                {
+                    *runs = true;
+                }
+            }
+            Event::Started {
+                process,
+                server,
+                opened,
+            } => self.started(process, server, opened, now, &mut actions),
+            Event::StartFailed { process, error } => {
+                self.start_failed(process, error, now, jitter, &mut actions);
+            }
+            Event::Lost { process, end } => self.lost(process, end, now, jitter),
+            Event::Gone { process } => {
+                // Its task may have ended without having said so.
+                self.lost(process, End::Crash, now, jitter);
+                self.processes.remove(&process);
+            }
+            Event::Inherit { places } => self.inherit(places, now),
+            Event::SessionClosed { tag } => self.session_closed(&tag, now, &mut actions),
+            Event::Retire => self.retire(now, &mut actions),
+            Event::Tick => {}
+        }
+        self.keep_up(now, &mut actions);
+        self.serve(now, &mut actions);
+        if !self.retired {
+            self.fill_eagerly(now, &mut actions);
+            self.keep_spares(now, &mut actions);
+        }
+        actions
+    }
+
+    /// The way of nearly every request: its process is there. Nothing else follows from that.
+    pub(super) fn grant_at_once(&mut self, key: &PoolKey, wanted: EraKind) -> Option<ProcessId> {
+        let key = match key {
+            PoolKey::Shared => Key::Shared,
+            PoolKey::Session(tag) => Key::Session(Arc::clone(tag)),
+            PoolKey::Principal(name) => Key::Principal(Arc::clone(name)),
+            PoolKey::Exclusive => return None,
+        };
+        let era = self.server?.opened_for(wanted);
+        let process = self.slots.get(&SlotKey { key, era })?.process?;
+        let entry = self.processes.get_mut(&process)?;
+        matches!(entry.duty, Duty::Serving { .. }).then(|| {
+            entry.users += 1;
+            process
+        })
+    }
+
+    /// The way back of nearly every request. Answers whether more follows from it, for [`State::step`] to find out.
+    pub(super) fn release_at_once(&mut self, process: ProcessId, now: Instant) -> bool {
+        let Some(entry) = self.processes.get_mut(&process) else {
+            return true;
+        };
+        match &entry.duty {
+            Duty::Serving { slot, .. } if !matches!(slot.key, Key::Exclusive(_)) => {
+                entry.users = entry.users.saturating_sub(1);
+                entry.idle_since = now;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn wanted(&mut self, open: Arc<OpenAs>, now: Instant) {
+        if self.rules.is_private() {
+            self.spares.asked_for = Some(now);
+        }
+        // It also answers for what is true of all of them: what the server speaks and can do.
+        let key = SlotKey {
+            key: Key::Shared,
+            era: open.era,
+        };
+        self.slots.entry(key).or_insert_with(|| Slot {
+            eager: true,
+            ..Slot::new(open, now)
+        });
+    }
+
+    fn lease(
+        &mut self,
+        waiter: WaiterId,
+        key: PoolKey,
+        open: Arc<OpenAs>,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.waiting.len() >= WAITERS_MAX {
+            let refusal = Refusal::Overloaded(Full::Waiters);
+            actions.push(Action::Refuse { waiter, refusal });
+            return;
+        }
+        let key = match key {
+            PoolKey::Shared => Key::Shared,
+            PoolKey::Session(tag) => Key::Session(tag),
+            PoolKey::Principal(name) => Key::Principal(name),
+            PoolKey::Exclusive => {
+                self.next_lease += 1;
+                Key::Exclusive(self.next_lease)
+            }
+        };
+        if key.is_private() {
+            self.spares.asked_for = Some(now);
+        }
+        self.waiting.push_back(Waiter {
+            id: waiter,
+            key,
+            open,
+            deadline: now + SLOT_WAIT,
+        });
+    }
+
+    fn released(
+        &mut self,
+        process: ProcessId,
+        reusable: bool,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.processes.get_mut(&process) else {
+            return;
+        };
+        entry.users = entry.users.saturating_sub(1);
+        entry.idle_since = now;
+        match entry.duty.clone() {
+            Duty::Draining { reason, .. } if entry.users == 0 => {
+                self.stop(process, reason, now, actions);
+            }
+            Duty::Serving { slot, .. } if matches!(slot.key, Key::Exclusive(_)) => {
+                if reusable {
+                    self.set_aside(process, &slot, now, actions);
+                } else {
+                    self.slots.remove(&slot);
+                    self.stop(process, StopReason::Used, now, actions);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What lasts in places of several clients and of sessions, for the pool that takes this one's place.
+    pub(super) fn lasting(&self) -> Vec<Place> {
+        let all = self.slots.iter().filter(|(_, slot)| slot.standing.lasts());
+        all.map(|(key, slot)| Place {
+            slot: key.clone(),
+            open: Arc::clone(&slot.open),
+            standing: Arc::clone(&slot.standing),
+        })
+        .collect()
+    }
+
+    /// Its clients do not know that the server was replaced: what they wait for comes from this one.
+    fn inherit(&mut self, places: Vec<Place>, now: Instant) {
+        for place in places {
+            if self.slots.len() >= SLOTS_MAX {
+                return;
+            }
+            let slot = self
+                .slots
+                .entry(place.slot)
+                .or_insert_with(|| Slot::new(place.open, now));
+            slot.standing.take_over(&place.standing);
+            slot.eager |= slot.standing.is_awaited();
+        }
+    }
+
+    fn session_closed(&mut self, tag: &Arc<str>, now: Instant, actions: &mut Vec<Action>) {
+        for era in [EraKind::Legacy, EraKind::Modern] {
+            let slot = SlotKey {
+                key: Key::Session(Arc::clone(tag)),
+                era,
+            };
+            if let Some(process) = self.slots.remove(&slot).and_then(|slot| slot.process) {
+                self.stop(process, StopReason::SessionClosed, now, actions);
+            }
+        }
+        self.waiting.retain(|waiter| {
+            let ours = matches!(&waiter.key, Key::Session(it) if it == tag);
+            if ours {
+                let refusal = Refusal::SessionClosed;
+                let waiter = waiter.id;
+                actions.push(Action::Refuse { waiter, refusal });
+            }
+            !ours
+        });
+    }
+
+    fn retire(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        self.retired = true;
+        self.slots.clear();
+        for waiter in self.waiting.drain(..) {
+            let refusal = Refusal::Retired;
+            let waiter = waiter.id;
+            actions.push(Action::Refuse { waiter, refusal });
+        }
+        let all: Vec<_> = self.processes.keys().copied().collect();
+        for process in all {
+            self.drain(process, StopReason::Retired, now, actions);
+        }
+    }
+
+    /// Ends a process once nobody uses it, and at last when none of its calls could still be on time. The caller has
+    /// taken its slot from it.
+    fn drain(
+        &mut self,
+        process: ProcessId,
+        reason: StopReason,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.processes.get_mut(&process) else {
+            return;
+        };
+        match &entry.duty {
+            Duty::Stopping | Duty::Draining { .. } => {}
+            duty if entry.users > 0 => {
+                let private = matches!(duty, Duty::Serving { slot, .. } if slot.key.is_private());
+                let limit = match private {
+                    true => self.rules.drain_private,
+                    false => self.rules.drain,
+                };
+                let until = now + limit;
+                entry.duty = Duty::Draining { until, reason };
+            }
+            _ => self.stop(process, reason, now, actions),
+        }
+    }
+
+    fn stop(
+        &mut self,
+        process: ProcessId,
+        reason: StopReason,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) {
+        self.forget_scout(process);
+        if let Some(entry) = self.processes.get_mut(&process)
+            && !matches!(entry.duty, Duty::Stopping)
+        {
+            if matches!(entry.duty, Duty::Starting(_)) {
+                self.breaker.undecided(now);
+            }
+            entry.duty = Duty::Stopping;
+            actions.push(Action::Stop { process, reason });
+        }
+    }
+
+    fn forget_scout(&mut self, process: ProcessId) {
+        if self.scout == Some(process) {
+            self.scout = None;
+        }
+    }
+
+    /// Nothing of it is left, and nothing will come.
+    pub(super) fn is_over(&self) -> bool {
+        self.retired && self.processes.is_empty()
+    }
+
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired
+    }
+
+    pub(super) fn breaker(&self, now: Instant) -> BreakerState {
+        self.breaker.state(now)
+    }
+
+    pub(super) fn server(&self) -> Option<ServerEra> {
+        self.server
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Why the last start failed, until one succeeds.
+    pub(super) fn last_error(&self) -> Option<&CallError> {
+        self.last_error.as_ref()
+    }
+
+    /// The last process that took another's place.
+    pub(super) fn last_restart(&self) -> Option<Restarted> {
+        self.last_restart
+    }
+
+    /// Whether what everybody shares ended and is not to be restarted.
+    pub(super) fn is_dead(&self) -> bool {
+        let mut shared = self
+            .slots
+            .iter()
+            .filter(|(slot, _)| slot.key == Key::Shared);
+        shared.any(|(_, slot)| slot.dead)
+    }
+
+    #[cfg(test)]
+    pub(super) fn remembers_no_session(&self) -> bool {
+        !self.slots.keys().any(|slot| slot.key.is_private())
+    }
+
+    /// What lasts in a place, and the process that serves it, if one does.
+    pub(super) fn place_of(
+        &self,
+        key: &PoolKey,
+        wanted: EraKind,
+    ) -> Option<(Arc<Standing>, Option<ProcessId>)> {
+        let key = match key {
+            PoolKey::Shared => Key::Shared,
+            PoolKey::Session(tag) => Key::Session(Arc::clone(tag)),
+            PoolKey::Principal(name) => Key::Principal(Arc::clone(name)),
+            PoolKey::Exclusive => return None,
+        };
+        let slot = |era| {
+            let key = key.clone();
+            self.slots.get(&SlotKey { key, era })
+        };
+        let slot = match self.server {
+            Some(server) => slot(server.opened_for(wanted)),
+            // Nothing is known while it does not start: then what it was is on record.
+            None => slot(wanted).or_else(|| slot(wanted.other())),
+        }?;
+        let serving = slot.process.filter(|process| {
+            let entry = self.processes.get(process);
+            entry.is_some_and(|it| matches!(it.duty, Duty::Serving { .. }))
+        });
+        Some((Arc::clone(&slot.standing), serving))
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for process in self.processes.values() {
+            *match process.duty {
+                Duty::Serving { .. } => &mut counts.serving,
+                Duty::Starting(_) | Duty::Spare { runs: false } => &mut counts.starting,
+                Duty::Spare { runs: true } | Duty::Returned { .. } => &mut counts.spare,
+                Duty::Draining { .. } | Duty::Stopping => &mut counts.stopping,
+            } += 1;
+        }
+        counts
+    }
+}
+
+impl Slot {
+    fn new(open: Arc<OpenAs>, now: Instant) -> Self {
+        Self {
+            process: None,
+            open,
+            standing: Arc::default(),
+            failures: 0,
+            not_before: None,
+            ended: None,
+            dead: false,
+            eager: false,
+            last_used: now,
+        }
+    }
+
+    fn delayed(&self, now: Instant) -> Option<Instant> {
+        self.not_before.filter(|at| *at > now)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+//! What follows when a process starts, does not start, or ends unasked.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tooldock_workers::error::CallError;
+
+use super::super::key::{EraKind, Key, ServerEra, SlotKey};
+use super::super::rules::Rules;
+use super::{Action, Duty, End, ProcessId, Refusal, State, StopReason};
+
+impl State {
+    pub(super) fn started(
+        &mut self,
+        process: ProcessId,
+        server: ServerEra,
+        opened: EraKind,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) {
+        let slot = match self.processes.get(&process).map(|entry| &entry.duty) {
+            Some(Duty::Starting(slot)) => slot.clone(),
+            _ => return,
+        };
+        self.forget_scout(process);
+        let server = match (server, self.server) {
+            // It was opened before that was found out.
+            (ServerEra::ModernAtLeast, Some(known @ (ServerEra::Modern | ServerEra::Dual))) => {
+                known
+            }
+            (server, _) => server,
+        };
+        self.server = Some(server);
+        self.breaker.succeeded();
+        self.last_error = None;
+        self.settle_eras(server, &slot);
+        // It may speak another protocol than the one it was started for.
+        let actual = SlotKey {
+            key: slot.key.clone(),
+            era: opened,
+        };
+        if actual != slot && !self.move_slot(&slot, &actual) {
+            self.stop(process, StopReason::Surplus, now, actions);
+            return;
+        }
+        if matches!(actual.key, Key::Exclusive(_))
+            && !self.waiting.iter().any(|waiter| waiter.key == actual.key)
+        {
+            self.set_aside(process, &actual, now, actions);
+            return;
+        }
+        if let Some(place) = self.slots.get_mut(&actual) {
+            place.eager = false;
+            place.last_used = now;
+        }
+        if let Some(entry) = self.processes.get_mut(&process) {
+            entry.idle_since = now;
+            entry.duty = Duty::Serving {
+                slot: actual,
+                since: now,
+            };
+        }
+    }
+
+    /// Keeps a process that was one request's alone for the next, or ends it.
+    pub(super) fn set_aside(
+        &mut self,
+        process: ProcessId,
+        slot: &SlotKey,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) {
+        let removed = self.slots.remove(slot);
+        let kept = removed.filter(|_| self.rules.reuses() && !self.retired);
+        match (kept, self.processes.get_mut(&process)) {
+            (Some(removed), Some(entry)) => {
+                let (open, era) = (removed.open, slot.era);
+                entry.duty = Duty::Returned { open, era };
+                entry.idle_since = now;
+                // Nobody's until it is leased again.
+                entry.principal = None;
+            }
+            _ => self.stop(process, StopReason::Used, now, actions),
+        }
+    }
+
+    /// Empty places that were made for an era the server does not speak become those of the one it does.
+    fn settle_eras(&mut self, server: ServerEra, but: &SlotKey) {
+        let empty = self.slots.iter().filter(|(_, slot)| slot.process.is_none());
+        let other = empty.filter(|(key, _)| server.opened_for(key.era) != key.era);
+        let other: Vec<_> = other.map(|(key, _)| key.clone()).collect();
+        for from in other.into_iter().filter(|key| key != but) {
+            let to = SlotKey {
+                key: from.key.clone(),
+                era: server.opened_for(from.era),
+            };
+            self.move_slot(&from, &to);
+        }
+    }
+
+    /// Answers whether the process of the one slot can have the other.
+    fn move_slot(&mut self, from: &SlotKey, to: &SlotKey) -> bool {
+        let Some(moved) = self.slots.remove(from) else {
+            return false;
+        };
+        match self.slots.get(to) {
+            Some(taken) if taken.process.is_some() => {
+                taken.standing.take_over(&moved.standing);
+                false
+            }
+            Some(empty) => {
+                moved.standing.take_over(&empty.standing);
+                self.slots.insert(to.clone(), moved);
+                true
+            }
+            None => {
+                self.slots.insert(to.clone(), moved);
+                true
+            }
+        }
+    }
+
+    pub(super) fn start_failed(
+        &mut self,
+        process: ProcessId,
+        error: CallError,
+        now: Instant,
+        jitter: f64,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.processes.get_mut(&process) else {
+            return;
+        };
+        let duty = std::mem::replace(&mut entry.duty, Duty::Stopping);
+        match duty {
+            Duty::Starting(slot) if self.is_trial(&slot) => {
+                self.breaker.undecided(now);
+                self.settle_on_modern(&slot);
+            }
+            Duty::Starting(slot) => {
+                self.breaker.failed(now);
+                self.last_error = Some(error.clone());
+                let scouted = self.scout == Some(process);
+                self.forget_scout(process);
+                self.refuse_waiting(&slot, scouted, &error, actions);
+                self.failed(&slot, false, now, jitter);
+                // What it was known to speak may be what is wrong: the next one is asked anew.
+                let mut others = self.processes.values();
+                if !others.any(|it| matches!(it.duty, Duty::Serving { .. })) {
+                    self.server = None;
+                }
+            }
+            Duty::Spare { runs } => {
+                if !runs {
+                    self.breaker.failed(now);
+                    self.last_error = Some(error);
+                }
+                self.spare_failed(now, jitter);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether what starts there is to show that the server takes a handshake, too.
+    pub(super) fn is_trial(&self, slot: &SlotKey) -> bool {
+        slot.era == EraKind::Legacy
+            && matches!(
+                self.server,
+                Some(ServerEra::Modern | ServerEra::ModernAtLeast)
+            )
+    }
+
+    /// It does not, or cannot be tried: those who waited for that are served without, for as long as this server is.
+    pub(super) fn settle_on_modern(&mut self, tried: &SlotKey) {
+        self.server = Some(ServerEra::Modern);
+        if let Some(place) = self.slots.get_mut(tried) {
+            place.process = None;
+        }
+        let served = SlotKey {
+            key: tried.key.clone(),
+            era: EraKind::Modern,
+        };
+        self.settle_eras(ServerEra::Modern, &served);
+    }
+
+    /// Tells those who waited for a start that failed. Nobody else would fare better while the server's protocol is
+    /// not known, so then it is everyone.
+    fn refuse_waiting(
+        &mut self,
+        slot: &SlotKey,
+        all: bool,
+        error: &CallError,
+        actions: &mut Vec<Action>,
+    ) {
+        let server = self.server;
+        self.waiting.retain(|waiter| {
+            let wanted = waiter.open.era;
+            let era = server.map_or(wanted, |it| it.opened_for(wanted));
+            if !all && (waiter.key != slot.key || era != slot.era) {
+                return true;
+            }
+            let refusal = Refusal::Failed(error.clone());
+            let waiter = waiter.id;
+            actions.push(Action::Refuse { waiter, refusal });
+            false
+        });
+    }
+
+    pub(super) fn lost(&mut self, process: ProcessId, end: End, now: Instant, jitter: f64) {
+        let Some(entry) = self.processes.get_mut(&process) else {
+            return;
+        };
+        let in_use = entry.users > 0;
+        let last_used = if in_use { now } else { entry.idle_since };
+        let duty = std::mem::replace(&mut entry.duty, Duty::Stopping);
+        match duty {
+            Duty::Spare { .. } => self.spare_failed(now, jitter),
+            Duty::Starting(slot) => {
+                // Its task broke off; else it had reported a failed start.
+                self.breaker.failed(now);
+                self.forget_scout(process);
+                self.failed(&slot, false, now, jitter);
+            }
+            Duty::Serving { slot, since } => {
+                let proven = now.saturating_duration_since(since) > self.breaker.window();
+                if proven {
+                    self.breaker.proved_itself();
+                }
+                // One session's process ends for its own reasons; that says nothing about the others'.
+                if slot.key == Key::Shared && !(proven && end == End::Clean) {
+                    self.breaker.failed(now);
+                }
+                if matches!(slot.key, Key::Exclusive(_)) {
+                    self.slots.remove(&slot);
+                    return;
+                }
+                let eager = self.rules.restarts(end == End::Clean);
+                if let Some(place) = self.slots.get_mut(&slot) {
+                    if proven {
+                        place.failures = 0;
+                    }
+                    place.last_used = last_used;
+                    place.ended = Some(end.as_str());
+                    place.eager = eager && (slot.key == Key::Shared || place.standing.is_awaited());
+                }
+                self.failed(&slot, true, now, jitter);
+            }
+            Duty::Returned { .. } | Duty::Draining { .. } | Duty::Stopping => {}
+        }
+    }
+
+    /// Puts a failure on the slot's record and takes its process from it.
+    fn failed(&mut self, slot: &SlotKey, had_worked: bool, now: Instant, jitter: f64) {
+        if let Key::Exclusive(_) = slot.key {
+            self.slots.remove(slot);
+            return;
+        }
+        let never = self.rules.restart == tooldock_workers::external::Restart::Never;
+        let Some(place) = self.slots.get_mut(slot) else {
+            return;
+        };
+        place.process = None;
+        place.failures = place.failures.saturating_add(1);
+        place.not_before = Some(now + Rules::delay(place.failures, had_worked, jitter));
+        place.dead = never;
+    }
+
+    fn spare_failed(&mut self, now: Instant, jitter: f64) {
+        self.spares.failures = self.spares.failures.saturating_add(1);
+        let delay = Rules::delay(self.spares.failures, false, jitter);
+        self.spares.not_before = Some(now + delay);
+    }
+
+    /// For the one who leases it: what lasts in the slot of a process.
+    pub(in crate::stdio::pool) fn standing_of(
+        &self,
+        process: ProcessId,
+    ) -> Option<Arc<super::Standing>> {
+        match &self.processes.get(&process)?.duty {
+            Duty::Serving { slot, .. } => self.slots.get(slot).map(|it| Arc::clone(&it.standing)),
+            _ => None,
+        }
+    }
+}

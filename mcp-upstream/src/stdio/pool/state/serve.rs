@@ -1,0 +1,262 @@
+//! Gives those who wait a process, or starts one for them.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::super::key::{Key, OpenAs, SlotKey};
+use super::{
+    Action, Duty, Full, Order, Process, ProcessId, Refusal, Restarted, Slot, State, StopReason,
+    Waiter,
+};
+use crate::stdio::breaker::Admission;
+
+/// What becomes of one who waits.
+enum Placed {
+    Granted(ProcessId),
+    Refused(Refusal),
+    Waits(For),
+}
+
+/// What somebody waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum For {
+    /// A start, which has a time limit of its own.
+    Start,
+    /// The end of a delay.
+    Delay(Instant),
+    /// A free place.
+    Place(Full),
+}
+
+impl State {
+    pub(super) fn serve(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|waiter| {
+            let refusal = match self.place(waiter, now, actions) {
+                Placed::Granted(process) => {
+                    let waiter = waiter.id;
+                    actions.push(Action::Grant { waiter, process });
+                    return false;
+                }
+                Placed::Waits(For::Start) => return true,
+                Placed::Waits(For::Delay(until)) if until <= waiter.deadline => return true,
+                Placed::Waits(For::Delay(until)) => Refusal::Unavailable {
+                    retry_after: until - now,
+                },
+                Placed::Waits(For::Place(_)) if now < waiter.deadline => return true,
+                Placed::Waits(For::Place(full)) => Refusal::Overloaded(full),
+                Placed::Refused(refusal) => refusal,
+            };
+            let waiter = waiter.id;
+            actions.push(Action::Refuse { waiter, refusal });
+            false
+        });
+        self.waiting = waiting;
+    }
+
+    fn place(&mut self, waiter: &Waiter, now: Instant, actions: &mut Vec<Action>) -> Placed {
+        let wanted = waiter.open.era;
+        let slot = SlotKey {
+            key: waiter.key.clone(),
+            era: self.server.map_or(wanted, |it| it.opened_for(wanted)),
+        };
+        if let Some(place) = self.slots.get_mut(&slot) {
+            if place.dead {
+                return Placed::Refused(Refusal::Dead);
+            }
+            if let Some(process) = place.process {
+                return match self.processes.get_mut(&process) {
+                    Some(entry) if matches!(entry.duty, Duty::Serving { .. }) => {
+                        entry.users += 1;
+                        Placed::Granted(process)
+                    }
+                    _ => Placed::Waits(For::Start),
+                };
+            }
+            if let Some(until) = place.delayed(now) {
+                return Placed::Waits(For::Delay(until));
+            }
+        }
+        if let Some(process) = self.returned(&slot, &waiter.open) {
+            return self.lease_again(process, slot, waiter, now);
+        }
+        if self.is_trial(&slot) && !self.has_room() {
+            // A server that may have no second process, above all.
+            self.settle_on_modern(&slot);
+            return self.place(waiter, now, actions);
+        }
+        self.start(slot, &waiter.open, now, actions)
+    }
+
+    /// A process that was given back by the same principal and was opened just so. What the server still does for the
+    /// one before must not come to another's client.
+    fn returned(&self, slot: &SlotKey, open: &OpenAs) -> Option<ProcessId> {
+        let Key::Exclusive(_) = slot.key else {
+            return None;
+        };
+        let fits = |entry: &Process| match &entry.duty {
+            Duty::Returned { open: told, era } => {
+                *era == slot.era
+                    && told.principal == open.principal
+                    && told.same_handshake(open, *era)
+            }
+            _ => false,
+        };
+        let mut all = self.processes.iter();
+        all.find_map(|(process, entry)| fits(entry).then_some(*process))
+    }
+
+    fn lease_again(
+        &mut self,
+        process: ProcessId,
+        slot: SlotKey,
+        waiter: &Waiter,
+        now: Instant,
+    ) -> Placed {
+        if self.is_full_for(&waiter.open) {
+            return Placed::Waits(For::Place(Full::Principal));
+        }
+        if let Some(entry) = self.processes.get_mut(&process) {
+            entry.users = 1;
+            entry.principal.clone_from(&waiter.open.principal);
+            entry.duty = Duty::Serving {
+                slot: slot.clone(),
+                since: now,
+            };
+        }
+        let mut place = Slot::new(Arc::clone(&waiter.open), now);
+        place.process = Some(process);
+        self.slots.insert(slot, place);
+        Placed::Granted(process)
+    }
+
+    /// Fills a slot that has no process, if it may be done now.
+    fn start(
+        &mut self,
+        slot: SlotKey,
+        open: &Arc<OpenAs>,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) -> Placed {
+        if self.retired {
+            return Placed::Refused(Refusal::Retired);
+        }
+        if self.server.is_none() && self.scout.is_some() {
+            return Placed::Waits(For::Start);
+        }
+        match self.breaker.admits(now) {
+            Admission::Yes => {}
+            Admission::Wait => return Placed::Waits(For::Start),
+            Admission::Not(until) => {
+                return Placed::Refused(Refusal::Unavailable {
+                    retry_after: until - now,
+                });
+            }
+        }
+        if slot.key != Key::Shared && self.is_full_for(open) {
+            return Placed::Waits(For::Place(Full::Principal));
+        }
+        let spare = self.spare();
+        if !self.has_room() {
+            self.make_room(now, actions);
+            return Placed::Waits(For::Place(Full::Processes));
+        }
+        self.breaker.attempted(now);
+        let process = spare.unwrap_or_else(|| self.new_process());
+        let place = self
+            .slots
+            .entry(slot.clone())
+            .or_insert_with(|| Slot::new(Arc::clone(open), now));
+        place.process = Some(process);
+        place.open = Arc::clone(open);
+        place.not_before = None;
+        let order = Order {
+            slot: slot.clone(),
+            open: Arc::clone(open),
+            standing: Arc::clone(&place.standing),
+            server: self.server,
+            restart: place.ended.take(),
+        };
+        if let Some(reason) = order.restart {
+            self.last_restart = Some(Restarted { reason, at: now });
+        }
+        let entry = Process {
+            duty: Duty::Starting(slot.clone()),
+            born: self.processes.get(&process).map_or(now, |it| it.born),
+            users: 0,
+            idle_since: now,
+            principal: match slot.key {
+                Key::Shared => None,
+                Key::Principal(name) => Some(name),
+                Key::Session(_) | Key::Exclusive(_) => open.principal.clone(),
+            },
+        };
+        self.processes.insert(process, entry);
+        if self.server.is_none() {
+            self.scout = Some(process);
+        }
+        actions.push(match spare {
+            Some(_) => Action::Adopt { process, order },
+            None => Action::Start { process, order },
+        });
+        Placed::Waits(For::Start)
+    }
+
+    /// Fills the slots that are to have a process without a request for one.
+    pub(super) fn fill_eagerly(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        let eager: Vec<_> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| {
+                slot.eager && slot.process.is_none() && !slot.dead && slot.delayed(now).is_none()
+            })
+            .map(|(key, slot)| (key.clone(), Arc::clone(&slot.open)))
+            .collect();
+        for (slot, open) in eager {
+            // Refused or waiting, it is tried again when something changes or its time has come.
+            let _ = self.start(slot, &open, now, actions);
+        }
+    }
+
+    /// A process that only waits to be opened.
+    fn spare(&self) -> Option<ProcessId> {
+        self.processes.iter().find_map(|(process, entry)| {
+            matches!(entry.duty, Duty::Spare { runs: true }).then_some(*process)
+        })
+    }
+
+    fn has_room(&self) -> bool {
+        self.processes.len() < self.rules.max_processes || self.spare().is_some()
+    }
+
+    pub(super) fn new_process(&mut self) -> ProcessId {
+        self.next_process += 1;
+        self.next_process
+    }
+
+    /// Whether the principal has as many processes as it may.
+    fn is_full_for(&self, open: &OpenAs) -> bool {
+        let Some(principal) = &open.principal else {
+            return false;
+        };
+        let counts = |entry: &&Process| {
+            entry.principal.as_ref() == Some(principal) && !matches!(entry.duty, Duty::Stopping)
+        };
+        self.processes.values().filter(counts).count() >= self.rules.max_per_principal
+    }
+
+    /// Ends a process that is nobody's, if not one is on its way out already.
+    fn make_room(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        let stopping = |entry: &Process| matches!(entry.duty, Duty::Stopping);
+        if self.processes.values().any(stopping) {
+            return;
+        }
+        let nobodys = self.processes.iter().find_map(|(process, entry)| {
+            matches!(entry.duty, Duty::Returned { .. }).then_some(*process)
+        });
+        if let Some(process) = nobodys {
+            self.stop(process, StopReason::Surplus, now, actions);
+        }
+    }
+}

@@ -1,0 +1,650 @@
+//! The machine, driven by values: a world that starts and ends processes when it is told to.
+
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::external::{Isolation, Restart, StdioSettings};
+
+use super::*;
+use crate::stdio::handshake::Opening;
+
+mod lasting;
+
+fn modern() -> Arc<OpenAs> {
+    Arc::new(OpenAs::gateway(EraKind::Modern))
+}
+
+fn legacy_of(capabilities: &str, principal: Option<&str>) -> Arc<OpenAs> {
+    let capabilities = RawValue::from_string(capabilities.to_owned()).expect("JSON");
+    let opening = Opening {
+        capabilities: capabilities.into(),
+        ..Opening::gateway()
+    };
+    Arc::new(OpenAs {
+        opening: Arc::new(opening),
+        principal: principal.map(Into::into),
+        ..OpenAs::gateway(EraKind::Legacy)
+    })
+}
+
+fn legacy() -> Arc<OpenAs> {
+    legacy_of("{}", None)
+}
+
+fn session(tag: &str) -> PoolKey {
+    PoolKey::Session(tag.into())
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// What the machine decided, in the order it did.
+struct World {
+    state: State,
+    now: Instant,
+    waiters: WaiterId,
+    granted: HashMap<WaiterId, ProcessId>,
+    refused: HashMap<WaiterId, Refusal>,
+    started: Vec<(ProcessId, Order)>,
+    spares: Vec<ProcessId>,
+    stopped: Vec<(ProcessId, StopReason)>,
+}
+
+impl World {
+    fn new(settings: StdioSettings) -> Self {
+        Self {
+            state: State::new(Rules::from(&settings)),
+            now: Instant::now(),
+            waiters: 0,
+            granted: HashMap::new(),
+            refused: HashMap::new(),
+            started: Vec::new(),
+            spares: Vec::new(),
+            stopped: Vec::new(),
+        }
+    }
+
+    /// Without spares, which most facts are not about.
+    fn plain() -> Self {
+        Self::new(StdioSettings {
+            warm: 0,
+            ..StdioSettings::default()
+        })
+    }
+
+    fn step(&mut self, event: Event) {
+        for action in self.state.step(event, self.now, 0.0) {
+            match action {
+                Action::Grant { waiter, process } => {
+                    assert!(self.granted.insert(waiter, process).is_none());
+                }
+                Action::Refuse { waiter, refusal } => {
+                    assert!(self.refused.insert(waiter, refusal).is_none());
+                }
+                Action::Start { process, order } | Action::Adopt { process, order } => {
+                    self.started.push((process, order));
+                }
+                Action::Spare { process } => self.spares.push(process),
+                Action::Stop { process, reason } => self.stopped.push((process, reason)),
+            }
+        }
+    }
+
+    fn lease(&mut self, key: PoolKey, open: Arc<OpenAs>) -> WaiterId {
+        self.waiters += 1;
+        let waiter = self.waiters;
+        self.step(Event::Lease { waiter, key, open });
+        waiter
+    }
+
+    /// Lets every process that was told to start do so.
+    fn start_all(&mut self, server: ServerEra) {
+        let mut seen = 0;
+        while let Some((process, order)) = self.started.get(seen).cloned() {
+            seen += 1;
+            let opened = server.opened_for(order.slot.era);
+            self.step(Event::Started {
+                process,
+                server,
+                opened,
+            });
+        }
+    }
+
+    fn fail_last(&mut self) {
+        let process = self.started.last().expect("one was started").0;
+        let error = CallError::new(CallErrorCode::WorkerUnavailable, "no such file");
+        self.step(Event::StartFailed { process, error });
+        self.step(Event::Gone { process });
+    }
+
+    fn lose(&mut self, process: ProcessId, end: End) {
+        self.step(Event::Lost { process, end });
+        self.step(Event::Gone { process });
+    }
+
+    fn release(&mut self, process: ProcessId) {
+        let reusable = true;
+        self.step(Event::Released { process, reusable });
+    }
+
+    /// Moves on, ticking whenever the machine wants to be woken.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        for _ in 0..10_000 {
+            match self.state.wake_at(self.now).filter(|at| *at <= end) {
+                Some(at) => self.now = at.max(self.now + Duration::from_millis(10)),
+                None => break,
+            }
+            self.step(Event::Tick);
+        }
+        self.now = end;
+        self.step(Event::Tick);
+    }
+}
+
+#[test]
+fn many_who_want_the_shared_process_start_it_once() {
+    let mut world = World::plain();
+    let all: Vec<_> = (0..10)
+        .map(|_| world.lease(PoolKey::Shared, legacy()))
+        .collect();
+    assert_eq!((world.started.len(), world.granted.len()), (1, 0));
+    world.start_all(ServerEra::Legacy);
+    assert!(all.iter().all(|waiter| world.granted[waiter] == 1));
+    assert_eq!(
+        world.state.grant_at_once(&PoolKey::Shared, EraKind::Modern),
+        Some(1)
+    );
+    assert_eq!(world.started.len(), 1);
+}
+
+#[test]
+fn until_the_protocol_is_known_one_start_finds_out_and_the_others_wait() {
+    let mut world = World::plain();
+    let shared = world.lease(PoolKey::Shared, modern());
+    let own = world.lease(session("a"), legacy());
+    assert_eq!(world.started.len(), 1);
+    assert_eq!(world.started[0].1.server, None);
+    world.start_all(ServerEra::Legacy);
+    // The server knows only the handshake: the modern request is served by the one legacy process there is.
+    assert_eq!((world.granted[&shared], world.granted[&own]), (1, 2));
+    let legacy = world.lease(PoolKey::Shared, legacy());
+    assert_eq!(world.granted[&legacy], 1);
+    assert_eq!(world.started[1].1.server, Some(ServerEra::Legacy));
+}
+
+#[test]
+fn a_server_of_both_eras_has_a_shared_process_for_each() {
+    let mut world = World::plain();
+    let legacy = world.lease(PoolKey::Shared, legacy());
+    let modern = world.lease(PoolKey::Shared, modern());
+    world.start_all(ServerEra::Dual);
+    assert_ne!(world.granted[&legacy], world.granted[&modern]);
+    assert_eq!(world.started[1].1.slot.era, EraKind::Modern);
+}
+
+#[test]
+fn one_that_turns_out_to_be_of_the_era_that_is_served_already_is_not_kept() {
+    let mut world = World::plain();
+    world.lease(PoolKey::Shared, legacy());
+    world.lease(PoolKey::Shared, modern());
+    world.start_all(ServerEra::Dual);
+    // A new release speaks only one of the two.
+    world.lose(2, End::Crash);
+    let waiter = world.lease(PoolKey::Shared, modern());
+    let process = world.started.last().expect("started again").0;
+    world.step(Event::Started {
+        process,
+        server: ServerEra::Legacy,
+        opened: EraKind::Legacy,
+    });
+    assert_eq!(world.stopped, [(process, StopReason::Surplus)]);
+    assert_eq!(world.granted[&waiter], 1);
+}
+
+fn modern_at_least(world: &mut World) {
+    world.lease(PoolKey::Shared, modern());
+    world.step(Event::Started {
+        process: 1,
+        server: ServerEra::ModernAtLeast,
+        opened: EraKind::Modern,
+    });
+}
+
+#[test]
+fn one_start_shows_whether_a_modern_server_takes_a_handshake_and_a_refusal_is_no_failure() {
+    let mut world = World::plain();
+    modern_at_least(&mut world);
+    // Nobody needs to know.
+    world.lease(PoolKey::Shared, modern());
+    assert_eq!(world.started.len(), 1);
+    let first = world.lease(PoolKey::Shared, legacy());
+    let second = world.lease(PoolKey::Shared, legacy());
+    let (_, order) = world.started.last().expect("started").clone();
+    assert_eq!(order.server, Some(ServerEra::ModernAtLeast));
+    assert_eq!((order.slot.era, world.started.len()), (EraKind::Legacy, 2));
+    for _ in 0..20 {
+        // Those of the era it has go on.
+        let modern = world.lease(PoolKey::Shared, modern());
+        assert_eq!(world.granted[&modern], 1);
+    }
+    world.fail_last();
+    assert_eq!((world.granted[&first], world.granted[&second]), (1, 1));
+    assert_eq!(world.state.server(), Some(ServerEra::Modern));
+    assert!(world.state.last_error().is_none());
+    let late = world.lease(PoolKey::Shared, legacy());
+    assert_eq!((world.granted[&late], world.started.len()), (1, 2));
+}
+
+#[test]
+fn what_a_handshake_showed_is_not_forgotten_for_a_process_that_was_opened_before() {
+    let mut world = World::plain();
+    modern_at_least(&mut world);
+    world.lease(session("a"), modern());
+    let waiter = world.lease(PoolKey::Shared, legacy());
+    for (process, server, opened) in [
+        (3, ServerEra::Dual, EraKind::Legacy),
+        (2, ServerEra::ModernAtLeast, EraKind::Modern),
+    ] {
+        world.step(Event::Started {
+            process,
+            server,
+            opened,
+        });
+    }
+    assert_eq!(world.granted[&waiter], 3);
+    assert_eq!(world.state.server(), Some(ServerEra::Dual));
+}
+
+#[test]
+fn a_server_with_no_room_for_another_process_is_taken_at_its_word() {
+    let mut world = World::new(StdioSettings {
+        warm: 0,
+        max_processes: 1,
+        ..StdioSettings::default()
+    });
+    modern_at_least(&mut world);
+    let waiter = world.lease(PoolKey::Shared, legacy());
+    assert_eq!(world.granted[&waiter], 1);
+    assert_eq!(world.state.server(), Some(ServerEra::Modern));
+}
+
+#[test]
+fn a_principal_at_its_cap_waits_without_holding_up_others() {
+    let mut world = World::new(StdioSettings {
+        warm: 0,
+        max_per_principal: 2,
+        ..StdioSettings::default()
+    });
+    let of = |who| legacy_of("{}", Some(who));
+    let first = world.lease(session("a1"), of("ann"));
+    world.start_all(ServerEra::Legacy);
+    world.lease(session("a2"), of("ann"));
+    let third = world.lease(session("a3"), of("ann"));
+    let other = world.lease(session("b1"), of("bob"));
+    world.start_all(ServerEra::Legacy);
+    assert!(world.granted.contains_key(&other) && !world.granted.contains_key(&third));
+    world.release(world.granted[&first]);
+    world.step(Event::SessionClosed { tag: "a1".into() });
+    world.start_all(ServerEra::Legacy);
+    assert!(world.granted.contains_key(&third));
+    let fourth = world.lease(session("a4"), of("ann"));
+    world.pass(seconds(6));
+    assert!(matches!(
+        world.refused[&fourth],
+        Refusal::Overloaded(Full::Principal)
+    ));
+}
+
+#[test]
+fn at_the_cap_of_the_server_a_request_waits_for_five_seconds_and_is_then_refused() {
+    let mut world = World::new(StdioSettings {
+        warm: 0,
+        max_processes: 1,
+        ..StdioSettings::default()
+    });
+    world.lease(session("a"), legacy());
+    world.start_all(ServerEra::Legacy);
+    let second = world.lease(session("b"), legacy());
+    world.pass(seconds(4));
+    assert!(world.refused.is_empty());
+    world.pass(seconds(2));
+    assert!(matches!(
+        world.refused[&second],
+        Refusal::Overloaded(Full::Processes)
+    ));
+
+    // A place counts as free only when nothing of its process is left.
+    let third = world.lease(session("c"), legacy());
+    world.step(Event::SessionClosed { tag: "a".into() });
+    assert_eq!(world.started.len(), 1);
+    world.step(Event::Gone { process: 1 });
+    world.start_all(ServerEra::Legacy);
+    assert!(world.granted.contains_key(&third));
+}
+
+#[test]
+fn only_so_many_may_wait() {
+    let mut world = World::plain();
+    for _ in 0..WAITERS_MAX {
+        world.lease(PoolKey::Shared, legacy());
+    }
+    let late = world.lease(PoolKey::Shared, legacy());
+    assert!(matches!(
+        world.refused[&late],
+        Refusal::Overloaded(Full::Waiters)
+    ));
+    world.step(Event::Abandoned { waiter: 1 });
+    world.lease(PoolKey::Shared, legacy());
+    assert_eq!(world.refused.len(), 1);
+}
+
+#[test]
+fn a_leased_process_is_given_to_the_next_who_needs_one_just_like_it() {
+    let mut world = World::plain();
+    let asks = || legacy_of(r#"{"sampling":{}}"#, None);
+    let first = world.lease(PoolKey::Exclusive, asks());
+    world.start_all(ServerEra::Legacy);
+    let process = world.granted[&first];
+    world.release(process);
+    let other = world.lease(PoolKey::Exclusive, legacy_of(r#"{"roots":{}}"#, None));
+    let second = world.lease(PoolKey::Exclusive, asks());
+    let third = world.lease(PoolKey::Exclusive, asks());
+    assert_eq!(world.granted.get(&second), Some(&process));
+    assert!(!world.granted.contains_key(&other) && !world.granted.contains_key(&third));
+    // One that still owes something, or serves sessions that are kept apart, ends.
+    let reusable = false;
+    world.step(Event::Released { process, reusable });
+    assert_eq!(world.stopped, [(process, StopReason::Used)]);
+    let mut apart = World::new(StdioSettings {
+        isolation: Isolation::Session,
+        warm: 0,
+        ..StdioSettings::default()
+    });
+    apart.lease(PoolKey::Exclusive, legacy());
+    apart.start_all(ServerEra::Legacy);
+    apart.release(1);
+    assert_eq!(apart.stopped, [(1, StopReason::Used)]);
+}
+
+#[test]
+fn a_process_started_for_one_who_left_is_the_next_ones() {
+    let mut world = World::plain();
+    let first = world.lease(PoolKey::Exclusive, legacy());
+    world.step(Event::Abandoned { waiter: first });
+    world.start_all(ServerEra::Legacy);
+    assert_eq!(world.state.counts().spare, 1);
+    let second = world.lease(PoolKey::Exclusive, legacy());
+    assert_eq!(world.granted.get(&second), Some(&1));
+}
+
+#[test]
+fn a_process_given_back_makes_room_for_one_that_is_needed() {
+    let mut world = World::new(StdioSettings {
+        warm: 0,
+        max_processes: 1,
+        ..StdioSettings::default()
+    });
+    world.lease(PoolKey::Exclusive, legacy());
+    world.start_all(ServerEra::Legacy);
+    world.release(1);
+    world.lease(session("a"), legacy());
+    assert_eq!(world.stopped, [(1, StopReason::Surplus)]);
+    world.step(Event::Gone { process: 1 });
+    assert_eq!(world.started.len(), 2);
+}
+
+#[test]
+fn an_idle_process_stops_and_one_with_subscriptions_or_a_request_does_not() {
+    let mut world = World::plain();
+    let shared = world.lease(PoolKey::Shared, legacy());
+    world.start_all(ServerEra::Legacy);
+    world.lease(session("busy"), legacy());
+    world.lease(session("subscribed"), legacy());
+    world.start_all(ServerEra::Legacy);
+    let standing = world.state.standing_of(3).expect("it serves");
+    standing.subscribe("test://a").expect("the first");
+    world.release(world.granted[&shared]);
+    world.release(3);
+    world.pass(seconds(599));
+    assert!(world.stopped.is_empty());
+    world.pass(seconds(2));
+    assert_eq!(world.stopped, [(1, StopReason::Idle)]);
+    standing.unsubscribe("test://a");
+    world.pass(seconds(601));
+    assert_eq!(world.stopped[1..], [(3, StopReason::Idle)]);
+    // The next request starts it again.
+    world.step(Event::Gone { process: 1 });
+    world.lease(PoolKey::Shared, legacy());
+    assert_eq!(world.started.len(), 4);
+}
+
+#[test]
+fn an_old_process_finishes_what_it_does_while_its_successor_takes_what_is_new() {
+    let mut world = World::plain();
+    let early = world.lease(PoolKey::Shared, legacy());
+    world.start_all(ServerEra::Legacy);
+    world.pass(seconds(24 * 3600 + 1));
+    assert!(world.stopped.is_empty());
+    let late = world.lease(PoolKey::Shared, legacy());
+    world.start_all(ServerEra::Legacy);
+    assert_eq!((world.granted[&early], world.granted[&late]), (1, 2));
+    world.release(1);
+    assert_eq!(world.stopped, [(1, StopReason::Lifetime)]);
+}
+
+#[test]
+fn what_drains_for_a_minute_is_stopped_all_the_same() {
+    let mut world = World::plain();
+    world.lease(PoolKey::Shared, legacy());
+    world.start_all(ServerEra::Legacy);
+    world.step(Event::Retire);
+    assert!(world.stopped.is_empty());
+    world.pass(seconds(61));
+    assert_eq!(world.stopped, [(1, StopReason::Retired)]);
+    assert!(!world.state.is_over());
+    world.step(Event::Gone { process: 1 });
+    assert!(world.state.is_over());
+    assert!(world.state.wake_at(world.now).is_none());
+    let late = world.lease(PoolKey::Shared, legacy());
+    assert!(matches!(world.refused[&late], Refusal::Retired));
+}
+
+#[test]
+fn a_shared_process_that_crashes_is_replaced_at_once_and_asked_for_what_lasts() {
+    let mut world = World::plain();
+    world.lease(PoolKey::Shared, legacy());
+    world.start_all(ServerEra::Legacy);
+    let standing = world.state.standing_of(1).expect("it serves");
+    standing.subscribe("test://a").expect("the first");
+    world.lose(1, End::Crash);
+    world.pass(Duration::ZERO);
+    let (_, order) = &world.started[1];
+    assert_eq!(order.restart, Some("crash"));
+    assert!(Arc::ptr_eq(&order.standing, &standing));
+    assert_eq!(order.server, Some(ServerEra::Legacy));
+}
+
+#[test]
+fn a_sessions_process_is_replaced_when_the_session_needs_it_or_waits_for_news() {
+    let mut world = World::plain();
+    world.lease(session("a"), legacy());
+    world.start_all(ServerEra::Legacy);
+    world.lose(1, End::Crash);
+    world.pass(seconds(10));
+    assert_eq!(world.started.len(), 1);
+    world.lease(session("a"), legacy());
+    world.start_all(ServerEra::Legacy);
+    let standing = world.state.standing_of(2).expect("it serves");
+    standing.subscribe("test://a").expect("the first");
+    world.lose(2, End::Crash);
+    world.pass(seconds(10));
+    assert_eq!(world.started.len(), 3);
+}
+
+#[test]
+fn the_policy_decides_what_follows_an_end() {
+    for (restart, end, replaced) in [
+        (Restart::Always, End::Clean, true),
+        (Restart::OnFailure, End::Clean, false),
+        (Restart::OnFailure, End::Unresponsive, true),
+        (Restart::Never, End::Crash, false),
+    ] {
+        let mut world = World::new(StdioSettings {
+            restart,
+            ..StdioSettings::default()
+        });
+        world.lease(PoolKey::Shared, legacy());
+        world.start_all(ServerEra::Legacy);
+        world.lose(1, end);
+        world.pass(seconds(10));
+        assert_eq!(world.started.len() == 2, replaced, "{restart:?} {end:?}");
+        let next = world.lease(PoolKey::Shared, legacy());
+        match restart {
+            Restart::Never => assert!(matches!(world.refused[&next], Refusal::Dead)),
+            _ => assert_eq!(world.started.len(), 2, "{restart:?} {end:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_server_that_does_not_start_is_told_of_at_once_and_opens_the_breaker() {
+    let mut world = World::plain();
+    world.step(Event::Wanted { open: legacy() });
+    assert_eq!(world.started.len(), 1);
+    let all = [
+        world.lease(PoolKey::Shared, modern()),
+        world.lease(session("a"), legacy()),
+    ];
+    world.fail_last();
+    assert!(
+        all.iter()
+            .all(|waiter| matches!(world.refused[waiter], Refusal::Failed(_)))
+    );
+    // It is tried again by itself, with growing delays, until the breaker opens.
+    for attempt in 2..=5 {
+        world.pass(seconds(8));
+        assert_eq!(world.started.len(), attempt);
+        world.fail_last();
+    }
+    assert_eq!(world.state.breaker(world.now), BreakerState::Open);
+    let during = world.lease(session("b"), legacy());
+    assert!(matches!(
+        world.refused[&during],
+        Refusal::Unavailable { .. }
+    ));
+    // After that one attempt decides; whoever comes meanwhile waits for it.
+    world.pass(seconds(5));
+    let before = world.started.len();
+    let probing = world.lease(session("c"), legacy());
+    let waiting = world.lease(session("d"), legacy());
+    assert!(world.started.len() <= before + 1);
+    world.start_all(ServerEra::Legacy);
+    assert_eq!(world.state.breaker(world.now), BreakerState::Closed);
+    assert!(world.granted.contains_key(&probing) && world.granted.contains_key(&waiting));
+    assert!(world.state.last_error().is_none());
+}
+
+#[test]
+fn a_server_nobody_asks_for_is_not_tried_for_ever() {
+    let mut world = World::plain();
+    world.step(Event::Wanted { open: legacy() });
+    for _ in 0..100 {
+        if world.state.counts().starting > 0 {
+            world.fail_last();
+        }
+        world.pass(seconds(30));
+    }
+    let tried = world.started.len();
+    world.pass(seconds(3600));
+    assert_eq!(world.started.len(), tried);
+    assert!(world.state.wake_at(world.now).is_none());
+    world.lease(PoolKey::Shared, legacy());
+    assert_eq!(world.started.len(), tried + 1);
+}
+
+#[test]
+fn the_crashes_of_one_session_do_not_open_the_breaker_of_all() {
+    let mut world = World::plain();
+    for _ in 0..20 {
+        let waiter = world.lease(session("mean"), legacy());
+        world.start_all(ServerEra::Legacy);
+        if let Some(process) = world.granted.get(&waiter) {
+            world.lose(*process, End::Crash);
+        }
+    }
+    assert_eq!(world.state.breaker(world.now), BreakerState::Closed);
+    // It has to wait, longer each time; others do not.
+    assert!(world.started.len() < 20);
+    let other = world.lease(session("kind"), legacy());
+    world.start_all(ServerEra::Legacy);
+    assert!(world.granted.contains_key(&other));
+}
+
+#[test]
+fn a_spare_is_there_once_processes_of_ones_own_are_asked_for_and_goes_when_they_are_not() {
+    let mut world = World::new(StdioSettings::default());
+    world.lease(PoolKey::Shared, legacy());
+    world.start_all(ServerEra::Legacy);
+    assert!(world.spares.is_empty());
+    let first = world.lease(session("a"), legacy());
+    let spare = world.spares[0];
+    world.start_all(ServerEra::Legacy);
+    world.step(Event::Spawned { process: spare });
+    let second = world.lease(session("b"), legacy());
+    assert_eq!(world.started.last().map(|it| it.0), Some(spare));
+    assert_eq!(world.spares.len(), 2);
+    world.start_all(ServerEra::Legacy);
+    assert_ne!(world.granted[&first], world.granted[&second]);
+    let next = world.spares[1];
+    world.step(Event::Spawned { process: next });
+    world.pass(seconds(601));
+    assert!(world.stopped.contains(&(next, StopReason::Idle)));
+}
+
+#[test]
+fn spares_that_die_are_not_replaced_in_a_hurry() {
+    let mut world = World::new(StdioSettings {
+        isolation: Isolation::Session,
+        ..StdioSettings::default()
+    });
+    world.step(Event::Wanted { open: legacy() });
+    for _ in 0..50 {
+        let process = *world.spares.last().expect("one at least");
+        world.step(Event::Spawned { process });
+        world.lose(process, End::Crash);
+        world.pass(seconds(1));
+    }
+    assert!(world.spares.len() < 10, "{}", world.spares.len());
+    assert_eq!(world.state.breaker(world.now), BreakerState::Closed);
+}
+
+#[test]
+fn closing_a_session_ends_its_process_starting_or_not_and_whoever_waits_in_it() {
+    let mut world = World::plain();
+    world.lease(PoolKey::Shared, legacy());
+    world.start_all(ServerEra::Legacy);
+    let starting = world.lease(session("a"), legacy());
+    world.step(Event::SessionClosed { tag: "a".into() });
+    assert!(matches!(world.refused[&starting], Refusal::SessionClosed));
+    assert_eq!(world.stopped, [(2, StopReason::SessionClosed)]);
+    // It started all the same; that changes nothing.
+    world.start_all(ServerEra::Legacy);
+    world.step(Event::Gone { process: 2 });
+    let counts = world.state.counts();
+    assert_eq!((counts.serving, counts.stopping), (1, 0));
+}
+
+#[test]
+fn a_start_whose_task_broke_off_counts_as_failed() {
+    let mut world = World::plain();
+    let waiter = world.lease(PoolKey::Shared, legacy());
+    world.step(Event::Gone { process: 1 });
+    world.pass(seconds(1));
+    assert_eq!(world.started.len(), 2);
+    world.start_all(ServerEra::Legacy);
+    assert_eq!(world.granted[&waiter], 2);
+}

@@ -1,0 +1,190 @@
+//! What time asks for: idle processes stop, old ones are replaced, spares are kept, forgotten slots go.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::super::rules::SLOTS_MAX;
+use super::{Action, Duty, Process, ProcessId, Slot, SlotKey, State, StopReason};
+use crate::stdio::breaker::{Admission, BreakerState};
+
+/// How long after its last delay a slot's failures stay on record.
+const REMEMBERED: Duration = Duration::from_secs(120);
+
+/// What is due for a process, or when.
+enum Due {
+    Stop(StopReason),
+    /// Nothing new comes to it; it ends when nobody uses it any more.
+    Drain,
+    At(Instant),
+    Never,
+}
+
+impl State {
+    pub(super) fn keep_up(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        let all: Vec<_> = self.processes.keys().copied().collect();
+        for process in all {
+            match self.due(process, now) {
+                Due::Stop(reason) => {
+                    self.vacate(process, now);
+                    self.stop(process, reason, now, actions);
+                }
+                Due::Drain => {
+                    self.vacate(process, now);
+                    self.drain(process, StopReason::Lifetime, now, actions);
+                }
+                Due::At(_) | Due::Never => {}
+            }
+        }
+        let idle_stop = self.rules.idle_stop;
+        let crowded = self.slots.len() > SLOTS_MAX;
+        for slot in self.slots.values_mut() {
+            // Nobody asked for it for long: then it waits until somebody does.
+            if slot.eager && !slot.standing.is_awaited() && slot.last_used + idle_stop <= now {
+                slot.eager = false;
+            }
+        }
+        self.slots
+            .retain(|_, slot| slot.is_needed() || (!crowded && slot.is_remembered(now)));
+    }
+
+    /// Takes its slot from a process that is to end.
+    fn vacate(&mut self, process: ProcessId, now: Instant) {
+        let Some(Duty::Serving { slot, .. }) = self.processes.get(&process).map(|it| &it.duty)
+        else {
+            return;
+        };
+        let slot: SlotKey = slot.clone();
+        if let Some(place) = self.slots.get_mut(&slot)
+            && place.process == Some(process)
+        {
+            place.process = None;
+            place.last_used = now;
+            // Whoever waits for news of a resource does not ask for a process.
+            place.eager = place.standing.is_awaited();
+        }
+    }
+
+    fn due(&self, process: ProcessId, now: Instant) -> Due {
+        let Some(entry) = self.processes.get(&process) else {
+            return Due::Never;
+        };
+        let old = entry.born + self.rules.max_lifetime;
+        let unused = entry.users == 0;
+        match &entry.duty {
+            Duty::Spare { .. } => match self.spares_until() {
+                Some(until) if until > now && old > now => Due::At(until.min(old)),
+                _ => Due::Stop(StopReason::Idle),
+            },
+            Duty::Serving { slot, .. } => {
+                if old <= now {
+                    return if unused {
+                        Due::Stop(StopReason::Lifetime)
+                    } else {
+                        Due::Drain
+                    };
+                }
+                let awaited = self
+                    .slots
+                    .get(slot)
+                    .is_some_and(|it| it.standing.is_awaited());
+                let idle = entry.idle_since + self.rules.idle_stop;
+                match unused && !awaited {
+                    true if idle <= now => Due::Stop(StopReason::Idle),
+                    true => Due::At(idle.min(old)),
+                    // Looked at again; using it costs nothing more than counting that way.
+                    false => Due::At(old.min(now + self.rules.idle_stop)),
+                }
+            }
+            Duty::Returned { .. } => {
+                let idle = entry.idle_since + self.rules.returned_idle();
+                match idle.min(old) {
+                    at if at <= now => Due::Stop(StopReason::Idle),
+                    at => Due::At(at),
+                }
+            }
+            Duty::Draining { until, reason } if unused || *until <= now => Due::Stop(*reason),
+            Duty::Draining { until, .. } => Due::At(*until),
+            Duty::Starting(_) | Duty::Stopping => Due::Never,
+        }
+    }
+
+    /// Until when spare processes are worth having.
+    fn spares_until(&self) -> Option<Instant> {
+        let wanted = self.rules.warm > 0 && !self.retired;
+        let asked_for = self.spares.asked_for.filter(|_| wanted)?;
+        Some(asked_for + self.rules.idle_stop)
+    }
+
+    fn lacks_spares(&self, now: Instant) -> bool {
+        let spares = self.processes.values().filter(|it| it.is_spare()).count();
+        self.spares_until().is_some_and(|until| until > now)
+            && spares < self.rules.warm
+            && self.processes.len() < self.rules.max_processes
+    }
+
+    pub(super) fn keep_spares(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        while self.lacks_spares(now)
+            && self.spares.not_before.is_none_or(|at| at <= now)
+            && self.breaker.state(now) == BreakerState::Closed
+        {
+            let process = self.new_process();
+            let entry = Process {
+                duty: Duty::Spare { runs: false },
+                born: now,
+                users: 0,
+                idle_since: now,
+                principal: None,
+            };
+            self.processes.insert(process, entry);
+            actions.push(Action::Spare { process });
+        }
+    }
+
+    /// When [`super::Event::Tick`] is due, if nothing happens before.
+    pub(in crate::stdio::pool) fn wake_at(&self, now: Instant) -> Option<Instant> {
+        let processes = self
+            .processes
+            .keys()
+            .filter_map(|it| match self.due(*it, now) {
+                Due::At(at) => Some(at),
+                Due::Stop(_) | Due::Drain => Some(now),
+                Due::Never => None,
+            });
+        let delays = self.slots.values().filter_map(|it| it.not_before);
+        let waiters = self.waiting.iter().map(|it| it.deadline);
+        let tried = !self.waiting.is_empty() || self.slots.values().any(|it| it.eager);
+        let breaker = match self.breaker.admits(now) {
+            Admission::Not(until) if tried => Some(until),
+            _ => None,
+        };
+        let spares = self.spares.not_before.filter(|_| self.lacks_spares(now));
+        let later = |at: &Instant| *at > now;
+        processes
+            .chain(delays.filter(later))
+            .chain(waiters.filter(later))
+            .chain(breaker)
+            .chain(spares.filter(later))
+            .min()
+    }
+}
+
+impl Process {
+    fn is_spare(&self) -> bool {
+        matches!(self.duty, Duty::Spare { .. })
+    }
+}
+
+impl Slot {
+    /// Whether it has a process, or is to have one.
+    fn is_needed(&self) -> bool {
+        self.process.is_some() || self.eager || self.standing.is_awaited()
+    }
+
+    /// Whether there is something on record that the next process goes by. Failures are forgotten after a while, what a
+    /// client asked for once is not.
+    fn is_remembered(&self, now: Instant) -> bool {
+        let recent = self.not_before.is_some_and(|at| now < at + REMEMBERED);
+        self.dead || self.standing.lasts() || (self.failures > 0 && recent)
+    }
+}

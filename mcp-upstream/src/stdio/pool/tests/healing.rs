@@ -1,0 +1,195 @@
+//! Processes that die, hang or are replaced, and what their clients notice of it.
+
+use super::*;
+
+fn quick() -> Patience {
+    Patience {
+        suspect_after: Duration::from_millis(100),
+        alive_within: Duration::from_millis(500),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_process_is_suspected_asked_and_replaced_and_no_other_is_touched() {
+    let mut house = House::with_patience(quick());
+    let server = house.server("legacy", quiet());
+    house.publish(Some(&server));
+    let key = || PoolKey::Session("other".into());
+    let open = || client(json!({ "roots": {} }), None);
+    let other = house.lease(&server, key(), open()).await;
+    let stopped = house
+        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .await;
+    let pid = stopped.pid();
+    {
+        let waits = call(&stopped, "stop");
+        assert!(
+            tokio::time::timeout(quick().suspect_after * 2, waits)
+                .await
+                .is_err()
+        );
+    }
+    drop(stopped);
+    let successor = within(async {
+        loop {
+            let leased = house
+                .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+                .await;
+            if leased.pid() != pid {
+                return leased;
+            }
+            // Whoever uses it meanwhile waits in vain, too.
+            let _ = tokio::time::timeout(quick().alive_within, call(&leased, "look")).await;
+        }
+    })
+    .await;
+    call(&successor, "look").await.expect("answered");
+    let pool = house.pools.state(&server.name).expect("a pool");
+    assert_eq!(
+        pool.last_restart.map(|(reason, _)| reason),
+        Some("unresponsive")
+    );
+    let own = other.pid();
+    call(&other, "look").await.expect("it was never asked");
+    drop(other);
+    assert_eq!(house.lease(&server, key(), open()).await.pid(), own);
+    drop(successor);
+    // The stopped one neither reads the end of its input nor hears SIGTERM.
+    house.until_live(2).await;
+    within(house.pools.shutdown(Duration::from_secs(20))).await;
+    house.until_live(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_whose_process_died_gets_another_one_just_like_it() {
+    let (house, server) = House::with("legacy", quiet());
+    let key = || PoolKey::Session("tag".into());
+    let open = || client(json!({ "elicitation": { "x": 1 } }), None);
+    let leased = house.lease(&server, key(), open()).await;
+    // What the session's own requests asked for: they go up as they are.
+    for (method, params) in [
+        ("resources/subscribe", json!({ "uri": "test://a" })),
+        ("resources/subscribe", json!({ "uri": "test://b" })),
+        ("resources/unsubscribe", json!({ "uri": "test://b" })),
+        ("logging/setLevel", json!({ "level": "notice" })),
+    ] {
+        let params = serde_json::value::to_raw_value(&params).expect("JSON");
+        let call = leased.request(method, Some(&params), None).expect("sent");
+        let reply = within(call).await.expect("answered");
+        assert!(matches!(reply, RawReply::Result(_)), "{method}");
+        leased.granted(method, Some(&params));
+    }
+    let before = call(&leased, "look").await.expect("answered");
+    assert!(call(&leased, "crash").await.is_err());
+    drop(leased);
+    let leased = house.lease(&server, key(), open()).await;
+    let after = call(&leased, "look").await.expect("answered");
+    assert_ne!(after["pid"], before["pid"]);
+    for what in ["client", "opened_by", "subscribed", "level"] {
+        assert_eq!(after[what], before[what], "{what}");
+    }
+    assert_eq!(after["client"], json!({ "elicitation": { "x": 1 } }));
+    assert_eq!(after["subscribed"], json!(["test://a"]));
+    assert_eq!(after["level"], "notice");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_principals_process_is_told_of_nobody_and_refused_what_it_asks() {
+    let settings = StdioSettings {
+        isolation: Isolation::Principal,
+        ..quiet()
+    };
+    let (house, server) = House::with("legacy", settings);
+    let ear = Arc::new(Client::default());
+    let key = |name: &str| PoolKey::Principal(name.into());
+    let open = || client(json!({ "elicitation": {} }), Some(Arc::clone(&ear) as _));
+    let ada = house.lease(&server, key("ada"), open()).await;
+    let again = house.lease(&server, key("ada"), open()).await;
+    let bob = house.lease(&server, key("bob"), open()).await;
+    assert_eq!(ada.pid(), again.pid());
+    assert_ne!(ada.pid(), bob.pid());
+    let seen = call(&ada, "look").await.expect("answered");
+    assert_eq!(seen["client"], json!({}));
+    let refused = call(&ada, "ask").await.expect("answered");
+    assert_eq!(refused["error"]["code"], -32601);
+    assert_eq!(ear.asked.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_said_of_itself_is_known_while_it_is_down_and_not_when_it_is_dead() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (restart, known) in [(Restart::OnFailure, true), (Restart::Never, false)] {
+        let _ = std::fs::remove_file(folder.path().join("down"));
+        let mut house = House::new();
+        let settings = StdioSettings { restart, ..quiet() };
+        let server = house.server_with("legacy", folder.path(), settings);
+        house.publish(Some(&server));
+        let leased = house
+            .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+            .await;
+        std::fs::write(folder.path().join("down"), "").expect("written");
+        assert!(call(&leased, "crash").await.is_err());
+        drop(leased);
+        within(async {
+            let lease = || {
+                house
+                    .pools
+                    .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+            };
+            while lease().await.is_ok() {}
+        })
+        .await;
+        // A client of the other era may hear it, too: it is translated.
+        for era in [EraKind::Legacy, EraKind::Modern] {
+            let opened = house.pools.last_opened(&server, era);
+            assert_eq!(opened.is_some(), known, "{restart:?}");
+        }
+        assert_eq!(
+            house
+                .pools
+                .server_era(&server, EraKind::Legacy)
+                .await
+                .expect("it is on record"),
+            ServerEra::Legacy
+        );
+        let state = house.pools.state(&server.name).expect("a pool");
+        assert_eq!((state.as_str(), state.dead), ("failed", !known));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_without_an_answer_does_not_keep_who_was_asked() {
+    #[derive(Default)]
+    struct Keeps {
+        asked: Mutex<Vec<ServerRequest>>,
+        heard: Notify,
+    }
+
+    impl Inbound for Keeps {
+        fn notification(&self, _: Notification<'_>) {}
+
+        fn request(&self, request: ServerRequest) {
+            self.asked.lock().expect("not poisoned").push(request);
+            self.heard.notify_one();
+        }
+    }
+
+    let (house, server) = House::with("legacy", quiet());
+    let keeps = Arc::new(Keeps::default());
+    let inbound = Arc::clone(&keeps) as Arc<dyn Inbound>;
+    let open = client(json!({ "elicitation": {} }), Some(inbound));
+    let key = PoolKey::Session("tag".into());
+    let leased = house.lease(&server, key, open).await;
+    let asks = leased.request("tools/call", Some(&params("ask")), None);
+    within(keeps.heard.notified()).await;
+    let gone = Arc::downgrade(&keeps);
+    drop((asks, leased, keeps));
+    // Its keeper goes with the pools, in the middle of what it does.
+    drop(house);
+    within(async {
+        while gone.strong_count() > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}

@@ -1,0 +1,206 @@
+//! How long processes live, and what begins and ends them.
+
+use tooldock_workers::secrets::Secret;
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_says_when_it_refuses_to_start_shows_no_secret_nor_half_of_one() {
+    const SCRIPT: &str = r#"
+import json, os, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        text = "y" * int(sys.argv[1]) + os.environ["TOKEN"] + "\n" + "z" * 500
+        error = {"code": -32000, "message": text}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}), flush=True)
+"#;
+    let secret = "hunter2-\"quoted\"-and-much-longer";
+    // In the middle, and where the words are cut.
+    for place in [0, 240, 250, 260] {
+        let mut house = House::new();
+        let args = ["-S", "-E", "-c", SCRIPT, &place.to_string()].map(Into::into);
+        let mut spec = house.spec("python3", args.into(), quiet()).spec.clone();
+        spec.env.push(("TOKEN".into(), Secret::new(secret)));
+        spec.secrets.push(Secret::new(secret));
+        let server = Arc::new(ExternalServer::new("ns".parse().expect("a name"), spec));
+        house.publish(Some(&server));
+        let open = shared(EraKind::Legacy);
+        let leased = within(house.pools.lease(&server, PoolKey::Shared, open)).await;
+        let error = leased.expect_err("it does not start");
+        let shown = &error.message;
+        assert!(shown.contains("refused initialize: "), "{shown}");
+        assert!(
+            !shown.contains("hunter2") && !shown.contains("quoted"),
+            "{shown}"
+        );
+        assert!(shown.len() < 400 && !shown.contains('\n'), "{shown}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_counts_on_a_subscription_that_is_refused_asks_for_it_again() {
+    let (house, server) = House::with("legacy", quiet());
+    let lease = || house.lease(&server, PoolKey::Shared, shared(EraKind::Legacy));
+    let (one, other) = (lease().await, lease().await);
+    let uri = "test://second";
+    let both = async { tokio::join!(one.subscribe(uri), other.subscribe(uri)) };
+    let (refused, granted) = within(both).await;
+    assert!(
+        matches!(refused, Ok(Some(RawReply::Error(_)))),
+        "{refused:?}"
+    );
+    assert!(
+        matches!(granted, Ok(Some(RawReply::Result(_)))),
+        "{granted:?}"
+    );
+    assert!(matches!(one.subscribe(uri).await, Ok(None)));
+    let seen = call(&one, "look").await.expect("answered");
+    assert_eq!(seen["subscribed"], json!([uri]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_first_requests_start_one_process() {
+    for key in [PoolKey::Shared, PoolKey::Session("tag".into())] {
+        let mut house = House::new();
+        let server = house.server("legacy", quiet());
+        house.publish(Some(&server));
+        let leases = (0..100).map(|_| house.lease(&server, key.clone(), client(json!({}), None)));
+        let leases = futures_util::future::join_all(leases).await;
+        assert!(leases.iter().all(|it| it.pid() == leases[0].pid()));
+        // Everybody's, which answers for what is true of all, and the session's.
+        let expected = if key == PoolKey::Shared { 1.0 } else { 2.0 };
+        house
+            .until("tooldock_server_processes_started_total", expected)
+            .await;
+        house
+            .until_live(if key == PoolKey::Shared { 1 } else { 2 })
+            .await;
+        assert!(house.metric("tooldock_server_waiting").abs() < 0.1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_process_stops_and_the_next_request_starts_another() {
+    let settings = StdioSettings {
+        idle_stop: Duration::from_millis(300),
+        ..quiet()
+    };
+    let (house, server) = House::with("legacy", settings);
+    let leased = house
+        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .await;
+    let pid = leased.pid();
+    drop(leased);
+    house.until_live(0).await;
+    let leased = house
+        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .await;
+    assert_ne!(leased.pid(), pid);
+    assert!(house.metric("tooldock_server_restarts_total") < 0.5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_process_ends_its_call_and_then_itself_while_another_serves() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut house = House::new();
+    let settings = StdioSettings {
+        max_lifetime: Duration::from_millis(700),
+        ..quiet()
+    };
+    let server = house.server_with("legacy", folder.path(), settings);
+    house.publish(Some(&server));
+    let old = house
+        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .await;
+    let pid = old.pid();
+    let holds = old.request("tools/call", Some(&params("hold")), None);
+    let holds = holds.expect("sent");
+    within(async {
+        loop {
+            let leased = house
+                .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+                .await;
+            if leased.pid() != pid {
+                break;
+            }
+            drop(leased);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    std::fs::write(folder.path().join("go"), "").expect("written");
+    let reply = within(holds).await.expect("it was not cut short");
+    assert!(matches!(reply, RawReply::Result(_)));
+    drop(old);
+    house.until_gone(pid).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_server_takes_over_what_lasts_and_lets_calls_end_where_they_began() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut house = House::new();
+    let old = house.server_with("legacy", folder.path(), quiet());
+    house.publish(Some(&old));
+    let leased = house
+        .lease(&old, PoolKey::Shared, shared(EraKind::Legacy))
+        .await;
+    let pid = leased.pid();
+    leased.subscribe("test://a").await.expect("subscribed");
+    leased.set_log_level(LogLevel::Info).await.expect("set");
+    let holds = leased.request("tools/call", Some(&params("hold")), None);
+    let holds = holds.expect("sent");
+    let settings = StdioSettings {
+        idle_stop: Duration::from_secs(500),
+        ..quiet()
+    };
+    let new = house.server_with("legacy", folder.path(), settings);
+    house.publish(Some(&new));
+    let served = within(async {
+        loop {
+            let served = house
+                .lease(&new, PoolKey::Shared, shared(EraKind::Legacy))
+                .await;
+            if served.pid() != pid {
+                return served;
+            }
+        }
+    })
+    .await;
+    let seen = call(&served, "look").await.expect("answered");
+    assert_eq!(seen["subscribed"], json!(["test://a"]));
+    assert_eq!(seen["level"], "info");
+    std::fs::write(folder.path().join("go"), "").expect("written");
+    let reply = within(holds).await.expect("it ends where it began");
+    assert!(matches!(reply, RawReply::Result(_)));
+    drop(leased);
+    house.until_live(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leased_process_ends_with_the_client_that_left() {
+    let (house, server) = House::with("legacy", quiet());
+    let open = client(json!({ "elicitation": {} }), None);
+    let leased = house.lease(&server, PoolKey::Exclusive, open).await;
+    house.until_live(2).await;
+    let begun = leased.request("tools/call", Some(&params("ask")), None);
+    drop((begun, leased));
+    house.until_live(1).await;
+}
+
+#[test]
+fn a_limit_is_named_with_its_namespace_and_its_key() {
+    let server = ServerLimits {
+        name: "git",
+        processes: 7,
+        principal: 3,
+    };
+    for (full, words) in [
+        (Full::Processes, ["git", "7", "max_processes"]),
+        (Full::Principal, ["git", "3", "max_per_principal"]),
+        (Full::Waiters, ["git", "1000", "wait"]),
+    ] {
+        let message = server.message(full);
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    }
+}

@@ -1,0 +1,164 @@
+//! One opened process of a server: its link, what it said of itself, who hears what it says on its own.
+//!
+//! `keep` is the task that owns it from spawn to the last of its descendants; everyone else holds it to speak with it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout};
+
+use super::handshake::{Initialized, Opening};
+use super::link::Link;
+use super::pool::EraKind;
+use crate::protocol::MODERN;
+
+pub(super) mod keep;
+mod listen;
+mod open;
+mod replay;
+mod switch;
+
+pub(crate) use switch::{Hearing, Switch};
+
+/// How a process was opened, with what the server said of itself.
+#[derive(Debug, Clone)]
+pub(crate) enum Opened {
+    /// By `initialize`.
+    Legacy(Initialized),
+    /// By nothing: each request speaks for itself. The result of `server/discover`, untouched.
+    Modern(Bytes),
+}
+
+/// An opened process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: u32,
+    link: Arc<Link>,
+    opened: Opened,
+    /// What it was told about its client.
+    opening: Arc<Opening>,
+    switch: Arc<Switch>,
+    /// Those who use it now.
+    users: AtomicUsize,
+    /// Somebody waited for an answer in vain.
+    suspected: Notify,
+    born: Instant,
+    /// Since when whoever waited did so in vain, in milliseconds after `born`; 0 while requests are answered.
+    silent_since: AtomicU64,
+    /// The pool knows that it takes nothing any more.
+    over: watch::Sender<bool>,
+}
+
+impl Opened {
+    /// Which way.
+    pub(crate) fn era(&self) -> EraKind {
+        match self {
+            Self::Legacy(_) => EraKind::Legacy,
+            Self::Modern(_) => EraKind::Modern,
+        }
+    }
+}
+
+impl Process {
+    fn new(
+        pid: u32,
+        link: Arc<Link>,
+        opened: Opened,
+        opening: Arc<Opening>,
+        switch: Arc<Switch>,
+    ) -> Self {
+        Self {
+            pid,
+            link,
+            opened,
+            opening,
+            switch,
+            users: AtomicUsize::new(0),
+            suspected: Notify::new(),
+            born: Instant::now(),
+            silent_since: AtomicU64::new(0),
+            over: watch::Sender::new(false),
+        }
+    }
+
+    /// The pid of its command.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The connection with it.
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// How it was opened.
+    pub(crate) fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
+    /// Who hears what it says on its own.
+    pub(crate) fn switch(&self) -> &Arc<Switch> {
+        &self.switch
+    }
+
+    /// Somebody uses it from now on.
+    pub(super) fn enter(&self) {
+        let users = self.users.fetch_add(1, Ordering::AcqRel) + 1;
+        self.switch.set_users(users);
+    }
+
+    /// And does not any more.
+    pub(super) fn leave(&self) {
+        let users = self.users.fetch_sub(1, Ordering::AcqRel) - 1;
+        self.switch.set_users(users);
+    }
+
+    /// Somebody waited in vain: it is asked whether it lives.
+    pub(super) fn suspect(&self) {
+        self.suspected.notify_one();
+    }
+
+    /// It answered.
+    pub(super) fn answered(&self) {
+        if self.silent_since.load(Ordering::Relaxed) != 0 {
+            self.silent_since.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A request that began then was given up: for how long nothing has been answered. Where calls have little time,
+    /// each of them alone says nothing about the process, but all of them together do.
+    pub(super) fn waited_in_vain(&self, since: Instant) -> Duration {
+        let millis = |time: Instant| {
+            let time = time.saturating_duration_since(self.born).as_millis();
+            u64::try_from(time).unwrap_or(u64::MAX).max(1)
+        };
+        let order = Ordering::Relaxed;
+        let first = self
+            .silent_since
+            .compare_exchange(0, millis(since), order, order);
+        let since = first.map_or_else(|earlier| earlier, |_| millis(since));
+        Duration::from_millis(millis(Instant::now()).saturating_sub(since))
+    }
+
+    /// Waits until the pool knows that it takes nothing any more, at most so long.
+    pub(super) async fn is_over_within(&self, patience: Duration) -> bool {
+        let mut over = self.over.subscribe();
+        timeout(patience, over.wait_for(|over| *over)).await.is_ok()
+    }
+
+    /// Parameters of a request of the gateway's own: what the era wants in them, and `fields`.
+    fn own_params(&self, mut fields: serde_json::Value) -> Box<RawValue> {
+        if self.opened.era() == EraKind::Modern {
+            fields["_meta"] = serde_json::json!({
+                "io.modelcontextprotocol/protocolVersion": MODERN,
+                "io.modelcontextprotocol/clientCapabilities": &*self.opening.capabilities,
+                "io.modelcontextprotocol/clientInfo": &*self.opening.client_info,
+            });
+        }
+        to_raw_value(&fields).expect("a value into memory")
+    }
+}

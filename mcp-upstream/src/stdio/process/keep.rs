@@ -1,0 +1,541 @@
+//! The task that owns one process: starts it, opens it, watches it, and ends it.
+//!
+//! Whatever happens it reports to the pool, and only its last report, that nothing of the process is left, frees the
+//! process's place. Dropping the task's future ends the process, in the background.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::external::{ExternalServer, ServerProcess};
+use tooldock_workers::process::Exit;
+
+use super::open::{self, Limits, Outcome};
+use super::{Opened, Process, Switch, listen, replay};
+use crate::stdio::link::{Closed, Link, LinkLimits};
+use crate::stdio::pool::state::{End, Event, Order, ProcessId, StopReason};
+use crate::stdio::pool::{EraKind, Key, PoolShared, ServerEra};
+use crate::stdio::wire::Pipes;
+
+/// How long to wait for the exit code of a process that closed its output.
+const EXIT_WAIT: Duration = Duration::from_millis(50);
+/// The same of one that was not open yet: its status is all there is to tell.
+const LAST_EXIT_WAIT: Duration = Duration::from_millis(500);
+/// Characters of why a server did not start, most of which may be its own words.
+const WORDS_MAX: usize = 300;
+/// Processes one attempt to start takes at most: one that is asked what it speaks, one that may not take the handshake,
+/// and one that is opened.
+const TRIES: usize = 3;
+
+/// What the pool tells the task.
+#[derive(Debug)]
+pub(in crate::stdio) enum Command {
+    /// Open the spare.
+    Open(Order),
+    /// End it.
+    Stop(StopReason),
+}
+
+/// The task of one process.
+pub(in crate::stdio) struct Keeper {
+    pub(in crate::stdio) id: ProcessId,
+    pub(in crate::stdio) pool: Arc<PoolShared>,
+    pub(in crate::stdio) commands: mpsc::Receiver<Command>,
+}
+
+/// A process whose pipes are connected.
+struct Running {
+    child: ServerProcess,
+    link: Arc<Link>,
+    switch: Arc<Switch>,
+}
+
+/// How the life of a process went on.
+enum Next {
+    /// The pool knows already; only its end is left.
+    End(Option<Running>),
+    /// It takes calls.
+    Serve(Running, Arc<Process>, Order),
+}
+
+impl Keeper {
+    /// Runs to the end of the process. Without an order it is a spare, which waits for one.
+    pub(in crate::stdio) async fn run(mut self, order: Option<Order>) {
+        let running = match self.begin(order).await {
+            Next::End(running) => running,
+            Next::Serve(running, process, order) => {
+                self.serve(&running, &process, &order).await;
+                process.over.send_replace(true);
+                Some(running)
+            }
+        };
+        if let Some(running) = running {
+            running.end().await;
+        }
+        self.report(Event::Gone { process: self.id });
+    }
+
+    async fn begin(&mut self, order: Option<Order>) -> Next {
+        let limit = self.pool.settings().connect_timeout;
+        let started = Instant::now();
+        let running = tokio::select! {
+            running = timeout(limit, start(&self.pool)) => {
+                running.unwrap_or_else(|_| Err(slow(&self.pool)))
+            }
+            () = stopped(&mut self.commands) => return Next::End(None),
+        };
+        let running = match running {
+            Ok(running) => running,
+            Err(error) => return self.failed(None, order.as_ref(), error),
+        };
+        let (order, until) = match order {
+            Some(order) => (order, started + limit),
+            None => match self.wait_for_order(&running).await {
+                Some(order) => (order, Instant::now() + limit),
+                None => return Next::End(Some(running)),
+            },
+        };
+        self.open(running, order, until).await
+    }
+
+    /// A spare waits for whoever needs it: the order to be opened, the order to end, or its own end.
+    async fn wait_for_order(&mut self, running: &Running) -> Option<Order> {
+        self.report(Event::Spawned { process: self.id });
+        tokio::select! {
+            command = self.commands.recv() => match command {
+                Some(Command::Open(order)) => Some(order),
+                Some(Command::Stop(_)) | None => None,
+            },
+            _ = running.link.closed() => {
+                let end = running.how_it_ended().await;
+                self.report(Event::Lost { process: self.id, end });
+                None
+            }
+        }
+    }
+
+    /// Opens it; where that needs another process, with that.
+    async fn open(&mut self, mut running: Running, order: Order, until: Instant) -> Next {
+        let mut server = order.server;
+        let mut outcome = Err(broken(&self.pool));
+        for attempt in 0..TRIES {
+            running.switch.set_own(order.open.inbound.clone());
+            running.switch.keep_words(order.slot.key != Key::Shared);
+            let limits = Limits {
+                probe: self.pool.settings().probe_timeout,
+                until,
+            };
+            let opening = &order.open.opening;
+            let wanted = order.slot.era;
+            let attempted = tokio::select! {
+                attempted = open::open(&running.link, opening, server, wanted, limits) => attempted,
+                () = stopped(&mut self.commands) => return Next::End(Some(running)),
+            };
+            let tried = server.is_some_and(|server| open::is_trial(server, wanted));
+            let found = match attempted {
+                Ok(Outcome::Opened { opened, server }) => {
+                    outcome = Ok((opened, server));
+                    break;
+                }
+                Ok(Outcome::TryAnother { server }) => server,
+                // Nothing serves yet that could do without the handshake.
+                Err(_) if tried && order.server.is_none() => ServerEra::Modern,
+                Err(error) => {
+                    let asked = match server.map(|server| server.opened_for(wanted)) {
+                        Some(EraKind::Modern) => "server/discover",
+                        Some(EraKind::Legacy) | None => "initialize",
+                    };
+                    outcome = Err(running.why_not_open(&self.pool, error, asked).await);
+                    break;
+                }
+            };
+            if attempt + 1 == TRIES {
+                break;
+            }
+            server = Some(found);
+            // The one before ends in the background: waiting for it would make everyone wait.
+            running.link.close();
+            running.switch.set_own(None);
+            running = tokio::select! {
+                again = timeout_at(until, start(&self.pool)) => {
+                    match again.unwrap_or_else(|_| Err(slow(&self.pool))) {
+                        Ok(running) => running,
+                        Err(error) => return self.failed(None, Some(&order), error),
+                    }
+                }
+                () = stopped(&mut self.commands) => return Next::End(None),
+            };
+        }
+        match outcome {
+            Ok((opened, server)) => self.opened(running, order, opened, server).await,
+            Err(error) => self.failed(Some(running), Some(&order), error),
+        }
+    }
+
+    async fn opened(
+        &mut self,
+        running: Running,
+        order: Order,
+        opened: Opened,
+        server: ServerEra,
+    ) -> Next {
+        let pool = &self.pool;
+        tracing::info!(
+            namespace = %pool.server.name,
+            pid = running.child.pid(),
+            version = open::describe(&opened),
+            "a process of the server of namespace {} is ready",
+            pool.server.name
+        );
+        let process = Arc::new(Process::new(
+            running.child.pid(),
+            Arc::clone(&running.link),
+            opened,
+            Arc::clone(&order.open.opening),
+            Arc::clone(&running.switch),
+        ));
+        let limit = pool.settings().connect_timeout;
+        tokio::select! {
+            () = replay::restore(&process, &order.standing, limit) => {}
+            () = stopped(&mut self.commands) => return Next::End(Some(running)),
+        }
+        pool.started(self.id, &process, server, &order.slot.key);
+        Next::Serve(running, process, order)
+    }
+
+    /// Until the process is to end, or does:
+    /// - an order of the pool;
+    /// - the end of the link or of the process;
+    /// - a suspicion, and what comes of asking;
+    /// - beside that: the subscription of a modern process is kept open, the tools of the shared one are read.
+    async fn serve(&mut self, running: &Running, process: &Process, order: &Order) {
+        let limit = self.pool.settings().connect_timeout;
+        let patience = self.pool.patience.alive_within;
+        let lists = Arc::clone(&self.pool.lists);
+        let beside = async {
+            let key = &order.slot.key;
+            let read = async {
+                if *key == Key::Shared {
+                    replay::read_tools(process, &lists, limit).await;
+                }
+            };
+            let listen = async {
+                // One that is a single request's says nothing that outlasts it.
+                if !matches!(key, Key::Exclusive(_)) {
+                    listen::listen(process, &order.standing).await;
+                }
+            };
+            tokio::join!(read, listen);
+            std::future::pending::<()>().await;
+        };
+        tokio::pin!(beside);
+        let mut asking: Option<Pin<Box<dyn Future<Output = bool> + Send + '_>>> = None;
+        let end = loop {
+            tokio::select! {
+                biased;
+                () = stopped(&mut self.commands) => return,
+                closed = running.link.closed() => {
+                    if let Closed::Violation(what) = closed {
+                        tracing::warn!(
+                            namespace = %self.pool.server.name,
+                            pid = process.pid,
+                            "a process of the server broke the protocol: {what}"
+                        );
+                    }
+                    break running.how_it_ended().await;
+                }
+                exit = running.child.exited() => break end_of(exit),
+                () = process.suspected.notified(), if asking.is_none() => {
+                    asking = Some(Box::pin(is_alive(process, patience)));
+                }
+                alive = async { asking.as_mut().expect("asked for only when there").await },
+                    if asking.is_some() =>
+                {
+                    asking = None;
+                    if !alive {
+                        break End::Unresponsive;
+                    }
+                    process.answered();
+                }
+                () = &mut beside => {}
+            }
+        };
+        tracing::warn!(
+            namespace = %self.pool.server.name,
+            pid = process.pid,
+            ?end,
+            "a process of the server of namespace {} ended unasked",
+            self.pool.server.name
+        );
+        self.report(Event::Lost {
+            process: self.id,
+            end,
+        });
+        // Nothing more will come: whoever waits is told now, not at the end of the ladder.
+        running.link.close();
+    }
+
+    fn failed(
+        &self,
+        running: Option<Running>,
+        order: Option<&Order>,
+        mut error: CallError,
+    ) -> Next {
+        let server = &self.pool.server;
+        // Before anybody sees it: a server's own words may hold what it was told in confidence.
+        error.message = fit_for_others(server, &error.message);
+        let why = reason(&error.message, server.name.as_str());
+        let tried = order.and_then(|order| order.server.zip(Some(order.slot.era)));
+        if tried.is_some_and(|(server, wanted)| open::is_trial(server, wanted)) {
+            tracing::info!(
+                namespace = %server.name,
+                "the server of namespace {} does not take initialize, so its older clients are bridged: {why}",
+                server.name
+            );
+        } else {
+            tracing::warn!(
+                namespace = %server.name,
+                "the server of namespace {} did not start: {why}",
+                server.name
+            );
+        }
+        self.report(Event::StartFailed {
+            process: self.id,
+            error,
+        });
+        Next::End(running)
+    }
+
+    fn report(&self, event: Event) {
+        self.pool.apply(event);
+    }
+}
+
+/// The message of an error without the server it is about, if it begins with that.
+fn reason<'a>(message: &'a str, namespace: &str) -> &'a str {
+    let named = message.strip_prefix("the server of namespace ");
+    let rest = named.and_then(|rest| rest.strip_prefix(namespace));
+    let rest = rest.and_then(|rest| rest.strip_prefix(": ").or(rest.strip_prefix(' ')));
+    rest.unwrap_or(message)
+}
+
+/// Starts a process and connects its pipes.
+async fn start(pool: &Arc<PoolShared>) -> Result<Running, CallError> {
+    let child = ServerProcess::spawn(&pool.server, &pool.host).await?;
+    let runtime = pool.host.runtimes.pick().await;
+    let pipes = child.take_pipes().ok_or_else(|| broken(pool))?;
+    let pipes = Pipes {
+        stdin: pipes.stdin,
+        stdout: pipes.stdout,
+    };
+    let name = &pool.server.name;
+    let switch = Switch::new(
+        name.clone(),
+        Arc::clone(&pool.audience),
+        Arc::clone(&pool.lists),
+        Arc::clone(&pool.metrics),
+    );
+    let of = Arc::downgrade(pool);
+    // Zero where the pool is gone: then nothing is larger than was known.
+    let max_result = move || of.upgrade().map_or(0, |pool| pool.max_result());
+    let limits = LinkLimits::new(max_result);
+    let inbound = Arc::clone(&switch) as _;
+    let link =
+        Link::open(name.clone(), pipes, &runtime, limits, inbound).map_err(|_| broken(pool))?;
+    Ok(Running {
+        child,
+        link,
+        switch,
+    })
+}
+
+/// A text that quotes the server, for clients and the log: first without secrets, then cut short, so that half of one
+/// does not remain, and on one line.
+fn fit_for_others(server: &ExternalServer, text: &str) -> String {
+    let mut fit = String::new();
+    for letter in server.without_secrets(text).chars().take(WORDS_MAX) {
+        if letter.is_control() {
+            fit.extend(letter.escape_default());
+        } else {
+            fit.push(letter);
+        }
+    }
+    fit
+}
+
+fn slow(pool: &PoolShared) -> CallError {
+    let name = &pool.server.name;
+    CallError::new(
+        CallErrorCode::WorkerUnavailable,
+        format!("the server of namespace {name} took too long to start"),
+    )
+}
+
+fn broken(pool: &PoolShared) -> CallError {
+    let name = &pool.server.name;
+    CallError::new(
+        CallErrorCode::WorkerUnavailable,
+        format!("the pipes of the server of namespace {name} cannot be used"),
+    )
+}
+
+impl Running {
+    /// Closes its input, then the ladder.
+    async fn end(self) {
+        self.link.finish();
+        self.child.stop().await;
+        self.link.close();
+    }
+
+    /// Why a process was not opened by a request that was not answered, where it ended.
+    async fn why_not_open(&self, pool: &PoolShared, error: CallError, asked: &str) -> CallError {
+        if !self.link.is_closed() || self.link.closed().await != Closed::Disconnected {
+            return error;
+        }
+        let what = match timeout(LAST_EXIT_WAIT, self.child.exited()).await {
+            Ok(Exit::Code(code)) => format!("exited with status {code}"),
+            Ok(Exit::Signal(signal)) => format!("was ended by signal {signal}"),
+            Ok(Exit::Lost) => "ended".to_owned(),
+            Err(_) => "closed its pipes".to_owned(),
+        };
+        let name = &pool.server.name;
+        CallError {
+            message: format!("the server of namespace {name} {what} before it answered {asked}"),
+            ..error
+        }
+    }
+
+    async fn how_it_ended(&self) -> End {
+        match timeout(EXIT_WAIT, self.child.exited()).await {
+            Ok(exit) => end_of(exit),
+            // It closed its output and lives.
+            Err(_) => End::Crash,
+        }
+    }
+}
+
+impl Drop for Running {
+    /// However it ends, replaced or with its keeper: a question that waits with who hears the process holds its link, and
+    /// the link holds who hears it.
+    fn drop(&mut self) {
+        self.switch.set_own(None);
+    }
+}
+
+fn end_of(exit: Exit) -> End {
+    match exit {
+        Exit::Code(0) => End::Clean,
+        _ => End::Crash,
+    }
+}
+
+/// Ends with the order to stop; the pool's end is one, too.
+async fn stopped(commands: &mut mpsc::Receiver<Command>) {
+    while let Some(command) = commands.recv().await {
+        if let Command::Stop(reason) = command {
+            tracing::debug!(reason = reason.as_str(), "a process of a server is stopped");
+            return;
+        }
+    }
+}
+
+/// Whether it answers anything at all; an error is an answer.
+async fn is_alive(process: &Process, patience: Duration) -> bool {
+    let params = process.own_params(serde_json::json!({}));
+    let ask = || process.link.request("ping", Some(&params), None);
+    let mut call = ask();
+    if call.is_err() {
+        // No room: it does not read. Perhaps it does again.
+        sleep(patience).await;
+        call = ask();
+    }
+    match call {
+        Ok(mut call) => matches!(timeout(patience, call.answer()).await, Ok(Ok(_))),
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::stdio::handshake::{Initialized, Opening};
+    use crate::stdio::metrics::ServerMetrics;
+    use crate::stdio::testing::Scene;
+
+    const PATIENCE: Duration = Duration::from_secs(15);
+
+    fn process(scene: &Scene) -> Process {
+        let opened = Opened::Legacy(Initialized {
+            version: crate::protocol::ProtocolVersion::V2025_11_25,
+            result: bytes::Bytes::from_static(b"{}"),
+        });
+        let switch = Switch::new(
+            "demo".parse().expect("a name"),
+            super::super::switch::tests::audience(),
+            Arc::default(),
+            ServerMetrics::unregistered("demo"),
+        );
+        let link = Arc::clone(&scene.link);
+        Process::new(1, link, opened, Arc::new(Opening::gateway()), switch)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_answers_nothing_at_all_is_not_alive() {
+        let scene = Scene::new();
+        let process = process(&scene);
+        let asked = Instant::now();
+        assert!(!is_alive(&process, PATIENCE).await);
+        assert_eq!(asked.elapsed(), PATIENCE);
+    }
+
+    #[tokio::test]
+    async fn a_process_that_answers_with_an_error_is() {
+        let mut scene = Scene::new();
+        let process = process(&scene);
+        let answer = async {
+            let asked = scene.peer.json().await;
+            let error = json!({ "code": -32601, "message": "no" });
+            let answer = json!({ "jsonrpc": "2.0", "id": asked["id"], "error": error });
+            scene.peer.send(&answer.to_string()).await;
+        };
+        let (alive, ()) = tokio::join!(is_alive(&process, PATIENCE), answer);
+        assert!(alive);
+    }
+
+    #[test]
+    fn the_log_names_a_server_once() {
+        for (message, why) in [
+            (
+                "the server of namespace ns: cannot start x",
+                "cannot start x",
+            ),
+            (
+                "the server of namespace ns exited with status 3",
+                "exited with status 3",
+            ),
+            (
+                "the server of namespace nsx ended",
+                "the server of namespace nsx ended",
+            ),
+            (
+                "the server refused initialize",
+                "the server refused initialize",
+            ),
+        ] {
+            assert_eq!(reason(message, "ns"), why);
+        }
+    }
+
+    #[test]
+    fn only_exit_code_zero_is_a_clean_end() {
+        assert_eq!(end_of(Exit::Code(0)), End::Clean);
+        for exit in [Exit::Code(1), Exit::Signal(9), Exit::Lost] {
+            assert_eq!(end_of(exit), End::Crash);
+        }
+    }
+}

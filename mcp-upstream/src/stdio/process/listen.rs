@@ -1,0 +1,74 @@
+//! The one `subscriptions/listen` of a modern process: what changes at one that many share goes to the audience of the
+//! namespace, which knows who wants to hear of what, and at a session's own to that session.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::{Process, Switch};
+use crate::stdio::link::ReplySink;
+use crate::stdio::message::Notification;
+use crate::stdio::pool::{EraKind, Standing};
+
+/// Resources that are asked about; with more, the server would have to take an endless line.
+const URIS_MAX: usize = 10_000;
+/// How long to wait before a subscription that ended is asked for again; it doubles …
+const PAUSE: Duration = Duration::from_secs(1);
+/// … up to this.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+struct Ear(Arc<Switch>);
+
+impl ReplySink for Ear {
+    fn notification(&self, notification: Notification<'_>) {
+        self.0.heard(&notification);
+    }
+}
+
+/// Keeps the subscription open, renewed when other resources are to be heard of. Never ends.
+pub(super) async fn listen(process: &Process, standing: &Standing) {
+    if process.opened.era() == EraKind::Legacy {
+        return pending().await;
+    }
+    let mut pause = PAUSE;
+    let mut before = None;
+    loop {
+        // Registered before reading, so that no change is missed.
+        let changed = standing.changed();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        let mut uris = standing.subscriptions();
+        uris.truncate(URIS_MAX);
+        let params = process.own_params(json!({ "notifications": {
+            "toolsListChanged": true,
+            "promptsListChanged": true,
+            "resourcesListChanged": true,
+            "resourceSubscriptions": uris,
+        }}));
+        let ear = Arc::new(Ear(Arc::clone(&process.switch)));
+        let method = "subscriptions/listen";
+        let Ok(mut call) = process.link.request(method, Some(&params), Some(ear)) else {
+            return pending().await;
+        };
+        // Only now, so that nothing is missed between the two.
+        drop(before.take());
+        let ended = tokio::select! {
+            () = &mut changed => false,
+            _ = call.answer() => true,
+        };
+        if ended {
+            // It does not know the request, or ended the stream by itself.
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = &mut changed => {}
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        } else {
+            pause = PAUSE;
+            before = Some(call);
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Any JSON in, the same bytes out around the rewritten spans.
+
+use bytes::{Bytes, BytesMut};
+use proptest::prelude::*;
+use proptest::strategy::Union;
+
+use super::*;
+use crate::stdio::testing::{request, response};
+
+/// Raw JSON of any kind, with every spelling a writer may choose.
+pub(crate) fn any_json() -> BoxedStrategy<String> {
+    let leaf = Union::new([
+        "-?(0|[1-9][0-9]{0,25})(\\.[0-9]{1,5})?([eE][+-]?[0-9]{1,3})?".boxed(),
+        "\"([ -!#-\\[\\]-~é🦀]|\\\\[\"\\\\/bfnrt]|\\\\u[0-9a-fA-F]{4}){0,12}\"".boxed(),
+        "true|false|null".boxed(),
+    ]);
+    leaf.prop_recursive(4, 24, 6, |inner| {
+        let array =
+            proptest::collection::vec((space(), inner.clone(), space()), 0..5).prop_map(|items| {
+                let items: Vec<_> = items.iter().map(|(a, x, b)| format!("{a}{x}{b}")).collect();
+                format!("[{}]", items.join(","))
+            });
+        let members = proptest::collection::vec(("[a-z_]{0,9}", inner), 0..5);
+        Union::new([
+            array.boxed(),
+            (members, space())
+                .prop_map(|(members, gap)| {
+                    let members: Vec<_> = members
+                        .iter()
+                        .enumerate()
+                        .map(|(at, (name, value))| (format!("{name}{at}"), value.clone()))
+                        .collect();
+                    object(&members, &gap)
+                })
+                .boxed(),
+        ])
+    })
+    .boxed()
+}
+
+/// White space between tokens.
+fn space() -> impl Strategy<Value = String> {
+    "[ \t\r\n]{0,2}"
+}
+
+/// The raw JSON of a name: a string or a number.
+fn any_name() -> impl Strategy<Value = String> {
+    Union::new([
+        "-?(0|[1-9][0-9]{0,20})(\\.[0-9]{1,3})?".boxed(),
+        "\"([ -!#-\\[\\]-~🦀]|\\\\u00[4-6][0-9a-f]){0,12}\"".boxed(),
+    ])
+}
+
+/// Members no reader here knows, with unique names.
+fn strangers() -> impl Strategy<Value = Vec<(String, String)>> {
+    proptest::collection::vec(("x-[a-z\\-]{0,6}", any_json()), 0..4).prop_map(|members| {
+        let number =
+            |(at, (name, value)): (usize, (String, String))| (format!("{name}{at}"), value);
+        members.into_iter().enumerate().map(number).collect()
+    })
+}
+
+fn object(members: &[(String, String)], gap: &str) -> String {
+    let members: Vec<_> = members
+        .iter()
+        .map(|(name, value)| format!("{gap}\"{name}\"{gap}:{gap}{value}{gap}"))
+        .collect();
+    format!("{{{}}}", members.join(","))
+}
+
+/// An object of strangers with one known member somewhere among them.
+fn with_member(
+    mut strangers: Vec<(String, String)>,
+    name: &str,
+    value: &str,
+    at: usize,
+    gap: &str,
+) -> String {
+    let at = at % (strangers.len() + 1);
+    strangers.insert(at, (name.to_owned(), value.to_owned()));
+    object(&strangers, gap)
+}
+
+/// One shape of a message: strangers on three levels, white space, and where the known members stand.
+#[derive(Debug, Clone)]
+struct Shape {
+    levels: [Vec<(String, String)>; 3],
+    gap: String,
+    at: usize,
+}
+
+fn any_shape() -> impl Strategy<Value = Shape> {
+    (
+        [strangers(), strangers(), strangers()],
+        space(),
+        0_usize..60,
+    )
+        .prop_map(|(levels, gap, at)| Shape { levels, gap, at })
+}
+
+impl Shape {
+    /// A message whose `params` (or `result`) hold this text; `head` are its other known members.
+    fn message(&self, head: &[(&str, &str)], part: Option<(&str, &str)>) -> String {
+        let mut members = self.levels[0].clone();
+        for (turn, (name, value)) in head.iter().chain(part.iter()).enumerate() {
+            let at = (self.at + turn * 7) % (members.len() + 1);
+            members.insert(at, ((*name).to_owned(), (*value).to_owned()));
+        }
+        object(&members, &self.gap)
+    }
+
+    /// Parameters with a member.
+    fn params(&self, name: &str, value: &str) -> String {
+        with_member(self.levels[1].clone(), name, value, self.at / 3, &self.gap)
+    }
+
+    /// Parameters with a member of `_meta`.
+    fn meta(&self, name: &str, value: &str) -> String {
+        let meta = with_member(self.levels[2].clone(), name, value, self.at / 5, &self.gap);
+        self.params("_meta", &meta)
+    }
+}
+
+const V: (&str, &str) = ("jsonrpc", "\"2.0\"");
+
+fn text(bytes: Option<Vec<u8>>) -> Option<String> {
+    bytes.map(|bytes| String::from_utf8(bytes).expect("text"))
+}
+
+proptest! {
+    #[test]
+    fn a_requests_id_and_token_are_replaced_and_nothing_else(
+        shape in any_shape(), id in any_name(), token in any_name(), ours in 0_u64..1 << 53,
+    ) {
+        let build = |id: &str, token: &str| {
+            let params = shape.meta("progressToken", token);
+            shape.message(&[V, ("id", id), ("method", "\"tools/call\"")], Some(("params", &params)))
+        };
+        let request = request(&build(&id, &token));
+        prop_assert_eq!(request.token(), Some(token.as_str()));
+        let mut out = BytesMut::new();
+        let ours = ours.to_string();
+        request.put_under(&mut out, &ours);
+        let expected = build(&ours, &ours);
+        prop_assert_eq!(&out[..], expected.as_bytes());
+    }
+
+    #[test]
+    fn a_request_gets_other_parameters_and_keeps_the_rest(
+        shape in any_shape(), id in any_name(), token in any_name(), ours in 0_u64..1 << 53, has in any::<bool>(),
+    ) {
+        let build = |id: &str, params: &str| {
+            shape.message(&[V, ("id", id), ("method", "\"x\"")], Some(("params", params)))
+        };
+        let own = if has { build(&id, "{}") } else { shape.message(&[V, ("id", &id), ("method", "\"x\"")], None) };
+        let params = |token: &str| format!(r#"{{"n":1.50,"_meta":{{"progressToken":{token}}}}}"#);
+        let other = request(&own).with_params(&params(&token)).expect("no name twice");
+        prop_assert_eq!(other.token(), Some(token.as_str()));
+        let mut out = BytesMut::new();
+        let ours = ours.to_string();
+        other.put_under(&mut out, &ours);
+        let expected = if has {
+            build(&ours, &params(&ours))
+        } else {
+            let own = shape.message(&[V, ("id", &ours), ("method", "\"x\"")], None);
+            let open = own.strip_suffix('}').expect("an object");
+            format!("{open},\"params\":{}}}", params(&ours))
+        };
+        prop_assert_eq!(&out[..], expected.as_bytes());
+    }
+
+    #[test]
+    fn a_response_gets_another_id_and_keeps_the_rest(
+        shape in any_shape(), id in any_name(), other in any_name(), result in any_json(), error in any::<bool>(),
+        new in any_json(),
+    ) {
+        let name = if error { "error" } else { "result" };
+        let build = |id: &str, part: &str| shape.message(&[V, ("id", id)], Some((name, part)));
+        let answer = response(&build(&id, &result));
+        prop_assert_eq!(text(Some(answer.behind(&other))), Some(build(&other, &result)));
+        prop_assert_eq!((answer.part(), answer.is_error()), (result.as_bytes(), error));
+        let changed = answer.with(Bytes::copy_from_slice(new.as_bytes()));
+        prop_assert_eq!(text(Some(changed.behind(&other))), Some(build(&other, &new)));
+    }
+
+    #[test]
+    fn a_cancellation_names_another_request_and_keeps_the_rest(
+        shape in any_shape(), id in any_name(), other in any_name(),
+    ) {
+        let build = |id: &str| {
+            let params = shape.params("requestId", id);
+            shape.message(&[V, ("method", "\"notifications/cancelled\"")], Some(("params", &params)))
+        };
+        prop_assert_eq!(text(with_request_id(&build(&id), &other)), Some(build(&other)));
+        let params = shape.params("requestId", &id);
+        prop_assert_eq!(request_id(params.as_bytes()), Some(id.as_str()));
+    }
+
+    #[test]
+    fn a_subscriptions_notification_gets_another_subscription_and_keeps_the_rest(
+        shape in any_shape(), id in any_name(), other in any_name(),
+    ) {
+        let build = |id: &str| {
+            let params = shape.meta(SUBSCRIPTION_ID, id);
+            shape.message(&[V, ("method", "\"notifications/x\"")], Some(("params", &params)))
+        };
+        prop_assert_eq!(text(with_subscription_id(&build(&id), &other)), Some(build(&other)));
+    }
+
+    #[test]
+    fn one_line_is_the_same_json_with_no_line_break(value in any_json()) {
+        let mut line = value.clone().into_bytes();
+        on_one_line(&mut line);
+        prop_assert!(memchr::memchr2(b'\r', b'\n', &line).is_none());
+        let plain: String = value.chars().map(|c| if matches!(c, '\r' | '\n') { ' ' } else { c }).collect();
+        prop_assert_eq!(line, plain.into_bytes());
+    }
+
+    #[test]
+    fn nothing_is_rewritten_in_what_has_no_names(value in any_json(), text in ".{0,40}") {
+        if let Ok(raw) = serde_json::from_str::<&RawValue>(&value) {
+            let names = Names::of(Some(raw)).expect("no duplicates");
+            prop_assert!(names.own_progress.is_none() && names.subscription.is_none());
+        }
+        prop_assert_eq!(with_request_id(&text, "1"), None);
+    }
+}
+
+fn names(text: &str) -> Result<Names<'_>, serde_json::Error> {
+    Names::of(Some(serde_json::from_str(text).expect("JSON")))
+}
+
+#[test]
+fn an_escaped_name_is_the_same_name() {
+    let found = names(r#"{"_m\u0065ta":{"progress\u0054oken":"a"}}"#).expect("no duplicates");
+    assert_eq!(found.own_progress, Some("\"a\""));
+}
+
+#[test]
+fn a_name_deeper_or_elsewhere_or_of_another_kind_is_none() {
+    for text in [
+        r#"{"arguments":{"_meta":{"progressToken":1}}}"#,
+        r#"{"_meta":{"x":{"progressToken":1}}}"#,
+        r#"{"_meta":[{"progressToken":1}]}"#,
+        r#"{"_meta":"progressToken"}"#,
+        r#"{"_meta":{"progressToken":null}}"#,
+        r#"{"_meta":{"progressToken":{"a":1}}}"#,
+        r#"{"_meta":null,"x":"progressToken"}"#,
+        r#"[{"progressToken":1}]"#,
+        r#""progressToken""#,
+    ] {
+        let found = names(text).expect("no duplicates");
+        assert_eq!(found.own_progress, None, "{text}");
+        assert_eq!(found.progress, None, "{text}");
+    }
+}
+
+#[test]
+fn a_name_that_is_there_twice_is_refused() {
+    for text in [
+        r#"{"_meta":{"progressToken":1,"progressToken":2}}"#,
+        r#"{"_meta":{"progressToken":1,"progress\u0054oken":2}}"#,
+        r#"{"_meta":{"progressToken":1},"_meta":{}}"#,
+        r#"{"requestId":1,"requestId":1}"#,
+    ] {
+        assert!(names(text).is_err(), "{text}");
+    }
+}
+
+/// What parsers that make values of JSON change, drop or refuse.
+const AWKWARD: &str = r#""big":1e400,"long":12345678901234567890,"zero":-0.0,"tail":1.50,"twice":1,"twice":2,"\u0074ext":"\u00e9\ud83e\udd80\/\ud800", "gap" : [ ] "#;
+
+#[test]
+fn awkward_bytes_survive_both_ways() {
+    for id in [
+        "1e400",
+        "12345678901234567890",
+        "-0",
+        r#""\u0041\ud800\/""#,
+        &"9".repeat(1024),
+    ] {
+        let build = |id: &str, token: &str| {
+            format!(
+                r#"{{{AWKWARD},"json\u0072pc":"\u0032.0","i\u0064":{id},"m\u0065thod":"tools\/call","p\u0061rams":{{"_m\u0065ta":{{"progress\u0054oken":{token},{AWKWARD}}},{AWKWARD}}}}}"#
+            )
+        };
+        let request = request(&build(id, id));
+        let mut out = BytesMut::new();
+        request.put_under(&mut out, "65536");
+        assert_eq!(out, build("65536", "65536"));
+        for part in ["result", "error"] {
+            let build = |id: &str| {
+                format!(r#"{{{AWKWARD},"{part}":{{{AWKWARD}}},"id": {id} ,"jsonrpc":"2.0"}}"#)
+            };
+            let answer = response(&build("65536"));
+            assert_eq!(text(Some(answer.behind(id))), Some(build(id)));
+        }
+    }
+}
+
+#[test]
+fn only_progress_gets_another_token() {
+    let renamed = |message: &str| {
+        let message = with_progress_token(message, "\"b\"");
+        message.map(|out| String::from_utf8(out).unwrap())
+    };
+    let progress = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7,"progress":1.0}}"#;
+    assert_eq!(renamed(progress), Some(progress.replace('7', "\"b\"")));
+    let other = progress.replace("notifications/progress", "notifications/x");
+    assert_eq!(renamed(&other), None);
+}

@@ -1,0 +1,207 @@
+//! A server on pipes that a test plays line by line.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::unix::pipe;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+use super::link::{Call, Inbound, Link, LinkLimits, ReplySink};
+use super::message::{Answer, ClientRequest, Notification, Oddity, RawReply, ServerRequest};
+use super::splice::span;
+use super::wire::Pipes;
+use crate::envelope::{self, Message};
+
+/// The server's ends of the pipes.
+pub(super) struct Peer {
+    pub(super) input: BufReader<pipe::Receiver>,
+    pub(super) output: pipe::Sender,
+}
+
+/// Keeps what belongs to no call.
+pub(super) struct House {
+    pub(super) said: mpsc::Sender<String>,
+    pub(super) asked: mpsc::Sender<ServerRequest>,
+    pub(super) odd: Mutex<Vec<Oddity>>,
+}
+
+impl House {
+    pub(super) fn new(said: mpsc::Sender<String>, asked: mpsc::Sender<ServerRequest>) -> Self {
+        Self {
+            said,
+            asked,
+            odd: Mutex::default(),
+        }
+    }
+}
+
+impl Inbound for House {
+    fn notification(&self, notification: Notification<'_>) {
+        let text = String::from_utf8(notification.message.to_vec()).expect("text");
+        let _ = self.said.try_send(text);
+    }
+
+    fn request(&self, request: ServerRequest) {
+        // What has no room is dropped, and so answered.
+        let _ = self.asked.try_send(request);
+    }
+
+    fn oddity(&self, oddity: Oddity) {
+        self.odd.lock().expect("not poisoned").push(oddity);
+    }
+}
+
+/// Keeps what belongs to a call, as whole messages and as parameters.
+pub(super) struct Heard(pub(super) mpsc::Sender<(String, String)>);
+
+impl ReplySink for Heard {
+    fn notification(&self, notification: Notification<'_>) {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+        let params = notification.params.expect("parameters");
+        let _ = self
+            .0
+            .try_send((text(&notification.message), text(&params)));
+    }
+}
+
+pub(super) struct Scene {
+    pub(super) link: Arc<Link>,
+    pub(super) peer: Peer,
+    pub(super) house: Arc<House>,
+    pub(super) said: mpsc::Receiver<String>,
+    pub(super) asked: mpsc::Receiver<ServerRequest>,
+}
+
+pub(super) async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), future)
+        .await
+        .expect("in time")
+}
+
+impl Scene {
+    pub(super) fn new() -> Self {
+        Self::with(LinkLimits::new(|| 1000))
+    }
+
+    pub(super) fn with(limits: LinkLimits) -> Self {
+        let (server_in, stdin) = std::io::pipe().expect("a pipe");
+        let (stdout, server_out) = std::io::pipe().expect("a pipe");
+        let (said_to, said) = mpsc::channel(100);
+        let (asked_to, asked) = mpsc::channel(1000);
+        let house = Arc::new(House::new(said_to, asked_to));
+        let pipes = Pipes {
+            stdin: stdin.into(),
+            stdout: stdout.into(),
+        };
+        let link = Link::open(
+            "demo".parse().expect("a name"),
+            pipes,
+            &Handle::current(),
+            limits,
+            Arc::clone(&house) as Arc<dyn Inbound>,
+        );
+        let input = pipe::Receiver::from_owned_fd(server_in.into()).expect("a pipe");
+        let output = pipe::Sender::from_owned_fd(server_out.into()).expect("a pipe");
+        Self {
+            link: link.expect("pipes"),
+            peer: Peer {
+                input: BufReader::new(input),
+                output,
+            },
+            house,
+            said,
+            asked,
+        }
+    }
+
+    pub(super) async fn begin(&mut self, method: &str) -> (Call, u64) {
+        let call = self.link.request(method, None, None).expect("begun");
+        let line = self.peer.json().await;
+        let id = line["id"].as_u64().expect("a number");
+        assert_eq!(call.id(), id);
+        assert!(id < 1 << 53);
+        (call, id)
+    }
+
+    /// A call that is answered, so everything the server wrote before has been read.
+    pub(super) async fn settle(&mut self) {
+        let (call, id) = self.begin("ping").await;
+        self.peer
+            .send(&json!({"jsonrpc":"2.0","id":id,"result":{}}).to_string())
+            .await;
+        within(call).await.expect("answered");
+    }
+
+    pub(super) fn odd(&self) -> Vec<Oddity> {
+        std::mem::take(&mut self.house.odd.lock().expect("not poisoned"))
+    }
+}
+
+impl Peer {
+    pub(super) async fn line(&mut self) -> String {
+        let mut line = String::new();
+        within(self.input.read_line(&mut line))
+            .await
+            .expect("readable");
+        assert_eq!(line.pop(), Some('\n'), "{line}");
+        line
+    }
+
+    pub(super) async fn json(&mut self) -> Value {
+        serde_json::from_str(&self.line().await).expect("JSON")
+    }
+
+    pub(super) async fn send(&mut self, line: &str) {
+        self.bytes(format!("{line}\n").as_bytes()).await;
+    }
+
+    pub(super) async fn bytes(&mut self, bytes: &[u8]) {
+        within(self.output.write_all(bytes)).await.expect("written");
+    }
+}
+
+pub(super) fn raw(text: &str) -> &RawValue {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// A client's request.
+pub(crate) fn request(text: &str) -> ClientRequest {
+    let Ok(Message::Request { id, params, .. }) = envelope::message(text) else {
+        panic!("no request: {text}");
+    };
+    let message = Bytes::copy_from_slice(text.as_bytes());
+    ClientRequest::new(message, text, id, params).expect("no name twice")
+}
+
+/// A response.
+pub(crate) fn response(text: &str) -> Answer {
+    let Ok(Message::Response { id, outcome }) = envelope::message(text) else {
+        panic!("no response: {text}");
+    };
+    let message = Bytes::copy_from_slice(text.as_bytes());
+    let (Ok(part) | Err(part)) = outcome;
+    Answer::new(
+        message,
+        span(text, id),
+        span(text, part.get()),
+        outcome.is_err(),
+    )
+}
+
+pub(super) fn result(reply: Result<RawReply, CallError>) -> String {
+    match reply.expect("a reply") {
+        RawReply::Result(bytes) => String::from_utf8(bytes.to_vec()).expect("text"),
+        RawReply::Error(error) => panic!("{error:?}"),
+    }
+}
+
+pub(super) fn code(reply: Result<RawReply, CallError>) -> CallErrorCode {
+    reply.expect_err("an error").code
+}

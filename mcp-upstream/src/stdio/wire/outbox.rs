@@ -1,0 +1,201 @@
+//! What waits to be written, and how far the pipe has taken it.
+//!
+//! A call may only be sent again to another process when no byte of it reached this one. So every line knows where in
+//! the stream of bytes it begins, and the flusher says how far it may have come before it hands bytes to the kernel.
+
+use bytes::BytesMut;
+
+/// A buffer that grew beyond this is not kept.
+const KEPT: usize = 256 * 1024;
+
+/// Lines to write. Lives behind a mutex that is taken for a copy of one line at most.
+#[derive(Debug)]
+pub(in crate::stdio) struct Outbox {
+    lines: BytesMut,
+    max: usize,
+    /// Bytes appended since the beginning.
+    appended: u64,
+    /// Bytes that may have reached the pipe: never less than what has.
+    reached: u64,
+    /// Nothing is appended any more; what is here is still written, and then the pipe is closed.
+    finishing: bool,
+    /// Nothing is written any more.
+    ended: bool,
+}
+
+/// Why a line was not appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::stdio) enum Unwritten {
+    /// Nothing will be written any more.
+    Over,
+    /// The server reads slower than it is written to.
+    Full,
+}
+
+/// What there is to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::stdio) enum Batch {
+    /// Lines that begin at this byte of the stream.
+    From(u64),
+    /// Nothing at the moment.
+    Nothing,
+    /// Nothing ever again.
+    Finished,
+}
+
+impl Outbox {
+    /// `max` bounds what waits. One line is always taken, so that a large one is not stuck for ever.
+    pub(in crate::stdio) fn new(max: usize) -> Self {
+        Self {
+            lines: BytesMut::new(),
+            max,
+            appended: 0,
+            reached: 0,
+            finishing: false,
+            ended: false,
+        }
+    }
+
+    /// Appends a line of about `size` bytes and says at which byte it begins. `write` writes it without its newline;
+    /// line breaks in it become spaces.
+    pub(in crate::stdio) fn append(
+        &mut self,
+        size: usize,
+        write: impl FnOnce(&mut BytesMut),
+    ) -> Result<u64, Unwritten> {
+        if !self.lines.is_empty() && self.lines.len().saturating_add(size) > self.max {
+            return Err(if self.takes() {
+                Unwritten::Full
+            } else {
+                Unwritten::Over
+            });
+        }
+        self.append_always(write)
+    }
+
+    /// The same without the bound, for small lines whose number is bounded.
+    pub(in crate::stdio) fn append_always(
+        &mut self,
+        write: impl FnOnce(&mut BytesMut),
+    ) -> Result<u64, Unwritten> {
+        if !self.takes() {
+            return Err(Unwritten::Over);
+        }
+        let begin = self.lines.len();
+        write(&mut self.lines);
+        crate::stdio::splice::on_one_line(&mut self.lines[begin..]);
+        self.lines.extend_from_slice(b"\n");
+        let start = self.appended;
+        self.appended += (self.lines.len() - begin) as u64;
+        Ok(start)
+    }
+
+    /// Whether twice as much waits as may: the server does not read, and goes on to ask for what is always written.
+    pub(in crate::stdio) fn is_swamped(&self) -> bool {
+        self.lines.len() > self.max.saturating_mul(2)
+    }
+
+    fn takes(&self) -> bool {
+        !self.finishing && !self.ended
+    }
+
+    /// Swaps the lines with the empty `batch`, whose memory serves the next ones.
+    pub(in crate::stdio) fn take(&mut self, batch: &mut BytesMut) -> Batch {
+        if batch.capacity() > KEPT {
+            *batch = BytesMut::new();
+        }
+        batch.clear();
+        if self.ended || (self.finishing && self.lines.is_empty()) {
+            return Batch::Finished;
+        }
+        if self.lines.is_empty() {
+            return Batch::Nothing;
+        }
+        std::mem::swap(batch, &mut self.lines);
+        Batch::From(self.appended - batch.len() as u64)
+    }
+
+    /// Notes that the pipe may get everything before this byte. `false`: it must not, writing is over.
+    pub(in crate::stdio) fn reach(&mut self, byte: u64) -> bool {
+        if !self.ended {
+            self.reached = byte;
+        }
+        !self.ended
+    }
+
+    /// Corrects the note: the pipe took everything before this byte and no more. Comes after a [`Self::reach`], also
+    /// when writing ended between the two.
+    pub(in crate::stdio) fn settle(&mut self, byte: u64) {
+        self.reached = byte;
+    }
+
+    /// Whether no byte of a line that begins here has reached the pipe, nor will. Only certain once writing is over.
+    pub(in crate::stdio) fn is_unsent(&self, start: u64) -> bool {
+        self.ended && start >= self.reached
+    }
+
+    /// Takes no more lines; the ones here are written.
+    pub(in crate::stdio) fn finish(&mut self) {
+        self.finishing = true;
+    }
+
+    /// Writes nothing more.
+    pub(in crate::stdio) fn end(&mut self) {
+        self.ended = true;
+        self.lines = BytesMut::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(text: &'static str) -> impl FnOnce(&mut BytesMut) {
+        move |out| out.extend_from_slice(text.as_bytes())
+    }
+
+    #[test]
+    fn a_line_is_unsent_only_when_writing_ended_before_its_first_byte() {
+        let mut outbox = Outbox::new(100);
+        let first = outbox.append(1, put("a\r\nb")).expect("room");
+        let second = outbox.append(1, put("c")).expect("room");
+        let mut batch = BytesMut::new();
+        assert_eq!(outbox.take(&mut batch), Batch::From(0));
+        assert_eq!(&batch[..], b"a  b\nc\n");
+        let third = outbox.append(1, put("d")).expect("room");
+        assert!(outbox.reach(7));
+        outbox.settle(2);
+        assert!(!outbox.is_unsent(third), "it may still be written");
+        outbox.end();
+        assert!(!outbox.is_unsent(first));
+        assert!(outbox.is_unsent(second) && outbox.is_unsent(third));
+        assert!(!outbox.reach(7), "nothing is written after the end");
+        assert_eq!(outbox.take(&mut batch), Batch::Finished);
+    }
+
+    #[test]
+    fn while_bytes_are_with_the_kernel_their_lines_count_as_sent() {
+        let mut outbox = Outbox::new(100);
+        let line = outbox.append(1, put("a")).expect("room");
+        outbox.take(&mut BytesMut::new());
+        assert!(outbox.reach(2));
+        outbox.end();
+        assert!(!outbox.is_unsent(line));
+        outbox.settle(0);
+        assert!(outbox.is_unsent(line));
+    }
+
+    #[test]
+    fn is_bounded_takes_one_large_line_and_closes_when_told() {
+        let mut outbox = Outbox::new(4);
+        assert!(outbox.append(100, put("a large line")).is_ok());
+        assert_eq!(outbox.append(1, put("b")), Err(Unwritten::Full));
+        assert!(outbox.append_always(put("c")).is_ok());
+        outbox.finish();
+        assert_eq!(outbox.append(1, put("d")), Err(Unwritten::Over));
+        let mut batch = BytesMut::new();
+        assert_eq!(outbox.take(&mut batch), Batch::From(0));
+        assert_eq!(&batch[..], b"a large line\nc\n");
+        assert_eq!(outbox.take(&mut batch), Batch::Finished);
+    }
+}

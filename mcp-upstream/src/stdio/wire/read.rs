@@ -1,0 +1,268 @@
+//! Cutting a server's bytes into lines.
+
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+use super::IdScan;
+
+/// What one read may take in.
+const READ_CHUNK: usize = 64 * 1024;
+/// With less room than this a read is not worth its system call.
+const READ_SPARE: usize = 4 * 1024;
+/// In a buffer that grew beyond this, small lines are copied out: a reply must not keep megabytes alive.
+const PINNED_MAX: usize = 256 * 1024;
+
+/// A server's output as lines.
+pub(in crate::stdio) struct Lines<R> {
+    pipe: R,
+    buffer: BytesMut,
+    /// How much of the buffer holds no newline for sure.
+    scanned: usize,
+    fits: Fits,
+    endless: u64,
+    at_end: bool,
+}
+
+/// Whether a line may have so many bytes.
+type Fits = Box<dyn Fn(usize) -> bool + Send>;
+
+/// One line.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::stdio) enum Line {
+    /// Not empty, without white space around it and without carriage returns in it.
+    Whole(Bytes),
+    /// It was too long and is gone; the call it answers, if it answers one.
+    TooLong { answered: Option<u64>, size: u64 },
+}
+
+/// Why there are no more lines.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::stdio) enum End {
+    /// The server closed its end.
+    Closed,
+    /// A line had no end within what is read of one.
+    Endless,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    /// Lines that do not fit are skipped; one beyond `endless` is the last.
+    pub(in crate::stdio) fn new(
+        pipe: R,
+        fits: impl Fn(usize) -> bool + Send + 'static,
+        endless: u64,
+    ) -> Self {
+        Self {
+            pipe,
+            buffer: BytesMut::new(),
+            scanned: 0,
+            fits: Box::new(fits),
+            endless,
+            at_end: false,
+        }
+    }
+
+    /// The next line that is not empty.
+    ///
+    /// # Errors
+    ///
+    /// [`End`]. What stood before it without a newline came out as a line.
+    pub(in crate::stdio) async fn next(&mut self) -> Result<Line, End> {
+        loop {
+            if let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
+                let end = self.scanned + offset;
+                if let Some(line) = self.take(end) {
+                    return Ok(line);
+                }
+                continue;
+            }
+            self.scanned = self.buffer.len();
+            if !(self.fits)(self.scanned) {
+                return self.skip().await;
+            }
+            if !self.at_end && self.fill().await.is_ok() {
+                continue;
+            }
+            self.at_end = true;
+            let end = self.buffer.len();
+            return self.take(end).ok_or(End::Closed);
+        }
+    }
+
+    /// Reads some more. An error is an end like any other.
+    async fn fill(&mut self) -> io::Result<()> {
+        // Not on every read: while a reply is still in use, reserving means a new buffer.
+        if self.buffer.capacity() - self.buffer.len() < READ_SPARE {
+            self.buffer.reserve(READ_CHUNK);
+        }
+        match self.pipe.read_buf(&mut self.buffer).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the line that ends before `end` out of the buffer, with its newline.
+    fn take(&mut self, end: usize) -> Option<Line> {
+        self.scanned = 0;
+        let large = self.buffer.capacity() > PINNED_MAX;
+        let whole = self.buffer.split_to(self.buffer.len().min(end + 1));
+        if !(self.fits)(end) {
+            let mut scan = IdScan::default();
+            scan.feed(&whole);
+            return Some(Line::TooLong {
+                answered: scan.answered(),
+                size: end as u64,
+            });
+        }
+        let text = whole.trim_ascii();
+        if text.is_empty() {
+            return None;
+        }
+        if memchr::memchr(b'\r', text).is_some() {
+            let mut text = text.to_vec();
+            super::super::splice::on_one_line(&mut text);
+            return Some(Line::Whole(text.into()));
+        }
+        if large && text.len() < PINNED_MAX / 4 {
+            return Some(Line::Whole(Bytes::copy_from_slice(text)));
+        }
+        let begin = whole.len() - whole.trim_ascii_start().len();
+        let span = begin..begin + text.len();
+        Some(Line::Whole(whole.freeze().slice(span)))
+    }
+
+    /// Reads a line that is too long to its end, keeping nothing but the id it answers.
+    async fn skip(&mut self) -> Result<Line, End> {
+        let mut scan = IdScan::default();
+        let mut size = 0_u64;
+        loop {
+            let newline = memchr::memchr(b'\n', &self.buffer[self.scanned..]);
+            let end = newline.map_or(self.buffer.len(), |offset| self.scanned + offset);
+            scan.feed(&self.buffer[..end]);
+            size += end as u64;
+            self.scanned = 0;
+            if newline.is_some() {
+                let _ = self.buffer.split_to(end + 1);
+                break;
+            }
+            // The memory of the long line goes with it.
+            self.buffer = BytesMut::with_capacity(READ_CHUNK);
+            if size > self.endless {
+                return Err(End::Endless);
+            }
+            if self.fill().await.is_err() {
+                self.at_end = true;
+                break;
+            }
+        }
+        let answered = scan.answered();
+        Ok(Line::TooLong { answered, size })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prepared::Pieces;
+    use proptest::prelude::*;
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    /// A reader that gives prepared pieces.
+    mod prepared {
+        use std::collections::VecDeque;
+        use std::pin::Pin;
+        use std::task::{Context, Poll};
+
+        use tokio::io::{AsyncRead, ReadBuf};
+
+        pub(super) struct Pieces(pub(super) VecDeque<Vec<u8>>);
+
+        impl AsyncRead for Pieces {
+            fn poll_read(
+                mut self: Pin<&mut Self>,
+                _: &mut Context<'_>,
+                buffer: &mut ReadBuf<'_>,
+            ) -> Poll<std::io::Result<()>> {
+                if let Some(mut piece) = self.0.pop_front() {
+                    let rest = piece.split_off(piece.len().min(buffer.remaining()));
+                    buffer.put_slice(&piece);
+                    if !rest.is_empty() {
+                        self.0.push_front(rest);
+                    }
+                }
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    fn read(bytes: &[u8], piece: usize, line_max: usize) -> (Vec<Line>, End) {
+        let pieces = Pieces(bytes.chunks(piece).map(<[u8]>::to_vec).collect());
+        let mut lines = Lines::new(pieces, move |size| size <= line_max, 1_000_000);
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut all = Vec::new();
+            loop {
+                match lines.next().await {
+                    Ok(line) => all.push(line),
+                    Err(end) => return (all, end),
+                }
+            }
+        })
+    }
+
+    fn whole(text: &str) -> Line {
+        Line::Whole(Bytes::copy_from_slice(text.as_bytes()))
+    }
+
+    #[test]
+    fn empty_lines_and_carriage_returns_are_white_space_and_the_last_newline_may_be_missing() {
+        let bytes = b"a\r\n\n \r\n{\r\"b\":1}\n  c \nlast";
+        for piece in 1..bytes.len() {
+            let (lines, end) = read(bytes, piece, 100);
+            assert_eq!(
+                lines,
+                [whole("a"), whole("{ \"b\":1}"), whole("c"), whole("last")]
+            );
+            assert_eq!(end, End::Closed);
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_skipped_and_says_which_call_it_answered() {
+        let long = format!(r#"{{"result":"{}","id":70000}}"#, "x".repeat(5_000));
+        let bytes = format!("a\n{long}\nb\n{long}");
+        let skipped = Line::TooLong {
+            answered: Some(70000),
+            size: long.len() as u64,
+        };
+        for piece in [1, 7, 4999, 100_000] {
+            let (lines, end) = read(bytes.as_bytes(), piece, 1000);
+            assert_eq!(lines.len(), 4);
+            assert_eq!((&lines[0], &lines[2]), (&whole("a"), &whole("b")));
+            assert_eq!((&lines[1], &lines[3]), (&skipped, &skipped));
+            assert_eq!(end, End::Closed);
+        }
+    }
+
+    #[test]
+    fn an_endless_line_ends_the_reading() {
+        let (lines, end) = read(&vec![b'x'; 1_200_000], 64 * 1024, 1000);
+        assert_eq!((lines, end), (vec![], End::Endless));
+    }
+
+    proptest! {
+        #[test]
+        fn lines_come_out_whole_however_the_bytes_arrive(
+            texts in proptest::collection::vec("[a-z]{1,40}", 0..20),
+            piece in 1_usize..90,
+        ) {
+            let mut bytes = texts.join("\n").into_bytes();
+            bytes.push(b'\n');
+            let (lines, _) = read(&bytes, piece, 1000);
+            let expected: Vec<Line> = texts.iter().map(|text| whole(text)).collect();
+            prop_assert_eq!(lines, expected);
+        }
+    }
+}

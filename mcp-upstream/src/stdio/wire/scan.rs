@@ -1,0 +1,212 @@
+//! The id of a line that is too long to keep, found while it goes by. A result may stand before its id, so neither the
+//! beginning of the line nor its end is enough.
+//!
+//! It reads valid JSON rightly; of anything else it makes something, and harms nobody but the one call it names.
+
+use memchr::memchr2;
+
+/// The longest number, and the longest name, that is looked at.
+const CAPTURE_MAX: usize = 20;
+
+/// Reads an object piece by piece.
+#[derive(Debug, Default)]
+pub(in crate::stdio) struct IdScan {
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    /// At the top level: a name comes, or a value.
+    in_value: bool,
+    /// The value is the id's.
+    is_id: bool,
+    /// The name, or the number, so far. One that is too long, or has an escape, is none of those looked for.
+    capture: Capture,
+    id: Option<u64>,
+    has_method: bool,
+}
+
+#[derive(Debug, Default)]
+struct Capture {
+    bytes: [u8; CAPTURE_MAX],
+    len: usize,
+    unfit: bool,
+}
+
+impl Capture {
+    fn push(&mut self, byte: u8) {
+        match self.bytes.get_mut(self.len) {
+            Some(place) => {
+                *place = byte;
+                self.len += 1;
+            }
+            None => self.unfit = true,
+        }
+    }
+
+    fn text(&self) -> Option<&str> {
+        let text = std::str::from_utf8(&self.bytes[..self.len]).ok()?;
+        (!self.unfit).then_some(text)
+    }
+}
+
+impl IdScan {
+    /// Reads on.
+    pub(in crate::stdio) fn feed(&mut self, mut bytes: &[u8]) {
+        while let Some((&byte, rest)) = bytes.split_first() {
+            // Most of a long line is long strings.
+            if self.in_string && !self.escaped && !self.is_name() {
+                match memchr2(b'"', b'\\', bytes) {
+                    Some(0) => {}
+                    Some(skipped) => {
+                        bytes = &bytes[skipped..];
+                        continue;
+                    }
+                    None => return,
+                }
+            }
+            self.step(byte);
+            bytes = rest;
+        }
+    }
+
+    /// The id of the call the line answers. Not of a request, which has an id of its own.
+    pub(in crate::stdio) fn answered(&self) -> Option<u64> {
+        self.id.filter(|_| !self.has_method)
+    }
+
+    fn is_name(&self) -> bool {
+        self.depth == 1 && !self.in_value
+    }
+
+    fn step(&mut self, byte: u8) {
+        if self.in_string {
+            self.step_in_string(byte);
+            return;
+        }
+        match byte {
+            b'"' => {
+                self.in_string = true;
+                self.capture = Capture::default();
+                self.capture.unfit = !self.is_name();
+            }
+            b'{' | b'[' => {
+                self.depth += 1;
+                // An array at the top holds no message: its first level is never a place of names.
+                self.in_value = self.depth == 1 && byte == b'[';
+                self.capture.unfit = true;
+            }
+            b'}' | b']' => {
+                self.value_ends();
+                self.depth = self.depth.saturating_sub(1);
+                self.in_value = true;
+            }
+            b',' if self.depth == 1 => {
+                self.value_ends();
+                self.in_value = false;
+            }
+            b':' if self.depth == 1 => {
+                self.in_value = true;
+                self.capture = Capture::default();
+            }
+            byte if self.depth == 1 && !byte.is_ascii_whitespace() => self.capture.push(byte),
+            _ => {}
+        }
+    }
+
+    fn step_in_string(&mut self, byte: u8) {
+        if self.escaped {
+            self.escaped = false;
+        } else if byte == b'\\' {
+            self.escaped = true;
+            self.capture.unfit = true;
+        } else if byte == b'"' {
+            self.in_string = false;
+            if self.is_name() {
+                self.is_id = self.capture.text() == Some("id");
+                self.has_method |= self.capture.text() == Some("method");
+            }
+        } else if self.is_name() {
+            self.capture.push(byte);
+        }
+    }
+
+    fn value_ends(&mut self) {
+        if self.depth == 1 && self.is_id && self.in_value {
+            self.is_id = false;
+            let number = self.capture.text().and_then(|text| text.parse().ok());
+            self.id = self.id.or(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    fn answered(line: &str, piece: usize) -> Option<u64> {
+        let mut scan = IdScan::default();
+        for piece in line.as_bytes().chunks(piece) {
+            scan.feed(piece);
+        }
+        scan.answered()
+    }
+
+    #[test]
+    fn the_id_is_found_before_and_behind_the_result() {
+        for (line, expected) in [
+            (
+                r#"{"jsonrpc":"2.0","id":65536,"result":{"id":7}}"#,
+                Some(65536),
+            ),
+            (
+                r#"{"result":[{"id":7}],"jsonrpc":"2.0","id": 65536 }"#,
+                Some(65536),
+            ),
+            (
+                r#" { "error" : {"id":1}, "id" : 12 , "x":"\"id\":3" }"#,
+                Some(12),
+            ),
+            (r#"{"a\\":"id","id":12"#, None),
+            (r#"{"x":"id","y":12}"#, None),
+            (r#"{"id":"12","result":1}"#, None),
+            (r#"{"id":{"id":12},"result":1}"#, None),
+            (r#"{"id":12,"method":"sampling/createMessage"}"#, None),
+            (r#"{"id":99999999999999999999999,"result":1}"#, None),
+            (r#"[{"id":12,"result":1}]"#, None),
+            (r#"["id",12]"#, None),
+            ("}}}{", None),
+            ("", None),
+        ] {
+            for piece in 1..=line.len().max(1) {
+                assert_eq!(answered(line, piece), expected, "{line} by {piece}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_parser_on_any_message(
+            result in crate::stdio::splice::tests::any_json(),
+            id in 0_u64..1 << 53,
+            first in any::<bool>(),
+            piece in 1_usize..50,
+        ) {
+            let line = if first {
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
+            } else {
+                format!(r#"{{"result":{result},"jsonrpc":"2.0","id":{id}}}"#)
+            };
+            let _: &RawValue = serde_json::from_str(&line).expect("JSON");
+            prop_assert_eq!(answered(&line, piece), Some(id));
+        }
+
+        #[test]
+        fn survives_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut scan = IdScan::default();
+            scan.feed(&bytes);
+            let _ = scan.answered();
+        }
+    }
+}
