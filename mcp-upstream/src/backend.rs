@@ -56,6 +56,10 @@ fn serving(upstream: &Upstream) -> Result<Arc<dyn Backend>, CallError> {
     match upstream {
         Upstream::Worker(worker) => Ok(Arc::clone(worker) as Arc<dyn Backend>),
         Upstream::Failed(error) => Err(error.clone()),
+        Upstream::External(_) => Err(CallError::new(
+            CallErrorCode::InternalError,
+            "A server of others is not called as a worker is",
+        )),
         Upstream::Empty => Err(CallError::new(
             CallErrorCode::ToolNotFound,
             "The namespace has no tools",

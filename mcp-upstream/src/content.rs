@@ -17,6 +17,15 @@ pub(crate) fn begin(out: &mut Vec<u8>, id: &str) {
     out.extend_from_slice(b",\"result\":");
 }
 
+/// A server's own result behind the client's id.
+pub(crate) fn raw_result(id: &str, result: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(id.len() + result.len() + 40);
+    begin(&mut out, id);
+    out.extend_from_slice(result);
+    out.push(b'}');
+    out
+}
+
 /// Appends a text as a JSON string. Everything that comes here is JSON or our own text, so it is UTF-8; a stray byte
 /// becomes a replacement character rather than a broken answer.
 pub(crate) fn escape(out: &mut Vec<u8>, text: &[u8]) {

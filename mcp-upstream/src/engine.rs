@@ -27,15 +27,17 @@ use crate::metrics::UpstreamMetrics;
 
 mod detached;
 mod events;
+mod forward;
 mod notices;
 mod record;
 mod talk;
 
 pub(crate) use detached::Detached;
 pub(crate) use events::{Event, EventReceiver, EventSender, Questions, ask_failed, events};
+pub(crate) use forward::{ForwardRequest, Forwarded, RawReply, Voice};
 pub(crate) use notices::Announce;
-use record::Record;
-use talk::Talk;
+use record::{Noted, Record};
+use talk::{Sink, Talk};
 
 /// Characters of an unknown tool's name that go into messages and logs.
 const UNKNOWN_NAME_MAX: usize = 128;
@@ -101,6 +103,11 @@ impl Engine {
     ) -> Result<impl Iterator<Item = &Arc<Tool>>, CallError> {
         match &namespace.upstream {
             Upstream::Failed(error) => Err(error.clone()),
+            // Its server knows them; it is asked, not we.
+            Upstream::External(_) => Err(CallError::new(
+                CallErrorCode::InternalError,
+                "The tools of a server of others are not listed here",
+            )),
             Upstream::Worker(_) | Upstream::Empty => Ok(namespace.allowed_tools()),
         }
     }
@@ -153,11 +160,11 @@ impl Engine {
         request: CallRequest,
         events: Option<EventSender>,
     ) -> Result<ToolReply, CallError> {
-        let record = Record::begin(self, caller, &request);
+        let record = Record::begin(self, caller, Noted::of(&request));
         let name = request.namespace.name.clone();
         let method = method_of(&request.operation);
         let outcome = self.attempt(caller, request, events).await;
-        record.finish(outcome.as_ref().map(|_| ()).map_err(|error| error.code));
+        record.finish(outcome.as_ref().map(|_| "ok").map_err(|error| error.code));
         if let Err(error) = &outcome {
             // What the tool itself said may hold what only its caller should see: it is not for the log.
             tracing::debug!(
@@ -188,7 +195,14 @@ impl Engine {
             let principal = caller.principal_name();
             let talk = Talk::new(self, namespace, principal, limits.timeout, events);
             // Boxed, so that the usual call does not carry the room for it.
-            Box::pin(talk.run(call)).await?
+            Box::pin(talk.run(|talk, sink| {
+                // Asked again: the wait may have outlasted who was there before it.
+                let backend = talk.backend()?;
+                Ok(Box::pin(
+                    async move { backend.call(call, Some(sink)).await },
+                ))
+            }))
+            .await?
         } else {
             self.run(namespace, call, limits.timeout).await?
         };

@@ -18,6 +18,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use crate::caller::Caller;
 use crate::protocol::code;
 use crate::reply::{Head, Reply};
+use crate::stdio::message::Answer;
 
 /// Seconds after which a principal with too many streams may try again: streams end by their clients, at any time.
 const STREAM_LIMIT_RETRY: u64 = 5;
@@ -74,6 +75,13 @@ pub(crate) enum Failure {
     UnknownAnswer,
     /// A namespace that could not be brought up, or a call of something that is no tool and failed.
     Upstream(CallError),
+    /// What a server of others answered, passed on as it is.
+    Forwarded {
+        /// The whole response.
+        answer: Box<Answer>,
+        /// Its code, where it has one.
+        code: i64,
+    },
     /// A fault of the gateway; the cause is in the log.
     Internal,
 }
@@ -89,6 +97,18 @@ impl Failure {
             }
             _ => Self::Upstream(error),
         }
+    }
+
+    /// The error of a server, passed on.
+    pub(crate) fn forwarded(answer: Answer) -> Self {
+        #[derive(serde::Deserialize)]
+        struct Coded {
+            #[serde(default)]
+            code: i64,
+        }
+        let code = serde_json::from_slice::<Coded>(answer.part()).map_or(0, |coded| coded.code);
+        let answer = Box::new(answer);
+        Self::Forwarded { answer, code }
     }
 
     /// The capabilities a failed call missed, if that is why it failed.
@@ -134,6 +154,7 @@ impl Failure {
             | Self::MethodNotFound(_)
             | Self::InvalidParams(_)
             | Self::ResourceNotFound(_)
+            | Self::Forwarded { .. }
             | Self::Upstream(_) => StatusCode::OK,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -143,6 +164,13 @@ impl Failure {
     fn modern_status(&self) -> StatusCode {
         match self {
             Self::MethodNotFound(_) => StatusCode::NOT_FOUND,
+            Self::Forwarded { code, .. } => match i32::try_from(*code) {
+                Ok(code::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
+                Ok(
+                    code::HEADER_MISMATCH | code::MISSING_CAPABILITY | code::UNSUPPORTED_VERSION,
+                ) => StatusCode::BAD_REQUEST,
+                _ => StatusCode::OK,
+            },
             _ => self.status(),
         }
     }
@@ -168,7 +196,7 @@ impl Failure {
             Self::UnsupportedModernVersion { .. } => code::UNSUPPORTED_VERSION,
             Self::ResourceNotFound(_) => code::RESOURCE_NOT_FOUND,
             Self::StreamLimit => code::LIMITED,
-            Self::Upstream(_) | Self::Internal => code::INTERNAL,
+            Self::Upstream(_) | Self::Forwarded { .. } | Self::Internal => code::INTERNAL,
         }
     }
 
@@ -206,6 +234,7 @@ impl Failure {
             Self::MethodNotAllowed => "method_not_allowed",
             Self::UnknownAnswer => "unknown_answer",
             Self::Upstream(error) => error.code.as_str(),
+            Self::Forwarded { .. } => "upstream_error",
             Self::Internal => "internal_error",
         }
     }
@@ -249,6 +278,7 @@ impl Failure {
             Self::MethodNotAllowed => "2026-07-28 takes POST alone".into(),
             Self::UnknownAnswer => "No question with this id waits for an answer".into(),
             Self::Upstream(error) => (&*error.message).into(),
+            Self::Forwarded { .. } => "The server answered with an error".into(),
             Self::Internal => "Internal error".into(),
         }
     }
@@ -277,6 +307,9 @@ impl Failure {
     }
 
     fn error(&self, id: Option<&str>, rpc_code: i32) -> Vec<u8> {
+        if let Self::Forwarded { answer, .. } = self {
+            return answer.behind(id.unwrap_or("null"));
+        }
         let error = serde_json::json!({
             "code": rpc_code,
             "message": self.message(),

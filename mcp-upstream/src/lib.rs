@@ -12,6 +12,7 @@
 
 pub mod audit;
 pub mod backend;
+mod bridge;
 pub mod caller;
 mod content;
 pub mod engine;
@@ -28,6 +29,7 @@ mod rest;
 pub mod service;
 pub mod session;
 mod state;
+mod stdio;
 pub mod stream;
 
 pub use mcp::head::{AcceptFlags, McpHead, MirroredHeaders};

@@ -28,6 +28,7 @@ use crate::stream::StreamGuard;
 pub(crate) mod batch;
 pub(crate) mod capabilities;
 pub(crate) mod exchange;
+pub(crate) mod forward;
 mod get;
 pub(crate) mod head;
 pub(crate) mod initialize;
@@ -40,6 +41,7 @@ pub(crate) mod response;
 
 pub(crate) use exchange::events_head;
 use head::McpHead;
+pub(crate) use modern::entries;
 
 /// What a message is spoken in: who, to which namespace, in which era.
 pub(crate) struct Conversation<'a> {

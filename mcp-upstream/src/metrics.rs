@@ -9,6 +9,7 @@ use prometheus::{
 };
 use tooldock_workers::names::NamespaceName;
 
+use crate::stdio::metrics::StdioMetrics;
 use crate::stream::StreamMetrics;
 
 /// From a cache hit to the highest default ceiling of a call's time limit.
@@ -35,6 +36,8 @@ pub struct UpstreamMetrics {
     audit_dropped: IntCounter,
     /// Of streams and their logs.
     pub(crate) streams: Arc<StreamMetrics>,
+    /// Of external servers.
+    pub(crate) stdio: StdioMetrics,
 }
 
 /// The metrics of one namespace.
@@ -121,6 +124,7 @@ impl UpstreamMetrics {
                 "Audit records that found the queue full",
             )?,
             streams: StreamMetrics::new(registry)?,
+            stdio: StdioMetrics::new(registry)?,
         })
     }
 

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::response::Response;
 use bytes::Bytes;
 use http::Request;
 use tokio::time::Instant;
+use tooldock_workers::external::ProcessHost;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Registry, Snapshot};
 use tooldock_workers::worker::Notice;
@@ -19,6 +21,9 @@ use crate::backend::{Backends, Upstreams};
 use crate::caller::Caller;
 use crate::engine::{Announce, Engine, ToolCallLimiter};
 use crate::health::Health;
+use crate::mcp::forward::External;
+use crate::mcp::forward::pools::Pooled;
+use crate::mcp::forward::process::{Externals, NoExternals};
 use crate::mcp::head::McpHead;
 use crate::mcp::modern::ParkedCalls;
 use crate::metrics::UpstreamMetrics;
@@ -29,6 +34,7 @@ use crate::session::SessionKey;
 use crate::session::config::SessionsConfig;
 use crate::session::memory::{MemoryStore, StoreLimits};
 use crate::state::Core;
+use crate::stdio::pool::Pools;
 use crate::stream::audience::{Audience, follow};
 use crate::stream::{EventLog, MemoryEventLog, Pulse, StreamLimiter};
 use crate::{legacy, mcp, rest};
@@ -63,6 +69,8 @@ pub struct Service {
     core: Arc<Core>,
     router: Router,
     readmissions: Arc<AtomicU64>,
+    /// Where there are external servers.
+    pools: Option<Arc<Pools>>,
 }
 
 impl Service {
@@ -74,6 +82,37 @@ impl Service {
 
     /// The service over other backends than the registry's.
     pub fn with_backends(parts: ServiceParts, backends: Arc<dyn Backends>) -> Self {
+        Self::with_upstreams(parts, backends, |_| Arc::new(NoExternals))
+    }
+
+    /// The service over the registry's upstreams, its external servers included: their processes are the service's.
+    pub fn with_servers(parts: ServiceParts, host: Arc<ProcessHost>) -> Self {
+        let registry = Arc::clone(&parts.registry);
+        let metrics = parts.metrics.stdio.clone();
+        let backends = Arc::new(Upstreams(Arc::clone(&registry)));
+        let mut made = None;
+        let mut service = Self::with_upstreams(parts, backends, |audience| {
+            let pools = Pools::new(host, registry, Arc::clone(audience), metrics);
+            made = Some(Arc::clone(&pools));
+            Arc::new(Pooled(pools))
+        });
+        service.pools = made;
+        service
+    }
+
+    /// Ends the processes of external servers: those in use get `grace`. For the end of the gateway.
+    pub async fn end_servers(&self, grace: Duration) {
+        if let Some(pools) = &self.pools {
+            pools.shutdown(grace).await;
+        }
+    }
+
+    /// The service over these backends and these servers of others.
+    pub(crate) fn with_upstreams(
+        parts: ServiceParts,
+        backends: Arc<dyn Backends>,
+        externals: impl FnOnce(&Arc<Audience>) -> Arc<dyn Externals>,
+    ) -> Self {
         let limits = StoreLimits {
             ttl: parts.sessions.ttl,
             max: parts.sessions.max,
@@ -100,6 +139,12 @@ impl Service {
                 metrics: Arc::clone(&parts.metrics),
                 notices: Arc::new(News(Arc::clone(&audience))),
             },
+            external: External::new(
+                externals(&audience),
+                Arc::clone(&audience),
+                Arc::clone(&events),
+                parts.session_key.clone(),
+            ),
             metrics: parts.metrics,
             health: parts.health,
             events,
@@ -113,6 +158,7 @@ impl Service {
             router: rest::router(Arc::clone(&core)),
             core,
             readmissions: Arc::default(),
+            pools: None,
         }
     }
 
@@ -257,3 +303,6 @@ impl Announce for News {
         self.0.announce(namespace, notice.into());
     }
 }
+
+#[cfg(test)]
+mod tests;

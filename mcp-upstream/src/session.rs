@@ -14,12 +14,12 @@
 //! the questions it has open fail, and nothing is announced to it any more. A session with a call or with a stream
 //! somebody reads is in use, however long nothing is heard of its client.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout};
@@ -27,6 +27,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::LogLevel;
 
 use crate::protocol::ProtocolVersion;
+use crate::stdio::message::Answer;
 use crate::stream::audience::Seat;
 
 pub mod client;
@@ -44,11 +45,11 @@ pub(crate) mod subscriptions;
 
 pub use client::ClientFacts;
 pub use id::SessionId;
-pub(crate) use in_flight::InFlight;
+pub(crate) use in_flight::{InFlight, LastWords};
 pub use key::{SealedFacts, SessionKey};
 use last_use::LastUse;
+pub(crate) use questions::Answered;
 use questions::Questions;
-pub(crate) use questions::{Answer, Answered};
 use released::Released;
 use streams::Streams;
 use subscriptions::Subscriptions;
@@ -105,6 +106,8 @@ pub struct Session {
     questions: Questions,
     /// Its place in the audience, from its first general stream on.
     seat: Mutex<Option<Seat>>,
+    /// What the server of its namespace keeps for it; ends with the session.
+    companion: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
     /// The store has set it aside because of its streams and wants to hear when the last reader leaves.
     set_aside: AtomicBool,
     released: OnceLock<Arc<Released>>,
@@ -129,6 +132,7 @@ impl Session {
             streams: Streams::default(),
             questions: Questions::default(),
             seat: Mutex::default(),
+            companion: Mutex::default(),
             set_aside: AtomicBool::new(false),
             released: OnceLock::new(),
         }
@@ -249,6 +253,25 @@ impl Session {
         self.streams.close();
         self.subscriptions.clear();
         self.take_seat(None);
+        let companion = {
+            let own = self.companion.lock();
+            own.unwrap_or_else(PoisonError::into_inner).take()
+        };
+        drop(companion);
+    }
+
+    /// What the server of its namespace keeps for it, made when there is none. In a closed session it is not kept.
+    pub(crate) fn companion<T: Any + Send + Sync>(&self, make: impl FnOnce() -> Arc<T>) -> Arc<T> {
+        let mut own = self
+            .companion
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let known = own.clone().and_then(|it| it.downcast::<T>().ok());
+        let companion = known.unwrap_or_else(make);
+        if self.state() != State::Closed {
+            *own = Some(Arc::clone(&companion) as Arc<dyn Any + Send + Sync>);
+        }
+        companion
     }
 
     /// The session was used.
@@ -294,8 +317,8 @@ impl Session {
     }
 
     /// Takes the client's answer to a question; `id` is raw JSON.
-    pub(crate) fn answer(&self, id: &str, outcome: Result<&RawValue, &RawValue>) -> Answered {
-        self.questions.answer(id, outcome)
+    pub(crate) fn answer(&self, id: &str, answer: Answer) -> Answered {
+        self.questions.answer(id, answer)
     }
 
     /// Whether it has a place in the audience.
@@ -354,6 +377,8 @@ impl fmt::Debug for Session {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::value::RawValue;
+
     use super::*;
 
     fn session() -> Arc<Session> {
@@ -418,7 +443,7 @@ mod tests {
         session.subscriptions().add("test://a").expect("the first");
         let (_, answer) = session.ask();
         let (call, _registration) = futures_util::future::AbortHandle::new_pair();
-        let _entry = InFlight::enter(&session, "1", call.clone());
+        let _entry = InFlight::enter(&session, "1", call.clone(), None);
         session.close();
         assert_eq!(events.next().await, None);
         assert!(answer.await.is_err());

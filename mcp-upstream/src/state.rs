@@ -6,6 +6,7 @@ use tooldock_workers::registry::Registry;
 
 use crate::engine::Engine;
 use crate::health::Health;
+use crate::mcp::forward::External;
 use crate::mcp::modern::ParkedCalls;
 use crate::metrics::UpstreamMetrics;
 use crate::rest::reload::ReloadControl;
@@ -20,6 +21,8 @@ pub(crate) struct Core {
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
     pub(crate) sessions: Box<dyn SessionStore>,
     pub(crate) engine: Engine,
+    /// The servers of others, and who hears them.
+    pub(crate) external: Arc<External>,
     pub(crate) metrics: Arc<UpstreamMetrics>,
     pub(crate) health: Arc<Health>,
     /// What streams of sessions keep, and how they are opened and fed.

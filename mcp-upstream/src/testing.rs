@@ -24,6 +24,7 @@ use crate::caller::{Caller, Visibility};
 use crate::engine::{ToolCallLimiter, Unlimited};
 use crate::error::body_of;
 use crate::health::Health;
+use crate::mcp::forward::process::{Externals, NoExternals};
 use crate::mcp::head::{AcceptFlags, McpHead};
 use crate::metrics::UpstreamMetrics;
 use crate::profile::Profile;
@@ -183,6 +184,7 @@ pub(crate) struct Wanted {
     pub(crate) limiter: Arc<dyn ToolCallLimiter>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
     pub(crate) audit: crate::audit::AuditSender,
+    pub(crate) externals: Arc<dyn Externals>,
 }
 
 impl Default for Wanted {
@@ -194,6 +196,7 @@ impl Default for Wanted {
             limiter: Arc::new(Unlimited),
             reloader: None,
             audit: Audit::off(),
+            externals: Arc::new(NoExternals),
         }
     }
 }
@@ -218,7 +221,10 @@ impl Wanted {
             metrics: Arc::clone(&metrics),
             health: Arc::clone(&health),
         };
-        let service = Service::with_backends(parts, Arc::new(Only(Arc::clone(&backend))));
+        let service = {
+            let (backends, externals) = (Only(Arc::clone(&backend)), self.externals);
+            Service::with_upstreams(parts, Arc::new(backends), |_| externals)
+        };
         Harness {
             registry,
             service,

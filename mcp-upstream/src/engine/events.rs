@@ -12,6 +12,8 @@ use tokio::sync::mpsc;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{LogLevel, Question};
 
+use crate::stdio::message::Verbatim;
+
 /// Events that may wait for their reader.
 const EVENTS: usize = 4096;
 /// Bytes of progress and log messages that may wait for their reader, one event apart.
@@ -29,8 +31,22 @@ pub(crate) enum Event {
         /// The whole object.
         params: Bytes,
     },
+    /// A notification of an upstream that speaks MCP itself.
+    Message {
+        /// Of a log message each client is to filter for itself.
+        level: Option<LogLevel>,
+        /// The whole message, untouched.
+        message: Bytes,
+    },
     /// The call waits for its client.
     Questions(Questions),
+    /// An upstream that speaks MCP itself took a question back.
+    Withdrawn {
+        /// The question's key.
+        key: Arc<str>,
+        /// The whole `notifications/cancelled`, in which the upstream's own id of the question stands.
+        message: Bytes,
+    },
 }
 
 /// The engine's end of a call's events. Cheap to clone.
@@ -67,6 +83,7 @@ impl Event {
     fn bytes(&self) -> usize {
         match self {
             Self::Progress(params) | Self::Log { params, .. } => params.len(),
+            Self::Message { message, .. } | Self::Withdrawn { message, .. } => message.len(),
             Self::Questions(_) => 0,
         }
     }
@@ -91,7 +108,7 @@ impl EventSender {
             .try_send(Event::Questions(questions))
             .map_err(|refused| match refused.into_inner() {
                 Event::Questions(questions) => Box::new(questions),
-                Event::Progress(_) | Event::Log { .. } => unreachable!("questions were sent"),
+                _ => unreachable!("questions were sent"),
             })
     }
 }
@@ -117,15 +134,19 @@ impl EventReceiver {
     }
 }
 
+/// One flag per question of a turn: it needs no answer any more.
+pub(super) type Given = Arc<[AtomicBool]>;
+
 /// Questions a call asks at once. Dropped, those without an answer fail.
 #[derive(Debug)]
 pub(crate) struct Questions {
     /// What is asked.
     pub(crate) list: Vec<Question>,
+    /// Where a single question is a whole request of an upstream that speaks MCP itself: that.
+    pub(crate) verbatim: Option<Arc<Verbatim>>,
     /// Tells these questions from others of the same call.
     turn: u64,
-    /// One flag per question: its answer is given.
-    given: Vec<AtomicBool>,
+    given: Given,
     answers: mpsc::Sender<Answer>,
 }
 
@@ -139,13 +160,24 @@ pub(super) struct Answer {
 }
 
 impl Questions {
-    pub(super) fn new(turn: u64, list: Vec<Question>, answers: mpsc::Sender<Answer>) -> Self {
+    pub(super) fn new(
+        turn: u64,
+        list: Vec<Question>,
+        verbatim: Option<Arc<Verbatim>>,
+        answers: mpsc::Sender<Answer>,
+    ) -> Self {
         Self {
             given: list.iter().map(|_| AtomicBool::new(false)).collect(),
             list,
+            verbatim,
             turn,
             answers,
         }
+    }
+
+    /// The flags of its questions.
+    pub(super) fn given(&self) -> Given {
+        Arc::clone(&self.given)
     }
 
     /// Answers a question with the result object of its method, or with why there is none. The first answer counts;
@@ -157,11 +189,11 @@ impl Questions {
         }
     }
 
-    /// The questions whose answer is not given yet.
+    /// The questions that still need an answer.
     pub(crate) fn open(&self) -> impl Iterator<Item = &Question> {
         self.list
             .iter()
-            .zip(&self.given)
+            .zip(&*self.given)
             .filter(|(_, given)| !given.load(Ordering::Acquire))
             .map(|(question, _)| question)
     }

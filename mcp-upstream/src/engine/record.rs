@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::Operation;
 
 use super::{CallRequest, Engine, TOOLS_CALL, UNKNOWN_NAME_MAX, method_of};
@@ -24,16 +25,42 @@ pub(super) struct Record {
     line: Option<AuditRecord>,
 }
 
-impl Record {
-    pub(super) fn begin(engine: &Engine, caller: &Caller, request: &CallRequest) -> Self {
-        let metrics = engine.metrics.namespace(&request.namespace.name);
-        metrics.in_flight.inc();
+/// What a call is remembered as.
+pub(super) struct Noted<'a> {
+    pub(super) namespace: &'a NamespaceName,
+    pub(super) method: &'static str,
+    pub(super) subject: Arc<str>,
+    pub(super) arguments: Bytes,
+    pub(super) transport: Transport,
+    pub(super) version: Option<&'static str>,
+    pub(super) session: Option<Arc<str>>,
+}
+
+impl<'a> Noted<'a> {
+    /// A call of a worker.
+    pub(super) fn of(request: &'a CallRequest) -> Self {
         let (subject, arguments) = match &request.operation {
-            Operation::CallTool { tool, arguments } => (kept_short(tool), arguments.clone()),
-            Operation::ReadResource { uri } => (kept_short(uri), Bytes::new()),
-            Operation::GetPrompt { prompt, arguments } => (kept_short(prompt), arguments.clone()),
-            Operation::Complete { params } => (Arc::default(), params.clone()),
+            Operation::CallTool { tool, arguments } => (tool, arguments.clone()),
+            Operation::ReadResource { uri } => (uri, Bytes::new()),
+            Operation::GetPrompt { prompt, arguments } => (prompt, arguments.clone()),
+            Operation::Complete { params } => (&Arc::default(), params.clone()),
         };
+        Self {
+            namespace: &request.namespace.name,
+            method: method_of(&request.operation),
+            subject: kept_short(subject),
+            arguments,
+            transport: request.transport,
+            version: request.version,
+            session: request.session.clone(),
+        }
+    }
+}
+
+impl Record {
+    pub(super) fn begin(engine: &Engine, caller: &Caller, noted: Noted<'_>) -> Self {
+        let metrics = engine.metrics.namespace(noted.namespace);
+        metrics.in_flight.inc();
         Self {
             started: Instant::now(),
             metrics,
@@ -41,23 +68,24 @@ impl Record {
             line: Some(AuditRecord {
                 at: SystemTime::UNIX_EPOCH,
                 request_id: Arc::clone(&caller.request_id),
-                transport: request.transport,
-                namespace: request.namespace.name.clone(),
-                method: method_of(&request.operation),
-                subject,
+                transport: noted.transport,
+                namespace: noted.namespace.clone(),
+                method: noted.method,
+                subject: noted.subject,
                 status: "ok",
                 http_status: 200,
                 latency: std::time::Duration::ZERO,
-                protocol_version: request.version,
-                session: request.session.clone(),
+                protocol_version: noted.version,
+                session: noted.session,
                 client: caller.client,
                 principal: caller.principal.clone(),
-                arguments,
+                arguments: noted.arguments,
             }),
         }
     }
 
-    pub(super) fn finish(mut self, outcome: Result<(), CallErrorCode>) {
+    /// The call ended: with its status, or failed.
+    pub(super) fn finish(mut self, outcome: Result<&'static str, CallErrorCode>) {
         self.write(outcome);
     }
 
@@ -72,15 +100,18 @@ impl Record {
         self.write(Err(CallErrorCode::Cancelled));
     }
 
-    fn write(&mut self, outcome: Result<(), CallErrorCode>) {
+    fn write(&mut self, outcome: Result<&'static str, CallErrorCode>) {
         let Some(mut line) = self.line.take() else {
             return;
         };
         let latency = self.started.elapsed();
-        if let Err(code) = outcome {
-            line.status = code.as_str();
-            if line.transport == Transport::Rest && line.http_status == 200 {
-                line.http_status = rest_status(code).as_u16();
+        match outcome {
+            Ok(status) => line.status = status,
+            Err(code) => {
+                line.status = code.as_str();
+                if line.transport == Transport::Rest && line.http_status == 200 {
+                    line.http_status = rest_status(code).as_u16();
+                }
             }
         }
         self.metrics.in_flight.dec();
@@ -97,7 +128,7 @@ impl Record {
 }
 
 /// A client's own spelling is kept short: the queue of records must not be fillable with names.
-fn kept_short(name: &Arc<str>) -> Arc<str> {
+pub(super) fn kept_short(name: &Arc<str>) -> Arc<str> {
     if name.len() <= UNKNOWN_NAME_MAX {
         return Arc::clone(name);
     }

@@ -18,6 +18,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,14 +28,15 @@ use tooldock_workers::error::CallError;
 use tooldock_workers::gate::Permit;
 use tooldock_workers::parking::{Parked, ParkingFull};
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::{Ask, Notice, Replier, ToolReply, WorkerCall};
+use tooldock_workers::worker::{Notice, Replier};
 
-use super::events::Answer;
-use super::{Engine, EventSender, Questions, ask_failed, overloaded, timed_out};
+use super::events::{Answer, Given};
+use super::{Engine, Event, EventSender, Questions, ask_failed, overloaded, timed_out};
 
 mod sink;
 
-use sink::{Inward, Sink, refuse};
+pub(super) use sink::Sink;
+use sink::{Asking, Inward, refuse};
 
 /// Questions one call may have open at once.
 const OPEN_QUESTIONS: usize = 64;
@@ -44,9 +46,10 @@ const INBOX: usize = 64;
 /// Stands for "never" where a configured limit is too long to add to the clock.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-/// The call in the worker.
-type Work<'w> = Pin<&'w mut (dyn Future<Output = Outcome> + Send + 'w)>;
-type Outcome = Result<ToolReply, CallError>;
+/// The call in the upstream, which owns all it needs.
+pub(super) type Work<T> = Pin<Box<dyn Future<Output = Outcome<T>> + Send>>;
+type Working<'w, T> = Pin<&'w mut (dyn Future<Output = Outcome<T>> + Send)>;
+type Outcome<T> = Result<T, CallError>;
 /// What a question was answered: the client's result, or why there is none.
 type Told = Result<Bytes, CallError>;
 
@@ -74,17 +77,18 @@ struct Turn {
     replier: Replier,
     /// In their order; with what they were answered.
     questions: Vec<(Arc<str>, Option<Told>)>,
+    given: Given,
 }
 
 /// How the phase `Running` ended.
-enum Ran {
-    Over(Outcome),
+enum Ran<T> {
+    Over(Outcome<T>),
     Asked(Parked),
 }
 
 /// How the phase `Resuming` ended.
-enum Resumed {
-    Over(Outcome),
+enum Resumed<T> {
+    Over(Outcome<T>),
     Entered(Permit),
     AskedAgain,
 }
@@ -113,7 +117,16 @@ impl<'a> Talk<'a> {
         }
     }
 
-    pub(super) async fn run(mut self, call: WorkerCall) -> Outcome {
+    /// Who runs the namespace's functions now.
+    pub(super) fn backend(&self) -> Result<Arc<dyn crate::backend::Backend>, CallError> {
+        self.engine.backends.of(self.namespace)
+    }
+
+    /// Runs the call to its end. `start` begins it, once it has its turn.
+    pub(super) async fn run<T>(
+        mut self,
+        start: impl FnOnce(&Self, Arc<Sink>) -> Result<Work<T>, CallError> + Send,
+    ) -> Outcome<T> {
         let began = Instant::now();
         let entered = timeout_at(after(began, self.left), self.namespace.gate.enter()).await;
         // It never ran: another try is safe, and the tool is not what is slow.
@@ -121,15 +134,13 @@ impl<'a> Talk<'a> {
             .map_err(|_| overloaded())?
             .map_err(|_| overloaded())?;
         self.stop_clock(began);
-        // Asked again: the wait may have outlasted who was there before it.
-        let backend = self.engine.backends.of(self.namespace)?;
         let (sender, mut inbox) = mpsc::channel(INBOX);
         let sink = Sink {
             events: self.events.clone(),
             inbox: sender,
             dropped: self.engine.metrics.events_dropped.clone(),
         };
-        let mut work = backend.call(call, Some(Arc::new(sink)));
+        let mut work = start(&self, Arc::new(sink))?;
         let outcome = self.phases(work.as_mut(), &mut inbox, permit).await;
         // What the function announced before its end goes out before its answer.
         while let Ok(inward) = inbox.try_recv() {
@@ -140,12 +151,12 @@ impl<'a> Talk<'a> {
         outcome
     }
 
-    async fn phases(
+    async fn phases<T>(
         &mut self,
-        mut work: Work<'_>,
+        mut work: Working<'_, T>,
         inbox: &mut mpsc::Receiver<Inward>,
         mut permit: Permit,
-    ) -> Outcome {
+    ) -> Outcome<T> {
         loop {
             let place = match self.running(work.as_mut(), inbox).await {
                 Ran::Over(outcome) => return outcome,
@@ -168,7 +179,11 @@ impl<'a> Talk<'a> {
     }
 
     /// The function works.
-    async fn running(&mut self, mut work: Work<'_>, inbox: &mut mpsc::Receiver<Inward>) -> Ran {
+    async fn running<T>(
+        &mut self,
+        mut work: Working<'_, T>,
+        inbox: &mut mpsc::Receiver<Inward>,
+    ) -> Ran<T> {
         let began = Instant::now();
         let deadline = after(began, self.left);
         loop {
@@ -184,6 +199,8 @@ impl<'a> Talk<'a> {
                             return Ran::Asked(place);
                         }
                     }
+                    // Answered already, or refused.
+                    Inward::Withdraw { .. } => {}
                 },
                 () = sleep_until(deadline) => return Ran::Over(Err(timed_out(self.limit))),
             }
@@ -191,11 +208,11 @@ impl<'a> Talk<'a> {
     }
 
     /// Questions are open. Ends with `None` when none is any more.
-    async fn asking(
+    async fn asking<T>(
         &mut self,
-        mut work: Work<'_>,
+        mut work: Working<'_, T>,
         inbox: &mut mpsc::Receiver<Inward>,
-    ) -> Option<Outcome> {
+    ) -> Option<Outcome<T>> {
         while let Some(deadline) = self.next_deadline() {
             // The answer (a function may end without waiting); what the worker says; what the client says; the end of
             // a question's time.
@@ -207,6 +224,7 @@ impl<'a> Talk<'a> {
                     Inward::Ask(ask) => {
                         self.ask(ask);
                     }
+                    Inward::Withdraw { key, message } => self.withdraw(key, message),
                 },
                 Some(answer) = self.answers.recv() => self.take(answer),
                 () = sleep_until(deadline) => self.expire(),
@@ -216,11 +234,11 @@ impl<'a> Talk<'a> {
     }
 
     /// All is answered; the call waits for its turn.
-    async fn resuming(
+    async fn resuming<T>(
         &mut self,
-        mut work: Work<'_>,
+        mut work: Working<'_, T>,
         inbox: &mut mpsc::Receiver<Inward>,
-    ) -> Resumed {
+    ) -> Resumed<T> {
         let began = Instant::now();
         let deadline = after(began, self.left);
         let gate = Arc::clone(&self.namespace.gate);
@@ -237,6 +255,7 @@ impl<'a> Talk<'a> {
                             break Resumed::AskedAgain;
                         }
                     }
+                    Inward::Withdraw { .. } => {}
                 },
                 permit = &mut entered => break Resumed::Entered(permit),
                 () = sleep_until(deadline) => break Resumed::Over(Err(timed_out(self.limit))),
@@ -247,9 +266,9 @@ impl<'a> Talk<'a> {
     }
 
     /// The first questions of a call that runs: it needs a place among those that ask.
-    fn first_ask(&mut self, ask: Ask) -> Option<Parked> {
+    fn first_ask(&mut self, ask: Asking) -> Option<Parked> {
         if self.events.is_none() {
-            refuse(&ask, "The caller cannot be asked anything");
+            refuse(&ask.ask, "The caller cannot be asked anything");
             return None;
         }
         let full = match self.namespace.parked.enter(self.principal) {
@@ -264,12 +283,13 @@ impl<'a> Talk<'a> {
                 "Too many calls of this principal wait for an answer of their client"
             }
         };
-        refuse(&ask, reason);
+        refuse(&ask.ask, reason);
         None
     }
 
     /// Opens questions and says whether it did; those that cannot be asked have failed.
-    fn ask(&mut self, ask: Ask) -> bool {
+    fn ask(&mut self, ask: Asking) -> bool {
+        let Asking { ask, verbatim } = ask;
         let Some(events) = &self.events else {
             refuse(&ask, "The caller cannot be asked anything");
             return false;
@@ -283,13 +303,15 @@ impl<'a> Talk<'a> {
         let number = self.next_turn;
         self.next_turn += 1;
         let keys = ask.questions.iter();
+        let keys = keys.map(|it| (Arc::clone(&it.key), None)).collect();
+        let questions = Questions::new(number, ask.questions, verbatim, self.answering.clone());
         let turn = Turn {
             number,
             deadline: after(Instant::now(), self.namespace.limits.ask_timeout),
-            questions: keys.map(|it| (Arc::clone(&it.key), None)).collect(),
+            questions: keys,
+            given: questions.given(),
             replier: ask.replier,
         };
-        let questions = Questions::new(number, ask.questions, self.answering.clone());
         if events.ask(questions).is_err() {
             turn.fail("The client does not read what it is sent");
             return false;
@@ -304,6 +326,18 @@ impl<'a> Talk<'a> {
         let turn = turns.find(|turn| turn.number == answer.turn);
         if let Some((_, outcome)) = turn.and_then(|turn| turn.questions.get_mut(answer.position)) {
             outcome.get_or_insert(answer.outcome);
+        }
+    }
+
+    /// Closes a question nobody wants an answer to any more, and lets its client know.
+    fn withdraw(&mut self, key: Arc<str>, message: Bytes) {
+        let mut turns = self.turns.iter_mut();
+        if !turns.any(|turn| turn.withdraw(&key)) {
+            return;
+        }
+        if let Some(events) = &self.events {
+            let withdrawn = Event::Withdrawn { key, message };
+            events.tell(withdrawn, &self.engine.metrics.events_dropped);
         }
     }
 
@@ -353,6 +387,18 @@ impl Turn {
     fn open(&self) -> usize {
         let questions = self.questions.iter();
         questions.filter(|(_, outcome)| outcome.is_none()).count()
+    }
+
+    /// Whether the question of that key was open.
+    fn withdraw(&mut self, key: &str) -> bool {
+        let mut questions = self.questions.iter_mut().zip(&*self.given);
+        let open = questions.find(|((own, outcome), _)| **own == *key && outcome.is_none());
+        let Some(((_, outcome), given)) = open else {
+            return false;
+        };
+        *outcome = Some(Err(ask_failed("The question was taken back")));
+        given.store(true, Ordering::Release);
+        true
     }
 
     fn fail(&self, reason: &str) {

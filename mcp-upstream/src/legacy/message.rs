@@ -31,7 +31,7 @@ pub(super) async fn take<'a>(
     let message = if envelope::is_batch(text) {
         Spoken::Batch(envelope::batch(text)?)
     } else {
-        Spoken::One(envelope::message(text)?)
+        Spoken::One(text, envelope::message(text)?)
     };
     let namespace = mcp::namespace(core, caller)?;
     let id = session_id.ok_or(Failure::Shape(
@@ -52,12 +52,12 @@ pub(super) async fn take<'a>(
                 exchange.settle(session).await;
             }
         }
-        Spoken::One(Message::Request { id, method, params }) => {
+        Spoken::One(text, Message::Request { id, method, params }) => {
             let prepared = if method == "initialize" {
-                let answer = initialize::over_sse(&conversation, &session, id, params);
+                let answer = initialize::over_sse(&conversation, &session, id, params).await;
                 answer.map(Prepared::Answer)
             } else {
-                methods::prepare(&conversation, id, &method, params).await
+                methods::prepare(&conversation, text, id, &method, params).await
             };
             let mut exchange = Exchange::new(&conversation);
             exchange.request(&conversation, id, prepared);
@@ -65,11 +65,11 @@ pub(super) async fn take<'a>(
             // it asks again gets them in its order.
             exchange.settle(session).await;
         }
-        Spoken::One(Message::Notification { method, params }) => {
-            notification::take(&conversation, &method, params)?;
+        Spoken::One(text, Message::Notification { method, params }) => {
+            notification::take(&conversation, text, &method, params)?;
         }
-        Spoken::One(Message::Response { id, outcome }) => {
-            response::take(&conversation, id, outcome)?;
+        Spoken::One(text, Message::Response { id, outcome }) => {
+            response::take(&conversation, text, id, outcome)?;
         }
     }
     Ok(Reply::empty(StatusCode::ACCEPTED))
@@ -77,7 +77,7 @@ pub(super) async fn take<'a>(
 
 /// A body of `POST /messages`.
 enum Spoken<'a> {
-    One(Message<'a>),
+    One(&'a str, Message<'a>),
     Batch(Vec<&'a RawValue>),
 }
 

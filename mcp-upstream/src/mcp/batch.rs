@@ -58,10 +58,13 @@ pub(crate) async fn begin(
     }
     let parsed: Vec<_> = messages
         .iter()
-        .map(|raw| envelope::message(raw.get()))
+        .map(|raw| (raw.get(), envelope::message(raw.get())))
         .collect();
     let opens_session = |message: &Message<'_>| matches!(message, Message::Request { method, .. } | Message::Notification { method, .. } if method == "initialize");
-    if parsed.iter().flatten().any(opens_session) {
+    if parsed
+        .iter()
+        .any(|(_, message)| message.as_ref().is_ok_and(opens_session))
+    {
         return Err(Failure::Shape(
             "initialize must not be part of a batch".into(),
         ));
@@ -69,15 +72,17 @@ pub(crate) async fn begin(
     let mut exchange = Exchange::new(conversation);
     let mut requests = Vec::new();
     let mut silent = true;
-    for message in parsed {
+    for (text, message) in parsed {
         match message {
-            Ok(Message::Request { id, method, params }) => requests.push((id, method, params)),
+            Ok(Message::Request { id, method, params }) => {
+                requests.push((text, id, method, params))
+            }
             // Neither has an answer, wrong or not.
             Ok(Message::Notification { method, params }) => {
-                let _ = notification::take(conversation, &method, params);
+                let _ = notification::take(conversation, text, &method, params);
             }
             Ok(Message::Response { id, outcome }) => {
-                let _ = response::take(conversation, id, outcome);
+                let _ = response::take(conversation, text, id, outcome);
             }
             Err(invalid) => {
                 silent = false;
@@ -85,12 +90,14 @@ pub(crate) async fn begin(
             }
         }
     }
-    let prepared = requests.iter().map(|(id, method, params)| async move {
-        (
-            *id,
-            methods::prepare(conversation, id, method, *params).await,
-        )
-    });
+    let prepared = requests
+        .iter()
+        .map(|(text, id, method, params)| async move {
+            (
+                *id,
+                methods::prepare(conversation, text, id, method, *params).await,
+            )
+        });
     for (id, prepared) in join_all(prepared).await {
         silent = false;
         exchange.request(conversation, id, prepared);

@@ -19,10 +19,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::StatusCode;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tooldock_workers::error::CallError;
-use tooldock_workers::worker::ToolReply;
 
-use super::methods::{Prepared, UpstreamCall};
+use super::methods::{Outcome as Called, Prepared, UpstreamCall};
 use super::{Conversation, store_failure};
 use crate::engine::Detached;
 use crate::error::Failure;
@@ -115,9 +113,10 @@ pub(super) async fn one(
     let outcome = match conversation.session() {
         Some(session) => quiet_in_session(conversation, session, id, &call).await,
         None => {
-            let engine = &conversation.core.engine;
             let request = call.request.clone();
-            engine.call(conversation.caller, request, None).await
+            request
+                .run(conversation.core, conversation.caller, None)
+                .await
         }
     };
     let response = call.response(id, conversation.caller, &conversation.dress(), outcome)?;
@@ -131,14 +130,14 @@ async fn quiet_in_session(
     session: &Arc<Session>,
     id: &str,
     call: &UpstreamCall,
-) -> Result<ToolReply, CallError> {
+) -> Called {
     let (handle, registration) = AbortHandle::new_pair();
-    let entry = InFlight::enter(session, id, handle);
+    let entry = InFlight::enter(session, id, handle, call.request.last_words());
     let core = Arc::clone(conversation.core);
     let caller = conversation.caller.clone();
     let request = call.request.clone();
     let work = async move {
-        let outcome = core.engine.call(&caller, request, None).await;
+        let outcome = request.run(&core, &caller, None).await;
         drop(entry);
         outcome
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::head::McpHead;
 use super::{
-    agree, events_head, header_version, namespace, session, store_failure, stream_place,
+    agree, events_head, forward, header_version, namespace, session, store_failure, stream_place,
     takes_method,
 };
 use crate::caller::Caller;
@@ -41,6 +41,7 @@ pub(super) async fn answer(
             let opened = core.events.open(&session, StreamKind::General, prime).await;
             let stream = opened.map_err(|error| store_failure(&error))?;
             core.audience.join(&session);
+            forward::listens(core, &namespace, &session);
             stream.read()
         }
     };

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::head::{AcceptFlags, SESSION_HEADER};
-use super::{Conversation, acceptable, capabilities, create_session};
+use super::{Conversation, acceptable, capabilities, create_session, forget_session, forward};
 use crate::content::{self, Answer, Dress};
 use crate::envelope;
 use crate::error::Failure;
@@ -73,17 +73,26 @@ pub(super) async fn answer(
     };
     let session = create_session(conversation.core, binding).await?;
     session.set_client(asked.client).map_err(too_much)?;
+    let opened = body(conversation, &session, id, version).await;
+    let body = match opened {
+        Ok(body) => body,
+        Err(failure) => {
+            // A session that was not opened is not one.
+            forget_session(conversation.core, &session).await?;
+            return Err(failure);
+        }
+    };
     let value =
         HeaderValue::from_str(session.id().as_str()).expect("a session id is visible ASCII");
     let head = Head::json(StatusCode::OK).with(HeaderName::from_static(SESSION_HEADER), value);
     Ok(Reply::Full {
         head,
-        body: body(conversation, id, version).into(),
+        body: body.into(),
     })
 }
 
 /// The response to `initialize` in a session of HTTP+SSE, which speaks 2024-11-05 or any version the listener serves.
-pub(crate) fn over_sse(
+pub(crate) async fn over_sse(
     conversation: &Conversation<'_>,
     session: &Arc<Session>,
     id: &str,
@@ -99,7 +108,9 @@ pub(crate) fn over_sse(
         return Err(Failure::Shape("the session is initialized already".into()));
     }
     session.set_client(asked.client).map_err(too_much)?;
-    Ok(body(conversation, id, version))
+    let body = body(conversation, session, id, version).await?;
+    forward::listens(conversation.core, &conversation.namespace, session);
+    Ok(body)
 }
 
 fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, Failure> {
@@ -132,8 +143,18 @@ fn too_much(error: TooMuch) -> Failure {
     Failure::InvalidParams(error.to_string().into())
 }
 
-fn body(conversation: &Conversation<'_>, id: &str, version: ProtocolVersion) -> Vec<u8> {
+async fn body(
+    conversation: &Conversation<'_>,
+    session: &Arc<Session>,
+    id: &str,
+    version: ProtocolVersion,
+) -> Result<Vec<u8>, Failure> {
     let namespace = &conversation.namespace;
+    if conversation.core.external.serves(namespace) {
+        let result = forward::initialize(conversation, session, version).await;
+        let result = result.map_err(Failure::Upstream)?;
+        return Ok(content::raw_result(id, &result));
+    }
     let dress = Dress::Legacy(version);
     let mut answer = Answer::begin(id, &dress, 256 + namespace.description.len());
     let out = answer.key("protocolVersion");
@@ -144,5 +165,5 @@ fn body(conversation: &Conversation<'_>, id: &str, version: ProtocolVersion) -> 
     if !namespace.description.is_empty() {
         content::escape(answer.key("instructions"), namespace.description.as_bytes());
     }
-    answer.end()
+    Ok(answer.end())
 }

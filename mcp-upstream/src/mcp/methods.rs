@@ -11,18 +11,20 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::registry::Upstream;
+use tooldock_workers::registry::{Namespace, Upstream};
 use tooldock_workers::worker::{Operation, ToolReply};
 
-use super::{Conversation, Era};
+use super::{Conversation, Era, forward};
 use crate::audit::Transport;
 use crate::caller::Caller;
-use crate::content::{self, Answer, CacheScope};
-use crate::engine::CallRequest;
+use crate::content::{self, CacheScope};
+use crate::engine::{CallRequest, EventSender, ForwardRequest, TOOLS_CALL};
 use crate::envelope;
 use crate::error::Failure;
 use crate::protocol::ProtocolVersion;
-use crate::session::State;
+use crate::session::{LastWords, State};
+use crate::state::Core;
+use crate::stdio::message::Answer;
 
 mod completion;
 mod facts;
@@ -54,11 +56,32 @@ pub(crate) enum Prepared {
 #[derive(Debug)]
 pub(crate) struct UpstreamCall {
     /// What the engine is to run.
-    pub(crate) request: CallRequest,
+    pub(crate) request: Request,
     /// What the client's progress notifications are to carry, raw JSON.
     pub(crate) progress_token: Option<String>,
     /// The function may report, log and ask before it answers.
     pub(crate) talks: bool,
+}
+
+/// What the engine can run.
+#[derive(Debug, Clone)]
+pub(crate) enum Request {
+    /// A function of a worker.
+    Call(CallRequest),
+    /// A request that goes up to a server as it is.
+    Forward(ForwardRequest),
+}
+
+/// What came of a call.
+pub(crate) type Outcome = Result<Answered, CallError>;
+
+/// What a call was answered.
+#[derive(Debug, Clone)]
+pub(crate) enum Answered {
+    /// A function's value.
+    Value(ToolReply),
+    /// A server's own response.
+    Raw(Answer),
 }
 
 #[derive(Deserialize)]
@@ -72,7 +95,7 @@ struct Meta<'a> {
     progress_token: Option<&'a RawValue>,
 }
 
-/// Understands one request. `id` is raw JSON.
+/// Understands one request. `message` is all of it, `id` is raw JSON.
 ///
 /// # Errors
 ///
@@ -80,12 +103,17 @@ struct Meta<'a> {
 /// session that was not confirmed.
 pub(crate) async fn prepare(
     conversation: &Conversation<'_>,
+    message: &str,
     id: &str,
     method: &str,
     params: Option<&RawValue>,
 ) -> Result<Prepared, Failure> {
     if method == "ping" && conversation.is_legacy() {
         return ping(conversation, id, params).map(Prepared::Answer);
+    }
+    if conversation.core.external.serves(&conversation.namespace) {
+        confirmed(conversation).await?;
+        return forward::prepare(conversation, message, id, method, params).await;
     }
     let offered = offered(conversation, method)?;
     confirmed(conversation).await?;
@@ -150,7 +178,9 @@ fn offered(conversation: &Conversation<'_>, method: &str) -> Result<Method, Fail
         _ if there => Ok(found),
         // What it would have is not known while it is down.
         Upstream::Failed(error) => Err(Failure::Upstream(error.clone())),
-        Upstream::Worker(_) | Upstream::Empty => Err(Failure::MethodNotFound(method.to_owned())),
+        Upstream::Worker(_) | Upstream::External(_) | Upstream::Empty => {
+            Err(Failure::MethodNotFound(method.to_owned()))
+        }
     }
 }
 
@@ -160,7 +190,7 @@ fn ping(
     params: Option<&RawValue>,
 ) -> Result<Vec<u8>, Failure> {
     envelope::object(params, "params")?;
-    Ok(Answer::begin(id, &conversation.dress(), 0).end())
+    Ok(content::Answer::begin(id, &conversation.dress(), 0).end())
 }
 
 /// Waits for the client's confirmation where the listener and the version ask for it (MCP-08).
@@ -204,14 +234,14 @@ impl Conversation<'_> {
         };
         let session = self.session();
         Ok(Box::new(UpstreamCall {
-            request: CallRequest {
+            request: Request::Call(CallRequest {
                 caller_facts: talks.then(|| facts::of(self, progress_token.is_some())),
                 namespace: Arc::clone(&self.namespace),
                 operation,
                 transport: Transport::Mcp,
                 version: Some(self.dress().version()),
                 session: session.map(|session| Arc::clone(session.tag())),
-            },
+            }),
             progress_token,
             talks,
         }))
@@ -236,6 +266,69 @@ impl Conversation<'_> {
     }
 }
 
+/// What stands for arguments where a method has none or they were left out.
+pub(crate) const NO_ARGUMENTS: &[u8] = b"{}";
+
+impl Request {
+    /// Runs it to its end. Dropping the future cancels it. What is said before the answer goes to `events`.
+    pub(crate) async fn run(
+        self,
+        core: &Core,
+        caller: &Caller,
+        events: Option<EventSender>,
+    ) -> Outcome {
+        match self {
+            Self::Call(request) => {
+                let reply = core.engine.call(caller, request, events).await;
+                reply.map(Answered::Value)
+            }
+            Self::Forward(request) => {
+                // Boxed: a worker's call does not carry the room for it.
+                let reply = Box::pin(core.engine.forward(caller, request, events)).await;
+                reply.map(Answered::Raw)
+            }
+        }
+    }
+
+    /// Who is to hear how its client cancels it.
+    pub(crate) fn last_words(&self) -> Option<Arc<dyn LastWords>> {
+        match self {
+            Self::Call(_) => None,
+            Self::Forward(request) => Some(Arc::clone(&request.run) as _),
+        }
+    }
+
+    /// The namespace whose upstream is called.
+    pub(crate) fn namespace(&self) -> &Arc<Namespace> {
+        match self {
+            Self::Call(request) => &request.namespace,
+            Self::Forward(request) => &request.namespace,
+        }
+    }
+
+    /// The tool, prompt or URI, or the name of a method that has none of these.
+    pub(crate) fn subject(&self) -> &str {
+        match self {
+            Self::Call(request) => request.operation.subject(),
+            Self::Forward(request) => &request.subject,
+        }
+    }
+
+    /// The arguments of what is named, a JSON object; [`NO_ARGUMENTS`] where there are none.
+    pub(crate) fn arguments(&self) -> &[u8] {
+        match self {
+            Self::Call(request) => match &request.operation {
+                Operation::CallTool { arguments, .. } | Operation::GetPrompt { arguments, .. } => {
+                    arguments
+                }
+                Operation::ReadResource { .. } | Operation::Complete { .. } => NO_ARGUMENTS,
+            },
+            Self::Forward(request) if request.arguments.is_empty() => NO_ARGUMENTS,
+            Self::Forward(request) => &request.arguments,
+        }
+    }
+}
+
 impl UpstreamCall {
     /// The response to the request of this raw id. What happened to a tool is a result whatever it was, but for a
     /// missing capability in the era that has an error for it; everything else fails with an error object.
@@ -248,12 +341,27 @@ impl UpstreamCall {
         id: &str,
         caller: &Caller,
         dress: &Dress,
-        outcome: Result<ToolReply, CallError>,
+        outcome: Outcome,
     ) -> Result<Vec<u8>, Failure> {
         let modern = matches!(dress, Dress::Modern(_));
         let missing = |error: &CallError| Failure::missing_capability(error).filter(|_| modern);
-        let scope = match &self.request.operation {
-            Operation::CallTool { .. } => {
+        let outcome = match outcome {
+            // The status of one is nobody's but the modern era's.
+            Ok(Answered::Raw(answer)) if answer.is_error() && modern => {
+                return Err(Failure::forwarded(answer));
+            }
+            Ok(Answered::Raw(answer)) => return Ok(answer.behind(id)),
+            Ok(Answered::Value(reply)) => Ok(reply),
+            Err(error) => Err(error),
+        };
+        let operation = match &self.request {
+            Request::Call(request) => Some(&request.operation),
+            Request::Forward(_) => None,
+        };
+        let scope = match operation {
+            // What a function returned may be meant for its caller alone.
+            Some(Operation::ReadResource { .. }) => Some(CacheScope::Private),
+            _ if self.is_tool_call() => {
                 return match outcome {
                     Ok(reply) => Ok(content::success(id, &reply, dress)),
                     Err(error) => match missing(&error) {
@@ -262,13 +370,11 @@ impl UpstreamCall {
                     },
                 };
             }
-            // What a function returned may be meant for its caller alone.
-            Operation::ReadResource { .. } => Some(CacheScope::Private),
-            Operation::GetPrompt { .. } | Operation::Complete { .. } => None,
+            _ => None,
         };
         let reply = outcome.map_err(|error| match missing(&error) {
             Some(failure) => failure,
-            None => Failure::of_call(error, self.request.operation.subject()),
+            None => Failure::of_call(error, self.request.subject()),
         })?;
         let result = reply.value.trim_ascii();
         if !(result.starts_with(b"{") && result.ends_with(b"}")) {
@@ -277,12 +383,20 @@ impl UpstreamCall {
                 "The worker's answer is no result of this method",
             )));
         }
-        let mut answer = Answer::begin(id, dress, result.len());
+        let mut answer = content::Answer::begin(id, dress, result.len());
         if let Some(scope) = scope {
             answer = answer.cached(scope);
         }
         answer.members(result);
         Ok(answer.end())
+    }
+
+    /// What happens to a tool is a result, whoever runs it.
+    fn is_tool_call(&self) -> bool {
+        match &self.request {
+            Request::Call(request) => matches!(request.operation, Operation::CallTool { .. }),
+            Request::Forward(request) => &*request.method == TOOLS_CALL,
+        }
     }
 }
 

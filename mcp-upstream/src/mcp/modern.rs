@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::head::McpHead;
 use super::methods::{self, Prepared};
-use super::{Conversation, Era, namespace};
+use super::{Conversation, Era, forward, namespace};
 use crate::caller::Caller;
 use crate::envelope::{self, Message};
 use crate::error::Failure;
@@ -31,7 +31,10 @@ mod object;
 mod park;
 mod talking;
 
+use headers::Tools;
+
 pub(crate) use meta::RequestMeta;
+pub(crate) use object::entries;
 
 /// The revision spoken here.
 pub(super) const VERSION: &str = protocol::MODERN;
@@ -56,7 +59,7 @@ pub(super) fn is_modern(head: &McpHead, method: Option<&str>, params: Option<&Ra
     params.is_some_and(meta::names_version)
 }
 
-/// Answers a modern message.
+/// Answers a modern message, which is this text.
 ///
 /// Dropping the future, or the body it answered with, cancels the call; a parked one stays.
 pub(super) async fn answer(
@@ -64,11 +67,11 @@ pub(super) async fn answer(
     caller: &Caller,
     head: &McpHead,
     body: &Bytes,
-    message: Message<'_>,
+    (text, message): (&str, Message<'_>),
 ) -> Reply {
     let (outcome, id) = match message {
         Message::Request { id, method, params } => {
-            let outcome = request(core, caller, head, body, (id, &method, params)).await;
+            let outcome = request(core, caller, head, body, (text, id, &method, params)).await;
             (outcome, Some(id))
         }
         Message::Notification { params, .. } => {
@@ -96,15 +99,15 @@ pub(super) fn batch_refused() -> Failure {
     Failure::Shape("2026-07-28 has no batches: send one message per POST".into())
 }
 
-/// One request: its raw id, its method, its parameters.
-type Request<'a> = (&'a str, &'a str, Option<&'a RawValue>);
+/// One request: all of it, its raw id, its method, its parameters.
+type Request<'a> = (&'a str, &'a str, &'a str, Option<&'a RawValue>);
 
 async fn request(
     core: &Arc<Core>,
     caller: &Caller,
     head: &McpHead,
     body: &Bytes,
-    (id, method, raw_params): Request<'_>,
+    (text, id, method, raw_params): Request<'_>,
 ) -> Result<Reply, Failure> {
     served(caller, head, raw_params)?;
     acceptable(caller, head)?;
@@ -123,22 +126,46 @@ async fn request(
     if read.version != VERSION {
         return Err(unsupported(caller, &read.version));
     }
-    if let Some(fault) = headers::fault(head, &namespace, method, &params) {
+    let external = core.external.serves(&namespace);
+    let schema = match params.name.and_then(envelope::string) {
+        Some(tool) if external && method == "tools/call" => {
+            match forward::input_schema(core, &namespace, &tool).await {
+                Ok(schema) => schema,
+                // An intermediary may have gone by headers that cannot be compared with the body now. A call without
+                // them gave it nothing to go by, and need not wait for a list.
+                Err(error) if mirrors_parameters(head) => return Err(Failure::Upstream(error)),
+                Err(_) => None,
+            }
+        }
+        _ => None,
+    };
+    let tools = Tools {
+        namespace: &namespace,
+        schema: schema.as_deref(),
+    };
+    if let Some(fault) = headers::fault(head, tools, method, &params) {
         return Err(Failure::HeaderMismatch(fault));
     }
     let retry = match subject(method, &params) {
         Some(subject) => {
-            let inputs = exchange::inputs(&params)?;
+            // Any other state is for the server, or for the bridge to it.
+            let ours = !external || core.parked.seals(params.request_state);
+            let inputs = if ours {
+                exchange::inputs(&params)?
+            } else {
+                Vec::new()
+            };
             match params.request_state {
-                Some(state) => Some(exchange::Retry {
+                Some(state) if ours => Some(exchange::Retry {
                     subject,
                     arguments: params
                         .arguments
                         .filter(|_| method != "resources/read")
-                        .map_or(exchange::NO_ARGUMENTS, |raw| raw.get().as_bytes()),
+                        .map_or(methods::NO_ARGUMENTS, |raw| raw.get().as_bytes()),
                     state,
                     inputs,
                 }),
+                Some(_) => None,
                 None => {
                     meta.inputs = params.input_responses.map(|raw| meta::span(body, raw));
                     None
@@ -164,8 +191,8 @@ async fn request(
         return exchange::resume(&conversation, request, &retry).await;
     }
     match method {
-        "server/discover" => Ok(discover::answer(&conversation, id)),
-        "subscriptions/listen" => listen::open(&conversation, id, raw_params),
+        "server/discover" => discover::answer(&conversation, id).await,
+        "subscriptions/listen" => listen::open(&conversation, id, raw_params).await,
         "tools/list"
         | "tools/call"
         | "prompts/list"
@@ -174,7 +201,7 @@ async fn request(
         | "resources/templates/list"
         | "resources/read"
         | "completion/complete" => {
-            match methods::prepare(&conversation, id, method, raw_params).await? {
+            match methods::prepare(&conversation, text, id, method, raw_params).await? {
                 Prepared::Answer(answer) => Ok(Reply::json(StatusCode::OK, answer)),
                 Prepared::Call(call) => {
                     let request = exchange::Request {
@@ -186,9 +213,28 @@ async fn request(
                 }
             }
         }
+        // What the server has beside these, it knows.
+        _ if external => match methods::prepare(&conversation, text, id, method, raw_params).await?
+        {
+            Prepared::Answer(answer) => Ok(Reply::json(StatusCode::OK, answer)),
+            Prepared::Call(call) => {
+                let request = exchange::Request {
+                    id,
+                    method,
+                    meta: &meta,
+                };
+                exchange::begin(&conversation, request, call).await
+            }
+        },
         // What has gone with this revision (`initialize`, `ping`, `logging/setLevel`, `resources/subscribe`) too.
         _ => Err(Failure::MethodNotFound(method.to_owned())),
     }
+}
+
+/// Whether there are headers that are said to mirror parameters.
+fn mirrors_parameters(head: &McpHead) -> bool {
+    let mirrored = head.mirrored.as_deref();
+    mirrored.is_some_and(|headers| !headers.params.is_empty())
 }
 
 /// Whether the listener speaks this revision at all.

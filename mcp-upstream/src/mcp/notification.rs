@@ -1,10 +1,11 @@
-//! Messages without an answer: the handshake's confirmation and cancellation. Others are accepted and ignored, among
-//! them `notifications/roots/list_changed`: a client's roots are asked for each time a function wants them.
+//! Messages without an answer: the handshake's confirmation and cancellation. Others go to a server that speaks MCP
+//! itself, or are accepted and ignored, among them `notifications/roots/list_changed`: a client's roots are asked for
+//! each time a function wants them.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Conversation;
+use super::{Conversation, forward};
 use crate::envelope;
 use crate::error::Failure;
 
@@ -19,16 +20,21 @@ struct Cancelled<'a> {
     request_id: Option<&'a RawValue>,
 }
 
-/// Acts on a notification.
+/// Acts on a notification; `message` is all of it.
 ///
 /// A refused one is a refused POST: there is no response to put the error into.
 pub(crate) fn take(
     conversation: &Conversation<'_>,
+    message: &str,
     method: &str,
     params: Option<&RawValue>,
 ) -> Result<(), Failure> {
     if envelope::object(params, "params").is_err() {
         return Err(Failure::Shape("params must be an object".into()));
+    }
+    if conversation.core.external.serves(&conversation.namespace) {
+        // Those acted on here go on to the server in their own words, too.
+        forward::spelling::check_unanswered(message)?;
     }
     let session = conversation.session();
     match method {
@@ -44,10 +50,13 @@ pub(crate) fn take(
             let params: Cancelled<'_> = envelope::fields(params, "params")
                 .map_err(|_| Failure::Shape("params has a key twice".into()))?;
             if let (Some(session), Some(id)) = (session, params.request_id) {
-                session.in_flight().cancel(id.get());
+                session.in_flight().cancel(id.get(), message);
             }
             Ok(())
         }
-        _ => Ok(()),
+        _ => {
+            forward::notify(conversation, message, method);
+            Ok(())
+        }
     }
 }

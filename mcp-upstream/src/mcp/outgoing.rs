@@ -3,6 +3,8 @@
 
 use tooldock_workers::worker::Question;
 
+use crate::stdio::splice;
+
 /// `notifications/progress`. `token` is the client's, raw; `params` is the rest of the object.
 pub(super) fn progress(token: &str, params: &[u8]) -> Vec<u8> {
     const HEAD: &[u8] =
@@ -45,6 +47,13 @@ pub(super) fn question(id: u64, question: &Question) -> Vec<u8> {
     out.extend_from_slice(params);
     out.push(b'}');
     out
+}
+
+/// Takes a question back in the words of the server that asked it: its own message, about our id of the question.
+pub(super) fn taken_back(id: u64, message: &[u8]) -> Vec<u8> {
+    let text = std::str::from_utf8(message).ok();
+    let passed = text.and_then(|text| splice::with_request_id(text, &id.to_string()));
+    passed.unwrap_or_else(|| cancelled(id, "The server took it back"))
 }
 
 /// Takes a question back.

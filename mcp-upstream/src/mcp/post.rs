@@ -34,7 +34,7 @@ pub(super) async fn answer<'a>(
     }
     let message = envelope::message(text)?;
     if is_modern(head, &message) {
-        return Ok(modern::answer(core, caller, head, body, message).await);
+        return Ok(modern::answer(core, caller, head, body, (text, message)).await);
     }
     match message {
         Message::Request { id, method, params } => {
@@ -51,7 +51,7 @@ pub(super) async fn answer<'a>(
                     .await
                     .map_err(refused);
             }
-            let prepared = methods::prepare(&conversation, id, &method, params)
+            let prepared = methods::prepare(&conversation, text, id, &method, params)
                 .await
                 .map_err(refused)?;
             match prepared {
@@ -63,12 +63,12 @@ pub(super) async fn answer<'a>(
         }
         Message::Notification { method, params } => {
             let conversation = Conversation::open(core, caller, head, body, false).await?;
-            notification::take(&conversation, &method, params)?;
+            notification::take(&conversation, text, &method, params)?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
         Message::Response { id, outcome } => {
             let conversation = Conversation::open(core, caller, head, body, false).await?;
-            response::take(&conversation, id, outcome)?;
+            response::take(&conversation, text, id, outcome)?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
     }

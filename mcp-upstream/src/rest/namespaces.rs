@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::State;
 use serde::Serialize;
+use tooldock_workers::registry;
 
 use super::json;
 use crate::caller::Caller;
@@ -31,11 +32,22 @@ pub(super) async fn list(
         .filter(|namespace| caller.may_use(namespace))
         .map(|namespace| Namespace {
             name: namespace.name.as_str(),
-            tool_count: namespace.allowed_tools().count(),
+            tool_count: tool_count(&core, namespace),
             has_requirements: namespace.has_requirements,
             secrets_status: namespace.secrets_status.as_str(),
             description: &namespace.description,
         })
         .collect();
     json(&visible)
+}
+
+/// How many tools may be listed. Of a server that was not asked yet none are known.
+fn tool_count(core: &Core, namespace: &registry::Namespace) -> usize {
+    let Some(known) = core.external.tools_known(namespace) else {
+        return namespace.allowed_tools().count();
+    };
+    let names = known.tools().map(|(name, _)| name);
+    names
+        .filter(|name| namespace.policy.allows_tool(name))
+        .count()
 }

@@ -8,14 +8,17 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use http::StatusCode;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::tool::Tool;
 
 use super::unknown_namespace;
+use crate::bridge::json as spans;
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::error;
+use crate::mcp::forward::rest as external;
 use crate::reply::Reply;
 use crate::state::Core;
 
@@ -54,10 +57,35 @@ pub(super) async fn document(
     let Some(namespace) = found.filter(|namespace| caller.may_use(namespace)) else {
         return unknown_namespace(name);
     };
+    if core.external.serves(&namespace) {
+        return match external::tools(&core, &namespace).await {
+            Ok(tools) => {
+                let allowed = |name: &str| namespace.policy.allows_tool(name);
+                let tools: Vec<_> = tools.tools().filter(|(name, _)| allowed(name)).collect();
+                let tools: Vec<_> = tools.into_iter().filter_map(declared).collect();
+                super::json(&describe(&namespace, tools.iter()))
+            }
+            Err(failed) => error::rest_call(&failed, &caller),
+        };
+    }
     match Engine::list(&namespace) {
         Ok(tools) => super::json(&describe(&namespace, tools)),
         Err(failed) => error::rest_call(&failed, &caller),
     }
+}
+
+/// A tool of a server as one of ours: what the document shows of it.
+fn declared((name, definition): (&str, &RawValue)) -> Option<Arc<Tool>> {
+    let member = |key| spans::member(definition, key).map(RawValue::get);
+    let text = |key| member(key).unwrap_or("\"\"").to_owned();
+    let title = member("title").map_or_else(String::new, |title| format!(r#","title":{title}"#));
+    let tool = format!(
+        r#"{{"name":{},"description":{},"inputSchema":{}{title}}}"#,
+        Value::from(name),
+        text("description"),
+        member("inputSchema").unwrap_or("{}"),
+    );
+    serde_json::from_str(&tool).ok().map(Arc::new)
 }
 
 fn describe<'a>(namespace: &Namespace, tools: impl Iterator<Item = &'a Arc<Tool>>) -> Value {

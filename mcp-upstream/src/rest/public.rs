@@ -11,6 +11,7 @@ use tooldock_workers::error::CallErrorCode;
 use tooldock_workers::registry::{Namespace, Snapshot, Upstream};
 use tooldock_workers::worker::WorkerState;
 
+use crate::mcp::forward::process::ServerHealth;
 use crate::reply::Reply;
 use crate::state::Core;
 
@@ -27,6 +28,9 @@ struct Failing<'a> {
 struct Detail<'a> {
     name: &'a str,
     state: &'static str,
+    /// Of an external server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<ServerHealth>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     issues: Vec<Issue<'a>>,
 }
@@ -48,7 +52,7 @@ pub(super) async fn health(State(core): State<Arc<Core>>) -> Reply {
         "namespaces": snapshot.namespaces.len(),
         "tools": tools(&snapshot),
         "uptime_seconds": core.health.uptime_seconds(),
-        "failing": failing(&snapshot),
+        "failing": failing(&core, &snapshot),
     }))
 }
 
@@ -66,7 +70,7 @@ pub(super) async fn ready(State(core): State<Arc<Core>>) -> Reply {
     let namespaces: Vec<_> = snapshot
         .namespaces
         .values()
-        .map(|namespace| detail(namespace))
+        .map(|namespace| detail(&core, namespace))
         .collect();
     let body = json!({ "status": word, "namespaces": namespaces });
     Reply::json(status, body.to_string())
@@ -82,18 +86,18 @@ fn tools(snapshot: &Snapshot) -> usize {
         .sum()
 }
 
-fn failing(snapshot: &Snapshot) -> Vec<Failing<'_>> {
+fn failing<'a>(core: &Core, snapshot: &'a Snapshot) -> Vec<Failing<'a>> {
     let failing = snapshot.namespaces.values().filter_map(|namespace| {
         Some(Failing {
             name: namespace.name.as_str(),
-            code: failure_of(namespace)?,
+            code: failure_of(core, namespace)?,
         })
     });
     failing.collect()
 }
 
 /// The code of what keeps a namespace from serving.
-fn failure_of(namespace: &Namespace) -> Option<&'static str> {
+fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
     if namespace.worker_state() == Some(CRASH_LOOP) {
         return Some(CRASH_LOOP.as_str());
     }
@@ -103,13 +107,23 @@ fn failure_of(namespace: &Namespace) -> Option<&'static str> {
             WorkerState::Ready | WorkerState::Starting => None,
             _ => Some(CallErrorCode::WorkerUnavailable.as_str()),
         },
+        Upstream::External(_) => core
+            .external
+            .health(namespace)
+            .filter(|health| health.state == "failed")
+            .map(|health| {
+                let unavailable = CallErrorCode::WorkerUnavailable.as_str();
+                health.error.unwrap_or(unavailable)
+            }),
         Upstream::Empty => None,
     }
 }
 
-fn detail(namespace: &Namespace) -> Detail<'_> {
+fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
+    let server = core.external.health(namespace);
     let state = match (&namespace.upstream, namespace.worker_state()) {
         (Upstream::Empty, _) => "empty",
+        (Upstream::External(_), _) => server.as_ref().map_or("idle", |server| server.state),
         (Upstream::Worker(_), Some(state)) => state.as_str(),
         (_, Some(CRASH_LOOP)) => CRASH_LOOP.as_str(),
         _ => "failed",
@@ -117,6 +131,7 @@ fn detail(namespace: &Namespace) -> Detail<'_> {
     Detail {
         name: namespace.name.as_str(),
         state,
+        server,
         issues: namespace
             .issues
             .iter()

@@ -1,5 +1,6 @@
 //! `/tools`: list, call, schema (EX-20 to EX-22).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -13,9 +14,11 @@ use tooldock_workers::worker::Operation;
 
 use super::{InNamespace, Refused, collect, json};
 use crate::audit::Transport;
+use crate::bridge;
 use crate::engine::{CallRequest, Engine};
 use crate::envelope;
 use crate::error::{self, Failure};
+use crate::mcp::forward::rest as external;
 use crate::reply::Reply;
 use crate::state::Core;
 
@@ -37,7 +40,10 @@ struct Tool<'a> {
     filename: &'a str,
 }
 
-pub(super) async fn list(scope: InNamespace) -> Reply {
+pub(super) async fn list(State(core): State<Arc<Core>>, scope: InNamespace) -> Reply {
+    if core.external.serves(&scope.namespace) {
+        return list_external(&core, &scope).await;
+    }
     match Engine::list(&scope.namespace) {
         Ok(tools) => {
             let tools: Vec<_> = tools
@@ -57,8 +63,61 @@ pub(super) async fn list(scope: InNamespace) -> Reply {
     }
 }
 
-pub(super) async fn schema(scope: InNamespace, name: NameInPath) -> Reply {
+/// The tools of a server as it describes them, in the shape of all others.
+async fn list_external(core: &Core, scope: &InNamespace) -> Reply {
+    let tools = match external::tools(core, &scope.namespace).await {
+        Ok(tools) => tools,
+        Err(failed) => return error::rest_call(&failed, &scope.caller),
+    };
+    let tools: Vec<_> = tools
+        .tools()
+        .filter(|(name, _)| scope.namespace.policy.allows_tool(name))
+        .map(|(name, definition)| {
+            let member = |key| bridge::json::member(definition, key);
+            let text = |key| member(key).and_then(envelope::string).map(Cow::into_owned);
+            External {
+                name,
+                title: text("title"),
+                description: text("description").unwrap_or_default(),
+                input_schema: member("inputSchema"),
+                output_schema: member("outputSchema"),
+                annotations: member("annotations"),
+                filename: "",
+            }
+        })
+        .collect();
+    json(&tools)
+}
+
+/// A tool of a server; what it does not say is left out.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct External<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<String>,
+    description: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_schema: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_schema: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    annotations: Option<&'a RawValue>,
+    filename: &'a str,
+}
+
+pub(super) async fn schema(
+    State(core): State<Arc<Core>>,
+    scope: InNamespace,
+    name: NameInPath,
+) -> Reply {
     let name = name_of(name);
+    if core.external.serves(&scope.namespace) {
+        return match external::schema(&core, &scope.namespace, &name).await {
+            Ok(schema) => Reply::json(StatusCode::OK, schema),
+            Err(failed) => error::rest_call(&failed, &scope.caller),
+        };
+    }
     match Engine::tool(&scope.namespace, &name) {
         Ok(tool) => Reply::json(StatusCode::OK, tool.input_schema.get().to_owned()),
         Err(failed) => error::rest_call(&failed, &scope.caller),
@@ -77,6 +136,13 @@ pub(super) async fn call(
         Err(Refused(reply)) => return *reply,
     };
     let InNamespace { caller, namespace } = scope;
+    if core.external.serves(&namespace) {
+        let name = name_of(name);
+        return match external::call(&core, &caller, namespace, &name, arguments).await {
+            Ok(value) => Reply::json(StatusCode::OK, value),
+            Err(failed) => error::rest_call(&failed, &caller),
+        };
+    }
     let operation = Operation::CallTool {
         tool: name_of(name).into(),
         arguments,

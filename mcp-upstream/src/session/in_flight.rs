@@ -4,6 +4,7 @@
 //! (`max_concurrency` and `queue` calls), or it asks its client and holds one of the `max_parked` places until it runs
 //! again; one that finds none of these is refused at once.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::AbortHandle;
@@ -20,7 +21,28 @@ pub(crate) struct InFlight {
 #[derive(Debug, Default)]
 struct Calls {
     next: u64,
-    running: Vec<(u64, Box<str>, AbortHandle)>,
+    running: Vec<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    number: u64,
+    /// The request's, raw JSON.
+    id: Box<str>,
+    handle: AbortHandle,
+    words: Option<Arc<dyn LastWords>>,
+}
+
+/// Hears how a client cancels its call, before the call is stopped.
+pub(crate) trait LastWords: Send + Sync {
+    /// The client's whole `notifications/cancelled`. Must not block.
+    fn cancelled(&self, message: &str);
+}
+
+impl fmt::Debug for dyn LastWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LastWords")
+    }
 }
 
 /// A call's place in the table; dropping it takes it out and marks the session as used.
@@ -33,7 +55,12 @@ pub(crate) struct Entry {
 impl InFlight {
     /// Enters a call under the raw JSON of its request id. A second call under the same id is let in; cancelling hits
     /// the newest.
-    pub(crate) fn enter(session: &Arc<Session>, id: &str, handle: AbortHandle) -> Entry {
+    pub(crate) fn enter(
+        session: &Arc<Session>,
+        id: &str,
+        handle: AbortHandle,
+        words: Option<Arc<dyn LastWords>>,
+    ) -> Entry {
         let mut calls = session.in_flight.lock();
         let number = calls.next;
         calls.next += 1;
@@ -41,26 +68,38 @@ impl InFlight {
         if session.state() == State::Closed {
             handle.abort();
         }
-        calls.running.push((number, id.into(), handle));
+        calls.running.push(Running {
+            number,
+            id: id.into(),
+            handle,
+            words,
+        });
         Entry {
             session: Arc::clone(session),
             number,
         }
     }
 
-    /// Stops the newest call of that request id. Unknown ids are fine: the answer may have been faster.
-    pub(crate) fn cancel(&self, id: &str) {
-        let calls = self.lock();
-        let newest = calls.running.iter().rev().find(|(_, own, _)| **own == *id);
-        if let Some((_, _, handle)) = newest {
+    /// Stops the newest call of that request id, with the client's whole notification. Unknown ids are fine: the answer
+    /// may have been faster.
+    pub(crate) fn cancel(&self, id: &str, message: &str) {
+        let newest = {
+            let calls = self.lock();
+            let newest = calls.running.iter().rev().find(|call| *call.id == *id);
+            newest.map(|call| (call.handle.clone(), call.words.clone()))
+        };
+        if let Some((handle, words)) = newest {
+            if let Some(words) = words {
+                words.cancelled(message);
+            }
             handle.abort();
         }
     }
 
     /// Stops all calls.
     pub(super) fn cancel_all(&self) {
-        for (_, _, handle) in &self.lock().running {
-            handle.abort();
+        for call in &self.lock().running {
+            call.handle.abort();
         }
     }
 
@@ -80,7 +119,7 @@ impl Drop for Entry {
             .in_flight
             .lock()
             .running
-            .retain(|(number, ..)| *number != self.number);
+            .retain(|call| call.number != self.number);
         self.session.touch(tokio::time::Instant::now());
     }
 }

@@ -448,7 +448,12 @@ mod tests {
         let mut sessions = Vec::new();
         for second in 0..4 {
             let session = open(&store, "a", start + Duration::from_secs(second)).await;
-            calls.push(InFlight::enter(&session, "1", AbortHandle::new_pair().0));
+            calls.push(InFlight::enter(
+                &session,
+                "1",
+                AbortHandle::new_pair().0,
+                None,
+            ));
             sessions.push(session);
         }
         assert_eq!(store.count(), 2);

@@ -2,15 +2,12 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
-use serde_json::value::RawValue;
 use tokio::sync::oneshot;
+
+use crate::stdio::message::Answer;
 
 /// Open questions of one session. One more fails at once; what bounds them in practice are the calls that ask.
 const OPEN_MAX: usize = 1000;
-
-/// The client's answer to a question: its `result` or its `error`, raw.
-pub(crate) type Answer = Result<Bytes, Bytes>;
 
 /// What became of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +51,7 @@ impl Questions {
     }
 
     /// Hands an answer to whoever asked. `id` is raw JSON.
-    pub(super) fn answer(&self, id: &str, outcome: Result<&RawValue, &RawValue>) -> Answered {
+    pub(super) fn answer(&self, id: &str, answer: Answer) -> Answered {
         let id: Option<u64> = id.parse().ok();
         let mut table = self.lock();
         let Some(id) = id.filter(|id| (1..=table.last).contains(id)) else {
@@ -65,8 +62,7 @@ impl Questions {
         };
         let (_, sender) = table.open.swap_remove(at);
         drop(table);
-        let copy = |raw: &RawValue| Bytes::copy_from_slice(raw.get().as_bytes());
-        match sender.send(outcome.map(copy).map_err(copy)) {
+        match sender.send(answer) {
             Ok(()) => Answered::Taken,
             Err(_) => Answered::Over,
         }
@@ -95,10 +91,13 @@ impl Questions {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use bytes::Bytes;
 
-    fn raw(text: &str) -> Box<RawValue> {
-        RawValue::from_string(text.to_owned()).expect("JSON")
+    use super::*;
+    use crate::stdio::message::RawReply;
+
+    fn result(text: &'static str) -> Answer {
+        Answer::of(RawReply::Result(Bytes::from_static(text.as_bytes())))
     }
 
     #[tokio::test]
@@ -107,43 +106,43 @@ mod tests {
         let (first, one) = questions.ask();
         let (second, two) = questions.ask();
         assert_ne!(first, second);
-        let answer = raw(r#"{"action":"accept"}"#);
-        let refusal = raw(r#"{"code":-1,"message":"no"}"#);
+        let answer = result(r#"{"action":"accept"}"#);
+        let refusal = RawReply::Error(Bytes::from_static(br#"{"code":-1,"message":"no"}"#));
         assert_eq!(
-            questions.answer(&second.to_string(), Err(&refusal)),
+            questions.answer(&second.to_string(), Answer::of(refusal.clone())),
             Answered::Taken
         );
         assert_eq!(
-            questions.answer(&first.to_string(), Ok(&answer)),
+            questions.answer(&first.to_string(), answer.clone()),
             Answered::Taken
         );
         assert_eq!(
-            questions.answer(&first.to_string(), Ok(&answer)),
+            questions.answer(&first.to_string(), answer.clone()),
             Answered::Over
         );
-        assert_eq!(one.await, Ok(Ok(Bytes::from(r#"{"action":"accept"}"#))));
-        assert_eq!(
-            two.await,
-            Ok(Err(Bytes::from(r#"{"code":-1,"message":"no"}"#)))
-        );
+        assert_eq!(one.await.expect("an answer").reply(), answer.reply());
+        assert_eq!(two.await.expect("an answer").reply(), refusal);
         assert!(questions.is_empty());
     }
 
     #[test]
     fn what_was_never_asked_is_unknown_and_what_was_given_up_is_over() {
         let questions = Questions::default();
-        let result = raw("{}");
         for id in ["0", "1", "-1", "1.0", "\"1\"", "null", ""] {
-            assert_eq!(questions.answer(id, Ok(&result)), Answered::Unknown, "{id}");
+            assert_eq!(
+                questions.answer(id, result("{}")),
+                Answered::Unknown,
+                "{id}"
+            );
         }
         let (id, receiver) = questions.ask();
         drop(receiver);
         assert_eq!(
-            questions.answer(&id.to_string(), Ok(&result)),
+            questions.answer(&id.to_string(), result("{}")),
             Answered::Over
         );
         assert_eq!(
-            questions.answer(&format!("\"{id}\""), Ok(&result)),
+            questions.answer(&format!("\"{id}\""), result("{}")),
             Answered::Unknown
         );
     }

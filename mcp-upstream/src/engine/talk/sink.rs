@@ -1,22 +1,56 @@
 //! The worker's reader's end of a call that talks. It never waits: what has no room is dropped and counted, or refused.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use prometheus::IntCounter;
 use tokio::sync::mpsc;
 use tooldock_workers::worker::{Ask, CallEvent, CallSink, Notice};
 
 use crate::engine::{Event, EventSender, ask_failed};
+use crate::stdio::message::Verbatim;
 
 /// What the worker's reader leaves for the call.
 pub(super) enum Inward {
-    Ask(Ask),
+    Ask(Asking),
     Notice(Notice),
+    Withdraw { key: Arc<str>, message: Bytes },
+}
+
+/// Questions, and the request one of them is, where it is to reach its client whole.
+pub(super) struct Asking {
+    pub(super) ask: Ask,
+    pub(super) verbatim: Option<Arc<Verbatim>>,
 }
 
 /// The reader's end. Never waits.
-pub(super) struct Sink {
+pub(in crate::engine) struct Sink {
     pub(super) events: Option<EventSender>,
     pub(super) inbox: mpsc::Sender<Inward>,
     pub(super) dropped: IntCounter,
+}
+
+impl Sink {
+    /// Asks the client, with a whole request where it is one.
+    pub(in crate::engine) fn ask(&self, ask: Ask, verbatim: Option<Arc<Verbatim>>) {
+        let asking = Asking { ask, verbatim };
+        if let Err(refused) = self.inbox.try_send(Inward::Ask(asking))
+            && let Inward::Ask(asking) = refused.into_inner()
+        {
+            refuse(&asking.ask, "The call has too much to say at once");
+        }
+    }
+
+    /// Takes a question back; the whole message that does so goes to the client.
+    pub(in crate::engine) fn withdraw(&self, key: Arc<str>, message: Bytes) {
+        if self
+            .inbox
+            .try_send(Inward::Withdraw { key, message })
+            .is_err()
+        {
+            self.dropped.inc();
+        }
+    }
 }
 
 impl CallSink for Sink {
@@ -29,13 +63,7 @@ impl CallSink for Sink {
         match event {
             CallEvent::Progress(report) => tell(Event::Progress(report)),
             CallEvent::Log { level, params } => tell(Event::Log { level, params }),
-            CallEvent::Ask(ask) => {
-                if let Err(refused) = self.inbox.try_send(Inward::Ask(ask))
-                    && let Inward::Ask(ask) = refused.into_inner()
-                {
-                    refuse(&ask, "The call has too much to say at once");
-                }
-            }
+            CallEvent::Ask(ask) => self.ask(ask, None),
             CallEvent::Notice(notice) => {
                 if self.inbox.try_send(Inward::Notice(notice)).is_err() {
                     self.dropped.inc();

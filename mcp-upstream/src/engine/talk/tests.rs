@@ -9,7 +9,7 @@ use tooldock_workers::error::CallErrorCode;
 use tooldock_workers::gate::Gate;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
-use tooldock_workers::worker::{Answers, AskMethod, CallEvent, CallSink, Operation, Question};
+use tooldock_workers::worker::{Answers, Ask, AskMethod, CallEvent, CallSink, Operation, Question};
 
 use super::*;
 use crate::audit::{Audit, Transport};
@@ -167,7 +167,7 @@ async fn what_a_call_says_is_there_in_its_order_when_the_call_returns() {
         said.push(match event {
             Event::Progress(report) => String::from_utf8(report.to_vec()).expect("UTF-8"),
             Event::Log { level, .. } => level.as_str().to_owned(),
-            Event::Questions(_) => panic!("nothing was asked"),
+            _ => panic!("a worker says nothing else"),
         });
     }
     let expected = [

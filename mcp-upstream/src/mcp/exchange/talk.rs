@@ -9,7 +9,6 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
 use futures_util::stream::FuturesUnordered;
@@ -18,15 +17,16 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::worker::{AskMethod, LogLevel, ToolReply};
+use tooldock_workers::worker::{AskMethod, LogLevel};
 
 use crate::caller::Caller;
 use crate::engine::{self, Event, EventReceiver, Questions, ask_failed};
 use crate::envelope;
-use crate::mcp::methods::{Dress, UpstreamCall};
+use crate::mcp::methods::{self, Dress, UpstreamCall};
 use crate::mcp::{Conversation, outgoing};
 use crate::session::{InFlight, Session};
 use crate::state::Core;
+use crate::stdio::message::{Answer, RawReply};
 
 /// Messages of one POST on their way to its stream; each may be as large as the worker's answers are. A full channel
 /// slows down who speaks.
@@ -88,8 +88,8 @@ impl Talk {
         let (handle, registration) = AbortHandle::new_pair();
         let entry = session
             .as_ref()
-            .map(|session| InFlight::enter(session, &id, handle));
-        let work = core.engine.call(&caller, call.request.clone(), sender);
+            .map(|session| InFlight::enter(session, &id, handle, call.request.last_words()));
+        let work = call.request.clone().run(&core, &caller, sender);
         let work = pin!(Abortable::new(work, registration));
         let outcome = match (receiver, &say) {
             (Some(receiver), Some(say)) => {
@@ -118,8 +118,8 @@ struct Ears<'a> {
     ask_timeout: Duration,
     say: &'a Sayer,
     waiting: FuturesUnordered<Pin<Box<dyn Future<Output = Answered> + Send>>>,
-    /// Ids of our requests that have no answer yet.
-    open: Vec<u64>,
+    /// Our requests that have no answer yet: ids and keys.
+    open: Vec<(u64, Arc<str>)>,
 }
 
 /// A question whose wait is over.
@@ -132,22 +132,22 @@ struct Answered {
 
 /// What came of a question.
 enum Heard {
-    /// The client's result or error object.
-    Answer(Result<Bytes, Bytes>),
+    /// The client's response.
+    Answer(Answer),
     /// Its time is up.
     Late,
     /// No answer can come: the session ended, or too many questions are open in it.
     Gone,
 }
 
-type Outcome = Result<Result<ToolReply, CallError>, Aborted>;
+type Outcome = Result<methods::Outcome, Aborted>;
 
 impl<'a> Ears<'a> {
     fn new(session: Option<&'a Arc<Session>>, call: &'a UpstreamCall, say: &'a Sayer) -> Self {
         Self {
             session,
             progress_token: call.progress_token.as_deref(),
-            ask_timeout: call.request.namespace.limits.ask_timeout,
+            ask_timeout: call.request.namespace().limits.ask_timeout,
             say,
             waiting: FuturesUnordered::new(),
             open: Vec::new(),
@@ -181,7 +181,7 @@ impl<'a> Ears<'a> {
                 self.hear(event).await;
             }
         }
-        for id in std::mem::take(&mut self.open) {
+        for (id, _) in std::mem::take(&mut self.open) {
             self.tell(outgoing::cancelled(id, "The call is over")).await;
         }
         outcome
@@ -195,15 +195,24 @@ impl<'a> Ears<'a> {
                 }
             }
             Event::Log { level, params } => {
-                // Read each time: the client may have changed it meanwhile.
-                let session = self.session;
-                let wanted = session.map_or(LogLevel::Info, |session| session.log_level());
-                if level >= wanted {
+                if level >= self.wanted() {
                     self.tell(outgoing::log(&params)).await;
                 }
             }
+            Event::Message { level, message } => {
+                if level.is_none_or(|level| level >= self.wanted()) {
+                    self.tell(message.into()).await;
+                }
+            }
             Event::Questions(questions) => self.ask(questions).await,
+            Event::Withdrawn { key, message } => self.withdraw(&key, &message).await,
         }
+    }
+
+    /// From which level on the client wants log messages. Read each time: it may change its mind.
+    fn wanted(&self) -> LogLevel {
+        let session = self.session;
+        session.map_or(LogLevel::Info, |session| session.log_level())
     }
 
     async fn ask(&mut self, questions: Questions) {
@@ -218,8 +227,12 @@ impl<'a> Ears<'a> {
                 continue;
             };
             let (id, answer) = session.ask();
-            self.open.push(id);
-            self.tell(outgoing::question(id, question)).await;
+            self.open.push((id, Arc::clone(&question.key)));
+            let message = match &questions.verbatim {
+                Some(verbatim) => verbatim.behind(id),
+                None => outgoing::question(id, question),
+            };
+            self.tell(message).await;
             let (questions, key) = (Arc::clone(&questions), Arc::clone(&question.key));
             let limit = self.ask_timeout;
             self.waiting.push(Box::pin(async move {
@@ -239,10 +252,20 @@ impl<'a> Ears<'a> {
     }
 
     async fn deliver(&mut self, answered: Answered) {
-        self.open.retain(|id| *id != answered.id);
+        let open = self.open.iter().position(|(id, _)| *id == answered.id);
+        // Taken back meanwhile.
+        let Some(open) = open else { return };
+        self.open.swap_remove(open);
         let outcome = match answered.outcome {
-            Heard::Answer(Ok(result)) => Ok(result),
-            Heard::Answer(Err(error)) => Err(refused(&error)),
+            Heard::Answer(answer) => {
+                if let Some(verbatim) = &answered.questions.verbatim {
+                    verbatim.respond(answer.clone());
+                }
+                match answer.reply() {
+                    RawReply::Result(result) => Ok(result),
+                    RawReply::Error(error) => Err(refused(&error)),
+                }
+            }
             Heard::Late => {
                 let withdrawn = outgoing::cancelled(answered.id, "The question timed out");
                 self.tell(withdrawn).await;
@@ -253,6 +276,14 @@ impl<'a> Ears<'a> {
             )),
         };
         answered.questions.answer(&answered.key, outcome);
+    }
+
+    /// Passes on that the upstream does not want an answer any more.
+    async fn withdraw(&mut self, key: &str, message: &[u8]) {
+        let open = self.open.iter().position(|(_, own)| **own == *key);
+        let Some(open) = open else { return };
+        let (id, _) = self.open.swap_remove(open);
+        self.tell(outgoing::taken_back(id, message)).await;
     }
 
     fn tell(&self, message: Vec<u8>) -> impl Future<Output = ()> + Send + use<'a> {
@@ -285,7 +316,7 @@ pub(in crate::mcp) fn missing_capability(method: AskMethod) -> CallError {
 }
 
 /// The client's error object as what the function is told.
-pub(in crate::mcp) fn refused(error: &[u8]) -> CallError {
+fn refused(error: &[u8]) -> CallError {
     #[derive(Deserialize)]
     struct Refusal<'a> {
         #[serde(borrow, default)]

@@ -91,7 +91,7 @@ impl Fixture {
             era,
             streams,
         };
-        prepare(&conversation, "7", method, Some(raw)).await
+        prepare(&conversation, &text, "7", method, Some(raw)).await
     }
 
     /// The result of a method that is answered at once.
@@ -124,10 +124,18 @@ impl Fixture {
             Ok(call) => call,
             Err(failure) => return parsed(&dress.error(Some("7"), &failure)),
         };
-        let engine = &self.harness.service.core().engine;
-        let outcome = engine.call(&self.caller, call.request.clone(), None).await;
+        let core = self.harness.service.core();
+        let outcome = call.request.clone().run(core, &self.caller, None).await;
         let response = call.response("7", &self.caller, &dress, outcome);
         parsed(&response.unwrap_or_else(|failure| dress.error(Some("7"), &failure)))
+    }
+}
+
+/// What a worker is to run.
+fn worker_call(call: UpstreamCall) -> CallRequest {
+    match call.request {
+        Request::Call(request) => request,
+        Request::Forward(_) => panic!("a worker's call"),
     }
 }
 
@@ -429,7 +437,7 @@ async fn only_functions_with_a_context_are_told_who_calls() {
             };
             assert!(call.talks);
             assert_eq!(call.progress_token.as_deref(), Some("1000.0"));
-            let facts = call.request.caller_facts.expect("a context");
+            let facts = worker_call(*call).caller_facts.expect("a context");
             serde_json::from_slice::<Value>(&facts).expect("JSON")
         }
     };
@@ -460,8 +468,10 @@ async fn only_functions_with_a_context_are_told_who_calls() {
         .upstream(modern(), "tools/call", json!({ "name": "echo" }))
         .await;
     let call = call.expect("a call");
-    assert!(!call.talks && call.request.caller_facts.is_none());
-    assert_eq!(call.request.version, Some("2026-07-28"));
+    assert!(!call.talks);
+    let call = worker_call(*call);
+    assert!(call.caller_facts.is_none());
+    assert_eq!(call.version, Some("2026-07-28"));
 }
 
 #[tokio::test]
@@ -506,11 +516,11 @@ async fn arguments_keep_their_spelling_and_a_small_part_of_a_large_body_is_copie
         era: legacy(None),
         streams: true,
     };
-    let prepared = prepare(&conversation, "7", "tools/call", Some(raw)).await;
+    let prepared = prepare(&conversation, raw.get(), "7", "tools/call", Some(raw)).await;
     let Ok(Prepared::Call(call)) = prepared else {
         panic!("a call");
     };
-    let Operation::CallTool { arguments, .. } = call.request.operation else {
+    let Operation::CallTool { arguments, .. } = worker_call(*call).operation else {
         panic!("a tool");
     };
     assert_eq!(arguments, r#"{"n":9007199254740993,"m":1e400}"#);

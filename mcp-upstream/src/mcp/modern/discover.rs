@@ -4,16 +4,25 @@ use http::StatusCode;
 
 use super::supported;
 use crate::content::{self, Answer, CacheScope};
-use crate::mcp::{Conversation, capabilities};
+use crate::error::Failure;
+use crate::mcp::{Conversation, capabilities, forward};
 use crate::reply::Reply;
 
-/// Answers for the namespace, in the gateway's name.
-pub(super) fn answer(conversation: &Conversation<'_>, id: &str) -> Reply {
+/// Answers for the namespace: in the gateway's name, or in that of its server.
+pub(super) async fn answer(conversation: &Conversation<'_>, id: &str) -> Result<Reply, Failure> {
     let namespace = &conversation.namespace;
+    let versions: Vec<&str> = supported(conversation.caller).collect();
+    if conversation.core.external.serves(namespace) {
+        let result = forward::discover(conversation, &versions).await;
+        let result = result.map_err(Failure::Upstream)?;
+        return Ok(Reply::json(
+            StatusCode::OK,
+            content::raw_result(id, &result),
+        ));
+    }
     let scope = CacheScope::of_lists(conversation.caller, namespace);
     let dress = conversation.dress();
     let mut answer = Answer::begin(id, &dress, 512).cached(scope);
-    let versions: Vec<&str> = supported(conversation.caller).collect();
     let out = answer.key("supportedVersions");
     serde_json::to_writer(out, &versions).expect("strings serialize into memory");
     let out = answer.key("capabilities");
@@ -22,5 +31,5 @@ pub(super) fn answer(conversation: &Conversation<'_>, id: &str) -> Reply {
         let out = answer.key("instructions");
         content::escape(out, namespace.description.as_bytes());
     }
-    Reply::json(StatusCode::OK, answer.end())
+    Ok(Reply::json(StatusCode::OK, answer.end()))
 }

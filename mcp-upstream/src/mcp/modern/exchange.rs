@@ -16,7 +16,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::value::RawValue;
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::{Operation, Question};
+use tooldock_workers::worker::Question;
 
 use super::meta::{Params, RequestMeta};
 use super::object;
@@ -81,8 +81,8 @@ pub(super) async fn begin(
     call: Box<UpstreamCall>,
 ) -> Result<Reply, Failure> {
     if !call.talks {
-        let engine = &conversation.core.engine;
-        let outcome = engine.call(conversation.caller, call.request.clone(), None);
+        let request_up = call.request.clone();
+        let outcome = request_up.run(conversation.core, conversation.caller, None);
         let outcome = outcome.await;
         let answer = call.response(
             request.id,
@@ -95,9 +95,6 @@ pub(super) async fn begin(
     let talking = Talking::begin(conversation, call);
     Exchange::new(conversation, request).run(talking).await
 }
-
-/// What stands for arguments where a method has none or they were left out.
-pub(super) const NO_ARGUMENTS: &[u8] = b"{}";
 
 /// A request that brings the answers to a parked call.
 pub(super) struct Retry<'a> {
@@ -227,15 +224,8 @@ impl Exchange {
             put_request(&mut out, question);
         }
         let call = Arc::clone(talking.call());
-        let operation = &call.request.operation;
-        let arguments: &[u8] = match operation {
-            Operation::CallTool { arguments, .. } | Operation::GetPrompt { arguments, .. } => {
-                arguments
-            }
-            Operation::ReadResource { .. } | Operation::Complete { .. } => NO_ARGUMENTS,
-        };
-        let bound = self.bound(operation.subject(), arguments);
-        let max = call.request.namespace.limits.max_parked;
+        let bound = self.bound(call.request.subject(), call.request.arguments());
+        let max = call.request.namespace().limits.max_parked;
         let expires = talking.expires();
         let state = match self.core.parked.park(talking, bound, expires, max) {
             Ok(state) => state,

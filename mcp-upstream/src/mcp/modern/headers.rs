@@ -35,6 +35,26 @@ struct Property<'a> {
     properties: Option<&'a RawValue>,
 }
 
+/// Where the input schema of a called tool is found.
+#[derive(Clone, Copy)]
+pub(super) struct Tools<'a> {
+    /// The namespace, for tools it declares itself.
+    pub(super) namespace: &'a Namespace,
+    /// The called tool's, as its server lists it.
+    pub(super) schema: Option<&'a RawValue>,
+}
+
+impl<'a> Tools<'a> {
+    fn input_schema(self, name: &str) -> Option<&'a str> {
+        if let Some(schema) = self.schema {
+            return Some(schema.get());
+        }
+        let mut tools = self.namespace.tools.iter();
+        let tool = tools.find(|tool| *tool.name == *name)?;
+        Some(tool.input_schema.get())
+    }
+}
+
 /// Compares the version header: it must be there and equal the body's. `None` is fine.
 pub(super) fn version_fault(head: &McpHead, version: &str) -> Option<Cow<'static, str>> {
     let sent = head.version.as_deref()?;
@@ -45,7 +65,7 @@ pub(super) fn version_fault(head: &McpHead, version: &str) -> Option<Cow<'static
 /// Compares all other mirrored headers of a request. `None` is fine.
 pub(super) fn fault(
     head: &McpHead,
-    namespace: &Namespace,
+    tools: Tools<'_>,
     method: &str,
     params: &Params<'_>,
 ) -> Option<Cow<'static, str>> {
@@ -78,8 +98,7 @@ pub(super) fn fault(
     if method != "tools/call" {
         return None;
     }
-    let tool = namespace.tools.iter().find(|tool| *tool.name == *named)?;
-    let schema = tool.input_schema.get();
+    let schema = tools.input_schema(&named)?;
     // Few tools mirror anything: the others cost one scan.
     memchr::memmem::find(schema.as_bytes(), b"x-mcp-header")?;
     let schema: Property<'_> = serde_json::from_str(schema).ok()?;

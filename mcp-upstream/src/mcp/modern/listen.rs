@@ -12,8 +12,8 @@ use super::object;
 use crate::envelope;
 use crate::error::Failure;
 use crate::mcp::exchange::events_head;
-use crate::mcp::{Conversation, stream_place};
-use crate::reply::Reply;
+use crate::mcp::{Conversation, forward, stream_place};
+use crate::reply::{Guards, Reply};
 use crate::stream::audience::Filter;
 use crate::stream::{Stream, frame};
 
@@ -24,25 +24,33 @@ struct Params<'a> {
 }
 
 /// Opens the stream.
-pub(super) fn open(
+pub(super) async fn open(
     conversation: &Conversation<'_>,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Reply, Failure> {
     let params: Params<'_> = envelope::fields(params, "params")?;
     let filter = requested(params.notifications)?;
-    let filter = granted(filter, &conversation.namespace);
     let core = conversation.core;
     let place = stream_place(core, conversation.caller)?;
+    let mut guards: Guards = vec![Box::new(place)];
+    let filter = if core.external.serves(&conversation.namespace) {
+        let (granted, watch) = forward::listen(conversation, filter).await?;
+        guards.push(Box::new(watch));
+        granted
+    } else {
+        granted(filter, &conversation.namespace)
+    };
     let stream = Stream::detached(&core.pulse);
     // Before anybody can send on it: this is the first message there is.
     stream.push(frame::message(None, &acknowledged(id, &filter)));
     let namespace = &conversation.namespace.name;
     let listening = core.audience.listen(namespace, filter, id, &stream);
+    guards.push(Box::new(listening));
     Ok(Reply::Events {
         head: events_head(),
         events: stream.read(),
-        guards: vec![Box::new(place), Box::new(listening)],
+        guards,
     })
 }
 

@@ -30,7 +30,7 @@ impl<'de> Visitor<'de> for Entries {
 }
 
 /// The entries in their order. `None` for anything but an object whose keys are unique.
-pub(super) fn entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
+pub(crate) fn entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
     deserializer.deserialize_map(Entries).ok()
 }

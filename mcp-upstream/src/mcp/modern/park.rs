@@ -13,6 +13,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -156,6 +157,13 @@ impl<T: Waiting> ParkedCalls<T> {
         let (hand, handed) = oneshot::channel();
         entry.claim.send(hand).map_err(|_| Refused::Gone)?;
         handed.await.map_err(|_| Refused::Gone)
+    }
+
+    /// Whether a request's state is one of a parked call, whatever became of that.
+    pub(super) fn seals(&self, state: Option<&RawValue>) -> bool {
+        let state = state.and_then(crate::envelope::string);
+        let state = state.and_then(|state| self.key.open_state(&state));
+        state.is_some_and(|state| state.len() == STATE_BYTES)
     }
 
     /// Calls that wait now.

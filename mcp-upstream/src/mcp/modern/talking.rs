@@ -5,22 +5,27 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tooldock_workers::error::CallError;
-use tooldock_workers::worker::{Question, ToolReply};
+use tokio::time::{Instant, sleep_until};
+use tooldock_workers::worker::Question;
 
 use super::exchange::Inputs;
 use super::meta::RequestMeta;
 use super::park::Waiting;
 use crate::engine::{self, Event, EventReceiver, Questions, ask_failed};
+use crate::envelope::{self, Message};
 use crate::error::Failure;
 use crate::mcp::exchange::{may_ask, missing_capability};
-use crate::mcp::methods::UpstreamCall;
+use crate::mcp::methods::{self, UpstreamCall};
 use crate::mcp::{Conversation, outgoing};
+use crate::stdio::splice;
 
 /// Bytes of answers that are kept for a call while others of its questions are still open: 4 MiB, as large as one
 /// message is by default. Answers that leave no question open are not kept and may be larger.
 const KEPT_ANSWERS_MAX: usize = 4 * 1024 * 1024;
+
+/// How long a server that asks by one request after the other may go on with that, before its client is asked all of
+/// it at once. Without it, three questions would take the client three rounds.
+const ASKED_TOGETHER: Duration = Duration::from_millis(25);
 
 /// A call of the upstream that may still speak and ask. Owns all it needs, so that it can outlive its request.
 pub(crate) struct Talking {
@@ -28,8 +33,10 @@ pub(crate) struct Talking {
     events: EventReceiver,
     /// What the call ended with; what it said before that may still wait in `events`.
     outcome: Option<Outcome>,
-    /// Asked and not yet answered.
-    questions: Option<Questions>,
+    /// Asked and not yet answered. Bounded by the engine.
+    questions: Vec<Questions>,
+    /// Until when further questions join them.
+    gathering: Instant,
     /// Bytes of the answers to those of them that have one.
     kept: usize,
     /// When the questions are out of time.
@@ -45,7 +52,7 @@ pub(super) struct Client {
     pub(super) ask_timeout: Duration,
 }
 
-pub(super) type Outcome = Result<ToolReply, CallError>;
+pub(super) use methods::Outcome;
 
 /// What a call came to.
 pub(super) enum Step {
@@ -65,10 +72,11 @@ impl Talking {
         let caller = conversation.caller.clone();
         let request = call.request.clone();
         Self {
-            work: Box::pin(async move { core.engine.call(&caller, request, Some(sender)).await }),
+            work: Box::pin(async move { request.run(&core, &caller, Some(sender)).await }),
             events,
             outcome: None,
-            questions: None,
+            questions: Vec::new(),
+            gathering: Instant::now(),
             kept: 0,
             expires: Instant::now(),
             call: call.into(),
@@ -101,12 +109,10 @@ impl Talking {
         conversation: &Conversation<'_>,
         inputs: &Inputs<'_>,
     ) -> Result<(), Failure> {
-        let Some(questions) = &self.questions else {
-            return Ok(());
-        };
         for (key, response) in inputs {
             let response = response.get().as_bytes();
-            if questions.answer(key, Ok(conversation.own(response))) {
+            let mut asked = self.questions.iter();
+            if asked.any(|it| it.answer(key, Ok(conversation.own(response)))) {
                 self.kept += response.len();
             }
         }
@@ -122,21 +128,19 @@ impl Talking {
 
     /// Whether it waits for its client.
     fn asks(&self) -> bool {
-        let asks = |questions: &Questions| questions.awaited() && questions.open().next().is_some();
-        self.outcome.is_none() && self.questions.as_ref().is_some_and(asks)
+        self.outcome.is_none() && self.questions.iter().any(is_open)
     }
 
     /// Goes on until there is something for the client. Cancel safe.
     pub(super) async fn step(&mut self, client: &Client) -> Step {
         loop {
-            if self.asks() {
-                return Step::Asked;
-            }
+            let asks = self.asks();
             let event = if self.outcome.is_some() {
                 self.events.try_next()
             } else {
                 // event: the call spoke or asked; before anything that came after it.
                 // outcome: it is over; what it said first is still read first.
+                // gathered: it waits for its client, and has asked all it wants to ask now.
                 tokio::select! {
                     biased;
                     Some(event) = self.events.next() => Some(event),
@@ -144,6 +148,7 @@ impl Talking {
                         self.outcome = Some(outcome);
                         continue;
                     }
+                    () = sleep_until(self.gathering), if asks => return Step::Asked,
                 }
             };
             match event {
@@ -168,10 +173,23 @@ impl Talking {
                 questions.answer(&question.key, Err(missing_capability(question.method)));
             }
         }
-        self.expires = Instant::now() + client.ask_timeout;
-        self.questions = Some(questions);
-        self.kept = 0;
+        let now = Instant::now();
+        self.expires = now + client.ask_timeout;
+        // A worker asks all at once.
+        if let methods::Request::Forward(_) = self.call.request {
+            self.gathering = now + ASKED_TOGETHER;
+        }
+        if !self.asks() {
+            self.kept = 0;
+        }
+        self.questions.retain(is_open);
+        self.questions.push(questions);
     }
+}
+
+/// Whether the call waits for any of the answers.
+fn is_open(questions: &Questions) -> bool {
+    questions.awaited() && questions.open().next().is_some()
 }
 
 impl Waiting for Talking {
@@ -197,21 +215,79 @@ impl Client {
                 let wanted = self.meta.log_level?;
                 (*level >= wanted).then(|| outgoing::log(params))
             }
-            Event::Questions(_) => None,
+            Event::Message { level, message } => {
+                let wanted = level.is_none_or(|level| {
+                    let wanted = self.meta.log_level;
+                    wanted.is_some_and(|wanted| level >= wanted)
+                });
+                if wanted {
+                    self.under_own_token(message)
+                } else {
+                    None
+                }
+            }
+            Event::Questions(_) | Event::Withdrawn { .. } => None,
         }
+    }
+
+    /// Progress of a call that went on with a retry is under the token of the request that began it, which is over. A
+    /// retry that has none hears nothing of it.
+    fn under_own_token(&self, message: &[u8]) -> Option<Vec<u8>> {
+        let text = std::str::from_utf8(message).ok()?;
+        let is_progress = matches!(
+            envelope::message(text),
+            Ok(Message::Notification { method, .. }) if method == "notifications/progress"
+        );
+        if !is_progress {
+            return Some(message.to_vec());
+        }
+        let token = self.meta.progress_token.as_deref()?;
+        splice::with_progress_token(text, std::str::from_utf8(token).ok()?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use tooldock_workers::error::CallErrorCode;
+    use tooldock_workers::error::{CallError, CallErrorCode};
     use tooldock_workers::worker::Operation;
 
     use super::*;
     use crate::audit::Transport;
     use crate::engine::CallRequest;
     use crate::testing::full;
+
+    #[test]
+    fn a_request_hears_progress_under_its_own_token_or_not_at_all() {
+        let client = |token: Option<&'static [u8]>| Client {
+            meta: RequestMeta {
+                capabilities: Bytes::from_static(b"{}"),
+                client_info: None,
+                log_level: None,
+                progress_token: token.map(Bytes::from_static),
+                inputs: None,
+            },
+            streams: true,
+            ask_timeout: Duration::from_secs(1),
+        };
+        let says = |client: &Client, text: &'static str| {
+            let message = Bytes::from_static(text.as_bytes());
+            let heard = client.message(&Event::Message {
+                level: None,
+                message,
+            });
+            heard.map(|heard| String::from_utf8(heard).expect("UTF-8"))
+        };
+        let progress = r#"{"jsonrpc":"2.0","m\u0065thod":"notifications/progress","params":{"progressToken":"first","progress":1.0}}"#;
+        let other = r#"{"jsonrpc":"2.0","method":"x/news","params":{"progressToken":"first"}}"#;
+        let (with, without) = (client(Some(b"7")), client(None));
+        let own = progress.replace("\"first\"", "7");
+        assert_eq!(says(&with, progress), Some(own));
+        assert_eq!(says(&without, progress), None);
+        for client in [with, without] {
+            assert_eq!(says(&client, other).as_deref(), Some(other));
+        }
+    }
 
     #[tokio::test]
     async fn a_worker_that_died_while_its_call_was_parked_is_the_answer() {
@@ -224,11 +300,12 @@ mod tests {
             }),
             events,
             outcome: None,
-            questions: None,
+            questions: Vec::new(),
+            gathering: Instant::now(),
             kept: 0,
             expires: Instant::now(),
             call: Arc::new(UpstreamCall {
-                request: CallRequest {
+                request: methods::Request::Call(CallRequest {
                     namespace: Arc::new(full("shared")),
                     operation: Operation::ReadResource {
                         uri: "test://talk".into(),
@@ -237,7 +314,7 @@ mod tests {
                     transport: Transport::Mcp,
                     version: None,
                     session: None,
-                },
+                }),
                 progress_token: None,
                 talks: true,
             }),

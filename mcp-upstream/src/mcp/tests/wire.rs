@@ -64,11 +64,16 @@ impl Wire {
 
     /// The next message; `None` at the end.
     pub(crate) async fn message(&mut self) -> Option<Value> {
+        let data = self.line().await?;
+        Some(serde_json::from_str(&data).expect("JSON"))
+    }
+
+    /// The next message as it is spelled; `None` at the end.
+    pub(crate) async fn line(&mut self) -> Option<String> {
         loop {
             let frame = self.frame().await?;
             if frame.event.as_deref() == Some("message") {
-                let data = frame.data.expect("a message has data");
-                return Some(serde_json::from_str(&data).expect("JSON"));
+                return Some(frame.data.expect("a message has data"));
             }
         }
     }

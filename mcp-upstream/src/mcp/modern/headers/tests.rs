@@ -37,7 +37,11 @@ fn fault_of(fields: Fields<'_>, method: &str, params: &Value) -> Option<String> 
     let text = params.to_string();
     let raw: &RawValue = serde_json::from_str(&text).expect("JSON");
     let params = envelope::fields(Some(raw), "params").expect("an object");
-    fault(&headers(fields), &shared, method, &params).map(Cow::into_owned)
+    let tools = Tools {
+        namespace: &shared,
+        schema: None,
+    };
+    fault(&headers(fields), tools, method, &params).map(Cow::into_owned)
 }
 
 #[test]

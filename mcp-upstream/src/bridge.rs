@@ -1,0 +1,55 @@
+//! What happens between a client and a server of unlike eras. The only place that knows both.
+//!
+//! *Legacy* is what `initialize` opens (up to 2025-11-25), *modern* is 2026-07-28. Between equals nothing is translated:
+//! whole messages pass, and only request ids, progress tokens and subscription ids in them are others. Between unlike
+//! eras that holds for all that is not named here. There is a test for each cell in `mcp::forward`.
+//!
+//! | feature | modern client → legacy server | legacy client → modern server | like → like |
+//! |---|---|---|---|
+//! | opening | `server/discover` from the `initialize` result of a shared process ([`opening::discover`]) | `initialize` from the `server/discover` result ([`opening::initialize`]) | the server's own, with the versions the listener serves |
+//! | `_meta` of requests | the protocol's own keys are taken out ([`params::to_legacy`]) | version, capabilities, client, log level are put in ([`params::to_modern`]) | untouched |
+//! | results | `resultType`, `ttlMs`, `cacheScope`, `serverInfo` are added ([`reply::to_modern`]) | the first three are taken out ([`reply::to_legacy`]) | untouched |
+//! | a resource that is not there | −32002 becomes −32602 | −32602 with a `uri` becomes −32002 | untouched |
+//! | other errors, unknown members, numbers | untouched | untouched | untouched |
+//! | elicitation, sampling, roots | the server's requests park the call, the client gets `input_required` with those of one moment together; its retry resumes it | `input_required` becomes requests to the client, their answers the retry ([`rounds`]) | requests and responses pass whole in the session's own process; `input_required` and retries pass |
+//! | asking before the call a process was opened for | asked as part of the call, which goes up once that is answered | — | to the session |
+//! | a question taken back | the call goes on; its client hears of that with the answer | — | `notifications/cancelled` passes |
+//! | `input_required` of the server itself | passes, with the state sealed ([`state`]) | becomes requests ([`rounds`]) | passes |
+//! | a client that declares none | shares a process whose server is told of none; asking is refused | the call fails: nobody can be asked | the same as on the left |
+//! | progress | by token, whole but for the token | the same | the same |
+//! | log messages | the most verbose level wanted is set on the process, each request filters by its own | the session's level goes with each request | `logging/setLevel` passes (own process), or is kept per session (shared) |
+//! | `ping`, `initialize`, `logging/setLevel`, `resources/(un)subscribe` | −32601: the era does not have them | answered here | the first two here, the others by the server |
+//! | `subscriptions/listen` | kept here over `resources/subscribe` and what the shared process announces | — | one upstream subscription for all listeners |
+//! | `resources/subscribe` | — | one upstream subscription for all sessions | counted by reference on a shared process, untouched on an own one |
+//! | `*/list_changed`, `resources/updated` | to the listeners, with their subscription's id added ([`news`]) | to the sessions, without one | to both, in the server's words; of several that nobody has heard yet, the last |
+//! | cancelling | closing the response sends `notifications/cancelled` | the client's own `notifications/cancelled` passes | as the client's era does it |
+//! | completion, pagination, tasks, unknown methods | pass | pass | pass |
+//! | `tasks/list` on a process that several share | −32601, and not declared ([`opening::without_task_list`]): the list would show the tasks of all of them | the same | the same |
+//! | `notifications/roots/list_changed` | — | dropped: roots are asked for anew each time | passes in the session's own process |
+//! | other notifications of the client | — (the era has none) | pass whole | pass whole |
+//!
+//! What has no counterpart: the task methods of 2025-11-25 and the task extension of 2026-07-28 are different methods;
+//! each passes by its own name and finds only servers that know it. A legacy server's notification that belongs to no
+//! request reaches a modern client only through `subscriptions/listen`.
+
+pub(crate) mod json;
+pub(crate) mod news;
+pub(crate) mod opening;
+pub(crate) mod params;
+pub(crate) mod reply;
+pub(crate) mod rounds;
+pub(crate) mod state;
+
+/// The keys of the protocol's own metadata.
+pub(crate) mod key {
+    /// The revision a request is in.
+    pub(crate) const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+    /// What the client can be asked.
+    pub(crate) const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+    /// Who the client is.
+    pub(crate) const CLIENT: &str = "io.modelcontextprotocol/clientInfo";
+    /// From which severity on log messages are wanted.
+    pub(crate) const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+    /// Who answered.
+    pub(crate) const SERVER: &str = "io.modelcontextprotocol/serverInfo";
+}

@@ -1,0 +1,211 @@
+//! The beginning of a conversation: what a server said of itself, as the result the client asks for.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::json::{self, Change};
+use super::key;
+use crate::content::CacheScope;
+use crate::mcp::forward::process::Opening;
+use crate::stdio::splice::{Edit, splice};
+
+/// How long clients may keep what a server says of itself.
+const TTL_MS: &str = "300000";
+
+/// The capabilities a server declared, as it spelled them.
+pub(crate) fn capabilities(opening: &Opening) -> Option<&RawValue> {
+    let (Opening::Legacy(result) | Opening::Modern(result)) = opening;
+    json::raw(result).and_then(|it| json::member(it, "capabilities"))
+}
+
+/// Whether the server declared a capability, or one below it.
+pub(crate) fn declares(opening: &Opening, path: &[&str]) -> bool {
+    let mut found = capabilities(opening);
+    for name in path {
+        found = found.and_then(|it| json::member(it, name));
+    }
+    found.is_some_and(|it| !matches!(it.get(), "false" | "null"))
+}
+
+/// The same without `capabilities.tasks.list`. All around it keeps its bytes.
+pub(crate) fn without_task_list(opening: Opening) -> Opening {
+    let tasks = capabilities(&opening).and_then(|it| json::member(it, "tasks"));
+    let Some(tasks) = tasks else {
+        return opening;
+    };
+    let less = json::edit(tasks.get(), &[Change::Remove("list")]);
+    let (Opening::Legacy(result) | Opening::Modern(result)) = &opening;
+    let text = String::from_utf8_lossy(result);
+    let Cow::Borrowed(text) = text else {
+        return opening;
+    };
+    let mut out = Vec::with_capacity(text.len());
+    let edit = Edit::new(text, tasks.get(), less);
+    splice(&mut out, text.as_bytes(), &mut [edit]);
+    match opening {
+        Opening::Legacy(_) => Opening::Legacy(out.into()),
+        Opening::Modern(_) => Opening::Modern(out.into()),
+    }
+}
+
+/// The result of `initialize`, in the version that was settled with the client.
+pub(crate) fn initialize(opening: &Opening, version: &str) -> Bytes {
+    let version = Change::Set("protocolVersion", format!("\"{version}\"").into());
+    let result = match opening {
+        Opening::Legacy(result) => json::edit(&String::from_utf8_lossy(result), &[version]),
+        Opening::Modern(result) => {
+            let mut changes: Vec<_> = ["supportedVersions", "resultType", "ttlMs", "cacheScope"]
+                .map(Change::Remove)
+                .into();
+            changes.push(version);
+            changes.push(Change::Default("capabilities", Cow::Borrowed("{}")));
+            // A handshake has a place of its own for who the server is.
+            let meta = json::raw(result).and_then(|it| json::member(it, "_meta"));
+            let info = meta.and_then(|meta| json::member(meta, key::SERVER));
+            if let Some(meta) = meta {
+                let rest = json::edit(meta.get(), &[Change::Remove(key::SERVER)]);
+                changes.push(match &*rest {
+                    "{}" => Change::Remove("_meta"),
+                    _ => Change::Set("_meta", rest.into()),
+                });
+            }
+            let info = info.map_or(r#"{"name":"unknown","version":""}"#, RawValue::get);
+            changes.push(Change::Default("serverInfo", Cow::Borrowed(info)));
+            json::edit(&String::from_utf8_lossy(result), &changes)
+        }
+    };
+    result.into()
+}
+
+/// The result of `server/discover`, with the versions the listener serves.
+pub(crate) fn discover(opening: &Opening, versions: &[&str], scope: CacheScope) -> Bytes {
+    let versions = serde_json::Value::from(versions).to_string();
+    let scope = format!("\"{}\"", scope.as_str());
+    let mut changes = vec![
+        Change::Set("supportedVersions", versions.into()),
+        Change::Set("cacheScope", scope.into()),
+    ];
+    let result = match opening {
+        Opening::Modern(result) => {
+            changes.push(Change::Default("resultType", Cow::Borrowed("\"complete\"")));
+            changes.push(Change::Default("ttlMs", Cow::Borrowed(TTL_MS)));
+            result
+        }
+        Opening::Legacy(result) => {
+            changes.push(Change::Set("resultType", Cow::Borrowed("\"complete\"")));
+            changes.push(Change::Set("ttlMs", Cow::Borrowed(TTL_MS)));
+            changes.push(Change::Default("capabilities", Cow::Borrowed("{}")));
+            changes.push(Change::Remove("protocolVersion"));
+            changes.push(Change::Remove("serverInfo"));
+            if let Some(object) = json::raw(result)
+                && let Some(info) = json::member(object, "serverInfo")
+            {
+                let meta = json::member(object, "_meta").map_or("{}", RawValue::get);
+                let info = Change::Set(key::SERVER, info.get().into());
+                changes.push(Change::Set("_meta", json::edit(meta, &[info]).into()));
+            }
+            result
+        }
+    };
+    json::edit(&String::from_utf8_lossy(result), &changes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn legacy() -> Opening {
+        Opening::Legacy(Bytes::from_static(
+            br#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"x":{"n":1.0}},"serverInfo":{"name":"s"},"instructions":"do"}"#,
+        ))
+    }
+
+    fn modern() -> Opening {
+        Opening::Modern(Bytes::from_static(
+            br#"{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"extensions":{"a/b":{}}},"ttlMs":5,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"m"}},"y":1.50}"#,
+        ))
+    }
+
+    fn value(bytes: &[u8]) -> Value {
+        serde_json::from_slice(bytes).expect("JSON")
+    }
+
+    #[test]
+    fn a_legacy_client_gets_initialize_of_either_server() {
+        let own = initialize(&legacy(), "2025-11-25");
+        assert!(own.starts_with(br#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"x":{"n":1.0}}"#));
+        assert_eq!(value(&own)["instructions"], "do");
+        let bridged = value(&initialize(&modern(), "2025-11-25"));
+        assert_eq!(bridged["protocolVersion"], "2025-11-25");
+        assert_eq!(bridged["serverInfo"], json!({ "name": "m" }));
+        assert_eq!(bridged["capabilities"]["extensions"], json!({ "a/b": {} }));
+        assert_eq!(bridged["y"], 1.5);
+        for gone in [
+            "resultType",
+            "supportedVersions",
+            "ttlMs",
+            "cacheScope",
+            "_meta",
+        ] {
+            assert!(bridged.get(gone).is_none(), "{gone}");
+        }
+        let more = Opening::Modern(Bytes::from_static(
+            br#"{"supportedVersions":["2026-07-28"],"_meta":{"a/b":1.50,"io.modelcontextprotocol/serverInfo":{"name":"m"}}}"#,
+        ));
+        assert_eq!(
+            initialize(&more, "2025-11-25"),
+            r#"{"_meta":{"a/b":1.50},"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"m"}}"#
+        );
+    }
+
+    #[test]
+    fn a_modern_client_gets_discover_of_either_server() {
+        let versions = ["2026-07-28", "2025-11-25"];
+        let of = |opening: &Opening| value(&discover(opening, &versions, CacheScope::Private));
+        for (opening, ttl, name) in [(legacy(), 300_000, "s"), (modern(), 5, "m")] {
+            let found = of(&opening);
+            assert_eq!(found["resultType"], "complete");
+            assert_eq!(found["supportedVersions"], json!(versions));
+            assert_eq!(
+                (&found["ttlMs"], &found["cacheScope"]),
+                (&json!(ttl), &json!("private"))
+            );
+            assert_eq!(found["_meta"][key::SERVER]["name"], name);
+            assert!(found.get("serverInfo").is_none() && found.get("protocolVersion").is_none());
+        }
+    }
+
+    #[test]
+    fn a_task_list_is_taken_out_and_nothing_else() {
+        let text = |tasks: &str| {
+            format!(
+                r#"{{ "capabilities": {{"x":1.50, "t\u0061sks" : {tasks} , "y":[ ]}},"z":1e3 }}"#
+            )
+        };
+        let of = |tasks: &str| {
+            let opening = Opening::Legacy(text(tasks).into());
+            match without_task_list(opening) {
+                Opening::Legacy(less) => String::from_utf8(less.to_vec()).expect("UTF-8"),
+                Opening::Modern(_) => panic!("another era"),
+            }
+        };
+        assert_eq!(
+            of(r#"{"list":{},"cancel":{"n":1.0}}"#),
+            text(r#"{"cancel":{"n":1.0}}"#)
+        );
+        let none = r#"{ "cancel" : {} }"#;
+        assert_eq!(of(none), text(none));
+        assert_eq!(without_task_list(modern()), modern());
+    }
+
+    #[test]
+    fn a_capability_is_there_or_not() {
+        assert!(declares(&legacy(), &["tools", "listChanged"]));
+        assert!(declares(&legacy(), &["x"]));
+        assert!(!declares(&legacy(), &["resources", "subscribe"]));
+    }
+}

@@ -1,0 +1,215 @@
+//! Results and errors, from one era to the other.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::json::{self, Change};
+use super::key;
+use crate::content::CacheScope;
+use crate::engine::RawReply;
+use crate::protocol::code;
+
+/// How long clients may keep a list whose server says when it changes.
+const ANNOUNCED_TTL_MS: &str = "300000";
+
+/// What of a legacy server a modern client is told with each result.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Server<'a> {
+    /// Its `serverInfo`.
+    pub(crate) info: Option<&'a RawValue>,
+    /// Its `capabilities`.
+    pub(crate) capabilities: Option<&'a RawValue>,
+}
+
+impl<'a> Server<'a> {
+    /// What the result of `initialize` says.
+    pub(crate) fn of(initialize: &'a [u8]) -> Self {
+        let result = json::raw(initialize);
+        Self {
+            info: result.and_then(|it| json::member(it, "serverInfo")),
+            capabilities: result.and_then(|it| json::member(it, "capabilities")),
+        }
+    }
+
+    fn announces(&self, list: &str) -> bool {
+        let list = self.capabilities.and_then(|it| json::member(it, list));
+        let changed = list.and_then(|it| json::member(it, "listChanged"));
+        changed.is_some_and(|it| it.get() == "true")
+    }
+}
+
+/// The reply of a legacy server for a modern client. `scope` is that of its lists.
+pub(crate) fn to_modern(
+    method: &str,
+    reply: RawReply,
+    server: Server<'_>,
+    scope: CacheScope,
+) -> RawReply {
+    let result = match reply {
+        RawReply::Result(result) => result,
+        RawReply::Error(error) => {
+            return RawReply::Error(recode(
+                error,
+                code::RESOURCE_NOT_FOUND,
+                code::INVALID_PARAMS,
+                |_| method == "resources/read",
+            ));
+        }
+    };
+    let Some(object) = json::raw(&result) else {
+        return RawReply::Result(result);
+    };
+    let mut changes = vec![Change::Default("resultType", "\"complete\"".into())];
+    if let Some((ttl, scope)) = cache_hint(method, server, scope) {
+        changes.push(Change::Default("ttlMs", ttl.into()));
+        changes.push(Change::Default(
+            "cacheScope",
+            format!("\"{}\"", scope.as_str()).into(),
+        ));
+    }
+    if let Some(info) = server.info {
+        let meta = json::member(object, "_meta").map_or("{}", RawValue::get);
+        let info = Change::Default(key::SERVER, info.get().into());
+        changes.push(Change::Set("_meta", json::edit(meta, &[info]).into()));
+    }
+    RawReply::Result(json::edit(object.get(), &changes).into())
+}
+
+/// For how long and for whom a result may be kept. What a resource holds may change without a word.
+fn cache_hint(
+    method: &str,
+    server: Server<'_>,
+    scope: CacheScope,
+) -> Option<(&'static str, CacheScope)> {
+    let list = match method {
+        "tools/list" => "tools",
+        "prompts/list" => "prompts",
+        "resources/list" | "resources/templates/list" => "resources",
+        "resources/read" => return Some(("0", CacheScope::Private)),
+        _ => return None,
+    };
+    let ttl = if server.announces(list) {
+        ANNOUNCED_TTL_MS
+    } else {
+        "0"
+    };
+    Some((ttl, scope))
+}
+
+/// The reply of a modern server for a legacy client.
+pub(crate) fn to_legacy(method: &str, reply: RawReply) -> RawReply {
+    match reply {
+        RawReply::Result(result) => {
+            let Ok(text) = std::str::from_utf8(&result) else {
+                return RawReply::Result(result);
+            };
+            let hints = ["resultType", "ttlMs", "cacheScope"].map(Change::Remove);
+            RawReply::Result(json::edit(text, &hints).into())
+        }
+        RawReply::Error(error) => {
+            let names_uri = |error: &RawValue| {
+                let data = json::member(error, "data");
+                method == "resources/read"
+                    && data.is_some_and(|data| json::member(data, "uri").is_some())
+            };
+            let (from, to) = (code::INVALID_PARAMS, code::RESOURCE_NOT_FOUND);
+            RawReply::Error(recode(error, from, to, names_uri))
+        }
+    }
+}
+
+/// The error with another code, where it has that one.
+fn recode(error: Bytes, from: i32, to: i32, applies: impl Fn(&RawValue) -> bool) -> Bytes {
+    let is_from = |error: &RawValue| {
+        let code = json::member(error, "code");
+        code.is_some_and(|code| code.get().parse() == Ok(from))
+    };
+    let changed = json::raw(&error)
+        .filter(|error| is_from(error) && applies(error))
+        .map(|error| {
+            let to = Change::Set("code", Cow::Owned(to.to_string()));
+            json::edit(error.get(), &[to])
+        });
+    changed.map_or(error, Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const INITIALIZED: &[u8] =
+        br#"{"serverInfo":{"name":"s","x":1.0},"capabilities":{"tools":{"listChanged":true},"prompts":{}}}"#;
+
+    fn result(text: &'static str) -> RawReply {
+        RawReply::Result(Bytes::from_static(text.as_bytes()))
+    }
+
+    fn text(reply: RawReply) -> String {
+        let (RawReply::Result(span) | RawReply::Error(span)) = reply;
+        String::from_utf8(span.to_vec()).expect("UTF-8")
+    }
+
+    fn modern(method: &str, reply: RawReply) -> String {
+        text(to_modern(
+            method,
+            reply,
+            Server::of(INITIALIZED),
+            CacheScope::Public,
+        ))
+    }
+
+    #[test]
+    fn a_modern_client_is_told_what_a_legacy_server_does_not_say() {
+        let call = modern("tools/call", result(r#"{"content":[],"n":1.50}"#));
+        assert!(call.starts_with(r#"{"content":[],"n":1.50,"#), "{call}");
+        assert!(call.contains(r#""x":1.0"#), "{call}");
+        let call: Value = serde_json::from_str(&call).expect("JSON");
+        assert_eq!(call["resultType"], "complete");
+        assert_eq!(call["_meta"][key::SERVER]["name"], "s");
+        assert!(call.get("ttlMs").is_none());
+        for (method, ttl, scope) in [
+            ("tools/list", 300_000, "public"),
+            ("prompts/list", 0, "public"),
+            ("resources/read", 0, "private"),
+        ] {
+            let list = modern(method, result(r#"{"_meta":{"a":1}}"#));
+            let list: Value = serde_json::from_str(&list).expect("JSON");
+            assert_eq!(
+                (&list["ttlMs"], &list["cacheScope"]),
+                (&json!(ttl), &json!(scope))
+            );
+            assert_eq!(list["_meta"]["a"], 1);
+        }
+    }
+
+    #[test]
+    fn a_legacy_client_is_spared_the_hints() {
+        let reply = result(
+            r#"{"resultType":"complete","tools":[],"ttlMs":1,"cacheScope":"public","x":2.0}"#,
+        );
+        assert_eq!(
+            text(to_legacy("tools/list", reply)),
+            r#"{"tools":[],"x":2.0}"#
+        );
+        let plain = result(r#"{ "a" : 1 }"#);
+        assert_eq!(text(to_legacy("tools/call", plain)), r#"{ "a" : 1 }"#);
+    }
+
+    #[test]
+    fn a_resource_that_is_not_there_has_each_eras_code() {
+        let error = |text: &'static str| RawReply::Error(Bytes::from_static(text.as_bytes()));
+        let old = r#"{"code":-32002,"message":"m","data":{"uri":"a://b"}}"#;
+        let new = r#"{"code":-32602,"message":"m","data":{"uri":"a://b"}}"#;
+        assert_eq!(modern("resources/read", error(old)), new);
+        assert_eq!(text(to_legacy("resources/read", error(new))), old);
+        // Elsewhere, and without a URI, the codes mean something else.
+        assert_eq!(modern("tools/call", error(old)), old);
+        assert_eq!(text(to_legacy("tools/call", error(new))), new);
+        let other = r#"{"code":-32602,"message":"bad"}"#;
+        assert_eq!(text(to_legacy("resources/read", error(other))), other);
+    }
+}

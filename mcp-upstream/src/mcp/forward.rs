@@ -1,0 +1,403 @@
+//! Namespaces whose server speaks MCP itself: requests go up and answers come down with their bytes untouched.
+//!
+//! ```text
+//!   methods::prepare ──▶ forward::prepare ──▶ engine::forward ──▶ Up ──▶ process ──▶ the server
+//!                        (kept here, or up)   (policy, clock …)   │       │
+//!                                            isolation: which one ┘       └─ hub: what it says of its own accord
+//! ```
+//!
+//! Answered here are `initialize`, `server/discover`, `ping`, `subscriptions/listen`, and, where a process is not the
+//! session's own, log levels and resource subscriptions. What differs between a client and a server of unlike eras is
+//! `crate::bridge`'s.
+//!
+//! What a message means is decided here, by a few of its keys; the server reads all of them again. So a message in which
+//! it could find something else is refused: a key that is there twice, or that differs from a known one only in case
+//! (`spelling`). `tasks/list` has no answer on a process that several clients share, since its server cannot tell whose
+//! tasks are whose; there the server's own declaration of it is left out of the opening.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::worker::LogLevel;
+
+use super::methods::{Prepared, Request, UpstreamCall};
+use super::{Conversation, Era, entries};
+use crate::audit::Transport;
+use crate::bridge::{json, opening as openings};
+use crate::content::CacheScope;
+use crate::engine::{ForwardRequest, TOOLS_CALL};
+use crate::envelope;
+use crate::error::Failure;
+use crate::session::{SessionKey, State};
+use crate::state::Core;
+use crate::stdio::message::ClientRequest;
+use crate::stream::EventLog;
+use crate::stream::audience::Audience;
+
+mod call;
+mod catalogue;
+mod companion;
+mod hub;
+mod isolation;
+mod kept;
+mod lists;
+mod news;
+mod opening;
+pub(crate) mod pools;
+pub(crate) mod process;
+pub(crate) mod rest;
+pub(crate) mod spelling;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use call::{Asked, Up};
+use catalogue::Catalogues;
+use companion::Companion;
+use hub::{Ears, Hub, Scope};
+use isolation::{Place, Who};
+use process::{Externals, Isolation, Process, ProcessKey, ServerHealth};
+
+pub(crate) use kept::{listen, listens};
+pub(crate) use news::notify;
+pub(crate) use opening::{discover, initialize};
+
+/// Who the gateway says it is where a server is not told of a client.
+pub(crate) const GATEWAY: &str = concat!(
+    r#"{"name":"tooldock","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    r#""}"#
+);
+
+/// What is known of external servers beside their processes.
+pub(crate) struct External {
+    processes: Arc<dyn Externals>,
+    audience: Arc<Audience>,
+    events: Arc<dyn EventLog>,
+    catalogues: Catalogues,
+    notices: news::Notices,
+    /// Seals what a server wants back from a client of another era.
+    key: SessionKey,
+}
+
+/// A process and who hears it, for as long as a request needs them.
+pub(crate) struct Leased {
+    pub(crate) process: Arc<dyn Process>,
+    hub: Arc<Hub>,
+    place: Place,
+}
+
+impl External {
+    pub(crate) fn new(
+        processes: Arc<dyn Externals>,
+        audience: Arc<Audience>,
+        events: Arc<dyn EventLog>,
+        key: SessionKey,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            processes,
+            audience,
+            events,
+            catalogues: Catalogues::default(),
+            notices: news::Notices::default(),
+            key,
+        })
+    }
+
+    /// Whether the namespace is an external server.
+    pub(crate) fn serves(&self, namespace: &Namespace) -> bool {
+        self.processes.isolation(namespace).is_some()
+    }
+
+    /// How the server of a namespace is.
+    pub(crate) fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {
+        self.processes.health(namespace)
+    }
+
+    /// Which process a request goes to.
+    async fn place(
+        &self,
+        namespace: &Namespace,
+        who: &Who,
+        principal: Option<&Arc<str>>,
+        method: &str,
+    ) -> Result<Place, CallError> {
+        let isolation = self.processes.isolation(namespace);
+        let isolation = isolation.unwrap_or(Isolation::Auto);
+        let speaks = self.processes.speaks(namespace, who.own_era()).await?;
+        Ok(isolation::place(isolation, speaks, who, principal, method))
+    }
+
+    /// A process for a request.
+    async fn lease(
+        self: &Arc<Self>,
+        namespace: &Arc<Namespace>,
+        who: &Who,
+        principal: Option<&Arc<str>>,
+        method: &str,
+    ) -> Result<Leased, CallError> {
+        let place = self.place(namespace, who, principal, method).await?;
+        self.lease_at(namespace, who, place).await
+    }
+
+    /// The same, where it is known which.
+    async fn lease_at(
+        self: &Arc<Self>,
+        namespace: &Namespace,
+        who: &Who,
+        place: Place,
+    ) -> Result<Leased, CallError> {
+        let hub = self.hub(namespace, who, &place);
+        let process = self.at(namespace, &place, &hub).await?;
+        if let (ProcessKey::Session(tag), Who::Session(session)) = (&place.key, who)
+            && session.state() == State::Closed
+        {
+            // Its end came before its process, which nobody would end then.
+            self.processes.end_session(tag);
+        }
+        Ok(Leased {
+            process,
+            hub,
+            place,
+        })
+    }
+
+    /// The process of a place.
+    async fn at(
+        &self,
+        namespace: &Namespace,
+        place: &Place,
+        hub: &Arc<Hub>,
+    ) -> Result<Arc<dyn Process>, CallError> {
+        let ears = Arc::new(Ears(Arc::clone(hub)));
+        let lease = self
+            .processes
+            .lease(namespace, &place.key, &place.open, ears);
+        lease.await
+    }
+
+    /// Who hears the process of a place.
+    fn hub(self: &Arc<Self>, namespace: &Namespace, who: &Who, place: &Place) -> Arc<Hub> {
+        match (&place.key, who) {
+            (ProcessKey::Session(_), Who::Session(session)) => {
+                let companion = Companion::of(self, session);
+                companion
+                    .own_hub(|| self.new_hub(namespace, Scope::Session(Arc::downgrade(session))))
+            }
+            _ => self.call_hub(namespace),
+        }
+    }
+
+    fn call_hub(&self, namespace: &Namespace) -> Arc<Hub> {
+        self.new_hub(namespace, Scope::Call)
+    }
+
+    fn new_hub(&self, namespace: &Namespace, scope: Scope) -> Arc<Hub> {
+        Hub::new(
+            namespace.name.clone(),
+            scope,
+            Arc::clone(&self.audience),
+            Arc::clone(&self.events),
+            namespace.limits.ask_timeout,
+        )
+    }
+
+    /// Makes a process as talkative as the most curious of its clients wants it. Each of them filters what it hears.
+    async fn want_level(&self, leased: &Leased, level: LogLevel) {
+        if openings::declares(leased.process.opening(), &["logging"]) {
+            // A server that cannot do it logs as it does.
+            let _ = leased.process.set_log_level(level).await;
+        }
+    }
+}
+
+impl Leased {
+    /// Whether several clients share it.
+    fn is_common(&self) -> bool {
+        self.place.is_common()
+    }
+}
+
+/// Understands one request for an external server, of which `message` is all.
+///
+/// # Errors
+///
+/// A key that some servers would take for another, what the era does not have, and what is kept here and was refused.
+pub(super) async fn prepare(
+    conversation: &Conversation<'_>,
+    message: &str,
+    id: &str,
+    method: &str,
+    params: Option<&RawValue>,
+) -> Result<Prepared, Failure> {
+    envelope::object(params, "params")?;
+    spelling::check(message)?;
+    // A server that looks at the method alone would take it for the notification, about whoever's request it names.
+    if method.starts_with("notifications/") {
+        return Err(Failure::MethodNotFound(method.to_owned()));
+    }
+    let who = conversation.who();
+    match (&who, method) {
+        // What has gone with 2026-07-28, and what is not a request on its own: a server of both eras might take it for
+        // the beginning of the other.
+        (
+            Who::Modern(_),
+            "initialize"
+            | "ping"
+            | "logging/setLevel"
+            | "resources/subscribe"
+            | "resources/unsubscribe",
+        )
+        | (Who::Session(_) | Who::Bare, "server/discover" | "subscriptions/listen") => {
+            return Err(Failure::MethodNotFound(method.to_owned()));
+        }
+        (Who::Session(_) | Who::Bare, "logging/setLevel") => {
+            if let Some(answer) = kept::set_level(conversation, &who, id, params).await? {
+                return Ok(Prepared::Answer(answer));
+            }
+        }
+        (Who::Session(_) | Who::Bare, "resources/subscribe" | "resources/unsubscribe") => {
+            if let Some(answer) =
+                kept::subscription(conversation, &who, (id, method), params).await?
+            {
+                return Ok(Prepared::Answer(answer));
+            }
+        }
+        _ => {}
+    }
+    let bytes = conversation.own(message.as_bytes());
+    let request = ClientRequest::new(bytes, message, id, params).map_err(|error| {
+        let error = error.to_string();
+        // Without the place, which would be one inside a span.
+        let what = error.split(" at line ").next().unwrap_or_default();
+        Failure::InvalidParams(format!("params: {what}").into())
+    })?;
+    let named = Named::read(method, params)?;
+    let call = up(conversation, who, method, named, request);
+    Ok(Prepared::Call(call))
+}
+
+/// What of a request the policy, the limits and the audit log go by.
+#[derive(Default)]
+struct Named<'a> {
+    /// The tool, the prompt or the URI.
+    subject: Cow<'a, str>,
+    arguments: Option<&'a RawValue>,
+}
+
+impl<'a> Named<'a> {
+    /// What it names must be read as the server reads it, so nothing that another reader could read otherwise passes.
+    fn read(method: &str, params: Option<&'a RawValue>) -> Result<Self, Failure> {
+        let (name, arguments) = match method {
+            TOOLS_CALL | "prompts/get" => ("name", Some("arguments")),
+            "resources/read" => ("uri", None),
+            "completion/complete" => {
+                return Ok(Self {
+                    arguments: params,
+                    ..Self::default()
+                });
+            }
+            _ => return Ok(Self::default()),
+        };
+        let Some(params) = params else {
+            return Ok(Self::default());
+        };
+        let members = entries(params)
+            .ok_or_else(|| Failure::InvalidParams("params has a key twice".into()))?;
+        let member = |name| {
+            let found = members.iter().find(|(key, _)| key == name);
+            found.map(|(_, value)| *value)
+        };
+        let subject = member(name).map(|subject| {
+            envelope::string(subject).ok_or_else(|| {
+                Failure::InvalidParams(format!("params.{name} must be a string").into())
+            })
+        });
+        Ok(Self {
+            subject: subject.transpose()?.unwrap_or_default(),
+            arguments: arguments.and_then(member),
+        })
+    }
+}
+
+/// A request that goes up.
+fn up(
+    conversation: &Conversation<'_>,
+    who: Who,
+    method: &str,
+    named: Named<'_>,
+    request: ClientRequest,
+) -> Box<UpstreamCall> {
+    let (core, caller) = (conversation.core, conversation.caller);
+    let (method, subject): (Arc<str>, Arc<str>) = (method.into(), named.subject.into());
+    let may_ask = isolation::may_ask(&method);
+    let asks = who.can_be_asked() && (may_ask || !who.is_modern());
+    let talks = asks || may_ask || request.token().is_some();
+    let run = Up {
+        external: Arc::clone(&core.external),
+        namespace: Arc::clone(&conversation.namespace),
+        principal: caller.principal.clone(),
+        scope: CacheScope::of_lists(caller, &conversation.namespace),
+        method: Arc::clone(&method),
+        subject: Arc::clone(&subject),
+        asked: Asked::Whole(request),
+        sent: Mutex::default(),
+        who,
+    };
+    let arguments = named.arguments.map(|raw| raw.get().as_bytes());
+    Box::new(UpstreamCall {
+        request: Request::Forward(ForwardRequest {
+            namespace: Arc::clone(&conversation.namespace),
+            method,
+            subject,
+            arguments: arguments.map_or_else(Bytes::new, |raw| conversation.own(raw)),
+            transport: Transport::Mcp,
+            version: Some(conversation.dress().version()),
+            session: conversation.session().map(|it| Arc::clone(it.tag())),
+            asks,
+            run: Arc::new(run),
+        }),
+        progress_token: None,
+        talks: talks && conversation.streams || asks,
+    })
+}
+
+impl Conversation<'_> {
+    /// Who speaks, as far as a server may know.
+    fn who(&self) -> Who {
+        match &self.era {
+            Era::Legacy {
+                session: Some(session),
+                ..
+            } => Who::Session(Arc::clone(session)),
+            Era::Legacy { session: None, .. } => Who::Bare,
+            Era::Modern(meta) => Who::Modern(meta.clone()),
+        }
+    }
+}
+
+/// The input schema of a tool, for what is checked against it before a call. `None`: it has none, or the server says so
+/// itself when the call comes to it.
+///
+/// # Errors
+///
+/// The server does not list its tools in time, and what it has is not known from before.
+pub(crate) async fn input_schema(
+    core: &Core,
+    namespace: &Arc<Namespace>,
+    tool: &str,
+) -> Result<Option<Box<RawValue>>, CallError> {
+    let tools = match core.external.tools_soon(namespace).await {
+        Ok(tools) => tools,
+        Err(error) if error.code == CallErrorCode::ExecutionTimeout => return Err(error),
+        Err(_) => return Ok(None),
+    };
+    let definition = tools.definition(tool);
+    let schema = definition.and_then(|definition| json::member(definition, "inputSchema"));
+    Ok(schema.map(ToOwned::to_owned))
+}

@@ -1,0 +1,414 @@
+//! One request on its way through a process, and its answer on the way back.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use tokio::time::{sleep, timeout};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::registry::Namespace;
+
+use super::hub::Ears;
+use super::isolation::{Place, TASKS_LIST, Who, may_ask};
+use super::process::{Cancel, OpenEra, Opening, Page, Process, ProcessKey, Sent, Unanswered};
+use super::{External, GATEWAY, Leased, kept, lists};
+use crate::bridge::params::{self, Client};
+use crate::bridge::{json, reply, rounds, state};
+use crate::content::CacheScope;
+use crate::engine::{Forwarded, RawReply, Voice};
+use crate::mcp::entries;
+use crate::protocol::code;
+use crate::session::LastWords;
+use crate::stdio::link::ReplySink;
+use crate::stdio::message::{Answer, ClientRequest, Notification};
+
+/// How long a server may take to say that it has read what opened it.
+const READ_WAIT: Duration = Duration::from_secs(5);
+/// How long one that asked before its call is given to make use of the answer. Nothing on the wire says when it has; a
+/// client of its own would come with its first call later than that.
+const TAKEN_IN: Duration = Duration::from_millis(100);
+
+/// A request that goes up.
+pub(super) struct Up {
+    pub(super) external: Arc<External>,
+    pub(super) namespace: Arc<Namespace>,
+    pub(super) who: Who,
+    pub(super) principal: Option<Arc<str>>,
+    /// For whom lists may be kept.
+    pub(super) scope: CacheScope,
+    pub(super) method: Arc<str>,
+    pub(super) subject: Arc<str>,
+    pub(super) asked: Asked,
+    /// What gives it up at the server, once it is there.
+    pub(super) sent: Mutex<Option<Arc<dyn Cancel>>>,
+}
+
+/// What is asked.
+pub(super) enum Asked {
+    /// By a client of MCP: its whole message.
+    Whole(ClientRequest),
+    /// In our words: the parameters.
+    Own(Box<RawValue>),
+}
+
+/// Passes on what belongs to a request.
+struct Passed(Voice);
+
+impl ReplySink for Passed {
+    fn notification(&self, notification: Notification<'_>) {
+        self.0.say(None, notification.message);
+    }
+}
+
+impl LastWords for Up {
+    fn cancelled(&self, message: &str) {
+        let sent = self.sent().take();
+        if let Some(sent) = sent {
+            sent.cancel(message);
+        }
+    }
+}
+
+#[async_trait]
+impl Forwarded for Up {
+    async fn run(self: Arc<Self>, voice: Voice) -> Result<Answer, CallError> {
+        let principal = self.principal.as_ref();
+        let placed = self
+            .external
+            .place(&self.namespace, &self.who, principal, &self.method);
+        let place = placed.await?;
+        if place.is_common() && &*self.method == TASKS_LIST {
+            return Ok(not_told_apart());
+        }
+        let mut again = true;
+        loop {
+            let attempt = self.attempt(&place, &voice);
+            let outcome = if self.method.ends_with("/list") {
+                let last_good = || self.last_good(&place);
+                lists::or_last_good(attempt, last_good).await
+            } else {
+                attempt.await
+            };
+            match outcome {
+                Ok(answer) => return Ok(answer),
+                // It never ran, or running it twice is as good as once.
+                Err(unanswered) if again && self.may_repeat(&unanswered) => again = false,
+                Err(Unanswered { error, .. }) => {
+                    let known = is_away(&error).then(|| self.last_good(&place)).flatten();
+                    return known.ok_or(error);
+                }
+            }
+        }
+    }
+}
+
+impl Up {
+    async fn attempt(&self, place: &Place, voice: &Voice) -> Result<Answer, Unanswered> {
+        let leased = self
+            .external
+            .lease_at(&self.namespace, &self.who, place.clone());
+        self.with(&leased.await?, voice).await
+    }
+
+    async fn with(&self, leased: &Leased, voice: &Voice) -> Result<Answer, Unanswered> {
+        let inputs = match &self.who {
+            Who::Modern(meta) => meta.inputs.clone(),
+            Who::Session(_) | Who::Bare | Who::Rest => None,
+        };
+        let _entered = leased.hub.enter(voice.clone(), inputs);
+        let _hearing = (leased.is_common() && voice.is_heard()).then(|| {
+            let ears = Ears(Arc::clone(&leased.hub));
+            leased.process.hear(Arc::new(ears))
+        });
+        self.let_ask(leased).await;
+        let answer = self.exchange(leased, voice).await?;
+        leased.process.answered();
+        Ok(answer)
+    }
+
+    /// A server that was opened for this call alone may ask at once, as one for files does for the roots it serves. Its
+    /// client answers before the call goes up, which means something else without that.
+    async fn let_ask(&self, leased: &Leased) {
+        let process = &*leased.process;
+        let own = leased.place.key == ProcessKey::Exclusive;
+        if !own || !matches!(process.opening(), Opening::Legacy(_)) || !self.has_roots() {
+            return;
+        }
+        // What it asked on `notifications/initialized` comes before the answer to this.
+        has_read(process).await;
+        if leased.hub.is_asking() {
+            leased.hub.settled().await;
+            has_read(process).await;
+            sleep(TAKEN_IN).await;
+        }
+    }
+
+    /// Whether the client declares roots: what servers ask for of their own accord.
+    fn has_roots(&self) -> bool {
+        let capabilities = self.who.capabilities();
+        json::member(&capabilities, "roots").is_some()
+    }
+
+    async fn exchange(&self, leased: &Leased, voice: &Voice) -> Result<Answer, Unanswered> {
+        let process = &*leased.process;
+        let opening = process.opening();
+        let answer = match (&self.who, opening) {
+            (Who::Modern(meta), Opening::Legacy(_)) => {
+                if let Some(level) = meta.log_level {
+                    let external = &self.external;
+                    external.want_level(leased, level).await;
+                }
+                let params = match self.params() {
+                    Some(params) if !may_ask(&self.method) => Some(params::to_legacy(params)),
+                    Some(params) => {
+                        match state::opened(&self.external.key, || self.bound(), params) {
+                            Ok(None) => Some(params::to_legacy(params)),
+                            Ok(Some(opened)) => {
+                                let opened = RawValue::from_string(opened).map_err(unreadable)?;
+                                Some(params::to_legacy(&opened))
+                            }
+                            Err(invalid) => return Ok(refused(&invalid)),
+                        }
+                    }
+                    None => None,
+                };
+                self.send(process, params, voice).await?
+            }
+            (Who::Session(_) | Who::Bare | Who::Rest, Opening::Modern(_)) => {
+                self.in_rounds(process, voice).await?
+            }
+            (Who::Session(_) | Who::Bare | Who::Rest, Opening::Legacy(_))
+            | (Who::Modern(_), Opening::Modern(_)) => {
+                let sent = match &self.asked {
+                    Asked::Whole(request) => process.forward(request, heard(voice)),
+                    Asked::Own(params) => process.request(&self.method, Some(params), heard(voice)),
+                };
+                let answer = self.answered(sent.map_err(unsent)?).await?;
+                if !answer.is_error() && kept::lasts(&self.method) {
+                    process.granted(&self.method, self.params());
+                }
+                answer
+            }
+        };
+        // A principal's list is nobody else's; and none of these is kept where it is not everybody's.
+        if leased.place.key == ProcessKey::Shared
+            && let Some(page) = self.page(opening)
+            && let RawReply::Result(result) = &answer.reply()
+        {
+            let processes = &self.external.processes;
+            processes.remember(&self.namespace, page, result);
+        }
+        Ok(self.for_client(opening, answer))
+    }
+
+    /// The answer as this client is to see it.
+    fn for_client(&self, opening: &Opening, answer: Answer) -> Answer {
+        let part = match (&self.who, opening) {
+            (Who::Modern(_), Opening::Legacy(initialize)) => {
+                let server = reply::Server::of(initialize);
+                let part = match answer.reply() {
+                    RawReply::Result(result) => {
+                        let time = self.namespace.limits.ask_timeout;
+                        let sealed =
+                            state::sealed(&self.external.key, || self.bound(), &result, time);
+                        RawReply::Result(sealed.map_or(result, Into::into))
+                    }
+                    error @ RawReply::Error(_) => error,
+                };
+                reply::to_modern(&self.method, part, server, self.scope)
+            }
+            (Who::Session(_) | Who::Bare | Who::Rest, Opening::Modern(_)) => {
+                reply::to_legacy(&self.method, answer.reply())
+            }
+            // Between equals only the policy changes anything.
+            _ if &*self.method != "tools/list" => return answer,
+            _ => answer.reply(),
+        };
+        answer.with(match part {
+            RawReply::Result(result) if &*self.method == "tools/list" => {
+                lists::allowed(result, &self.namespace.policy, self.scope)
+            }
+            RawReply::Result(part) | RawReply::Error(part) => part,
+        })
+    }
+
+    /// Which request a state is good for.
+    fn bound(&self) -> state::Bound<'_> {
+        let arguments = self.params();
+        let arguments = arguments.and_then(|params| json::member(params, "arguments"));
+        state::Bound {
+            principal: self.principal.as_deref(),
+            namespace: self.namespace.name.as_str(),
+            method: &self.method,
+            subject: &self.subject,
+            arguments: arguments.map_or(&[], |arguments| arguments.get().as_bytes()),
+        }
+    }
+
+    /// Which page of a list is asked for, if it is one. None where the server may read another cursor than is read here.
+    fn page(&self, opening: &Opening) -> Option<Page<'_>> {
+        let era = match opening {
+            Opening::Legacy(_) => OpenEra::Legacy,
+            Opening::Modern(_) => OpenEra::Modern,
+        };
+        if !matches!(
+            &*self.method,
+            "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list"
+        ) {
+            return None;
+        }
+        let members = match self.params() {
+            Some(params) => entries(params)?,
+            None => Vec::new(),
+        };
+        let cursor = members.into_iter().find(|(key, _)| key == "cursor");
+        Some(Page {
+            era,
+            method: &self.method,
+            cursor: cursor.map(|(_, cursor)| cursor.get()),
+        })
+    }
+
+    /// The list as it was when the server last answered. Only what everybody shares lists for everybody.
+    fn last_good(&self, place: &Place) -> Option<Answer> {
+        if place.key != ProcessKey::Shared {
+            return None;
+        }
+        let processes = &self.external.processes;
+        let opening = processes.last_opening(&self.namespace, place.open.era)?;
+        let page = self.page(&opening)?;
+        let result = processes.recall(&self.namespace, page)?;
+        Some(self.for_client(&opening, Answer::of(RawReply::Result(result))))
+    }
+
+    /// Towards a modern server: what it asks becomes requests to the client, until it has its answer.
+    async fn in_rounds(&self, process: &dyn Process, voice: &Voice) -> Result<Answer, Unanswered> {
+        let (capabilities, info) = (self.who.capabilities(), self.who.info());
+        let level = match &self.who {
+            Who::Session(session) if voice.is_heard() => Some(session.log_level().as_str()),
+            _ => None,
+        };
+        let client = Client {
+            capabilities: capabilities.get(),
+            info: info.as_ref().map_or(GATEWAY, |info| info.get()),
+            log_level: level,
+        };
+        let mut params = params::to_modern(self.params(), client);
+        for _ in 0..rounds::ROUNDS_MAX {
+            let answer = self.send(process, Some(params.clone()), voice).await?;
+            let required = match answer.is_error() {
+                true => None,
+                false => rounds::required(answer.part())?,
+            };
+            match required {
+                Some(required) => params = required.settle(&params, voice).await?,
+                None => return Ok(answer),
+            }
+        }
+        Err(CallError::new(
+            CallErrorCode::AskFailed,
+            "The server asked its client too often",
+        )
+        .into())
+    }
+
+    /// Sends the request with other parameters than its client's.
+    async fn send(
+        &self,
+        process: &dyn Process,
+        params: Option<String>,
+        voice: &Voice,
+    ) -> Result<Answer, Unanswered> {
+        let sent = match (&self.asked, params) {
+            (Asked::Whole(request), None) => process.forward(request, heard(voice)),
+            (Asked::Whole(request), Some(params)) => {
+                let request = request.with_params(&params).map_err(unreadable)?;
+                process.forward(&request, heard(voice))
+            }
+            (Asked::Own(_), params) => {
+                let params = params.map(RawValue::from_string).transpose();
+                let params = params.map_err(unreadable)?;
+                process.request(&self.method, params.as_deref(), heard(voice))
+            }
+        };
+        self.answered(sent.map_err(unsent)?).await
+    }
+
+    /// Waits for the response, and lets who cancels meanwhile say so in its own words.
+    async fn answered(&self, sent: Sent) -> Result<Answer, Unanswered> {
+        *self.sent() = Some(sent.cancel);
+        let answer = sent.answer.await;
+        self.sent().take();
+        answer
+    }
+
+    fn sent(&self) -> MutexGuard<'_, Option<Arc<dyn Cancel>>> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The parameters as they came.
+    fn params(&self) -> Option<&RawValue> {
+        match &self.asked {
+            Asked::Whole(request) => request.params().and_then(json::raw),
+            Asked::Own(params) => Some(params),
+        }
+    }
+
+    /// Whether a request may be sent again after its process ended under it.
+    fn may_repeat(&self, unanswered: &Unanswered) -> bool {
+        if unanswered.error.code != CallErrorCode::WorkerUnavailable {
+            return false;
+        }
+        let name = self.params().and_then(|it| json::member(it, "name"));
+        let name = name.and_then(crate::envelope::string);
+        let processes = &self.external.processes;
+        unanswered.unsent || processes.is_repeatable(&self.namespace, &self.method, name.as_deref())
+    }
+}
+
+/// Waits until a server has read what was sent to it before. An error is an answer, too.
+async fn has_read(process: &dyn Process) {
+    if let Ok(sent) = process.request("ping", None, None) {
+        let _ = timeout(READ_WAIT, sent.answer).await;
+    }
+}
+
+/// Who hears what belongs to a request.
+fn heard(voice: &Voice) -> Option<Arc<dyn ReplySink>> {
+    voice
+        .is_heard()
+        .then(|| Arc::new(Passed(voice.clone())) as _)
+}
+
+fn unsent(error: CallError) -> Unanswered {
+    Unanswered {
+        error,
+        unsent: true,
+    }
+}
+
+fn unreadable(_: serde_json::Error) -> CallError {
+    let reason = "the parameters cannot be read";
+    CallError::new(CallErrorCode::InvalidArguments, reason)
+}
+
+/// Whether a request failed because its server is not there, or cannot take it.
+fn is_away(error: &CallError) -> bool {
+    matches!(
+        error.code,
+        CallErrorCode::WorkerUnavailable | CallErrorCode::Overloaded
+    )
+}
+
+fn refused(invalid: &state::InvalidState) -> Answer {
+    let error = super::process::error_object(code::INVALID_PARAMS, &invalid.to_string());
+    Answer::of(RawReply::Error(error))
+}
+
+/// The answer to a list that would hold what is others'.
+fn not_told_apart() -> Answer {
+    let reason = format!("Method not found: {TASKS_LIST}");
+    let error = super::process::error_object(code::METHOD_NOT_FOUND, &reason);
+    Answer::of(RawReply::Error(error))
+}

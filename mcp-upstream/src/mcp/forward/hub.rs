@@ -1,0 +1,564 @@
+//! What a server says of its own accord, and who hears it.
+//!
+//! | it says | on a process of several clients | on a session's own | on one for a single call |
+//! |---|---|---|---|
+//! | `*/list_changed`, `resources/updated` | the namespace's audience | the session | the namespace's audience |
+//! | log message, any other notification | the one call that runs, if it is one | the newest call, else the session | the call |
+//! | elicitation, sampling, roots | refused | the newest call, else the session | the call, once it begins |
+//! | any other request | refused | the session | refused |
+//! | a request taken back | – | taken back at its client, too | the same |
+//!
+//! To clients of its own era a server speaks in its own words: whole messages, in which only the ids of its requests
+//! are others. A modern client whose call is parked cannot be told that a question was taken back; its call goes on, and
+//! the answer it brings is nobody's.
+//!
+//! A process of several gives no link between what is said and who caused it, and guessing would show it to a stranger:
+//! its pool sees to the first column. *The session* means its general stream, opened by GET; what comes before there is
+//! one waits, within bounds.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::worker::{Answers, Ask, AskMethod, LogLevel, Question, Replier};
+
+use super::process::Inbound;
+use crate::bridge::json;
+use crate::engine::Voice;
+use crate::envelope;
+use crate::mcp::outgoing;
+use crate::protocol::code;
+use crate::session::Session;
+use crate::stdio::message::{Notification, RawId, ServerRequest, Verbatim};
+use crate::stdio::splice;
+use crate::stream::EventLog;
+use crate::stream::audience::{Audience, Change};
+
+/// Messages to a session that has no stream for them yet. Beyond, notifications are dropped and requests refused.
+const WAITING_MAX: usize = 256;
+/// Bytes of them.
+const WAITING_BYTES: usize = 4 * 1024 * 1024;
+/// Questions of a server before the call it was opened for has begun.
+const EARLY_MAX: usize = 16;
+
+/// Who hears one process, or one after the other of the same session.
+pub(crate) struct Hub {
+    namespace: NamespaceName,
+    scope: Scope,
+    audience: Arc<Audience>,
+    events: Arc<dyn EventLog>,
+    /// How long a question may take that no call asked.
+    ask_timeout: Duration,
+    /// Calls that run. Plain data, nothing awaits under it.
+    calls: Mutex<Calls>,
+    waiting: Mutex<Waiting>,
+    /// Requests of the server that have no answer, by its own ids. As many as a link has open.
+    open: Mutex<Vec<(RawId, Open)>>,
+    /// How many questions in calls have no answer.
+    unanswered: Arc<watch::Sender<usize>>,
+}
+
+/// A request of the server that has no answer.
+enum Open {
+    /// Asked in a call.
+    InCall(Weak<OneAnswer>),
+    /// Asked outside of calls; takes the message that takes it back.
+    InSession(oneshot::Sender<Bytes>),
+}
+
+/// Whose process it is.
+#[derive(Debug)]
+pub(crate) enum Scope {
+    /// One session's.
+    Session(Weak<Session>),
+    /// One call's; or several clients', as one call hears it.
+    Call,
+}
+
+#[derive(Default)]
+struct Calls {
+    next: u64,
+    running: Vec<Running>,
+    /// Asked before the first of them.
+    early: Vec<Early>,
+}
+
+/// A question of a server that was opened for a call which has not begun.
+struct Early {
+    method: AskMethod,
+    request: ServerRequest,
+}
+
+struct Running {
+    number: u64,
+    voice: Voice,
+    /// Answers that came along with the call: a JSON object of objects.
+    inputs: Option<Bytes>,
+    /// Questions so far, by kind, for their keys.
+    asked: [u32; 3],
+}
+
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<Bytes>,
+    bytes: usize,
+    /// A task delivers.
+    delivering: bool,
+}
+
+/// A call's place among those that run; dropping it leaves.
+pub(crate) struct Entered {
+    hub: Arc<Hub>,
+    number: u64,
+}
+
+impl Hub {
+    pub(crate) fn new(
+        namespace: NamespaceName,
+        scope: Scope,
+        audience: Arc<Audience>,
+        events: Arc<dyn EventLog>,
+        ask_timeout: Duration,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            namespace,
+            scope,
+            audience,
+            events,
+            ask_timeout,
+            calls: Mutex::default(),
+            waiting: Mutex::default(),
+            open: Mutex::default(),
+            unanswered: Arc::default(),
+        })
+    }
+
+    /// A call begins. `inputs` are answers its client sent along.
+    pub(crate) fn enter(self: &Arc<Self>, voice: Voice, inputs: Option<Bytes>) -> Entered {
+        let (number, early) = {
+            let mut calls = self.calls();
+            let number = calls.next;
+            calls.next += 1;
+            calls.running.push(Running {
+                number,
+                voice,
+                inputs,
+                asked: [0; 3],
+            });
+            (number, std::mem::take(&mut calls.early))
+        };
+        for question in early {
+            if let Some(request) = self.ask_in_call(question.method, question.request) {
+                self.ask_in_session(request);
+            }
+        }
+        Entered {
+            hub: Arc::clone(self),
+            number,
+        }
+    }
+
+    /// Whether a question in a call has no answer.
+    pub(crate) fn is_asking(&self) -> bool {
+        *self.unanswered.borrow() > 0
+    }
+
+    /// Waits until none is without.
+    pub(crate) async fn settled(&self) {
+        let mut unanswered = self.unanswered.subscribe();
+        // The sender is `self`.
+        let _ = unanswered.wait_for(|open| *open == 0).await;
+    }
+
+    /// The session has a general stream now: what waited for one goes there.
+    pub(crate) fn kick(self: &Arc<Self>) {
+        let start = {
+            let mut waiting = self.waiting();
+            !waiting.messages.is_empty() && !std::mem::replace(&mut waiting.delivering, true)
+        };
+        if start {
+            self.start_delivery();
+        }
+    }
+
+    /// Lists and resources that changed. Says whether it was one of these.
+    fn changed(self: &Arc<Self>, notification: &Notification<'_>) -> bool {
+        let change = match notification.method {
+            "notifications/tools/list_changed" => Change::Tools,
+            "notifications/prompts/list_changed" => Change::Prompts,
+            "notifications/resources/list_changed" => Change::Resources,
+            "notifications/resources/updated" => {
+                let params = notification.params.as_deref().and_then(json::raw);
+                let uri = params.and_then(|it| json::member(it, "uri"));
+                let Some(uri) = uri.and_then(envelope::string) else {
+                    return true;
+                };
+                Change::Updated(uri.into())
+            }
+            _ => return false,
+        };
+        match &self.scope {
+            Scope::Session(_) => {
+                self.put(notification.message.clone());
+            }
+            Scope::Call => {
+                let message = &notification.message;
+                self.audience.pass_on(&self.namespace, change, message);
+            }
+        }
+        true
+    }
+
+    /// The call a message without a link may go to.
+    fn listener(&self) -> Option<Voice> {
+        let calls = self.calls();
+        let heard = |running: &&Running| running.voice.is_heard();
+        let found = match &self.scope {
+            Scope::Session(_) => calls.running.iter().rev().find(heard),
+            Scope::Call => calls.running.first().filter(heard),
+        };
+        found.map(|running| running.voice.clone())
+    }
+
+    fn said(self: &Arc<Self>, notification: &Notification<'_>) {
+        if let Some(voice) = self.listener() {
+            let level = self.filtered_level(notification);
+            voice.say(level, notification.message.clone());
+        } else if let Scope::Session(_) = self.scope {
+            self.put(notification.message.clone());
+        }
+    }
+
+    /// The level of a log message that each client filters for itself. A session's own server does that. One whose level
+    /// cannot be read counts as the most severe: who wants any messages hears it, and who wants none does not.
+    fn filtered_level(&self, notification: &Notification<'_>) -> Option<LogLevel> {
+        if notification.method != "notifications/message" || matches!(self.scope, Scope::Session(_))
+        {
+            return None;
+        }
+        let params = notification.params.as_deref().and_then(json::raw);
+        let level = params.and_then(|it| json::member(it, "level"));
+        let level = level.and_then(envelope::string);
+        let level = level.and_then(|level| level.parse().ok());
+        Some(level.unwrap_or(LogLevel::Emergency))
+    }
+
+    /// Puts a message on the session's general stream, or lets it wait for one. `false`: there is no room.
+    fn put(self: &Arc<Self>, message: Bytes) -> bool {
+        let start = {
+            let mut waiting = self.waiting();
+            let full = waiting.messages.len() >= WAITING_MAX
+                || waiting.bytes.saturating_add(message.len()) > WAITING_BYTES;
+            if full && !waiting.messages.is_empty() {
+                tracing::debug!(namespace = %self.namespace, "a session hears too little of its server");
+                return false;
+            }
+            waiting.bytes += message.len();
+            waiting.messages.push_back(message);
+            !std::mem::replace(&mut waiting.delivering, true)
+        };
+        if start {
+            self.start_delivery();
+        }
+        true
+    }
+
+    fn start_delivery(self: &Arc<Self>) {
+        match Handle::try_current() {
+            Ok(runtime) => {
+                // Ends with nothing left to deliver, or nowhere to deliver it to.
+                runtime.spawn(Arc::clone(self).deliver());
+            }
+            Err(_) => self.waiting().delivering = false,
+        }
+    }
+
+    async fn deliver(self: Arc<Self>) {
+        loop {
+            let next = {
+                let mut waiting = self.waiting();
+                let next = waiting.messages.front().cloned();
+                waiting.delivering = next.is_some();
+                next
+            };
+            let Some(message) = next else {
+                return;
+            };
+            let session = match &self.scope {
+                Scope::Session(session) => session.upgrade(),
+                Scope::Call => None,
+            };
+            let reached = match &session {
+                Some(session) => self.events.append_general(session, &message).await,
+                None => Ok(true),
+            };
+            let mut waiting = self.waiting();
+            match reached {
+                Ok(false) => {
+                    // There is no stream yet; whoever opens one starts this again.
+                    waiting.delivering = false;
+                    return;
+                }
+                Ok(true) => {}
+                Err(error) => tracing::error!(%error, "a message to a session was lost"),
+            }
+            if let Some(sent) = waiting.messages.pop_front() {
+                waiting.bytes -= sent.len();
+            }
+        }
+    }
+
+    /// A question of the server to the client of a call. Gives it back where no call can be asked.
+    fn ask_in_call(&self, method: AskMethod, request: ServerRequest) -> Option<ServerRequest> {
+        let (voice, key, given) = {
+            let mut calls = self.calls();
+            // A process is opened before the call it is for can begin; some servers ask at once.
+            if calls.next == 0 && matches!(self.scope, Scope::Call) {
+                if calls.early.len() >= EARLY_MAX {
+                    return Some(request);
+                }
+                calls.early.push(Early { method, request });
+                return None;
+            }
+            let mut running = calls.running.iter_mut().rev();
+            let Some(running) = running.find(|it| it.voice.asks()) else {
+                return Some(request);
+            };
+            let key = running.next_key(method);
+            let inputs = running.inputs.as_deref().and_then(json::raw);
+            let given = inputs
+                .and_then(|it| json::member(it, &key))
+                .map(ToOwned::to_owned);
+            (running.voice.clone(), key, given)
+        };
+        if let Some(answer) = given {
+            request.answer(Ok(&answer));
+            return None;
+        }
+        let key: Arc<str> = key.into();
+        let params = request.params().cloned();
+        let question = Question {
+            key: Arc::clone(&key),
+            method,
+            params: params.unwrap_or_else(|| Bytes::from_static(b"{}")),
+        };
+        let (id, verbatim) = (request.id().clone(), request.verbatim());
+        let answer = Arc::new(OneAnswer {
+            key,
+            voice: voice.clone(),
+            verbatim: Arc::clone(&verbatim),
+            request: Mutex::new(Some((request, Awaited::new(&self.unanswered)))),
+        });
+        self.keep_open(id, Open::InCall(Arc::downgrade(&answer)));
+        let ask = Ask {
+            questions: vec![question],
+            replier: Replier::new(answer),
+        };
+        voice.ask(ask, Some(verbatim));
+        None
+    }
+
+    /// A request that no call is to answer: to the session's general stream.
+    fn ask_in_session(self: &Arc<Self>, request: ServerRequest) {
+        let session = match &self.scope {
+            Scope::Session(session) => session.upgrade(),
+            Scope::Call => None,
+        };
+        let (Some(session), Ok(runtime)) = (session, Handle::try_current()) else {
+            request.refuse(code::METHOD_NOT_FOUND, "No client can be asked this here");
+            return;
+        };
+        let (id, answer) = session.ask();
+        if !self.put(request.verbatim().behind(id).into()) {
+            request.refuse(code::INTERNAL, "The client does not read what it is sent");
+            return;
+        }
+        let (hub, limit) = (Arc::clone(self), self.ask_timeout);
+        let (take_back, taken_back) = oneshot::channel();
+        self.keep_open(request.id().clone(), Open::InSession(take_back));
+        // Bounded by its time and by the questions a session may have open.
+        runtime.spawn(async move {
+            // answer: of the client, or that there will be none. taken_back: the server does not want it any more.
+            tokio::select! {
+                answer = timeout(limit, answer) => match answer {
+                    Ok(Ok(answer)) => {
+                        request.forward(&answer);
+                    }
+                    Ok(Err(_)) => {
+                        request.refuse(code::INTERNAL, "The client cannot be asked any more");
+                    }
+                    Err(_) => {
+                        hub.put(outgoing::cancelled(id, "The question timed out").into());
+                        request.refuse(code::INTERNAL, "The client did not answer in time");
+                    }
+                },
+                Ok(message) = taken_back => {
+                    hub.put(outgoing::taken_back(id, &message).into());
+                }
+            }
+        });
+    }
+
+    fn keep_open(&self, id: RawId, request: Open) {
+        let mut open = self.open();
+        open.retain(|(_, request)| !request.is_over());
+        open.push((id, request));
+    }
+
+    /// The server does not want an answer any more.
+    fn take_back(&self, notification: &Notification<'_>) {
+        let params = notification.params.as_deref().unwrap_or_default();
+        let Some(id) = splice::request_id(params) else {
+            return;
+        };
+        let taken = {
+            let mut open = self.open();
+            let place = open.iter().rposition(|(own, _)| own.as_str() == id);
+            place.map(|place| open.swap_remove(place).1)
+        };
+        let message = notification.message.clone();
+        match taken {
+            Some(Open::InCall(answer)) => {
+                if let Some(answer) = answer.upgrade() {
+                    answer.voice.withdraw(Arc::clone(&answer.key), message);
+                }
+            }
+            Some(Open::InSession(question)) => {
+                let _ = question.send(message);
+            }
+            None => {}
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Vec<(RawId, Open)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Open {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::InCall(answer) => answer.strong_count() == 0,
+            Self::InSession(question) => question.is_closed(),
+        }
+    }
+}
+
+impl Running {
+    /// The key of the call's next question of that kind.
+    fn next_key(&mut self, method: AskMethod) -> String {
+        let (place, kind) = match method {
+            AskMethod::Elicit => (0, "elicitation"),
+            AskMethod::Sample => (1, "sampling"),
+            AskMethod::Roots => (2, "roots"),
+        };
+        self.asked[place] += 1;
+        format!("{kind}-{}", self.asked[place])
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut calls = self.hub.calls();
+        let place = calls.running.iter().position(|it| it.number == self.number);
+        let left = place.map(|place| calls.running.remove(place));
+        drop(calls);
+        drop(left);
+    }
+}
+
+/// What a hub hears, as an owner of it needs to be told: by reference of its `Arc`.
+pub(crate) struct Ears(pub(crate) Arc<Hub>);
+
+impl Inbound for Ears {
+    fn notification(&self, notification: Notification<'_>) {
+        match notification.method {
+            // Of a call that is over: its token is nobody's any more.
+            "notifications/progress" => {}
+            "notifications/cancelled" => self.0.take_back(&notification),
+            _ => {
+                if !self.0.changed(&notification) {
+                    self.0.said(&notification);
+                }
+            }
+        }
+    }
+
+    fn request(&self, request: ServerRequest) {
+        let hub = &self.0;
+        let unanswered = match AskMethod::from_method(request.method()) {
+            Some(kind) => hub.ask_in_call(kind, request),
+            None => Some(request),
+        };
+        if let Some(request) = unanswered {
+            hub.ask_in_session(request);
+        }
+    }
+}
+
+/// Counts one question without an answer for as long as it is there.
+struct Awaited(Arc<watch::Sender<usize>>);
+
+impl Awaited {
+    fn new(unanswered: &Arc<watch::Sender<usize>>) -> Self {
+        unanswered.send_modify(|open| *open += 1);
+        Self(Arc::clone(unanswered))
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open = open.saturating_sub(1));
+    }
+}
+
+/// Hands the answer to one question of a call on to the server.
+struct OneAnswer {
+    key: Arc<str>,
+    /// The call's.
+    voice: Voice,
+    verbatim: Arc<Verbatim>,
+    request: Mutex<Option<(ServerRequest, Awaited)>>,
+}
+
+impl Answers for OneAnswer {
+    fn answer(&self, _: &str, outcome: Result<&[u8], &CallError>) {
+        let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((request, _awaited)) = request.take() else {
+            return;
+        };
+        if let Some(response) = self.verbatim.response() {
+            request.forward(response);
+            return;
+        }
+        match outcome {
+            Ok(result) => match json::raw(result) {
+                Some(result) => {
+                    request.answer(Ok(result));
+                }
+                None => request.refuse(code::INTERNAL, "The client's answer cannot be read"),
+            },
+            Err(error) => {
+                let code = match error.code {
+                    CallErrorCode::MissingCapability => code::METHOD_NOT_FOUND,
+                    _ => code::INTERNAL,
+                };
+                request.refuse(code, &error.message);
+            }
+        }
+    }
+}

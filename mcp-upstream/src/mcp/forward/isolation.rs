@@ -1,0 +1,322 @@
+//! Which process a request goes to.
+//!
+//! | `isolation` | legacy session | modern request, legacy server | modern request otherwise | REST, no session |
+//! |---|---|---|---|---|
+//! | `auto` | its own if it can be asked something and the server opens by `initialize`, else shared | one for the call if its client can be asked something and the method may ask, else shared | shared | shared |
+//! | `shared` | shared | shared | shared | shared |
+//! | `session` | its own | one for the call | one for the call | one for the call |
+//! | `principal` | the principal's | the principal's | the principal's | the principal's |
+//!
+//! A process that several clients share is opened in the gateway's name and told of no capabilities: its server is not
+//! to ask, since its question would carry no link to the call that caused it. One that asks all the same is refused.
+//! A principal's is one of these: a person's two clients are two, and which of them a question is for nobody could say.
+//! A modern server asks nobody; what it requires goes back with the result, and what its client can be asked comes with
+//! each request, whoever shares the process.
+//!
+//! Two things have no process of their own whatever `isolation` says, because nothing of a process's state is in them:
+//! what a server says of itself to a client without a session (`server/discover`), and what such a client hears of
+//! (`subscriptions/listen`). A process for them alone would begin with them and know of nothing that happens elsewhere;
+//! the shared one is restarted and subscribed to for all of them.
+
+use std::sync::{Arc, LazyLock};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::process::{Isolation, OpenAs, OpenEra, ProcessKey, Speaks};
+use crate::mcp::modern::RequestMeta;
+use crate::protocol::ProtocolVersion;
+use crate::session::{Session, State};
+
+/// Who makes a request, as far as its server may know.
+#[derive(Debug, Clone)]
+pub(crate) enum Who {
+    /// A client in a session.
+    Session(Arc<Session>),
+    /// A client of 2025-03-26 without one.
+    Bare,
+    /// A client of 2026-07-28.
+    Modern(RequestMeta),
+    /// A caller of REST.
+    Rest,
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) key: ProcessKey,
+    pub(crate) open: OpenAs,
+}
+
+impl Place {
+    /// Whether several clients share the process.
+    pub(crate) fn is_common(&self) -> bool {
+        matches!(self.key, ProcessKey::Shared | ProcessKey::Principal(_))
+    }
+}
+
+impl Who {
+    /// The era its messages are in. REST is written by us, so it takes what the server likes.
+    pub(crate) fn own_era(&self) -> OpenEra {
+        match self {
+            Self::Session(_) | Self::Bare => OpenEra::Legacy,
+            Self::Modern(_) | Self::Rest => OpenEra::Modern,
+        }
+    }
+
+    /// The era its server is opened in.
+    fn era(&self, speaks: Speaks) -> OpenEra {
+        match speaks {
+            Speaks::Legacy => OpenEra::Legacy,
+            Speaks::Modern => OpenEra::Modern,
+            Speaks::Dual => self.own_era(),
+        }
+    }
+
+    /// Whether messages of its own era are the modern one's.
+    pub(crate) fn is_modern(&self) -> bool {
+        matches!(self, Self::Modern(_))
+    }
+
+    /// Whether nothing connects its requests with each other.
+    fn has_no_session(&self) -> bool {
+        !matches!(self, Self::Session(_))
+    }
+
+    /// What the client can be asked: a JSON object.
+    pub(crate) fn capabilities(&self) -> Arc<RawValue> {
+        match self {
+            Self::Session(session) => Arc::clone(&session.client().capabilities),
+            Self::Modern(meta) => owned(&meta.capabilities).unwrap_or_else(nothing),
+            Self::Bare | Self::Rest => nothing(),
+        }
+    }
+
+    /// Who the client is: a JSON object, if it said so.
+    pub(crate) fn info(&self) -> Option<Arc<RawValue>> {
+        match self {
+            Self::Session(session) => session.client().info.clone(),
+            Self::Modern(meta) => meta.client_info.as_ref().and_then(|info| owned(info)),
+            Self::Bare | Self::Rest => None,
+        }
+    }
+
+    /// Whether it declares sampling, elicitation or roots.
+    pub(crate) fn can_be_asked(&self) -> bool {
+        match self {
+            Self::Session(_) | Self::Modern(_) => declares_any(self.capabilities().get()),
+            Self::Bare | Self::Rest => false,
+        }
+    }
+}
+
+/// The place of a request. `principal` is whose token came with it.
+pub(crate) fn place(
+    isolation: Isolation,
+    speaks: Speaks,
+    who: &Who,
+    principal: Option<&Arc<str>>,
+    method: &str,
+) -> Place {
+    let era = who.era(speaks);
+    let of_principal =
+        || principal.map_or(ProcessKey::Shared, |it| ProcessKey::Principal(it.clone()));
+    let own = || match who {
+        // Of a session that is over only what still runs goes on, in a process that ends with it.
+        Who::Session(session) if session.state() == State::Closed => ProcessKey::Exclusive,
+        Who::Session(session) => ProcessKey::Session(Arc::clone(session.tag())),
+        Who::Bare | Who::Modern(_) | Who::Rest => ProcessKey::Exclusive,
+    };
+    let key = match isolation {
+        Isolation::Shared => ProcessKey::Shared,
+        Isolation::Principal => of_principal(),
+        Isolation::Session if who.has_no_session() && !is_of_a_process(method) => {
+            ProcessKey::Shared
+        }
+        Isolation::Session => own(),
+        Isolation::Auto if era == OpenEra::Modern || !who.can_be_asked() => ProcessKey::Shared,
+        // Of a modern client only the methods that may ask need a process to themselves.
+        Isolation::Auto if who.is_modern() && !may_ask(method) => ProcessKey::Shared,
+        Isolation::Auto => own(),
+    };
+    let private = matches!(key, ProcessKey::Session(_) | ProcessKey::Exclusive);
+    let version = match who {
+        Who::Session(session) if private => session.version(),
+        _ => ProtocolVersion::V2025_11_25,
+    };
+    let open = OpenAs {
+        era,
+        version,
+        capabilities: if private {
+            who.capabilities()
+        } else {
+            nothing()
+        },
+        info: who.info().filter(|_| private),
+        principal: principal.cloned(),
+    };
+    Place { key, open }
+}
+
+/// The tasks of a process, whoever began them: where several share it, none of them may see the list.
+pub(super) const TASKS_LIST: &str = "tasks/list";
+
+/// Whether the state of a process may show in the answer.
+fn is_of_a_process(method: &str) -> bool {
+    !matches!(method, "server/discover" | "subscriptions/listen")
+}
+
+/// The methods whose server may ask before it answers (MRTR).
+pub(crate) fn may_ask(method: &str) -> bool {
+    matches!(method, "tools/call" | "prompts/get" | "resources/read")
+}
+
+fn declares_any(capabilities: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Declared<'a> {
+        #[serde(borrow, default)]
+        elicitation: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        sampling: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        roots: Option<&'a RawValue>,
+    }
+    serde_json::from_str::<Declared<'_>>(capabilities).is_ok_and(|declared| {
+        declared.elicitation.is_some() || declared.sampling.is_some() || declared.roots.is_some()
+    })
+}
+
+fn owned(span: &[u8]) -> Option<Arc<RawValue>> {
+    let raw: Box<RawValue> = serde_json::from_slice(span).ok()?;
+    Some(raw.into())
+}
+
+fn nothing() -> Arc<RawValue> {
+    static NOTHING: LazyLock<Arc<RawValue>> = LazyLock::new(|| {
+        let empty = RawValue::from_string("{}".into()).expect("an empty object is JSON");
+        empty.into()
+    });
+    Arc::clone(&NOTHING)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::session::{Binding, ClientFacts, SessionId, SessionTransport};
+
+    fn session(capabilities: &str) -> Who {
+        let binding = Binding {
+            namespace: "shared".parse().expect("a name"),
+            principal: None,
+            version: ProtocolVersion::V2025_11_25,
+            transport: SessionTransport::Streamable,
+        };
+        let session = Session::new(SessionId::random(), binding, Instant::now());
+        let capabilities = RawValue::from_string(capabilities.to_owned()).expect("JSON");
+        let facts = ClientFacts {
+            capabilities: capabilities.into(),
+            info: None,
+        };
+        session.set_client(facts).expect("small");
+        Who::Session(Arc::new(session))
+    }
+
+    fn modern(capabilities: &'static str) -> Who {
+        Who::Modern(RequestMeta {
+            capabilities: Bytes::from_static(capabilities.as_bytes()),
+            client_info: None,
+            log_level: None,
+            progress_token: None,
+            inputs: None,
+        })
+    }
+
+    fn kind(isolation: Isolation, speaks: Speaks, who: &Who, method: &str) -> &'static str {
+        let principal = Arc::from("ada");
+        let place = place(isolation, speaks, who, Some(&principal), method);
+        let told = place.open.capabilities.get() != "{}";
+        match (place.key, told) {
+            (ProcessKey::Shared, false) => "shared",
+            (ProcessKey::Session(_), _) => "session",
+            (ProcessKey::Principal(_), false) => "principal",
+            (ProcessKey::Exclusive, _) => "exclusive",
+            (ProcessKey::Shared | ProcessKey::Principal(_), true) => "told too much",
+        }
+    }
+
+    #[test]
+    fn auto_gives_a_process_of_their_own_to_those_the_server_may_ask() {
+        let (asked, silent) = (r#"{"elicitation":{}}"#, r#"{"experimental":{}}"#);
+        for (speaks, who, method, expected) in [
+            (Speaks::Legacy, session(asked), "tools/list", "session"),
+            (Speaks::Dual, session(asked), "tools/call", "session"),
+            (Speaks::Modern, session(asked), "tools/call", "shared"),
+            (Speaks::Legacy, session(silent), "tools/call", "shared"),
+            (Speaks::Legacy, modern(asked), "tools/call", "exclusive"),
+            (Speaks::Legacy, modern(asked), "prompts/get", "exclusive"),
+            (Speaks::Legacy, modern(asked), "tools/list", "shared"),
+            (Speaks::Legacy, modern(silent), "tools/call", "shared"),
+            (Speaks::Dual, modern(asked), "tools/call", "shared"),
+            (Speaks::Legacy, Who::Rest, "tools/call", "shared"),
+            (Speaks::Legacy, Who::Bare, "tools/call", "shared"),
+        ] {
+            let got = kind(Isolation::Auto, speaks, &who, method);
+            assert_eq!(got, expected, "{speaks:?} {who:?} {method}");
+        }
+    }
+
+    #[test]
+    fn the_others_do_as_they_say() {
+        let asked = r#"{"roots":{}}"#;
+        for who in [session(asked), modern(asked), Who::Rest, Who::Bare] {
+            let of = |isolation| kind(isolation, Speaks::Legacy, &who, "tools/call");
+            assert_eq!(of(Isolation::Shared), "shared");
+            assert_eq!(of(Isolation::Principal), "principal");
+            let own = if matches!(who, Who::Session(_)) {
+                "session"
+            } else {
+                "exclusive"
+            };
+            assert_eq!(of(Isolation::Session), own);
+        }
+    }
+
+    #[test]
+    fn what_no_process_has_to_itself_is_the_shared_ones() {
+        for method in ["server/discover", "subscriptions/listen"] {
+            for speaks in [Speaks::Legacy, Speaks::Modern, Speaks::Dual] {
+                let client = modern(r#"{"elicitation":{}}"#);
+                assert_eq!(kind(Isolation::Session, speaks, &client, method), "shared");
+                let of_principal = kind(Isolation::Principal, speaks, &client, method);
+                assert_eq!(of_principal, "principal");
+            }
+        }
+    }
+
+    #[test]
+    fn what_still_runs_in_a_session_that_is_over_keeps_no_process_for_it() {
+        let who = session(r#"{"roots":{}}"#);
+        let of = |who| kind(Isolation::Auto, Speaks::Legacy, who, "tools/call");
+        assert_eq!(of(&who), "session");
+        if let Who::Session(session) = &who {
+            session.close();
+        }
+        assert_eq!(of(&who), "exclusive");
+    }
+
+    #[test]
+    fn a_server_of_both_eras_is_opened_in_the_clients() {
+        let era = |who: &Who| {
+            place(Isolation::Auto, Speaks::Dual, who, None, "x")
+                .open
+                .era
+        };
+        assert_eq!(era(&session("{}")), OpenEra::Legacy);
+        assert_eq!(era(&Who::Bare), OpenEra::Legacy);
+        assert_eq!(era(&modern("{}")), OpenEra::Modern);
+        assert_eq!(era(&Who::Rest), OpenEra::Modern);
+    }
+}

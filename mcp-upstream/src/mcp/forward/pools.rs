@@ -1,0 +1,263 @@
+//! The pools of processes as forwarding wants them.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::external::ExternalServer;
+use tooldock_workers::registry::{Namespace, Upstream};
+use tooldock_workers::worker::LogLevel;
+
+use super::process::{
+    Externals, Inbound, Isolation, LastRestart, OpenAs, OpenEra, Opening, Page, Process,
+    ProcessKey, Processes, Sent, ServerHealth, Speaks, Unanswered,
+};
+use crate::engine::RawReply;
+use crate::stdio::handshake;
+use crate::stdio::link::{Call, ReplySink};
+use crate::stdio::lists::KnownTools;
+use crate::stdio::message::ClientRequest;
+use crate::stdio::metrics::LastGood;
+use crate::stdio::pool::{self, EraKind, Leased, PoolKey, Pools, ServerEra};
+use crate::stdio::process::Opened;
+
+/// The servers of the registry.
+pub(crate) struct Pooled(pub(crate) Arc<Pools>);
+
+fn server(namespace: &Namespace) -> Option<&Arc<ExternalServer>> {
+    match &namespace.upstream {
+        Upstream::External(server) => Some(server),
+        _ => None,
+    }
+}
+
+fn there(namespace: &Namespace) -> Result<&Arc<ExternalServer>, CallError> {
+    server(namespace).ok_or_else(|| {
+        CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            "The namespace has no server",
+        )
+    })
+}
+
+#[async_trait]
+impl Externals for Pooled {
+    fn isolation(&self, namespace: &Namespace) -> Option<Isolation> {
+        Some(server(namespace)?.spec.settings.isolation)
+    }
+
+    async fn speaks(&self, namespace: &Namespace, client: OpenEra) -> Result<Speaks, CallError> {
+        let era = self.0.server_era(there(namespace)?, kind(client)).await?;
+        Ok(match era {
+            ServerEra::Legacy => Speaks::Legacy,
+            ServerEra::Modern | ServerEra::ModernAtLeast => Speaks::Modern,
+            ServerEra::Dual => Speaks::Dual,
+        })
+    }
+
+    async fn lease(
+        &self,
+        namespace: &Namespace,
+        key: &ProcessKey,
+        open: &OpenAs,
+        inbound: Arc<dyn Inbound>,
+    ) -> Result<Arc<dyn Process>, CallError> {
+        let server = there(namespace)?;
+        let key = pool_key(key);
+        let opening = handshake::Opening {
+            version: open.version,
+            capabilities: Arc::clone(&open.capabilities),
+            client_info: match &open.info {
+                Some(info) => Arc::clone(info),
+                None => handshake::Opening::gateway().client_info,
+            },
+        };
+        let open = pool::OpenAs {
+            era: kind(open.era),
+            opening: Arc::new(opening),
+            principal: open.principal.clone(),
+            inbound: Some(inbound),
+        };
+        let leased = self.0.lease(server, key, open).await?;
+        Ok(Arc::new(Held {
+            opening: opening_of(leased.opened()),
+            answered: AtomicBool::new(false),
+            leased,
+        }))
+    }
+
+    fn end_session(&self, tag: &Arc<str>) {
+        self.0.session_closed(tag);
+    }
+
+    fn last_opening(&self, namespace: &Namespace, era: OpenEra) -> Option<Opening> {
+        let opened = self.0.last_opened(server(namespace)?, kind(era))?;
+        Some(opening_of(&opened))
+    }
+
+    fn remember(&self, namespace: &Namespace, page: Page<'_>, result: &Bytes) {
+        if let Some(lists) = server(namespace).and_then(|server| self.0.lists(server)) {
+            lists.remember(kind(page.era), page.method, page.cursor, result);
+        }
+    }
+
+    fn recall(&self, namespace: &Namespace, page: Page<'_>) -> Option<Bytes> {
+        let server = server(namespace)?;
+        let lists = self.0.lists(server)?;
+        let page = lists.recall(kind(page.era), page.method, page.cursor)?;
+        self.0.fell_back(server, LastGood::List);
+        Some(page)
+    }
+
+    fn is_repeatable(&self, namespace: &Namespace, method: &str, tool: Option<&str>) -> bool {
+        let lists = server(namespace).and_then(|server| self.0.lists(server));
+        lists.is_some_and(|lists| lists.is_repeatable(method, tool))
+    }
+
+    fn unsubscribe(&self, namespace: &Namespace, key: &ProcessKey, era: OpenEra, uri: &str) {
+        if let Some(server) = server(namespace) {
+            self.0.unsubscribe(server, &pool_key(key), kind(era), uri);
+        }
+    }
+
+    fn known_tools(&self, namespace: &Namespace) -> KnownTools {
+        let lists = server(namespace).and_then(|server| self.0.lists(server));
+        lists.map_or_else(KnownTools::default, |lists| lists.tools())
+    }
+
+    fn fell_back(&self, namespace: &Namespace, what: LastGood) {
+        if let Some(server) = server(namespace) {
+            self.0.fell_back(server, what);
+        }
+    }
+
+    fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {
+        let state = self.0.state(&server(namespace)?.name)?;
+        let counts = state.processes;
+        Some(ServerHealth {
+            state: state.as_str(),
+            error: state.error.as_ref().map(|error| error.code.as_str()),
+            era: state.server.map(|era| match era {
+                ServerEra::Legacy => "legacy",
+                ServerEra::Modern | ServerEra::ModernAtLeast => "modern",
+                ServerEra::Dual => "dual",
+            }),
+            breaker: state.breaker.as_str(),
+            waiting: state.waiting,
+            last_restart: state.last_restart.map(|(reason, ago)| LastRestart {
+                reason,
+                seconds_ago: ago.as_secs(),
+            }),
+            processes: Processes {
+                serving: counts.serving,
+                starting: counts.starting,
+                spare: counts.spare,
+                stopping: counts.stopping,
+            },
+        })
+    }
+}
+
+fn pool_key(key: &ProcessKey) -> PoolKey {
+    match key {
+        ProcessKey::Shared => PoolKey::Shared,
+        ProcessKey::Session(tag) => PoolKey::Session(Arc::clone(tag)),
+        ProcessKey::Principal(name) => PoolKey::Principal(Arc::clone(name)),
+        ProcessKey::Exclusive => PoolKey::Exclusive,
+    }
+}
+
+fn kind(era: OpenEra) -> EraKind {
+    match era {
+        OpenEra::Legacy => EraKind::Legacy,
+        OpenEra::Modern => EraKind::Modern,
+    }
+}
+
+fn opening_of(opened: &Opened) -> Opening {
+    match opened {
+        Opened::Legacy(initialized) => Opening::Legacy(initialized.result.clone()),
+        Opened::Modern(discover) => Opening::Modern(discover.clone()),
+    }
+}
+
+fn sent(mut call: Call) -> Sent {
+    let cancel = Arc::new(call.canceller());
+    let answer = Box::pin(async move {
+        let answer = call.answer().await;
+        answer.map_err(|error| Unanswered {
+            unsent: call.is_unsent(),
+            error,
+        })
+    });
+    Sent { answer, cancel }
+}
+
+/// A leased process.
+struct Held {
+    opening: Opening,
+    answered: AtomicBool,
+    leased: Leased,
+}
+
+#[async_trait]
+impl Process for Held {
+    fn opening(&self) -> &Opening {
+        &self.opening
+    }
+
+    fn request(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+        sink: Option<Arc<dyn ReplySink>>,
+    ) -> Result<Sent, CallError> {
+        self.leased.request(method, params, sink).map(sent)
+    }
+
+    fn forward(
+        &self,
+        request: &ClientRequest,
+        sink: Option<Arc<dyn ReplySink>>,
+    ) -> Result<Sent, CallError> {
+        self.leased.forward(request, sink).map(sent)
+    }
+
+    fn notify(&self, message: &str) -> Result<(), CallError> {
+        self.leased.forward_notification(message)
+    }
+
+    fn hear(&self, inbound: Arc<dyn Inbound>) -> Box<dyn Any + Send> {
+        Box::new(self.leased.hear(inbound))
+    }
+
+    async fn subscribe(&self, uri: &str) -> Result<Option<RawReply>, CallError> {
+        self.leased.subscribe(uri).await
+    }
+
+    async fn set_log_level(&self, level: LogLevel) -> Result<RawReply, CallError> {
+        let asked = self.leased.set_log_level(level).await?;
+        // It is that talkative already.
+        Ok(asked.unwrap_or_else(|| RawReply::Result(Bytes::from_static(b"{}"))))
+    }
+
+    fn granted(&self, method: &str, params: Option<&RawValue>) {
+        self.leased.granted(method, params);
+    }
+
+    fn answered(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.answered.load(Ordering::Relaxed) {
+            self.leased.answered();
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! What forwarding needs of the processes of external servers: one with a process in its hands, one that hands them out.
+//!
+//! The pools satisfy it; so does the fake server of the tests. Nothing here starts, counts or ends a process.
+
+use std::any::Any;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tooldock_workers::error::{CallError, CallErrorCode};
+pub(crate) use tooldock_workers::external::Isolation;
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::worker::LogLevel;
+
+use crate::engine::RawReply;
+use crate::protocol::ProtocolVersion;
+pub(crate) use crate::stdio::link::Inbound;
+use crate::stdio::link::{Canceller, ReplySink};
+use crate::stdio::lists::KnownTools;
+use crate::stdio::message::{Answer, ClientRequest};
+use crate::stdio::metrics::LastGood;
+
+/// The eras a server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speaks {
+    /// `initialize` alone.
+    Legacy,
+    /// 2026-07-28 alone.
+    Modern,
+    /// Either, one per process.
+    Dual,
+}
+
+/// The era a process is, or is to be, opened in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum OpenEra {
+    /// By `initialize`.
+    Legacy,
+    /// Not at all: each request speaks for itself.
+    Modern,
+}
+
+/// Which process of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum ProcessKey {
+    /// The one for everybody; a server of both eras has one of each.
+    Shared,
+    /// The one of a session, by the digest that stands for its id.
+    Session(Arc<str>),
+    /// The one of a principal.
+    Principal(Arc<str>),
+    /// One that nobody else has until its lease is dropped.
+    Exclusive,
+}
+
+/// How a process is to be opened if it is not there yet.
+#[derive(Debug, Clone)]
+pub(crate) struct OpenAs {
+    /// In which era.
+    pub(crate) era: OpenEra,
+    /// The revision `initialize` asks for.
+    pub(crate) version: ProtocolVersion,
+    /// What the client can be asked: a JSON object.
+    pub(crate) capabilities: Arc<RawValue>,
+    /// Who the client is: a JSON object.
+    pub(crate) info: Option<Arc<RawValue>>,
+    /// Whose processes it counts among.
+    pub(crate) principal: Option<Arc<str>>,
+}
+
+/// How a process was opened, with what its server said about itself: the raw result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// The result of `initialize`.
+    Legacy(Bytes),
+    /// The result of `server/discover`.
+    Modern(Bytes),
+}
+
+/// A response that is on its way. Dropping it cancels the request.
+pub(crate) type Answering = Pin<Box<dyn Future<Output = Result<Answer, Unanswered>> + Send>>;
+
+/// A request that was sent.
+pub(crate) struct Sent {
+    /// The whole response.
+    pub(crate) answer: Answering,
+    /// Gives the request up in its client's own words.
+    pub(crate) cancel: Arc<dyn Cancel>,
+}
+
+/// Gives up a request that was sent.
+pub(crate) trait Cancel: Send + Sync {
+    /// Passes its client's own `notifications/cancelled` on, about this request. Over already, nothing is said.
+    fn cancel(&self, message: &str);
+}
+
+impl Cancel for Canceller {
+    fn cancel(&self, message: &str) {
+        Self::cancel(self, message);
+    }
+}
+
+/// Why there is no response.
+#[derive(Debug, Clone)]
+pub(crate) struct Unanswered {
+    pub(crate) error: CallError,
+    /// Nothing of the request reached the server.
+    pub(crate) unsent: bool,
+}
+
+impl From<CallError> for Unanswered {
+    fn from(error: CallError) -> Self {
+        Self {
+            error,
+            unsent: false,
+        }
+    }
+}
+
+/// Hands out processes.
+#[async_trait]
+pub(crate) trait Externals: Send + Sync {
+    /// How the processes of a namespace's server are shared; `None` where the namespace is no external server.
+    fn isolation(&self, namespace: &Namespace) -> Option<Isolation>;
+
+    /// What the server speaks, as far as it matters to a client of that era. Asks it the first time.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be asked.
+    async fn speaks(&self, namespace: &Namespace, client: OpenEra) -> Result<Speaks, CallError>;
+
+    /// The process of that key, opened if it is not there. What one of a session or of a single call says of its own
+    /// accord goes to `inbound`; of one that several share, changes go to the namespace's audience and the rest to who
+    /// hears it ([`Process::hear`]).
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    async fn lease(
+        &self,
+        namespace: &Namespace,
+        key: &ProcessKey,
+        open: &OpenAs,
+        inbound: Arc<dyn Inbound>,
+    ) -> Result<Arc<dyn Process>, CallError>;
+
+    /// The session of that tag is over, and with it its process.
+    fn end_session(&self, tag: &Arc<str>);
+
+    /// What the server last said of itself when it was opened so.
+    fn last_opening(&self, namespace: &Namespace, era: OpenEra) -> Option<Opening>;
+
+    /// Keeps the result of a list method of a process that several share.
+    fn remember(&self, namespace: &Namespace, page: Page<'_>, result: &Bytes);
+
+    /// The last one.
+    fn recall(&self, namespace: &Namespace, page: Page<'_>) -> Option<Bytes>;
+
+    /// Whether a request may be sent again although the server may have begun with it.
+    fn is_repeatable(&self, namespace: &Namespace, method: &str, tool: Option<&str>) -> bool;
+
+    /// How the server of a namespace is; `None` where nobody asked for it yet.
+    fn health(&self, namespace: &Namespace) -> Option<ServerHealth>;
+
+    /// One client less wants to hear of a resource. Waits for nothing.
+    fn unsubscribe(&self, namespace: &Namespace, key: &ProcessKey, era: OpenEra, uri: &str);
+
+    /// The tools of the server, as far as they are known without asking it.
+    fn known_tools(&self, _: &Namespace) -> KnownTools {
+        KnownTools::default()
+    }
+
+    /// What a server last said answered for it.
+    fn fell_back(&self, _: &Namespace, _: LastGood) {}
+}
+
+/// How a server is, for `/ready`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ServerHealth {
+    /// `ready`, `starting`, `idle` or `failed`.
+    #[serde(skip)]
+    pub(crate) state: &'static str,
+    /// Why it does not start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<&'static str>,
+    /// What it speaks, once that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) era: Option<&'static str>,
+    /// `closed`, `half_open` or `open`.
+    pub(crate) breaker: &'static str,
+    /// Requests that wait for a process.
+    pub(crate) waiting: usize,
+    /// The last process that took the place of one that had ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_restart: Option<LastRestart>,
+    /// Its processes.
+    pub(crate) processes: Processes,
+}
+
+/// The last process that took the place of one that had ended unasked.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct LastRestart {
+    /// How that one had ended: a word of `tooldock_server_restarts_total`.
+    pub(crate) reason: &'static str,
+    /// How long ago that was.
+    pub(crate) seconds_ago: u64,
+}
+
+/// How many processes a server has.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Processes {
+    /// Taking requests.
+    pub(crate) serving: usize,
+    /// On their way there.
+    pub(crate) starting: usize,
+    /// Kept for who comes next.
+    pub(crate) spare: usize,
+    /// On their way out.
+    pub(crate) stopping: usize,
+}
+
+/// One page of one list.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Page<'a> {
+    pub(crate) era: OpenEra,
+    pub(crate) method: &'a str,
+    /// Raw JSON, where it is not the first.
+    pub(crate) cursor: Option<&'a str>,
+}
+
+/// An opened process, held while it is used.
+#[async_trait]
+pub(crate) trait Process: Send + Sync {
+    /// How it was opened.
+    fn opening(&self) -> &Opening;
+
+    /// Sends a request of ours. An error means that nothing was written.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone, or takes no more.
+    fn request(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+        sink: Option<Arc<dyn ReplySink>>,
+    ) -> Result<Sent, CallError>;
+
+    /// Sends the whole request of a client of the server's own era. An error means that nothing was written.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::request`].
+    fn forward(
+        &self,
+        request: &ClientRequest,
+        sink: Option<Arc<dyn ReplySink>>,
+    ) -> Result<Sent, CallError>;
+
+    /// Sends the whole notification of a client.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone, or takes no more.
+    fn notify(&self, message: &str) -> Result<(), CallError>;
+
+    /// Hears what a process of several can only mean for this user of it, until the guard is dropped.
+    fn hear(&self, inbound: Arc<dyn Inbound>) -> Box<dyn Any + Send>;
+
+    /// Asks for news of a resource, for one more client. `None`: others had asked for it before.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked, or is asked for too much already.
+    async fn subscribe(&self, uri: &str) -> Result<Option<RawReply>, CallError>;
+
+    /// Asks for log messages from that level on, now and after a restart.
+    async fn set_log_level(&self, level: LogLevel) -> Result<RawReply, CallError>;
+
+    /// The server answered a request of its one client with a result.
+    fn granted(&self, _method: &str, _params: Option<&RawValue>) {}
+
+    /// The request it was leased for has its answer: one that nobody else had may serve another.
+    fn answered(&self);
+}
+
+/// An error of ours as its peer is told it.
+pub(crate) fn error_object(code: i32, message: &str) -> Bytes {
+    serde_json::json!({ "code": code, "message": message })
+        .to_string()
+        .into()
+}
+
+/// Has no external servers.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct NoExternals;
+
+#[async_trait]
+impl Externals for NoExternals {
+    fn isolation(&self, _: &Namespace) -> Option<Isolation> {
+        None
+    }
+
+    async fn speaks(&self, _: &Namespace, _: OpenEra) -> Result<Speaks, CallError> {
+        Err(absent())
+    }
+
+    async fn lease(
+        &self,
+        _: &Namespace,
+        _: &ProcessKey,
+        _: &OpenAs,
+        _: Arc<dyn Inbound>,
+    ) -> Result<Arc<dyn Process>, CallError> {
+        Err(absent())
+    }
+
+    fn end_session(&self, _: &Arc<str>) {}
+
+    fn last_opening(&self, _: &Namespace, _: OpenEra) -> Option<Opening> {
+        None
+    }
+
+    fn remember(&self, _: &Namespace, _: Page<'_>, _: &Bytes) {}
+
+    fn recall(&self, _: &Namespace, _: Page<'_>) -> Option<Bytes> {
+        None
+    }
+
+    fn is_repeatable(&self, _: &Namespace, _: &str, _: Option<&str>) -> bool {
+        false
+    }
+
+    fn health(&self, _: &Namespace) -> Option<ServerHealth> {
+        None
+    }
+
+    fn unsubscribe(&self, _: &Namespace, _: &ProcessKey, _: OpenEra, _: &str) {}
+}
+
+fn absent() -> CallError {
+    CallError::new(
+        CallErrorCode::WorkerUnavailable,
+        "The namespace has no server",
+    )
+}

@@ -1,0 +1,212 @@
+//! Tools of external servers as REST shows and calls them.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::registry::Namespace;
+
+use super::call::{Asked, Up};
+use super::catalogue::Catalogue;
+use super::isolation::Who;
+use crate::audit::Transport;
+use crate::bridge::json;
+use crate::caller::Caller;
+use crate::content::CacheScope;
+use crate::engine::{ForwardRequest, RawReply, TOOLS_CALL};
+use crate::envelope;
+use crate::protocol::code;
+use crate::state::Core;
+
+/// Calls a tool and gives what REST answers: the structured content, else a lone text, else the content blocks.
+///
+/// # Errors
+///
+/// What went wrong, be it here, in the server or in the tool.
+pub(crate) async fn call(
+    core: &Core,
+    caller: &Caller,
+    namespace: Arc<Namespace>,
+    tool: &str,
+    arguments: Bytes,
+) -> Result<Bytes, CallError> {
+    let name = serde_json::Value::from(tool).to_string();
+    let given = String::from_utf8_lossy(&arguments);
+    let params = format!(r#"{{"name":{name},"arguments":{given}}}"#);
+    let params = RawValue::from_string(params).map_err(|_| {
+        CallError::new(CallErrorCode::InvalidArguments, "The arguments are no JSON")
+    })?;
+    let run = Up {
+        external: Arc::clone(&core.external),
+        namespace: Arc::clone(&namespace),
+        who: Who::Rest,
+        principal: caller.principal.clone(),
+        scope: CacheScope::Private,
+        method: TOOLS_CALL.into(),
+        subject: tool.into(),
+        asked: Asked::Own(params),
+        sent: Mutex::default(),
+    };
+    let request = ForwardRequest {
+        namespace: Arc::clone(&namespace),
+        method: TOOLS_CALL.into(),
+        subject: tool.into(),
+        arguments,
+        transport: Transport::Rest,
+        version: None,
+        session: None,
+        asks: false,
+        run: Arc::new(run),
+    };
+    match core.engine.forward(caller, request, None).await?.reply() {
+        RawReply::Result(result) => value(&result),
+        RawReply::Error(error) => {
+            // The same code stands for a tool that is not there and for wrong arguments: the list tells them apart.
+            let tools = core.external.tools(&namespace).await;
+            let known = tools.map_or(true, |tools| tools.definition(tool).is_some());
+            Err(failed(&error, known))
+        }
+    }
+}
+
+/// The tools of a namespace's server, those that the policy denies among them.
+///
+/// # Errors
+///
+/// Why they are not known.
+pub(crate) async fn tools(
+    core: &Core,
+    namespace: &Arc<Namespace>,
+) -> Result<Arc<Catalogue>, CallError> {
+    core.external.tools(namespace).await
+}
+
+/// The input schema of a tool the policy allows.
+///
+/// # Errors
+///
+/// Why it is not known.
+pub(crate) async fn schema(
+    core: &Core,
+    namespace: &Arc<Namespace>,
+    tool: &str,
+) -> Result<String, CallError> {
+    let tools = core.external.tools(namespace).await?;
+    let allowed = namespace.policy.allows_tool(tool);
+    let definition = tools.definition(tool).filter(|_| allowed);
+    let definition = definition.ok_or_else(|| {
+        let name: String = tool.chars().take(128).collect();
+        CallError::new(CallErrorCode::ToolNotFound, format!("Unknown tool: {name}"))
+    })?;
+    let schema = json::member(definition, "inputSchema");
+    Ok(schema.map_or_else(|| "{}".to_owned(), |schema| schema.get().to_owned()))
+}
+
+fn value(result: &Bytes) -> Result<Bytes, CallError> {
+    let odd = || {
+        CallError::new(
+            CallErrorCode::InternalError,
+            "The server's answer is no result",
+        )
+    };
+    let object = json::raw(result).ok_or_else(odd)?;
+    let content = json::member(object, "content");
+    let blocks: Vec<&RawValue> = content
+        .and_then(|content| serde_json::from_str(content.get()).ok())
+        .unwrap_or_default();
+    if json::member(object, "isError").is_some_and(|it| it.get() == "true") {
+        let texts: Vec<_> = blocks.iter().filter_map(|it| text(it)).collect();
+        let message = match texts.is_empty() {
+            true => "The tool failed".to_owned(),
+            false => texts
+                .iter()
+                .filter_map(|it| envelope::string(it))
+                .collect::<Vec<Cow<'_, str>>>()
+                .join("\n"),
+        };
+        let mut error = CallError::new(CallErrorCode::InternalError, message);
+        error.details = RawValue::from_string(format!(r#"{{"result":{}}}"#, object.get())).ok();
+        return Err(error);
+    }
+    if let Some(value) = json::member(object, "structuredContent") {
+        return Ok(result.slice_ref(value.get().as_bytes()));
+    }
+    if let [block] = blocks[..]
+        && let Some(text) = text(block)
+    {
+        return Ok(result.slice_ref(text.get().as_bytes()));
+    }
+    let content = content.map_or("[]", RawValue::get);
+    Ok(format!(r#"{{"content":{content}}}"#).into())
+}
+
+/// The text of a block of that kind, raw.
+fn text(block: &RawValue) -> Option<&RawValue> {
+    let kind = json::member(block, "type")?;
+    (kind.get() == "\"text\"").then(|| json::member(block, "text"))?
+}
+
+/// A server's error as one of ours.
+fn failed(error: &[u8], known: bool) -> CallError {
+    let object = json::raw(error);
+    let member = |name| object.and_then(|it| json::member(it, name));
+    let is_params = member("code").is_some_and(|it| it.get().parse() == Ok(code::INVALID_PARAMS));
+    let code = match (is_params, known) {
+        (true, false) => CallErrorCode::ToolNotFound,
+        (true, true) => CallErrorCode::InvalidArguments,
+        (false, _) => CallErrorCode::InternalError,
+    };
+    let message = member("message").and_then(envelope::string);
+    let message = message.unwrap_or(Cow::Borrowed("The server answered with an error"));
+    let mut failed = CallError::new(code, message);
+    failed.details =
+        object.and_then(|it| RawValue::from_string(format!(r#"{{"upstream":{}}}"#, it.get())).ok());
+    failed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bare(text: &'static str) -> Result<String, CallError> {
+        let value = value(&Bytes::from_static(text.as_bytes()))?;
+        Ok(String::from_utf8(value.to_vec()).expect("UTF-8"))
+    }
+
+    #[test]
+    fn a_result_is_its_structure_else_its_text_else_its_blocks() {
+        for (result, expected) in [
+            (
+                r#"{"content":[],"structuredContent":{"n":1.50}}"#,
+                r#"{"n":1.50}"#,
+            ),
+            (
+                r#"{"content":[{"type":"text","text":"h\u00e9"}]}"#,
+                r#""h\u00e9""#,
+            ),
+            (
+                r#"{"content":[{"type":"image","data":""}]}"#,
+                r#"{"content":[{"type":"image","data":""}]}"#,
+            ),
+            ("{}", r#"{"content":[]}"#),
+        ] {
+            assert_eq!(bare(result).expect("a value"), expected);
+        }
+    }
+
+    #[test]
+    fn what_failed_is_an_error_with_the_tools_own_words() {
+        let failed_tool = bare(r#"{"isError":true,"content":[{"type":"text","text":"no"}]}"#);
+        let error = failed_tool.expect_err("it failed");
+        assert_eq!(
+            (error.code, &*error.message),
+            (CallErrorCode::InternalError, "no")
+        );
+        let error = br#"{"code":-32602,"message":"Unknown tool"}"#;
+        assert_eq!(failed(error, false).code, CallErrorCode::ToolNotFound);
+        assert_eq!(failed(error, true).code, CallErrorCode::InvalidArguments);
+        assert_eq!(failed(b"{}", true).code, CallErrorCode::InternalError);
+    }
+}

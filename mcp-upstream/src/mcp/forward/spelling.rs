@@ -1,0 +1,346 @@
+//! Keys that one reader takes for another's: `Name` beside `name`.
+//!
+//! What goes by a name here is read by its exact spelling, and members nobody here knows pass as they are. Some servers
+//! read keys whatever their case, the last one winning (Go's `encoding/json` does): for them `Name` would be the tool,
+//! and `Method` another message than the one that was judged. So a key that differs from a known name only in case is
+//! refused. Only the levels are looked at whose names mean something to the protocol.
+
+use std::borrow::Cow;
+
+use memchr::memchr2;
+
+use crate::error::Failure;
+
+/// Longer raw keys are none of the names: the longest, each of its letters as `\u` and four digits.
+const RAW_MAX: usize = 6 * "inputResponses".len();
+
+/// An object of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Message,
+    Params,
+    Meta,
+}
+
+impl Level {
+    /// What means something there.
+    const fn known(self) -> &'static [&'static str] {
+        match self {
+            Self::Message => &["jsonrpc", "id", "method", "params", "result", "error"],
+            Self::Params => &[
+                "name",
+                "arguments",
+                "uri",
+                "cursor",
+                "_meta",
+                "requestId",
+                "progressToken",
+                "requestState",
+                "inputResponses",
+                "level",
+                "task",
+                "ref",
+                "argument",
+            ],
+            Self::Meta => &["progressToken"],
+        }
+    }
+
+    /// The object below it that is looked at, too.
+    const fn below(self) -> Option<(&'static str, Self)> {
+        match self {
+            Self::Message => Some(("params", Self::Params)),
+            Self::Params => Some(("_meta", Self::Meta)),
+            Self::Meta => None,
+        }
+    }
+
+    /// The known name that a key is, decoded. `quoted` is raw JSON.
+    fn name(self, quoted: &str) -> Result<Option<&'static str>, Failure> {
+        let raw = quoted.trim_matches('"');
+        if raw.is_empty() || raw.len() > RAW_MAX {
+            return Ok(None);
+        }
+        let plain = raw.is_ascii() && !raw.contains('\\');
+        if plain {
+            let known = self.known().iter().copied();
+            let mut alike = known.filter(|known| raw.eq_ignore_ascii_case(known));
+            return match alike.next() {
+                Some(known) if raw == known => Ok(Some(known)),
+                Some(known) => Err(self.refused(raw, known)),
+                None => Ok(None),
+            };
+        }
+        // What cannot be decoded is none of them.
+        let Ok(key) = serde_json::from_str::<Cow<'_, str>>(quoted) else {
+            return Ok(None);
+        };
+        let mut known = self.known().iter().copied();
+        match known.find(|known| known.chars().map(folded).eq(key.chars().map(folded))) {
+            Some(known) if key == known => Ok(Some(known)),
+            Some(known) => Err(self.refused(&key, known)),
+            None => Ok(None),
+        }
+    }
+
+    fn refused(self, key: &str, known: &str) -> Failure {
+        let differs = format!("{key:?} differs from {known} only in case");
+        match self {
+            Self::Message => Failure::Shape(differs.into()),
+            Self::Params => Failure::InvalidParams(format!("params: {differs}").into()),
+            Self::Meta => Failure::InvalidParams(format!("params._meta: {differs}").into()),
+        }
+    }
+}
+
+/// A character without its case, as far as readers go: beside the letters of ASCII those that become one of them, the long
+/// s, the Kelvin sign, and both Turkish i.
+fn folded(character: char) -> char {
+    match character {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        '\u{130}' | '\u{131}' => 'i',
+        other => other.to_ascii_lowercase(),
+    }
+}
+
+/// Refuses a message that holds a key which differs from a known name only in case. `message` has been read as JSON.
+///
+/// # Errors
+///
+/// Names the key: `Shape` for one of the message itself, `InvalidParams` for one below.
+pub(crate) fn check(message: &str) -> Result<(), Failure> {
+    let mut text = Text {
+        text: message,
+        at: 0,
+    };
+    text.object(Level::Message)
+}
+
+/// The same for a message that has no answer. Refusing it is refusing its POST, for which all reasons are one.
+///
+/// # Errors
+///
+/// As for [`check`], but always `Shape`.
+pub(crate) fn check_unanswered(message: &str) -> Result<(), Failure> {
+    check(message).map_err(|failure| match failure {
+        Failure::InvalidParams(reason) => Failure::Shape(reason),
+        other => other,
+    })
+}
+
+/// JSON that is known to be some, read once from its beginning. Anything else is read somehow, and ends.
+struct Text<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl Text<'_> {
+    /// Reads an object and looks at its keys; any other value is passed over.
+    fn object(&mut self, level: Level) -> Result<(), Failure> {
+        self.space();
+        if self.peek() != Some(b'{') {
+            self.value();
+            return Ok(());
+        }
+        self.at += 1;
+        loop {
+            self.space();
+            match self.peek() {
+                Some(b'"') => {}
+                Some(b',') => {
+                    self.at += 1;
+                    continue;
+                }
+                _ => {
+                    self.at += 1;
+                    return Ok(());
+                }
+            }
+            let start = self.at;
+            self.string();
+            let key = self.text.get(start..self.at).unwrap_or_default();
+            let name = level.name(key)?;
+            self.space();
+            // The colon.
+            self.at += 1;
+            match level.below() {
+                Some((below, level)) if name == Some(below) => self.object(level)?,
+                _ => self.value(),
+            }
+        }
+    }
+
+    /// Passes over a value, to where the next key or the end of its object is.
+    fn value(&mut self) {
+        let mut depth = 0_usize;
+        while let Some(byte) = self.peek() {
+            match byte {
+                b'"' => {
+                    self.string();
+                    continue;
+                }
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' if depth == 0 => return,
+                b'}' | b']' => depth -= 1,
+                b',' if depth == 0 => return,
+                _ => {}
+            }
+            self.at += 1;
+        }
+    }
+
+    /// Passes over the string that begins here.
+    fn string(&mut self) {
+        let bytes = self.text.as_bytes();
+        self.at += 1;
+        while let Some(rest) = bytes.get(self.at..)
+            && let Some(found) = memchr2(b'"', b'\\', rest)
+        {
+            self.at += found;
+            if bytes[self.at] == b'"' {
+                self.at += 1;
+                return;
+            }
+            // A backslash: whatever it escapes does not end the string.
+            self.at += 2;
+        }
+        self.at = bytes.len();
+    }
+
+    fn space(&mut self) {
+        while self.peek().is_some_and(|byte| byte.is_ascii_whitespace()) {
+            self.at += 1;
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The code of the refusal, and what it says.
+    fn refusal(message: &str) -> Option<(i32, String)> {
+        let (code, reason) = match check(message) {
+            Ok(()) => return None,
+            Err(Failure::Shape(reason)) => (-32600, reason),
+            Err(Failure::InvalidParams(reason)) => (-32602, reason),
+            Err(other) => panic!("{other:?}"),
+        };
+        Some((code, reason.into_owned()))
+    }
+
+    #[test]
+    fn what_differs_from_a_known_name_only_in_case_is_refused_wherever_it_stands() {
+        for (message, code, key, known) in [
+            (r#"{"method":"a","Method":"b"}"#, -32600, "Method", "method"),
+            (r#"{ "ID" :1,"id":2}"#, -32600, "ID", "id"),
+            (
+                r#"{"x":[{"y":"}"}],"JSONRPC":1}"#,
+                -32600,
+                "JSONRPC",
+                "jsonrpc",
+            ),
+            (
+                r#"{"id":1,"result":{},"Params":{}}"#,
+                -32600,
+                "Params",
+                "params",
+            ),
+            (r#"{"params":{"Name":"denied"}}"#, -32602, "Name", "name"),
+            (
+                r#"{"params":{"name":"ok","NAME":"no"}}"#,
+                -32602,
+                "NAME",
+                "name",
+            ),
+            (
+                r#"{"params":{"arguments":{"a":1},"URI":""}}"#,
+                -32602,
+                "URI",
+                "uri",
+            ),
+            (
+                r#"{"params":{"RequestId":1}}"#,
+                -32602,
+                "RequestId",
+                "requestId",
+            ),
+            (r#"{"params":{"_META":{}}}"#, -32602, "_META", "_meta"),
+            (
+                r#"{"params":{"_meta":{"a":{},"ProgressToken":1}}}"#,
+                -32602,
+                "ProgressToken",
+                "progressToken",
+            ),
+        ] {
+            let (got, reason) = refusal(message).unwrap_or_else(|| panic!("{message}"));
+            assert_eq!(got, code, "{message}");
+            let differs = format!("{key:?} differs from {known} only in case");
+            assert!(reason.ends_with(&differs), "{reason}");
+        }
+    }
+
+    #[test]
+    fn keys_are_compared_as_they_are_meant() {
+        for key in [
+            "requeſtId",
+            "requestState".replace('S', "\u{17f}").as_str(),
+            "progressTo\u{212a}en",
+            "progressTo\u{212a}En",
+            r"\u004eame",
+            r"n\u0041me",
+            r"cur\u017for",
+            r"tas\u212A",
+            r"progre\u017f\u017fTo\u212aen",
+            "ur\u{131}",
+            r"UR\u0130",
+        ] {
+            let message = format!(r#"{{"params":{{"x":1,"{key}":2}}}}"#);
+            assert_eq!(refusal(&message).map(|it| it.0), Some(-32602), "{message}");
+        }
+        // The known names themselves, however they are spelled.
+        let fine = r#"{"m\u0065thod":"x","p\u0061rams":{"n\u0061me":"a","\u005fmeta":{"progress\u0054oken":1}}}"#;
+        assert_eq!(refusal(fine), None);
+        let below = fine.replace(r"progress\u0054oken", r"progress\u0074oken");
+        assert_eq!(refusal(&below).map(|it| it.0), Some(-32602));
+    }
+
+    #[test]
+    fn what_the_protocol_does_not_know_there_passes() {
+        for message in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"name":"n","arguments":{"Name":1,"NAME":2,"_meta":{"ProgressToken":1}}}}"#,
+            r#"{"Name":1,"Meta":{"Method":1},"result":{"Method":1,"Id":2}}"#,
+            r#"{"params":{"Method":1,"Id":2,"names":3,"nam":4,"":5,"\ud800ame":6,"é":7,"\"":8}}"#,
+            r#"{"params":{"x":"\"Name\":","y":"{\"Name\":1}","z":["Name",{"Name":1}]}}"#,
+            r#"{"params":{"_meta":{"Name":1,"io.modelcontextprotocol/logLevel":"info"}}}"#,
+            r#"{"params":[{"Name":1}]}"#,
+            r#"{"params":{},"x":{"params":{"Name":1}}}"#,
+            "{}",
+            "[]",
+            "3",
+        ] {
+            assert_eq!(refusal(message), None, "{message}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_makes_it_panic_or_go_on_for_ever(text in r#"[{}\[\]",:\\ nNſ]{0,40}"#) {
+            let _ = check(&text);
+        }
+
+        #[test]
+        fn a_key_is_found_behind_any_value(value in r#"[a-zé\\"{}\[\],: ]{0,20}"#) {
+            let value = serde_json::Value::from(value).to_string();
+            let message = format!(r#"{{"a":[{value},{{"b":{value}}}],"params":{{{value}:{value},"Name":0}}}}"#);
+            prop_assert!(check(&message).is_err());
+        }
+    }
+}
