@@ -5,6 +5,8 @@
 use std::fmt::Write;
 
 use serde_yaml::Value;
+use tooldock_workers::external::{self, Checked, Finding};
+use tooldock_workers::secrets::NoSecrets;
 
 use crate::config::{Config, Effective, ListenerConfig, ProfileName};
 
@@ -16,7 +18,10 @@ const MASK: &str = "***MASKED***";
 /// # Errors
 ///
 /// When the configuration cannot be written as YAML.
-pub(crate) fn report(effective: &Effective) -> Result<String, serde_yaml::Error> {
+pub(crate) fn report(
+    effective: &Effective,
+    servers: &Checked,
+) -> Result<String, serde_yaml::Error> {
     let mut report = String::new();
     let source = effective
         .source
@@ -55,13 +60,55 @@ pub(crate) fn report(effective: &Effective) -> Result<String, serde_yaml::Error>
     for listener in &effective.config.listeners {
         let _ = writeln!(report, "#   {}", describe(listener, effective.legacy_sse));
     }
+    if !servers.servers.is_empty() {
+        report.push_str("# external servers\n");
+    }
+    for server in &servers.servers {
+        let line = format!(
+            "{}: {}, isolation {}, from {}",
+            server.name,
+            server.command,
+            server.isolation.as_str(),
+            server.place
+        );
+        let _ = writeln!(report, "#   {}", one_line(&line));
+    }
     for warning in &effective.warnings {
         let _ = writeln!(report, "# warning: {warning}");
+    }
+    for finding in servers.findings.iter().filter(|it| !it.is_error) {
+        let _ = writeln!(report, "# warning: {}", told(finding));
     }
     Ok(report)
 }
 
-/// The configuration as YAML without the digests of tokens: a weak token could be guessed from one.
+/// What is said of external servers, in the configuration and in the data directory.
+pub(crate) fn servers(effective: &Effective) -> Checked {
+    external::check(
+        &effective.data_dir,
+        &effective.config.upstreams.stdio,
+        &effective.config.namespaces,
+        &NoSecrets,
+    )
+}
+
+/// What must be mended about them, a line each.
+pub(crate) fn errors(servers: &Checked) -> impl Iterator<Item = String> {
+    let errors = servers.findings.iter().filter(|it| it.is_error);
+    errors.map(told)
+}
+
+fn told(finding: &Finding) -> String {
+    one_line(&format!("{}: {}", finding.place, finding.message))
+}
+
+/// Names and commands come from a file that others may write.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+/// The configuration as YAML without the digests of tokens, as a weak token could be guessed from one, and without the
+/// values of servers' variables, unless they say only where the value comes from.
 fn masked(config: &Config) -> Result<String, serde_yaml::Error> {
     let mut tree = serde_yaml::to_value(config)?;
     let tokens = tree
@@ -71,6 +118,16 @@ fn masked(config: &Config) -> Result<String, serde_yaml::Error> {
         for token in tokens {
             if let Some(digest) = token.get_mut("sha256") {
                 *digest = MASK.into();
+            }
+        }
+    }
+    let servers = tree
+        .get_mut("upstreams")
+        .and_then(|upstreams| upstreams.get_mut("stdio"));
+    if let Some(servers) = servers {
+        for (name, server) in &config.upstreams.stdio {
+            for (variable, template) in &server.env {
+                servers[name.as_str()]["env"][variable.as_str()] = template.masked().into();
             }
         }
     }
@@ -120,7 +177,7 @@ mod tests {
             ("SESSION_KEY", "hush hush hush hush hush hush hush"),
         ];
         let effective = checked(&file, &variables).expect("valid");
-        let report = report(&effective).expect("yaml");
+        let report = report(&effective, &Checked::default()).expect("yaml");
         assert!(
             !report.contains(&digest) && !report.contains("hush"),
             "{report}"
@@ -130,9 +187,54 @@ mod tests {
     }
 
     #[test]
+    fn a_servers_variables_are_shown_as_references_only() {
+        let (_dir, file) = write(
+            "upstreams: { stdio: { time: { command: x, env: { A: '${TOKEN}', B: hush, C: 'hush${TOKEN}' } } } }",
+        );
+        let effective = checked(&file, &[]).expect("valid");
+        let report = report(&effective, &Checked::default()).expect("yaml");
+        assert!(report.contains("A: ${TOKEN}"), "{report}");
+        assert_eq!(report.matches(MASK).count(), 2, "{report}");
+        assert!(!report.contains("hush"), "{report}");
+    }
+
+    #[test]
+    fn servers_of_the_data_directory_are_listed_warned_about_and_refused() {
+        let (dir, file) = write("upstreams: { stdio: { time: { command: no-such-server } } }");
+        let external = dir.path().join("data/external");
+        std::fs::create_dir_all(&external).expect("directory");
+        std::fs::write(
+            external.join("config.yaml"),
+            "servers: { good: { command: sh }, bad: { command: sh, warm: -1 }, \"x\\n\": {} }",
+        )
+        .expect("written");
+        let data = dir.path().join("data");
+        let data = data.to_str().expect("text");
+        let effective = checked(&file, &[("DATA_DIR", data)]).expect("valid");
+        let servers = servers(&effective);
+        let report = report(&effective, &servers).expect("yaml");
+        assert!(
+            report.contains("#   good: sh, isolation auto, from "),
+            "{report}"
+        );
+        assert!(
+            report.contains("# warning: upstreams.stdio.time.command: no-such-server is not on"),
+            "{report}"
+        );
+        let errors: Vec<_> = errors(&servers).collect();
+        assert_eq!(errors.len(), 2, "{errors:?}");
+        assert!(errors[0].contains("config.yaml: servers.x :"), "{errors:?}");
+        assert!(
+            errors[1].contains("config.yaml: servers.bad.warm: "),
+            "{errors:?}"
+        );
+    }
+
+    #[test]
     fn every_listener_and_warning_is_listed() {
         let (_dir, file) = write("");
-        let report = report(&checked(&file, &[]).expect("valid")).expect("yaml");
+        let effective = checked(&file, &[]).expect("valid");
+        let report = report(&effective, &Checked::default()).expect("yaml");
         for expected in [
             "core http://127.0.0.1:8000: /mcp",
             "manager http://127.0.0.1:8001: not part of this version",
@@ -148,7 +250,7 @@ mod tests {
         let (_dir, file) = write("");
         let listed = |legacy| {
             let effective = checked(&file, &[("ENABLE_LEGACY_MCP", legacy)]).expect("valid");
-            report(&effective)
+            report(&effective, &Checked::default())
                 .expect("yaml")
                 .contains("/sse, /messages")
         };

@@ -122,6 +122,7 @@ impl Hub {
         } else {
             WORKERS_STOP
         };
+        self.service.end_servers(patience).await;
         self.reloader.shutdown(patience).await;
         // Writes what is queued.
         drop(self.audit);

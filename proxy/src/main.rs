@@ -101,14 +101,20 @@ fn check(arguments: CheckArgs) -> ExitCode {
         environment: Environment::of_process(),
         generated,
     };
-    match load(options).map(|effective| check::report(&effective)) {
-        Ok(Ok(report)) => print(&report),
-        Ok(Err(error)) => {
+    let effective = match load(options) {
+        Ok(effective) => effective,
+        Err(error) => return refuse(error),
+    };
+    let servers = check::servers(&effective);
+    let printed = match check::report(&effective, &servers) {
+        Ok(report) => print(&report),
+        Err(error) => {
             eprintln!("tooldock: cannot print the configuration: {error}");
-            ExitCode::FAILURE
+            return ExitCode::FAILURE;
         }
-        Err(error) => refuse(error),
-    }
+    };
+    // The gateway would start without these servers: all of them are told at once.
+    check::errors(&servers).fold(printed, |_, error| refuse(error))
 }
 
 /// Loads the configuration and reads every certificate it names.

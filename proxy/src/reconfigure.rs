@@ -70,6 +70,8 @@ impl Reconfigure {
         self.rules.store(Arc::new(rules::rules(next, admission)));
         self.deadlines.store(Arc::new(rules::deadlines(next)));
         self.reloader.set_namespaces(next.config.namespaces.clone());
+        self.reloader
+            .set_servers(next.config.upstreams.stdio.clone());
         if !admit_alike(&self.current, next) {
             tracing::info!("who is let in has changed: long streams end and are admitted again");
             self.service.readmit_streams();

@@ -26,7 +26,9 @@ use tooldock_upstream::health::Health;
 use tooldock_upstream::metrics::UpstreamMetrics;
 use tooldock_upstream::{ReloadControl, Service, ServiceParts};
 use tooldock_workers::data_dir::DataDir;
+use tooldock_workers::external::ProcessHost;
 use tooldock_workers::metrics::WorkerMetrics;
+use tooldock_workers::process::GatewayProcess;
 use tooldock_workers::registry::Registry;
 use tooldock_workers::reload::{ReloadMetrics, ReloadReport, Reloader};
 use tooldock_workers::runtimes::Runtimes;
@@ -148,6 +150,7 @@ impl Parts {
         let metrics = Arc::new(EdgeMetrics::new(&exported)?);
         let upstream_metrics = Arc::new(UpstreamMetrics::new(&exported)?);
         let data = DataDir::open(&effective.data_dir, false)?;
+        end_what_was_left_behind(&data);
         if effective.dev {
             dev::place_examples(&data)?;
         }
@@ -160,11 +163,18 @@ impl Parts {
         let session_key = session_key::load(effective.session_key.as_ref(), &effective.data_dir)?;
         let registry = Arc::new(Registry::default());
         let runtimes = Arc::new(Runtimes::new());
+        let worker_metrics = Arc::new(WorkerMetrics::new(&exported)?);
+        let servers = Arc::new(ProcessHost {
+            guard: std::env::current_exe().context("finding this program's own file")?,
+            control: control.handle().clone(),
+            runtimes: Arc::clone(&runtimes),
+            metrics: Arc::clone(&worker_metrics),
+        });
         let host = Arc::new(WorkerHost {
             guard: std::env::current_exe().context("finding this program's own file")?,
             config: config.workers.clone(),
             runtimes: Arc::clone(&runtimes),
-            metrics: Arc::new(WorkerMetrics::new(&exported)?),
+            metrics: worker_metrics,
         });
         let reloader = Reloader::new(
             Arc::new(data),
@@ -175,9 +185,10 @@ impl Parts {
             Arc::clone(&registry),
             ReloadMetrics::new(&exported)?,
         );
+        reloader.set_servers(config.upstreams.stdio.clone());
         reloader.bind_runtime(control.handle().clone());
         let health = Arc::new(Health::new());
-        let service = Service::new(ServiceParts {
+        let service_parts = ServiceParts {
             registry: Arc::clone(&registry),
             reloader: Some(Arc::new(Reload(Arc::clone(&reloader)))),
             sessions: config.sessions.clone(),
@@ -188,7 +199,8 @@ impl Parts {
             audit: audit_sender,
             metrics: upstream_metrics,
             health: Arc::clone(&health),
-        });
+        };
+        let service = Service::with_servers(service_parts, servers);
         Ok(Self {
             registry,
             runtimes,
@@ -302,6 +314,28 @@ impl Assembly<'_> {
         );
         proxy.h2_options = Some(h2);
         Ok(proxy)
+    }
+}
+
+/// In a thread of its own: guards of a gateway that has just died are given time to end its children themselves.
+fn end_what_was_left_behind(data: &DataDir) {
+    let Some(before) = data.predecessor() else {
+        return;
+    };
+    let work = move || {
+        let ended = before.end_left_behind(GatewayProcess::PATIENCE);
+        if ended > 0 {
+            tracing::warn!(
+                ended,
+                "a gateway that was killed with its guards had left {ended} processes; they are ended"
+            );
+        }
+    };
+    let spawned = thread::Builder::new()
+        .name("left-behind".into())
+        .spawn(work);
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "what a gateway before may have left is not looked for");
     }
 }
 

@@ -1,10 +1,11 @@
 //! Keys whose features are not built yet: spelled, with their defaults, so that a file that names them is no error.
 //!
-//! `unsupported.rs` refuses any other value, so nothing reads these.
+//! `unsupported.rs` refuses any other value, so nothing reads these. Where a key of a section is built, it says so.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tooldock_workers::external::StdioServersConfig;
 
 /// How a key says that its feature is not used.
 pub(crate) const OFF: &str = "off";
@@ -16,8 +17,8 @@ pub(crate) type Unbuilt = BTreeMap<String, serde_yaml::Value>;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct UpstreamsConfig {
-    /// Child processes that speak MCP on their pipes.
-    pub(crate) stdio: Unbuilt,
+    /// Child processes that speak MCP on their pipes. In force: the reloader makes namespaces of them.
+    pub(crate) stdio: StdioServersConfig,
     /// Servers reached over HTTP.
     pub(crate) remote: Unbuilt,
 }

@@ -356,3 +356,22 @@ fn a_certificate_that_cannot_be_used_names_its_listener() {
         "listeners[0].tls: c.pem: no such file"
     );
 }
+
+#[test]
+fn the_shipped_file_shows_a_stdio_server_with_every_key_at_its_default() {
+    let from = SHIPPED.find("  # time:").expect("the example is there");
+    let lines = SHIPPED[from..]
+        .lines()
+        .take_while(|line| line.starts_with("  # "));
+    let example: String = lines.map(|line| format!("{}\n", &line[4..])).collect();
+    let servers: tooldock_workers::external::StdioServersConfig =
+        serde_yaml::from_str(&example).expect("valid");
+    let shown = tooldock_workers::external::StdioServerConfig {
+        command: String::new(),
+        ..servers["time"].clone()
+    };
+    assert_eq!(shown, Default::default());
+    let said: serde_yaml::Value = serde_yaml::from_str(&example).expect("valid");
+    let all = serde_yaml::to_value(&servers).expect("yaml");
+    assert_eq!(missing_keys(&all, &said, ""), Vec::<String>::new());
+}

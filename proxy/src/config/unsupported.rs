@@ -24,7 +24,6 @@ macro_rules! at_default {
 
 const KEYS: &[Rule<Config>] = at_default![
     sessions.store,
-    upstreams.stdio,
     upstreams.remote,
     toolman,
     relay.socket,
@@ -128,10 +127,6 @@ mod tests {
             (
                 "sessions.store",
                 "sessions: { store: 'redis://localhost:6379/0' }".into(),
-            ),
-            (
-                "upstreams.stdio",
-                "upstreams: { stdio: { time: { command: x } } }".into(),
             ),
             (
                 "upstreams.remote",

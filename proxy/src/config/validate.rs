@@ -32,6 +32,14 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
     let admission = config.admission.validate();
     admission.map_err(|error| ConfigError::key(error.key, error.message))?;
     bounds::check(config)?;
+    for (name, server) in &config.upstreams.stdio {
+        server.validate().map_err(|error| {
+            ConfigError::key(
+                format!("upstreams.stdio.{name}.{}", error.key),
+                error.message,
+            )
+        })?;
+    }
     patterns(config)
 }
 
@@ -245,6 +253,14 @@ mod tests {
                 "namespaces.overrides.dev.principals",
             ),
             ("sessions: { ttl: 0s }", "sessions.ttl"),
+            (
+                "upstreams: { stdio: { time: {} } }",
+                "upstreams.stdio.time.command",
+            ),
+            (
+                "upstreams: { stdio: { time: { command: x, max_processes: 0 } } }",
+                "upstreams.stdio.time.max_processes",
+            ),
         ] {
             let error = refused(&parse(yaml));
             assert!(error.starts_with(&format!("{key}: ")), "{error}");
