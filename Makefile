@@ -36,7 +36,7 @@ lint: ## formatting, clippy and rustdoc, warnings are errors
 
 # What the tests need from package indexes is made here, before they run side by side; `make` redoes a part when its list changes.
 TEST_ENVIRONMENTS := target/python-envs/base target/python-envs/clients-mcp1 target/python-envs/clients-mcp2 \
-	target/python-envs/clients-fastmcp target/node/installed
+	target/python-envs/clients-fastmcp target/python-envs/servers/installed target/node/installed
 
 .PHONY: test-environments
 test-environments: $(TEST_ENVIRONMENTS) ## the Python and Node packages the integration tests use
@@ -52,6 +52,16 @@ target/python-envs/clients-%: tests/clients/requirements-%.txt
 	$(PYTHON) -m venv $@.new
 	$@.new/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	mv $@.new $@
+	touch $@
+
+# Servers of others, and `uvx` with one of them in its cache. Their scripts name their interpreter by path, so the
+# environment is made where it stays.
+target/python-envs/servers/installed: tests/clients/requirements-servers.txt
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	UV_CACHE_DIR=$(@D)/uv-cache $(@D)/bin/uvx --quiet --no-config --python $(@D)/bin/python \
+		$$(sed -n 's/^\(mcp-server-time\)==/\1@/p' $<) --help >/dev/null
 	touch $@
 
 # The official suite needs Node 22, which comes as a package. The scripts stand beside `node_modules`, since that is
@@ -84,9 +94,37 @@ deny: ## licences, sources and banned crates; advisories where their database ca
 		echo "cargo-deny is not installed: licences and sources not checked (cargo install cargo-deny --locked)"; \
 	fi
 
+# What the gateway is compared with at a stdio server.
+LOAD_ENVIRONMENTS := target/python-envs/peers target/node-peers/installed
+
+.PHONY: load-environments
+load-environments: $(LOAD_ENVIRONMENTS) ## the programs the load tests compare the gateway with
+
+target/python-envs/peers: load-tests/peers/requirements.txt
+	rm -rf $@ $@.new
+	$(PYTHON) -m venv $@.new
+	$@.new/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	mv $@.new $@
+	touch $@
+
+target/node-peers/installed: load-tests/peers/package.json load-tests/peers/package-lock.json load-tests/peers/.npmrc
+	mkdir -p $(@D)
+	cp $^ $(@D)/
+	cd $(@D) && npm ci --no-progress --loglevel=error
+	touch $@
+
 .PHONY: load
-load: release ## compare with nginx in one run; see load-tests/README.md
-	cargo run --release --package tooldock-load-tests
+load: release ## compare with nginx and with others of its kind in one run (less: make load LOAD='--scenario stdio')
+	@$(MAKE) --no-print-directory load-environments || echo "not all peers could be installed: the report names those that are missing"
+	cargo build --release --package tooldock-load-tests
+	target/release/tooldock-load $(LOAD)
+
+# `make torture PROFILE=release SESSIONS=50000` for more of it.
+SESSIONS ?= 10000
+.PHONY: torture
+torture: prerequisites ## 10,000 sessions of misbehaving servers, opened and dropped in every way: nothing may be left
+	TOOLDOCK_TORTURE_SESSIONS=$(SESSIONS) cargo test --profile $(PROFILE) --package tooldock --test gateway --locked -- \
+		--nocapture --test-threads=1 torture::
 
 .PHONY: prerequisites
 prerequisites:

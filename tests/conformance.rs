@@ -1,4 +1,5 @@
-//! The official conformance suite, one revision after the other, against one gateway whose namespace offers its contract.
+//! The official conformance suite, one revision after the other, against gateways whose namespace offers its contract:
+//! a worker, and a stdio server of either era and of both.
 //!
 //! Every check must pass, whether the revision requires its scenario or not; a warning counts as a failure. Scenarios of
 //! extensions the gateway does not offer (tasks, skills) are not looked at.
@@ -8,7 +9,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::{Gateway, programs};
+use crate::support::{Gateway, everything, programs};
 
 /// What a run of the suite said, by scenario.
 #[derive(Default)]
@@ -117,14 +118,30 @@ const BEYOND: [(&str, &str, usize); 6] = [
     ("2026-07-28", "http-custom-header-server-validation", 10),
 ];
 
-#[tokio::test]
-async fn every_check_of_the_official_suite_passes_at_every_revision() {
-    let gateway = Gateway::empty()
-        .fixture("everything", "conformance/everything")
-        .config(json!({"sessions": {"poll_after": "200ms"}}))
-        .core(json!({"auth": ["none"]}))
-        .start()
-        .await;
+/// What offers the suite's contract behind the gateway.
+#[derive(Clone, Copy)]
+enum Upstream {
+    /// Python functions in a worker.
+    Worker,
+    /// A process that speaks the protocol, in this era.
+    Stdio(&'static str),
+}
+
+impl Upstream {
+    async fn behind_a_gateway(self) -> Gateway {
+        let gateway = match self {
+            Self::Worker => Gateway::empty().fixture("everything", "conformance/everything"),
+            Self::Stdio(era) => everything::behind_a_gateway(&[("everything", era)]),
+        };
+        let gateway = gateway
+            .config(json!({"sessions": {"poll_after": "200ms"}}))
+            .core(json!({"auth": ["none"]}));
+        everything::start(gateway).await
+    }
+}
+
+async fn every_check_passes_at_every_revision(upstream: Upstream) {
+    let gateway = upstream.behind_a_gateway().await;
     let mut faults = Vec::new();
     for (selection, expected) in RUNS {
         let revision = selection.last().copied().expect("a revision");
@@ -153,6 +170,26 @@ async fn every_check_of_the_official_suite_passes_at_every_revision() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[tokio::test]
+async fn every_check_passes_with_a_worker() {
+    every_check_passes_at_every_revision(Upstream::Worker).await;
+}
+
+#[tokio::test]
+async fn every_check_passes_with_a_stdio_server_of_both_eras() {
+    every_check_passes_at_every_revision(Upstream::Stdio("dual")).await;
+}
+
+#[tokio::test]
+async fn every_check_passes_with_a_legacy_stdio_server() {
+    every_check_passes_at_every_revision(Upstream::Stdio("legacy")).await;
+}
+
+#[tokio::test]
+async fn every_check_passes_with_a_modern_stdio_server() {
+    every_check_passes_at_every_revision(Upstream::Stdio("modern")).await;
 }
 
 #[test]

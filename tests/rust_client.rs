@@ -28,7 +28,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::sdk::every_step;
-use crate::support::{TOKEN, eventually};
+use crate::support::{Gateway, TOKEN, eventually};
 
 const WATCHED: &str = "test://watched-resource";
 
@@ -134,12 +134,12 @@ impl ClientHandler for Host {
 
 type Client = RunningService<RoleClient, Host>;
 
-async fn connect(base: &str, lifecycle: ClientLifecycleMode) -> Client {
+async fn connect(base: &str, namespace: &str, lifecycle: ClientLifecycleMode) -> Client {
     let mut config = StreamableHttpClientTransportConfig::with_uri(format!("{base}/mcp"));
     config.auth_header = Some(TOKEN.to_owned());
     config.custom_headers = HashMap::from([(
         "x-namespace".parse().expect("a name"),
-        "everything".parse().expect("a value"),
+        namespace.parse().expect("a value"),
     )]);
     // Without a proxy or a connection to anywhere but the gateway.
     let http = reqwest::Client::builder()
@@ -327,11 +327,29 @@ async fn cancel(client: &Client) -> bool {
     .await
 }
 
-async fn goes_through_every_step(lifecycle: ClientLifecycleMode, modern: bool) {
-    let gateway = crate::sdk::everything().await;
-    let client = connect(&gateway.url(""), lifecycle).await;
-    let seen = steps(&client, modern).await;
-    assert_eq!(seen, every_step());
+/// An era of the protocol, as this client speaks it.
+#[derive(Clone, Copy)]
+pub enum Era {
+    Legacy,
+    Modern,
+}
+
+impl Era {
+    fn lifecycle(self) -> ClientLifecycleMode {
+        match self {
+            Self::Legacy => ClientLifecycleMode::Initialize,
+            Self::Modern => ClientLifecycleMode::Discover {
+                preferred_versions: vec![ProtocolVersion::V_2026_07_28],
+            },
+        }
+    }
+}
+
+/// Goes through the steps and closes.
+pub async fn goes_through_every_step(era: Era, gateway: &Gateway, namespace: &str) {
+    let client = connect(&gateway.url(""), namespace, era.lifecycle()).await;
+    let seen = steps(&client, matches!(era, Era::Modern)).await;
+    assert_eq!(seen, every_step(), "{namespace}");
     client.cancel().await.expect("closed");
     // Closing deletes the session.
     eventually("no session is left", || async {
@@ -346,13 +364,12 @@ async fn goes_through_every_step(lifecycle: ClientLifecycleMode, modern: bool) {
 
 #[tokio::test]
 async fn the_rust_sdk_in_the_legacy_era() {
-    goes_through_every_step(ClientLifecycleMode::Initialize, false).await;
+    let gateway = crate::sdk::everything().await;
+    goes_through_every_step(Era::Legacy, &gateway, "everything").await;
 }
 
 #[tokio::test]
 async fn the_rust_sdk_in_the_modern_era() {
-    let lifecycle = ClientLifecycleMode::Discover {
-        preferred_versions: vec![ProtocolVersion::V_2026_07_28],
-    };
-    goes_through_every_step(lifecycle, true).await;
+    let gateway = crate::sdk::everything().await;
+    goes_through_every_step(Era::Modern, &gateway, "everything").await;
 }

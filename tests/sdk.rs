@@ -8,35 +8,106 @@ use serde_json::{Value, json};
 use crate::support::programs::{node, python, root, run};
 use crate::support::{Gateway, TOKEN, tools};
 
-/// Runs a script of `tests/clients` against a gateway and reads the JSON it prints.
-async fn client(
+/// A script of `tests/clients`, and how it is run.
+#[derive(Clone, Copy)]
+pub struct Client {
     script: &'static str,
+    /// `node`, or the name of a Python environment.
     environment: &'static str,
-    gateway: &Gateway,
-    namespace: &'static str,
+    /// Its transport, or the era it is to speak.
     mode: &'static [&'static str],
-) -> Value {
-    let url = gateway.url("");
-    let printed = tokio::task::spawn_blocking(move || {
-        let mut command = if environment == "node" {
-            let (mut node, packages) = node();
-            // The scripts are reached through a link beside the packages; without these Node would follow it away.
-            node.args(["--preserve-symlinks", "--preserve-symlinks-main"])
-                .arg(packages.join("clients").join(script));
-            node
-        } else {
-            let mut python = python(environment);
-            python.arg(root().join("tests/clients").join(script));
-            python
-        };
-        run(command.args([&url, TOKEN, namespace]).args(mode))
-    })
-    .await
-    .expect("not cancelled");
-    serde_json::from_str(printed.trim()).unwrap_or_else(|_| panic!("no JSON: {printed}"))
+    /// What it sees beyond, or otherwise than, [`every_step`]; null for what it does not do.
+    more: fn() -> Value,
 }
 
-/// A gateway with everything the client scripts use.
+impl Client {
+    const fn new(
+        script: &'static str,
+        environment: &'static str,
+        mode: &'static [&'static str],
+        more: fn() -> Value,
+    ) -> Self {
+        Self {
+            script,
+            environment,
+            mode,
+            more,
+        }
+    }
+
+    /// Runs the script against a gateway and reads the JSON it prints.
+    async fn run(self, gateway: &Gateway, namespace: &'static str) -> Value {
+        let url = gateway.url("");
+        let printed = tokio::task::spawn_blocking(move || {
+            let mut command = if self.environment == "node" {
+                let (mut node, packages) = node();
+                // The scripts are reached through a link beside the packages; without these Node would follow it away.
+                node.args(["--preserve-symlinks", "--preserve-symlinks-main"])
+                    .arg(packages.join("clients").join(self.script));
+                node
+            } else {
+                let mut python = python(self.environment);
+                python.arg(root().join("tests/clients").join(self.script));
+                python
+            };
+            run(command.args([&url, TOKEN, namespace]).args(self.mode))
+        })
+        .await
+        .expect("not cancelled");
+        serde_json::from_str(printed.trim()).unwrap_or_else(|_| panic!("no JSON: {printed}"))
+    }
+
+    /// Runs the script and looks at all it saw.
+    pub async fn goes_through_every_step(self, gateway: &Gateway, namespace: &'static str) {
+        let mut seen = whole_numbers(self.run(gateway, namespace).await);
+        let mut expected = every_step();
+        for (key, value) in (self.more)().as_object().expect("an object") {
+            expected[key] = value.clone();
+        }
+        for object in [&mut seen, &mut expected] {
+            object
+                .as_object_mut()
+                .expect("an object")
+                .retain(|_, value| !value.is_null());
+        }
+        assert_eq!(
+            seen, expected,
+            "{} {:?}, {namespace}",
+            self.script, self.mode
+        );
+    }
+}
+
+pub const PYTHON_1: Client = Client::new("python_mcp1.py", "clients-mcp1", &["streamable"], legacy);
+pub const PYTHON_1_SSE: Client = Client::new("python_mcp1.py", "clients-mcp1", &["sse"], legacy);
+pub const PYTHON_2_LEGACY: Client =
+    Client::new("python_mcp2.py", "clients-mcp2", &["legacy"], legacy);
+pub const PYTHON_2_AUTO: Client = Client::new("python_mcp2.py", "clients-mcp2", &["auto"], modern);
+pub const PYTHON_2_PINNED: Client =
+    Client::new("python_mcp2.py", "clients-mcp2", &["2026-07-28"], modern);
+pub const TYPESCRIPT_1: Client = Client::new("typescript1.mjs", "node", &["streamable"], legacy);
+/// This transport does not say what it negotiated.
+pub const TYPESCRIPT_1_SSE: Client = Client::new(
+    "typescript1.mjs",
+    "node",
+    &["sse"],
+    || json!({"ended": 404}),
+);
+pub const TYPESCRIPT_2_LEGACY: Client = Client::new("typescript2.mjs", "node", &["legacy"], legacy);
+pub const TYPESCRIPT_2_AUTO: Client = Client::new("typescript2.mjs", "node", &["auto"], modern);
+pub const TYPESCRIPT_2_PINNED: Client =
+    Client::new("typescript2.mjs", "node", &["2026-07-28"], modern);
+pub const FASTMCP_LEGACY: Client =
+    Client::new("python_fastmcp.py", "clients-fastmcp", &["legacy"], legacy);
+/// It does not offer `subscriptions/listen`.
+pub const FASTMCP_MODERN: Client = Client::new(
+    "python_fastmcp.py",
+    "clients-fastmcp",
+    &["auto"],
+    || json!({"version": "2026-07-28", "sessions": 0, "updated": null, "list_changed": null}),
+);
+
+/// A gateway whose worker offers everything the client scripts use.
 pub async fn everything() -> Gateway {
     Gateway::empty()
         .fixture("everything", "conformance/everything")
@@ -81,28 +152,6 @@ fn whole_numbers(mut seen: Value) -> Value {
     seen
 }
 
-async fn goes_through_every_step(
-    script: &'static str,
-    environment: &'static str,
-    mode: &'static [&'static str],
-    more: Value,
-) {
-    let gateway = everything().await;
-    let seen = client(script, environment, &gateway, "everything", mode).await;
-    let mut expected = every_step();
-    for (key, value) in more.as_object().expect("an object") {
-        expected[key] = value.clone();
-    }
-    let (mut seen, mut expected) = (whole_numbers(seen), expected);
-    for object in [&mut seen, &mut expected] {
-        object
-            .as_object_mut()
-            .expect("an object")
-            .retain(|_, value| !value.is_null());
-    }
-    assert_eq!(seen, expected);
-}
-
 fn legacy() -> Value {
     json!({"version": "2025-11-25", "ended": 404})
 }
@@ -111,74 +160,69 @@ fn modern() -> Value {
     json!({"version": "2026-07-28", "sessions": 0})
 }
 
+async fn goes_through_every_step(client: Client) {
+    let gateway = everything().await;
+    client.goes_through_every_step(&gateway, "everything").await;
+}
+
 #[tokio::test]
 async fn the_python_sdk_1_over_streamable_http() {
-    goes_through_every_step("python_mcp1.py", "clients-mcp1", &["streamable"], legacy()).await;
+    goes_through_every_step(PYTHON_1).await;
 }
 
 #[tokio::test]
 async fn the_python_sdk_1_over_http_and_sse() {
-    goes_through_every_step("python_mcp1.py", "clients-mcp1", &["sse"], legacy()).await;
+    goes_through_every_step(PYTHON_1_SSE).await;
 }
 
 #[tokio::test]
 async fn the_python_sdk_2_in_the_legacy_era() {
-    goes_through_every_step("python_mcp2.py", "clients-mcp2", &["legacy"], legacy()).await;
+    goes_through_every_step(PYTHON_2_LEGACY).await;
 }
 
 #[tokio::test]
 async fn the_python_sdk_2_finds_the_modern_era_by_itself() {
-    goes_through_every_step("python_mcp2.py", "clients-mcp2", &["auto"], modern()).await;
+    goes_through_every_step(PYTHON_2_AUTO).await;
 }
 
 #[tokio::test]
 async fn the_python_sdk_2_pinned_to_the_modern_era() {
-    goes_through_every_step("python_mcp2.py", "clients-mcp2", &["2026-07-28"], modern()).await;
+    goes_through_every_step(PYTHON_2_PINNED).await;
 }
 
 #[tokio::test]
 async fn the_typescript_sdk_1_over_streamable_http() {
-    goes_through_every_step("typescript1.mjs", "node", &["streamable"], legacy()).await;
+    goes_through_every_step(TYPESCRIPT_1).await;
 }
 
 #[tokio::test]
 async fn the_typescript_sdk_1_over_http_and_sse() {
-    // This transport does not say what it negotiated.
-    goes_through_every_step("typescript1.mjs", "node", &["sse"], json!({"ended": 404})).await;
+    goes_through_every_step(TYPESCRIPT_1_SSE).await;
 }
 
 #[tokio::test]
 async fn the_typescript_client_2_in_the_legacy_era() {
-    goes_through_every_step("typescript2.mjs", "node", &["legacy"], legacy()).await;
+    goes_through_every_step(TYPESCRIPT_2_LEGACY).await;
 }
 
 #[tokio::test]
 async fn the_typescript_client_2_finds_the_modern_era_by_itself() {
-    goes_through_every_step("typescript2.mjs", "node", &["auto"], modern()).await;
+    goes_through_every_step(TYPESCRIPT_2_AUTO).await;
 }
 
 #[tokio::test]
 async fn the_typescript_client_2_pinned_to_the_modern_era() {
-    goes_through_every_step("typescript2.mjs", "node", &["2026-07-28"], modern()).await;
+    goes_through_every_step(TYPESCRIPT_2_PINNED).await;
 }
 
 #[tokio::test]
 async fn the_fastmcp_client_in_the_legacy_era() {
-    goes_through_every_step(
-        "python_fastmcp.py",
-        "clients-fastmcp",
-        &["legacy"],
-        legacy(),
-    )
-    .await;
+    goes_through_every_step(FASTMCP_LEGACY).await;
 }
 
 #[tokio::test]
 async fn the_fastmcp_client_in_the_modern_era() {
-    // It does not offer `subscriptions/listen`.
-    let more =
-        json!({"version": "2026-07-28", "sessions": 0, "updated": null, "list_changed": null});
-    goes_through_every_step("python_fastmcp.py", "clients-fastmcp", &["auto"], more).await;
+    goes_through_every_step(FASTMCP_MODERN).await;
 }
 
 #[tokio::test]
@@ -186,7 +230,8 @@ async fn a_plain_requests_script_calls_without_a_handshake() {
     let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
         .start()
         .await;
-    let result = client("word_of_requests.py", "clients-mcp1", &gateway, "calc", &[]).await;
+    let script = Client::new("word_of_requests.py", "clients-mcp1", &[], || Value::Null);
+    let result = script.run(&gateway, "calc").await;
     assert_eq!(result["content"][0]["text"], "5.0");
     assert!(
         result.get("structuredContent").is_none(),

@@ -32,6 +32,19 @@ impl Session {
         token: &str,
         capabilities: Value,
     ) -> Self {
+        Self::try_start_as(gateway, namespace, version, token, capabilities)
+            .await
+            .unwrap_or_else(|refusal| panic!("no session of {namespace}: {refusal}"))
+    }
+
+    /// The same for a server that may not start; the error is status and body of the refusal.
+    pub async fn try_start_as(
+        gateway: &Gateway,
+        namespace: &str,
+        version: &str,
+        token: &str,
+        capabilities: Value,
+    ) -> Result<Self, String> {
         let mut session = Self {
             address: gateway.address,
             namespace: namespace.to_owned(),
@@ -46,17 +59,17 @@ impl Session {
                  "clientInfo": {"name": "raw", "version": "1"}}}),
             )
             .await;
-        assert_eq!(answer.status, 200);
-        session.id = answer
-            .header("mcp-session-id")
-            .expect("a session")
-            .to_owned();
-        answer.json().await;
+        let status = answer.status;
+        let id = answer.header("mcp-session-id").map(str::to_owned);
+        let body = answer.json().await;
+        session.id = id
+            .filter(|_| status == 200)
+            .ok_or_else(|| format!("{status} {body}"))?;
         let noted = session
             .post(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
             .await;
         assert_eq!(noted.status, 202);
-        session
+        Ok(session)
     }
 
     /// The head of a request, with further lines, each ending in CRLF.
