@@ -1,4 +1,4 @@
-//! `tooldock-load`: what a request costs, next to nginx, in one run.
+//! `tooldock-load`: what a request costs, next to nginx and to others that do the same job, in one run.
 //!
 //! It starts nginx and the gateway on free loopback ports, loads them in turn from a closed loop, and reports rates,
 //! latencies and the CPU time of the process under test alone. `load-tests/README.md` says what is asked and how to read
@@ -15,6 +15,8 @@ mod quiet;
 mod report;
 mod run;
 mod servers;
+mod session;
+mod stdio;
 mod streams;
 mod wire;
 
@@ -29,7 +31,7 @@ use crate::options::Options;
 use crate::report::Report;
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = Options::parse().settled();
     let outcome = options.validate().and_then(|()| {
         // One thread: the client must not take a second core from what it measures.
         let runtime = tokio::runtime::Builder::new_current_thread()

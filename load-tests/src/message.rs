@@ -3,12 +3,17 @@
 //! Building a request per call would cost the client the very CPU the server needs, so only the ten digits of the id
 //! are written anew.
 
+mod echo;
+mod expect;
+
 use std::net::SocketAddr;
 
 use serde_json::json;
 
 use crate::plan::ANNOUNCING_TOOL;
-use crate::wire::Answer;
+
+pub(crate) use echo::pipe_call;
+pub(crate) use expect::Expect;
 
 /// Ids have ten digits, so that every request is as long as any other.
 pub(crate) const FIRST_ID: u64 = 1_000_000_000;
@@ -21,26 +26,29 @@ const TEXT: &str = "hello from the load";
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     bytes: Vec<u8>,
-    id_at: usize,
+    /// Where the id stands; in a numbered text, too.
+    ids_at: Vec<usize>,
 }
 
 impl Request {
-    /// `before` ends where the id begins.
-    fn new(before: &str, after: &str) -> Self {
-        let bytes = format!("{before}{FIRST_ID}{after}").into_bytes();
+    /// Wherever [`FIRST_ID`] stands, the id will.
+    fn new(text: String) -> Self {
+        let id = FIRST_ID.to_string();
         Self {
-            bytes,
-            id_at: before.len(),
+            ids_at: text.match_indices(&id).map(|(at, _)| at).collect(),
+            bytes: text.into_bytes(),
         }
     }
 
     /// The bytes to send for an id of ten digits.
     pub(crate) fn with_id(&mut self, id: u64) -> &[u8] {
-        let mut rest = id;
-        for digit in self.bytes[self.id_at..self.id_at + DIGITS].iter_mut().rev() {
-            // A remainder of ten fits any byte.
-            *digit = b'0' + (rest % 10) as u8;
-            rest /= 10;
+        for &at in &self.ids_at {
+            let mut rest = id;
+            for digit in self.bytes[at..at + DIGITS].iter_mut().rev() {
+                // A remainder of ten fits any byte.
+                *digit = b'0' + (rest % 10) as u8;
+                rest /= 10;
+            }
         }
         &self.bytes
     }
@@ -62,9 +70,14 @@ impl Envelope<'_> {
         let session = self.session.map_or_else(String::new, |id| {
             format!("Mcp-Session-Id: {id}\r\nMCP-Protocol-Version: 2025-11-25\r\n")
         });
+        self.head_with(&session, length)
+    }
+
+    /// The same with more lines in it, each with its end.
+    fn head_with(&self, more: &str, length: usize) -> String {
         format!(
             "POST /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nX-Namespace: {}\r\n\
-             Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n{session}\
+             Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n{more}\
              Content-Length: {length}\r\n\r\n",
             self.to, self.token, self.namespace
         )
@@ -76,9 +89,8 @@ impl Envelope<'_> {
     }
 
     fn request(&self, rest: &str) -> Request {
-        let before = r#"{"jsonrpc":"2.0","id":"#;
-        let head = self.head(before.len() + DIGITS + rest.len());
-        Request::new(&format!("{head}{before}"), rest)
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{FIRST_ID}{rest}"#);
+        Request::new(format!("{}{body}", self.head(body.len())))
     }
 
     pub(crate) fn ping(&self) -> Request {
@@ -111,95 +123,23 @@ impl Envelope<'_> {
 /// The same call as one line of the worker's own protocol.
 pub(crate) fn worker_call(tool: &str) -> Request {
     let arguments = json!({"text": TEXT});
-    Request::new(
-        r#"{"id":"#,
-        &format!(",\"op\":\"tools.call\",\"tool\":\"{tool}\",\"arguments\":{arguments}}}\n"),
-    )
-}
-
-/// What a right answer looks like.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Expect {
-    pub(crate) status: u16,
-    /// Its id must be the request's.
-    pub(crate) id: bool,
-    pub(crate) contains: &'static str,
-}
-
-impl Expect {
-    pub(crate) const PONG: Self = Self {
-        status: 200,
-        id: true,
-        contains: r#""result":{}"#,
-    };
-    pub(crate) const ECHO: Self = Self {
-        status: 200,
-        id: true,
-        contains: TEXT,
-    };
-    pub(crate) const ANNOUNCED: Self = Self {
-        status: 200,
-        id: true,
-        contains: "announced",
-    };
-    /// Refused before the body is read, so without its id.
-    pub(crate) const REFUSED: Self = Self {
-        status: 401,
-        id: false,
-        contains: "-32010",
-    };
-    /// nginx answers the same text to all.
-    pub(crate) const FIXED: Self = Self {
-        status: 200,
-        id: false,
-        contains: r#""result":{}"#,
-    };
-
-    /// Why it is not the right answer to `id`, if it is not.
-    pub(crate) fn mismatch(&self, answer: &Answer<'_>, id: u64) -> Option<String> {
-        let fault = if answer.status != self.status {
-            format!("status {} instead of {}", answer.status, self.status)
-        } else if self.id && id_of(answer.body) != Some(id) {
-            format!("not the answer to {id}")
-        } else if find(answer.body, br#""isError":true"#).is_some() {
-            "the tool failed".to_owned()
-        } else if find(answer.body, self.contains.as_bytes()).is_none() {
-            format!("without {:?}", self.contains)
-        } else {
-            return None;
-        };
-        let shown = String::from_utf8_lossy(&answer.body[..answer.body.len().min(200)]);
-        Some(format!("{fault}: {shown}"))
-    }
-}
-
-/// The first numeric `id` of a message.
-fn id_of(body: &[u8]) -> Option<u64> {
-    let start = find(body, br#""id":"#)? + br#""id":"#.len();
-    let digits = body[start..].trim_ascii_start();
-    let length = digits
-        .iter()
-        .take_while(|byte| byte.is_ascii_digit())
-        .count();
-    std::str::from_utf8(&digits[..length]).ok()?.parse().ok()
-}
-
-fn find(text: &[u8], what: &[u8]) -> Option<usize> {
-    text.windows(what.len()).position(|window| window == what)
+    Request::new(format!(
+        "{{\"id\":{FIRST_ID},\"op\":\"tools.call\",\"tool\":\"{tool}\",\"arguments\":{arguments}}}\n"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ENVELOPE: Envelope<'_> = Envelope {
+    pub(super) const ENVELOPE: Envelope<'_> = Envelope {
         to: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8000),
         token: "t",
         namespace: "load",
         session: None,
     };
 
-    fn body(request: &[u8]) -> (usize, serde_json::Value) {
+    pub(super) fn body(request: &[u8]) -> (usize, serde_json::Value) {
         let text = std::str::from_utf8(request).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let length = head
@@ -208,15 +148,6 @@ mod tests {
             .unwrap();
         assert_eq!(length.parse::<usize>().unwrap(), body.len());
         (body.len(), serde_json::from_str(body).unwrap())
-    }
-
-    fn answer(status: u16, body: &str) -> Answer<'_> {
-        Answer {
-            status,
-            head: b"",
-            body: body.as_bytes(),
-            closes: false,
-        }
     }
 
     #[test]
@@ -251,46 +182,5 @@ mod tests {
             (&json!(1_000_000_007), &json!("echo_async"))
         );
         assert!(!line.contains(&b'\n'));
-    }
-
-    #[test]
-    fn the_answer_to_another_request_is_a_fault() {
-        let right = r#"{"jsonrpc":"2.0","id": 1000000001,"result":{}}"#;
-        assert_eq!(
-            Expect::PONG.mismatch(&answer(200, right), FIRST_ID + 1),
-            None
-        );
-        assert!(
-            Expect::PONG
-                .mismatch(&answer(200, right), FIRST_ID)
-                .is_some()
-        );
-        assert!(
-            Expect::PONG
-                .mismatch(&answer(503, right), FIRST_ID + 1)
-                .is_some()
-        );
-    }
-
-    #[test]
-    fn a_failed_tool_is_a_fault_though_its_status_is_200() {
-        let text = format!(r#"{{"id":{FIRST_ID},"result":{{"isError":true,"content":"{TEXT}"}}}}"#);
-        let fault = Expect::ECHO
-            .mismatch(&answer(200, &text), FIRST_ID)
-            .unwrap();
-        assert!(fault.starts_with("the tool failed"), "{fault}");
-    }
-
-    #[test]
-    fn an_answer_without_an_id_or_with_a_text_id_matches_no_number() {
-        for body in [
-            "",
-            "{}",
-            r#"{"id":null}"#,
-            r#"{"id":"1000000000"}"#,
-            r#"{"id":"#,
-        ] {
-            assert_eq!(id_of(body.as_bytes()), None, "{body}");
-        }
     }
 }

@@ -105,7 +105,7 @@ pub(crate) async fn memory(options: &Options) -> anyhow::Result<IdleMemory> {
         warm_up: options.warm_up(),
         measured: options.measured(),
         front: vec![gateway.id()],
-        worker: None,
+        workers: Vec::new(),
     })
     .await?;
     sleep(SETTLE).await;

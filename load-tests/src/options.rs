@@ -27,8 +27,11 @@ pub(crate) struct Options {
     /// Keep-alive connections, one request in flight on each
     #[arg(long, default_value_t = 32)]
     pub(crate) connections: usize,
+    /// Half a second of each, once: whether everything works, not what it costs
+    #[arg(long, conflicts_with_all = ["seconds", "warm_up", "repetitions", "patience"])]
+    quick: bool,
     /// Measure this scenario and its reference only; may be repeated
-    #[arg(long, value_name = "SCENARIO")]
+    #[arg(long, visible_alias = "scenario", value_name = "SCENARIO")]
     pub(crate) only: Vec<String>,
     /// A Python environment with pydantic for the workers, made when missing [default: target/python-envs/base]
     #[arg(long, value_name = "DIR")]
@@ -76,6 +79,14 @@ impl Options {
         Ok(())
     }
 
+    /// What `--quick` stands for, put in its place.
+    pub(crate) fn settled(mut self) -> Self {
+        if self.quick {
+            (self.seconds, self.warm_up, self.repetitions) = (0.5, 0.2, 1);
+        }
+        self
+    }
+
     pub(crate) fn gateway(&self) -> anyhow::Result<PathBuf> {
         match &self.gateway {
             Some(path) => std::path::absolute(path).context("--gateway"),
@@ -88,6 +99,12 @@ impl Options {
             Some(path) => std::path::absolute(path).context("--python-base-env"),
             None => Ok(own_folder()?.with_file_name("python-envs").join("base")),
         }
+    }
+
+    /// `target`, which has the environments of peers.
+    pub(crate) fn target_folder(&self) -> anyhow::Result<PathBuf> {
+        let own = own_folder()?;
+        Ok(own.parent().context("the target directory")?.to_owned())
     }
 
     pub(crate) fn wants(&self, name: &str) -> bool {
@@ -146,6 +163,14 @@ mod tests {
             error.contains("pong") && error.contains("call-async"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn quick_is_short_and_takes_no_other_times() {
+        let quick = options(&["--quick", "--scenario", "stdio"]).settled();
+        assert_eq!((quick.seconds, quick.repetitions), (0.5, 1));
+        assert!(quick.wants("stdio") && !quick.wants("ping"));
+        assert!(Options::try_parse_from(["x", "--quick", "--seconds", "2"]).is_err());
     }
 
     #[test]

@@ -58,8 +58,9 @@ pub(crate) const REFERENCE: Scenario = Scenario {
 pub(crate) const WORKER_START: &str = "worker-start";
 pub(crate) const MEMORY: &str = "memory";
 pub(crate) const IDLE_STREAMS: &str = "idle-streams";
-/// Measured once a run, not under load.
-const ONCE: &[(&str, &str)] = &[
+pub(crate) const STDIO: &str = "stdio";
+/// Not of one gateway under load.
+const APART: &[(&str, &str)] = &[
     (
         WORKER_START,
         "POST /reload with a new folder of tools, to its answer",
@@ -71,6 +72,10 @@ const ONCE: &[(&str, &str)] = &[
     (
         IDLE_STREAMS,
         "5,000 and 19,000 idle GET streams: memory, one event to all, calls meanwhile; the same behind nginx",
+    ),
+    (
+        STDIO,
+        "a stdio server directly, through the gateway, and through others that do that job",
     ),
 ];
 
@@ -178,7 +183,7 @@ fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
         .chain(SEPARATE)
         .chain(STEALING)
         .map(|scenario| (scenario.name, scenario.question))
-        .chain(ONCE.iter().copied())
+        .chain(APART.iter().copied())
 }
 
 pub(crate) fn is_name(name: &str) -> bool {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::Context;
@@ -39,6 +40,22 @@ impl CpuTimes {
         Ok(Self(times))
     }
 
+    /// The same of a process that must be there, and of those with it that still are.
+    pub(crate) fn of_first(processes: &[u32]) -> anyhow::Result<Self> {
+        let (first, others) = processes.split_first().context("no process")?;
+        let mut times = Self::of(&[*first])?;
+        times.0.extend(Self::of_those_left(others).0);
+        Ok(times)
+    }
+
+    /// The same of those that are still there.
+    pub(crate) fn of_those_left(processes: &[u32]) -> Self {
+        let each = processes
+            .iter()
+            .filter_map(|process| Self::of(&[*process]).ok());
+        Self(each.flat_map(|times| times.0).collect())
+    }
+
     /// The nanoseconds since then. A thread that is new counts from its start; one that ended meanwhile is lost.
     pub(crate) fn since(&self, earlier: &Self) -> u64 {
         let of_thread =
@@ -66,6 +83,28 @@ fn busy_ticks(stat: &str) -> Option<u64> {
     let fields: Vec<u64> = fields.split_ascii_whitespace().map_while(parsed).collect();
     let idle = fields.get(3)?.checked_add(*fields.get(4)?)?;
     fields.iter().take(8).sum::<u64>().checked_sub(idle)
+}
+
+/// CPU time of children of these that have ended and been waited for, and of theirs, in nanoseconds. In steps of a clock
+/// tick for each of them.
+pub(crate) fn time_of_ended_children(processes: &[u32]) -> u64 {
+    let each = processes.iter().filter_map(|process| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        ended_ticks(&stat)
+    });
+    each.sum::<u64>() * (1_000_000_000 / rustix::param::clock_ticks_per_second())
+}
+
+/// Fields 16 and 17, `cutime` and `cstime`.
+fn ended_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(13);
+    let (user, system): (u64, u64) = (parsed(fields.next()?)?, parsed(fields.next()?)?);
+    Some(user + system)
+}
+
+/// The program a process runs; none once it has ended.
+pub(crate) fn program(process: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{process}/exe")).ok()
 }
 
 /// A process that is gone is `ENOENT` when opened and `ESRCH` when read.
@@ -100,6 +139,20 @@ impl Memory {
             anonymous_kib: field("RssAnon:")?,
         })
     }
+}
+
+/// Memory of several processes in KiB, each page they share counted once in all (`Pss`). Those that have ended have none.
+pub(crate) fn proportional_kib(processes: &[u32]) -> u64 {
+    let each = processes.iter().filter_map(|process| {
+        let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
+        pss_kib(&rollup)
+    });
+    each.sum()
+}
+
+fn pss_kib(rollup: &str) -> Option<u64> {
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    parsed(line.trim().strip_suffix("kB")?.trim())
 }
 
 /// All processes below one.
@@ -183,6 +236,9 @@ mod tests {
     #[test]
     fn a_process_that_is_not_there_is_an_error_not_zero() {
         assert!(CpuTimes::of(&[u32::MAX]).is_err());
+        assert!(CpuTimes::of_first(&[u32::MAX]).is_err() && CpuTimes::of_first(&[]).is_err());
+        let with_ended = CpuTimes::of_first(&[std::process::id(), u32::MAX]).unwrap();
+        assert!(!with_ended.0.is_empty());
         assert!(Memory::of(u32::MAX).is_err());
     }
 
@@ -215,8 +271,26 @@ mod tests {
     }
 
     #[test]
+    fn memory_of_several_is_what_they_hold_together() {
+        let rollup = "55f0-7ffd ---p 00000000 00:00 0    [rollup]\nRss:  4 kB\nPss:      1234 kB\nPss_Anon: 7 kB\n";
+        assert_eq!(pss_kib(rollup), Some(1234));
+        let own = proportional_kib(&[std::process::id(), u32::MAX]);
+        assert!(
+            own > 0 && own <= Memory::of(std::process::id()).unwrap().resident_kib,
+            "{own}"
+        );
+    }
+
+    #[test]
     fn a_name_with_brackets_does_not_hide_the_parent() {
         assert_eq!(parent("77 (a) b (c) S 12 77 77 0"), Some(12));
+    }
+
+    #[test]
+    fn times_of_ended_children_are_the_sixteenth_and_seventeenth_field() {
+        let stat = "77 (a) b) S 12 77 77 0 -1 4194304 100 200 0 0 5 6 7 8 20 0 1 0 2354631";
+        assert_eq!(ended_ticks(stat), Some(7 + 8));
+        assert_eq!(ended_ticks("77 (a) S 12"), None);
     }
 
     #[test]

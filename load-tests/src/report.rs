@@ -1,6 +1,7 @@
 //! What a run found: every sample for JSON, medians for the table.
 
 mod budgets;
+mod stdio;
 pub(crate) mod table;
 
 use serde::Serialize;
@@ -11,6 +12,7 @@ use crate::once::{IdleMemory, WorkerStart};
 use crate::options::Options;
 use crate::plan::Scenario;
 use crate::processes::Memory;
+use crate::stdio::Stdio;
 use crate::streams::IdleStreams;
 
 /// Everything a run found.
@@ -21,12 +23,15 @@ pub(crate) struct Report {
     pub(crate) seconds: f64,
     pub(crate) repetitions: usize,
     pub(crate) connections: usize,
+    /// The scenarios asked for; all if there are none.
+    pub(crate) only: Vec<String>,
     /// What could not be compared with because it is not there.
     pub(crate) missing: Vec<String>,
     pub(crate) scenarios: Vec<Row>,
     pub(crate) worker_start: Option<WorkerStart>,
     pub(crate) memory: Option<IdleMemory>,
     pub(crate) idle_streams: Option<IdleStreams>,
+    pub(crate) stdio: Option<Stdio>,
     /// Of each gateway with tools, when its scenarios were over.
     pub(crate) memory_after_load: Vec<Memory>,
     /// Audit lines not written because the disk did not keep up; their cost is not in the numbers. Nothing if one of the
@@ -66,11 +71,13 @@ impl Report {
             seconds: options.seconds,
             repetitions: options.repetitions,
             connections: options.connections,
+            only: options.only.clone(),
             missing: Vec::new(),
             scenarios: Vec::new(),
             worker_start: None,
             memory: None,
             idle_streams: None,
+            stdio: None,
             memory_after_load: Vec::new(),
             audit_dropped: Some(0.0),
             failures: Vec::new(),
@@ -91,6 +98,10 @@ impl Report {
             self.scenarios.len() - 1
         });
         &mut self.scenarios[at].samples
+    }
+
+    fn wants_all(&self) -> bool {
+        self.only.is_empty()
     }
 
     fn row(&self, name: &str) -> Option<&Row> {

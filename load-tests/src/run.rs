@@ -3,29 +3,32 @@
 //! ```text
 //! per repetition:  nginx ── gateway up ── its scenarios ── gateway down     (work_stealing off)
 //!                  nginx ── gateway up ── its scenarios ── gateway down     (work_stealing on)
+//! per repetition:  nginx ── a stdio server alone ── behind the gateway ── behind each peer
 //! once:            a gateway for worker starts, a gateway without tools for memory, gateways for idle streams
 //! ```
 //!
 //! At any time at most one gateway runs, and beside it only an nginx that waits: neither wakes up while it is not asked.
 
+mod ask;
+
 use std::time::Duration;
 
-use anyhow::Context;
-
-use crate::load::{self, Load, Sample};
+use crate::load::Sample;
 use crate::machine::Machine;
-use crate::message::{Envelope, Expect, Request, worker_call};
 use crate::once;
 use crate::options::Options;
 use crate::plan::{
-    self, Ask, IDLE_STREAMS, Layout, MEMORY, REFERENCE, Scenario, Server, WORKER_START,
+    self, IDLE_STREAMS, Layout, MEMORY, REFERENCE, STDIO, Scenario, Server, WORKER_START,
 };
 use crate::quiet::Patience;
 use crate::report::{Failure, Measured, Report};
-use crate::servers::gateway::{Gateway, NAMESPACE, WRONG_TOKEN, threads};
+use crate::servers::gateway::{Gateway, threads};
 use crate::servers::nginx::{self, Nginx};
+use crate::stdio;
 use crate::streams;
-use crate::wire::Target;
+
+pub(crate) use ask::reference;
+use ask::{ask_gateway, ask_nginx};
 
 /// For starts and stops, per group and for what is measured once.
 const OVERHEAD: Duration = Duration::from_secs(60);
@@ -33,6 +36,8 @@ const OVERHEAD: Duration = Duration::from_secs(60);
 const FIRST_TIME: Duration = Duration::from_secs(600);
 /// Once, for opening and holding tens of thousands of streams.
 const STREAMS: Duration = Duration::from_secs(600);
+/// For each repetition of the comparison at a stdio server.
+const STDIO_REPETITION: Duration = Duration::from_secs(300);
 
 /// Of one sample, when other work disturbs it and there is patience.
 const ATTEMPTS: u32 = 5;
@@ -56,6 +61,7 @@ pub(crate) fn deadline(options: &Options) -> Duration {
         + OVERHEAD * groups
         + FIRST_TIME
         + STREAMS
+        + STDIO_REPETITION * u32::try_from(options.repetitions).unwrap_or(u32::MAX)
         + options.patience()
 }
 
@@ -83,6 +89,17 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<Report> {
         for layout in LAYOUTS {
             run.group(repetition, layout).await?;
         }
+    }
+    if options.wants(STDIO) {
+        run.patience.wait_for_quiet().await?;
+        let outcome = stdio::compare(options, run.nginx.as_ref(), &mut run.patience).await;
+        let found = or_failure(&mut run.report, STDIO, outcome);
+        let failures = found.iter().flat_map(|found| found.failures.clone());
+        run.report.failures.extend(failures.map(|reason| Failure {
+            scenario: STDIO,
+            reason,
+        }));
+        run.report.stdio = found;
     }
     // An idle nginx is nothing to these, but they are about the gateway alone.
     run.nginx = None;
@@ -195,104 +212,6 @@ fn or_failure<T>(
         .ok()
 }
 
-fn load(options: &Options, target: Target, requests: Vec<Request>, expect: Expect) -> Load {
-    Load {
-        target,
-        requests,
-        expect,
-        warm_up: options.warm_up(),
-        measured: options.measured(),
-        front: Vec::new(),
-        worker: None,
-    }
-}
-
-fn connections(options: &Options, scenario: &Scenario) -> usize {
-    if scenario.alone {
-        1
-    } else {
-        options.connections
-    }
-}
-
-async fn ask_nginx(
-    options: &Options,
-    scenario: &Scenario,
-    nginx: &Nginx,
-) -> anyhow::Result<Sample> {
-    let envelope = Envelope {
-        to: nginx.address,
-        token: crate::servers::gateway::TOKEN,
-        namespace: NAMESPACE,
-        session: None,
-    };
-    let requests = vec![envelope.ping(); connections(options, scenario)];
-    let load = load(
-        options,
-        Target::Http(nginx.address),
-        requests,
-        Expect::FIXED,
-    );
-    load::measure(Load {
-        front: nginx.processes(),
-        ..load
-    })
-    .await
-}
-
-async fn ask_gateway(
-    options: &Options,
-    scenario: &Scenario,
-    gateway: &Gateway,
-) -> anyhow::Result<Sample> {
-    let connections = connections(options, scenario);
-    let envelope = gateway.envelope();
-    let (requests, expect) = match scenario.ask {
-        Ask::Ping => (vec![envelope.ping(); connections], Expect::PONG),
-        Ask::WrongToken => {
-            let envelope = Envelope {
-                token: WRONG_TOKEN,
-                ..envelope
-            };
-            (vec![envelope.ping(); connections], Expect::REFUSED)
-        }
-        Ask::PingInSession => {
-            let mut requests = Vec::new();
-            for _ in 0..connections {
-                let session = gateway.open_session().await.context("opening a session")?;
-                requests.push(
-                    Envelope {
-                        session: Some(&session),
-                        ..envelope
-                    }
-                    .ping(),
-                );
-            }
-            (requests, Expect::PONG)
-        }
-        Ask::Call(tool) if scenario.server == Server::Worker => {
-            (vec![worker_call(tool); connections], Expect::ECHO)
-        }
-        Ask::Call(tool) => (vec![envelope.call(tool); connections], Expect::ECHO),
-    };
-    let mut load = load(options, Target::Http(gateway.address), requests, expect);
-    load.front = vec![gateway.id()];
-    match scenario.server {
-        Server::Worker => {
-            let (worker, socket) = gateway.worker(NAMESPACE)?;
-            load.target = Target::Lines(socket);
-            load.front = vec![worker];
-        }
-        Server::Gateway | Server::Nginx => {
-            load.front = vec![gateway.id()];
-            if let Ask::Call(_) = scenario.ask {
-                load.worker = Some(gateway.worker(NAMESPACE)?.0);
-            }
-        }
-    }
-    load::measure(load).await
-}
-
-fn progress(line: &str) {
+pub(crate) fn progress(line: &str) {
     eprintln!("{line}");
 }

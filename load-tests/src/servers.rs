@@ -1,7 +1,9 @@
 //! The processes a run starts, and that none of them outlives it.
 
+pub(crate) mod echo;
 pub(crate) mod gateway;
 pub(crate) mod nginx;
+pub(crate) mod peers;
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -29,11 +31,29 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it with its output in `log`.
-    fn start(name: &'static str, mut command: Command, log: PathBuf) -> anyhow::Result<Self> {
+    /// Starts it with its output in `log` and nothing to read.
+    fn start(name: &'static str, command: Command, log: PathBuf) -> anyhow::Result<Self> {
+        Self::reading(Stdio::null(), name, command, log)
+    }
+
+    /// The same with an input that is empty but stays open, for those that end when theirs does.
+    fn start_with_input(
+        name: &'static str,
+        command: Command,
+        log: PathBuf,
+    ) -> anyhow::Result<Self> {
+        Self::reading(Stdio::piped(), name, command, log)
+    }
+
+    fn reading(
+        input: Stdio,
+        name: &'static str,
+        mut command: Command,
+        log: PathBuf,
+    ) -> anyhow::Result<Self> {
         let output = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
         let child = command
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(output.try_clone().context("its log")?)
             .stderr(output)
             .spawn()

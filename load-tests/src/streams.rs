@@ -160,7 +160,7 @@ async fn calls(options: &Options, gateway: &Gateway) -> anyhow::Result<f64> {
         warm_up: options.warm_up(),
         measured: options.measured(),
         front: vec![gateway.id()],
-        worker: None,
+        workers: Vec::new(),
     })
     .await?;
     Ok(sample.p99_us)

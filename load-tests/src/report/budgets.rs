@@ -2,6 +2,7 @@
 
 use super::{Report, median};
 use crate::load::Sample;
+use crate::stdio::MANY;
 use crate::streams::Held;
 
 /// A cost with the limit it must keep and the one it should reach.
@@ -13,6 +14,8 @@ struct Budget {
     /// Nothing if the run did not measure it.
     measured: fn(&Report) -> Option<f64>,
 }
+
+const NOT_MEASURED: &str = "not measured";
 
 /// How a budget came out.
 #[derive(Debug, PartialEq)]
@@ -47,6 +50,24 @@ const BUDGETS: &[Budget] = &[
     micros("added latency, p99", 100.0, 60.0, |report| {
         added(report, |sample| sample.p99_us)
     }),
+    ratio(
+        "tools/call to a stdio server: gateway",
+        2.8,
+        2.2,
+        |report| report.stdio.as_ref()?.gateway_row(MANY)?.ratio(),
+    ),
+    micros(
+        "added latency to a stdio server, p50",
+        40.0,
+        25.0,
+        |report| report.stdio.as_ref()?.gateway_row(1)?.added_p50_us(),
+    ),
+    micros(
+        "added latency to a stdio server, p99",
+        100.0,
+        60.0,
+        |report| report.stdio.as_ref()?.gateway_row(1)?.added_p99_us(),
+    ),
     Budget {
         what: "worker start, reload to answer",
         unit: "ms",
@@ -126,6 +147,12 @@ fn added(report: &Report, latency: impl Fn(&Sample) -> f64) -> Option<f64> {
     median(pairs.map(|(through, direct)| latency(&through.sample) - latency(&direct.sample)))
 }
 
+impl Verdict {
+    pub(super) fn is_measured(&self) -> bool {
+        self.outcome != NOT_MEASURED
+    }
+}
+
 pub(super) fn verdicts(report: &Report) -> Vec<Verdict> {
     BUDGETS
         .iter()
@@ -145,7 +172,7 @@ impl Budget {
             goal: with_unit(self.goal),
             measured: measured.map_or_else(|| "-".to_owned(), with_unit),
             outcome: match measured {
-                None => "not measured",
+                None => NOT_MEASURED,
                 // A difference below zero: the noise is larger than what was to be measured.
                 Some(value) if value <= 0.0 => "lost in noise",
                 Some(value) if value <= self.goal => "goal reached",

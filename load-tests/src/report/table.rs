@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Report, Row, budgets, median};
+use super::{Report, Row, budgets, median, stdio};
 use crate::quiet::NOISY;
 use crate::streams::IdleStreams;
 
@@ -39,7 +39,9 @@ fn write_report(text: &mut String, report: &Report) -> std::fmt::Result {
         "from .. to",
     ];
     let rows: Vec<_> = report.scenarios.iter().map(cells).collect();
-    write_table(text, &header, &rows)?;
+    if !rows.is_empty() || report.stdio.is_none() {
+        write_table(text, &header, &rows)?;
+    }
     if let Some((middle, worst)) = report.other_cores() {
         writeln!(
             text,
@@ -103,9 +105,16 @@ fn write_report(text: &mut String, report: &Report) -> std::fmt::Result {
         writeln!(text)?;
         write_streams(text, streams)?;
     }
+    if let Some(found) = &report.stdio {
+        if !report.scenarios.is_empty() {
+            writeln!(text)?;
+        }
+        stdio::write(text, found)?;
+    }
     let verdicts = budgets::verdicts(report);
     let rows: Vec<_> = verdicts
         .into_iter()
+        .filter(|verdict| report.wants_all() || verdict.is_measured())
         .map(|verdict| {
             vec![
                 verdict.what.into(),
@@ -204,7 +213,11 @@ fn cells(row: &Row) -> Vec<String> {
 }
 
 /// The first column to the left, numbers to the right.
-fn write_table(text: &mut String, header: &[&str], rows: &[Vec<String>]) -> std::fmt::Result {
+pub(super) fn write_table(
+    text: &mut String,
+    header: &[&str],
+    rows: &[Vec<String>],
+) -> std::fmt::Result {
     let width = |column: usize| {
         let cells = rows
             .iter()

@@ -15,7 +15,8 @@ use crate::message::Envelope;
 use crate::options::Options;
 use crate::plan::{ANNOUNCING_TOOL, ASYNC_TOOL, Layout, SYNC_TOOL};
 use crate::processes::{self, Memory};
-use crate::wire::{Connection, Target, exchange, get};
+use crate::session;
+use crate::wire::{Connection, exchange, get};
 
 /// What differs from the gateway's defaults, with reasons.
 const OVERRIDES: &str = include_str!("../../conf.yaml");
@@ -46,7 +47,7 @@ pub(crate) struct Gateway {
 impl Gateway {
     /// With a namespace of echo tools and its worker.
     pub(crate) async fn with_tools(options: &Options, layout: Layout) -> anyhow::Result<Self> {
-        let gateway = Self::start(options, layout, NAMESPACE, &tools()).await?;
+        let gateway = Self::start(options, layout, NAMESPACE, &tools(), &[]).await?;
         // A gateway whose only namespace has failed is ready all the same, and says why.
         if let Err(error) = gateway.worker(NAMESPACE) {
             let (_, report) = get(gateway.address, "/ready", ANSWER_LIMIT).await?;
@@ -57,7 +58,15 @@ impl Gateway {
 
     /// With a namespace but no tool, so without any worker.
     pub(crate) async fn without_tools(options: &Options) -> anyhow::Result<Self> {
-        Self::start(options, Layout::Separate, EMPTY_NAMESPACE, "").await
+        Self::start(options, Layout::Separate, EMPTY_NAMESPACE, "", &[]).await
+    }
+
+    /// With stdio servers, by namespace, and no tools of its own.
+    pub(crate) async fn with_stdio(
+        options: &Options,
+        servers: &[(&str, Vec<String>)],
+    ) -> anyhow::Result<Self> {
+        Self::start(options, Layout::Separate, EMPTY_NAMESPACE, "", servers).await
     }
 
     async fn start(
@@ -65,6 +74,7 @@ impl Gateway {
         layout: Layout,
         namespace: &str,
         tools: &str,
+        stdio: &[(&str, Vec<String>)],
     ) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("tooldock-load-").context("a temporary folder")?;
         let (core, metrics) = (free_address()?, free_address()?);
@@ -79,7 +89,7 @@ impl Gateway {
             READY_LIMIT_WITH_BASE
         };
         let config = folder.path().join("tooldock.yaml");
-        let text = configuration(core, metrics, layout, &base.to_string_lossy())?;
+        let text = configuration(core, metrics, layout, &base.to_string_lossy(), stdio)?;
         fs::write(&config, text).context("the gateway's configuration")?;
         let mut command = Command::new(options.gateway()?);
         command
@@ -149,12 +159,9 @@ impl Gateway {
         }
     }
 
-    /// Opens an MCP session: `initialize`, then `notifications/initialized`.
+    /// Opens an MCP session on a connection of its own.
     pub(crate) async fn open_session(&self) -> anyhow::Result<String> {
-        let mut connection = Connection::open(&Target::Http(self.address)).await?;
-        tokio::time::timeout(ANSWER_LIMIT, self.open_session_on(&mut connection))
-            .await
-            .context("no session in time")?
+        session::open(self.envelope()).await
     }
 
     /// The same over a connection that is there already.
@@ -162,34 +169,7 @@ impl Gateway {
         &self,
         connection: &mut Connection,
     ) -> anyhow::Result<String> {
-        let envelope = self.envelope();
-        let hello = envelope.post(
-            r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"tooldock-load","version":"1"}}}"#,
-        );
-        let answer = connection.ask(&hello).await?;
-        ensure!(
-            answer.status == 200,
-            "initialize answered {}: {}",
-            answer.status,
-            String::from_utf8_lossy(answer.body)
-        );
-        let session = answer
-            .header("mcp-session-id")
-            .context("initialize gave no session")?
-            .to_owned();
-        let ready = Envelope {
-            session: Some(&session),
-            ..envelope
-        }
-        .post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
-        let answer = connection.ask(&ready).await?;
-        ensure!(
-            answer.status == 202,
-            "notifications/initialized answered {}: {}",
-            answer.status,
-            String::from_utf8_lossy(answer.body)
-        );
-        Ok(session)
+        session::open_on(self.envelope(), connection).await
     }
 
     /// Puts a new folder of echo tools beside the others. It is served after a reload.
@@ -239,6 +219,7 @@ fn configuration(
     metrics: SocketAddr,
     layout: Layout,
     base: &str,
+    stdio: &[(&str, Vec<String>)],
 ) -> anyhow::Result<String> {
     let mut config: Mapping = serde_yaml::from_str(OVERRIDES).context("load-tests/conf.yaml")?;
     let listener = |name: &str, address: SocketAddr| {
@@ -258,11 +239,32 @@ fn configuration(
     config.insert("work_stealing".into(), (layout == Layout::Stealing).into());
     let workers: Mapping = [("base_env".into(), base.into())].into_iter().collect();
     config.insert("workers".into(), Value::Mapping(workers));
+    let servers: Mapping = stdio
+        .iter()
+        .filter_map(|(name, command)| Some(((*name).into(), server(command)?)))
+        .collect();
+    let upstreams: Mapping = [("stdio".into(), Value::Mapping(servers))]
+        .into_iter()
+        .collect();
+    config.insert("upstreams".into(), Value::Mapping(upstreams));
     serde_yaml::to_string(&config).context("the gateway's configuration")
 }
 
-/// What the gateway gets of this process's environment: where programs are, and where packages come from.
-fn inherited() -> impl Iterator<Item = (String, String)> {
+/// A stdio server as an operator writes it; everything but its command line is at its default.
+fn server(command: &[String]) -> Option<Value> {
+    let (program, arguments) = command.split_first()?;
+    let arguments = arguments.iter().map(|argument| argument.as_str().into());
+    let keys: Mapping = [
+        ("command".into(), program.as_str().into()),
+        ("args".into(), Value::Sequence(arguments.collect())),
+    ]
+    .into_iter()
+    .collect();
+    Some(Value::Mapping(keys))
+}
+
+/// What servers get of this process's environment: where programs are, and where packages come from.
+pub(super) fn inherited() -> impl Iterator<Item = (String, String)> {
     std::env::vars().filter(|(name, _)| {
         let upper = name.to_ascii_uppercase();
         let packages = ["PIP_", "UV_", "SSL_CERT"]
@@ -303,7 +305,14 @@ mod tests {
             "127.0.0.1:1".parse().unwrap(),
             "127.0.0.1:2".parse().unwrap(),
         );
-        let text = configuration(core, metrics, Layout::Stealing, "/base").unwrap();
+        let text = configuration(
+            core,
+            metrics,
+            Layout::Stealing,
+            "/base",
+            &[("echo", vec!["/x".into(), "-y".into()])],
+        )
+        .unwrap();
         let config: Value = serde_yaml::from_str(&text).unwrap();
         assert_eq!(config["listeners"][0]["address"], "127.0.0.1:1");
         assert_eq!(config["listeners"][1]["profile"], "metrics");
@@ -314,6 +323,8 @@ mod tests {
             64
         );
         assert!(config["admission"]["flood"]["rate"].as_u64().unwrap() >= 1_000_000);
+        assert_eq!(config["upstreams"]["stdio"]["echo"]["command"], "/x");
+        assert_eq!(config["upstreams"]["stdio"]["echo"]["args"][0], "-y");
         assert_eq!(threads().unwrap(), 2);
     }
 

@@ -1,0 +1,171 @@
+//! What the clients of one load share, and what becomes of it.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::bail;
+use hdrhistogram::Histogram;
+
+use super::{Sample, Window};
+use crate::message::FIRST_ID;
+use crate::processes::{CpuTimes, machine_busy, time_of_ended_children};
+
+/// Answers that may be wrong before a connection gives up: the first one tells the reason, the rest only how many.
+const FAULTS_MAX: u64 = 100;
+/// Requests of one measurement. No server here comes near.
+const REQUESTS_MAX: u64 = 50_000_000;
+/// Latencies are kept to three digits up to here.
+const LATENCY_MAX: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Phase {
+    WarmUp,
+    Measured,
+    Over,
+}
+
+/// What the connections share. All of them are on one thread, so nothing here is ever contended.
+pub(super) struct Shared {
+    phase: AtomicU8,
+    next_id: AtomicU64,
+    closed: AtomicU64,
+    latencies: Mutex<Histogram<u64>>,
+    faults: Mutex<Faults>,
+}
+
+/// Answers that were wrong or missing.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    pub(crate) count: u64,
+    pub(crate) first: Option<String>,
+}
+
+impl Shared {
+    pub(super) fn new() -> anyhow::Result<Arc<Self>> {
+        let highest = u64::try_from(LATENCY_MAX.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Arc::new(Self {
+            phase: AtomicU8::new(Phase::WarmUp as u8),
+            next_id: AtomicU64::new(FIRST_ID),
+            closed: AtomicU64::new(0),
+            latencies: Mutex::new(Histogram::new_with_bounds(1_000, highest, 3)?),
+            faults: Mutex::default(),
+        }))
+    }
+
+    /// The id of the next request; nothing when there are to be no more.
+    pub(super) fn next_id(&self) -> Option<u64> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        (!self.is(Phase::Over) && id < FIRST_ID + REQUESTS_MAX).then_some(id)
+    }
+
+    /// Counts an answer that was right.
+    pub(super) fn answered(&self, took: Duration) {
+        // Those begun just before the window make up for those it cuts off at its end.
+        if self.is(Phase::Measured) {
+            let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            self.latencies
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .saturating_record(took);
+        }
+    }
+
+    /// Counts a connection that was closed after an answer.
+    pub(super) fn closed(&self) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What was wrong, once.
+    pub(super) fn faults(&self) -> Faults {
+        std::mem::take(&mut *self.faults.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn is(&self, phase: Phase) -> bool {
+        self.phase.load(Ordering::Relaxed) == phase as u8
+    }
+
+    pub(super) fn enter(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    /// Whether the connection may go on.
+    pub(super) fn fault(&self, what: String) -> bool {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.count += 1;
+        faults.first.get_or_insert(what);
+        faults.count < FAULTS_MAX
+    }
+}
+
+/// CPU time up to one moment.
+pub(super) struct Spent {
+    front: CpuTimes,
+    workers: CpuTimes,
+    /// Of workers that have ended.
+    ended: u64,
+    client: CpuTimes,
+    machine: u64,
+}
+
+impl Spent {
+    pub(super) fn now(window: &Window) -> anyhow::Result<Self> {
+        Ok(Self {
+            front: CpuTimes::of_first(&window.front)?,
+            // One that has ended is among the children that have.
+            workers: CpuTimes::of_those_left(&window.workers),
+            ended: time_of_ended_children(&window.front),
+            client: CpuTimes::of(&[std::process::id()])?,
+            machine: machine_busy()?,
+        })
+    }
+}
+
+impl Faults {
+    pub(super) fn none(self) -> anyhow::Result<()> {
+        match self.first {
+            Some(first) => bail!("{} wrong answers, the first one: {first}", self.count),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn sample(
+        &self,
+        before: &Spent,
+        after: &Spent,
+        seconds: f64,
+    ) -> anyhow::Result<Sample> {
+        let latencies = self
+            .latencies
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let requests = latencies.len();
+        if requests == 0 {
+            bail!("no request was answered in {seconds:.1} s");
+        }
+        let front = after.front.since(&before.front);
+        let workers =
+            after.workers.since(&before.workers) + after.ended.saturating_sub(before.ended);
+        let client = after.client.since(&before.client);
+        if front == 0 {
+            bail!("the processes under test used no CPU time: not those that answered");
+        }
+        let others =
+            (after.machine.saturating_sub(before.machine)).saturating_sub(front + workers + client);
+        let each = |nanoseconds: u64| nanoseconds as f64 / 1e3 / requests as f64;
+        Ok(Sample {
+            requests,
+            per_second: requests as f64 / seconds,
+            p50_us: latencies.value_at_quantile(0.50) as f64 / 1e3,
+            p99_us: latencies.value_at_quantile(0.99) as f64 / 1e3,
+            cpu_us: each(front),
+            worker_cpu_us: (workers > 0).then(|| each(workers)),
+            client_cpu_us: each(client),
+            other_cores: others as f64 / 1e9 / seconds,
+            closed: self.closed.load(Ordering::Relaxed),
+        })
+    }
+}

@@ -1,0 +1,165 @@
+//! Whether an answer is the right one.
+
+use super::TEXT;
+use crate::wire::Answer;
+
+/// What a right answer looks like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expect {
+    pub(crate) status: u16,
+    /// Its id must be the request's.
+    pub(crate) id: bool,
+    pub(crate) contains: &'static str,
+    /// Behind that stands its id once more, so that the answer to another call is seen whatever its id says.
+    pub(crate) numbered: bool,
+}
+
+impl Expect {
+    pub(crate) const PONG: Self = Self {
+        status: 200,
+        id: true,
+        contains: r#""result":{}"#,
+        numbered: false,
+    };
+    pub(crate) const ECHO: Self = Self {
+        status: 200,
+        id: true,
+        contains: TEXT,
+        numbered: false,
+    };
+    pub(crate) const NUMBERED_ECHO: Self = Self {
+        numbered: true,
+        ..Self::ECHO
+    };
+    pub(crate) const ANNOUNCED: Self = Self {
+        status: 200,
+        id: true,
+        contains: "announced",
+        numbered: false,
+    };
+    /// Refused before the body is read, so without its id.
+    pub(crate) const REFUSED: Self = Self {
+        status: 401,
+        id: false,
+        contains: "-32010",
+        numbered: false,
+    };
+    /// nginx answers the same text to all.
+    pub(crate) const FIXED: Self = Self {
+        status: 200,
+        id: false,
+        contains: r#""result":{}"#,
+        numbered: false,
+    };
+
+    /// Why it is not the right answer to `id`, if it is not.
+    pub(crate) fn mismatch(&self, answer: &Answer<'_>, id: u64) -> Option<String> {
+        let fault = if answer.status != self.status {
+            format!("status {} instead of {}", answer.status, self.status)
+        } else if self.id && id_of(answer.body) != Some(id) {
+            format!("not the answer to {id}")
+        } else if find(answer.body, br#""isError":true"#).is_some() {
+            "the tool failed".to_owned()
+        } else if find(answer.body, self.contains.as_bytes()).is_none() {
+            format!("without {:?}", self.contains)
+        } else if self.numbered && self.number_in(answer.body) != Some(id) {
+            "the text of another call".to_owned()
+        } else {
+            return None;
+        };
+        let shown = String::from_utf8_lossy(&answer.body[..answer.body.len().min(200)]);
+        Some(format!("{fault}: {shown}"))
+    }
+
+    fn number_in(&self, body: &[u8]) -> Option<u64> {
+        let at = find(body, self.contains.as_bytes())? + self.contains.len();
+        number(&body[at..])
+    }
+}
+
+/// The first numeric `id` of a message.
+fn id_of(body: &[u8]) -> Option<u64> {
+    let start = find(body, br#""id":"#)? + br#""id":"#.len();
+    number(&body[start..])
+}
+
+/// The number at the start, spaces before it apart.
+fn number(text: &[u8]) -> Option<u64> {
+    let digits = text.trim_ascii_start();
+    let length = digits
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
+    std::str::from_utf8(&digits[..length]).ok()?.parse().ok()
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    text.windows(what.len()).position(|window| window == what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::FIRST_ID;
+    use super::*;
+
+    fn answer(status: u16, body: &str) -> Answer<'_> {
+        Answer {
+            status,
+            head: b"",
+            body: body.as_bytes(),
+            closes: false,
+        }
+    }
+
+    #[test]
+    fn the_answer_to_another_request_is_a_fault() {
+        let right = r#"{"jsonrpc":"2.0","id": 1000000001,"result":{}}"#;
+        assert_eq!(
+            Expect::PONG.mismatch(&answer(200, right), FIRST_ID + 1),
+            None
+        );
+        assert!(
+            Expect::PONG
+                .mismatch(&answer(200, right), FIRST_ID)
+                .is_some()
+        );
+        assert!(
+            Expect::PONG
+                .mismatch(&answer(503, right), FIRST_ID + 1)
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn a_failed_tool_is_a_fault_though_its_status_is_200() {
+        let text = format!(r#"{{"id":{FIRST_ID},"result":{{"isError":true,"content":"{TEXT}"}}}}"#);
+        let fault = Expect::ECHO
+            .mismatch(&answer(200, &text), FIRST_ID)
+            .unwrap();
+        assert!(fault.starts_with("the tool failed"), "{fault}");
+    }
+
+    #[test]
+    fn a_numbered_text_must_carry_the_id_of_its_call() {
+        let with = |number: u64| {
+            format!(r#"{{"id":{FIRST_ID},"result":{{"content":[{{"text":"{TEXT} {number}"}}]}}}}"#)
+        };
+        let fault = |body: &str| Expect::NUMBERED_ECHO.mismatch(&answer(200, body), FIRST_ID);
+        assert_eq!(fault(&with(FIRST_ID)), None);
+        let swapped = fault(&with(FIRST_ID + 1)).unwrap();
+        assert!(swapped.starts_with("the text of another call"), "{swapped}");
+    }
+
+    #[test]
+    fn an_answer_without_an_id_or_with_a_text_id_matches_no_number() {
+        for body in [
+            "",
+            "{}",
+            r#"{"id":null}"#,
+            r#"{"id":"1000000000"}"#,
+            r#"{"id":"#,
+        ] {
+            assert_eq!(id_of(body.as_bytes()), None, "{body}");
+        }
+    }
+}

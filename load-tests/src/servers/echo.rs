@@ -1,0 +1,108 @@
+//! The stdio echo server, which the gateway and its peers are put in front of, and with nothing in front of it.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use tokio::time::timeout;
+
+use crate::load::pipes::Pipes;
+use crate::session::{HELLO, READY};
+
+const PROGRAM: &str = "tooldock-load-echo";
+const OPEN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Which revisions the server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Era {
+    /// Those that begin with `initialize`.
+    Legacy,
+    /// Those, and 2026-07-28.
+    Dual,
+}
+
+impl Era {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Legacy => "legacy",
+            Self::Dual => "dual",
+        }
+    }
+}
+
+/// Where it is.
+#[derive(Debug, Clone)]
+pub(crate) struct EchoProgram(PathBuf);
+
+impl EchoProgram {
+    /// Beside this program.
+    pub(crate) fn find() -> anyhow::Result<Self> {
+        let own = std::env::current_exe().context("finding this program's own file")?;
+        // As `/proc` has it, so that its processes are recognised.
+        let path = own.with_file_name(PROGRAM).canonicalize();
+        let path = path.with_context(|| {
+            format!(
+                "no {PROGRAM} beside this program: build it with `cargo build --release --package tooldock-load-tests`"
+            )
+        })?;
+        ensure!(
+            path.to_str().is_some_and(|path| !path.contains('\'')),
+            "a path that a shell cannot take as it is: {}",
+            path.display()
+        );
+        Ok(Self(path))
+    }
+
+    /// Its command line.
+    pub(crate) fn command(&self, era: Era) -> Vec<String> {
+        vec![
+            self.0.to_string_lossy().into_owned(),
+            "--era".to_owned(),
+            era.name().to_owned(),
+        ]
+    }
+
+    /// Whether this is one of its processes.
+    pub(crate) fn is_run_by(&self, process: u32) -> bool {
+        crate::processes::program(process).is_some_and(|program| program == self.0)
+    }
+}
+
+/// One process of it, opened as an old client does it. Dropping it ends it.
+pub(crate) struct Echo {
+    child: Child,
+}
+
+impl Echo {
+    pub(crate) async fn start(program: &EchoProgram) -> anyhow::Result<(Self, Pipes)> {
+        let command = program.command(Era::Legacy);
+        let child = Command::new(&command[0])
+            .args(&command[1..])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting the echo server")?;
+        let mut echo = Self { child };
+        let input = echo.child.stdin.take().context("its input")?;
+        let output = echo.child.stdout.take().context("its output")?;
+        let mut pipes = Pipes::new(input, output).context("its pipes")?;
+        let opened = pipes.open(HELLO, READY);
+        let answer = timeout(OPEN_LIMIT, opened).await.context("no answer")??;
+        ensure!(answer.contains(PROGRAM), "initialize answered {answer}");
+        Ok((echo, pipes))
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        // Gone already is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

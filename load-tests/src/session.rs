@@ -1,0 +1,60 @@
+//! Opening an MCP session: `initialize`, then `notifications/initialized`.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+
+use crate::message::Envelope;
+use crate::wire::{Answer, Connection, Target};
+
+const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const HELLO: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"tooldock-load","version":"1"}}}"#;
+pub(crate) const READY: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+
+/// On a connection of its own. The session's id.
+pub(crate) async fn open(envelope: Envelope<'_>) -> anyhow::Result<String> {
+    let opened = async {
+        let mut connection = Connection::open(&Target::Http(envelope.to)).await?;
+        open_on(envelope, &mut connection).await
+    };
+    tokio::time::timeout(LIMIT, opened)
+        .await
+        .context("no session in time")?
+}
+
+/// The same over a connection that is there already; without a limit.
+pub(crate) async fn open_on(
+    envelope: Envelope<'_>,
+    connection: &mut Connection,
+) -> anyhow::Result<String> {
+    let answer = connection.ask(&envelope.post(HELLO)).await?;
+    ensure!(
+        answer.status == 200,
+        "initialize answered {}",
+        shown(&answer)
+    );
+    let session = answer
+        .header("mcp-session-id")
+        .context("initialize gave no session")?
+        .to_owned();
+    let ready = Envelope {
+        session: Some(&session),
+        ..envelope
+    }
+    .post(READY);
+    let answer = connection.ask(&ready).await?;
+    ensure!(
+        answer.status == 202,
+        "notifications/initialized answered {}",
+        shown(&answer)
+    );
+    Ok(session)
+}
+
+fn shown(answer: &Answer<'_>) -> String {
+    format!(
+        "{}: {}",
+        answer.status,
+        String::from_utf8_lossy(answer.body)
+    )
+}
