@@ -24,7 +24,7 @@
 //! | `*/list_changed`, `resources/updated` | to the listeners, with their subscription's id added ([`news`]) | to the sessions, without one | to both, in the server's words; of several that nobody has heard yet, the last |
 //! | cancelling | closing the response sends `notifications/cancelled` | the client's own `notifications/cancelled` passes | as the client's era does it |
 //! | completion, pagination, tasks, unknown methods | pass | pass | pass |
-//! | `tasks/list` on a process that several share | −32601, and not declared ([`opening::without_task_list`]): the list would show the tasks of all of them | the same | the same |
+//! | `tasks/list` on a process that several share | passes, unless somebody else began a task there: then −32601 | the same | the same |
 //! | `notifications/roots/list_changed` | — | dropped: roots are asked for anew each time | passes in the session's own process |
 //! | other notifications of the client | — (the era has none) | pass whole | pass whole |
 //!

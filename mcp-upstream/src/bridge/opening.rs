@@ -9,7 +9,6 @@ use super::json::{self, Change};
 use super::key;
 use crate::content::CacheScope;
 use crate::mcp::forward::process::Opening;
-use crate::stdio::splice::{Edit, splice};
 
 /// How long clients may keep what a server says of itself.
 const TTL_MS: &str = "300000";
@@ -27,27 +26,6 @@ pub(crate) fn declares(opening: &Opening, path: &[&str]) -> bool {
         found = found.and_then(|it| json::member(it, name));
     }
     found.is_some_and(|it| !matches!(it.get(), "false" | "null"))
-}
-
-/// The same without `capabilities.tasks.list`. All around it keeps its bytes.
-pub(crate) fn without_task_list(opening: Opening) -> Opening {
-    let tasks = capabilities(&opening).and_then(|it| json::member(it, "tasks"));
-    let Some(tasks) = tasks else {
-        return opening;
-    };
-    let less = json::edit(tasks.get(), &[Change::Remove("list")]);
-    let (Opening::Legacy(result) | Opening::Modern(result)) = &opening;
-    let text = String::from_utf8_lossy(result);
-    let Cow::Borrowed(text) = text else {
-        return opening;
-    };
-    let mut out = Vec::with_capacity(text.len());
-    let edit = Edit::new(text, tasks.get(), less);
-    splice(&mut out, text.as_bytes(), &mut [edit]);
-    match opening {
-        Opening::Legacy(_) => Opening::Legacy(out.into()),
-        Opening::Modern(_) => Opening::Modern(out.into()),
-    }
 }
 
 /// The result of `initialize`, in the version that was settled with the client.
@@ -177,29 +155,6 @@ mod tests {
             assert_eq!(found["_meta"][key::SERVER]["name"], name);
             assert!(found.get("serverInfo").is_none() && found.get("protocolVersion").is_none());
         }
-    }
-
-    #[test]
-    fn a_task_list_is_taken_out_and_nothing_else() {
-        let text = |tasks: &str| {
-            format!(
-                r#"{{ "capabilities": {{"x":1.50, "t\u0061sks" : {tasks} , "y":[ ]}},"z":1e3 }}"#
-            )
-        };
-        let of = |tasks: &str| {
-            let opening = Opening::Legacy(text(tasks).into());
-            match without_task_list(opening) {
-                Opening::Legacy(less) => String::from_utf8(less.to_vec()).expect("UTF-8"),
-                Opening::Modern(_) => panic!("another era"),
-            }
-        };
-        assert_eq!(
-            of(r#"{"list":{},"cancel":{"n":1.0}}"#),
-            text(r#"{"cancel":{"n":1.0}}"#)
-        );
-        let none = r#"{ "cancel" : {} }"#;
-        assert_eq!(of(none), text(none));
-        assert_eq!(without_task_list(modern()), modern());
     }
 
     #[test]

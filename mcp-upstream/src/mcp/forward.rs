@@ -12,8 +12,7 @@
 //!
 //! What a message means is decided here, by a few of its keys; the server reads all of them again. So a message in which
 //! it could find something else is refused: a key that is there twice, or that differs from a known one only in case
-//! (`spelling`). `tasks/list` has no answer on a process that several clients share, since its server cannot tell whose
-//! tasks are whose; there the server's own declaration of it is left out of the opening.
+//! (`spelling`). `tasks/list` passes to a shared process unless it would show the tasks of others (`tasks`).
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
@@ -51,6 +50,7 @@ pub(crate) mod pools;
 pub(crate) mod process;
 pub(crate) mod rest;
 pub(crate) mod spelling;
+mod tasks;
 mod watch;
 
 #[cfg(test)]
@@ -80,6 +80,7 @@ pub(crate) struct External {
     audience: Arc<Audience>,
     events: Arc<dyn EventLog>,
     catalogues: Catalogues,
+    tasks: tasks::TaskOwners,
     notices: news::Notices,
     /// Seals what a server wants back from a client of another era.
     key: SessionKey,
@@ -104,6 +105,7 @@ impl External {
             audience,
             events,
             catalogues: Catalogues::default(),
+            tasks: tasks::TaskOwners::default(),
             notices: news::Notices::default(),
             key,
         })

@@ -10,7 +10,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
 use super::hub::Ears;
-use super::isolation::{Place, TASKS_LIST, Who, may_ask};
+use super::isolation::{Place, Who, may_ask};
 use super::process::{Cancel, OpenEra, Opening, Page, Process, ProcessKey, Sent, Unanswered};
 use super::{External, GATEWAY, Leased, kept, lists};
 use crate::bridge::params::{self, Client};
@@ -78,7 +78,7 @@ impl Forwarded for Up {
             .external
             .place(&self.namespace, &self.who, principal, &self.method);
         let place = placed.await?;
-        if place.is_common() && &*self.method == TASKS_LIST {
+        if place.key == ProcessKey::Shared && self.would_show_others_tasks() {
             return Ok(not_told_apart());
         }
         let mut again = true;
@@ -348,6 +348,22 @@ impl Up {
     }
 
     /// The parameters as they came.
+    /// On a shared process. Notes who asks for tasks.
+    fn would_show_others_tasks(&self) -> bool {
+        let (owners, namespace) = (&self.external.tasks, &self.namespace.name);
+        let principal = self.principal.as_ref();
+        if &*self.method == "tasks/list" {
+            return owners.are_of_others(namespace, principal);
+        }
+        if self
+            .params()
+            .is_some_and(|it| json::member(it, "task").is_some())
+        {
+            owners.began(namespace, principal);
+        }
+        false
+    }
+
     fn params(&self) -> Option<&RawValue> {
         match &self.asked {
             Asked::Whole(request) => request.params().and_then(json::raw),
@@ -408,7 +424,7 @@ fn refused(invalid: &state::InvalidState) -> Answer {
 
 /// The answer to a list that would hold what is others'.
 fn not_told_apart() -> Answer {
-    let reason = format!("Method not found: {TASKS_LIST}");
-    let error = super::process::error_object(code::METHOD_NOT_FOUND, &reason);
+    let reason = "Method not found: tasks/list: others began tasks on the process this client shares with them";
+    let error = super::process::error_object(code::METHOD_NOT_FOUND, reason);
     Answer::of(RawReply::Error(error))
 }

@@ -158,9 +158,6 @@ pub(crate) fn place(
     Place { key, open }
 }
 
-/// The tasks of a process, whoever began them: where several share it, none of them may see the list.
-pub(super) const TASKS_LIST: &str = "tasks/list";
-
 /// Whether the state of a process may show in the answer.
 fn is_of_a_process(method: &str) -> bool {
     !matches!(method, "server/discover" | "subscriptions/listen")

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
-use super::isolation::{TASKS_LIST, Who};
+use super::isolation::Who;
 use super::process::{OpenEra, Opening};
 use super::{External, openings};
 use crate::content::CacheScope;
@@ -32,7 +32,6 @@ pub(crate) async fn initialize(
 ) -> Result<Bytes, CallError> {
     let who = Who::Session(Arc::clone(session));
     let opening = of_server(conversation, &who, "initialize").await?;
-    let opening = as_shared(conversation, &who, opening).await?;
     Ok(openings::initialize(&opening, version.as_str()))
 }
 
@@ -47,7 +46,6 @@ pub(crate) async fn discover(
 ) -> Result<Bytes, CallError> {
     let who = conversation.who();
     let opening = of_server(conversation, &who, "server/discover").await?;
-    let opening = as_shared(conversation, &who, opening).await?;
     let scope = CacheScope::of_lists(conversation.caller, &conversation.namespace);
     Ok(openings::discover(&opening, versions, scope))
 }
@@ -82,26 +80,6 @@ async fn of_server(
         Err(error) if error.code == CallErrorCode::Overloaded => Err(error),
         Err(error) => last(external, namespace, who).ok_or(error),
     }
-}
-
-/// What of it holds for this client: none that shares a process is shown the list of its tasks.
-async fn as_shared(
-    conversation: &Conversation<'_>,
-    who: &Who,
-    opening: Opening,
-) -> Result<Opening, CallError> {
-    if !openings::declares(&opening, &["tasks", "list"]) {
-        return Ok(opening);
-    }
-    let (external, namespace) = (&conversation.core.external, &conversation.namespace);
-    let principal = conversation.caller.principal.as_ref();
-    let place = external
-        .place(namespace, who, principal, TASKS_LIST)
-        .await?;
-    Ok(match place.is_common() {
-        true => openings::without_task_list(opening),
-        false => opening,
-    })
 }
 
 fn last(external: &External, namespace: &Namespace, who: &Who) -> Option<Opening> {

@@ -478,39 +478,42 @@ async fn a_message_without_a_level_is_for_those_that_want_any() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_tasks_of_several_clients_are_listed_to_none() {
-    for (isolation, shared) in [
-        (Isolation::Shared, true),
-        (Isolation::Principal, true),
-        (Isolation::Session, false),
-    ] {
-        for speaks in ERAS {
-            let mut fake = Fake::new(speaks);
-            fake.isolation = isolation;
-            fake.capabilities["tasks"] = json!({ "list": {}, "cancel": {} });
-            let house = house_of(fake);
-            let declared = body(&house.modern("server/discover", json!({})).await);
-            let of_modern = declared["result"]["capabilities"]["tasks"].clone();
-            let (session, opened) = house.open(json!({})).await;
-            for tasks in [of_modern, opened["capabilities"]["tasks"].clone()] {
-                assert_eq!(
-                    tasks.get("list").is_none(),
-                    shared,
-                    "{isolation:?}: {tasks}"
-                );
-                assert!(tasks["cancel"].is_object());
-            }
-            let answers = [
-                house.modern("tasks/list", json!({})).await,
-                house.in_session(&session, "tasks/list", json!({})).await,
-            ];
-            for answer in answers {
-                let answer = body(&answer);
-                assert_eq!(answer["error"]["code"] == -32601, shared, "{answer}");
-            }
-            let requests = house.seen.requests.lock().expect("not poisoned");
-            let listed = requests.iter().any(|(method, _)| method == "tasks/list");
-            assert_eq!(listed, !shared);
-        }
+async fn tasks_are_listed_until_somebody_else_begins_one_on_the_shared_process() {
+    for (isolation, shared) in [(Isolation::Shared, true), (Isolation::Principal, false)] {
+        let mut fake = Fake::new(Speaks::Legacy);
+        fake.isolation = isolation;
+        fake.capabilities["tasks"] = json!({ "list": {}, "cancel": {} });
+        let house = house_of(fake);
+        let (_, opened) = house.open(json!({})).await;
+        assert_eq!(
+            opened["capabilities"]["tasks"],
+            json!({ "list": {}, "cancel": {} })
+        );
+        let list = modern("tasks/list", json!({}));
+        let begin = modern(
+            "tools/call",
+            json!({ "name": "echo", "arguments": {}, "task": {} }),
+        );
+        let list_as = async |name: &str| {
+            let caller = Caller {
+                principal: Some(name.into()),
+                ..caller()
+            };
+            body(&house.post_as(caller, modern_head(&list), &list).await)
+        };
+        let begin_as = async |name: &str| {
+            let caller = Caller {
+                principal: Some(name.into()),
+                ..caller()
+            };
+            body(&house.post_as(caller, modern_head(&begin), &begin).await)
+        };
+        begin_as("ada").await;
+        let listed = list_as("ada").await;
+        assert!(listed["result"].is_object(), "{isolation:?}: {listed}");
+        let refused = async |name: &str| list_as(name).await["error"]["code"] == -32601;
+        assert_eq!(refused("bob").await, shared, "{isolation:?}");
+        begin_as("bob").await;
+        assert_eq!(refused("ada").await, shared, "{isolation:?}");
     }
 }
