@@ -164,6 +164,12 @@ fn environment(pid: i32) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// What `/health` says.
+async fn health(gateway: &Gateway) -> Value {
+    let health = gateway.client.get(gateway.url("/health")).send();
+    health.await.unwrap().json().await.unwrap()
+}
+
 /// The entry of a namespace in `/ready`.
 async fn readiness(gateway: &Gateway, namespace: &str) -> Value {
     let ready = gateway.client.get(gateway.url("/ready")).send();

@@ -7,8 +7,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{
-    and, environment, everything, readiness, serving, shared_pid, start, stray, with_servers,
-    write_servers,
+    and, environment, everything, health, readiness, serving, shared_pid, start, stray,
+    with_servers, write_servers,
 };
 use crate::support::{Gateway, compiled, eventually, tools};
 
@@ -192,15 +192,7 @@ async fn a_missing_variable_fails_its_namespace_alone_and_is_named_without_a_val
     );
     assert!(shared_pid(&gateway, "whole").await > 0);
     assert_eq!(readiness(&gateway, "broken").await["state"], "failed");
-    let health: Value = gateway
-        .client
-        .get(gateway.url("/health"))
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
+    let health = health(&gateway).await;
     assert_eq!(
         health["failing"],
         json!([{"name": "broken", "code": "worker_unavailable"}])

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::client::Modern;
 use super::misbehaving::{beside, fails};
 use super::{
-    called, is_gone, metric, pid, readiness, serving, shared_pid, silent_session, start, stray,
+    called, health, is_gone, metric, pid, readiness, serving, shared_pid, silent_session, start,
+    stray,
 };
 use crate::support::eventually;
 use crate::support::session::Session;
@@ -88,15 +89,7 @@ async fn a_server_that_keeps_failing_is_left_alone_and_its_last_lists_are_served
         .await
         .unwrap();
     assert_eq!(tools.status(), 200);
-    let health: Value = gateway
-        .client
-        .get(gateway.url("/health"))
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
+    let health = health(&gateway).await;
     assert_eq!(
         health["failing"],
         json!([{"name": "bad", "code": "worker_unavailable"}])

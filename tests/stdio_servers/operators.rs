@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::client::Modern;
 use super::{
-    and, called, metric, readiness, serving, shared_pid, silent_session, start, stray, with_servers,
+    and, called, health, metric, readiness, serving, shared_pid, silent_session, start, stray,
+    with_servers,
 };
 use crate::support::session::Session;
 use crate::support::{Gateway, TOKEN, eventually};
@@ -103,15 +104,7 @@ async fn ready_tells_of_each_servers_state_era_and_processes() {
         assert_eq!(server["processes"]["serving"], 1, "{ready}");
         assert_eq!(server["waiting"], 0);
     }
-    let health: Value = gateway
-        .client
-        .get(gateway.url("/health"))
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
+    let health = health(&gateway).await;
     assert_eq!(
         (&health["status"], &health["failing"]),
         (&json!("ok"), &json!([]))

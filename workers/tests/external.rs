@@ -6,10 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -32,7 +31,10 @@ use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::{Secret, SecretSource};
 use tooldock_workers::worker::WorkerHost;
 
-const DEADLINE: Duration = Duration::from_secs(30);
+#[path = "support/programs.rs"]
+mod programs;
+
+use programs::{DEADLINE, guard, python, within};
 
 /// Says who it is, then sends every line back, and ends with its input. By its arguments it also starts a grandchild
 /// that detaches itself, ignores what should end it, or prints a lot.
@@ -224,29 +226,6 @@ fn server(how: &[&str]) -> ExternalServer {
         settings: StdioSettings::default(),
     };
     ExternalServer::new("demo".parse().unwrap(), spec)
-}
-
-fn guard() -> PathBuf {
-    env!("CARGO_BIN_EXE_tooldock-test-guard").into()
-}
-
-/// The real interpreter: what is on `PATH` may be a shim that wants an environment.
-fn python() -> PathBuf {
-    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
-    let found = PYTHON.get_or_init(|| {
-        let output = Command::new("python3")
-            .args(["-c", "import sys; print(sys.executable, end='')"])
-            .output()
-            .expect("python3 is on PATH");
-        String::from_utf8(output.stdout).unwrap().into()
-    });
-    found.clone()
-}
-
-async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, future)
-        .await
-        .expect("in time")
 }
 
 /// Waits for the end of any process.

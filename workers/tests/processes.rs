@@ -5,11 +5,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ffi::OsString;
-use std::future::Future;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,7 +27,11 @@ use tooldock_workers::worker::{
     WorkerState,
 };
 
-const DEADLINE: Duration = Duration::from_secs(30);
+#[path = "support/programs.rs"]
+mod programs;
+
+use programs::{DEADLINE, guard, python, within};
+
 const MAX_FRAME: u64 = 256 * 1024;
 
 /// Starts a grandchild that detaches itself, prints both pids, and stays, deaf to SIGTERM.
@@ -132,29 +135,6 @@ impl House {
             .map(|metric| metric.get_gauge().value() + metric.get_counter().value())
             .sum()
     }
-}
-
-fn guard() -> PathBuf {
-    env!("CARGO_BIN_EXE_tooldock-test-guard").into()
-}
-
-/// The real interpreter: what is on `PATH` may be a shim that wants an environment.
-fn python() -> PathBuf {
-    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
-    let found = PYTHON.get_or_init(|| {
-        let output = Command::new("python3")
-            .args(["-c", "import sys; print(sys.executable, end='')"])
-            .output()
-            .expect("python3 is on PATH");
-        String::from_utf8(output.stdout).unwrap().into()
-    });
-    found.clone()
-}
-
-async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, future)
-        .await
-        .expect("in time")
 }
 
 fn tool_call(tool: &str, arguments: &Value) -> WorkerCall {

@@ -1,6 +1,6 @@
 //! The whole service over real servers: what clients notice when a process dies, hangs or does not come back.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -17,30 +17,14 @@ use crate::audit::Audit;
 use crate::engine::Unlimited;
 use crate::mcp::head::MirroredHeaders;
 use crate::mcp::tests::wire::Wire;
+use crate::stdio::testing::program::{SCRIPT, guard, within};
 use crate::testing::{caller, head, namespace, parts};
-
-const SCRIPT: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/src/stdio/pool/tests/server.py"
-);
-
-async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), future)
-        .await
-        .expect("in time")
-}
 
 /// A gateway before one server, in the namespace `shared`, and the folder that server looks into.
 struct House {
     service: Service,
     exported: prometheus::Registry,
     folder: TempDir,
-}
-
-fn guard() -> PathBuf {
-    let test = std::env::current_exe().expect("it runs");
-    let target = test.ancestors().nth(2).expect("target/debug/deps/test");
-    target.join("tooldock-test-guard")
 }
 
 fn server(era: &str, folder: &Path, settings: StdioSettings) -> ExternalServer {

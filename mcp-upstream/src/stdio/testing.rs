@@ -19,6 +19,8 @@ use super::splice::span;
 use super::wire::Pipes;
 use crate::envelope::{self, Message};
 
+pub(crate) mod program;
+
 /// The server's ends of the pipes.
 pub(super) struct Peer {
     pub(super) input: BufReader<pipe::Receiver>,

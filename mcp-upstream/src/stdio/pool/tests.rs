@@ -19,33 +19,11 @@ use crate::stdio::handshake::Opening;
 use crate::stdio::link::Inbound;
 use crate::stdio::message::{Notification, RawReply, ServerRequest};
 use crate::stdio::metrics::StdioMetrics;
+use crate::stdio::testing::program::{SCRIPT, guard, within};
 use crate::stream::{MemoryEventLog, Pulse, StreamMetrics};
 
 mod healing;
 mod life;
-
-fn guard() -> PathBuf {
-    let test = std::env::current_exe().expect("it runs");
-    let target = test.ancestors().nth(2).expect("target/debug/deps/test");
-    let guard = target.join("tooldock-test-guard");
-    assert!(
-        guard.exists(),
-        "run `cargo build -p tooldock-workers --bins`, which builds {}",
-        guard.display()
-    );
-    guard
-}
-
-const SCRIPT: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/src/stdio/pool/tests/server.py"
-);
-
-async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), future)
-        .await
-        .expect("in time")
-}
 
 /// The pools of a gateway with one namespace, `ns`.
 struct House {

@@ -1,0 +1,28 @@
+//! A server that is a real process, under the real guard.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Speaks either era and misbehaves on request; its first lines say how.
+pub(crate) const SCRIPT: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/src/stdio/pool/tests/server.py"
+);
+
+pub(crate) fn guard() -> PathBuf {
+    let test = std::env::current_exe().expect("it runs");
+    let target = test.ancestors().nth(2).expect("target/debug/deps/test");
+    let guard = target.join("tooldock-test-guard");
+    assert!(
+        guard.exists(),
+        "run `cargo build -p tooldock-workers --bins`, which builds {}",
+        guard.display()
+    );
+    guard
+}
+
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), future)
+        .await
+        .expect("in time")
+}
