@@ -109,7 +109,15 @@ async fn auto_leases_a_modern_call_that_can_be_asked_a_process_until_it_is_answe
     let leased = pid(&client.call("pid", json!({})).await);
     assert_ne!(leased, shared);
     assert_eq!(pid(&client.call("pid", json!({})).await), leased);
-    // Lists ask nobody.
+    // Lists ask nobody. What was given back and a fresh spare are there before they are counted.
+    let settled = || async {
+        let (spare, starting) = (
+            processes(&gateway, "spare").await,
+            processes(&gateway, "starting").await,
+        );
+        (spare == 2 && starting == 0).then_some(())
+    };
+    eventually("nothing is being started", settled).await;
     let before = descendants(gateway.pid()).len();
     assert!(client.request("tools/list", json!({})).await["result"]["tools"].is_array());
     assert_eq!(descendants(gateway.pid()).len(), before);

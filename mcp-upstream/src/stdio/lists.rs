@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -80,9 +81,13 @@ fn next_version() -> u64 {
 /// Era, method and cursor, which is raw JSON.
 type Key = (EraKind, &'static str, Option<Box<str>>);
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
 struct Tools {
     tools: Vec<Tool>,
+    /// There is another page.
+    #[serde(default)]
+    next_cursor: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -99,8 +104,36 @@ struct Annotations {
     idempotent_hint: Option<bool>,
 }
 
+impl Complete {
+    fn new(era: EraKind, cursors: Vec<Option<Box<str>>>) -> Self {
+        let read = Instant::now();
+        Self { era, cursors, read }
+    }
+}
+
+impl Tools {
+    /// What one page says; of what is no page, nothing.
+    fn of(page: &Bytes) -> Self {
+        serde_json::from_slice(page).unwrap_or_default()
+    }
+
+    /// Whether a first page is all there is.
+    fn is_whole(&self) -> bool {
+        !self.tools.is_empty() && self.next_cursor.is_none()
+    }
+
+    fn hints(self) -> Vec<(Box<str>, bool)> {
+        let hint = |tool: Tool| {
+            let annotations = tool.annotations.unwrap_or_default();
+            let hints = [annotations.read_only_hint, annotations.idempotent_hint];
+            (tool.name, hints.contains(&Some(true)))
+        };
+        self.tools.into_iter().map(hint).collect()
+    }
+}
+
 impl Lists {
-    /// Keeps the result of a list method. Other methods' results are not kept, nor is a page under a cursor of more than
+    /// Keeps the result of a list method: a first page without a next one is all the tools of its version. Other methods' results are not kept, nor is a page under a cursor of more than
     /// [`CURSOR_MAX`] bytes, nor one that another cursor has led to already: such cursors are a client's invention.
     pub(crate) fn remember(
         &self,
@@ -120,20 +153,21 @@ impl Lists {
             return;
         }
         // Before the lock: a list may be long.
-        let hints = (method == "tools/list").then(|| hints(result));
+        let tools = (method == "tools/list").then(|| Tools::of(result));
         let mut inner = self.lock();
         if cursor.is_none() {
             // The pages after another first page are another list's.
             inner.leave_pages(era, method);
         }
         let kept = inner.keep(key, result);
-        if let Some(hints) = hints {
+        if let Some(tools) = tools {
             let stale = std::mem::take(&mut inner.stale);
-            let news = inner.hint(hints);
+            let whole = kept && cursor.is_none() && tools.is_whole();
+            let news = inner.hint(tools.hints());
             // What has no room cannot be compared with what was there, but for its hints.
             if kept || stale || news {
                 inner.version = next_version();
-                inner.complete = None;
+                inner.complete = whole.then(|| Complete::new(era, vec![None]));
             }
         }
     }
@@ -141,7 +175,7 @@ impl Lists {
     /// Keeps all tools as they were read when the version was that; each page with the cursor it was asked for by.
     pub(super) fn complete(&self, era: EraKind, version: u64, pages: Vec<(Option<String>, Bytes)>) {
         const METHOD: &str = "tools/list";
-        let read: Vec<_> = pages.iter().map(|(_, page)| hints(page)).collect();
+        let read: Vec<_> = pages.iter().map(|(_, page)| Tools::of(page)).collect();
         let mut inner = self.lock();
         if inner.version != version {
             // They changed meanwhile, and will be read again.
@@ -150,8 +184,8 @@ impl Lists {
         inner.leave_pages(era, METHOD);
         inner.stale = false;
         inner.hints.clear();
-        for hints in read {
-            inner.hint(hints);
+        for tools in read {
+            inner.hint(tools.hints());
         }
         if pages
             .iter()
@@ -166,11 +200,7 @@ impl Lists {
             inner.keep((era, METHOD, cursor.clone()), &page);
             cursors.push(cursor);
         }
-        inner.complete = Some(Complete {
-            era,
-            cursors,
-            read: Instant::now(),
-        });
+        inner.complete = Some(Complete::new(era, cursors));
     }
 
     /// The tools, where all of them are known, and the version they have.
@@ -306,18 +336,6 @@ fn weight(key: &Key, page: &Bytes) -> usize {
     page.len() + key.2.as_ref().map_or(0, |cursor| cursor.len())
 }
 
-fn hints(result: &Bytes) -> Vec<(Box<str>, bool)> {
-    let Ok(Tools { tools }) = serde_json::from_slice(result) else {
-        return Vec::new();
-    };
-    let hint = |tool: Tool| {
-        let annotations = tool.annotations.unwrap_or_default();
-        let hints = [annotations.read_only_hint, annotations.idempotent_hint];
-        (tool.name, hints.contains(&Some(true)))
-    };
-    tools.into_iter().map(hint).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -383,7 +401,8 @@ mod tests {
         // A client that is shown the same again tells nothing new, one that is shown another list does.
         lists.remember(LEGACY, "tools/list", None, &one);
         assert_eq!(lists.tools().version, version);
-        lists.remember(LEGACY, "tools/list", None, &two);
+        let other = Bytes::from_static(br#"{"tools":[{"name":"c"}],"nextCursor":"n"}"#);
+        lists.remember(LEGACY, "tools/list", None, &other);
         let known = lists.tools();
         assert!(known.version > version && known.pages.is_none());
         // What was read before a change is no longer all there is.
@@ -391,6 +410,18 @@ mod tests {
         assert!(lists.tools().pages.is_none());
         // Nor is a page that came after another first one.
         assert_eq!(lists.recall(LEGACY, "tools/list", Some("n")), None);
+    }
+
+    #[test]
+    fn a_page_that_is_all_of_them_needs_no_reading() {
+        let lists = Lists::default();
+        let whole = Bytes::from_static(br#"{"tools":[{"name":"a"}]}"#);
+        lists.remember(LEGACY, "tools/list", None, &whole);
+        assert_eq!(lists.tools().pages.expect("shown").0, [whole]);
+        // Of a list that is no list nothing is known.
+        let odd = Bytes::from_static(br#"{"tools":7}"#);
+        lists.remember(LEGACY, "tools/list", None, &odd);
+        assert!(lists.tools().pages.is_none());
     }
 
     #[test]
