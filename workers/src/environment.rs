@@ -2,7 +2,7 @@
 //! virtual environment per namespace (WRK-01, WRK-20, WRK-21).
 //!
 //! ```text
-//! Toolchain = interpreter (Python ≥ 3.11) + runtime/<hash>/app + base environment (pydantic)
+//! Toolchain = interpreter (Python ≥ 3.11) + runtime/<hash>/app + base environment (pydantic) + an empty environment
 //!     │  made once, checked at every reload
 //!     ▼
 //! venvs/<ns> ──▶ venvs/.builds/<ns>-<hash>   its own packages first, then, by a .pth file, runtime and base
@@ -13,6 +13,7 @@
 //! limit and an environment of their own. No tool code runs here.
 
 mod base;
+mod empty;
 mod installer;
 mod interpreter;
 mod lock;
@@ -41,8 +42,7 @@ use interpreter::Interpreter;
 pub(crate) use variables::{server_variables, worker_variables};
 pub(crate) use venv::Prepared;
 
-/// Installs that run at once, and empty environments that are made at once. Apart, so that a hanging installer does not
-/// keep namespaces without requirements waiting.
+/// Installs that run at once.
 const INSTALLS_MAX: usize = 4;
 
 /// How long a step without network may take: probing an interpreter, making an empty environment.
@@ -76,6 +76,8 @@ pub(crate) struct Toolchain {
     /// The directory that holds `app`.
     runtime: PathBuf,
     base: Base,
+    /// What a namespace's environment begins as.
+    empty: PathBuf,
     /// Equal ids give equal workers.
     pub(crate) id: String,
 }
@@ -87,7 +89,6 @@ pub(crate) struct Environments {
     config: WorkersConfig,
     installer: Installer,
     installs: Semaphore,
-    creations: Semaphore,
     /// The last toolchain, used again as long as its parts are still there. The lock guards a pointer and is never held
     /// across an await.
     current: Mutex<Option<Arc<Toolchain>>>,
@@ -105,7 +106,6 @@ impl Environments {
             config,
             installer: Installer::new(guard, metrics),
             installs: Semaphore::new(INSTALLS_MAX),
-            creations: Semaphore::new(INSTALLS_MAX),
             current: Mutex::new(None),
         }
     }
@@ -136,6 +136,7 @@ impl Environments {
         )
         .await?;
         runtime::compile(&runtime, &interpreter, &self.installer).await;
+        let empty = empty::prepare(&self.data.builds_dir(), &interpreter, &self.installer).await?;
         let id = short_hash(
             format!("{}\0{}\0{}", interpreter.id, runtime.display(), base.id).as_bytes(),
         );
@@ -143,6 +144,7 @@ impl Environments {
             interpreter,
             runtime,
             base,
+            empty,
             id,
         });
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&toolchain));
@@ -192,6 +194,7 @@ impl Environments {
             .clone();
         if let Some(toolchain) = current {
             runtime::collect_garbage(&self.data.runtime_dir(), &toolchain.runtime);
+            empty::collect_garbage(&self.data.builds_dir(), &toolchain.empty);
         }
     }
 
@@ -212,6 +215,7 @@ impl Toolchain {
             && self.runtime.join("app").is_dir()
             && self.base.python.is_file()
             && self.base.site_packages.is_dir()
+            && self.empty.is_dir()
     }
 }
 

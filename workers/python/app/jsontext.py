@@ -83,7 +83,8 @@ def _choose_plain_dumps(fallback: Callable[[Any], bytes]) -> Callable[[Any], byt
             return text
 
         return dumps_stdlib
-    options = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
+    # It would write an OrderedDict in the order of its keys' first insertion, and never ask a dict of somebody's own.
+    options = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
     dumps = orjson.dumps
     return lambda value: dumps(value, None, options)
 

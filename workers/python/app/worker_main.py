@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import stdio
 
@@ -170,9 +170,8 @@ def _check_pydantic() -> None:
 def _new_loop() -> asyncio.AbstractEventLoop:
     import asyncio
 
-    try:
-        import uvloop
-    except ImportError:
+    uvloop = _uvloop()
+    if uvloop is None:
         import selectors
 
         from . import forks
@@ -186,6 +185,17 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     return loop
+
+
+def _uvloop() -> Any:
+    """The package, if it is there and nothing rules it out."""
+    if "nest_asyncio" in sys.modules:
+        return None  # a tool file imported it, and it patches asyncio's own loop only
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop
 
 
 def _failed(announcement: stdio.Announcement, code: str, message: str) -> int:

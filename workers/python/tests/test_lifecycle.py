@@ -213,6 +213,17 @@ def test_by_hand_from_the_sources_folder_with_another_interpreter(plain_venv, tm
         worker.stop()
 
 
+def test_loop_is_asyncios_own_for_tools_that_patch_it(worker):
+    worker.write("nest_asyncio.py", "").write("t.py", TOOLS + """
+    import nest_asyncio
+
+    @tool
+    async def loop() -> str:
+        return type(asyncio.get_running_loop()).__module__
+""").start()
+    assert worker.value("loop").startswith("asyncio.")
+
+
 def test_environment_and_path_are_left_as_they_were(worker):
     worker.write("t.py", TOOLS).start(env={"GITHUB_TOKEN": "from outside"})
     seen = worker.value("where")

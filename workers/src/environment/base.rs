@@ -3,6 +3,8 @@
 //! `workers.base_env` is a symlink to `<base_env>.<hash>` beside it; the hash covers requirements and interpreter, so a
 //! change builds beside the old one. A plain virtual environment at that path, made by hand or baked into an image, is
 //! used as it is if it holds pydantic 2.
+//!
+//! What only makes workers faster is installed after the rest, as wheels: where there are none, workers do without.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,6 +16,10 @@ use super::lock::FileLock;
 use super::{EnvironmentError, blocking, stamp, switch_symlink, venv};
 use crate::config::WorkersConfig;
 use crate::data_dir::short_hash;
+
+/// Packages that the runtime uses when they are there. They must never be compiled here, nor keep a base environment
+/// from being made.
+const OPTIONAL: [&str; 2] = ["orjson", "uvloop"];
 
 /// A base environment that can be used.
 #[derive(Debug, Clone)]
@@ -134,21 +140,47 @@ async fn make(
         );
         environment.join("bin/python")
     };
-    arguments.extend(config.base_requirements.iter().map(OsString::from));
-    if !config.base_requirements.is_empty() {
-        installer
-            .run(Step {
-                doing: "install workers.base_requirements",
-                program: &program,
-                arguments,
-                directory,
-                limit: config.sync_timeout,
-            })
-            .await?;
+    let install = async |more: &[&str], requirements: &[&String]| {
+        if requirements.is_empty() {
+            return Ok(());
+        }
+        let mut arguments = arguments.clone();
+        arguments.extend(more.iter().map(OsString::from));
+        arguments.extend(requirements.iter().map(OsString::from));
+        let step = Step {
+            doing: "install workers.base_requirements",
+            program: &program,
+            arguments,
+            directory,
+            limit: config.sync_timeout,
+        };
+        installer.run(step).await.map(drop)
+    };
+    let (optional, required): (Vec<_>, Vec<_>) = config
+        .base_requirements
+        .iter()
+        .partition(|requirement| is_optional(requirement));
+    install(&[], &required).await?;
+    // One at a time: a platform may have wheels of one and not of the other.
+    for requirement in optional {
+        if let Err(error) = install(&["--only-binary", ":all:"], &[requirement]).await {
+            tracing::warn!(%requirement, %error, "workers will be slower, but otherwise the same");
+        }
     }
     let environment = environment.to_owned();
     let key = key.to_owned();
     blocking(move || stamp::write(&environment, &key)).await
+}
+
+/// Whether workers can do without what this requirement names.
+fn is_optional(requirement: &str) -> bool {
+    let requirement = requirement.trim_start();
+    let end = requirement
+        .find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_' | '.'))
+        .unwrap_or(requirement.len());
+    OPTIONAL
+        .iter()
+        .any(|name| requirement[..end].eq_ignore_ascii_case(name))
 }
 
 /// Takes an environment that is not ours as it is, if it will do.
@@ -200,16 +232,16 @@ mod tests {
     use super::*;
     use crate::environment::installer::tests::{broken, unguarded};
 
-    /// Without requirements nothing is downloaded, so these run offline; installing is the integration tests' part.
+    /// What no installer takes is not downloaded, so these run offline; installing is the integration tests' part.
     fn config() -> WorkersConfig {
         WorkersConfig {
-            base_requirements: Vec::new(),
+            base_requirements: vec!["orjson=>3".into(), "uvloop=>0".into()],
             ..WorkersConfig::default()
         }
     }
 
     #[tokio::test]
-    async fn is_made_once_and_behind_a_symlink() {
+    async fn is_made_once_behind_a_symlink_and_without_the_optional_packages_it_cannot_have() {
         let temp = tempfile::tempdir().unwrap();
         let installer = unguarded(temp.path());
         let python = Interpreter::find("python3", &installer).await.unwrap();
@@ -232,6 +264,28 @@ mod tests {
         assert_eq!(again.id, base.id);
     }
 
+    #[test]
+    fn only_what_makes_workers_faster_is_optional() {
+        for optional in [
+            "orjson",
+            "orjson>=3.10,<4",
+            " uvloop ~= 0.21",
+            "UVLoop==1; x",
+        ] {
+            assert!(is_optional(optional), "{optional}");
+        }
+        for required in [
+            "pydantic>=2",
+            "orjson-extra",
+            "uvloops>=1",
+            "my_orjson",
+            "",
+            "./orjson",
+        ] {
+            assert!(!is_optional(required), "{required}");
+        }
+    }
+
     #[tokio::test]
     async fn one_that_cannot_be_made_says_what_to_run() {
         let temp = tempfile::tempdir().unwrap();
@@ -245,7 +299,7 @@ mod tests {
             .0;
         assert!(
             error.contains(&format!(
-                "run: python3 -m venv {0} && {0}/bin/pip install 'pydantic>=2'",
+                "run: python3 -m venv {0} && {0}/bin/pip install 'pydantic>=2' 'orjson>=3.10,<4' 'uvloop>=0.21,<1'",
                 path.display()
             )),
             "{error}"

@@ -1,5 +1,6 @@
 //! The mark of a complete environment. It is written last, so an environment without it is an interrupted build.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use super::EnvironmentError;
@@ -12,6 +13,11 @@ pub(super) fn write(environment: &Path, key: &str) -> Result<(), EnvironmentErro
     let path = environment.join(STAMP_FILE);
     write_atomically(&path, key.as_bytes(), 0o644)
         .map_err(|error| EnvironmentError::io("write", &path, &error))
+}
+
+/// Whether a file of this name is the mark.
+pub(super) fn is_stamp(file_name: &OsStr) -> bool {
+    file_name == STAMP_FILE
 }
 
 /// Whether an environment was completed for `key` and its interpreter still exists: the symlink in it dangles after the

@@ -13,8 +13,8 @@ use super::installer::Step;
 use super::interpreter::find_program;
 use super::lock::FileLock;
 use super::{
-    EnvironmentError, Environments, Toolchain, blocking, is_switch_leftover, stamp, switch_symlink,
-    turn,
+    EnvironmentError, Environments, Toolchain, blocking, empty, is_switch_leftover, stamp,
+    switch_symlink, turn,
 };
 use crate::data_dir::{DataDir, hex, short_hash, write_atomically};
 use crate::names::NamespaceName;
@@ -56,7 +56,12 @@ pub(super) async fn prepare(
     let _lock = FileLock::take(builds.join(format!("{name}.lock")), limit).await?;
     let mut synced = false;
     if !stamp::is_complete(&build, &key) {
-        make_empty(environments, &build, toolchain).await?;
+        let (template, fresh) = (toolchain.empty.clone(), build.clone());
+        blocking(move || {
+            remove_tree(&fresh)?;
+            empty::copy(&template, &fresh)
+        })
+        .await?;
         if let Some(requirements) = requirements {
             install(environments, &build, requirements, toolchain).await?;
             synced = true;
@@ -114,24 +119,6 @@ fn build_key(
         }
     }
     short_hash(key.as_bytes())
-}
-
-async fn make_empty(
-    environments: &Environments,
-    build: &Path,
-    toolchain: &Toolchain,
-) -> Result<(), EnvironmentError> {
-    let _turn = turn(&environments.creations).await?;
-    let garbage = build.to_owned();
-    blocking(move || remove_tree(&garbage)).await?;
-    let arguments: [&(dyn AsRef<std::ffi::OsStr> + Sync); 4] =
-        [&"-m", &"venv", &"--without-pip", &build];
-    let step = Step::local(
-        "make the virtual environment",
-        &toolchain.interpreter.executable,
-        &arguments,
-    );
-    environments.installer.run(step).await.map(drop)
 }
 
 async fn install(
