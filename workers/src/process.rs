@@ -12,6 +12,7 @@ pub mod guard;
 mod hand_over;
 mod left_behind;
 pub mod output;
+pub mod pipe;
 mod tree;
 
 use std::ffi::OsString;

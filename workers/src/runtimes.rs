@@ -7,9 +7,14 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::time::sleep;
+
+/// How often each runtime's standing timer goes off. Calls may take longer than this, so theirs are never the next.
+const STANDING_TIMER: Duration = Duration::from_secs(1);
 
 /// Hands out runtimes in turn, once they are known.
 pub struct Runtimes {
@@ -31,6 +36,10 @@ impl Runtimes {
         self.handles.send_if_modified(|current| {
             let first = current.is_none() && !handles.is_empty();
             if first {
+                for handle in &handles {
+                    // Ends with its runtime.
+                    handle.spawn(keep_a_timer());
+                }
                 *current = Some(handles.into());
             }
             first
@@ -39,15 +48,30 @@ impl Runtimes {
 
     /// The next runtime in turn. Waits until there is one; the caller bounds the wait.
     pub async fn pick(&self) -> Handle {
+        let handles = self.all().await;
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        handles[turn % handles.len()].clone()
+    }
+
+    /// All runtimes, at least one. Waits until they are known; the caller bounds the wait.
+    pub async fn all(&self) -> Arc<[Handle]> {
         let mut known = self.handles.subscribe();
         loop {
             if let Some(handles) = known.borrow_and_update().as_ref() {
-                let turn = self.next.fetch_add(1, Ordering::Relaxed);
-                return handles[turn % handles.len()].clone();
+                return Arc::clone(handles);
             }
             // The sender is `self`, so this returns only when something was provided.
             let _ = known.changed().await;
         }
+    }
+}
+
+/// Keeps a timer standing. A timer that becomes the next one of its runtime makes it wake itself up: a write, and a turn
+/// of its loop for nothing. The time limit of every call would be that timer where a client waits for each answer
+/// before its next call.
+async fn keep_a_timer() {
+    loop {
+        sleep(STANDING_TIMER).await;
     }
 }
 
@@ -72,6 +96,7 @@ mod tests {
     fn waits_for_runtimes_and_takes_them_in_turn_from_the_first_provider() {
         let build = || {
             tokio::runtime::Builder::new_current_thread()
+                .enable_time()
                 .build()
                 .expect("a runtime can be built")
         };
@@ -97,5 +122,8 @@ mod tests {
             ids,
             [one.handle().id(), two.handle().id(), one.handle().id()]
         );
+        // Each that serves has its standing timer, and no other.
+        let timers = [&two, &late].map(|runtime| runtime.metrics().num_alive_tasks());
+        assert_eq!(timers, [1, 0]);
     }
 }

@@ -1,5 +1,7 @@
 //! How long and for whom results of 2026-07-28 may be cached (MOD-08).
 
+use std::sync::LazyLock;
+
 use tooldock_workers::config::Limits;
 use tooldock_workers::registry::Namespace;
 
@@ -22,7 +24,8 @@ impl CacheScope {
     /// The scope of lists and of `server/discover`: public where nothing stands between a caller and the namespace
     /// but being admitted.
     pub(crate) fn of_lists(caller: &Caller, namespace: &Namespace) -> Self {
-        let usual = Limits::default();
+        static USUAL: LazyLock<Limits> = LazyLock::new(Limits::default);
+        let usual = &*USUAL;
         let limits = &namespace.limits;
         let open = matches!(caller.visibility, Visibility::All)
             && !caller.profile.scoped_tokens

@@ -5,12 +5,13 @@
 //! the whole response.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use memchr::memmem::Finder;
 use prometheus::IntCounter;
 use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
@@ -257,7 +258,8 @@ fn is_error(result: &[u8]) -> bool {
         #[serde(default, rename = "isError")]
         is_error: bool,
     }
-    memchr::memmem::find(result, b"\"isError\"").is_some()
+    static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"isError\""));
+    WORD.find(result).is_some()
         && serde_json::from_slice::<Said>(result).is_ok_and(|said| said.is_error)
 }
 

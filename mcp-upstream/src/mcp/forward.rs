@@ -24,7 +24,7 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
 use super::methods::{Prepared, Request, UpstreamCall};
-use super::{Conversation, Era, entries};
+use super::{Conversation, Era};
 use crate::audit::Transport;
 use crate::bridge::{json, opening as openings};
 use crate::content::CacheScope;
@@ -34,6 +34,7 @@ use crate::error::Failure;
 use crate::session::{SessionKey, State};
 use crate::state::Core;
 use crate::stdio::message::ClientRequest;
+use crate::stdio::splice::Names;
 use crate::stream::EventLog;
 use crate::stream::audience::Audience;
 
@@ -62,6 +63,7 @@ use companion::Companion;
 use hub::{Ears, Hub, Scope};
 use isolation::{Place, Who};
 use process::{Externals, Isolation, Process, ProcessKey, ServerHealth};
+use spelling::Seen;
 
 pub(crate) use kept::{listen, listens};
 pub(crate) use news::notify;
@@ -89,7 +91,8 @@ pub(crate) struct External {
 /// A process and who hears it, for as long as a request needs them.
 pub(crate) struct Leased {
     pub(crate) process: Arc<dyn Process>,
-    hub: Arc<Hub>,
+    /// Of one that nobody shares.
+    hub: Option<Arc<Hub>>,
     place: Place,
 }
 
@@ -131,7 +134,10 @@ impl External {
     ) -> Result<Place, CallError> {
         let isolation = self.processes.isolation(namespace);
         let isolation = isolation.unwrap_or(Isolation::Auto);
-        let speaks = self.processes.speaks(namespace, who.own_era()).await?;
+        let speaks = match self.processes.known_to_speak(namespace, who.own_era()) {
+            Some(speaks) => speaks,
+            None => self.processes.speaks(namespace, who.own_era()).await?,
+        };
         Ok(isolation::place(isolation, speaks, who, principal, method))
     }
 
@@ -154,8 +160,19 @@ impl External {
         who: &Who,
         place: Place,
     ) -> Result<Leased, CallError> {
-        let hub = self.hub(namespace, who, &place);
-        let process = self.at(namespace, &place, &hub).await?;
+        if place.is_common()
+            && let Some(process) =
+                self.processes
+                    .lease_at_once(namespace, &place.key, place.open.era)
+        {
+            return Ok(Leased {
+                process,
+                hub: None,
+                place,
+            });
+        }
+        let hub = (!place.is_common()).then(|| self.hub(namespace, who, &place));
+        let process = self.at(namespace, &place, hub.as_ref()).await?;
         if let (ProcessKey::Session(tag), Who::Session(session)) = (&place.key, who)
             && session.state() == State::Closed
         {
@@ -174,16 +191,16 @@ impl External {
         &self,
         namespace: &Namespace,
         place: &Place,
-        hub: &Arc<Hub>,
+        hub: Option<&Arc<Hub>>,
     ) -> Result<Arc<dyn Process>, CallError> {
-        let ears = Arc::new(Ears(Arc::clone(hub)));
+        let ears = hub.map(|hub| Arc::new(Ears(Arc::clone(hub))) as _);
         let lease = self
             .processes
             .lease(namespace, &place.key, &place.open, ears);
         lease.await
     }
 
-    /// Who hears the process of a place.
+    /// Who hears the process of a place that is not shared.
     fn hub(self: &Arc<Self>, namespace: &Namespace, who: &Who, place: &Place) -> Arc<Hub> {
         match (&place.key, who) {
             (ProcessKey::Session(_), Who::Session(session)) => {
@@ -191,12 +208,8 @@ impl External {
                 companion
                     .own_hub(|| self.new_hub(namespace, Scope::Session(Arc::downgrade(session))))
             }
-            _ => self.call_hub(namespace),
+            _ => self.new_hub(namespace, Scope::Call),
         }
-    }
-
-    fn call_hub(&self, namespace: &Namespace) -> Arc<Hub> {
-        self.new_hub(namespace, Scope::Call)
     }
 
     fn new_hub(&self, namespace: &Namespace, scope: Scope) -> Arc<Hub> {
@@ -238,7 +251,7 @@ pub(super) async fn prepare(
     params: Option<&RawValue>,
 ) -> Result<Prepared, Failure> {
     envelope::object(params, "params")?;
-    spelling::check(message)?;
+    let seen = spelling::check(message)?;
     // A server that looks at the method alone would take it for the notification, about whoever's request it names.
     if method.starts_with("notifications/") {
         return Err(Failure::MethodNotFound(method.to_owned()));
@@ -273,14 +286,18 @@ pub(super) async fn prepare(
         _ => {}
     }
     let bytes = conversation.own(message.as_bytes());
-    let request = ClientRequest::new(bytes, message, id, params).map_err(|error| {
-        let error = error.to_string();
-        // Without the place, which would be one inside a span.
-        let what = error.split(" at line ").next().unwrap_or_default();
-        Failure::InvalidParams(format!("params: {what}").into())
-    })?;
-    let named = Named::read(method, params)?;
-    let call = up(conversation, who, method, named, request);
+    let names = match seen.may_name {
+        true => Names::of(params).map_err(|error| {
+            let error = error.to_string();
+            // Without the place, which would be one inside a span.
+            let what = error.split(" at line ").next().unwrap_or_default();
+            Failure::InvalidParams(format!("params: {what}").into())
+        })?,
+        false => Names::default(),
+    };
+    let request = ClientRequest::named(bytes, message, id, params, names.own_progress);
+    let named = Named::read(method, params, &seen)?;
+    let call = up(conversation, who, method, named, (request, seen.task));
     Ok(Prepared::Call(call))
 }
 
@@ -289,34 +306,33 @@ pub(super) async fn prepare(
 struct Named<'a> {
     /// The tool, the prompt or the URI.
     subject: Cow<'a, str>,
-    arguments: Option<&'a RawValue>,
+    /// Raw JSON.
+    arguments: Option<&'a str>,
 }
 
 impl<'a> Named<'a> {
     /// What it names must be read as the server reads it, so nothing that another reader could read otherwise passes.
-    fn read(method: &str, params: Option<&'a RawValue>) -> Result<Self, Failure> {
+    fn read(method: &str, params: Option<&'a RawValue>, seen: &Seen<'a>) -> Result<Self, Failure> {
         let (name, arguments) = match method {
             TOOLS_CALL | "prompts/get" => ("name", Some("arguments")),
             "resources/read" => ("uri", None),
             "completion/complete" => {
                 return Ok(Self {
-                    arguments: params,
+                    arguments: params.map(RawValue::get),
                     ..Self::default()
                 });
             }
             _ => return Ok(Self::default()),
         };
-        let Some(params) = params else {
-            return Ok(Self::default());
-        };
-        let members = entries(params)
+        let members = seen
+            .members()
             .ok_or_else(|| Failure::InvalidParams("params has a key twice".into()))?;
         let member = |name| {
             let found = members.iter().find(|(key, _)| key == name);
             found.map(|(_, value)| *value)
         };
         let subject = member(name).map(|subject| {
-            envelope::string(subject).ok_or_else(|| {
+            spelling::string(subject).ok_or_else(|| {
                 Failure::InvalidParams(format!("params.{name} must be a string").into())
             })
         });
@@ -333,7 +349,7 @@ fn up(
     who: Who,
     method: &str,
     named: Named<'_>,
-    request: ClientRequest,
+    (request, begins_task): (ClientRequest, bool),
 ) -> Box<UpstreamCall> {
     let (core, caller) = (conversation.core, conversation.caller);
     let (method, subject): (Arc<str>, Arc<str>) = (method.into(), named.subject.into());
@@ -348,10 +364,11 @@ fn up(
         method: Arc::clone(&method),
         subject: Arc::clone(&subject),
         asked: Asked::Whole(request),
+        begins_task,
         sent: Mutex::default(),
         who,
     };
-    let arguments = named.arguments.map(|raw| raw.get().as_bytes());
+    let arguments = named.arguments.map(str::as_bytes);
     Box::new(UpstreamCall {
         request: Request::Forward(ForwardRequest {
             namespace: Arc::clone(&conversation.namespace),

@@ -1,7 +1,7 @@
 //! One connection to a server on pipes, shared by all its calls.
 //!
-//! A call takes an id of ours, appends its line to the outbox and waits; one task writes what has gathered, one reads
-//! and matches answers to ids. Progress tokens go out as the call's id and come back as what its caller wrote, so that
+//! A call takes an id of ours, appends its line to the outbox and waits; one task writes what has gathered (with few
+//! calls, each writes its own line), one reads and matches answers to ids. Progress tokens go out as the call's id and come back as what its caller wrote, so that
 //! callers of one process never meet. What belongs to a call goes to the call's sink before its
 //! answer does, in the server's order; everything else goes to the link's [`Inbound`].
 //!
@@ -13,6 +13,7 @@
 //! answered here.
 
 mod call;
+mod deliver;
 mod questions;
 mod read;
 mod shared;
@@ -154,12 +155,13 @@ impl Link {
         let writer = pipe::Sender::from_owned_fd(pipes.stdin)?;
         let reader = pipe::Receiver::from_owned_fd(pipes.stdout)?;
         let endless = limits.endless;
-        let shared = Arc::new(Shared::new(namespace, limits, inbound));
+        let shared = Shared::new(namespace, limits, inbound, writer, runtime.id());
+        let shared = Arc::new(shared);
         let max_result = Arc::clone(&shared.max_result);
         let lines = Lines::new(reader, move |size| max_result.fits(size), endless);
         let tasks = [
             runtime.spawn(read::run(Arc::clone(&shared), lines)),
-            runtime.spawn(write::flush(Arc::clone(&shared), writer)),
+            runtime.spawn(write::flush(Arc::clone(&shared))),
         ]
         .map(|task| task.abort_handle());
         Ok(Arc::new(Self { shared, tasks }))

@@ -50,6 +50,7 @@ impl ClientRequest {
     /// # Errors
     ///
     /// A name that is there twice: which one counts would depend on the reader.
+    #[cfg(test)]
     pub(crate) fn new(
         message: Bytes,
         text: &str,
@@ -57,12 +58,23 @@ impl ClientRequest {
         params: Option<&RawValue>,
     ) -> Result<Self, serde_json::Error> {
         let token = Names::of(params)?.own_progress;
-        Ok(Self {
+        Ok(Self::named(message, text, id, params, token))
+    }
+
+    /// The same where its progress token has been found, or that it has none.
+    pub(crate) fn named(
+        message: Bytes,
+        text: &str,
+        id: &str,
+        params: Option<&RawValue>,
+        token: Option<&str>,
+    ) -> Self {
+        Self {
             message,
             id: span(text, id),
             token: token.map(|token| span(text, token)),
             params: params.map(|params| span(text, params.get())),
-        })
+        }
     }
 
     /// The same with other parameters, which are raw JSON.
@@ -121,9 +133,15 @@ impl ClientRequest {
 
     /// Appends it under another id, which is its progress token, too, if it has one.
     pub(crate) fn put_under(&self, out: &mut BytesMut, id: &str) {
-        let spans = std::iter::once(&self.id).chain(&self.token);
-        let mut edits: Vec<_> = spans.map(|at| Edit::at(at.clone(), id)).collect();
-        splice(out, &self.message, &mut edits);
+        out.reserve(self.message.len() + 2 * id.len());
+        let of_id = Edit::at(self.id.clone(), id);
+        match &self.token {
+            None => splice(out, &self.message, &mut [of_id]),
+            Some(token) => {
+                let of_token = Edit::at(token.clone(), id);
+                splice(out, &self.message, &mut [of_id, of_token]);
+            }
+        }
     }
 }
 

@@ -220,10 +220,9 @@ impl PoolShared {
         key: &PoolKey,
         open: &Arc<OpenAs>,
     ) -> Result<Leased, CallError> {
-        let open = match (key.is_common(), open.era) {
-            (true, EraKind::Legacy) => &self.common[0],
-            (true, EraKind::Modern) => &self.common[1],
-            (false, _) => open,
+        let open = match key.is_common() {
+            true => self.common(open.era),
+            false => open,
         };
         for _ in 0..TRIES {
             let leased = match self.lease_at_once(key, open) {
@@ -240,6 +239,19 @@ impl PoolShared {
         }
         self.metrics.refused("unavailable");
         Err(self.unavailable("keeps ending", Some(Duration::from_secs(1))))
+    }
+
+    /// A process that several clients share, if it is there.
+    fn lease_common(self: &Arc<Self>, key: &PoolKey, era: EraKind) -> Option<Leased> {
+        let leased = self.lease_at_once(key, self.common(era))?;
+        (!leased.is_closed()).then_some(leased)
+    }
+
+    fn common(&self, era: EraKind) -> &Arc<OpenAs> {
+        match era {
+            EraKind::Legacy => &self.common[0],
+            EraKind::Modern => &self.common[1],
+        }
     }
 
     fn lease_at_once(self: &Arc<Self>, key: &PoolKey, open: &Arc<OpenAs>) -> Option<Leased> {

@@ -5,8 +5,10 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use bytes::BufMut;
+use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -133,17 +135,14 @@ impl<'a> Names<'a> {
 
 /// A cheap look, so that large arguments are not parsed for nothing: letters can only be written as themselves or as
 /// `\u`.
-fn may_have(text: &str) -> bool {
-    let bytes = text.as_bytes();
+pub(crate) fn may_have(text: &str) -> bool {
+    /// Made once: making one costs more than looking through a usual message.
+    static PARTS: LazyLock<[Finder<'static>; 4]> =
+        LazyLock::new(|| ["progressToken", "subscriptionId", "requestId", "\\u"].map(Finder::new));
     is_object(text)
-        && [
-            &b"progressToken"[..],
-            b"subscriptionId",
-            b"requestId",
-            b"\\u",
-        ]
-        .iter()
-        .any(|part| memchr::memmem::find(bytes, part).is_some())
+        && PARTS
+            .iter()
+            .any(|part| part.find(text.as_bytes()).is_some())
 }
 
 fn is_object(text: &str) -> bool {

@@ -9,7 +9,7 @@ mod scan;
 
 use std::os::fd::OwnedFd;
 
-pub(super) use outbox::{Batch, Outbox, Unwritten};
+pub(super) use outbox::{Batch, Outbox, OwnTurn, Turn, Unwritten};
 pub(super) use read::{End, Line, Lines};
 pub(super) use scan::IdScan;
 

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
-use super::hub::Ears;
+use super::hub::{Hub, Overheard};
 use super::isolation::{Place, Who, may_ask};
 use super::process::{Cancel, OpenEra, Opening, Page, Process, ProcessKey, Sent, Unanswered};
 use super::{External, GATEWAY, Leased, kept, lists};
@@ -21,7 +21,7 @@ use crate::mcp::entries;
 use crate::protocol::code;
 use crate::session::LastWords;
 use crate::stdio::link::ReplySink;
-use crate::stdio::message::{Answer, ClientRequest, Notification};
+use crate::stdio::message::{Answer, ClientRequest};
 
 /// How long a server may take to say that it has read what opened it.
 const READ_WAIT: Duration = Duration::from_secs(5);
@@ -40,6 +40,8 @@ pub(super) struct Up {
     pub(super) method: Arc<str>,
     pub(super) subject: Arc<str>,
     pub(super) asked: Asked,
+    /// It asks to go on as a task.
+    pub(super) begins_task: bool,
     /// What gives it up at the server, once it is there.
     pub(super) sent: Mutex<Option<Arc<dyn Cancel>>>,
 }
@@ -50,15 +52,6 @@ pub(super) enum Asked {
     Whole(ClientRequest),
     /// In our words: the parameters.
     Own(Box<RawValue>),
-}
-
-/// Passes on what belongs to a request.
-struct Passed(Voice);
-
-impl ReplySink for Passed {
-    fn notification(&self, notification: Notification<'_>) {
-        self.0.say(None, notification.message);
-    }
 }
 
 impl LastWords for Up {
@@ -112,16 +105,17 @@ impl Up {
     }
 
     async fn with(&self, leased: &Leased, voice: &Voice) -> Result<Answer, Unanswered> {
-        let inputs = match &self.who {
-            Who::Modern(meta) => meta.inputs.clone(),
-            Who::Session(_) | Who::Bare | Who::Rest => None,
-        };
-        let _entered = leased.hub.enter(voice.clone(), inputs);
-        let _hearing = (leased.is_common() && voice.is_heard()).then(|| {
-            let ears = Ears(Arc::clone(&leased.hub));
-            leased.process.hear(Arc::new(ears))
-        });
-        self.let_ask(leased).await;
+        let _hearing = (leased.is_common() && voice.is_heard())
+            .then(|| leased.process.hear(Arc::new(Overheard(voice.clone()))));
+        let mut _entered = None;
+        if let Some(hub) = &leased.hub {
+            let inputs = match &self.who {
+                Who::Modern(meta) => meta.inputs.clone(),
+                Who::Session(_) | Who::Bare | Who::Rest => None,
+            };
+            _entered = Some(hub.enter(voice.clone(), inputs));
+            self.let_ask(leased, hub).await;
+        }
         let answer = self.exchange(leased, voice).await?;
         leased.process.answered();
         Ok(answer)
@@ -129,7 +123,7 @@ impl Up {
 
     /// A server that was opened for this call alone may ask at once, as one for files does for the roots it serves. Its
     /// client answers before the call goes up, which means something else without that.
-    async fn let_ask(&self, leased: &Leased) {
+    async fn let_ask(&self, leased: &Leased, hub: &Hub) {
         let process = &*leased.process;
         let own = leased.place.key == ProcessKey::Exclusive;
         if !own || !matches!(process.opening(), Opening::Legacy(_)) || !self.has_roots() {
@@ -137,8 +131,8 @@ impl Up {
         }
         // What it asked on `notifications/initialized` comes before the answer to this.
         has_read(process).await;
-        if leased.hub.is_asking() {
-            leased.hub.settled().await;
+        if hub.is_asking() {
+            hub.settled().await;
             has_read(process).await;
             sleep(TAKEN_IN).await;
         }
@@ -181,8 +175,10 @@ impl Up {
             (Who::Session(_) | Who::Bare | Who::Rest, Opening::Legacy(_))
             | (Who::Modern(_), Opening::Modern(_)) => {
                 let sent = match &self.asked {
-                    Asked::Whole(request) => process.forward(request, heard(voice)),
-                    Asked::Own(params) => process.request(&self.method, Some(params), heard(voice)),
+                    Asked::Whole(request) => process.forward(request, self.sink(voice)),
+                    Asked::Own(params) => {
+                        process.request(&self.method, Some(params), self.sink(voice))
+                    }
                 };
                 let answer = self.answered(sent.map_err(unsent)?).await?;
                 if !answer.is_error() && kept::lasts(&self.method) {
@@ -321,15 +317,15 @@ impl Up {
         voice: &Voice,
     ) -> Result<Answer, Unanswered> {
         let sent = match (&self.asked, params) {
-            (Asked::Whole(request), None) => process.forward(request, heard(voice)),
+            (Asked::Whole(request), None) => process.forward(request, self.sink(voice)),
             (Asked::Whole(request), Some(params)) => {
                 let request = request.with_params(&params).map_err(unreadable)?;
-                process.forward(&request, heard(voice))
+                process.forward(&request, self.sink(voice))
             }
             (Asked::Own(_), params) => {
                 let params = params.map(RawValue::from_string).transpose();
                 let params = params.map_err(unreadable)?;
-                process.request(&self.method, params.as_deref(), heard(voice))
+                process.request(&self.method, params.as_deref(), self.sink(voice))
             }
         };
         self.answered(sent.map_err(unsent)?).await
@@ -347,7 +343,15 @@ impl Up {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The parameters as they came.
+    /// Who hears what belongs to the request. Nothing does without a token.
+    fn sink(&self, voice: &Voice) -> Option<Arc<dyn ReplySink>> {
+        let named = match &self.asked {
+            Asked::Whole(request) => request.token().is_some(),
+            Asked::Own(_) => true,
+        };
+        (named && voice.is_heard()).then(|| Arc::new(Overheard(voice.clone())) as _)
+    }
+
     /// On a shared process. Notes who asks for tasks.
     fn would_show_others_tasks(&self) -> bool {
         let (owners, namespace) = (&self.external.tasks, &self.namespace.name);
@@ -355,15 +359,13 @@ impl Up {
         if &*self.method == "tasks/list" {
             return owners.are_of_others(namespace, principal);
         }
-        if self
-            .params()
-            .is_some_and(|it| json::member(it, "task").is_some())
-        {
+        if self.begins_task {
             owners.began(namespace, principal);
         }
         false
     }
 
+    /// The parameters as they came.
     fn params(&self) -> Option<&RawValue> {
         match &self.asked {
             Asked::Whole(request) => request.params().and_then(json::raw),
@@ -388,13 +390,6 @@ async fn has_read(process: &dyn Process) {
     if let Ok(sent) = process.request("ping", None, None) {
         let _ = timeout(READ_WAIT, sent.answer).await;
     }
-}
-
-/// Who hears what belongs to a request.
-fn heard(voice: &Voice) -> Option<Arc<dyn ReplySink>> {
-    voice
-        .is_heard()
-        .then(|| Arc::new(Passed(voice.clone())) as _)
 }
 
 fn unsent(error: CallError) -> Unanswered {

@@ -13,7 +13,7 @@
 //! the answer it brings is nobody's.
 //!
 //! A process of several gives no link between what is said and who caused it, and guessing would show it to a stranger:
-//! its pool sees to the first column. *The session* means its general stream, opened by GET; what comes before there is
+//! its pool sees to the first column, and a call hears what is left of it ([`Overheard`]). *The session* means its general stream, opened by GET; what comes before there is
 //! one waits, within bounds.
 
 use std::collections::VecDeque;
@@ -35,6 +35,7 @@ use crate::envelope;
 use crate::mcp::outgoing;
 use crate::protocol::code;
 use crate::session::Session;
+use crate::stdio::link::ReplySink;
 use crate::stdio::message::{Notification, RawId, ServerRequest, Verbatim};
 use crate::stdio::splice;
 use crate::stream::EventLog;
@@ -77,7 +78,7 @@ enum Open {
 pub(crate) enum Scope {
     /// One session's.
     Session(Weak<Session>),
-    /// One call's; or several clients', as one call hears it.
+    /// One call's.
     Call,
 }
 
@@ -228,25 +229,15 @@ impl Hub {
 
     fn said(self: &Arc<Self>, notification: &Notification<'_>) {
         if let Some(voice) = self.listener() {
-            let level = self.filtered_level(notification);
+            // A session's own server filters them itself.
+            let level = match self.scope {
+                Scope::Session(_) => None,
+                Scope::Call => filtered_level(notification),
+            };
             voice.say(level, notification.message.clone());
         } else if let Scope::Session(_) = self.scope {
             self.put(notification.message.clone());
         }
-    }
-
-    /// The level of a log message that each client filters for itself. A session's own server does that. One whose level
-    /// cannot be read counts as the most severe: who wants any messages hears it, and who wants none does not.
-    fn filtered_level(&self, notification: &Notification<'_>) -> Option<LogLevel> {
-        if notification.method != "notifications/message" || matches!(self.scope, Scope::Session(_))
-        {
-            return None;
-        }
-        let params = notification.params.as_deref().and_then(json::raw);
-        let level = params.and_then(|it| json::member(it, "level"));
-        let level = level.and_then(envelope::string);
-        let level = level.and_then(|level| level.parse().ok());
-        Some(level.unwrap_or(LogLevel::Emergency))
     }
 
     /// Puts a message on the session's general stream, or lets it wait for one. `false`: there is no room.
@@ -508,6 +499,46 @@ impl Inbound for Ears {
             hub.ask_in_session(request);
         }
     }
+}
+
+/// What one call hears of a process of several, and what belongs to it there.
+pub(super) struct Overheard(pub(super) Voice);
+
+impl Inbound for Overheard {
+    fn notification(&self, notification: Notification<'_>) {
+        // Of a call that is over, or about a request that was refused.
+        if matches!(
+            notification.method,
+            "notifications/progress" | "notifications/cancelled"
+        ) {
+            return;
+        }
+        let level = filtered_level(&notification);
+        self.0.say(level, notification.message);
+    }
+
+    fn request(&self, request: ServerRequest) {
+        request.refuse(code::METHOD_NOT_FOUND, "No client can be asked this here");
+    }
+}
+
+impl ReplySink for Overheard {
+    fn notification(&self, notification: Notification<'_>) {
+        self.0.say(None, notification.message);
+    }
+}
+
+/// The level of a log message that each client filters for itself. One whose level cannot be read counts as the most
+/// severe: who wants any messages hears it, and who wants none does not.
+fn filtered_level(notification: &Notification<'_>) -> Option<LogLevel> {
+    if notification.method != "notifications/message" {
+        return None;
+    }
+    let params = notification.params.as_deref().and_then(json::raw);
+    let level = params.and_then(|it| json::member(it, "level"));
+    let level = level.and_then(envelope::string);
+    let level = level.and_then(|level| level.parse().ok());
+    Some(level.unwrap_or(LogLevel::Emergency))
 }
 
 /// Counts one question without an answer for as long as it is there.

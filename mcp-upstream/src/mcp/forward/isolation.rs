@@ -178,6 +178,10 @@ fn declares_any(capabilities: &str) -> bool {
         #[serde(borrow, default)]
         roots: Option<&'a RawValue>,
     }
+    // Of the many that declare nothing.
+    if capabilities == "{}" {
+        return false;
+    }
     serde_json::from_str::<Declared<'_>>(capabilities).is_ok_and(|declared| {
         declared.elicitation.is_some() || declared.sampling.is_some() || declared.roots.is_some()
     })

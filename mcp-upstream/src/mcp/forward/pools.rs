@@ -52,11 +52,12 @@ impl Externals for Pooled {
 
     async fn speaks(&self, namespace: &Namespace, client: OpenEra) -> Result<Speaks, CallError> {
         let era = self.0.server_era(there(namespace)?, kind(client)).await?;
-        Ok(match era {
-            ServerEra::Legacy => Speaks::Legacy,
-            ServerEra::Modern | ServerEra::ModernAtLeast => Speaks::Modern,
-            ServerEra::Dual => Speaks::Dual,
-        })
+        Ok(speaks(era))
+    }
+
+    fn known_to_speak(&self, namespace: &Namespace, client: OpenEra) -> Option<Speaks> {
+        let era = self.0.known_era(server(namespace)?, kind(client))?;
+        Some(speaks(era))
     }
 
     async fn lease(
@@ -64,7 +65,7 @@ impl Externals for Pooled {
         namespace: &Namespace,
         key: &ProcessKey,
         open: &OpenAs,
-        inbound: Arc<dyn Inbound>,
+        inbound: Option<Arc<dyn Inbound>>,
     ) -> Result<Arc<dyn Process>, CallError> {
         let server = there(namespace)?;
         let key = pool_key(key);
@@ -80,14 +81,21 @@ impl Externals for Pooled {
             era: kind(open.era),
             opening: Arc::new(opening),
             principal: open.principal.clone(),
-            inbound: Some(inbound),
+            inbound,
         };
         let leased = self.0.lease(server, key, open).await?;
-        Ok(Arc::new(Held {
-            opening: opening_of(leased.opened()),
-            answered: AtomicBool::new(false),
-            leased,
-        }))
+        Ok(Held::of(leased))
+    }
+
+    fn lease_at_once(
+        &self,
+        namespace: &Namespace,
+        key: &ProcessKey,
+        era: OpenEra,
+    ) -> Option<Arc<dyn Process>> {
+        let server = server(namespace)?;
+        let leased = self.0.lease_at_once(server, &pool_key(key), kind(era))?;
+        Some(Held::of(leased))
     }
 
     fn end_session(&self, tag: &Arc<str>) {
@@ -178,6 +186,14 @@ fn kind(era: OpenEra) -> EraKind {
     }
 }
 
+fn speaks(era: ServerEra) -> Speaks {
+    match era {
+        ServerEra::Legacy => Speaks::Legacy,
+        ServerEra::Modern | ServerEra::ModernAtLeast => Speaks::Modern,
+        ServerEra::Dual => Speaks::Dual,
+    }
+}
+
 fn opening_of(opened: &Opened) -> Opening {
     match opened {
         Opened::Legacy(initialized) => Opening::Legacy(initialized.result.clone()),
@@ -202,6 +218,16 @@ struct Held {
     opening: Opening,
     answered: AtomicBool,
     leased: Leased,
+}
+
+impl Held {
+    fn of(leased: Leased) -> Arc<dyn Process> {
+        Arc::new(Self {
+            opening: opening_of(leased.opened()),
+            answered: AtomicBool::new(false),
+            leased,
+        })
+    }
 }
 
 #[async_trait]

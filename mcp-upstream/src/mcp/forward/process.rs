@@ -133,6 +133,11 @@ pub(crate) trait Externals: Send + Sync {
     /// Why it cannot be asked.
     async fn speaks(&self, namespace: &Namespace, client: OpenEra) -> Result<Speaks, CallError>;
 
+    /// The same without asking; `None` where only asking tells. Nearly always it is known.
+    fn known_to_speak(&self, _: &Namespace, _: OpenEra) -> Option<Speaks> {
+        None
+    }
+
     /// The process of that key, opened if it is not there. What one of a session or of a single call says of its own
     /// accord goes to `inbound`; of one that several share, changes go to the namespace's audience and the rest to who
     /// hears it ([`Process::hear`]).
@@ -145,8 +150,13 @@ pub(crate) trait Externals: Send + Sync {
         namespace: &Namespace,
         key: &ProcessKey,
         open: &OpenAs,
-        inbound: Arc<dyn Inbound>,
+        inbound: Option<Arc<dyn Inbound>>,
     ) -> Result<Arc<dyn Process>, CallError>;
+
+    /// The process of a key that several clients share, where it is there and nobody needs to wait: nearly always.
+    fn lease_at_once(&self, _: &Namespace, _: &ProcessKey, _: OpenEra) -> Option<Arc<dyn Process>> {
+        None
+    }
 
     /// The session of that tag is over, and with it its process.
     fn end_session(&self, tag: &Arc<str>);
@@ -314,7 +324,7 @@ impl Externals for NoExternals {
         _: &Namespace,
         _: &ProcessKey,
         _: &OpenAs,
-        _: Arc<dyn Inbound>,
+        _: Option<Arc<dyn Inbound>>,
     ) -> Result<Arc<dyn Process>, CallError> {
         Err(absent())
     }

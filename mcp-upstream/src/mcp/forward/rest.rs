@@ -47,6 +47,7 @@ pub(crate) async fn call(
         method: TOOLS_CALL.into(),
         subject: tool.into(),
         asked: Asked::Own(params),
+        begins_task: false,
         sent: Mutex::default(),
     };
     let request = ForwardRequest {

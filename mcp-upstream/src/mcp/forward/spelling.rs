@@ -6,10 +6,12 @@
 //! refused. Only the levels are looked at whose names mean something to the protocol.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
-use memchr::memchr2;
+use memchr::{memchr, memchr2};
 
 use crate::error::Failure;
+use crate::stdio::splice;
 
 /// Longer raw keys are none of the names: the longest, each of its letters as `\u` and four digits.
 const RAW_MAX: usize = 6 * "inputResponses".len();
@@ -57,7 +59,9 @@ impl Level {
 
     /// The known name that a key is, decoded. `quoted` is raw JSON.
     fn name(self, quoted: &str) -> Result<Option<&'static str>, Failure> {
-        let raw = quoted.trim_matches('"');
+        let inner = quoted.strip_prefix('"');
+        let raw = inner.and_then(|it| it.strip_suffix('"'));
+        let raw = raw.unwrap_or_default();
         if raw.is_empty() || raw.len() > RAW_MAX {
             return Ok(None);
         }
@@ -104,17 +108,63 @@ fn folded(character: char) -> char {
     }
 }
 
+/// What was seen of the parameters of a message on the way, so that they are not read again for it.
+#[derive(Debug, Default)]
+pub(super) struct Seen<'a> {
+    /// They hold `task`.
+    pub(super) task: bool,
+    /// They may hold one of the names that are unique on a link ([`splice::Names`]).
+    pub(super) may_name: bool,
+    /// Keys and values, raw.
+    members: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Seen<'a> {
+    /// The members of the parameters, decoded keys and raw values. `None` where a key is there twice, or cannot be
+    /// decoded: which of them another reader takes is not known.
+    pub(super) fn members(&self) -> Option<Vec<(Cow<'a, str>, &'a str)>> {
+        /// So few are compared with each other.
+        const FEW: usize = 8;
+        let members: Option<Vec<_>> = self
+            .members
+            .iter()
+            .map(|(key, value)| Some((string(key)?, *value)))
+            .collect();
+        let members = members?;
+        let mut keys = members.iter().map(|(key, _)| key);
+        let unique = if members.len() <= FEW {
+            let earlier = |at: usize, key| members[..at].iter().any(|(other, _)| other == key);
+            !keys.enumerate().any(|(at, key)| earlier(at, key))
+        } else {
+            let mut seen = HashSet::new();
+            keys.all(|key| seen.insert(key))
+        };
+        unique.then_some(members)
+    }
+}
+
+/// The text of a raw JSON string. `None` for any other value.
+pub(super) fn string(raw: &str) -> Option<Cow<'_, str>> {
+    let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
+    if memchr(b'\\', inner.as_bytes()).is_none() {
+        return Some(Cow::Borrowed(inner));
+    }
+    serde_json::from_str(raw).ok().map(Cow::Owned)
+}
+
 /// Refuses a message that holds a key which differs from a known name only in case. `message` has been read as JSON.
 ///
 /// # Errors
 ///
 /// Names the key: `Shape` for one of the message itself, `InvalidParams` for one below.
-pub(crate) fn check(message: &str) -> Result<(), Failure> {
+pub(super) fn check(message: &str) -> Result<Seen<'_>, Failure> {
     let mut text = Text {
         text: message,
         at: 0,
+        seen: Seen::default(),
     };
-    text.object(Level::Message)
+    text.object(Level::Message)?;
+    Ok(text.seen)
 }
 
 /// The same for a message that has no answer. Refusing it is refusing its POST, for which all reasons are one.
@@ -123,7 +173,7 @@ pub(crate) fn check(message: &str) -> Result<(), Failure> {
 ///
 /// As for [`check`], but always `Shape`.
 pub(crate) fn check_unanswered(message: &str) -> Result<(), Failure> {
-    check(message).map_err(|failure| match failure {
+    check(message).map(drop).map_err(|failure| match failure {
         Failure::InvalidParams(reason) => Failure::Shape(reason),
         other => other,
     })
@@ -133,9 +183,10 @@ pub(crate) fn check_unanswered(message: &str) -> Result<(), Failure> {
 struct Text<'a> {
     text: &'a str,
     at: usize,
+    seen: Seen<'a>,
 }
 
-impl Text<'_> {
+impl<'a> Text<'a> {
     /// Reads an object and looks at its keys; any other value is passed over.
     fn object(&mut self, level: Level) -> Result<(), Failure> {
         self.space();
@@ -159,14 +210,27 @@ impl Text<'_> {
             }
             let start = self.at;
             self.string();
-            let key = self.text.get(start..self.at).unwrap_or_default();
+            let text: &'a str = self.text;
+            let key = text.get(start..self.at).unwrap_or_default();
             let name = level.name(key)?;
             self.space();
             // The colon.
             self.at += 1;
+            let begin = self.at;
             match level.below() {
                 Some((below, level)) if name == Some(below) => self.object(level)?,
                 _ => self.value(),
+            }
+            if level == Level::Params {
+                let value = text.get(begin..self.at).unwrap_or_default();
+                let value = value.trim_ascii();
+                self.seen.members.push((key, value));
+                match name {
+                    Some("task") => self.seen.task = true,
+                    Some("progressToken" | "requestId") => self.seen.may_name = true,
+                    Some("_meta") => self.seen.may_name |= splice::may_have(value),
+                    _ => {}
+                }
             }
         }
     }
@@ -228,7 +292,7 @@ mod tests {
     /// The code of the refusal, and what it says.
     fn refusal(message: &str) -> Option<(i32, String)> {
         let (code, reason) = match check(message) {
-            Ok(()) => return None,
+            Ok(_) => return None,
             Err(Failure::Shape(reason)) => (-32600, reason),
             Err(Failure::InvalidParams(reason)) => (-32602, reason),
             Err(other) => panic!("{other:?}"),
@@ -313,6 +377,61 @@ mod tests {
     }
 
     #[test]
+    fn what_is_read_of_the_parameters_is_seen_however_it_is_spelled() {
+        for (params, task, may_name) in [
+            (
+                r#"{"name":"n","arguments":{"task":{},"progressToken":1}}"#,
+                false,
+                false,
+            ),
+            (r#"{"t\u0061sk":{},"_meta":{}}"#, true, false),
+            (r#"{"_meta": {"progress\u0054oken":1} }"#, false, true),
+            (r#"{"_meta":{"progressToken":1},"_meta":{}}"#, false, true),
+            (r#"{"requestId":1}"#, false, true),
+            (r#"[{"task":1}]"#, false, false),
+        ] {
+            let message = format!(r#"{{"method":"m","params":{params}}}"#);
+            let seen = check(&message).expect("nothing alike");
+            assert_eq!((seen.task, seen.may_name), (task, may_name), "{params}");
+        }
+    }
+
+    fn members(params: &str) -> Option<Vec<(String, String)>> {
+        let message = format!(r#"{{"method":"m","params":{params},"id":1}}"#);
+        let members = check(&message).expect("nothing alike").members()?;
+        Some(
+            members
+                .into_iter()
+                .map(|(key, value)| (key.into_owned(), value.to_owned()))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn members_are_found_once_each_with_their_values_untouched() {
+        let many: Vec<_> = (0..20).map(|key| format!(r#""k{key}":{key}"#)).collect();
+        let many = many.join(",");
+        for twice in [
+            r#"{"a":1,"\u0061":2}"#.to_owned(),
+            r#"{"a":1,"b":{},"a":2}"#.to_owned(),
+            r#"{"\ud800":1}"#.to_owned(),
+            format!(r#"{{{many},"k\u0033":1}}"#),
+        ] {
+            assert_eq!(members(&twice), None, "{twice}");
+        }
+        assert_eq!(members(&format!("{{{many}}}")).map(|it| it.len()), Some(20));
+        let spelled = r#"{ "n\u0061me" : "\u0041, }" , "arguments":{"a":[1.50 ]} ,"x": "\\" }"#;
+        let found = [
+            ("name", r#""\u0041, }""#),
+            ("arguments", r#"{"a":[1.50 ]}"#),
+            ("x", r#""\\""#),
+        ];
+        let found = found.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(members(spelled), Some(found.to_vec()));
+        assert_eq!(members("[]"), Some(Vec::new()));
+    }
+
+    #[test]
     fn what_the_protocol_does_not_know_there_passes() {
         for message in [
             r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"name":"n","arguments":{"Name":1,"NAME":2,"_meta":{"ProgressToken":1}}}}"#,
@@ -334,6 +453,24 @@ mod tests {
         #[test]
         fn nothing_makes_it_panic_or_go_on_for_ever(text in r#"[{}\[\]",:\\ nNſ]{0,40}"#) {
             let _ = check(&text);
+        }
+
+        #[test]
+        fn members_are_those_that_the_parser_finds(
+            keys in prop::collection::vec(r#"[a-cé"\\ ]{0,3}"#, 0..4),
+            value in r#"[a-zé\\"{}\[\],: ]{0,10}"#,
+        ) {
+            let value = serde_json::json!([value, { value.as_str(): 1 }]).to_string();
+            let entry = |key: &String| format!("{} : {value} ", serde_json::json!(key));
+            let all: Vec<_> = keys.iter().map(entry).collect();
+            let params = format!("{{{}}}", all.join(" ,"));
+            let message = format!(r#"{{"params":{params}}}"#);
+            let seen = check(&message).expect("nothing alike");
+            let raw: &serde_json::value::RawValue = serde_json::from_str(&params).expect("JSON");
+            let parsed = crate::mcp::entries(raw).map(|entries| {
+                entries.into_iter().map(|(key, value)| (key, value.get())).collect::<Vec<_>>()
+            });
+            prop_assert_eq!(seen.members(), parsed);
         }
 
         #[test]

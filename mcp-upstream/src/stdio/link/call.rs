@@ -132,7 +132,7 @@ impl Canceller {
             }
             None => self.link.send_cancel(self.id),
         }
-        let _ = entry.reply.send(Err(CallError::new(
+        entry.reply.end(Err(CallError::new(
             CallErrorCode::Cancelled,
             "the client cancelled the call",
         )));

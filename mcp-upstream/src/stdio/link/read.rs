@@ -2,6 +2,7 @@
 //! but an endless line.
 
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,10 @@ use serde_json::value::RawValue;
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, sleep};
 use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::process::pipe::{LARGE, widen};
 use tooldock_workers::worker::pending::Unmatched;
 
+use super::deliver::Batch;
 use super::shared::{Entry, Shared};
 use super::tokens::is_task;
 use super::{Closed, Names, ReplySink, write};
@@ -32,14 +35,24 @@ const NOISE_PAUSE: Duration = Duration::from_millis(10);
 const NOISE_PER_LINE: usize = 256;
 
 /// Reads until the link is over, and closes it.
-pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut lines: Lines<R>) {
+pub(super) async fn run<R: AsyncRead + AsFd + Unpin>(shared: Arc<Shared>, mut lines: Lines<R>) {
     // Whatever ends this task, the runtime's end included, ends the calls that wait for it.
     let closes = ClosesOnDrop(Arc::clone(&shared));
+    // Dropped before that, so that what was answered is.
+    let mut answers = Batch::default();
+    let mut wide = false;
     let mut noise = 0;
     let mut complained = None;
     loop {
-        let (size, ignored) = match lines.next().await {
-            Ok(Line::Whole(line)) => (line.len(), handle(&shared, &line).err()),
+        let next = match lines.buffered() {
+            Some(line) => Ok(line),
+            None => {
+                answers.send();
+                lines.next().await
+            }
+        };
+        let (size, ignored) = match next {
+            Ok(Line::Whole(line)) => (line.len(), handle(&shared, &line, &mut answers).err()),
             Ok(Line::TooLong { answered, size }) => {
                 too_long(&shared, answered, size);
                 (0, Some(Oddity::TooLong))
@@ -53,6 +66,9 @@ pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut lines: Li
         };
         let Some(oddity) = ignored else {
             noise = 0;
+            if size > LARGE && !std::mem::replace(&mut wide, true) {
+                widen(lines.pipe());
+            }
             continue;
         };
         shared.inbound.oddity(oddity);
@@ -63,6 +79,7 @@ pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut lines: Li
         noise += size + NOISE_PER_LINE;
         if noise > NOISE_MAX {
             noise = 0;
+            answers.send();
             sleep(NOISE_PAUSE).await;
         }
     }
@@ -92,12 +109,14 @@ fn complain(shared: &Shared, complained: &mut Option<Instant>, oddity: Oddity) {
 }
 
 /// Handles one line; the error says what it was ignored as.
-fn handle(shared: &Arc<Shared>, line: &Bytes) -> Result<(), Oddity> {
+fn handle(shared: &Arc<Shared>, line: &Bytes, answers: &mut Batch) -> Result<(), Oddity> {
     let Ok(text) = std::str::from_utf8(line) else {
         return Err(senseless(shared, line));
     };
     match envelope::message(text) {
-        Ok(Message::Response { id, outcome }) => respond(shared, line, text, id, outcome),
+        Ok(Message::Response { id, outcome }) => {
+            respond(shared, answers, (line, text), id, outcome)
+        }
         Ok(Message::Notification { method, params }) => notify(shared, line, text, &method, params),
         Ok(Message::Request { id, method, params }) => ask(shared, line, text, id, &method, params),
         Err(_) if text.starts_with('[') => Err(Oddity::Batch),
@@ -127,7 +146,7 @@ fn senseless(shared: &Shared, line: &[u8]) -> Oddity {
 
 fn fail(shared: &Shared, id: Option<u64>) {
     if let Some(Ok(entry)) = id.map(|id| shared.take(id)) {
-        let _ = entry.reply.send(Err(CallError::new(
+        entry.reply.end(Err(CallError::new(
             CallErrorCode::InternalError,
             "the server's answer is no JSON-RPC response",
         )));
@@ -136,9 +155,8 @@ fn fail(shared: &Shared, id: Option<u64>) {
 
 fn too_long(shared: &Shared, answered: Option<u64>, size: u64) {
     if let Some(Ok(entry)) = answered.map(|id| shared.take(id)) {
-        let _ = entry
-            .reply
-            .send(Err(too_large(size, shared.max_result.known())));
+        let error = too_large(size, shared.max_result.known());
+        entry.reply.end(Err(error));
     }
 }
 
@@ -162,8 +180,8 @@ fn ignored(unmatched: Unmatched) -> Oddity {
 
 fn respond(
     shared: &Shared,
-    line: &Bytes,
-    text: &str,
+    answers: &mut Batch,
+    (line, text): (&Bytes, &str),
     raw_id: &str,
     outcome: Result<&RawValue, &RawValue>,
 ) -> Result<(), Oddity> {
@@ -172,7 +190,7 @@ fn respond(
     let (Ok(part) | Err(part)) = outcome;
     let size = part.get().len() as u64;
     if !shared.max_result.allows(size) {
-        let _ = reply.send(Err(too_large(size, shared.max_result.known())));
+        reply.end(Err(too_large(size, shared.max_result.known())));
         return Err(Oddity::TooLong);
     }
     let (id_at, part_at) = (span(text, raw_id), span(text, part.get()));
@@ -182,8 +200,7 @@ fn respond(
     {
         shared.calls().lasting.keep(id, token, sink);
     }
-    // A caller that left meanwhile does not need it.
-    let _ = reply.send(Ok(answer));
+    answers.add(reply, Ok(answer));
     Ok(())
 }
 

@@ -6,16 +6,23 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use serde_json::value::RawValue;
+use tokio::net::unix::pipe;
+use tokio::runtime;
 use tokio::sync::{Notify, oneshot, watch};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::pending::{Pending, Unmatched};
 
+use super::deliver::{Lanes, Waiting};
 use super::questions::Questions;
 use super::tokens::Lasting;
 use super::{Call, Closed, Inbound, LinkLimits, MaxResult, ReplySink, write};
 use crate::stdio::message::{Answer, Asker, RawId, RpcError};
 use crate::stdio::wire::{Outbox, Unwritten};
+
+/// With no more calls pending than this, each writes its own line: there is nothing to gather, and the flusher may be in
+/// another runtime.
+pub(super) const FEW: usize = 2;
 
 /// When to try again what a full outbox or a server that ended refused.
 const RETRY: Duration = Duration::from_secs(1);
@@ -29,9 +36,11 @@ pub(super) struct Shared {
     /// Calls without an answer.
     pub(super) calls: Mutex<Calls>,
     /// Lines to write.
-    pub(super) outbox: Mutex<Outbox>,
-    /// There is something in the outbox, or it is over.
+    pub(super) outbox: Mutex<Outbox<pipe::Sender>>,
+    /// There is something in the outbox for the flusher, or it is over.
     pub(super) filled: Notify,
+    /// To callers in other runtimes.
+    lanes: Lanes,
     /// Requests of the server without an answer.
     pub(super) questions: Mutex<Questions>,
     pub(super) closed: watch::Sender<Option<Closed>>,
@@ -48,7 +57,7 @@ pub(super) struct Calls {
 
 /// One pending call, as the reader needs it.
 pub(super) struct Entry {
-    pub(super) reply: oneshot::Sender<Result<Answer, CallError>>,
+    pub(super) reply: Waiting,
     pub(super) sink: Option<Arc<dyn ReplySink>>,
     /// What its caller calls its progress, raw JSON; on the link that is the call's id.
     pub(super) token: Option<Arc<str>>,
@@ -59,14 +68,17 @@ impl Shared {
         namespace: NamespaceName,
         limits: LinkLimits,
         inbound: Arc<dyn Inbound>,
+        pipe: pipe::Sender,
+        runtime: runtime::Id,
     ) -> Self {
         Self {
             namespace,
             max_result: Arc::new(limits.max_result),
             inbound,
             calls: Mutex::default(),
-            outbox: Mutex::new(Outbox::new(limits.outbox)),
+            outbox: Mutex::new(Outbox::new(pipe, limits.outbox)),
             filled: Notify::new(),
+            lanes: Lanes::new(runtime),
             questions: Mutex::default(),
             closed: watch::Sender::new(None),
         }
@@ -83,18 +95,22 @@ impl Shared {
         write: impl FnOnce(&mut BytesMut, u64),
     ) -> Result<Call, CallError> {
         let (reply, receiver) = oneshot::channel();
-        let token = token.map(Into::into);
-        let entry = Entry { reply, sink, token };
-        let id = {
+        let entry = Entry {
+            reply: Waiting::new(reply, self.lanes.here()),
+            sink,
+            token: token.map(Into::into),
+        };
+        let (id, few) = {
             let mut calls = self.calls();
             if calls.closed {
                 drop(calls);
                 return Err(self.gone("has ended"));
             }
-            calls.pending.insert(entry)
+            let id = calls.pending.insert(entry);
+            (id, calls.pending.len() <= FEW)
         };
         let id = id.ok_or_else(|| self.overloaded("too many calls wait for the server"))?;
-        match self.append(size, |out| write(out, id)) {
+        match self.append_and(few, size, |out| write(out, id)) {
             Ok(start) => Ok(Call::new(Arc::clone(self), id, receiver, start, tells)),
             Err(error) => {
                 let _ = self.take(id);
@@ -109,10 +125,28 @@ impl Shared {
         size: usize,
         write: impl FnOnce(&mut BytesMut),
     ) -> Result<u64, CallError> {
-        let appended = self.outbox().append(size, write);
+        self.append_and(false, size, write)
+    }
+
+    /// The same, and writes it at once if that is asked for and nobody writes.
+    fn append_and(
+        &self,
+        at_once: bool,
+        size: usize,
+        write: impl FnOnce(&mut BytesMut),
+    ) -> Result<u64, CallError> {
+        let (appended, turn) = {
+            let mut outbox = self.outbox();
+            let appended = outbox.append(size, write);
+            let turn = at_once.then(|| outbox.own_turn()).flatten();
+            (appended, turn)
+        };
         match appended {
             Ok(start) => {
-                self.filled.notify_one();
+                match turn {
+                    Some(turn) => write::own_turn(self, turn),
+                    None => self.filled.notify_one(),
+                }
                 Ok(start)
             }
             Err(Unwritten::Over) => Err(self.gone("has ended")),
@@ -158,8 +192,9 @@ impl Shared {
 
     /// Ends the link for calls: pending ones fail now, later ones are refused. The first reason stays.
     pub(super) fn close(&self, reason: Closed) {
-        // First, so that what a call hears about its bytes stays true.
-        self.outbox().end();
+        // First, so that what a call hears about its bytes stays true. The pipe closes outside the lock.
+        let pipe = self.outbox().end();
+        drop(pipe);
         let abandoned = {
             let mut calls = self.calls();
             calls.closed = true;
@@ -173,8 +208,9 @@ impl Shared {
             Closed::Violation(_) => "broke the protocol while the call ran",
         };
         for entry in abandoned {
-            let _ = entry.reply.send(Err(self.gone(what_now)));
+            entry.reply.end(Err(self.gone(what_now)));
         }
+        self.lanes.end();
         self.filled.notify_one();
         self.closed.send_if_modified(|closed| {
             let first = closed.is_none();
@@ -203,7 +239,7 @@ impl Shared {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn outbox(&self) -> MutexGuard<'_, Outbox> {
+    pub(super) fn outbox(&self) -> MutexGuard<'_, Outbox<pipe::Sender>> {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,8 +1,9 @@
 //! What a caller called the progress of a call that goes on as a task, while the server knows it by the call's id.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -45,8 +46,9 @@ struct Created<'a> {
 /// Whether a result says that the call goes on as a task.
 pub(super) fn is_task(result: &RawValue) -> bool {
     let text = result.get();
-    // A cheap look first: results are large and tasks rare.
-    if !text.starts_with('{') || memchr::memmem::find(text.as_bytes(), b"\"task\"").is_none() {
+    /// A cheap look first: results are large and tasks rare.
+    static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"task\""));
+    if !text.starts_with('{') || WORD.find(text.as_bytes()).is_none() {
         return false;
     }
     serde_json::from_str::<Created<'_>>(text).is_ok_and(|created| {

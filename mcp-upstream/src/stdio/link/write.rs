@@ -7,12 +7,13 @@ use std::time::Duration;
 use bytes::{BufMut, BytesMut};
 use serde_json::value::RawValue;
 use tokio::net::unix::pipe;
+use tooldock_workers::process::pipe::{LARGE, widen};
 
 use super::Closed;
-use super::shared::Shared;
+use super::shared::{FEW, Shared};
 use crate::stdio::message::{RawId, RpcError};
 use crate::stdio::splice::{Edit, splice};
-use crate::stdio::wire::Batch;
+use crate::stdio::wire::{Batch, OwnTurn, Turn};
 
 /// A server that no longer reads may have written its last answers: so long they are waited for.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -83,21 +84,31 @@ fn string(out: &mut BytesMut, text: &str) {
     serde_json::to_writer(out.writer(), text).expect("a string into memory");
 }
 
-/// Writes what calls append. Woken by the first of them; with several pending it first lets the others append as well,
-/// which makes one write of many lines. Ends with the link, or with the pipe.
-pub(super) async fn flush(shared: Arc<Shared>, pipe: pipe::Sender) {
+/// Writes what calls append and do not write themselves. Woken by the first of them; with several pending it first lets
+/// the others append as well, which makes one write of many lines. Ends with the link, or with the pipe.
+pub(super) async fn flush(shared: Arc<Shared>) {
     let mut batch = BytesMut::new();
+    let mut wide = false;
     loop {
         shared.filled.notified().await;
-        if shared.calls().pending.len() > 2 {
+        if shared.calls().pending.len() > FEW {
             tokio::task::yield_now().await;
         }
+        let turn = shared.outbox().turn();
+        let pipe = match turn {
+            Turn::Write(pipe) => pipe,
+            Turn::Wait => continue,
+            Turn::Over => return,
+        };
         loop {
             let taken = shared.outbox().take(&mut batch);
             match taken {
                 Batch::Nothing => break,
                 Batch::Finished => return,
                 Batch::From(start) => {
+                    if batch.len() > LARGE && !std::mem::replace(&mut wide, true) {
+                        widen(&pipe);
+                    }
                     if write(&shared, &pipe, start, &batch).await.is_err() {
                         drop(pipe);
                         shared.outbox().end();
@@ -109,6 +120,20 @@ pub(super) async fn flush(shared: Arc<Shared>, pipe: pipe::Sender) {
                 }
             }
         }
+        // What was appended meanwhile has woken this again.
+        let unwanted = shared.outbox().rest(pipe);
+        drop(unwanted);
+    }
+}
+
+/// Writes what waits as far as the pipe takes it at once; the rest is the flusher's, and so is finding out what is wrong
+/// with a pipe.
+pub(super) fn own_turn(shared: &Shared, turn: OwnTurn<pipe::Sender>) {
+    let written = turn.pipe.try_write(&turn.batch).unwrap_or(0);
+    let (more, unwanted) = shared.outbox().own_turn_over(turn, written);
+    drop(unwanted);
+    if more {
+        shared.filled.notify_one();
     }
 }
 

@@ -101,6 +101,28 @@ impl Pools {
         self.pool(server)?.lease(&key, &Arc::new(open)).await
     }
 
+    /// A process that several share, where it is there and nobody needs to wait.
+    pub(crate) fn lease_at_once(
+        &self,
+        server: &Arc<ExternalServer>,
+        key: &PoolKey,
+        era: EraKind,
+    ) -> Option<Leased> {
+        self.serving(server)?.lease_common(key, era)
+    }
+
+    /// What a server speaks, as far as that is known.
+    pub(crate) fn known_era(
+        &self,
+        server: &Arc<ExternalServer>,
+        wanted: EraKind,
+    ) -> Option<ServerEra> {
+        let era = self.serving(server)?.last_era()?;
+        // Whether such a one can be opened by a handshake is still to be tried.
+        let unsure = era == ServerEra::ModernAtLeast && wanted == EraKind::Legacy;
+        (!unsure).then_some(era)
+    }
+
     /// What a server speaks, or spoke before it went away. Starts a process to find out where nothing is known, and one
     /// more where that alone does not say whether it can be opened as wanted; what comes of that is on record then.
     ///

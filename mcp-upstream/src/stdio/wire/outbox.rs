@@ -1,16 +1,20 @@
 //! What waits to be written, and how far the pipe has taken it.
 //!
 //! A call may only be sent again to another process when no byte of it reached this one. So every line knows where in
-//! the stream of bytes it begins, and the flusher says how far it may have come before it hands bytes to the kernel.
+//! the stream of bytes it begins, and who writes says how far it may have come before it hands bytes to the kernel.
+//!
+//! The pipe rests here while nobody writes: who takes it out is the one that writes, and brings it back.
 
-use bytes::BytesMut;
+use bytes::{Buf as _, BytesMut};
 
 /// A buffer that grew beyond this is not kept.
 const KEPT: usize = 256 * 1024;
 
 /// Lines to write. Lives behind a mutex that is taken for a copy of one line at most.
 #[derive(Debug)]
-pub(in crate::stdio) struct Outbox {
+pub(in crate::stdio) struct Outbox<P> {
+    /// While nobody writes.
+    pipe: Option<P>,
     lines: BytesMut,
     max: usize,
     /// Bytes appended since the beginning.
@@ -43,10 +47,31 @@ pub(in crate::stdio) enum Batch {
     Finished,
 }
 
-impl Outbox {
+/// Whether somebody may write now.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::stdio) enum Turn<P> {
+    /// With this, which is to be brought back.
+    Write(P),
+    /// Another does, and says when it is done.
+    Wait,
+    /// Nothing is written any more.
+    Over,
+}
+
+/// What a caller writes by itself, and with what.
+#[derive(Debug)]
+pub(in crate::stdio) struct OwnTurn<P> {
+    pub(in crate::stdio) pipe: P,
+    /// The number of its first byte.
+    pub(in crate::stdio) start: u64,
+    pub(in crate::stdio) batch: BytesMut,
+}
+
+impl<P> Outbox<P> {
     /// `max` bounds what waits. One line is always taken, so that a large one is not stuck for ever.
-    pub(in crate::stdio) fn new(max: usize) -> Self {
+    pub(in crate::stdio) fn new(pipe: P, max: usize) -> Self {
         Self {
+            pipe: Some(pipe),
             lines: BytesMut::new(),
             max,
             appended: 0,
@@ -99,6 +124,67 @@ impl Outbox {
         !self.finishing && !self.ended
     }
 
+    /// The flusher's turn, if nobody else has it.
+    pub(in crate::stdio) fn turn(&mut self) -> Turn<P> {
+        match self.pipe.take() {
+            Some(pipe) => Turn::Write(pipe),
+            None if self.ended => Turn::Over,
+            None => Turn::Wait,
+        }
+    }
+
+    /// Brings the pipe back. Where nothing is written any more it is the caller's to drop.
+    pub(in crate::stdio) fn rest(&mut self, pipe: P) -> Option<P> {
+        if self.ended {
+            return Some(pipe);
+        }
+        self.pipe = Some(pipe);
+        None
+    }
+
+    /// The turn of who has just appended, if nobody else has it: everything that waits, noted as sent.
+    pub(in crate::stdio) fn own_turn(&mut self) -> Option<OwnTurn<P>> {
+        if self.ended || self.lines.is_empty() {
+            return None;
+        }
+        let pipe = self.pipe.take()?;
+        let batch = std::mem::take(&mut self.lines);
+        self.reached = self.appended;
+        Some(OwnTurn {
+            pipe,
+            start: self.appended - batch.len() as u64,
+            batch,
+        })
+    }
+
+    /// Ends such a turn, in which the pipe took so many bytes. Says whether there is something for the flusher, and
+    /// gives the pipe back as [`Self::rest`] does.
+    pub(in crate::stdio) fn own_turn_over(
+        &mut self,
+        turn: OwnTurn<P>,
+        written: usize,
+    ) -> (bool, Option<P>) {
+        let OwnTurn {
+            pipe,
+            start,
+            mut batch,
+        } = turn;
+        self.settle(start + written as u64);
+        if self.ended {
+            return (false, Some(pipe));
+        }
+        if written < batch.len() {
+            batch.advance(written);
+            batch.extend_from_slice(&self.lines);
+            self.lines = batch;
+        } else if self.lines.is_empty() && batch.capacity() <= KEPT {
+            batch.clear();
+            self.lines = batch;
+        }
+        let more = !self.lines.is_empty() || self.finishing;
+        (more, self.rest(pipe))
+    }
+
     /// Swaps the lines with the empty `batch`, whose memory serves the next ones.
     pub(in crate::stdio) fn take(&mut self, batch: &mut BytesMut) -> Batch {
         if batch.capacity() > KEPT {
@@ -139,10 +225,11 @@ impl Outbox {
         self.finishing = true;
     }
 
-    /// Writes nothing more.
-    pub(in crate::stdio) fn end(&mut self) {
+    /// Writes nothing more. The pipe, if it rests here, is the caller's to drop.
+    pub(in crate::stdio) fn end(&mut self) -> Option<P> {
         self.ended = true;
         self.lines = BytesMut::new();
+        self.pipe.take()
     }
 }
 
@@ -156,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_line_is_unsent_only_when_writing_ended_before_its_first_byte() {
-        let mut outbox = Outbox::new(100);
+        let mut outbox = Outbox::new((), 100);
         let first = outbox.append(1, put("a\r\nb")).expect("room");
         let second = outbox.append(1, put("c")).expect("room");
         let mut batch = BytesMut::new();
@@ -175,7 +262,7 @@ mod tests {
 
     #[test]
     fn while_bytes_are_with_the_kernel_their_lines_count_as_sent() {
-        let mut outbox = Outbox::new(100);
+        let mut outbox = Outbox::new((), 100);
         let line = outbox.append(1, put("a")).expect("room");
         outbox.take(&mut BytesMut::new());
         assert!(outbox.reach(2));
@@ -186,8 +273,33 @@ mod tests {
     }
 
     #[test]
+    fn only_one_writes_at_a_time_and_what_the_pipe_did_not_take_goes_first() {
+        let mut outbox = Outbox::new("pipe", 100);
+        assert!(outbox.own_turn().is_none(), "nothing waits");
+        let first = outbox.append(1, put("abc")).expect("room");
+        let turn = outbox.own_turn().expect("nobody writes");
+        assert_eq!((turn.start, &turn.batch[..]), (first, &b"abc\n"[..]));
+        let second = outbox.append(1, put("d")).expect("room");
+        assert!(outbox.own_turn().is_none());
+        assert_eq!(outbox.turn(), Turn::Wait);
+        assert_eq!(outbox.own_turn_over(turn, 2), (true, None));
+        assert_eq!(outbox.turn(), Turn::Write("pipe"));
+        let mut batch = BytesMut::new();
+        assert_eq!(outbox.take(&mut batch), Batch::From(2));
+        assert_eq!(&batch[..], b"c\nd\n");
+        assert_eq!(outbox.rest("pipe"), None);
+        let third = outbox.append(1, put("e")).expect("room");
+        let turn = outbox.own_turn().expect("nobody writes");
+        assert_eq!(outbox.end(), None, "it is out");
+        assert!(!outbox.is_unsent(third), "it is with the kernel");
+        assert_eq!(outbox.own_turn_over(turn, 0), (false, Some("pipe")));
+        assert!(outbox.is_unsent(third) && !outbox.is_unsent(second));
+        assert_eq!(outbox.turn(), Turn::Over);
+    }
+
+    #[test]
     fn is_bounded_takes_one_large_line_and_closes_when_told() {
-        let mut outbox = Outbox::new(4);
+        let mut outbox = Outbox::new((), 4);
         assert!(outbox.append(100, put("a large line")).is_ok());
         assert_eq!(outbox.append(1, put("b")), Err(Unwritten::Full));
         assert!(outbox.append_always(put("c")).is_ok());

@@ -63,6 +63,23 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
+    /// Where they come from.
+    pub(in crate::stdio) fn pipe(&self) -> &R {
+        &self.pipe
+    }
+
+    /// The next line that is not empty, if it needs no read.
+    pub(in crate::stdio) fn buffered(&mut self) -> Option<Line> {
+        while let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
+            let line = self.take(self.scanned + offset);
+            if line.is_some() {
+                return line;
+            }
+        }
+        self.scanned = self.buffer.len();
+        None
+    }
+
     /// The next line that is not empty.
     ///
     /// # Errors
@@ -70,14 +87,9 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     /// [`End`]. What stood before it without a newline came out as a line.
     pub(in crate::stdio) async fn next(&mut self) -> Result<Line, End> {
         loop {
-            if let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
-                let end = self.scanned + offset;
-                if let Some(line) = self.take(end) {
-                    return Ok(line);
-                }
-                continue;
+            if let Some(line) = self.buffered() {
+                return Ok(line);
             }
-            self.scanned = self.buffer.len();
             if !(self.fits)(self.scanned) {
                 return self.skip().await;
             }

@@ -100,7 +100,7 @@ impl Externals for Fake {
         _: &Namespace,
         key: &ProcessKey,
         open: &OpenAs,
-        inbound: Arc<dyn Inbound>,
+        inbound: Option<Arc<dyn Inbound>>,
     ) -> Result<Arc<dyn Process>, CallError> {
         if self.seen.down.load(Ordering::SeqCst) > 0 {
             return Err(CallError::new(CallErrorCode::WorkerUnavailable, "down"));
@@ -111,12 +111,16 @@ impl Externals for Fake {
         let opening = self.opening(open.era);
         let own = !matches!(key, ProcessKey::Shared | ProcessKey::Principal(_));
         if own {
-            *self.seen.ear.lock().expect("not poisoned") = Some(Arc::clone(&inbound));
+            self.seen
+                .ear
+                .lock()
+                .expect("not poisoned")
+                .clone_from(&inbound);
         }
         Ok(Arc::new(FakeProcess {
             seen: Arc::clone(&self.seen),
             opening,
-            ear: Mutex::new(own.then_some(inbound)),
+            ear: Mutex::new(inbound.filter(|_| own)),
         }))
     }
 
