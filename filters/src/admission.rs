@@ -116,10 +116,10 @@ pub struct Admitted {
 
 /// What was found out before a refusal, to be told with it.
 #[derive(Default)]
-struct Known {
+struct Known<'a> {
     route: Option<&'static str>,
     cors: Option<CorsHeaders>,
-    principal: Option<Arc<str>>,
+    principal: Option<&'a Arc<str>>,
 }
 
 impl Admission {
@@ -178,13 +178,17 @@ impl<C: Clock> Admission<C> {
                 if let Some(cors) = known.cors {
                     rejection.headers.extend(cors.headers());
                 }
-                rejection.principal = known.principal;
+                rejection.principal = known.principal.map(Arc::clone);
                 Verdict::Refused(rejection)
             })
     }
 
     /// The list.
-    fn checks(&self, request: &Request<'_>, known: &mut Known) -> Result<Verdict, Rejection> {
+    fn checks<'a>(
+        &'a self,
+        request: &Request<'_>,
+        known: &mut Known<'a>,
+    ) -> Result<Verdict, Rejection> {
         let Request {
             parts,
             listener,
@@ -240,7 +244,7 @@ impl<C: Clock> Admission<C> {
             Auth::Optional => self.tokens.authenticate(headers)?,
             Auth::None => self.tokens.anonymous(),
         };
-        known.principal = Some(Arc::clone(&principal.name));
+        known.principal = Some(&principal.name);
 
         let found = found.ok_or_else(|| route::not_found(parts.uri.path()))?;
         found.route.check_method(&parts.method)?;

@@ -207,6 +207,10 @@ pub(crate) fn check_content_type(parts: &Parts, route: &Route) -> Result<(), Rej
 
 /// `application/json`, whatever parameters follow.
 fn is_json(value: &[u8]) -> bool {
+    // What nearly everybody sends.
+    if value == b"application/json" {
+        return true;
+    }
     let name = unquoted_split(value, b';').next().unwrap_or_default();
     name.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }

@@ -1,12 +1,12 @@
 //! The listening side around Pingora's proxy: how many connections there may be, and how long a request head may take.
 //!
 //! Pingora bounds each read of a head but never the head as a whole, so a client that sends one byte every few seconds
-//! keeps its connection for ever. [`Edge`] puts one deadline around every request until its head has been seen: exact for
-//! the first request of a connection, idle time plus head time for later ones, since a later request starts waiting the
-//! moment the one before has ended.
+//! keeps its connection for ever. [`Listening`] sets every request of HTTP/1 a deadline until its head has been seen: exact
+//! for the first request of a connection, idle time plus head time for later ones, since a later request starts waiting
+//! the moment the one before has ended.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use pingora_proxy::HttpProxy;
 use pingora_timeout::fast_timeout::fast_timeout;
 use prometheus::IntGauge;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tooldock_workers::runtimes::Runtimes;
 
 use crate::gateway::Gateway;
@@ -33,7 +34,6 @@ use crate::tls::FirstRequest;
 type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 tokio::task_local! {
-    static HEAD_SEEN: Arc<AtomicBool>;
     static CONNECTION: Arc<OpenConnection>;
     static REST: Arc<Mutex<Option<Rest>>>;
 }
@@ -42,7 +42,7 @@ tokio::task_local! {
 ///
 /// Called from `Gateway::new_ctx`, the first thing Pingora does after it has read a head.
 pub(crate) fn head_seen() {
-    let _ = HEAD_SEEN.try_with(|seen| seen.store(true, Ordering::Release));
+    let _ = CONNECTION.try_with(|connection| connection.head.seen());
 }
 
 /// The connection of the current request, to be held by what outlives the request. None for HTTP/2, whose connections
@@ -74,7 +74,7 @@ pub(crate) struct Deadlines {
     pub(crate) keepalive: Duration,
 }
 
-/// Pingora's proxy under a head deadline.
+/// Pingora's proxy, and by when a request head has to be there.
 pub(crate) struct Edge {
     proxy: Arc<HttpProxy<Gateway>>,
     deadlines: Arc<ArcSwap<Deadlines>>,
@@ -99,7 +99,7 @@ impl Edge {
 impl HttpServerApp for Edge {
     async fn process_new_http(
         self: &Arc<Self>,
-        mut session: ServerSession,
+        session: ServerSession,
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
         // An HTTP/2 stream comes with its head; only the connection can idle, and `h2_idle_timeout` bounds that.
@@ -123,27 +123,10 @@ impl HttpServerApp for Edge {
             }
             return ended;
         }
-        let reused = session.take_connection_user_context().is_some();
-        let Deadlines { header, keepalive } = **self.deadlines.load();
-        let deadline = if reused { keepalive + header } else { header };
-
-        let seen = Arc::new(AtomicBool::new(false));
-        let request = HEAD_SEEN.scope(
-            Arc::clone(&seen),
-            self.proxy.process_new_http(session, shutdown),
-        );
-        // Not polled again after it has ended: each arm leaves this function or awaits it exactly once more.
-        let mut request = std::pin::pin!(request);
-        match fast_timeout(deadline, request.as_mut()).await {
-            Ok(reusable) => reusable,
-            Err(_) if seen.load(Ordering::Acquire) => request.await,
-            Err(_) => {
-                if !reused {
-                    self.metrics.refused("header_timeout");
-                }
-                None
-            }
-        }
+        let deadlines = **self.deadlines.load();
+        let _ =
+            CONNECTION.try_with(|connection| connection.head.awaited(deadlines, Instant::now()));
+        self.proxy.process_new_http(session, shutdown).await
     }
 
     fn h2_options(&self) -> Option<H2Options> {
@@ -159,7 +142,8 @@ impl HttpServerApp for Edge {
     }
 }
 
-/// The edge under a cap on open connections.
+/// The edge under a cap on open connections and a deadline for request heads. A clone is the same edge under the same cap.
+#[derive(Clone)]
 pub(crate) struct Listening {
     edge: Arc<Edge>,
     open: Arc<AtomicUsize>,
@@ -191,8 +175,10 @@ impl ServerApp for Listening {
         }
         let tls = stream.get_ssl_digest();
         if !matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
+            let open = Arc::new(open);
             let requests = self.edge.process_new(stream, shutdown);
-            return CONNECTION.scope(Arc::new(open), requests).await;
+            let requests = CONNECTION.scope(Arc::clone(&open), requests);
+            return self.until_a_head_is_late(&open.head, requests).await;
         }
         // Neither the HTTP/2 handshake nor the wait for the first request has a limit of its own.
         let header = self.edge.deadlines.load().header;
@@ -216,11 +202,96 @@ impl ServerApp for Listening {
     }
 }
 
+impl Listening {
+    /// Serves a connection of HTTP/1 until it ends, or until the head of one of its requests is late.
+    ///
+    /// One timer for all of its requests. It goes off when the first head would be late, and from then on when the one
+    /// that is awaited would be. Limits a reload has shortened are kept from the next time on.
+    async fn until_a_head_is_late(
+        &self,
+        head: &HeadDeadline,
+        requests: impl Future<Output = Option<Stream>>,
+    ) -> Option<Stream> {
+        let header = || self.edge.deadlines.load().header;
+        let mut requests = std::pin::pin!(requests);
+        let mut timer = std::pin::pin!(tokio::time::sleep(header()));
+        loop {
+            // Two arms: the connection is over; it is time to look whether a head is late.
+            tokio::select! {
+                biased;
+                ended = requests.as_mut() => return ended,
+                () = timer.as_mut() => {}
+            }
+            let now = Instant::now();
+            match head.due() {
+                // Whatever is awaited after this request is awaited for at least as long.
+                None => timer.as_mut().reset(now + header()),
+                Some(due) if due > now => timer.as_mut().reset(due),
+                Some(_) => {
+                    if head.is_first() {
+                        self.edge.metrics.refused("header_timeout");
+                    }
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+/// By when a connection's next request head has to be there.
+struct HeadDeadline {
+    opened: Instant,
+    /// Milliseconds after `opened`, or [`HeadDeadline::SEEN`].
+    due: AtomicU64,
+    /// No head has been seen yet.
+    first: AtomicBool,
+}
+
+impl HeadDeadline {
+    /// A request is being answered.
+    const SEEN: u64 = u64::MAX;
+
+    fn new(now: Instant) -> Self {
+        Self {
+            opened: now,
+            due: AtomicU64::new(Self::SEEN),
+            first: AtomicBool::new(true),
+        }
+    }
+
+    /// The head of a request is awaited from now on. Only the connection's own task calls this and [`Self::seen`].
+    fn awaited(&self, limits: Deadlines, now: Instant) {
+        let patience = if self.is_first() {
+            limits.header
+        } else {
+            limits.keepalive + limits.header
+        };
+        let due = (now.saturating_duration_since(self.opened) + patience).as_millis();
+        let due = u64::try_from(due).unwrap_or(Self::SEEN);
+        self.due.store(due, Ordering::Relaxed);
+    }
+
+    fn seen(&self) {
+        self.due.store(Self::SEEN, Ordering::Relaxed);
+        self.first.store(false, Ordering::Relaxed);
+    }
+
+    fn is_first(&self) -> bool {
+        self.first.load(Ordering::Relaxed)
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let due = self.due.load(Ordering::Relaxed);
+        (due != Self::SEEN).then(|| self.opened + Duration::from_millis(due))
+    }
+}
+
 /// Counts one connection for as long as it lives.
 pub(crate) struct OpenConnection {
     open: Arc<AtomicUsize>,
     gauge: IntGauge,
     number: usize,
+    head: HeadDeadline,
 }
 
 impl OpenConnection {
@@ -231,6 +302,7 @@ impl OpenConnection {
             number: listening.open.fetch_add(1, Ordering::Relaxed) + 1,
             open: Arc::clone(&listening.open),
             gauge,
+            head: HeadDeadline::new(Instant::now()),
         }
     }
 }
@@ -246,15 +318,15 @@ impl Drop for OpenConnection {
 /// outlive the drain.
 pub(crate) struct EdgeService {
     inner: Service<Listening>,
-    /// Filled from inside the service, where its runtimes can be seen.
-    runtimes: Option<Arc<Runtimes>>,
+    /// Told of the runtime the service finds itself in.
+    runtimes: Option<Arc<Announced>>,
     /// Used in place of Pingora's shutdown watch, so that `/ready` can be asked during the drain.
     lifetime: Option<ShutdownWatch>,
 }
 
 impl EdgeService {
-    /// A service that stops with the gateway and whose runtimes carry the message I/O.
-    pub(crate) fn traffic(inner: Service<Listening>, runtimes: Arc<Runtimes>) -> Self {
+    /// A service that stops with the gateway and whose runtime carries message I/O.
+    pub(crate) fn traffic(inner: Service<Listening>, runtimes: Arc<Announced>) -> Self {
         Self {
             inner,
             runtimes: Some(runtimes),
@@ -281,8 +353,10 @@ impl PingoraService for EdgeService {
         listeners_per_fd: usize,
     ) {
         if let Some(runtimes) = &self.runtimes {
-            runtimes.provide(own_runtimes(listeners_per_fd));
+            runtimes.add(Handle::current());
         }
+        // Pingora's table knows one socket per address, and services that share one have a socket each.
+        let fds = fds.filter(|_| self.runtimes.is_none());
         let shutdown = self.lifetime.clone().unwrap_or(shutdown);
         self.inner
             .start_service(fds, shutdown, listeners_per_fd)
@@ -302,21 +376,66 @@ impl PingoraService for EdgeService {
     }
 }
 
-/// The runtimes of the service this is called in.
-///
-/// Without work stealing Pingora has one runtime per thread and offers only a random one at a time, so they are drawn
-/// until every one has been seen. The bound makes a miss possible in theory and harmless in fact: message I/O would use
-/// fewer threads.
-fn own_runtimes(expected: usize) -> Vec<Handle> {
-    let mut handles: Vec<Handle> = Vec::new();
-    for _ in 0..expected * 200 {
-        let handle = pingora_runtime::current_handle();
-        if handles.iter().all(|known| known.id() != handle.id()) {
-            handles.push(handle);
-        }
-        if handles.len() >= expected {
-            break;
+/// The runtimes of the services that carry traffic, one each. They are provided when the last service has started.
+pub(crate) struct Announced {
+    expected: usize,
+    known: Mutex<Vec<Handle>>,
+    runtimes: Arc<Runtimes>,
+}
+
+impl Announced {
+    pub(crate) fn new(expected: usize, runtimes: Arc<Runtimes>) -> Self {
+        Self {
+            expected,
+            known: Mutex::default(),
+            runtimes,
         }
     }
-    handles
+
+    fn add(&self, handle: Handle) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.push(handle);
+        if known.len() == self.expected {
+            self.runtimes.provide(std::mem::take(&mut *known));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Deadlines = Deadlines {
+        header: Duration::from_secs(15),
+        keepalive: Duration::from_secs(75),
+    };
+
+    #[test]
+    fn the_first_head_has_its_own_time_and_a_later_one_the_idle_time_too() {
+        let opened = Instant::now();
+        let head = HeadDeadline::new(opened);
+        assert_eq!(head.due(), None);
+        head.awaited(LIMITS, opened);
+        assert!(head.is_first());
+        assert_eq!(head.due(), Some(opened + Duration::from_secs(15)));
+
+        head.seen();
+        assert_eq!(head.due(), None);
+        assert!(!head.is_first());
+
+        let later = opened + Duration::from_secs(300);
+        head.awaited(LIMITS, later);
+        assert_eq!(head.due(), Some(later + Duration::from_secs(90)));
+    }
+
+    #[tokio::test]
+    async fn runtimes_are_known_when_the_last_service_has_started() {
+        let runtimes = Arc::new(Runtimes::new());
+        let announced = Announced::new(2, Arc::clone(&runtimes));
+        let mut first = std::pin::pin!(runtimes.pick());
+        announced.add(Handle::current());
+        assert!(futures_util::poll!(first.as_mut()).is_pending());
+        announced.add(Handle::current());
+        assert_eq!(first.await.id(), Handle::current().id());
+    }
 }

@@ -9,14 +9,15 @@
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::Method;
 use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderName, Method};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
@@ -51,6 +52,11 @@ const CLIENT_GONE: ErrorType = ErrorType::Custom("ClientGone");
 /// What Pingora is told when a long stream has left with its connection: there is nothing to write to, and nothing to
 /// keep. Its session is a shell that holds no request.
 const LEFT: ErrorType = ErrorType::Custom("StreamLeft");
+
+const MCP_SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const MCP_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// The status a request without an answer is counted under, as nginx does.
 const STATUS_CLIENT_GONE: u16 = 499;
@@ -143,6 +149,9 @@ impl Directory for Live<'_> {
     }
 }
 
+/// A request the service is working on.
+type Call<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
+
 /// How a request ended inside Pingora.
 enum Written {
     /// It is answered.
@@ -158,7 +167,7 @@ impl Gateway {
     ///
     /// When the request came in by no listener of this configuration, whose rules nobody can know.
     fn admit(&self, session: &Session, passage: &mut Passage) -> Result<Verdict> {
-        let rules = Arc::clone(&passage.rules);
+        let rules = &*passage.rules;
         let listener = listener_of(&rules.listeners, session)?;
         passage.profile = Some(Arc::clone(&listener.profile));
         let header = session.req_header();
@@ -204,17 +213,17 @@ impl Gateway {
         &self,
         session: &mut Session,
         passage: &mut Passage,
-        admitted: Admitted,
+        mut admitted: Admitted,
     ) -> std::result::Result<Option<Reply>, Rejection> {
-        let rules = Arc::clone(&passage.rules);
+        let limit = passage.rules.body_limit;
         let body = body::read(
             &mut session.downstream_session,
-            rules.body_limit,
-            rules.body_timeout,
+            limit,
+            passage.rules.body_timeout,
         )
         .await
         .map_err(|error| match error {
-            BodyError::TooLarge => Rejection::body_too_large(rules.body_limit as u64),
+            BodyError::TooLarge => Rejection::body_too_large(limit as u64),
             BodyError::TimedOut => Rejection::new(
                 Reason::BodyTimeout,
                 "The request body did not arrive in time.",
@@ -225,7 +234,7 @@ impl Gateway {
             ),
         })?;
         let caller = Caller {
-            namespace: admitted.namespace.clone(),
+            namespace: admitted.namespace.take(),
             principal: admitted
                 .principal
                 .as_ref()
@@ -234,7 +243,7 @@ impl Gateway {
             request_id: Arc::clone(&passage.request_id),
             profile: passage
                 .profile
-                .clone()
+                .take()
                 .unwrap_or_else(|| Arc::new(Profile::core())),
             manager: admitted.manager,
             visibility: visibility(&admitted),
@@ -246,20 +255,16 @@ impl Gateway {
                 Route::Messages => namespace::session_id(header)?.map(Cow::into_owned),
                 _ => None,
             };
-            let method = header.method.clone();
-            let service = self.service.clone();
-            let call = async move {
-                match admitted.route {
-                    Route::Sse => service.open_sse(caller).await,
-                    Route::Messages => {
-                        service
-                            .post_message(caller, message_session, head, body)
-                            .await
-                    }
-                    _ if method == Method::GET => service.get(caller, head).await,
-                    _ if method == Method::DELETE => service.delete(caller, head).await,
-                    _ => service.post(caller, head, body).await,
+            let service = &self.service;
+            // Boxed, each on its own: one future with room for all of them would be moved about with every request.
+            let call: Call<'_> = match admitted.route {
+                Route::Sse => Box::pin(service.open_sse(caller)),
+                Route::Messages => {
+                    Box::pin(service.post_message(caller, message_session, head, body))
                 }
+                _ if header.method == Method::GET => Box::pin(service.get(caller, head)),
+                _ if header.method == Method::DELETE => Box::pin(service.delete(caller, head)),
+                _ => Box::pin(service.post(caller, head, body)),
             };
             let reply = while_client_stays(session, call).await;
             if let Some(Reply::Events { .. }) = &reply {
@@ -275,8 +280,7 @@ impl Gateway {
                 request.headers_mut().insert(name, value.clone());
             }
         }
-        let service = self.service.clone();
-        let call = async move { service.route(caller, request).await };
+        let call = Box::pin(self.service.route(caller, request));
         Ok(while_client_stays(session, call).await)
     }
 
@@ -352,11 +356,7 @@ impl Gateway {
 ///
 /// The two arms: the call answers; the client closes its connection or stream. Bytes a client sends ahead of its answer
 /// are no departure: they end the watch, and the connection after this answer.
-async fn while_client_stays(
-    session: &mut Session,
-    call: impl Future<Output = Reply>,
-) -> Option<Reply> {
-    let mut call = std::pin::pin!(call);
+async fn while_client_stays(session: &mut Session, mut call: Call<'_>) -> Option<Reply> {
     if let Ok(reply) = pingora_timeout::fast_timeout::fast_timeout(WATCH_AFTER, call.as_mut()).await
     {
         return Some(reply);
@@ -379,7 +379,7 @@ impl ProxyHttp for Gateway {
         edge::head_seen();
         Passage {
             started: Instant::now(),
-            request_id: Arc::from(""),
+            request_id: self.request_ids.none(),
             // Before the rules: they may be newer than the count, never older.
             readmissions: self.service.readmissions(),
             rules: self.rules.load_full(),
@@ -523,15 +523,6 @@ impl ProxyHttp for Gateway {
         true
     }
 
-    /// Marks the connection as used, which changes the deadline of its next request (see `edge`).
-    fn persist_connection_context(
-        &self,
-        _session: &Session,
-        _passage: &Passage,
-    ) -> Option<Box<dyn std::any::Any + Send + Sync>> {
-        Some(Box::new(()))
-    }
-
     async fn logging(&self, session: &mut Session, _error: Option<&Error>, passage: &mut Passage) {
         let elapsed = passage.started.elapsed();
         let written = || {
@@ -589,17 +580,19 @@ fn visibility(admitted: &Admitted) -> Visibility {
 
 /// What the service is told of an MCP request's head.
 fn mcp_head(header: &RequestHeader, admitted: &Admitted) -> McpHead {
-    let text = |name: &'static str| {
-        let value = header.headers.get(name)?;
-        Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+    let text = |name: &HeaderName| {
+        let value = header.headers.get(name)?.as_bytes();
+        // Only what is no text takes the slow way.
+        Some(match std::str::from_utf8(value) {
+            Ok(text) => text.to_owned(),
+            Err(_) => String::from_utf8_lossy(value).into_owned(),
+        })
     };
-    let version = text("mcp-protocol-version");
-    let mirrors = MirroredHeaders::wanted(
-        version.as_deref(),
-        header.headers.contains_key("mcp-method"),
-    );
+    let version = text(&MCP_PROTOCOL_VERSION);
+    let mirrors =
+        MirroredHeaders::wanted(version.as_deref(), header.headers.contains_key(&MCP_METHOD));
     McpHead {
-        session: text("mcp-session-id"),
+        session: text(&MCP_SESSION_ID),
         accept: AcceptFlags {
             json_named: admitted.accept.json_named,
             sse_named: admitted.accept.sse_named,
@@ -607,7 +600,7 @@ fn mcp_head(header: &RequestHeader, admitted: &Admitted) -> McpHead {
         },
         // Only a stream is resumed.
         last_event_id: (header.method == Method::GET)
-            .then(|| text("last-event-id"))
+            .then(|| text(&LAST_EVENT_ID))
             .flatten(),
         mirrored: mirrors.then(|| Box::new(MirroredHeaders::from_headers(&header.headers))),
         version,

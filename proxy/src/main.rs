@@ -2,6 +2,7 @@
 //!
 //! 0 fine; 2 bad usage or configuration, with one plain line on standard error; 1 anything else.
 
+mod allocator;
 mod body;
 mod check;
 mod cli;
@@ -30,11 +31,6 @@ use clap::error::ErrorKind;
 
 use crate::cli::{CheckArgs, Cli, Command, Role, ServeArgs};
 use crate::config::{ConfigError, Effective, Environment, GeneratedTokens, LoadOptions, Purpose};
-
-// Cross-thread frees are what costs here, and this allocator is made for them; its background threads give memory back
-// after a peak.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Exit code of bad usage or configuration.
 const EXIT_USAGE: u8 = 2;

@@ -1,6 +1,6 @@
 //! The id of a request: the client's own `X-Request-Id` where it is usable, else one of ours (OBS-07).
 
-use std::fmt::Write;
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +14,7 @@ const MAX_LENGTH: usize = 128;
 pub(crate) struct RequestIds {
     process: u32,
     next: AtomicU64,
+    none: Arc<str>,
 }
 
 impl RequestIds {
@@ -24,7 +25,13 @@ impl RequestIds {
         Ok(Self {
             process: getrandom::u32()?,
             next: AtomicU64::new(1),
+            none: Arc::from(""),
         })
+    }
+
+    /// The id of a request that has none yet.
+    pub(crate) fn none(&self) -> Arc<str> {
+        Arc::clone(&self.none)
     }
 
     /// The id of a request that came with `given` as its `X-Request-Id`.
@@ -36,9 +43,12 @@ impl RequestIds {
     }
 
     fn mint(&self) -> Arc<str> {
-        let mut text = String::with_capacity(24);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        write!(text, "{:08x}-{number:x}", self.process).expect("writing to a string");
+        let mut text = [0; 25];
+        let mut rest = &mut text[..];
+        write!(rest, "{:08x}-{number:x}", self.process).expect("two numbers and a dash fit");
+        let unused = rest.len();
+        let text = std::str::from_utf8(&text[..25 - unused]).expect("digits are text");
         Arc::from(text)
     }
 }

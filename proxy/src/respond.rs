@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pingora_core::ErrorType;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
@@ -30,6 +30,11 @@ const DRAIN_BYTES: u64 = 64 * 1024;
 
 /// How much of a large answer or event is written under one time limit, in bytes.
 pub(crate) const WRITE_STEP: usize = 128 * 1024;
+
+/// The headers every answer is given: request id, length or coding of the body, and Pingora's date and connection.
+const OWN_HEADERS: usize = 4;
+/// The headers of an answer to a page.
+const CORS_HEADERS: usize = 3;
 
 /// The client is not there any more. Nothing can be done about it and nobody needs to be told.
 #[derive(Debug, Clone, Copy)]
@@ -52,18 +57,27 @@ pub(crate) struct Envelope<'a> {
 }
 
 impl Envelope<'_> {
-    fn head(&self, head: Head) -> Result<ResponseHeader, ClientGone> {
-        let mut header = ResponseHeader::build_no_case(head.status, Some(head.headers.len() + 8))?;
+    /// The head as Pingora writes it. `framing` says how long the body is, where it has one.
+    fn head(&self, head: Head, framing: Option<(HeaderName, HeaderValue)>) -> ResponseHeader {
+        let cors = self.cors.map_or(0, |_| CORS_HEADERS);
+        // Put into the map here, because Pingora reads the name of each header that is added to its own.
+        let mut headers = HeaderMap::with_capacity(head.headers.len() + cors + OWN_HEADERS);
         for (name, value) in head.headers {
-            header.append_header(name, value)?;
+            headers.append(name, value);
         }
         for (name, value) in self.cors.iter().flat_map(|cors| cors.headers()) {
-            header.append_header(name, value)?;
+            headers.append(name, value);
         }
         if let Ok(id) = HeaderValue::from_str(self.request_id) {
-            header.insert_header(X_REQUEST_ID, id)?;
+            headers.insert(X_REQUEST_ID, id);
         }
-        Ok(header)
+        if let Some((name, value)) = framing {
+            headers.insert(name, value);
+        }
+        let (mut parts, ()) = http::Response::new(()).into_parts();
+        parts.status = head.status;
+        parts.headers = headers;
+        parts.into()
     }
 }
 
@@ -91,15 +105,11 @@ async fn write_full(
     body: Bytes,
     envelope: &Envelope<'_>,
 ) -> Result<(), ClientGone> {
+    // A HEAD is told the length of what GET answers, which is not known here, or nothing.
     let bodiless =
         session.req_header().method == Method::HEAD || head.status == StatusCode::NO_CONTENT;
-    let mut header = envelope.head(head)?;
-    // A HEAD is told the length of what GET answers, which is not known here, or nothing.
-    let known =
-        session.req_header().method != Method::HEAD && header.status != StatusCode::NO_CONTENT;
-    if known && !header.headers.contains_key(CONTENT_LENGTH) {
-        header.insert_header(CONTENT_LENGTH, body.len())?;
-    }
+    let length = (!bodiless).then(|| (CONTENT_LENGTH, body.len().into()));
+    let header = envelope.head(head, length);
     let header = Box::new(header);
     if bodiless || body.is_empty() {
         return within(envelope, session.write_response_header(header, true)).await;
@@ -159,15 +169,16 @@ pub(crate) async fn stream_head(
     head: Head,
     envelope: &Envelope<'_>,
 ) -> Result<(), ClientGone> {
-    let mut header = envelope.head(head)?;
-    if !session.is_http2() && !header.headers.contains_key(CONTENT_LENGTH) {
+    let mut coding = None;
+    if !session.is_http2() {
         // HTTP/1.0 knows no chunks: the end of the connection is the end of the body.
         if session.req_header().version == http::Version::HTTP_10 {
             session.set_keepalive(None);
         } else {
-            header.insert_header(TRANSFER_ENCODING, "chunked")?;
+            coding = Some((TRANSFER_ENCODING, HeaderValue::from_static("chunked")));
         }
     }
+    let header = envelope.head(head, coding);
     within(
         envelope,
         session.write_response_header(Box::new(header), false),

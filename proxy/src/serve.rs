@@ -12,7 +12,9 @@ use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use pingora_core::apps::HttpServerOptions;
-use pingora_core::listeners::{L4BufferSettings, ListenerConfig as PingoraListener};
+use pingora_core::listeners::{
+    L4BufferSettings, ListenerConfig as PingoraListener, TcpSocketOptions,
+};
 use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::server::configuration::ServerConf;
 use pingora_core::server::{RunArgs, Server};
@@ -37,7 +39,7 @@ use tooldock_workers::worker::WorkerHost;
 
 use crate::config::{Effective, ProfileName};
 use crate::dev;
-use crate::edge::{Deadlines, Edge, EdgeService, Listening};
+use crate::edge::{Announced, Deadlines, Edge, EdgeService, Listening};
 use crate::gateway::{Gateway, Rules};
 use crate::hub::Hub;
 use crate::metrics::EdgeMetrics;
@@ -214,6 +216,38 @@ impl Parts {
     }
 }
 
+/// How threads are divided among Pingora's services.
+#[derive(Clone, Copy)]
+struct Layout {
+    services: usize,
+    /// Of each service.
+    threads: usize,
+}
+
+impl Layout {
+    const ONE: Self = Self {
+        services: 1,
+        threads: 1,
+    };
+
+    /// Without work stealing one service per thread, each of which accepts connections and keeps them. A single service
+    /// would have Pingora accept a connection in one runtime and serve it in another, drawn by lot; whatever the client
+    /// then sends is heard in the first, which has to wake the second with a write.
+    fn new(threads: usize, work_stealing: bool) -> Self {
+        if work_stealing {
+            Self {
+                threads,
+                ..Self::ONE
+            }
+        } else {
+            Self {
+                services: threads,
+                ..Self::ONE
+            }
+        }
+    }
+}
+
 /// What Pingora's side is put together from.
 struct Assembly<'a> {
     effective: &'a Effective,
@@ -227,61 +261,79 @@ impl Assembly<'_> {
     fn server(&self) -> anyhow::Result<Server> {
         let config = &self.effective.config;
         let threads = config.threads.count();
+        let layout = Layout::new(threads, config.work_stealing);
         let mut server = Server::new_with_opt_and_conf(
             None,
             ServerConf {
+                // Each service says how many are its own; Pingora divides what they share by the number of all.
                 threads,
                 work_stealing: config.work_stealing,
-                listener_tasks_per_fd: threads,
+                listener_tasks_per_fd: layout.threads,
                 grace_period_seconds: Some((config.replicas.grace + GRACE_BACKSTOP).as_secs()),
                 graceful_shutdown_timeout_seconds: Some(1),
                 ..ServerConf::default()
             },
         );
         server.bootstrap();
-        let traffic = self.service("edge", &server.configuration, |profile| {
+        let traffic = self.services("edge", layout, &server.configuration, |profile| {
             profile != ProfileName::Metrics
         })?;
-        server.add_service(EdgeService::traffic(
-            traffic,
-            Arc::clone(&self.parts.runtimes),
-        ));
-        let mut metrics = self.service("metrics", &server.configuration, |profile| {
-            profile == ProfileName::Metrics
-        })?;
-        metrics.threads = Some(1);
+        let announced = Announced::new(traffic.len(), Arc::clone(&self.parts.runtimes));
+        let announced = Arc::new(announced);
+        for service in traffic {
+            server.add_service(EdgeService::traffic(service, Arc::clone(&announced)));
+        }
         let (keep_open, lifetime) = watch::channel(false);
         // The metrics listener answers `/ready` during the drain, so nothing ever tells it to stop.
         std::mem::forget(keep_open);
-        server.add_service(EdgeService::until_exit(metrics, lifetime));
+        let metrics = self.services("metrics", Layout::ONE, &server.configuration, |profile| {
+            profile == ProfileName::Metrics
+        })?;
+        for service in metrics {
+            server.add_service(EdgeService::until_exit(service, lifetime.clone()));
+        }
         Ok(server)
     }
 
-    fn service(
+    /// One edge on the listeners that belong to it, under as many services as the layout says.
+    fn services(
         &self,
         name: &str,
+        layout: Layout,
         conf: &Arc<ServerConf>,
         belongs: impl Fn(ProfileName) -> bool,
-    ) -> anyhow::Result<PingoraService<Listening>> {
+    ) -> anyhow::Result<Vec<PingoraService<Listening>>> {
         let limits = &self.effective.config.admission.limits;
         let edge = Edge::new(
             self.proxy(conf)?,
             Arc::clone(self.deadlines),
             Arc::clone(&self.parts.metrics),
         );
-        let mut service =
-            PingoraService::new(name.to_owned(), Listening::new(edge, limits.connections));
+        let listening = Listening::new(edge, limits.connections);
+        let mut services: Vec<_> = (0..layout.services)
+            .map(|_| {
+                let mut service = PingoraService::new(name.to_owned(), listening.clone());
+                service.threads = Some(layout.threads);
+                service
+            })
+            .collect();
         for ((_, listener), certificate) in self.effective.served_listeners().zip(self.certificates)
         {
             if !belongs(listener.profile) {
                 continue;
             }
-            let mut endpoint = PingoraListener::tcp(listener.address.to_string())
-                .l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER));
-            if let Some(certificate) = certificate {
-                endpoint = endpoint.tls(certificate.settings()?);
+            for service in &mut services {
+                // A socket for each service: the kernel spreads connections over all that listen on an address.
+                let mut socket = TcpSocketOptions::default();
+                socket.so_reuseport = (layout.services > 1).then_some(true);
+                let mut endpoint = PingoraListener::tcp(listener.address.to_string())
+                    .tcp_socket_options(socket)
+                    .l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER));
+                if let Some(certificate) = certificate {
+                    endpoint = endpoint.tls(certificate.settings()?);
+                }
+                service.add_listener(endpoint);
             }
-            service.add_listener(endpoint);
             tracing::info!(
                 listener = listener.name,
                 "listening on {}://{}",
@@ -289,7 +341,7 @@ impl Assembly<'_> {
                 listener.address
             );
         }
-        Ok(service)
+        Ok(services)
     }
 
     fn proxy(&self, conf: &Arc<ServerConf>) -> anyhow::Result<HttpProxy<Gateway>> {
@@ -419,5 +471,20 @@ impl ToolCallLimiter for ToolCalls {
             .admission
             .check_tool_call(principal, namespace, tool, client)
             .map_err(|wait| wait.duration())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_work_stealing_every_thread_is_a_service_of_its_own() {
+        let layout = |stealing| {
+            let Layout { services, threads } = Layout::new(4, stealing);
+            (services, threads)
+        };
+        assert_eq!(layout(false), (4, 1));
+        assert_eq!(layout(true), (1, 4));
     }
 }

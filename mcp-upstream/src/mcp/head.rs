@@ -19,6 +19,8 @@ pub(crate) const LAST_EVENT_ID_HEADER: &str = "last-event-id";
 const METHOD_HEADER: &str = "mcp-method";
 const NAME_HEADER: &str = "mcp-name";
 const PARAM_PREFIX: &str = "mcp-param-";
+/// What the names of all of them begin with.
+const MIRROR_PREFIX: &str = "mcp-";
 /// The first revision that mirrors its body in headers. Revisions are dates, so text order is their order.
 const FIRST_MIRRORED: &str = "2026-07-28";
 
@@ -185,8 +187,9 @@ impl MirroredHeaders {
         let mut mirrored = Self::default();
         for (name, value) in headers {
             let name = name.as_str();
-            let value = String::from_utf8_lossy(value.as_bytes());
-            mirrored.take(name, &value);
+            if name.starts_with(MIRROR_PREFIX) {
+                mirrored.take(name, &String::from_utf8_lossy(value.as_bytes()));
+            }
         }
         mirrored
     }

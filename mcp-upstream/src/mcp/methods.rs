@@ -113,7 +113,7 @@ pub(crate) async fn prepare(
     }
     if conversation.core.external.serves(&conversation.namespace) {
         confirmed(conversation).await?;
-        return forward::prepare(conversation, message, id, method, params).await;
+        return Box::pin(forward::prepare(conversation, message, id, method, params)).await;
     }
     let offered = offered(conversation, method)?;
     confirmed(conversation).await?;

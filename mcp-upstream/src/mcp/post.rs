@@ -2,6 +2,9 @@
 //!
 //! The order: parse → era → namespace → version header → session → their agreement → Accept → the message. A failure
 //! answers at once with a JSON-RPC error; what comes after it does not run.
+//!
+//! What a message may lead to is boxed where the ways part: with room for all of them in every request, the room would
+//! cost more than the answer to a `ping`.
 
 use std::sync::Arc;
 
@@ -30,11 +33,12 @@ pub(super) async fn answer<'a>(
             return Err(modern::batch_refused().into());
         }
         let conversation = Conversation::open(core, caller, head, body, false).await?;
-        return Ok(batch::answer(&conversation, &messages).await?);
+        return Ok(Box::pin(batch::answer(&conversation, &messages)).await?);
     }
     let message = envelope::message(text)?;
     if is_modern(head, &message) {
-        return Ok(modern::answer(core, caller, head, body, (text, message)).await);
+        let answer = modern::answer(core, caller, head, body, (text, message));
+        return Ok(Box::pin(answer).await);
     }
     match message {
         Message::Request { id, method, params } => {
@@ -47,7 +51,7 @@ pub(super) async fn answer<'a>(
                 .await
                 .map_err(refused)?;
             if initialize {
-                return initialize::answer(&conversation, head.accept, id, params)
+                return Box::pin(initialize::answer(&conversation, head.accept, id, params))
                     .await
                     .map_err(refused);
             }
@@ -56,7 +60,7 @@ pub(super) async fn answer<'a>(
                 .map_err(refused)?;
             match prepared {
                 Prepared::Answer(answer) => Ok(Reply::json(StatusCode::OK, answer)),
-                Prepared::Call(call) => exchange::one(&conversation, id, call)
+                Prepared::Call(call) => Box::pin(exchange::one(&conversation, id, call))
                     .await
                     .map_err(refused),
             }

@@ -1,4 +1,4 @@
-//! A second descriptor of a connection's socket: the one place of this crate with `unsafe` in it.
+//! A second descriptor of a connection's socket: with `allocator` the only place of this crate with `unsafe` in it.
 //!
 //! Pingora gives a connection's descriptor as a bare number and never its socket. A stream that stays open for hours
 //! needs the socket and nothing else of the connection, whose buffers and states cost ten times as much memory.
