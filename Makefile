@@ -25,7 +25,7 @@ release: prerequisites ## the fast binary, target/release/tooldock
 	cargo build --release --package tooldock
 
 .PHONY: test
-test: prerequisites lint test-rust test-python deny ## everything: lint, docs, unit, integration and Python tests
+test: prerequisites lint test-rust test-python cost deny ## everything: lint, docs, unit, integration and Python tests
 	@echo "all tests passed"
 
 .PHONY: lint
@@ -44,6 +44,7 @@ test-environments: $(TEST_ENVIRONMENTS) ## the Python and Node packages the inte
 target/python-envs/base:
 	$(PYTHON) -m venv $@.new
 	$@.new/bin/python -m pip install --quiet --disable-pip-version-check 'pydantic>=2'
+	-$@.new/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: 'orjson>=3.10,<4' 'uvloop>=0.21,<1'
 	mv $@.new $@
 
 # One environment per client: the SDKs' generations cannot share one.
@@ -85,6 +86,18 @@ test-rust: $(TEST_ENVIRONMENTS) ## unit and integration tests (a filter: make te
 .PHONY: test-python
 test-python: ## the worker runtime's own tests
 	PYTHON=$(PYTHON) workers/python/run-tests
+
+# A change that makes the path dearer for a reason keeps the new counts: make cost-write.
+.PHONY: cost cost-write
+cost: ## instructions of the hot paths, compared with what is kept
+	@if command -v valgrind >/dev/null; then \
+		.ci/cost; \
+	else \
+		echo "valgrind is not installed: instructions not counted (apt-get install valgrind)"; \
+	fi
+
+cost-write: ## keep the instruction counts of this code
+	.ci/cost --write
 
 .PHONY: deny
 deny: ## licences, sources and banned crates; advisories where their database can be had

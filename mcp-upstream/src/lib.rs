@@ -37,4 +37,6 @@ pub use rest::reload::ReloadControl;
 pub use service::{Service, ServiceParts};
 
 #[cfg(test)]
+mod cost;
+#[cfg(test)]
 mod testing;

@@ -185,6 +185,8 @@ pub(crate) struct Wanted {
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
     pub(crate) audit: crate::audit::AuditSender,
     pub(crate) externals: Arc<dyn Externals>,
+    /// Instead of the fake one.
+    pub(crate) backends: Option<Arc<dyn Backends>>,
 }
 
 impl Default for Wanted {
@@ -197,6 +199,7 @@ impl Default for Wanted {
             reloader: None,
             audit: Audit::off(),
             externals: Arc::new(NoExternals),
+            backends: None,
         }
     }
 }
@@ -222,8 +225,9 @@ impl Wanted {
             health: Arc::clone(&health),
         };
         let service = {
-            let (backends, externals) = (Only(Arc::clone(&backend)), self.externals);
-            Service::with_upstreams(parts, Arc::new(backends), |_| externals)
+            let fake = || Arc::new(Only(Arc::clone(&backend))) as Arc<dyn Backends>;
+            let (backends, externals) = (self.backends.unwrap_or_else(fake), self.externals);
+            Service::with_upstreams(parts, backends, |_| externals)
         };
         Harness {
             registry,

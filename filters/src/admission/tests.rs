@@ -14,6 +14,8 @@ use crate::namespace::Access;
 use crate::rejection::Reason;
 use crate::token::TokenDigest;
 
+mod cost;
+
 /// Serves `github`, `shared` and, to nobody, `vault`; knows one session, of 2025-11-25.
 struct Live;
 
@@ -119,6 +121,10 @@ impl Case {
         for before in &self.before {
             before.send(admission);
         }
+        self.admit(&self.parts(), admission)
+    }
+
+    fn parts(&self) -> http::request::Parts {
         let mut request = http::Request::builder()
             .method(self.method)
             .uri(self.uri)
@@ -126,9 +132,12 @@ impl Case {
         for (name, value) in &self.headers {
             request = request.header(*name, *value);
         }
-        let parts = request.body(()).unwrap().into_parts().0;
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn admit<C: Clock>(&self, parts: &http::request::Parts, admission: &Admission<C>) -> Verdict {
         admission.admit(&Request {
-            parts: &parts,
+            parts,
             header_bytes: self.header_bytes,
             peer: self.peer.parse().unwrap(),
             listener: &self.listener,

@@ -20,6 +20,8 @@ use crate::mcp::tests::wire::Wire;
 use crate::stdio::testing::program::{SCRIPT, guard, within};
 use crate::testing::{caller, head, namespace, parts};
 
+mod cost;
+
 /// A gateway before one server, in the namespace `shared`, and the folder that server looks into.
 struct House {
     service: Service,

@@ -1,0 +1,175 @@
+//! What a message costs on its way through the service. A change that makes the path dearer has to say so: allocations are
+//! asserted here, instructions are compared with `cost.json` by `make cost`.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::runtime::{Builder, Runtime};
+use tooldock_workers::error::CallError;
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::worker::{CallSink, ToolReply, WorkerCall};
+
+use crate::backend::{Backend, Backends};
+use crate::envelope;
+use crate::mcp::head::{McpHead, MirroredHeaders};
+use crate::testing::{Harness, Wanted, caller, head};
+
+#[path = "../../tests/support/counted.rs"]
+mod counted;
+
+pub(crate) use counted::allocations;
+
+/// One thread, as each of the proxy's runtimes has by default.
+pub(crate) fn runtime() -> Runtime {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+/// Answers at once, so that only the way there and back is counted.
+struct Ready;
+
+#[async_trait]
+impl Backend for Ready {
+    async fn call(
+        &self,
+        call: WorkerCall,
+        _: Option<Arc<dyn CallSink>>,
+    ) -> Result<ToolReply, CallError> {
+        black_box(call);
+        Ok(ToolReply {
+            value: Bytes::from_static(br#""Hello, Ada!""#),
+            content: None,
+        })
+    }
+}
+
+impl Backends for Ready {
+    fn of(&self, _: &Namespace) -> Result<Arc<dyn Backend>, CallError> {
+        Ok(Arc::new(Self))
+    }
+}
+
+/// A service whose tools answer at once, and the runtime it is asked in.
+struct Scene {
+    runtime: Runtime,
+    house: Harness,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let runtime = runtime();
+        let house = {
+            let _guard = runtime.enter();
+            Wanted {
+                backends: Some(Arc::new(Ready)),
+                ..Wanted::default()
+            }
+            .build()
+        };
+        Self { runtime, house }
+    }
+
+    /// The allocations of one answer.
+    fn allocations_of(&self, head: &McpHead, body: &'static str) -> u64 {
+        let given = || (caller(), head.clone());
+        allocations(given, |(caller, head)| {
+            let body = Bytes::from_static(body.as_bytes());
+            let reply = self.house.service.post(caller, head, body);
+            let reply = self.runtime.block_on(reply);
+            assert_eq!(reply.head().status, StatusCode::OK);
+            black_box(reply);
+        })
+    }
+
+    fn session(&self) -> McpHead {
+        let session = self.house.open("2025-11-25", true);
+        head(Some(&self.runtime.block_on(session)), Some("2025-11-25"))
+    }
+}
+
+fn modern(method: &str, name: Option<&str>) -> McpHead {
+    McpHead {
+        version: Some("2026-07-28".into()),
+        mirrored: Some(Box::new(MirroredHeaders {
+            method: Some(method.into()),
+            name: name.map(Into::into),
+            ..MirroredHeaders::default()
+        })),
+        ..head(None, None)
+    }
+}
+
+const PING: &str = r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
+const CALL: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"text":"Hello, Ada!"}}}"#;
+const LIST: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{}}"#;
+
+/// A modern request: these parameters and what each says of its client.
+macro_rules! modern_body {
+    ($method:literal, $params:literal) => {
+        concat!(
+            r#"{"jsonrpc":"2.0","id":7,"method":""#,
+            $method,
+            r#"","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
+            r#""io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"#,
+            r#""io.modelcontextprotocol/clientCapabilities":{}}"#,
+            $params,
+            "}}"
+        )
+    };
+}
+
+#[test]
+fn cost_of_a_ping_without_a_session() {
+    let made = Scene::new().allocations_of(&head(None, None), PING);
+    assert!(made <= 2, "{made} allocations");
+}
+
+#[test]
+fn cost_of_a_ping_in_a_session() {
+    let scene = Scene::new();
+    let made = scene.allocations_of(&scene.session(), PING);
+    assert!(made <= 3, "{made} allocations");
+}
+
+#[test]
+fn cost_of_a_tool_call_in_a_session() {
+    let scene = Scene::new();
+    let made = scene.allocations_of(&scene.session(), CALL);
+    assert!(made <= 14, "{made} allocations");
+}
+
+#[test]
+fn cost_of_a_modern_tool_call() {
+    const BODY: &str = modern_body!(
+        "tools/call",
+        r#","name":"echo","arguments":{"text":"Hello, Ada!"}"#
+    );
+    let made = Scene::new().allocations_of(&modern("tools/call", Some("echo")), BODY);
+    assert!(made <= 12, "{made} allocations");
+}
+
+#[test]
+fn cost_of_a_list_of_tools() {
+    let scene = Scene::new();
+    let made = scene.allocations_of(&scene.session(), LIST);
+    assert!(made <= 3, "{made} allocations");
+}
+
+#[test]
+fn cost_of_reading_an_envelope_of_16_kb() {
+    let text = "a \\\" b ".repeat(2341);
+    let body = CALL.replace("Hello, Ada!", &text);
+    let made = allocations(
+        || body.as_bytes(),
+        |body| {
+            let text = envelope::text(black_box(body)).expect("text");
+            black_box(envelope::message(text).is_ok());
+        },
+    );
+    assert!(made <= 1, "{made} allocations");
+}
