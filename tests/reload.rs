@@ -21,7 +21,7 @@ async def version(seconds: float = 0) -> int:
     return 1
 "#;
 
-const PID: &str = r#"
+pub(crate) const PID: &str = r#"
 import os
 from fastmcp.tools import tool
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::{Namespace, Registry, Upstream};
-use tooldock_workers::worker::{CallSink, ToolReply, WorkerCall, WorkerState};
+use tooldock_workers::worker::{CallSink, ToolReply, WorkerCall};
 
 mod worker;
 
@@ -43,7 +43,7 @@ impl Backends for Upstreams {
     /// the one that serves now takes it.
     fn of(&self, namespace: &Namespace) -> Result<Arc<dyn Backend>, CallError> {
         if let Upstream::Worker(worker) = &namespace.upstream
-            && matches!(worker.state(), WorkerState::Stopping | WorkerState::Stopped)
+            && worker.is_retired()
             && let Some(current) = self.0.namespace(namespace.name.as_str())
         {
             return serving(&current.upstream);

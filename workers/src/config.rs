@@ -8,13 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::NamespaceName;
 
+/// The most worker processes one namespace may have.
+pub const PROCESSES_MAX: usize = 64;
+
 /// `workers:` — how Python workers are made and kept alive.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkersConfig {
     /// The interpreter that makes environments: a name on `PATH` or a path.
     pub python: String,
-    /// What the base environment holds.
+    /// What the base environment holds. Of orjson and uvloop only wheels are taken, and a platform without them does
+    /// without.
     pub base_requirements: Vec<String>,
     /// Where the base environment lives; `$DATA` stands for the data directory.
     pub base_env: String,
@@ -57,7 +61,9 @@ impl Default for WorkersConfig {
     fn default() -> Self {
         Self {
             python: "python3".into(),
-            base_requirements: vec!["pydantic>=2".into()],
+            base_requirements: ["pydantic>=2", "orjson>=3.10,<4", "uvloop>=0.21,<1"]
+                .map(Into::into)
+                .into(),
             base_env: "$DATA/venvs/.base".into(),
             ready_timeout: Duration::from_secs(30),
             sync_timeout: Duration::from_secs(600),
@@ -115,8 +121,10 @@ pub struct Limits {
     pub max_parked: usize,
     /// The largest result of one call, in bytes of JSON.
     pub max_result: ByteSize,
-    /// Sync tools that run at once, each on its own thread.
+    /// Sync tools that run at once in one process, each on its own thread.
     pub sync_concurrency: usize,
+    /// Worker processes that share the namespace's calls.
+    pub processes: usize,
     /// Glob patterns of the tools that may be listed and called.
     pub tools_allow: Vec<String>,
     /// Glob patterns of tools that may not; wins over `tools_allow`.
@@ -135,6 +143,7 @@ impl Default for Limits {
             max_parked: 64,
             max_result: ByteSize::mib(10),
             sync_concurrency: 1,
+            processes: 1,
             tools_allow: vec!["*".into()],
             tools_deny: Vec::new(),
             principals: vec!["*".into()],
@@ -155,6 +164,8 @@ pub struct Ceilings {
     pub max_result: ByteSize,
     /// Highest `sync_concurrency`.
     pub sync_concurrency: usize,
+    /// Highest `processes`.
+    pub processes: usize,
 }
 
 impl Default for Ceilings {
@@ -164,6 +175,7 @@ impl Default for Ceilings {
             max_concurrency: 64,
             max_result: ByteSize::mib(64),
             sync_concurrency: 16,
+            processes: 4,
         }
     }
 }
@@ -193,6 +205,9 @@ pub struct LimitsPatch {
     /// See [`Limits::sync_concurrency`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_concurrency: Option<usize>,
+    /// See [`Limits::processes`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<usize>,
     /// See [`Limits::tools_allow`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools_allow: Option<Vec<String>>,

@@ -37,8 +37,8 @@ const FORMAT: u32 = 1;
 /// The longest socket path handed to anyone. The kernel's limit is 107 bytes; other systems have 103.
 const SOCKET_PATH_MAX: usize = 100;
 
-/// What a worker may put between the name and `.sock`: a dot and a 64-bit generation.
-const GENERATION_MAX: usize = 21;
+/// What a worker may put between the name and `.sock`: which process of several (`.p63`), a dot and a 64-bit generation.
+const GENERATION_MAX: usize = 4 + 21;
 
 /// The tool of a first start (DRP-14).
 const HELLO: &str = include_str!("../../conf/examples/basic-tool/hello.py");

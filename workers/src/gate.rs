@@ -1,6 +1,7 @@
 //! How many calls of one namespace run at once, and how many may wait (WRK-14, Q-11).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -9,20 +10,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Waiting has no time limit of its own: the caller's clock covers it.
 #[derive(Debug)]
 pub struct Gate {
-    /// One permit per call that may run.
+    /// One permit per call that may run. Who waits gets the next one: nobody overtakes.
     running: Arc<Semaphore>,
-    /// One permit per call that runs or waits. Taken without waiting: when it is empty the queue is full.
-    admitted: Arc<Semaphore>,
+    /// Calls in the queue.
+    waiting: AtomicUsize,
     max_concurrency: usize,
     queue: usize,
 }
 
 /// The right to run one call; dropping it lets the next one in.
 #[derive(Debug)]
-pub struct Permit {
-    _running: OwnedSemaphorePermit,
-    _admitted: Option<OwnedSemaphorePermit>,
-}
+pub struct Permit(#[expect(dead_code, reason = "held for its end")] OwnedSemaphorePermit);
+
+/// A place in the queue.
+struct Waiting<'a>(&'a AtomicUsize);
 
 /// The namespace runs and queues as many calls as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -34,7 +35,7 @@ impl Gate {
     pub fn new(max_concurrency: usize, queue: usize) -> Self {
         Self {
             running: Arc::new(Semaphore::new(max_concurrency)),
-            admitted: Arc::new(Semaphore::new(max_concurrency.saturating_add(queue))),
+            waiting: AtomicUsize::new(0),
             max_concurrency,
             queue,
         }
@@ -46,32 +47,34 @@ impl Gate {
     ///
     /// [`QueueFull`] at once when as many calls wait already as may.
     pub async fn enter(&self) -> Result<Permit, QueueFull> {
-        let admitted = Arc::clone(&self.admitted)
-            .try_acquire_owned()
-            .map_err(|_| QueueFull)?;
-        let running = Arc::clone(&self.running)
-            .acquire_owned()
-            .await
-            .map_err(|_| QueueFull)?;
-        Ok(Permit {
-            _running: running,
-            _admitted: Some(admitted),
-        })
+        match Arc::clone(&self.running).try_acquire_owned() {
+            Ok(permit) => Ok(Permit(permit)),
+            Err(_) => {
+                let _waiting = self.wait()?;
+                Ok(self.turn().await)
+            }
+        }
     }
 
     /// Waits for a turn of a call that had one and gave it back while it asked its client. It is never refused: what it
     /// did is not lost to a full queue, and how many calls ask is bounded elsewhere. It counts in the queue where there
     /// is room.
     pub async fn resume(&self) -> Permit {
-        let admitted = Arc::clone(&self.admitted).try_acquire_owned().ok();
-        let running = Arc::clone(&self.running)
-            .acquire_owned()
-            .await
-            .expect("nothing closes the semaphore");
-        Permit {
-            _running: running,
-            _admitted: admitted,
-        }
+        let _waiting = self.wait().ok();
+        self.turn().await
+    }
+
+    async fn turn(&self) -> Permit {
+        let permit = Arc::clone(&self.running).acquire_owned().await;
+        Permit(permit.expect("nothing closes the semaphore"))
+    }
+
+    fn wait(&self) -> Result<Waiting<'_>, QueueFull> {
+        let one_more = |waiting| (waiting < self.queue).then_some(waiting + 1);
+        self.waiting
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .map(|_| Waiting(&self.waiting))
+            .map_err(|_| QueueFull)
     }
 
     /// Calls running now.
@@ -82,6 +85,12 @@ impl Gate {
     /// Whether a gate of these limits would be the same as this one.
     pub fn has_limits(&self, max_concurrency: usize, queue: usize) -> bool {
         self.max_concurrency == max_concurrency && self.queue == queue
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -105,6 +114,19 @@ mod tests {
         drop(first);
         assert!(waiting.await.expect("not cancelled").is_ok());
         assert_eq!(gate.in_flight(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_place_in_the_queue_is_free_again_when_its_call_leaves() {
+        let gate = Gate::new(1, 1);
+        let _first = gate.enter().await.expect("the gate is empty");
+        for _ in 0..3 {
+            let mut waiting = Box::pin(gate.enter());
+            let polled =
+                std::future::poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context)));
+            assert!(polled.await.is_pending());
+            assert_eq!(gate.enter().await.unwrap_err(), QueueFull);
+        }
     }
 
     #[tokio::test]

@@ -211,6 +211,7 @@ fn is_limit(key: &str) -> bool {
             | "max_parked"
             | "max_result"
             | "sync_concurrency"
+            | "processes"
             | "tools_allow"
             | "tools_deny"
             | "principals"
@@ -227,6 +228,7 @@ fn check_limit(key: &str, value: &Value) -> Result<(), InvalidManifest> {
         || patch.ask_timeout == Some(Duration::ZERO)
         || patch.max_concurrency == Some(0)
         || patch.sync_concurrency == Some(0)
+        || patch.processes == Some(0)
         || patch
             .tools
             .values()
@@ -296,6 +298,7 @@ fn clamped(
         ceilings.sync_concurrency,
         issues,
     );
+    clamp("processes", &mut own.processes, ceilings.processes, issues);
     for (name, tool) in &mut own.tools {
         clamp(
             &format!("tools.{name}.timeout"),
@@ -343,6 +346,7 @@ fn apply(patch: &LimitsPatch, limits: &mut Limits, tools: &mut BTreeMap<String, 
         max_parked,
         max_result,
         sync_concurrency,
+        processes,
         tools_allow,
         tools_deny,
         principals,
@@ -355,6 +359,7 @@ fn apply(patch: &LimitsPatch, limits: &mut Limits, tools: &mut BTreeMap<String, 
     set(&mut limits.max_parked, max_parked);
     set(&mut limits.max_result, max_result);
     set(&mut limits.sync_concurrency, sync_concurrency);
+    set(&mut limits.processes, processes);
     set(&mut limits.tools_allow, tools_allow);
     set(&mut limits.tools_deny, tools_deny);
     set(&mut limits.principals, principals);
@@ -495,6 +500,28 @@ mod tests {
         config.overrides.insert(name.clone(), patch);
         assert_eq!(of("ask_timeout: 2h\nmax_parked: 500", &config), (5, 3, 0));
         assert!(refusal("ask_timeout: 0s").contains("ask_timeout: must be greater than zero"));
+    }
+
+    #[test]
+    fn several_processes_are_the_authors_wish_and_the_operators_word() {
+        let name: NamespaceName = "ns".parse().expect("valid");
+        let mut config = NamespacesConfig::default();
+        let of = |text: &str, config: &NamespacesConfig| {
+            let (limits, _, issues) = parse(text).effective_limits(&name, config);
+            (limits.processes, issues.len())
+        };
+        assert_eq!(of("", &config), (1, 0));
+        assert_eq!(of("processes: 3", &config), (3, 0));
+        assert_eq!(of("processes: 1000", &config), (4, 1));
+        config.overrides.insert(
+            name.clone(),
+            LimitsPatch {
+                processes: Some(16),
+                ..LimitsPatch::default()
+            },
+        );
+        assert_eq!(of("processes: 3", &config), (16, 0));
+        assert!(refusal("processes: 0").contains("processes: must be greater than zero"));
     }
 
     #[test]

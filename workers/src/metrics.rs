@@ -29,7 +29,7 @@ pub struct WorkerMetrics {
     output_suppressed: IntCounterVec,
     processes: ProcessMetrics,
     servers: ServerMetrics,
-    /// Workers per namespace: two while a reload replaces one. With the last one its series go.
+    /// Workers per namespace, each with one process at a time. With the last one its series go.
     ///
     /// A plain mutex: taken when a worker comes and goes, nothing awaits under it.
     namespaces: Arc<Mutex<HashMap<NamespaceName, usize>>>,
@@ -139,7 +139,7 @@ impl WorkerMetrics {
             state: IntGaugeVec::new(
                 Opts::new(
                     "tooldock_worker_state",
-                    "Workers of a namespace in each state; one in all, two while a reload replaces one",
+                    "Worker processes of a namespace in each state; twice as many in all while a reload replaces them",
                 ),
                 &["namespace", "state"],
             )?,
@@ -153,7 +153,7 @@ impl WorkerMetrics {
             in_flight: IntGaugeVec::new(
                 Opts::new(
                     "tooldock_worker_in_flight",
-                    "Calls a worker has not answered yet",
+                    "Calls the workers of a namespace have not answered yet",
                 ),
                 namespace,
             )?,

@@ -7,9 +7,22 @@ use crate::config::Limits;
 /// The compiled allow and deny lists of one namespace.
 #[derive(Debug, Clone)]
 pub struct ToolPolicy {
-    allow: GlobSet,
-    deny: GlobSet,
-    principals: GlobSet,
+    allow: Patterns,
+    deny: Patterns,
+    principals: Patterns,
+}
+
+/// One list of patterns. Most say `*`, which needs no automaton: it is asked on every call.
+#[derive(Debug, Clone)]
+struct Patterns {
+    everything: bool,
+    globs: GlobSet,
+}
+
+impl Patterns {
+    fn is_match(&self, name: &str) -> bool {
+        self.everything || self.globs.is_match(name)
+    }
 }
 
 /// A pattern that is no glob.
@@ -49,7 +62,7 @@ impl ToolPolicy {
     }
 }
 
-fn compile(key: &'static str, patterns: &[String]) -> Result<GlobSet, InvalidPattern> {
+fn compile(key: &'static str, patterns: &[String]) -> Result<Patterns, InvalidPattern> {
     let invalid = |pattern: &str, error: globset::Error| InvalidPattern {
         key,
         pattern: pattern.to_owned(),
@@ -59,7 +72,10 @@ fn compile(key: &'static str, patterns: &[String]) -> Result<GlobSet, InvalidPat
     for pattern in patterns {
         set.add(Glob::new(pattern).map_err(|error| invalid(pattern, error))?);
     }
-    set.build().map_err(|error| invalid("", error))
+    Ok(Patterns {
+        everything: patterns.iter().any(|pattern| pattern == "*"),
+        globs: set.build().map_err(|error| invalid("", error))?,
+    })
 }
 
 #[cfg(test)]
@@ -77,6 +93,24 @@ mod tests {
         assert!(policy.allows_tool("list_issues"));
         assert!(!policy.allows_tool("delete_all"));
         assert!(!policy.allows_tool("create_issue"));
+    }
+
+    #[test]
+    fn a_star_stands_for_every_name_and_an_empty_list_for_none() {
+        let policy = |allow: &[&str], deny: &[&str]| {
+            let owned = |list: &[&str]| list.iter().map(|it| (*it).to_owned()).collect();
+            ToolPolicy::new(&Limits {
+                tools_allow: owned(allow),
+                tools_deny: owned(deny),
+                ..Limits::default()
+            })
+            .expect("valid patterns")
+        };
+        for name in ["a", "a/b", "", "ä\n"] {
+            assert!(policy(&["x", "*"], &["x"]).allows_tool(name), "{name:?}");
+            assert!(!policy(&[], &[]).allows_tool(name), "{name:?}");
+            assert!(!policy(&["*"], &["*"]).allows_tool(name), "{name:?}");
+        }
     }
 
     #[test]

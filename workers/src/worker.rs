@@ -1,20 +1,23 @@
-//! One namespace's worker: a supervised Python process and the one connection all calls share.
+//! One namespace's worker: supervised Python processes of the same code, one or several, seen as one.
 //!
 //! # Theory of operation
 //!
-//! A [`Worker`] is a handle. Behind it a *supervisor* task asks the pure state machine in `state` what to do and does it;
-//! it starts *instances*, each of which owns one process from spawn to the last of its descendants. A ready instance
-//! publishes its connection, and [`Worker::call`] uses whatever connection is published: no call passes through the
-//! supervisor. A worker that asks to be recycled is replaced without a gap, so for a while there are two instances.
+//! A [`Worker`] is a handle over its *members*, one for each process it is to have. Behind a member a *supervisor* task
+//! asks the pure state machine in `state` what to do and does it; it starts *instances*, each of which owns one process
+//! from spawn to the last of its descendants. A ready instance publishes its connection, and [`Worker::call`] uses the
+//! one of the member with the fewest calls: no call passes through a supervisor. A process that asks to be recycled is
+//! replaced without a gap, so for a while its member has two instances.
 //!
 //! ```text
-//! Worker ──watch──▶ supervisor ──▶ state::step           (control runtime)
-//!   │                   └──▶ instance ── process::Child ── guard ── python
-//!   └── call ──▶ rpc::Link ──▶ flusher, reader            (the proxy's runtimes)
+//! Worker ── member ──watch──▶ supervisor ──▶ state::step           (control runtime)
+//!   │  │      …                   └──▶ instance ── process::Child ── guard ── python
+//!   │  └─ least_busy
+//!   └── call ──▶ rpc::Link ──▶ flusher, reader                      (the proxy's runtimes)
 //! ```
 //!
 //! A call is one request and one answer. Functions that take a context also say and ask something in between: a
-//! [`CallSink`] hears it, and a [`Replier`] takes the answers back to the process that asked, and to no other.
+//! [`CallSink`] hears it, and a [`Replier`] takes the answers back to the process that asked, and to no other. What a
+//! process was asked fails with it; the other members go on.
 //!
 //! Dropping the last `Arc` of a worker ends its supervisor, its processes and their descendants.
 
@@ -22,6 +25,8 @@ mod boot;
 mod call;
 mod event;
 mod instance;
+mod least_busy;
+mod member;
 pub mod pending;
 mod rpc;
 mod state;
@@ -29,19 +34,18 @@ mod supervisor;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
-use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::WorkersConfig;
-use crate::error::{CallError, CallErrorCode};
-use crate::metrics::{NamespaceMetrics, WorkerMetrics};
+use crate::config::{PROCESSES_MAX, WorkersConfig};
+use crate::error::CallError;
+use crate::metrics::WorkerMetrics;
 use crate::names::NamespaceName;
 use crate::prompt::Prompt;
 use crate::registry::Issue;
@@ -55,6 +59,7 @@ pub use event::{
     Answers, Ask, AskMethod, CallEvent, CallSink, LogLevel, Notice, OPEN_QUESTIONS_MAX, Question,
     Replier, UnknownLogLevel,
 };
+use member::Member;
 use rpc::{Link, Refused};
 
 /// How long a call waits for a worker that is starting or restarting.
@@ -73,8 +78,11 @@ pub struct WorkerSpec {
     pub venv: PathBuf,
     /// The folder of the tool files, and the process's working directory.
     pub tools_dir: PathBuf,
-    /// `<ns>.sock`: what the worker renames its own socket to; at most 100 bytes long.
+    /// `<ns>.sock`: what the worker renames its own socket to; at most 100 bytes long. Further processes have
+    /// `<ns>.p1.sock` and so on.
     pub socket: PathBuf,
+    /// Processes of this kind that share the calls; 1 to [`PROCESSES_MAX`].
+    pub processes: usize,
     /// The whole environment, built from nothing (WRK-18). Values print as `[redacted]`.
     pub environment: Vec<(OsString, Secret)>,
     /// Threads for sync tools.
@@ -117,12 +125,15 @@ pub struct Declared {
     pub issues: Vec<Issue>,
 }
 
-/// A supervised worker; clones of its `Arc` are handed to the snapshot and to calls in flight.
+/// A namespace's processes, seen as one; clones of its `Arc` are handed to the snapshot and to calls in flight.
 pub struct Worker {
-    shared: Arc<Shared>,
-    /// By when the worker is to be gone, once it is not wanted any more.
-    retire: watch::Sender<Option<Instant>>,
-    supervisor: AbortHandle,
+    /// At least one.
+    members: Box<[Member]>,
+    /// Some member entered another state.
+    changed: Arc<Notify>,
+    /// Where the next search for the least busy member begins, so that equally busy ones take turns.
+    turn: AtomicUsize,
+    retired: AtomicBool,
 }
 
 /// Where a worker is, for metrics and `/ready`.
@@ -143,29 +154,6 @@ pub enum WorkerState {
     Stopped,
     /// It cannot start, and no retry would change that.
     Failed,
-}
-
-/// What the supervisor publishes and calls read.
-#[derive(Debug)]
-struct Shared {
-    spec: Arc<WorkerSpec>,
-    metrics: Arc<NamespaceMetrics>,
-    /// Where calls go; empty while there is no ready process.
-    link: ArcSwapOption<Link>,
-    status: watch::Sender<Status>,
-    first_boot: watch::Sender<Option<Result<Arc<Declared>, CallError>>>,
-    declared: ArcSwapOption<Declared>,
-    /// 0 while there is no process.
-    pid: AtomicU32,
-    restarts: AtomicU64,
-    in_flight: AtomicUsize,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Status {
-    state: WorkerState,
-    /// When the next process starts, in `Backoff`.
-    retry_at: Option<Instant>,
 }
 
 impl WorkerState {
@@ -192,85 +180,126 @@ impl WorkerState {
             Self::Failed => "failed",
         }
     }
+
+    /// Whether a process that takes calls may follow.
+    fn may_come(self) -> bool {
+        match self {
+            Self::Starting | Self::Ready | Self::Backoff { .. } => true,
+            Self::Stopping | Self::Stopped | Self::Failed => false,
+        }
+    }
+
+    /// How far from taking calls. The state of several processes is that of the nearest one, so "stopped" comes last:
+    /// a worker is gone when all of it is.
+    fn distance(self) -> u8 {
+        match self {
+            Self::Ready => 0,
+            Self::Starting => 1,
+            Self::Backoff { crash_loop: false } => 2,
+            Self::Backoff { crash_loop: true } => 3,
+            Self::Failed => 4,
+            Self::Stopping => 5,
+            Self::Stopped => 6,
+        }
+    }
+}
+
+impl WorkerSpec {
+    /// How many processes a worker of this kind has.
+    fn members(&self) -> usize {
+        self.processes.clamp(1, PROCESSES_MAX)
+    }
+
+    /// The longest a worker may take until all its processes are up, if one of them may take `limit`.
+    pub fn boot_limit(&self, limit: Duration) -> Duration {
+        let rounds = self.members().div_ceil(boots_at_once());
+        limit.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
+    }
+
+    /// The sockets of its processes, in their order. A single process has the one of the specification.
+    pub fn sockets(&self) -> impl Iterator<Item = PathBuf> {
+        (0..self.members()).map(|number| match number {
+            0 => self.socket.clone(),
+            number => self.socket.with_extension(format!("p{number}.sock")),
+        })
+    }
+}
+
+/// Processes of one worker that boot at once. Booting is computing: more would only make each of them late.
+fn boots_at_once() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 impl Worker {
-    /// Starts a worker. Its supervisor and its processes belong to the current runtime; dropping the last `Arc` ends
+    /// Starts a worker. Its supervisors and its processes belong to the current runtime; dropping the last `Arc` ends
     /// them.
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
     pub fn start(spec: WorkerSpec, host: Arc<WorkerHost>) -> Arc<Self> {
-        let metrics = Arc::new(host.metrics.worker(&spec.namespace));
-        metrics.entered(WorkerState::Starting);
-        let shared = Arc::new(Shared {
-            spec: Arc::new(spec),
-            metrics,
-            link: ArcSwapOption::empty(),
-            status: watch::Sender::new(Status {
-                state: WorkerState::Starting,
-                retry_at: None,
-            }),
-            first_boot: watch::Sender::new(None),
-            declared: ArcSwapOption::empty(),
-            pid: AtomicU32::new(0),
-            restarts: AtomicU64::new(0),
-            in_flight: AtomicUsize::new(0),
-        });
-        let (retire, retired) = watch::channel(None);
-        let supervisor = tokio::spawn(supervisor::run(Arc::clone(&shared), host, retired));
+        let changed = Arc::new(Notify::new());
+        let boots = Arc::new(Semaphore::new(boots_at_once()));
+        let start = |socket| {
+            let spec = WorkerSpec {
+                socket,
+                ..spec.clone()
+            };
+            Member::start(
+                spec,
+                Arc::clone(&host),
+                Arc::clone(&boots),
+                Arc::clone(&changed),
+            )
+        };
         Arc::new(Self {
-            shared,
-            retire,
-            supervisor: supervisor.abort_handle(),
+            members: spec.sockets().map(start).collect(),
+            changed,
+            turn: AtomicUsize::new(0),
+            retired: AtomicBool::new(false),
         })
     }
 
-    /// The outcome of the first boot.
+    /// The outcome of the first boot of all its processes.
     ///
     /// # Errors
     ///
-    /// Why it failed: `dependency_error` if the worker said so (it then stays [`WorkerState::Failed`]), else
-    /// `worker_unavailable`, and the worker goes on trying; [`Worker::declared`] has the outcome of later boots.
+    /// Why one of them failed: `dependency_error` if it said so (it then stays [`WorkerState::Failed`]), else
+    /// `worker_unavailable`, and it goes on trying; [`Worker::declared`] has the outcome of later boots.
     pub async fn ready(&self) -> Result<Arc<Declared>, CallError> {
-        let mut outcome = self.shared.first_boot.subscribe();
-        loop {
-            if let Some(outcome) = &*outcome.borrow_and_update() {
-                return outcome.clone();
-            }
-            // The sender lives as long as `self`, so this returns only when something was sent.
-            let _ = outcome.changed().await;
+        let declared = self.members[0].ready().await?;
+        for member in &self.members[1..] {
+            member.ready().await?;
         }
+        Ok(declared)
     }
 
-    /// What the process that became ready last declared.
+    /// What a process that became ready declared, the last time it did. All run the same code.
     pub fn declared(&self) -> Option<Arc<Declared>> {
-        self.shared.declared.load_full()
+        self.members.iter().find_map(Member::declared)
     }
 
-    /// Runs one call. Has no time limit of its own besides the wait for a worker that is restarting (5 s); dropping the
-    /// future cancels the call in the worker.
+    /// Runs one call, in the process that has the fewest. Has no time limit of its own besides the wait for a process
+    /// that is restarting (5 s) where none is there; dropping the future cancels the call in the process.
     ///
     /// # Errors
     ///
-    /// The worker's own error, or `worker_unavailable`, `overloaded`, `result_too_large`, `internal_error` from here.
+    /// The function's own error, or `worker_unavailable`, `overloaded`, `result_too_large`, `internal_error` from here.
     pub async fn call(
         &self,
         call: WorkerCall,
         sink: Option<Arc<dyn CallSink>>,
     ) -> Result<ToolReply, CallError> {
-        let _counted = InFlightCount::begin(&self.shared);
-        let mut published = self.shared.link.load_full();
         let mut deadline = None;
         loop {
-            let link = match published.take() {
-                Some(link) => link,
+            let (member, link) = match self.least_busy() {
+                Some(free) => free,
                 None => {
                     let deadline = *deadline.get_or_insert_with(|| Instant::now() + READY_WAIT);
-                    self.shared.wait_for_link(deadline).await?
+                    self.wait_for_link(deadline).await?
                 }
             };
+            let _counted = member.count();
             match link.begin(&call, sink.clone()) {
                 Ok(sent) => return sent.answer().await,
                 Err(Refused::Failed(error)) => return Err(error),
@@ -280,54 +309,93 @@ impl Worker {
         }
     }
 
-    /// Where the worker is.
+    /// Where the worker is: where the best of its processes is.
     pub fn state(&self) -> WorkerState {
-        self.shared.status.borrow().state
+        self.best().state()
+    }
+
+    /// Where each of its processes is.
+    pub fn states(&self) -> impl Iterator<Item = WorkerState> {
+        self.members.iter().map(Member::state)
     }
 
     /// What it was started with.
     pub fn spec(&self) -> &WorkerSpec {
-        &self.shared.spec
+        self.members[0].spec()
     }
 
-    /// The pid of its current process (not of the guard around it).
+    /// The pid of its current process (not of the guard around it); where it has several, of the first that runs.
     pub fn pid(&self) -> Option<u32> {
-        Some(self.shared.pid.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
+        self.pids().next()
     }
 
-    /// Processes started after the first one.
+    /// The pids of its current processes.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().filter_map(Member::pid)
+    }
+
+    /// Processes started after the first ones.
     pub fn restarts(&self) -> u64 {
-        self.shared.restarts.load(Ordering::Relaxed)
+        self.members.iter().map(Member::restarts).sum()
     }
 
     /// Calls that wait for the worker or its answer.
     pub fn in_flight(&self) -> usize {
-        self.shared.in_flight.load(Ordering::Relaxed)
+        self.members.iter().map(Member::in_flight).sum()
+    }
+
+    /// Whether it was asked to end: what comes now is for its successor.
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
     }
 
     /// Ends the worker: no new process, calls are served until none has been in flight for a moment or `drain` is over,
-    /// then the process is asked to end, and made to. Returns when its whole process tree is gone. Asking again is
+    /// then the processes are asked to end, and made to. Returns when all their trees are gone. Asking again is
     /// harmless; the shortest drain wins.
     pub async fn retire(&self, drain: Duration) {
+        self.retired.store(true, Ordering::Relaxed);
         let until = Instant::now() + drain;
-        self.retire.send_if_modified(|current| {
-            let sooner = current.is_none_or(|current| until < current);
-            if sooner {
-                *current = Some(until);
-            }
-            sooner
-        });
-        let mut status = self.shared.status.subscribe();
-        while status.borrow_and_update().state != WorkerState::Stopped {
-            // The sender lives as long as `self`; a supervisor that ends any other way leaves `Stopped` as well.
-            let _ = status.changed().await;
+        for member in &self.members {
+            member.retire(until);
+        }
+        for member in &self.members {
+            member.stopped().await;
         }
     }
-}
 
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.supervisor.abort();
+    /// The member with the fewest calls among those that take some.
+    fn least_busy(&self) -> Option<(&Member, Arc<Link>)> {
+        if let [only] = &*self.members {
+            return Some((only, only.link()?));
+        }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let calls = |member: &Member| member.takes_calls().then(|| member.in_flight());
+        let chosen = least_busy::find(self.members.iter().map(calls), turn)?;
+        let member = &self.members[chosen];
+        // A connection that ended this moment is looked for again, by way of a short wait.
+        Some((member, member.link()?))
+    }
+
+    /// Waits for a process that is on its way.
+    async fn wait_for_link(&self, deadline: Instant) -> Result<(&Member, Arc<Link>), CallError> {
+        let _waiting = self.members[0].count();
+        loop {
+            // Made before looking, so that a link published between the two is not missed.
+            let changed = self.changed.notified();
+            if let Some(free) = self.least_busy() {
+                return Ok(free);
+            }
+            let best = self.best();
+            if !best.state().may_come() || timeout_at(deadline, changed).await.is_err() {
+                return Err(best.unavailable());
+            }
+        }
+    }
+
+    /// The member that is nearest to taking calls.
+    fn best(&self) -> &Member {
+        let nearest = self.members.iter().min_by_key(|it| it.state().distance());
+        nearest.expect("a worker has at least one process")
     }
 }
 
@@ -338,96 +406,6 @@ impl fmt::Debug for Worker {
             .field("generation", &self.spec().generation)
             .field("state", &self.state().as_str())
             .finish_non_exhaustive()
-    }
-}
-
-impl Shared {
-    fn open_link(&self) -> Option<Arc<Link>> {
-        self.link.load_full().filter(|link| !link.is_closed())
-    }
-
-    /// Waits for a worker that is on its way.
-    async fn wait_for_link(&self, deadline: Instant) -> Result<Arc<Link>, CallError> {
-        // Subscribed before looking, so that a link published between the two is not missed.
-        let mut status = self.status.subscribe();
-        loop {
-            let now = *status.borrow_and_update();
-            if let Some(link) = self.open_link() {
-                return Ok(link);
-            }
-            match now.state {
-                WorkerState::Starting | WorkerState::Ready | WorkerState::Backoff { .. } => {}
-                WorkerState::Stopping | WorkerState::Stopped | WorkerState::Failed => {
-                    return Err(self.unavailable(now));
-                }
-            }
-            if timeout_at(deadline, status.changed()).await.is_err() {
-                return Err(self.unavailable(now));
-            }
-        }
-    }
-
-    fn unavailable(&self, status: Status) -> CallError {
-        if status.state == WorkerState::Failed
-            && let Some(Err(error)) = &*self.first_boot.borrow()
-        {
-            return error.clone();
-        }
-        let namespace = &self.spec.namespace;
-        let message = match status.state {
-            WorkerState::Starting | WorkerState::Ready => {
-                format!("the worker of namespace {namespace} is still starting")
-            }
-            WorkerState::Backoff { crash_loop: false } => {
-                format!("the worker of namespace {namespace} failed; it is being restarted")
-            }
-            WorkerState::Backoff { crash_loop: true } => {
-                format!(
-                    "the worker of namespace {namespace} keeps failing; it is retried from time to time"
-                )
-            }
-            WorkerState::Stopping | WorkerState::Stopped | WorkerState::Failed => {
-                format!("the worker of namespace {namespace} is stopped")
-            }
-        };
-        let wait = status
-            .retry_at
-            .map_or(Duration::ZERO, |at| at.duration_since(Instant::now()));
-        CallError::new(CallErrorCode::WorkerUnavailable, message)
-            .retry_after(wait.max(Duration::from_secs(1)))
-    }
-
-    /// Publishes where the worker is.
-    fn enter(&self, status: Status) {
-        self.metrics.entered(status.state);
-        self.status.send_replace(status);
-    }
-
-    /// Answers [`Worker::ready`], the first time.
-    fn first_boot(&self, outcome: Result<Arc<Declared>, CallError>) {
-        self.first_boot.send_if_modified(|first| {
-            let unknown = first.is_none();
-            first.get_or_insert(outcome);
-            unknown
-        });
-    }
-}
-
-/// Counts a call as in flight while it lives.
-struct InFlightCount<'a>(&'a Shared);
-
-impl<'a> InFlightCount<'a> {
-    fn begin(shared: &'a Shared) -> Self {
-        shared.in_flight.fetch_add(1, Ordering::Relaxed);
-        shared.metrics.in_flight.inc();
-        Self(shared)
-    }
-}
-
-impl Drop for InFlightCount<'_> {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.0.metrics.in_flight.dec();
     }
 }
 
@@ -443,6 +421,7 @@ mod tests {
             venv: "/nowhere".into(),
             tools_dir: "/".into(),
             socket: "/nowhere/demo.sock".into(),
+            processes: 1,
             environment: vec![("TOKEN".into(), Secret::new("hunter2"))],
             sync_concurrency: 1,
             max_frame: 1024 * 1024,

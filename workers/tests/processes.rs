@@ -4,6 +4,7 @@
 //! that are not our children.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -63,6 +64,14 @@ impl House {
     }
 
     fn with(change: impl FnOnce(&mut WorkersConfig)) -> Self {
+        Self::made(change, vec![tokio::runtime::Handle::current()])
+    }
+
+    fn in_runtimes(runtimes: Vec<tokio::runtime::Handle>) -> Self {
+        Self::made(|_| {}, runtimes)
+    }
+
+    fn made(change: impl FnOnce(&mut WorkersConfig), handles: Vec<tokio::runtime::Handle>) -> Self {
         let mut config = WorkersConfig {
             backoff: BackoffConfig {
                 initial: Duration::from_millis(20),
@@ -73,7 +82,7 @@ impl House {
         change(&mut config);
         let registry = prometheus::Registry::new();
         let runtimes = Runtimes::new();
-        runtimes.provide(vec![tokio::runtime::Handle::current()]);
+        runtimes.provide(handles);
         let host = WorkerHost {
             guard: guard(),
             config,
@@ -96,9 +105,26 @@ impl House {
     }
 
     fn start_limited(&self, boot: &str, drain: Duration, silence: Duration) -> Arc<Worker> {
+        let spec = WorkerSpec {
+            drain,
+            silence,
+            ..self.spec(boot)
+        };
+        Worker::start(spec, Arc::clone(&self.host))
+    }
+
+    fn start_several(&self, boot: &str, processes: usize) -> Arc<Worker> {
+        let spec = WorkerSpec {
+            processes,
+            ..self.spec(boot)
+        };
+        Worker::start(spec, Arc::clone(&self.host))
+    }
+
+    fn spec(&self, boot: &str) -> WorkerSpec {
         let variable = |name: &str, value: &str| (OsString::from(name), Secret::new(value));
         let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake");
-        let spec = WorkerSpec {
+        WorkerSpec {
             namespace: "demo".parse().unwrap(),
             generation: 7,
             python: python(),
@@ -112,11 +138,11 @@ impl House {
                 variable("FAKE_DIR", self.dir.path().to_str().unwrap()),
             ],
             sync_concurrency: 1,
+            processes: 1,
             max_frame: MAX_FRAME,
-            drain,
-            silence,
-        };
-        Worker::start(spec, Arc::clone(&self.host))
+            drain: Duration::from_secs(600),
+            silence: Duration::from_secs(60),
+        }
     }
 
     async fn ready(&self, boot: &str) -> Arc<Worker> {
@@ -692,6 +718,134 @@ async fn a_worker_that_never_boots_is_a_crash_loop_and_calls_say_so() {
     assert!(error.message.contains("keeps failing"), "{error}");
     assert!(error.retry_after.unwrap() > Duration::from_secs(10));
     within(worker.retire(Duration::ZERO)).await;
+}
+
+// === several processes ===
+
+#[tokio::test]
+async fn calls_go_to_the_process_with_the_fewest_and_a_killed_one_is_skipped() {
+    let house = House::new();
+    let worker = house.start_several("ok", 3);
+    within(worker.ready()).await.unwrap();
+    let pids: BTreeSet<u32> = worker.pids().collect();
+    assert_eq!(pids.len(), 3);
+    assert_eq!(house.metric("tooldock_worker_state"), 3.0);
+    let go = house.dir.path().join("go");
+    let path = serde_json::json!({ "path": go });
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(begun(&worker, "until", path.clone()).await);
+    }
+    // One call in each: the next three go to each once more.
+    let mut next = BTreeSet::new();
+    for _ in 0..3 {
+        let answer = call(&worker, "echo").await.unwrap();
+        next.insert(u32::try_from(answer["pid"].as_u64().unwrap()).unwrap());
+    }
+    assert_eq!(next, pids);
+    let victim = *pids.first().unwrap();
+    kill(victim, Signal::KILL);
+    until("its end was noticed", || {
+        worker.pids().all(|pid| pid != victim)
+    })
+    .await;
+    // Those that come now do not wait for its successor, be it there already or not.
+    for _ in 0..6 {
+        let answer = call(&worker, "echo").await.unwrap();
+        assert_ne!(answer["pid"], victim);
+    }
+    std::fs::write(go, "").unwrap();
+    let mut answered = BTreeSet::new();
+    let mut failed = 0;
+    for call in held {
+        match within(call).await.unwrap() {
+            Ok(reply) => drop(answered.insert(serde_json::from_slice(&reply.value).unwrap())),
+            Err(error) => {
+                assert_eq!(error.code, CallErrorCode::WorkerUnavailable);
+                failed += 1;
+            }
+        }
+    }
+    assert_eq!((answered.len(), failed), (2, 1));
+    assert!(answered.is_subset(&pids) && !answered.contains(&victim));
+    until("three again", || worker.pids().count() == 3).await;
+    assert_eq!((worker.restarts(), worker.in_flight()), (1, 0));
+    let now: Vec<u32> = worker.pids().collect();
+    within(worker.retire(Duration::ZERO)).await;
+    for pid in now {
+        gone(pid).await;
+    }
+    assert_eq!(worker.state(), WorkerState::Stopped);
+}
+
+#[tokio::test]
+async fn one_process_that_fails_to_boot_fails_the_start_and_the_others_serve() {
+    let house = House::new();
+    let worker = house.start_several("exit_first:1", 2);
+    let error = within(worker.ready()).await.unwrap_err();
+    assert_eq!(error.code, CallErrorCode::WorkerUnavailable);
+    assert!(call(&worker, "echo").await.is_ok());
+    assert!(worker.declared().is_some());
+    until("both are ready", || {
+        worker.states().all(|state| state == WorkerState::Ready)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_waits_for_whichever_process_comes_first() {
+    let house = House::new();
+    let worker = house.start_several("ok", 2);
+    within(worker.ready()).await.unwrap();
+    let old: Vec<u32> = worker.pids().collect();
+    for pid in &old {
+        kill(*pid, Signal::KILL);
+    }
+    until("their ends were noticed", || {
+        worker.pids().all(|pid| !old.contains(&pid))
+    })
+    .await;
+    let answer = call(&worker, "echo").await.unwrap();
+    assert!(old.iter().all(|pid| answer["pid"] != *pid));
+}
+
+#[tokio::test]
+async fn every_runtime_has_a_connection_of_its_own_to_the_one_process() {
+    let other = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let house = House::in_runtimes(vec![
+        tokio::runtime::Handle::current(),
+        other.handle().clone(),
+    ]);
+    let handle = other.handle().clone();
+    let driver = std::thread::spawn(move || other.block_on(async { drop(ended.await) }));
+    let worker = house.ready("ok").await;
+    let pid = worker.pid().unwrap();
+    let elsewhere = handle.spawn({
+        let worker = Arc::clone(&worker);
+        async move { call(&worker, "echo").await.unwrap() }
+    });
+    assert_eq!(within(elsewhere).await.unwrap()["pid"], pid);
+    assert_eq!(call(&worker, "echo").await.unwrap()["pid"], pid);
+    // What ends one connection ends the process, and with it the calls of the other.
+    let waiting = begun(&worker, "never", Value::Null).await;
+    let hangs_up = handle.spawn({
+        let worker = Arc::clone(&worker);
+        async move { call(&worker, "hang_up").await.unwrap_err().code }
+    });
+    assert_eq!(
+        within(hangs_up).await.unwrap(),
+        CallErrorCode::WorkerUnavailable
+    );
+    let error = within(waiting).await.unwrap().unwrap_err();
+    assert_eq!(error.code, CallErrorCode::WorkerUnavailable);
+    assert_ne!(call(&worker, "echo").await.unwrap()["pid"], pid);
+    within(worker.retire(Duration::ZERO)).await;
+    drop(end);
+    driver.join().unwrap();
 }
 
 #[tokio::test]

@@ -18,10 +18,10 @@ use crate::metrics::NamespaceMetrics;
 const STATUS_CLIENT_GONE: u16 = 499;
 
 /// A call in progress. Dropped unfinished, its caller went away or it was cancelled.
-pub(super) struct Record {
+pub(super) struct Record<'a> {
     started: Instant,
     metrics: Arc<NamespaceMetrics>,
-    audit: AuditSender,
+    audit: &'a AuditSender,
     line: Option<AuditRecord>,
 }
 
@@ -57,14 +57,14 @@ impl<'a> Noted<'a> {
     }
 }
 
-impl Record {
-    pub(super) fn begin(engine: &Engine, caller: &Caller, noted: Noted<'_>) -> Self {
+impl<'a> Record<'a> {
+    pub(super) fn begin(engine: &'a Engine, caller: &Caller, noted: Noted<'_>) -> Self {
         let metrics = engine.metrics.namespace(noted.namespace);
         metrics.in_flight.inc();
         Self {
             started: Instant::now(),
             metrics,
-            audit: engine.audit.clone(),
+            audit: &engine.audit,
             line: Some(AuditRecord {
                 at: SystemTime::UNIX_EPOCH,
                 request_id: Arc::clone(&caller.request_id),
@@ -136,7 +136,7 @@ pub(super) fn kept_short(name: &Arc<str>) -> Arc<str> {
     short.into()
 }
 
-impl Drop for Record {
+impl Drop for Record<'_> {
     fn drop(&mut self) {
         self.abandoned();
     }

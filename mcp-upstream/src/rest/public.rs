@@ -1,6 +1,7 @@
 //! `/health` and `/ready`, which need no credentials. They name namespaces, files and codes; a text that comes from tool
 //! code or an installer is in the log and in the answer to `/reload`, not here.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -31,6 +32,9 @@ struct Detail<'a> {
     /// Of an external server.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<ServerHealth>,
+    /// Of a namespace with several worker processes: how many there are in each state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processes: Option<BTreeMap<&'static str, usize>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     issues: Vec<Issue<'a>>,
 }
@@ -119,6 +123,18 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
     }
 }
 
+/// How many of a namespace's worker processes are in each state, where it has several.
+fn processes(namespace: &Namespace) -> Option<BTreeMap<&'static str, usize>> {
+    let Upstream::Worker(worker) = &namespace.upstream else {
+        return None;
+    };
+    let mut states = BTreeMap::new();
+    for state in worker.states() {
+        *states.entry(state.as_str()).or_insert(0) += 1;
+    }
+    (worker.spec().processes > 1).then_some(states)
+}
+
 fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
     let server = core.external.health(namespace);
     let state = match (&namespace.upstream, namespace.worker_state()) {
@@ -132,6 +148,7 @@ fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
         name: namespace.name.as_str(),
         state,
         server,
+        processes: processes(namespace),
         issues: namespace
             .issues
             .iter()

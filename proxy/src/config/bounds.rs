@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use tooldock_upstream::session::config::PollAfter;
-use tooldock_workers::config::LimitsPatch;
+use tooldock_workers::config::{LimitsPatch, PROCESSES_MAX};
 
 use super::{Config, ConfigError};
 
@@ -32,6 +32,9 @@ const WAITING_CALLS: RangeInclusive<u64> = 0..=100_000;
 
 /// Threads for sync tools in one worker.
 const TOOL_THREADS: RangeInclusive<u64> = 1..=1_000;
+
+/// Worker processes of one namespace.
+const PROCESSES: RangeInclusive<u64> = 1..=PROCESSES_MAX as u64;
 
 /// A key, and its value out of a configuration.
 type Value<T> = (&'static str, fn(&Config) -> T);
@@ -76,9 +79,11 @@ const NUMBERS: &[(Value<u64>, RangeInclusive<u64>)] = &[
     (value!(namespaces.defaults.max_parked), WAITING_CALLS),
     (value!(namespaces.defaults.max_result), MESSAGE_BYTES),
     (value!(namespaces.defaults.sync_concurrency), TOOL_THREADS),
+    (value!(namespaces.defaults.processes), PROCESSES),
     (value!(namespaces.ceilings.max_concurrency), CALLS),
     (value!(namespaces.ceilings.max_result), MESSAGE_BYTES),
     (value!(namespaces.ceilings.sync_concurrency), TOOL_THREADS),
+    (value!(namespaces.ceilings.processes), PROCESSES),
     (value!(sessions.max), MANY),
     (value!(sessions.event_log.events), 1..=1_000_000),
     (value!(sessions.event_log.bytes), MESSAGE_BYTES),
@@ -144,6 +149,7 @@ fn override_of(at: &str, patch: &LimitsPatch) -> Result<(), ConfigError> {
             patch.sync_concurrency.map(Plain::plain),
             TOOL_THREADS,
         ),
+        ("processes", patch.processes.map(Plain::plain), PROCESSES),
     ];
     for (key, value, range) in numbers {
         if let Some(value) = value {
@@ -286,6 +292,18 @@ mod tests {
             (
                 "namespaces: { overrides: { dev: { ask_timeout: 0s } } }",
                 "namespaces.overrides.dev.ask_timeout",
+            ),
+            (
+                "namespaces: { defaults: { processes: 0 } }",
+                "namespaces.defaults.processes",
+            ),
+            (
+                "namespaces: { ceilings: { processes: 65 } }",
+                "namespaces.ceilings.processes",
+            ),
+            (
+                "namespaces: { overrides: { dev: { processes: 65 } } }",
+                "namespaces.overrides.dev.processes",
             ),
             (
                 "workers: { backoff: { initial: 2m } }",

@@ -310,6 +310,10 @@ fn limits(patch: &LimitsPatch) -> Result<(), InvalidServer> {
         let message = "is for Python namespaces; an external server has max_concurrency";
         return Err(InvalidServer::new("limits.sync_concurrency", message));
     }
+    if patch.processes.is_some() {
+        let message = "is for Python namespaces; an external server has max_processes";
+        return Err(InvalidServer::new("limits.processes", message));
+    }
     let lists = Limits {
         tools_allow: patch.tools_allow.clone().unwrap_or_default(),
         tools_deny: patch.tools_deny.clone().unwrap_or_default(),
@@ -428,6 +432,10 @@ mod tests {
             (
                 "{ command: x, limits: { sync_concurrency: 2 } }",
                 "limits.sync_concurrency",
+            ),
+            (
+                "{ command: x, limits: { processes: 2 } }",
+                "limits.processes",
             ),
         ] {
             assert_eq!(parse(yaml).validate().unwrap_err().key, key, "{yaml}");

@@ -497,7 +497,7 @@ impl Run {
             }
             if now.is_none() {
                 // Calls in flight have their connection; a new namespace of this name makes a new socket.
-                if let Ok(socket) = reloader.data.socket_for(&name) {
+                for socket in worker.spec().sockets() {
                     let _ = std::fs::remove_file(socket);
                 }
             }
@@ -630,6 +630,7 @@ async fn boot(
         socket,
         environment,
         sync_concurrency: identity.sync_concurrency,
+        processes: identity.processes,
         max_frame: identity.max_frame,
         drain: wanted.drain(),
         // A tool that blocks the loop for as long as its time limit allows is rude, not hung.
@@ -637,7 +638,7 @@ async fn boot(
     };
     let _turn = reloader.boots.acquire().await.map_err(|_| stopping())?;
     let worker = reloader.start(spec, identity).ok_or_else(stopping)?;
-    let limit = reloader.ready_timeout + READY_SLACK;
+    let limit = worker.spec().boot_limit(reloader.ready_timeout) + READY_SLACK;
     let first_boot = timeout(limit, worker.ready()).await.unwrap_or_else(|_| {
         let message = format!("the worker of namespace {name} was not ready after {limit:?}");
         Err(CallError::new(CallErrorCode::WorkerUnavailable, message))

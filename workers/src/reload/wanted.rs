@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::config::{Limits, LimitsPatch, NamespacesConfig, ToolLimits};
+use crate::config::{Limits, LimitsPatch, NamespacesConfig, PROCESSES_MAX, ToolLimits};
 use crate::error::{CallError, CallErrorCode};
 use crate::external::COLLISION;
 use crate::gate::Gate;
@@ -51,6 +51,7 @@ pub(super) struct Identity {
     /// `None` when the toolchain is unavailable: what runs already is then not touched for its sake.
     pub(super) toolchain: Option<String>,
     pub(super) sync_concurrency: usize,
+    pub(super) processes: usize,
     pub(super) max_frame: u64,
     /// What its manifest asked for. Not compared: `files_hash` covers it.
     pub(super) own_limits: LimitsPatch,
@@ -62,6 +63,7 @@ impl Identity {
         toolchain
             && self.files_hash == running.files_hash
             && self.sync_concurrency == running.sync_concurrency
+            && self.processes == running.processes
             && self.max_frame == running.max_frame
     }
 }
@@ -102,6 +104,7 @@ impl Wanted {
             files_hash: self.source.files_hash,
             toolchain: toolchain.map(str::to_owned),
             sync_concurrency: self.limits.sync_concurrency.max(1),
+            processes: self.limits.processes.clamp(1, PROCESSES_MAX),
             max_frame: self.max_frame(),
             own_limits: self.source.manifest.limits.clone(),
         }
@@ -453,10 +456,15 @@ mod tests {
     }
 
     #[test]
-    fn more_threads_or_larger_results_need_a_new_process() {
+    fn more_processes_threads_or_larger_results_need_a_new_process() {
         let old = wanted("", &[]).identity(Some("t"));
         assert!(
             !wanted("sync_concurrency: 4", &[])
+                .identity(Some("t"))
+                .is_served_by(&old)
+        );
+        assert!(
+            !wanted("processes: 2", &[])
                 .identity(Some("t"))
                 .is_served_by(&old)
         );

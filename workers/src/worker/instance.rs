@@ -11,12 +11,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::boot::{self, Announcement, OP_PREFIX};
-use super::rpc::{self, Closed, Connection, Link};
+use super::rpc::{Closed, Connections, Links};
 use super::{Declared, WorkerHost, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
@@ -42,7 +42,7 @@ pub(super) enum Report {
     /// It takes calls.
     Booted {
         declared: Arc<Declared>,
-        link: Arc<Link>,
+        links: Arc<Links>,
     },
     /// It did not come up. Its end follows.
     BootFailed { error: CallError, permanent: bool },
@@ -58,6 +58,8 @@ pub(super) struct Instance {
     pub(super) spec: Arc<WorkerSpec>,
     pub(super) host: Arc<WorkerHost>,
     pub(super) metrics: Arc<NamespaceMetrics>,
+    /// One permit for each process that may boot now.
+    pub(super) boots: Arc<Semaphore>,
     pub(super) reports: mpsc::Sender<(u64, Report)>,
     /// Until when it may drain, once it is to finish.
     pub(super) finish: watch::Receiver<Option<Instant>>,
@@ -71,8 +73,12 @@ struct BootFailure {
 impl Instance {
     /// Runs until the process tree is gone.
     pub(super) async fn run(self) {
-        let started = Instant::now();
         let mut finish = self.finish.clone();
+        let turn = tokio::select! {
+            () = asked_to_finish(&mut finish) => return,
+            turn = self.boots.acquire() => turn,
+        };
+        let started = Instant::now();
         let process = self.process();
         let spawned = tokio::select! {
             () = asked_to_finish(&mut finish) => return,
@@ -98,19 +104,20 @@ impl Instance {
             () = asked_to_finish(&mut finish) => None,
             booted = self.boot(&mut child, &mut output, announce, &mut announced) => Some(booted),
         };
+        drop(turn);
         match booted {
             None => {}
             Some(Err(BootFailure { error, permanent })) => {
                 self.report(Report::BootFailed { error, permanent }).await;
             }
-            Some(Ok((declared, connection))) => {
+            Some(Ok((declared, connections))) => {
                 self.metrics.started(started.elapsed());
                 self.report(Report::Booted {
                     declared: Arc::new(declared),
-                    link: Arc::clone(connection.link()),
+                    links: Arc::clone(connections.links()),
                 })
                 .await;
-                self.serve(&mut child, &connection, &mut announced).await;
+                self.serve(&mut child, &connections, &mut announced).await;
             }
         }
         child.stop(TERMINATE_GRACE).await;
@@ -188,7 +195,7 @@ impl Instance {
         output: &mut Output,
         announce: mpsc::Sender<Announcement>,
         announced: &mut mpsc::Receiver<Announcement>,
-    ) -> Result<(Declared, Connection), BootFailure> {
+    ) -> Result<(Declared, Connections), BootFailure> {
         let limit = self.host.config.ready_timeout;
         let (generation, declared) = match timeout(limit, self.first_word(child, output, announced))
             .await
@@ -212,13 +219,12 @@ impl Instance {
             return Err(self.failure("says that it is another generation"));
         }
         let connect = async {
-            let runtime = self.host.runtimes.pick().await;
-            let (spec, metrics) = (Arc::clone(&self.spec), Arc::clone(&self.metrics));
-            rpc::connect(runtime, spec, metrics, announce).await
+            let runtimes = self.host.runtimes.all().await;
+            Connections::make(&runtimes, &self.spec, &self.metrics, &announce).await
         };
         tokio::select! {
             connected = connect => match connected {
-                Ok(connection) => Ok((declared, connection)),
+                Ok(connections) => Ok((declared, connections)),
                 Err(error) => Err(self.failure(&format!("cannot be reached: {error}"))),
             },
             exit = child.wait() => Err(self.ended_early(exit)),
@@ -244,25 +250,26 @@ impl Instance {
     }
 
     /// Lives with the process until it ended or is to finish; in the second case asks it to end. Wakes up for:
-    /// - the process's end, and the connection's: whatever comes first is reported;
+    /// - the process's end, and a connection's: whatever comes first is reported;
     /// - an announcement: the wish to be replaced;
     /// - the order to finish.
     async fn serve(
         &self,
         child: &mut Child,
-        connection: &Connection,
+        connections: &Connections,
         announced: &mut mpsc::Receiver<Announcement>,
     ) {
-        let link = connection.link();
+        let links = connections.links();
         let mut finish = self.finish.clone();
         loop {
             tokio::select! {
                 exit = child.wait() => {
-                    link.close(Closed::Disconnected);
+                    links.close(&Closed::Disconnected);
                     self.report(Report::Ended { cause: exit.to_string() }).await;
                     return;
                 }
-                closed = link.closed() => {
+                closed = links.closed() => {
+                    links.close(&closed);
                     let cause = match (closed, timeout(CAUSE_WAIT, child.wait()).await) {
                         (Closed::Violation(what), _) => what.to_owned(),
                         (_, Ok(exit)) => exit.to_string(),
@@ -279,9 +286,9 @@ impl Instance {
                 () = asked_to_finish(&mut finish) => break,
             }
         }
-        drain(child, link, finish).await;
-        link.close(Closed::Ended);
-        connection.send_shutdown();
+        drain(child, links, finish).await;
+        links.close(&Closed::Ended);
+        connections.send_shutdown();
         let _ = timeout(SHUTDOWN_GRACE, child.wait()).await;
     }
 
@@ -326,13 +333,13 @@ async fn asked_to_finish(finish: &mut watch::Receiver<Option<Instant>>) {
 
 /// Waits until no call is in flight, the time for that is over, or there is nothing left to wait for. The time may
 /// become shorter meanwhile.
-async fn drain(child: &mut Child, link: &Link, mut finish: watch::Receiver<Option<Instant>>) {
+async fn drain(child: &mut Child, links: &Links, mut finish: watch::Receiver<Option<Instant>>) {
     loop {
         let until = finish.borrow_and_update().unwrap_or_else(Instant::now);
         tokio::select! {
-            () = link.drained() => return,
+            () = links.drained() => return,
             () = sleep_until(until) => return,
-            _ = link.closed() => return,
+            _ = links.closed() => return,
             _ = child.wait() => return,
             changed = finish.changed() => if changed.is_err() {
                 // Nobody can change it any more; a short pause keeps this arm from spinning.

@@ -1,4 +1,4 @@
-//! One persistent connection to a worker, shared by all its calls.
+//! Persistent connections to a worker's process, one for each of the proxy's runtimes, shared by all calls made there.
 //!
 //! A call takes an id, appends its frame to a shared buffer and waits for its answer; one flusher writes whatever has
 //! gathered, one reader matches answers to ids. Nothing is spawned per call. Every call ends exactly once: with its
@@ -11,6 +11,7 @@
 mod event;
 mod frame;
 mod io;
+mod links;
 mod question;
 mod write;
 
@@ -21,7 +22,6 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
 
 use super::pending::Pending;
 use super::{CallSink, ToolReply, WorkerCall};
@@ -29,7 +29,8 @@ use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
 use crate::names::NamespaceName;
 
-pub(super) use io::connect;
+use io::{Announced, connect};
+pub(super) use links::{Connections, Links};
 
 /// Frames that may wait to be written. A worker that reads slower than it is called reaches this; one frame is always
 /// taken, so that the only bound on its size is the frame limit.
@@ -42,7 +43,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 
 /// The owner's end: dropping it closes the connection and ends its tasks.
 #[derive(Debug)]
-pub(super) struct Connection {
+struct Connection {
     link: Arc<Link>,
     tasks: Tasks,
 }
@@ -86,6 +87,9 @@ pub(super) struct Link {
     begun: AtomicU64,
     /// The worker said something since the last heartbeat.
     heard: AtomicBool,
+    /// What `calls` says of its end, for those who only look.
+    over: AtomicBool,
+    /// Shared by all connections to the process: why the first of them is over.
     closed: watch::Sender<Option<Closed>>,
     frame_max: u64,
     metrics: Arc<NamespaceMetrics>,
@@ -133,13 +137,8 @@ impl std::fmt::Debug for Link {
 }
 
 impl Connection {
-    /// The calls' end.
-    pub(super) fn link(&self) -> &Arc<Link> {
-        &self.link
-    }
-
     /// Asks the worker to end.
-    pub(super) fn send_shutdown(&self) {
+    fn send_shutdown(&self) {
         write::shutdown(&mut self.link.outbox());
         self.link.filled.notify_one();
     }
@@ -154,7 +153,12 @@ impl Drop for Connection {
 }
 
 impl Link {
-    fn new(namespace: NamespaceName, frame_max: u64, metrics: Arc<NamespaceMetrics>) -> Self {
+    fn new(
+        namespace: NamespaceName,
+        frame_max: u64,
+        metrics: Arc<NamespaceMetrics>,
+        closed: watch::Sender<Option<Closed>>,
+    ) -> Self {
         Self {
             namespace,
             calls: Mutex::default(),
@@ -163,7 +167,8 @@ impl Link {
             emptied: Notify::new(),
             begun: AtomicU64::new(0),
             heard: AtomicBool::new(true),
-            closed: watch::Sender::new(None),
+            over: AtomicBool::new(false),
+            closed,
             frame_max,
             metrics,
         }
@@ -248,17 +253,17 @@ impl Link {
     }
 
     /// Calls without an answer.
-    pub(super) fn pending(&self) -> usize {
+    fn pending(&self) -> usize {
         self.calls().pending.len()
     }
 
     /// Whether it takes no calls any more.
     pub(super) fn is_closed(&self) -> bool {
-        self.calls().closed
+        self.over.load(Ordering::Acquire)
     }
 
-    /// Waits until the connection is over.
-    pub(super) async fn closed(&self) -> Closed {
+    /// Waits until a connection to the process is over.
+    async fn closed(&self) -> Closed {
         let mut closed = self.closed.subscribe();
         loop {
             if let Some(reason) = &*closed.borrow_and_update() {
@@ -269,28 +274,30 @@ impl Link {
         }
     }
 
-    /// Waits until no call has been pending for a moment.
-    pub(super) async fn drained(&self) {
+    /// Waits until no call is pending.
+    async fn idle(&self) {
         loop {
-            // Registered before looking, so that an end between the two is not missed.
+            // Made before looking, so that an end between the two is not missed.
             let emptied = self.emptied.notified();
-            if self.pending() > 0 {
-                emptied.await;
-                continue;
-            }
-            let begun = self.begun.load(Ordering::Relaxed);
-            sleep(SETTLE).await;
-            if self.pending() == 0 && begun == self.begun.load(Ordering::Relaxed) {
+            if self.pending() == 0 {
                 return;
             }
+            emptied.await;
         }
     }
 
+    /// Calls begun so far.
+    fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
     /// Ends the connection for calls: pending ones fail now, later ones are refused. The first reason stays.
-    pub(super) fn close(&self, reason: Closed) {
+    fn close(&self, reason: Closed) {
         let abandoned = {
             let mut calls = self.calls();
             calls.closed = true;
+            // Under the lock: who was refused and looks again sees it.
+            self.over.store(true, Ordering::Release);
             calls.pending.drain()
         };
         let what_now = match reason {

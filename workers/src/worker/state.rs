@@ -114,7 +114,7 @@ impl From<&WorkersConfig> for Rules {
 pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) crash_loop: bool,
-    /// Failures in a row, for the delay.
+    /// Failures in a row, for the delay: those in the window, once it had worked.
     consecutive: u32,
     /// When the latest failures were: never more than make a crash loop.
     recent: VecDeque<Instant>,
@@ -168,6 +168,9 @@ impl State {
             }
             (Ready { .. }, Event::Ended) => {
                 self.forgive(now, rules);
+                // It worked: only what else went wrong lately makes it wait longer.
+                self.forget_old_failures(now, rules);
+                self.consecutive = u32::try_from(self.recent.len()).unwrap_or(u32::MAX);
                 self.fail(now, rules, jitter)
             }
             (
@@ -249,14 +252,18 @@ impl State {
         }
     }
 
+    fn forget_old_failures(&mut self, now: Instant, rules: &Rules) {
+        self.recent
+            .retain(|at| now.saturating_duration_since(*at) <= rules.window);
+    }
+
     fn fail(&mut self, now: Instant, rules: &Rules, jitter: f64) -> Vec<Action> {
         self.consecutive = self.consecutive.saturating_add(1);
         self.recent.push_back(now);
         while self.recent.len() > rules.failures.max(1) as usize {
             self.recent.pop_front();
         }
-        self.recent
-            .retain(|at| now.saturating_duration_since(*at) <= rules.window);
+        self.forget_old_failures(now, rules);
         // Once flagged, failures that come at the longest delay no longer fill the window; only being ready clears it.
         self.crash_loop |= self.recent.len() >= rules.failures.max(1) as usize;
         let delay = self.delay(rules, jitter);
@@ -397,6 +404,26 @@ mod tests {
         assert_eq!(delays, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]);
         let least = State::start().0.step(Event::Ended, now, &rules, 1.0).1;
         assert_eq!(least, [Action::Schedule(seconds(0.25))]);
+    }
+
+    #[test]
+    fn a_worker_that_dies_now_and_then_does_not_wait_longer_each_time() {
+        let mut state = State::start()
+            .0
+            .step(Event::Booted, Instant::now(), &RULES, 0.0)
+            .0;
+        let mut now = Instant::now();
+        let mut delays = Vec::new();
+        for _ in 0..6 {
+            now += RULES.window * 2 / 3;
+            let (next, actions) = state.step(Event::Ended, now, &RULES, 0.0);
+            if let [Action::Schedule(delay)] = actions[..] {
+                delays.push(delay.as_secs_f64());
+            }
+            state = next.step(Event::TimerElapsed, now, &RULES, 0.0).0;
+            state = state.step(Event::Booted, now, &RULES, 0.0).0;
+        }
+        assert_eq!(delays, [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]);
     }
 
     #[test]

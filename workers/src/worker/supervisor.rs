@@ -9,9 +9,10 @@ use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use super::instance::{Instance, Report};
-use super::rpc::Link;
+use super::member::{Shared, Status};
+use super::rpc::Links;
 use super::state::{Action, Event, Phase, Rules, State};
-use super::{Declared, Shared, Status, WorkerHost, WorkerState};
+use super::{Declared, WorkerHost, WorkerState};
 use crate::error::{CallError, CallErrorCode};
 
 /// Processes of one worker at once. More than two means that old ones do not end.
@@ -70,7 +71,7 @@ struct Handle {
     task: Id,
     pid: u32,
     finish: watch::Sender<Option<Instant>>,
-    booted: Option<(Arc<Declared>, Arc<Link>)>,
+    booted: Option<(Arc<Declared>, Arc<Links>)>,
 }
 
 impl Supervisor {
@@ -130,9 +131,9 @@ impl Supervisor {
                     self.shared.pid.store(pid, Ordering::Relaxed);
                 }
             }
-            Report::Booted { declared, link } => {
+            Report::Booted { declared, links } => {
                 if let Some(handle) = self.instances.get_mut(&number) {
-                    handle.booted = Some((declared, link));
+                    handle.booted = Some((declared, links));
                 }
                 if is_current {
                     self.advance(Event::Booted);
@@ -204,7 +205,7 @@ impl Supervisor {
 
     fn forget_current(&mut self) {
         self.current = None;
-        self.shared.link.store(None);
+        self.shared.links.store(None);
         self.shared.pid.store(0, Ordering::Relaxed);
     }
 
@@ -310,6 +311,7 @@ impl Supervisor {
             spec: Arc::clone(&self.shared.spec),
             host: Arc::clone(&self.host),
             metrics: Arc::clone(&self.shared.metrics),
+            boots: Arc::clone(&self.shared.boots),
             reports: self.reports_sender.clone(),
             finish: finish_receiver,
         };
@@ -334,7 +336,7 @@ impl Supervisor {
             .current
             .and_then(|number| self.instances.get_mut(&number));
         let Some(handle) = handle else { return };
-        let Some((declared, link)) = handle.booted.take() else {
+        let Some((declared, links)) = handle.booted.take() else {
             return;
         };
         let namespace = &self.shared.spec.namespace;
@@ -348,7 +350,7 @@ impl Supervisor {
         );
         self.shared.pid.store(handle.pid, Ordering::Relaxed);
         self.shared.declared.store(Some(Arc::clone(&declared)));
-        self.shared.link.store(Some(link));
+        self.shared.links.store(Some(links));
         self.shared.first_boot(Ok(declared));
     }
 

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::frame::Frame;
@@ -38,7 +38,7 @@ const HEARTBEATS: u32 = 3;
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 
 /// Announcements that arrive on a connection after its greeting.
-type Announced = mpsc::Sender<Announcement>;
+pub(super) type Announced = mpsc::Sender<Announcement>;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -57,15 +57,16 @@ pub(in crate::worker) enum ConnectError {
 }
 
 /// Connects in `runtime` and checks who answers. Dropping the future leaves nothing behind.
-pub(in crate::worker) async fn connect(
+pub(super) async fn connect(
     runtime: Handle,
     spec: Arc<WorkerSpec>,
     metrics: Arc<NamespaceMetrics>,
     announced: Announced,
+    closed: watch::Sender<Option<Closed>>,
 ) -> Result<Connection, ConnectError> {
     let (done, connected) = oneshot::channel();
     let reader_task = runtime.spawn(async move {
-        let (link, reader, writer) = match greet(&spec, metrics).await {
+        let (link, reader, writer) = match greet(&spec, metrics, closed).await {
             Ok(greeted) => greeted,
             Err(error) => {
                 let _ = done.send(Err(error));
@@ -99,6 +100,7 @@ impl Drop for ClosesOnDrop {
 async fn greet(
     spec: &WorkerSpec,
     metrics: Arc<NamespaceMetrics>,
+    closed: watch::Sender<Option<Closed>>,
 ) -> Result<(Arc<Link>, Reader, OwnedWriteHalf), ConnectError> {
     let failed = |source| ConnectError::Socket {
         socket: spec.socket.clone(),
@@ -116,7 +118,7 @@ async fn greet(
     };
     match boot::read(&greeting, spec) {
         Some(Announcement::Ready { generation, .. }) if generation == spec.generation => {
-            let link = Link::new(spec.namespace.clone(), spec.max_frame, metrics);
+            let link = Link::new(spec.namespace.clone(), spec.max_frame, metrics, closed);
             Ok((Arc::new(link), reader, write))
         }
         Some(Announcement::Ready { .. }) => Err(ConnectError::OtherGeneration),

@@ -105,7 +105,13 @@ impl House {
             let lines = BufReader::new(read).lines();
             Peer { lines, write }
         };
-        let connecting = connect(Handle::current(), Arc::new(spec), metrics, announced);
+        let connecting = connect(
+            Handle::current(),
+            Arc::new(spec),
+            metrics,
+            announced,
+            watch::Sender::new(None),
+        );
         let (connection, peer) = within(async { tokio::join!(connecting, accepted) }).await;
         Self {
             connection: connection.expect("connected"),
@@ -125,7 +131,7 @@ impl House {
             caller: None,
             max_result: 1000,
         };
-        let in_flight = self.connection.link().begin(&call, sink).expect("begun");
+        let in_flight = self.connection.link.begin(&call, sink).expect("begun");
         let line = self.peer.line().await;
         assert_eq!(line["op"], "tools.call");
         (in_flight, line["id"].as_u64().expect("a number"))
@@ -408,5 +414,5 @@ async fn a_worker_that_does_not_read_its_answers_loses_the_call() {
     }
     let error = within(call.answer()).await.expect_err("given up");
     assert_eq!(error.code, CallErrorCode::Overloaded);
-    assert!(house.connection.link().outbox().len() <= OUTBOX_MAX + 1024);
+    assert!(house.connection.link.outbox().len() <= OUTBOX_MAX + 1024);
 }

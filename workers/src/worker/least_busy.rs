@@ -1,0 +1,50 @@
+//! Which process takes the next call. Pure.
+
+/// The place of the one with the fewest calls; `None` stands for one that takes none. Of equally busy ones the first
+/// from `turn` on, so that with a turn that counts up they take theirs.
+pub(super) fn find(
+    calls: impl ExactSizeIterator<Item = Option<usize>>,
+    turn: usize,
+) -> Option<usize> {
+    let count = calls.len();
+    calls
+        .enumerate()
+        .filter_map(|(place, calls)| {
+            let distance = (place + count - turn % count) % count;
+            Some((calls?, distance, place))
+        })
+        .min()
+        .map(|(.., place)| place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_one_with_the_fewest_calls_is_taken_whoever_has_the_turn() {
+        for turn in 0..10 {
+            let calls = [Some(3), Some(1), Some(2)];
+            assert_eq!(find(calls.into_iter(), turn), Some(1), "{turn}");
+        }
+    }
+
+    #[test]
+    fn equally_busy_ones_take_turns() {
+        let find = |turn| find([Some(1), Some(0), Some(0), Some(0)].into_iter(), turn);
+        let turns = [1, 2, 3, 5, 6, 7].map(find);
+        assert_eq!(turns, [1, 2, 3, 1, 2, 3].map(Some));
+        // Nobody's turn is skipped for ever: the next one from a busy one on has it.
+        assert_eq!(find(4), Some(1));
+        assert!(find(usize::MAX).is_some());
+    }
+
+    #[test]
+    fn one_that_takes_no_calls_is_left_out_and_its_turn_goes_to_the_next() {
+        let calls = [Some(0), None, Some(0)];
+        let turns = [0, 1, 2, 3, 4].map(|turn| find(calls.into_iter(), turn));
+        assert_eq!(turns, [0, 2, 2, 0, 2].map(Some));
+        assert_eq!(find([None, Some(9)].into_iter(), 0), Some(1));
+        assert_eq!(find([None, None].into_iter(), 1), None);
+    }
+}

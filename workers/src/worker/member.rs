@@ -1,0 +1,237 @@
+//! One process of a worker across its restarts: what its supervisor publishes, and what calls read of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::rpc::{Link, Links};
+use super::{Declared, WorkerHost, WorkerSpec, WorkerState, supervisor};
+use crate::error::{CallError, CallErrorCode};
+use crate::metrics::NamespaceMetrics;
+
+/// The handle; dropping it ends the supervisor and its processes.
+pub(super) struct Member {
+    shared: Arc<Shared>,
+    /// By when the process is to be gone, once it is not wanted any more.
+    retire: watch::Sender<Option<Instant>>,
+    supervisor: AbortHandle,
+}
+
+/// What the supervisor publishes and calls read.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) spec: Arc<WorkerSpec>,
+    pub(super) metrics: Arc<NamespaceMetrics>,
+    /// One permit for each process of the worker that may boot now.
+    pub(super) boots: Arc<Semaphore>,
+    /// Where calls go; empty while there is no ready process.
+    pub(super) links: ArcSwapOption<Links>,
+    status: watch::Sender<Status>,
+    /// Told of every new status of any process of the worker.
+    changed: Arc<Notify>,
+    first_boot: watch::Sender<Option<Result<Arc<Declared>, CallError>>>,
+    pub(super) declared: ArcSwapOption<Declared>,
+    /// 0 while there is no process.
+    pub(super) pid: AtomicU32,
+    pub(super) restarts: AtomicU64,
+    in_flight: AtomicUsize,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Status {
+    pub(super) state: WorkerState,
+    /// When the next process starts, in `Backoff`.
+    pub(super) retry_at: Option<Instant>,
+}
+
+impl Member {
+    /// Starts the supervisor in the current runtime.
+    pub(super) fn start(
+        spec: WorkerSpec,
+        host: Arc<WorkerHost>,
+        boots: Arc<Semaphore>,
+        changed: Arc<Notify>,
+    ) -> Self {
+        let metrics = Arc::new(host.metrics.worker(&spec.namespace));
+        metrics.entered(WorkerState::Starting);
+        let shared = Arc::new(Shared {
+            spec: Arc::new(spec),
+            metrics,
+            boots,
+            links: ArcSwapOption::empty(),
+            status: watch::Sender::new(Status {
+                state: WorkerState::Starting,
+                retry_at: None,
+            }),
+            changed,
+            first_boot: watch::Sender::new(None),
+            declared: ArcSwapOption::empty(),
+            pid: AtomicU32::new(0),
+            restarts: AtomicU64::new(0),
+            in_flight: AtomicUsize::new(0),
+        });
+        let (retire, retired) = watch::channel(None);
+        let supervisor = tokio::spawn(supervisor::run(Arc::clone(&shared), host, retired));
+        Self {
+            shared,
+            retire,
+            supervisor: supervisor.abort_handle(),
+        }
+    }
+
+    /// The outcome of the first boot.
+    pub(super) async fn ready(&self) -> Result<Arc<Declared>, CallError> {
+        let mut outcome = self.shared.first_boot.subscribe();
+        loop {
+            if let Some(outcome) = &*outcome.borrow_and_update() {
+                return outcome.clone();
+            }
+            // The sender lives as long as `self`, so this returns only when something was sent.
+            let _ = outcome.changed().await;
+        }
+    }
+
+    /// What the process that became ready last declared.
+    pub(super) fn declared(&self) -> Option<Arc<Declared>> {
+        self.shared.declared.load_full()
+    }
+
+    pub(super) fn state(&self) -> WorkerState {
+        self.shared.status.borrow().state
+    }
+
+    pub(super) fn spec(&self) -> &WorkerSpec {
+        &self.shared.spec
+    }
+
+    /// The pid of its current process.
+    pub(super) fn pid(&self) -> Option<u32> {
+        Some(self.shared.pid.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
+    }
+
+    pub(super) fn restarts(&self) -> u64 {
+        self.shared.restarts.load(Ordering::Relaxed)
+    }
+
+    /// Calls that wait for it or its answer.
+    pub(super) fn in_flight(&self) -> usize {
+        self.shared.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has a connection that takes calls.
+    pub(super) fn takes_calls(&self) -> bool {
+        let links = self.shared.links.load();
+        links.as_ref().is_some_and(|it| !it.here().is_closed())
+    }
+
+    /// Its connection, if that takes calls.
+    pub(super) fn link(&self) -> Option<Arc<Link>> {
+        let links = self.shared.links.load();
+        let link = links.as_ref()?.here();
+        (!link.is_closed()).then(|| Arc::clone(link))
+    }
+
+    /// Counts a call as in flight while the guard lives.
+    pub(super) fn count(&self) -> InFlightCount<'_> {
+        InFlightCount::begin(&self.shared)
+    }
+
+    /// Orders it to be gone by then; the earliest order counts.
+    pub(super) fn retire(&self, until: Instant) {
+        self.retire.send_if_modified(|current| {
+            let sooner = current.is_none_or(|current| until < current);
+            if sooner {
+                *current = Some(until);
+            }
+            sooner
+        });
+    }
+
+    /// Waits until its processes are gone for good.
+    pub(super) async fn stopped(&self) {
+        let mut status = self.shared.status.subscribe();
+        while status.borrow_and_update().state != WorkerState::Stopped {
+            // The sender lives as long as `self`; a supervisor that ends any other way leaves `Stopped` as well.
+            let _ = status.changed().await;
+        }
+    }
+
+    /// Why it takes no calls.
+    pub(super) fn unavailable(&self) -> CallError {
+        let status = *self.shared.status.borrow();
+        if status.state == WorkerState::Failed
+            && let Some(Err(error)) = &*self.shared.first_boot.borrow()
+        {
+            return error.clone();
+        }
+        let namespace = &self.shared.spec.namespace;
+        let message = match status.state {
+            WorkerState::Starting | WorkerState::Ready => {
+                format!("the worker of namespace {namespace} is still starting")
+            }
+            WorkerState::Backoff { crash_loop: false } => {
+                format!("the worker of namespace {namespace} failed; it is being restarted")
+            }
+            WorkerState::Backoff { crash_loop: true } => {
+                format!(
+                    "the worker of namespace {namespace} keeps failing; it is retried from time to time"
+                )
+            }
+            WorkerState::Stopping | WorkerState::Stopped | WorkerState::Failed => {
+                format!("the worker of namespace {namespace} is stopped")
+            }
+        };
+        let wait = status
+            .retry_at
+            .map_or(Duration::ZERO, |at| at.duration_since(Instant::now()));
+        CallError::new(CallErrorCode::WorkerUnavailable, message)
+            .retry_after(wait.max(Duration::from_secs(1)))
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.supervisor.abort();
+    }
+}
+
+impl Shared {
+    /// Publishes where the process is.
+    pub(super) fn enter(&self, status: Status) {
+        self.metrics.entered(status.state);
+        self.status.send_replace(status);
+        self.changed.notify_waiters();
+    }
+
+    /// Answers [`Member::ready`], the first time.
+    pub(super) fn first_boot(&self, outcome: Result<Arc<Declared>, CallError>) {
+        self.first_boot.send_if_modified(|first| {
+            let unknown = first.is_none();
+            first.get_or_insert(outcome);
+            unknown
+        });
+    }
+}
+
+/// Counts a call as in flight while it lives.
+pub(super) struct InFlightCount<'a>(&'a Shared);
+
+impl<'a> InFlightCount<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        shared.in_flight.fetch_add(1, Ordering::Relaxed);
+        shared.metrics.in_flight.inc();
+        Self(shared)
+    }
+}
+
+impl Drop for InFlightCount<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.0.metrics.in_flight.dec();
+    }
+}

@@ -1,0 +1,151 @@
+//! All connections to one process: one in each of the proxy's runtimes.
+//!
+//! Waking a task of another runtime is a system call, and an answer would need one on its way in and one on its way out.
+//! So a call takes the connection of the runtime it runs in, whose flusher and reader are its neighbours. The process
+//! is one all the same: what ends one of its connections ends all.
+
+use std::sync::Arc;
+
+use tokio::runtime::{self, Handle};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::io::ConnectError;
+use super::{Announced, Closed, Connection, Link, SETTLE, connect};
+use crate::metrics::NamespaceMetrics;
+use crate::worker::WorkerSpec;
+
+/// Connections to one process. With more runtimes than this some share one.
+const CONNECTIONS_MAX: usize = 16;
+
+/// The owner's end: dropping it closes the connections and ends their tasks.
+#[derive(Debug)]
+pub(in crate::worker) struct Connections {
+    links: Arc<Links>,
+    /// At least one.
+    connections: Vec<Connection>,
+}
+
+/// The calls' end of all connections to one process.
+#[derive(Debug)]
+pub(in crate::worker) struct Links {
+    /// At least one.
+    connections: usize,
+    /// Each connection with its runtime, then the runtimes that share one.
+    by_runtime: Box<[(runtime::Id, Arc<Link>)]>,
+}
+
+impl Connections {
+    /// Connects in each of the runtimes that is still there. Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// When a connection cannot be made, or no runtime is left.
+    pub(in crate::worker) async fn make(
+        runtimes: &[Handle],
+        spec: &Arc<WorkerSpec>,
+        metrics: &Arc<NamespaceMetrics>,
+        announced: &Announced,
+    ) -> Result<Self, ConnectError> {
+        let closed = watch::Sender::new(None);
+        let mut connections: Vec<Connection> = Vec::new();
+        let mut by_runtime = Vec::new();
+        for runtime in runtimes.iter().take(CONNECTIONS_MAX) {
+            let connection = connect(
+                runtime.clone(),
+                Arc::clone(spec),
+                Arc::clone(metrics),
+                announced.clone(),
+                closed.clone(),
+            );
+            match connection.await {
+                Ok(connection) => {
+                    by_runtime.push((runtime.id(), Arc::clone(&connection.link)));
+                    connections.push(connection);
+                }
+                // Nothing calls from there any more.
+                Err(ConnectError::RuntimeGone) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if connections.is_empty() {
+            return Err(ConnectError::RuntimeGone);
+        }
+        let shared = connections.iter().map(|it| Arc::clone(&it.link)).cycle();
+        let others = runtimes.iter().skip(CONNECTIONS_MAX).map(Handle::id);
+        by_runtime.extend(others.zip(shared));
+        let links = Links {
+            connections: connections.len(),
+            by_runtime: by_runtime.into(),
+        };
+        Ok(Self {
+            links: Arc::new(links),
+            connections,
+        })
+    }
+
+    /// The calls' end.
+    pub(in crate::worker) fn links(&self) -> &Arc<Links> {
+        &self.links
+    }
+
+    /// Asks the process to end.
+    pub(in crate::worker) fn send_shutdown(&self) {
+        if let Some(first) = self.connections.first() {
+            first.send_shutdown();
+        }
+    }
+}
+
+impl Links {
+    /// The connection in the runtime this is called in, elsewhere the first.
+    pub(in crate::worker) fn here(&self) -> &Arc<Link> {
+        let (_, first) = &self.by_runtime[0];
+        if self.by_runtime.len() == 1 {
+            return first;
+        }
+        let Ok(runtime) = Handle::try_current().map(|runtime| runtime.id()) else {
+            return first;
+        };
+        let mut all = self.by_runtime.iter();
+        all.find(|(id, _)| *id == runtime)
+            .map_or(first, |(_, link)| link)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Link>> {
+        let connections = &self.by_runtime[..self.connections];
+        connections.iter().map(|(_, link)| link)
+    }
+
+    /// Waits until one of the connections is over.
+    pub(in crate::worker) async fn closed(&self) -> Closed {
+        let (_, first) = &self.by_runtime[0];
+        first.closed().await
+    }
+
+    /// Ends all connections for calls. The first reason stays.
+    pub(in crate::worker) fn close(&self, reason: &Closed) {
+        for link in self.all() {
+            link.close(reason.clone());
+        }
+    }
+
+    /// Waits until no call has been pending for a moment.
+    pub(in crate::worker) async fn drained(&self) {
+        loop {
+            for link in self.all() {
+                link.idle().await;
+            }
+            let begun = self.begun();
+            sleep(SETTLE).await;
+            if self.all().all(|link| link.pending() == 0) && begun == self.begun() {
+                return;
+            }
+        }
+    }
+
+    /// Calls begun so far.
+    fn begun(&self) -> u64 {
+        self.all().map(|link| link.begun()).sum()
+    }
+}
