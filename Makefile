@@ -108,12 +108,15 @@ deny: ## licences, sources and banned crates; advisories where their database ca
 	fi
 
 # What the gateway is compared with at a stdio server.
-LOAD_ENVIRONMENTS := target/python-envs/peers target/node-peers/installed
+LOAD_ENVIRONMENTS := target/python-envs/peers target/python-envs/peers-fastmcp target/node-peers/installed
 
 .PHONY: load-environments
 load-environments: $(LOAD_ENVIRONMENTS) ## the programs the load tests compare the gateway with
 
+# Two, since mcp-proxy and fastmcp want different generations of the SDK.
 target/python-envs/peers: load-tests/peers/requirements.txt
+target/python-envs/peers-fastmcp: load-tests/peers/requirements-fastmcp.txt
+target/python-envs/peers target/python-envs/peers-fastmcp:
 	rm -rf $@ $@.new
 	$(PYTHON) -m venv $@.new
 	$@.new/bin/python -m pip install --quiet --disable-pip-version-check -r $<
@@ -126,11 +129,30 @@ target/node-peers/installed: load-tests/peers/package.json load-tests/peers/pack
 	cd $(@D) && npm ci --no-progress --loglevel=error
 	touch $@
 
-.PHONY: load
-load: release ## compare with nginx and with others of its kind in one run (less: make load LOAD='--scenario stdio')
+# Installing peers waits for the network while the compiler needs the cores, so both are done at once.
+.PHONY: load-build load-binaries load-peers
+load-build: prerequisites
+	@$(MAKE) --no-print-directory --jobs=2 load-binaries load-peers
+
+# What is measured is the release build.
+load-binaries:
+	cargo build --release --package tooldock --package tooldock-load-tests
+
+load-peers:
 	@$(MAKE) --no-print-directory load-environments || echo "not all peers could be installed: the report names those that are missing"
-	cargo build --release --package tooldock-load-tests
+
+.PHONY: load
+load: load-build ## compare with nginx and with others of its kind in one run (less: make load LOAD='--scenario tools_call')
 	target/release/tooldock-load $(LOAD)
+
+.PHONY: soak
+soak: load-build ## twenty minutes of mixed traffic with faults (longer: make soak LOAD='--soak-minutes 60')
+	target/release/tooldock-load --scenario soak --out target/load-soak $(LOAD)
+
+.PHONY: load-publish
+load-publish: ## put the last reports of `make load` and `make soak` into load-tests/README.md, with their charts
+	target/release/tooldock-load --publish load-tests
+	[ ! -e target/load-soak/report.json ] || target/release/tooldock-load --out target/load-soak --publish load-tests
 
 # `make torture PROFILE=release SESSIONS=50000` for more of it.
 SESSIONS ?= 10000

@@ -1,8 +1,12 @@
 //! A closed loop: every connection sends its next request when it has the answer to the last.
 //!
-//! A closed loop shows what a server can do, not how it behaves when more comes in than it can take.
+//! A closed loop shows what a server can do and what it costs, not how long those wait who come when they like: that is the
+//! [`open`] loop.
 
+mod curve;
 mod http;
+pub(crate) mod one_by_one;
+pub(crate) mod open;
 pub(crate) mod pipes;
 mod shared;
 
@@ -17,8 +21,8 @@ use tokio::time::{sleep, timeout};
 use crate::message::{Expect, Request};
 use crate::wire::{Connection, Target};
 
-pub(crate) use shared::Faults;
-use shared::{Phase, Shared, Spent};
+pub(crate) use shared::{Faults, Spent};
+use shared::{Phase, Shared};
 
 /// How long the last answers may take once the time is over.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
@@ -46,7 +50,7 @@ pub(crate) struct Window {
 }
 
 /// One measurement.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Sample {
     pub(crate) requests: u64,
     pub(crate) per_second: f64,
@@ -62,6 +66,18 @@ pub(crate) struct Sample {
     pub(crate) other_cores: f64,
     /// Connections the server closed after an answer. Not a fault, but each costs a new one.
     pub(crate) closed: u64,
+    /// Microseconds by percentile.
+    pub(crate) curve: Vec<(f64, f64)>,
+}
+
+impl Sample {
+    /// One line of progress.
+    pub(crate) fn shown(&self) -> String {
+        format!(
+            "{:.0}/s, p50 {:.0} us, p99 {:.0} us, {:.1} us CPU",
+            self.per_second, self.p50_us, self.p99_us, self.cpu_us
+        )
+    }
 }
 
 /// Runs the load once.

@@ -10,9 +10,7 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
-use crate::plan::ANNOUNCING_TOOL;
-
-pub(crate) use echo::pipe_call;
+pub(crate) use echo::{EchoCall, pipe_call};
 pub(crate) use expect::Expect;
 
 /// Ids have ten digits, so that every request is as long as any other.
@@ -97,10 +95,16 @@ impl Envelope<'_> {
         self.request(r#","method":"ping"}"#)
     }
 
-    /// The call after which every open stream has an event.
-    pub(crate) fn announce(&self) -> Request {
-        let params = json!({"name": ANNOUNCING_TOOL, "arguments": {}});
-        self.request(&format!(r#","method":"tools/call","params":{params}}}"#))
+    /// The same of a page of that origin.
+    pub(crate) fn ping_from(&self, origin: &str) -> Request {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{FIRST_ID},"method":"ping"}}"#);
+        let head = self.head_with(&format!("Origin: {origin}\r\n"), body.len());
+        Request::new(head + &body)
+    }
+
+    /// `DELETE /mcp`: the session is over.
+    pub(crate) fn delete(&self) -> Vec<u8> {
+        self.head(0).replacen("POST", "DELETE", 1).into_bytes()
     }
 
     /// `GET /mcp`, which stays open.

@@ -1,47 +1,65 @@
 //! The command line.
 
+mod peer;
+
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Parser;
 
-use crate::plan;
+use crate::scenario;
 
-/// Measures the gateway next to nginx, in one run, on loopback. Needs a release build of `tooldock`.
+pub(crate) use peer::PeerCommand;
+
+/// Measures the gateway next to nginx and others, in one run, on loopback. Needs a release build of `tooldock`.
 #[derive(Debug, Parser)]
-#[command(name = "tooldock-load", version, after_help = plan::names_help())]
+#[command(name = "tooldock-load", version, after_help = scenario::names_help())]
 pub(crate) struct Options {
     /// The gateway's binary [default: tooldock beside this program]
     #[arg(long, value_name = "PATH")]
     gateway: Option<PathBuf>,
+    /// Answer this question only; may be repeated [default: all but soak]
+    #[arg(long = "scenario", visible_alias = "only", value_name = "SCENARIO")]
+    pub(crate) only: Vec<String>,
     /// Seconds of each measurement
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = 1.0)]
     pub(crate) seconds: f64,
     /// Seconds of load before each measurement
-    #[arg(long, default_value_t = 0.5)]
+    #[arg(long, default_value_t = 0.3)]
     pub(crate) warm_up: f64,
-    /// How often everything is measured; the table shows medians
+    /// How often everything is measured; the tables show medians
     #[arg(long, default_value_t = 3)]
     pub(crate) repetitions: usize,
-    /// Keep-alive connections, one request in flight on each
+    /// Keep-alive connections of a closed loop, one request in flight on each
     #[arg(long, default_value_t = 32)]
     pub(crate) connections: usize,
-    /// Half a second of each, once: whether everything works, not what it costs
-    #[arg(long, conflicts_with_all = ["seconds", "warm_up", "repetitions", "patience"])]
-    quick: bool,
-    /// Measure this scenario and its reference only; may be repeated
-    #[arg(long, visible_alias = "scenario", value_name = "SCENARIO")]
-    pub(crate) only: Vec<String>,
+    /// Half a second of each, once, and a minute of soak: whether everything works, not what it costs
+    #[arg(long, conflicts_with_all = ["seconds", "warm_up", "repetitions", "patience", "soak_minutes"])]
+    pub(crate) quick: bool,
+    /// Minutes of the scenario soak
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) soak_minutes: u64,
+    /// Compare with this, too. The command serves streamable HTTP at /mcp of {host}:{port} for the stdio server {server};
+    /// see load-tests/README.md
+    #[arg(long = "peer", value_name = "NAME=COMMAND", value_parser = PeerCommand::parse)]
+    pub(crate) peers: Vec<PeerCommand>,
     /// A Python environment with pydantic for the workers, made when missing [default: target/python-envs/base]
     #[arg(long, value_name = "DIR")]
     python_base_env: Option<PathBuf>,
     /// On a shared machine: measure again what other work disturbed, waiting up to so long for it to end, in all
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     patience: u64,
-    /// Write every sample there as JSON
+    /// Write report.md, report.json and the charts there [default: target/load]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Write report.json there, too
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Measure nothing: put the last report of --out into the README.md of this folder, and its charts beside it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) publish: Option<PathBuf>,
 }
 
 impl Options {
@@ -63,11 +81,22 @@ impl Options {
             "--connections: from 1 to 1000"
         );
         ensure!(self.patience <= 3600, "--patience: up to 3600");
+        ensure!(
+            (1..=1440).contains(&self.soak_minutes),
+            "--soak-minutes: from 1 to 1440"
+        );
         for name in &self.only {
             ensure!(
-                plan::is_name(name),
-                "--only {name}: no such scenario\n{}",
-                plan::names_help()
+                scenario::is_name(name),
+                "--scenario {name}: no such scenario\n{}",
+                scenario::names_help()
+            );
+        }
+        for (at, peer) in self.peers.iter().enumerate() {
+            ensure!(
+                self.peers[..at].iter().all(|other| other.name != peer.name),
+                "--peer {}: named twice",
+                peer.name
             );
         }
         let gateway = self.gateway()?;
@@ -83,8 +112,48 @@ impl Options {
     pub(crate) fn settled(mut self) -> Self {
         if self.quick {
             (self.seconds, self.warm_up, self.repetitions) = (0.5, 0.2, 1);
+            self.soak_minutes = 1;
         }
         self
+    }
+
+    /// The command as others can repeat it: without paths, which are of one machine.
+    pub(crate) fn command(&self) -> String {
+        let defaults = Self::parse_from(["tooldock-load"]);
+        let mut command = String::from("target/release/tooldock-load");
+        let mut add = |text: String| {
+            command.push(' ');
+            command.push_str(&text);
+        };
+        for name in &self.only {
+            add(format!("--scenario {name}"));
+        }
+        if self.quick {
+            add("--quick".to_owned());
+        } else {
+            if self.seconds != defaults.seconds {
+                add(format!("--seconds {}", self.seconds));
+            }
+            if self.warm_up != defaults.warm_up {
+                add(format!("--warm-up {}", self.warm_up));
+            }
+            if self.repetitions != defaults.repetitions {
+                add(format!("--repetitions {}", self.repetitions));
+            }
+            if self.soak_minutes != defaults.soak_minutes {
+                add(format!("--soak-minutes {}", self.soak_minutes));
+            }
+        }
+        if self.connections != defaults.connections {
+            add(format!("--connections {}", self.connections));
+        }
+        for peer in &self.peers {
+            add(format!("--peer {}=...", peer.name));
+        }
+        if self.patience > 0 {
+            add(format!("--patience {}", self.patience));
+        }
+        command
     }
 
     pub(crate) fn gateway(&self) -> anyhow::Result<PathBuf> {
@@ -94,10 +163,23 @@ impl Options {
         }
     }
 
+    /// As it says itself.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be run.
+    pub(crate) fn gateway_version(&self) -> anyhow::Result<String> {
+        let gateway = self.gateway()?;
+        let output = Command::new(&gateway).arg("--version").output();
+        let output = output.with_context(|| format!("running {}", gateway.display()))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+    }
+
     pub(crate) fn python_base_env(&self) -> anyhow::Result<PathBuf> {
         match &self.python_base_env {
             Some(path) => std::path::absolute(path).context("--python-base-env"),
-            None => Ok(own_folder()?.with_file_name("python-envs").join("base")),
+            None => Ok(self.target_folder()?.join("python-envs/base")),
         }
     }
 
@@ -107,20 +189,29 @@ impl Options {
         Ok(own.parent().context("the target directory")?.to_owned())
     }
 
-    pub(crate) fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    /// Where report and charts go.
+    pub(crate) fn out(&self) -> anyhow::Result<PathBuf> {
+        match &self.out {
+            Some(path) => Ok(path.clone()),
+            None => Ok(self.target_folder()?.join("load")),
+        }
     }
 
     pub(crate) fn measured(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
     }
 
+    pub(crate) fn warm_up(&self) -> Duration {
+        Duration::from_secs_f64(self.warm_up)
+    }
+
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_secs(self.patience)
     }
 
-    pub(crate) fn warm_up(&self) -> Duration {
-        Duration::from_secs_f64(self.warm_up)
+    /// How long the scenario `soak` runs.
+    pub(crate) fn soak(&self) -> Duration {
+        Duration::from_secs(60 * self.soak_minutes)
     }
 }
 
@@ -144,32 +235,25 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_valid_and_want_everything() {
-        let options = options(&[]);
-        options.validate().unwrap();
-        assert!(options.wants("ping") && options.wants("memory"));
+    fn defaults_are_valid() {
+        options(&[]).validate().unwrap();
     }
 
     #[test]
-    fn only_what_is_named_is_wanted_and_an_unknown_name_is_refused() {
-        let some = options(&["--only", "ping", "--only", "memory"]);
-        some.validate().unwrap();
-        assert!(some.wants("memory") && !some.wants("call-async"));
-        let error = options(&["--only", "pong"])
-            .validate()
-            .unwrap_err()
-            .to_string();
+    fn an_unknown_scenario_is_refused_with_those_there_are() {
+        let error = options(&["--only", "pong"]).validate().unwrap_err();
+        let error = error.to_string();
         assert!(
-            error.contains("pong") && error.contains("call-async"),
+            error.contains("pong") && error.contains("tools_call"),
             "{error}"
         );
     }
 
     #[test]
     fn quick_is_short_and_takes_no_other_times() {
-        let quick = options(&["--quick", "--scenario", "stdio"]).settled();
+        let quick = options(&["--quick", "--scenario", "soak"]).settled();
         assert_eq!((quick.seconds, quick.repetitions), (0.5, 1));
-        assert!(quick.wants("stdio") && !quick.wants("ping"));
+        assert_eq!(quick.soak(), Duration::from_secs(60));
         assert!(Options::try_parse_from(["x", "--quick", "--seconds", "2"]).is_err());
     }
 
@@ -180,6 +264,7 @@ mod tests {
             ["--repetitions", "0"],
             ["--connections", "100000"],
             ["--patience", "100000"],
+            ["--soak-minutes", "0"],
         ] {
             assert!(options(&wrong).validate().is_err(), "{wrong:?}");
         }
@@ -189,5 +274,27 @@ mod tests {
     fn a_missing_gateway_is_named() {
         let error = Options::parse_from(["x", "--gateway", "/nowhere/tooldock"]).validate();
         assert!(error.unwrap_err().to_string().contains("/nowhere/tooldock"));
+    }
+
+    #[test]
+    fn a_peer_is_named_once() {
+        let peer = "a=run {port} {server}";
+        options(&["--peer", peer]).validate().unwrap();
+        let twice = options(&["--peer", peer, "--peer", peer]).validate();
+        assert!(twice.unwrap_err().to_string().contains("named twice"));
+    }
+
+    #[test]
+    fn the_command_shown_repeats_the_run_and_has_no_paths() {
+        let shown = |arguments: &[&str]| options(arguments).settled().command();
+        assert_eq!(shown(&["--out", "/x"]), "target/release/tooldock-load");
+        assert_eq!(
+            shown(&["--only", "refuse", "--quick", "--connections", "8"]),
+            "target/release/tooldock-load --scenario refuse --quick --connections 8"
+        );
+        assert_eq!(
+            shown(&["--repetitions", "9", "--peer", "a=/opt/a {port} {server}"]),
+            "target/release/tooldock-load --repetitions 9 --peer a=..."
+        );
     }
 }

@@ -1,5 +1,7 @@
 //! What `/proc` says about a process: CPU time to the nanosecond, memory, descendants.
 
+mod queue;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -8,6 +10,8 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use serde::Serialize;
+
+pub(crate) use queue::Queued;
 
 /// The run time of every thread of some processes, in nanoseconds, at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

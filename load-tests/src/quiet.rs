@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use crate::load::Sample;
 use crate::processes::machine_busy;
 
 /// Cores busy with other work from which on a sample is not worth much.
@@ -23,9 +22,9 @@ impl Patience {
         Self { left }
     }
 
-    /// Whether other work spoiled the sample and there is time to take it again.
-    pub(crate) fn repeats(&self, sample: &Sample) -> bool {
-        sample.other_cores > NOISY && !self.left.is_zero()
+    /// Whether so much other work spoiled a sample and there is time to take it again.
+    pub(crate) fn repeats(&self, other_cores: f64) -> bool {
+        other_cores > NOISY && !self.left.is_zero()
     }
 
     /// Waits until nothing but this program's idle servers runs, or as long as there is patience.
@@ -50,20 +49,9 @@ mod tests {
 
     #[test]
     fn only_a_disturbed_sample_is_repeated_and_only_with_patience_left() {
-        let sample = |other_cores| Sample {
-            requests: 1,
-            per_second: 1.0,
-            p50_us: 1.0,
-            p99_us: 1.0,
-            cpu_us: 1.0,
-            worker_cpu_us: None,
-            client_cpu_us: 1.0,
-            other_cores,
-            closed: 0,
-        };
         let patient = Patience::new(Duration::from_secs(1));
-        assert!(patient.repeats(&sample(0.5)) && !patient.repeats(&sample(0.1)));
-        assert!(!Patience::new(Duration::ZERO).repeats(&sample(0.5)));
+        assert!(patient.repeats(0.5) && !patient.repeats(0.1));
+        assert!(!Patience::new(Duration::ZERO).repeats(0.5));
     }
 
     #[tokio::test]

@@ -1,170 +1,136 @@
-//! What a run found: every sample for JSON, medians for the table.
+//! What a run found: tables and verdicts for people, every sample as JSON, and the charts.
 
-mod budgets;
-mod stdio;
-pub(crate) mod table;
+pub(crate) mod budget;
+mod markdown;
+mod publish;
+mod section;
+mod statistics;
 
-use serde::Serialize;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
-use crate::load::Sample;
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
 use crate::machine::Machine;
-use crate::once::{IdleMemory, WorkerStart};
 use crate::options::Options;
-use crate::plan::Scenario;
-use crate::processes::Memory;
-use crate::stdio::Stdio;
-use crate::streams::IdleStreams;
+use crate::scenario;
+
+pub(crate) use publish::publish;
+pub(crate) use section::{Section, Table, cell};
+pub(crate) use statistics::{median, median_curve, spread};
+
+const JSON: &str = "report.json";
+const MARKDOWN: &str = "report.md";
 
 /// Everything a run found.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
-    pub(crate) command: Vec<String>,
+    /// Without paths, which are of one machine.
+    pub(crate) command: String,
+    /// Its name and version.
+    pub(crate) gateway: String,
     pub(crate) machine: Machine,
     pub(crate) seconds: f64,
     pub(crate) repetitions: usize,
     pub(crate) connections: usize,
-    /// The scenarios asked for; all if there are none.
-    pub(crate) only: Vec<String>,
-    /// What could not be compared with because it is not there.
+    /// Whether it says that everything works, not what it costs.
+    pub(crate) quick: bool,
+    /// What could not be compared with in any scenario.
     pub(crate) missing: Vec<String>,
-    pub(crate) scenarios: Vec<Row>,
-    pub(crate) worker_start: Option<WorkerStart>,
-    pub(crate) memory: Option<IdleMemory>,
-    pub(crate) idle_streams: Option<IdleStreams>,
-    pub(crate) stdio: Option<Stdio>,
-    /// Of each gateway with tools, when its scenarios were over.
-    pub(crate) memory_after_load: Vec<Memory>,
-    /// Audit lines not written because the disk did not keep up; their cost is not in the numbers. Nothing if one of the
-    /// gateways did not say.
-    pub(crate) audit_dropped: Option<f64>,
-    pub(crate) failures: Vec<Failure>,
+    /// Why there is not more in it.
+    pub(crate) cut_short: Option<String>,
+    pub(crate) sections: Vec<Answered>,
 }
 
-/// A scenario and its samples, one per repetition; the reference has one per group.
-#[derive(Debug, Serialize)]
-pub(crate) struct Row {
-    pub(crate) name: &'static str,
-    pub(crate) question: &'static str,
-    pub(crate) samples: Vec<Measured>,
-}
-
-/// A sample and what a request cost nginx just before.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Measured {
+/// A scenario that ran.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Answered {
+    pub(crate) name: String,
+    pub(crate) question: String,
+    /// How long it took.
+    pub(crate) seconds: f64,
+    /// Cores that were busy with other work during each sample.
+    pub(crate) other_cores: Vec<f64>,
     #[serde(flatten)]
-    pub(crate) sample: Sample,
-    pub(crate) nginx_cpu_us: Option<f64>,
-}
-
-/// A scenario that could not be measured.
-#[derive(Debug, Serialize)]
-pub(crate) struct Failure {
-    pub(crate) scenario: &'static str,
-    pub(crate) reason: String,
+    pub(crate) section: Section,
 }
 
 impl Report {
-    pub(crate) fn new(options: &Options, machine: Machine) -> Self {
-        Self {
-            command: std::env::args().collect(),
+    pub(crate) fn new(options: &Options, machine: Machine) -> anyhow::Result<Self> {
+        Ok(Self {
+            command: options.command(),
+            gateway: options.gateway_version()?,
             machine,
             seconds: options.seconds,
             repetitions: options.repetitions,
             connections: options.connections,
-            only: options.only.clone(),
+            quick: options.quick,
             missing: Vec::new(),
-            scenarios: Vec::new(),
-            worker_start: None,
-            memory: None,
-            idle_streams: None,
-            stdio: None,
-            memory_after_load: Vec::new(),
-            audit_dropped: Some(0.0),
-            failures: Vec::new(),
+            cut_short: None,
+            sections: Vec::new(),
+        })
+    }
+
+    /// Nothing was wrong, nothing failed, and nothing was left out.
+    pub(crate) fn is_whole(&self) -> bool {
+        let mut sections = self.sections.iter();
+        self.cut_short.is_none() && sections.all(|answered| answered.section.failures.is_empty())
+    }
+
+    /// Whether all scenarios that run by default did.
+    fn ran_all(&self) -> bool {
+        let has = |name: &str| self.sections.iter().any(|answered| answered.name == name);
+        let mut defaults = scenario::ALL.iter().filter(|scenario| scenario.default);
+        defaults.all(|scenario| has(scenario.name))
+    }
+
+    /// Prints it, and writes it with its charts where the options say.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be written.
+    pub(crate) fn write(&self, options: &Options) -> anyhow::Result<()> {
+        println!("{}", markdown::whole(self, false));
+        let folder = options.out()?;
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let json = serde_json::to_string_pretty(self).context("the report as JSON")? + "\n";
+        write(&folder.join(JSON), &json)?;
+        if let Some(file) = &options.json {
+            write(file, &json)?;
         }
+        self.write_charts(&folder)?;
+        write(&folder.join(MARKDOWN), &markdown::whole(self, true))?;
+        eprintln!("report and charts: {}", folder.display());
+        Ok(())
     }
 
-    pub(crate) fn samples_of(&mut self, scenario: &Scenario) -> &mut Vec<Measured> {
-        let known = self
-            .scenarios
-            .iter()
-            .position(|row| row.name == scenario.name);
-        let at = known.unwrap_or_else(|| {
-            self.scenarios.push(Row {
-                name: scenario.name,
-                question: scenario.question,
-                samples: Vec::new(),
-            });
-            self.scenarios.len() - 1
-        });
-        &mut self.scenarios[at].samples
+    fn write_charts(&self, folder: &Path) -> anyhow::Result<()> {
+        let sections = self.sections.iter().map(|answered| &answered.section);
+        for chart in sections.flat_map(|section| &section.charts) {
+            write(&folder.join(format!("{}.svg", chart.file)), &chart.svg())?;
+        }
+        Ok(())
     }
 
-    fn wants_all(&self) -> bool {
-        self.only.is_empty()
-    }
-
-    fn row(&self, name: &str) -> Option<&Row> {
-        self.scenarios.iter().find(|row| row.name == name)
+    /// The one a run has written there.
+    fn read(folder: &Path) -> anyhow::Result<Self> {
+        let file = folder.join(JSON);
+        let context = || format!("{}: measure first", file.display());
+        let text = fs::read_to_string(&file).with_context(context)?;
+        serde_json::from_str(&text).with_context(context)
     }
 }
 
-impl Report {
-    /// How many cores were busy with other work, in the middle and at worst.
-    fn other_cores(&self) -> Option<(f64, f64)> {
-        let samples = self.scenarios.iter().flat_map(|row| &row.samples);
-        let cores: Vec<f64> = samples
-            .map(|measured| measured.sample.other_cores)
-            .collect();
-        let worst = cores.iter().copied().fold(0.0, f64::max);
-        Some((median(cores.into_iter())?, worst))
-    }
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(file, text).with_context(|| format!("writing {}", file.display()))
 }
 
-impl Row {
-    /// The median of something all samples have.
-    fn median(&self, of: impl Fn(&Sample) -> f64) -> Option<f64> {
-        median(self.samples.iter().map(|measured| of(&measured.sample)))
-    }
-
-    fn worker_cpu_us(&self) -> Option<f64> {
-        median(
-            self.samples
-                .iter()
-                .filter_map(|measured| measured.sample.worker_cpu_us),
-        )
-    }
-
-    /// CPU time of a request in units of nginx's. The ratio of each sample to the nginx just before it is taken first,
-    /// then the median: both moved with the same minute of the machine.
-    fn ratio(&self) -> Option<f64> {
-        median(self.ratios())
-    }
-
-    /// The least and the greatest ratio.
-    fn ratio_spread(&self) -> Option<(f64, f64)> {
-        let least = self.ratios().min_by(f64::total_cmp)?;
-        Some((least, self.ratios().max_by(f64::total_cmp)?))
-    }
-
-    fn ratios(&self) -> impl Iterator<Item = f64> {
-        self.samples
-            .iter()
-            .filter_map(|measured| Some(measured.sample.cpu_us / measured.nginx_cpu_us?))
-    }
-}
-
-/// The middle value, or the mean of the two.
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    let upper = *sorted.get(middle)?;
-    Some(if sorted.len() % 2 == 1 {
-        upper
-    } else {
-        (sorted[middle - 1] + upper) / 2.0
-    })
+/// As `M:SS`.
+pub(crate) fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{}:{:02}", seconds / 60, seconds % 60)
 }
 
 #[cfg(test)]
@@ -172,58 +138,86 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::chart::{Chart, ChartKind};
 
-    pub(super) fn report() -> Report {
-        Report::new(&Options::parse_from(["x"]), Machine::here())
-    }
-
-    pub(super) fn sample(cpu_us: f64) -> Sample {
-        Sample {
-            requests: 1000,
-            per_second: 500.0,
-            p50_us: cpu_us * 10.0,
-            p99_us: cpu_us * 20.0,
-            cpu_us,
-            worker_cpu_us: None,
-            client_cpu_us: 1.0,
-            other_cores: 0.25,
-            closed: 0,
+    pub(super) fn report(sections: Vec<Answered>) -> Report {
+        Report {
+            command: "tooldock-load".to_owned(),
+            gateway: "tooldock 1.2.3".to_owned(),
+            machine: Machine::here(),
+            seconds: 1.0,
+            repetitions: 3,
+            connections: 32,
+            quick: false,
+            missing: Vec::new(),
+            cut_short: None,
+            sections,
         }
     }
 
-    pub(super) fn row(name: &'static str, samples: &[(f64, Option<f64>)]) -> Row {
-        let samples = samples.iter().map(|&(cpu, nginx_cpu_us)| Measured {
-            sample: sample(cpu),
-            nginx_cpu_us,
-        });
-        Row {
-            name,
-            question: "?",
-            samples: samples.collect(),
+    pub(super) fn answered(name: &str, section: Section) -> Answered {
+        Answered {
+            name: name.to_owned(),
+            question: "What?".to_owned(),
+            seconds: 61.0,
+            other_cores: Vec::new(),
+            section,
+        }
+    }
+
+    pub(super) fn chart(file: &str) -> Chart {
+        Chart {
+            file: file.to_owned(),
+            title: "How much".to_owned(),
+            kind: ChartKind::Bars {
+                unit: "us".to_owned(),
+                log: false,
+                series: vec!["a".to_owned()],
+                groups: vec![("b".to_owned(), vec![Some(1.5), None])],
+            },
         }
     }
 
     #[test]
-    fn the_median_is_the_middle_whatever_the_order() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), Some(2.5));
-        assert_eq!(median(std::iter::empty()), None);
+    fn a_report_reads_back_what_was_written_and_has_its_charts_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let section = Section {
+            charts: vec![chart("refuse")],
+            verdicts: vec![budget::PING.verdict(Some(2.0))],
+            samples: serde_json::json!({"any": [1, 2]}),
+            ..Section::default()
+        };
+        let written = report(vec![answered("refuse", section)]);
+        let out = folder.path().join("out");
+        let options = Options::parse_from(["x", "--out", out.to_str().unwrap()]);
+        written.write(&options).unwrap();
+        let read = Report::read(&out).unwrap();
+        let (read, written) = (&read.sections[0].section, &written.sections[0].section);
+        assert_eq!(read.charts, written.charts);
+        assert_eq!(read.verdicts, written.verdicts);
+        assert_eq!(read.samples, written.samples);
+        let markdown = fs::read_to_string(out.join(MARKDOWN)).unwrap();
+        assert!(markdown.contains("(refuse.svg)") && out.join("refuse.svg").is_file());
     }
 
     #[test]
-    fn a_ratio_is_taken_within_a_repetition() {
-        // The machine was twice as slow in the second one; the gateway was not.
-        let row = row(
-            "ping",
-            &[(14.0, Some(7.0)), (28.0, Some(14.0)), (21.0, Some(7.0))],
-        );
-        assert_eq!(row.ratio(), Some(2.0));
-        assert_eq!(row.ratio_spread(), Some((2.0, 3.0)));
+    fn a_failure_anywhere_makes_it_less_than_whole() {
+        let failed = Section {
+            failures: vec!["status 503".to_owned()],
+            ..Section::default()
+        };
+        let fine = answered("refuse", Section::default());
+        assert!(report(vec![fine]).is_whole());
+        assert!(!report(vec![answered("refuse", failed)]).is_whole());
+        let mut interrupted = report(Vec::new());
+        interrupted.cut_short = Some("interrupted".to_owned());
+        assert!(!interrupted.is_whole());
+        assert!(markdown::whole(&interrupted, false).contains("CUT SHORT: interrupted"));
     }
 
     #[test]
-    fn without_nginx_there_is_no_ratio() {
-        assert_eq!(row("ping", &[(14.0, None)]).ratio(), None);
-        assert_eq!(row("ping", &[(14.0, None)]).ratio_spread(), None);
+    fn minutes_have_two_digits_of_seconds() {
+        assert_eq!(minutes(Duration::from_secs(65)), "1:05");
+        assert_eq!(minutes(Duration::from_millis(9_900)), "0:09");
     }
 }

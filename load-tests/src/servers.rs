@@ -92,6 +92,16 @@ impl Process {
         Ok(())
     }
 
+    /// Ends it and its children without asking, for those that do not listen.
+    fn kill(&mut self) {
+        // Children first, while they can still be found.
+        for process in processes::descendants(self.id()) {
+            signal(process, Signal::KILL);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
@@ -111,12 +121,7 @@ impl Drop for Process {
             }
             std::thread::sleep(PAUSE);
         }
-        // Children first, while they can still be found.
-        for process in processes::descendants(self.id()) {
-            signal(process, Signal::KILL);
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 
@@ -157,6 +162,29 @@ mod tests {
         assert!(entry.exists());
         drop(process);
         assert!(!entry.exists());
+    }
+
+    #[test]
+    fn one_that_does_not_listen_ends_with_its_children() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut process = start("trap '' TERM; sleep 600", folder.path());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let children = loop {
+            let children = processes::descendants(process.id());
+            if !children.is_empty() {
+                break children;
+            }
+            assert!(Instant::now() < deadline, "no child");
+            std::thread::yield_now();
+        };
+        process.kill();
+        assert!(process.has_ended());
+        // Somebody else's child now, and a zombie until that one looks.
+        let runs = |id: &u32| processes::program(*id).is_some();
+        while children.iter().any(runs) {
+            assert!(Instant::now() < deadline, "a child is left");
+            std::thread::yield_now();
+        }
     }
 
     #[tokio::test]

@@ -7,15 +7,21 @@ use anyhow::{Context, ensure};
 use crate::message::Envelope;
 use crate::wire::{Answer, Connection, Target};
 
+const NONE: &str = "initialize gave no session";
 const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const HELLO: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"tooldock-load","version":"1"}}}"#;
 pub(crate) const READY: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
 /// On a connection of its own. The session's id.
 pub(crate) async fn open(envelope: Envelope<'_>) -> anyhow::Result<String> {
+    offered(envelope).await?.context(NONE)
+}
+
+/// The same with a server that may have no sessions.
+pub(crate) async fn offered(envelope: Envelope<'_>) -> anyhow::Result<Option<String>> {
     let opened = async {
         let mut connection = Connection::open(&Target::Http(envelope.to)).await?;
-        open_on(envelope, &mut connection).await
+        offered_on(envelope, &mut connection).await
     };
     tokio::time::timeout(LIMIT, opened)
         .await
@@ -27,18 +33,22 @@ pub(crate) async fn open_on(
     envelope: Envelope<'_>,
     connection: &mut Connection,
 ) -> anyhow::Result<String> {
+    offered_on(envelope, connection).await?.context(NONE)
+}
+
+async fn offered_on(
+    envelope: Envelope<'_>,
+    connection: &mut Connection,
+) -> anyhow::Result<Option<String>> {
     let answer = connection.ask(&envelope.post(HELLO)).await?;
     ensure!(
         answer.status == 200,
         "initialize answered {}",
         shown(&answer)
     );
-    let session = answer
-        .header("mcp-session-id")
-        .context("initialize gave no session")?
-        .to_owned();
+    let session = answer.header("mcp-session-id").map(str::to_owned);
     let ready = Envelope {
-        session: Some(&session),
+        session: session.as_deref(),
         ..envelope
     }
     .post(READY);

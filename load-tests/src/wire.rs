@@ -83,6 +83,17 @@ impl Connection {
         Ok(connection)
     }
 
+    /// Lines over what is open already, such as the pipes of a process.
+    pub(crate) fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
+        Self {
+            stream: Box::new(stream),
+            find_frame: line_frame,
+            buffer: vec![0; 16 * 1024],
+            filled: 0,
+            answered: 0,
+        }
+    }
+
     /// Sends a request and reads its answer. Without a limit of its own: whoever drives connections has one.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> anyhow::Result<Answer<'_>> {
         self.stream.write_all(request).await.context("sending")?;

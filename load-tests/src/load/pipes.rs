@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::{Faults, Sample, Shared, Window, observe};
 use crate::message::{Expect, Request};
-use crate::wire::Answer;
+use crate::wire::{Answer, Connection};
 
 /// The pipes of a server that has been opened.
 pub(crate) struct Pipes {
@@ -47,6 +47,12 @@ impl Pipes {
             .write_all(format!("{ready}\n").as_bytes())
             .await?;
         String::from_utf8(answer).context("the server's first line")
+    }
+}
+
+impl From<Pipes> for Connection {
+    fn from(pipes: Pipes) -> Self {
+        Self::over(tokio::io::join(pipes.output, pipes.input))
     }
 }
 

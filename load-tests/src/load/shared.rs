@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::bail;
 use hdrhistogram::Histogram;
 
+use super::curve::{curve, micros};
 use super::{Sample, Window};
 use crate::message::FIRST_ID;
 use crate::processes::{CpuTimes, machine_busy, time_of_ended_children};
@@ -17,6 +18,12 @@ const FAULTS_MAX: u64 = 100;
 const REQUESTS_MAX: u64 = 50_000_000;
 /// Latencies are kept to three digits up to here.
 const LATENCY_MAX: Duration = Duration::from_secs(60);
+
+/// An empty histogram of nanoseconds.
+pub(super) fn latencies() -> anyhow::Result<Histogram<u64>> {
+    let highest = u64::try_from(LATENCY_MAX.as_nanos()).unwrap_or(u64::MAX);
+    Ok(Histogram::new_with_bounds(1_000, highest, 3)?)
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -44,12 +51,11 @@ pub(crate) struct Faults {
 
 impl Shared {
     pub(super) fn new() -> anyhow::Result<Arc<Self>> {
-        let highest = u64::try_from(LATENCY_MAX.as_nanos()).unwrap_or(u64::MAX);
         Ok(Arc::new(Self {
             phase: AtomicU8::new(Phase::WarmUp as u8),
             next_id: AtomicU64::new(FIRST_ID),
             closed: AtomicU64::new(0),
-            latencies: Mutex::new(Histogram::new_with_bounds(1_000, highest, 3)?),
+            latencies: Mutex::new(self::latencies()?),
             faults: Mutex::default(),
         }))
     }
@@ -100,7 +106,7 @@ impl Shared {
 }
 
 /// CPU time up to one moment.
-pub(super) struct Spent {
+pub(crate) struct Spent {
     front: CpuTimes,
     workers: CpuTimes,
     /// Of workers that have ended.
@@ -110,7 +116,7 @@ pub(super) struct Spent {
 }
 
 impl Spent {
-    pub(super) fn now(window: &Window) -> anyhow::Result<Self> {
+    pub(crate) fn now(window: &Window) -> anyhow::Result<Self> {
         Ok(Self {
             front: CpuTimes::of_first(&window.front)?,
             // One that has ended is among the children that have.
@@ -122,8 +128,34 @@ impl Spent {
     }
 }
 
+/// CPU time between two moments, each request's share of it.
+pub(crate) struct Costs {
+    pub(crate) cpu_us: f64,
+    pub(crate) worker_cpu_us: Option<f64>,
+    pub(crate) client_cpu_us: f64,
+    pub(crate) other_cores: f64,
+}
+
+impl Spent {
+    /// From this moment until `after`.
+    pub(crate) fn until(&self, after: &Self, requests: u64, seconds: f64) -> Costs {
+        let front = after.front.since(&self.front);
+        let workers = after.workers.since(&self.workers) + after.ended.saturating_sub(self.ended);
+        let client = after.client.since(&self.client);
+        let machine = after.machine.saturating_sub(self.machine);
+        let others = machine.saturating_sub(front + workers + client);
+        let each = |nanoseconds: u64| nanoseconds as f64 / 1e3 / requests.max(1) as f64;
+        Costs {
+            cpu_us: each(front),
+            worker_cpu_us: (workers > 0).then(|| each(workers)),
+            client_cpu_us: each(client),
+            other_cores: others as f64 / 1e9 / seconds,
+        }
+    }
+}
+
 impl Faults {
-    pub(super) fn none(self) -> anyhow::Result<()> {
+    pub(crate) fn none(self) -> anyhow::Result<()> {
         match self.first {
             Some(first) => bail!("{} wrong answers, the first one: {first}", self.count),
             None => Ok(()),
@@ -146,26 +178,21 @@ impl Shared {
         if requests == 0 {
             bail!("no request was answered in {seconds:.1} s");
         }
-        let front = after.front.since(&before.front);
-        let workers =
-            after.workers.since(&before.workers) + after.ended.saturating_sub(before.ended);
-        let client = after.client.since(&before.client);
-        if front == 0 {
+        let costs = before.until(after, requests, seconds);
+        if costs.cpu_us == 0.0 {
             bail!("the processes under test used no CPU time: not those that answered");
         }
-        let others =
-            (after.machine.saturating_sub(before.machine)).saturating_sub(front + workers + client);
-        let each = |nanoseconds: u64| nanoseconds as f64 / 1e3 / requests as f64;
         Ok(Sample {
             requests,
             per_second: requests as f64 / seconds,
-            p50_us: latencies.value_at_quantile(0.50) as f64 / 1e3,
-            p99_us: latencies.value_at_quantile(0.99) as f64 / 1e3,
-            cpu_us: each(front),
-            worker_cpu_us: (workers > 0).then(|| each(workers)),
-            client_cpu_us: each(client),
-            other_cores: others as f64 / 1e9 / seconds,
+            p50_us: micros(&latencies, 50.0),
+            p99_us: micros(&latencies, 99.0),
+            cpu_us: costs.cpu_us,
+            worker_cpu_us: costs.worker_cpu_us,
+            client_cpu_us: costs.client_cpu_us,
+            other_cores: costs.other_cores,
             closed: self.closed.load(Ordering::Relaxed),
+            curve: curve(&latencies),
         })
     }
 }

@@ -1,6 +1,6 @@
-//! Calls of the stdio echo server: in a session, without one, and as a line on its pipes.
+//! Calls of tools that give their text back: in a session, without one, as of 2026-07-28, and as a line.
 //!
-//! Their text ends in the id of the call, so that answers given to the wrong caller are seen.
+//! The text ends in the id of the call, so that answers given to the wrong caller, and those cut off, are seen.
 
 use serde_json::json;
 
@@ -8,17 +8,35 @@ use super::{Envelope, FIRST_ID, Request, TEXT};
 
 const TOOL: &str = "echo";
 const MODERN: &str = "2026-07-28";
+/// What long texts are made of, with something to escape in it, as real ones have.
+const LINE: &str = "Fifty-five letters of plain text and the end of a line.\n";
 
-impl Envelope<'_> {
-    /// A call as clients of 2025-11-25 and before write it.
-    pub(crate) fn numbered_call(&self) -> Request {
-        let body = legacy();
-        Request::new(format!("{}{body}", self.head(body.len())))
+/// A call of a tool that gives its text back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EchoCall {
+    pub(crate) tool: &'static str,
+    /// The least length of its text; 0 is a few words.
+    pub(crate) length: usize,
+}
+
+impl EchoCall {
+    /// Of the stdio echo server, with a few words.
+    pub(crate) const SMALL: Self = Self {
+        tool: TOOL,
+        length: 0,
+    };
+
+    /// As clients of 2025-11-25 and before write it.
+    fn legacy(self) -> String {
+        json!({
+            "jsonrpc": "2.0", "id": FIRST_ID, "method": "tools/call",
+            "params": {"name": self.tool, "arguments": {"text": self.text()}},
+        })
+        .to_string()
     }
 
-    /// A call of 2026-07-28: everything the server must know is in it, and in its header.
-    pub(crate) fn modern_call(&self) -> Request {
-        let body = json!({
+    fn modern(self) -> String {
+        json!({
             "jsonrpc": "2.0", "id": FIRST_ID, "method": "tools/call",
             "params": {
                 "_meta": {
@@ -26,32 +44,44 @@ impl Envelope<'_> {
                     "io.modelcontextprotocol/clientInfo": {"name": "tooldock-load", "version": "1"},
                     "io.modelcontextprotocol/clientCapabilities": {},
                 },
-                "name": TOOL, "arguments": {"text": text()},
+                "name": self.tool, "arguments": {"text": self.text()},
             },
         })
-        .to_string();
+        .to_string()
+    }
+
+    fn text(self) -> String {
+        let lines = LINE.repeat(self.length.div_ceil(LINE.len()));
+        format!("{lines}{TEXT} {FIRST_ID}")
+    }
+}
+
+impl Envelope<'_> {
+    /// A call as clients of 2025-11-25 and before write it.
+    pub(crate) fn echo(&self, call: EchoCall) -> Request {
+        let body = call.legacy();
+        Request::new(format!("{}{body}", self.head(body.len())))
+    }
+
+    /// A call of 2026-07-28: everything the server must know is in it, and in its header.
+    pub(crate) fn modern_echo(&self, call: EchoCall) -> Request {
+        let body = call.modern();
         let mirrored = format!(
-            "MCP-Protocol-Version: {MODERN}\r\nMcp-Method: tools/call\r\nMcp-Name: {TOOL}\r\n"
+            "MCP-Protocol-Version: {MODERN}\r\nMcp-Method: tools/call\r\nMcp-Name: {}\r\n",
+            call.tool
         );
         Request::new(format!("{}{body}", self.head_with(&mirrored, body.len())))
+    }
+
+    /// A small call of the stdio echo server.
+    pub(crate) fn numbered_call(&self) -> Request {
+        self.echo(EchoCall::SMALL)
     }
 }
 
 /// The same call without anything around it.
 pub(crate) fn pipe_call() -> Request {
-    Request::new(legacy() + "\n")
-}
-
-fn legacy() -> String {
-    json!({
-        "jsonrpc": "2.0", "id": FIRST_ID, "method": "tools/call",
-        "params": {"name": TOOL, "arguments": {"text": text()}},
-    })
-    .to_string()
-}
-
-fn text() -> String {
-    format!("{TEXT} {FIRST_ID}")
+    Request::new(EchoCall::SMALL.legacy() + "\n")
 }
 
 #[cfg(test)]
@@ -64,7 +94,10 @@ mod tests {
         const ID: u64 = 1_234_567_890;
         let mut pipe = pipe_call();
         let line = serde_json::from_slice(pipe.with_id(ID)).unwrap();
-        let (mut legacy, mut modern) = (ENVELOPE.numbered_call(), ENVELOPE.modern_call());
+        let (mut legacy, mut modern) = (
+            ENVELOPE.numbered_call(),
+            ENVELOPE.modern_echo(EchoCall::SMALL),
+        );
         for call in [line, body(legacy.with_id(ID)).1, body(modern.with_id(ID)).1] {
             assert_eq!(call["id"], ID);
             assert_eq!(call["params"]["arguments"]["text"], format!("{TEXT} {ID}"));
@@ -72,8 +105,24 @@ mod tests {
     }
 
     #[test]
+    fn a_long_text_has_its_number_at_its_end() {
+        let call = EchoCall {
+            tool: "t",
+            length: 16 * 1024,
+        };
+        let sent = body(ENVELOPE.echo(call).with_id(1_000_000_003)).1;
+        let text = sent["params"]["arguments"]["text"].as_str().unwrap();
+        assert!(text.len() >= 16 * 1024 && text.len() < 17 * 1024);
+        assert!(text.ends_with(&format!("{TEXT} 1000000003")));
+        assert_eq!(text.matches("1000000003").count(), 1);
+    }
+
+    #[test]
     fn the_header_of_a_modern_call_mirrors_its_body() {
-        let bytes = ENVELOPE.modern_call().with_id(FIRST_ID).to_vec();
+        let bytes = ENVELOPE
+            .modern_echo(EchoCall::SMALL)
+            .with_id(FIRST_ID)
+            .to_vec();
         let text = String::from_utf8(bytes).unwrap();
         assert!(
             text.contains("\r\nMcp-Method: tools/call\r\nMcp-Name: echo\r\n"),

@@ -94,7 +94,7 @@ fn number(text: &[u8]) -> Option<u64> {
 }
 
 fn find(text: &[u8], what: &[u8]) -> Option<usize> {
-    text.windows(what.len()).position(|window| window == what)
+    memchr::memmem::find(text, what)
 }
 
 #[cfg(test)]

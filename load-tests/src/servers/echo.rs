@@ -1,13 +1,19 @@
-//! The stdio echo server, which the gateway and its peers are put in front of, and with nothing in front of it.
+//! The echo server: over pipes, which the gateway and its peers are put in front of; over HTTP, which nginx is; and with
+//! nothing in front of it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::{Process, free_address};
 use crate::load::pipes::Pipes;
+use crate::processes;
 use crate::session::{HELLO, READY};
 
 const PROGRAM: &str = "tooldock-load-echo";
@@ -15,7 +21,7 @@ const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Which revisions the server speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Era {
     /// Those that begin with `initialize`.
     Legacy,
@@ -66,7 +72,44 @@ impl EchoProgram {
 
     /// Whether this is one of its processes.
     pub(crate) fn is_run_by(&self, process: u32) -> bool {
-        crate::processes::program(process).is_some_and(|program| program == self.0)
+        processes::program(process).is_some_and(|program| program == self.0)
+    }
+
+    /// What one of its processes was told to speak.
+    pub(crate) fn era_of(&self, process: u32) -> Option<Era> {
+        let arguments = processes::arguments(process);
+        let named = |era: &Era| arguments.last().is_some_and(|last| last == era.name());
+        [Era::Legacy, Era::Dual].into_iter().find(named)
+    }
+}
+
+/// One process of it that listens.
+pub(crate) struct App {
+    pub(crate) address: SocketAddr,
+    process: Process,
+    // Deleted after the process has ended.
+    _folder: TempDir,
+}
+
+impl App {
+    pub(crate) async fn start(program: &EchoProgram) -> anyhow::Result<Self> {
+        let folder = TempDir::with_prefix("tooldock-load-app-").context("a temporary folder")?;
+        let address = free_address()?;
+        let mut command = Command::new(&program.0);
+        command.args(["--era", "dual", "--http", &address.to_string()]);
+        let log = folder.path().join("output.log");
+        let mut process = Process::start("the HTTP application", command, log)?;
+        let ready = async || TcpStream::connect(address).await.is_ok();
+        process.until(OPEN_LIMIT, ready).await?;
+        Ok(Self {
+            address,
+            process,
+            _folder: folder,
+        })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
     }
 }
 

@@ -1,4 +1,4 @@
-//! nginx with one location that answers every request with the same 200: the yardstick.
+//! nginx, the yardstick: answering every request with the same 200, and in front of a server.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use super::{Process, free_address};
 use crate::message::FIRST_ID;
 use crate::processes;
+use crate::servers::gateway::TOKEN;
 
 const READY_LIMIT: Duration = Duration::from_secs(10);
 /// Where distributions put it, outside the search path of ordinary users.
@@ -30,7 +31,8 @@ impl Nginx {
     /// Starts it with as many worker processes as the gateway has threads.
     pub(crate) async fn start(program: &Path, workers: usize) -> anyhow::Result<Self> {
         let body = format!(r#"{{"jsonrpc":"2.0","id":{FIRST_ID},"result":{{}}}}"#);
-        Self::serving(program, workers, &format!("return 200 '{body}';")).await
+        let location = format!("return 200 '{body}';");
+        Self::serving(program, workers, "", &location).await
     }
 
     /// Starts it in front of a server, passing streams on as they come.
@@ -43,16 +45,39 @@ impl Nginx {
             "proxy_pass http://{server}; proxy_http_version 1.1; proxy_set_header Host $http_host; \
              proxy_buffering off; proxy_read_timeout 1h;"
         );
-        Self::serving(program, workers, &location).await
+        Self::serving(program, workers, "", &location).await
     }
 
-    async fn serving(program: &Path, workers: usize, location: &str) -> anyhow::Result<Self> {
+    /// Starts it in front of an application as one does for speed: the bearer token is checked, connections to the
+    /// application are kept, and bodies of a mebibyte stay in memory, both ways.
+    pub(crate) async fn in_front_of_app(
+        program: &Path,
+        workers: usize,
+        app: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        let http = format!(
+            "map $http_authorization $refused {{ default 1; \"Bearer {TOKEN}\" 0; }}\n\
+             upstream app {{ server {app}; keepalive 128; keepalive_requests 1000000000; }}\n\
+             client_max_body_size 4m; client_body_buffer_size 2m;"
+        );
+        let location = "if ($refused) { return 401; } proxy_pass http://app; proxy_http_version 1.1; \
+             proxy_set_header Connection \"\"; proxy_set_header Host $http_host; proxy_buffer_size 16k; \
+             proxy_buffers 8 64k; proxy_busy_buffers_size 128k; proxy_max_temp_file_size 0;";
+        Self::serving(program, workers, &http, location).await
+    }
+
+    async fn serving(
+        program: &Path,
+        workers: usize,
+        http: &str,
+        location: &str,
+    ) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("tooldock-load-nginx-").context("a temporary folder")?;
         let address = free_address()?;
         let config = folder.path().join("nginx.conf");
         fs::write(
             &config,
-            configuration(folder.path(), address, workers, location),
+            configuration(folder.path(), address, workers, http, location),
         )
         .context("nginx.conf")?;
         let mut command = Command::new(program);
@@ -101,7 +126,13 @@ fn program_in(mut folders: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
     folders.find_map(|folder| Some(folder.join("nginx")).filter(|file| file.is_file()))
 }
 
-fn configuration(folder: &Path, address: SocketAddr, workers: usize, location: &str) -> String {
+fn configuration(
+    folder: &Path,
+    address: SocketAddr,
+    workers: usize,
+    http: &str,
+    location: &str,
+) -> String {
     let folder = folder.display();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("    {kind}_temp_path {folder}/{kind};\n"))
@@ -110,7 +141,7 @@ fn configuration(folder: &Path, address: SocketAddr, workers: usize, location: &
         "daemon off;\nworker_processes {workers};\npid {folder}/nginx.pid;\nerror_log {folder}/error.log warn;\n\
          events {{ worker_connections 40000; }}\n\
          http {{\n    access_log off;\n    keepalive_requests 1000000000;\n    default_type application/json;\n\
-         {temporary}    server {{\n        listen {address};\n        location / {{ {location} }}\n    }}\n}}\n"
+         {temporary}{http}\n    server {{\n        listen {address};\n        location / {{ {location} }}\n    }}\n}}\n"
     )
 }
 
@@ -142,6 +173,7 @@ mod tests {
             Path::new("/tmp/x"),
             "127.0.0.1:4000".parse().unwrap(),
             2,
+            "client_max_body_size 4m;",
             "return 204;",
         );
         assert!(
@@ -155,6 +187,7 @@ mod tests {
             paths.into_iter().all(|path| path.starts_with("/tmp/x/")),
             "{text}"
         );
+        assert!(text.contains("client_max_body_size 4m;"), "{text}");
         assert_eq!(text.matches('{').count(), text.matches('}').count());
     }
 }

@@ -1,7 +1,7 @@
 //! Programs that put streamable HTTP in front of a stdio server, as the gateway does: how each is found and started.
 //!
-//! `make load-environments` installs them; one that is not there is reported as missing. Each logs as little as it can be
-//! told to, and is otherwise as its documentation starts it.
+//! `make load-environments` installs those known here; one that is not there is reported as missing. Each logs as little as
+//! it can be told to, and is otherwise as its documentation starts it. Others are given on the command line.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,97 +10,145 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
 use super::echo::{EchoProgram, Era};
 use super::gateway::inherited;
 use super::{Process, free_address};
+use crate::options::PeerCommand;
 
 const READY_LIMIT: Duration = Duration::from_secs(30);
+/// What fastmcp is told of the server, in the peer's own folder.
+const FASTMCP_CONFIG: &str = "mcp.json";
 
-/// One of them.
+/// One whose usage is known here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Supergateway,
     McpProxyNode,
     McpProxyPython,
+    Fastmcp,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 3] =
-        [Self::Supergateway, Self::McpProxyNode, Self::McpProxyPython];
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Supergateway,
+        Self::McpProxyNode,
+        Self::McpProxyPython,
+        Self::Fastmcp,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Supergateway => "supergateway (npm)",
             Self::McpProxyNode => "mcp-proxy (npm)",
             Self::McpProxyPython => "mcp-proxy (PyPI)",
+            Self::Fastmcp => "fastmcp (PyPI)",
         }
     }
 
-    /// The mode it was used in, and why.
-    pub(crate) fn mode(self) -> &'static str {
+    /// How it is used, and why.
+    fn mode(self) -> &'static str {
         match self {
             Self::Supergateway => {
-                "--stateful: a process for each session (without it, a process for each request, and for requests of \
-                 2026-07-28 in either mode, which it passes on only to servers that speak 2026-07-28); --logLevel none"
+                "`--stateful`: a process for each session (without it, one for each request); `--logLevel none`"
             }
             Self::McpProxyNode => {
-                "with sessions (default) on one process for all; requests of 2026-07-28 on the same; --server stream"
+                "sessions, the default, on one process for all; `--server stream`"
             }
             Self::McpProxyPython => {
-                "with sessions (default) on one process for all; does not speak 2026-07-28; --log-level WARNING"
+                "sessions, the default, on one process for all; `--log-level WARNING`"
+            }
+            Self::Fastmcp => {
+                "`fastmcp run mcp.json --transport http`, its proxy of a server in a file; `--log-level WARNING`"
             }
         }
     }
 }
 
-/// A peer that is installed.
+/// A peer that can be started.
 #[derive(Debug)]
-pub(crate) struct Peer {
-    pub(crate) kind: Kind,
-    pub(crate) version: String,
-    /// The program and its first arguments.
-    program: Vec<PathBuf>,
+pub(crate) enum Peer {
+    Installed {
+        kind: Kind,
+        version: String,
+        /// The program and its first arguments.
+        program: Vec<PathBuf>,
+    },
+    Given(PeerCommand),
 }
 
 impl Peer {
     /// In the environments below the target directory; nothing where it is not installed.
     pub(crate) fn find(kind: Kind, target: &Path) -> Option<Self> {
+        // Scripts of an environment name the folder it was installed in, which has moved since.
+        let module = |environment: &str, distribution: &str, module: &str| {
+            let environment = target.join("python-envs").join(environment);
+            let version = distribution_version(&environment, distribution)?;
+            let python = environment.join("bin/python");
+            Some((version, vec![python, "-m".into(), module.into()]))
+        };
         let (version, program) = match kind {
             Kind::Supergateway => node_package(target, "supergateway", "dist/index.js")?,
             Kind::McpProxyNode => node_package(target, "mcp-proxy", "dist/bin/mcp-proxy.mjs")?,
-            Kind::McpProxyPython => {
-                let environment = target.join("python-envs/peers");
-                let python = environment.join("bin/python");
-                let version = distribution_version(&environment, "mcp_proxy")?;
-                // Its script names the folder it was installed in, which has moved since.
-                (version, vec![python, "-m".into(), "mcp_proxy".into()])
-            }
+            Kind::McpProxyPython => module("peers", "mcp_proxy", "mcp_proxy")?,
+            Kind::Fastmcp => module("peers-fastmcp", "fastmcp", "fastmcp.cli")?,
         };
-        Some(Self {
+        Some(Self::Installed {
             kind,
             version,
             program,
         })
     }
 
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Installed { kind, .. } => kind.name(),
+            Self::Given(given) => &given.name,
+        }
+    }
+
+    /// Its version and how it is used.
+    pub(crate) fn description(&self) -> String {
+        match self {
+            Self::Installed { kind, version, .. } => format!("{version}: {}", kind.mode()),
+            Self::Given(_) => "(--peer)".to_owned(),
+        }
+    }
+
     /// Starts it in front of the echo server.
     pub(crate) async fn start(&self, echo: &EchoProgram, era: Era) -> anyhow::Result<Running> {
         let folder = TempDir::with_prefix("tooldock-load-peer-").context("a temporary folder")?;
         let address = free_address()?;
-        let mut command = Command::new(&self.program[0]);
-        command
-            .args(&self.program[1..])
-            .args(self.arguments(address, &echo.command(era)))
-            .env_clear()
-            .envs(inherited())
-            .env("HOME", folder.path())
-            .current_dir(folder.path());
-        // It ends with its input, so that stays open.
+        let server = echo.command(era);
+        let (name, command) = match self {
+            Self::Installed { kind, program, .. } => {
+                if *kind == Kind::Fastmcp {
+                    let text = fastmcp_config(&server).to_string();
+                    fs::write(folder.path().join(FASTMCP_CONFIG), text).context(FASTMCP_CONFIG)?;
+                }
+                let mut command = Command::new(&program[0]);
+                command
+                    .args(&program[1..])
+                    .args(kind.arguments(address, &server))
+                    .env_clear()
+                    .envs(inherited())
+                    .env("HOME", folder.path())
+                    .current_dir(folder.path());
+                (kind.name(), command)
+            }
+            // Where and with what environment it was typed, since that may be what it needs.
+            Self::Given(given) => {
+                let mut command = Command::new("sh");
+                command.arg("-c").arg(given.script(address, &server));
+                ("the peer", command)
+            }
+        };
+        // Some end with their input, so that stays open.
         let log = folder.path().join("output.log");
-        let mut process = Process::start_with_input(self.kind.name(), command, log)?;
+        let mut process = Process::start_with_input(name, command, log)?;
         let ready = async || TcpStream::connect(address).await.is_ok();
         process.until(READY_LIMIT, ready).await?;
         Ok(Running {
@@ -109,12 +157,15 @@ impl Peer {
             _folder: folder,
         })
     }
+}
 
-    fn arguments(&self, address: SocketAddr, server: &[String]) -> Vec<String> {
+impl Kind {
+    fn arguments(self, address: SocketAddr, server: &[String]) -> Vec<String> {
         let (host, port) = (address.ip().to_string(), address.port().to_string());
+        let (host, port) = (host.as_str(), port.as_str());
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
-        match self.kind {
-            Kind::Supergateway => {
+        match self {
+            Self::Supergateway => {
                 let quoted: Vec<String> = server.iter().map(|word| format!("'{word}'")).collect();
                 words(&[
                     "--stdio",
@@ -125,27 +176,44 @@ impl Peer {
                     "--logLevel",
                     "none",
                     "--port",
-                    &port,
+                    port,
                 ])
             }
-            Kind::McpProxyNode => {
-                let own = ["--host", &host, "--port", &port, "--server", "stream", "--"];
+            Self::McpProxyNode => {
+                let own = ["--host", host, "--port", port, "--server", "stream", "--"];
                 [words(&own), server.to_vec()].concat()
             }
-            Kind::McpProxyPython => {
+            Self::McpProxyPython => {
                 let own = [
                     "--host",
-                    &host,
+                    host,
                     "--port",
-                    &port,
+                    port,
                     "--log-level",
                     "WARNING",
                     "--",
                 ];
                 [words(&own), server.to_vec()].concat()
             }
+            Self::Fastmcp => words(&[
+                "run",
+                FASTMCP_CONFIG,
+                "--transport",
+                "http",
+                "--host",
+                host,
+                "--port",
+                port,
+                "--log-level",
+                "WARNING",
+                "--no-banner",
+            ]),
         }
     }
+}
+
+fn fastmcp_config(server: &[String]) -> serde_json::Value {
+    json!({"mcpServers": {"echo": {"command": server.first(), "args": server.get(1..)}}})
 }
 
 /// A peer with a server behind it.
@@ -159,6 +227,13 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has nothing to save, and not every one of them ends when asked to.
+        self.process.kill();
     }
 }
 
@@ -201,9 +276,14 @@ mod tests {
     #[test]
     fn peers_are_missing_until_they_are_installed() {
         let target = tempfile::tempdir().unwrap();
-        let found =
-            || Kind::ALL.map(|kind| Peer::find(kind, target.path()).map(|peer| peer.version));
-        assert_eq!(found(), [None, None, None]);
+        let found = || {
+            Kind::ALL.map(|kind| {
+                let peer = Peer::find(kind, target.path())?;
+                let description = peer.description();
+                Some(description.split_once(':').unwrap().0.to_owned())
+            })
+        };
+        assert_eq!(found(), [const { None }; 4]);
         let modules = "node-peers/node_modules/supergateway";
         put(
             target.path(),
@@ -212,25 +292,23 @@ mod tests {
         );
         assert_eq!(found()[0], None, "half installed");
         put(target.path(), &format!("{modules}/dist/index.js"), "");
-        put(
-            target.path(),
-            "python-envs/peers/lib/python3.11/site-packages/mcp_proxy-0.13.0.dist-info/METADATA",
-            "",
-        );
-        assert_eq!(found(), [Some("4.0.0".into()), None, Some("0.13.0".into())]);
+        for package in [
+            "peers/lib/python3.11/site-packages/mcp_proxy-0.13.0",
+            "peers-fastmcp/lib/python3.11/site-packages/fastmcp_slim-4.1.0",
+            "peers-fastmcp/lib/python3.11/site-packages/fastmcp-4.1.2",
+        ] {
+            let file = format!("python-envs/{package}.dist-info/METADATA");
+            put(target.path(), &file, "");
+        }
+        let versions = found().map(Option::unwrap_or_default);
+        assert_eq!(versions, ["4.0.0", "", "0.13.0", "4.1.2"]);
     }
 
     #[test]
     fn the_server_s_command_line_reaches_every_peer_whole() {
         let server = ["/a b/echo", "--era", "dual"].map(str::to_owned);
-        let arguments = |kind| {
-            let peer = Peer {
-                kind,
-                version: String::new(),
-                program: Vec::new(),
-            };
-            let address = "127.0.0.1:4000".parse().unwrap();
-            let all = peer.arguments(address, &server);
+        let arguments = |kind: Kind| {
+            let all = kind.arguments("127.0.0.1:4000".parse().unwrap(), &server);
             assert!(all.contains(&"4000".to_owned()), "{all:?}");
             all
         };
@@ -243,5 +321,15 @@ mod tests {
             let at = all.iter().position(|word| word == "--").unwrap();
             assert_eq!(all[at + 1..], server);
         }
+        assert!(arguments(Kind::Fastmcp).contains(&FASTMCP_CONFIG.to_owned()));
+        let told = &fastmcp_config(&server)["mcpServers"]["echo"];
+        assert_eq!(told["command"], server[0]);
+        assert_eq!(told["args"], json!(server[1..]));
+    }
+
+    #[test]
+    fn a_peer_of_the_command_line_has_its_name() {
+        let peer = Peer::Given(PeerCommand::parse("mine=x {port} {server}").unwrap());
+        assert_eq!(peer.name(), "mine");
     }
 }

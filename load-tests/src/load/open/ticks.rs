@@ -1,0 +1,62 @@
+//! A clock for schedules. Timers of the runtime are kept to a millisecond, which is longer than most answers take.
+
+use std::io;
+use std::time::Duration;
+
+use anyhow::Context;
+use rustix::fs::Timespec;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+
+/// More often costs the client more than it tells.
+const LEAST: Duration = Duration::from_micros(100);
+
+/// A timer of the kernel. It is read as a pipe is, some bytes for each tick.
+pub(super) struct Ticks(Receiver);
+
+impl Ticks {
+    /// One for each period, or for each tenth of a millisecond where that is longer.
+    pub(super) fn every(period: Duration) -> anyhow::Result<Self> {
+        let period = period.max(LEAST);
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("a timer")?;
+        let period = Timespec {
+            tv_sec: i64::try_from(period.as_secs()).context("the period")?,
+            tv_nsec: i64::from(period.subsec_nanos()),
+        };
+        let periods = Itimerspec {
+            it_interval: period,
+            it_value: period,
+        };
+        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &periods).context("a timer")?;
+        let timer = Receiver::from_owned_fd_unchecked(timer).context("a timer")?;
+        Ok(Self(timer))
+    }
+
+    /// Ticks that were missed are one with the next.
+    pub(super) async fn next(&mut self) -> io::Result<()> {
+        // A tick has eight bytes. Room for more tells the runtime at once that there are none left.
+        self.0.read(&mut [0; 16]).await.map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn ticks_come_no_earlier_than_their_period() {
+        let start = Instant::now();
+        let mut ticks = Ticks::every(Duration::from_millis(2)).unwrap();
+        for _ in 0..5 {
+            ticks.next().await.unwrap();
+        }
+        // Those that were missed count once, so five ticks are five periods at least.
+        assert!(start.elapsed() >= Duration::from_millis(10));
+    }
+}

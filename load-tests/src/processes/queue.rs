@@ -1,0 +1,69 @@
+//! How long threads were ready to run and got no core: latency that is the machine's and not the process's.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::parsed;
+
+/// Watches how long the threads of a process wait for a core.
+pub(crate) struct Queued {
+    process: u32,
+    start: Instant,
+    before: Duration,
+}
+
+impl Queued {
+    /// What a column of it says, for the notes under its table.
+    pub(crate) const NOTE: &str = "queued: how long the gateway's threads together were ready to run and got no core, in each \
+        second. Latency that comes with it is the machine's.";
+
+    pub(crate) fn since_now(process: u32) -> Self {
+        Self {
+            process,
+            start: Instant::now(),
+            before: waited(process),
+        }
+    }
+
+    /// Milliseconds waited by all threads together in each second since. Threads that have ended meanwhile are not in it.
+    pub(crate) fn ms_per_second(&self) -> f64 {
+        let waited = waited(self.process).saturating_sub(self.before);
+        waited.as_secs_f64() * 1e3 / self.start.elapsed().as_secs_f64().max(1e-9)
+    }
+}
+
+fn waited(process: u32) -> Duration {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter();
+    let each = tasks.flatten().flatten().filter_map(|task| {
+        let schedstat = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        wait_time(&schedstat)
+    });
+    each.sum()
+}
+
+/// The second field, in nanoseconds.
+fn wait_time(schedstat: &str) -> Option<Duration> {
+    let field = schedstat.split_ascii_whitespace().nth(1)?;
+    parsed(field).map(Duration::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedstat_has_the_wait_behind_the_run_time() {
+        assert_eq!(
+            wait_time("148729 104004 1\n"),
+            Some(Duration::from_nanos(104_004))
+        );
+        assert_eq!(wait_time("148729"), None);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_not_waited() {
+        let queued = Queued::since_now(u32::MAX);
+        assert_eq!(queued.ms_per_second(), 0.0);
+        assert!(Queued::since_now(std::process::id()).ms_per_second() >= 0.0);
+    }
+}

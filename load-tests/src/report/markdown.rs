@@ -1,0 +1,246 @@
+//! The report as text. Its tables are Markdown, so that they can be kept as they are.
+
+use std::fmt::Write;
+
+use super::budget::{self, Outcome, Verdict};
+use super::{Answered, Report, Table, median, minutes, spread};
+use crate::quiet::NOISY;
+
+/// The whole report. `charts` is whether it refers to the pictures, which lie beside it.
+pub(super) fn whole(report: &Report, charts: bool) -> String {
+    let mut text = String::from("# Load tests\n\n");
+    // Writing to a String cannot fail, here and below.
+    let _ = writeln!(text, "{}", machine(report));
+    for answered in &report.sections {
+        let _ = writeln!(text, "\n## {}\n\n{}\n", answered.name, answered.question);
+        text.push_str(&section(report, answered, charts.then_some("")));
+    }
+    let found = report
+        .sections
+        .iter()
+        .flat_map(|answered| &answered.section.verdicts);
+    // What a run of some scenarios did not ask is no news.
+    let all = budget::all(found).into_iter();
+    let told = all.filter(|verdict| report.ran_all() || verdict.outcome != Outcome::NotMeasured);
+    let told: Vec<_> = told.collect();
+    if !told.is_empty() {
+        text.push_str("\n## Against the budgets\n\n");
+        text.push_str(&table(&verdicts(&told)));
+    }
+    for missing in &report.missing {
+        let _ = writeln!(text, "\nMISSING: {missing}");
+    }
+    if let Some(why) = &report.cut_short {
+        let _ = writeln!(text, "\nCUT SHORT: {why}");
+    }
+    for answered in &report.sections {
+        for missing in &answered.section.missing {
+            let _ = writeln!(text, "\nMISSING in {}: {missing}", answered.name);
+        }
+        for failure in &answered.section.failures {
+            let _ = writeln!(text, "\nFAILED: {}: {failure}", answered.name);
+        }
+    }
+    text
+}
+
+/// What it was measured on, and how.
+pub(super) fn machine(report: &Report) -> String {
+    let machine = &report.machine;
+    let quick = if report.quick {
+        " QUICK: this says that everything works, not what it costs."
+    } else {
+        ""
+    };
+    format!(
+        "`{}` with {} on {} cores of {}, Linux {}, load {} before the run; medians of {} x {} s, {} connections unless another \
+         number stands there.{quick}",
+        report.command,
+        report.gateway,
+        machine.cores,
+        machine.processor,
+        machine.kernel,
+        machine.load_before,
+        report.repetitions,
+        report.seconds,
+        report.connections
+    )
+}
+
+/// Tables, charts, verdicts and notes of one scenario. `charts` is the folder of its pictures.
+pub(super) fn section(report: &Report, answered: &Answered, charts: Option<&str>) -> String {
+    let section = &answered.section;
+    let mut blocks = Vec::new();
+    for shown in &section.tables {
+        let caption = shown.caption.iter().map(|caption| format!("{caption}\n\n"));
+        blocks.push(caption.collect::<String>() + &table(shown));
+    }
+    if let Some(folder) = charts {
+        for chart in &section.charts {
+            blocks.push(format!("![{}]({folder}{}.svg)\n", chart.title, chart.file));
+        }
+    }
+    if !section.verdicts.is_empty() {
+        blocks.push(table(&verdicts(&section.verdicts)));
+    }
+    let mut notes: Vec<String> = section.notes.clone();
+    notes.extend(
+        section
+            .missing
+            .iter()
+            .map(|what| format!("MISSING: {what}")),
+    );
+    notes.extend(
+        section
+            .failures
+            .iter()
+            .map(|what| format!("FAILED: {what}")),
+    );
+    notes.extend(noise(report, answered));
+    notes.push(format!(
+        "took {} minutes",
+        minutes(std::time::Duration::from_secs_f64(
+            answered.seconds.max(0.0)
+        ))
+    ));
+    blocks.push(notes.iter().map(|note| format!("- {note}\n")).collect());
+    blocks.join("\n")
+}
+
+/// What other work did meanwhile.
+fn noise(report: &Report, answered: &Answered) -> Option<String> {
+    let middle = median(answered.other_cores.iter().copied())?;
+    let (_, worst) = spread(answered.other_cores.iter().copied())?;
+    let noisy = if worst > NOISY {
+        "; NOISY: repeat on a quiet machine before believing a difference"
+    } else {
+        ""
+    };
+    Some(format!(
+        "other work on the machine meanwhile: {middle:.2} of {} cores in the middle, {worst:.2} at worst{noisy}",
+        report.machine.cores
+    ))
+}
+
+fn verdicts(verdicts: &[Verdict]) -> Table {
+    let mut table = Table::new(["budget", "limit", "goal", "measured", "outcome"]);
+    for verdict in verdicts {
+        let cells = [
+            &verdict.what,
+            &verdict.limit,
+            &verdict.goal,
+            &verdict.measured,
+        ];
+        let outcome = verdict.outcome.shown().to_owned();
+        table.row(cells.into_iter().cloned().chain([outcome]));
+    }
+    table
+}
+
+/// The first column to the left, numbers to the right.
+fn table(table: &Table) -> String {
+    let escaped = |cells: &[String]| -> Vec<String> {
+        cells
+            .iter()
+            .map(|cell| cell.replace('|', r"\|").replace('\n', " "))
+            .collect()
+    };
+    let header = escaped(&table.header);
+    let rows: Vec<_> = table.rows.iter().map(|row| escaped(row)).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        let widths = cells.chain(header.get(column));
+        // A rule has three characters at least.
+        widths.map(|cell| cell.chars().count()).fold(3, usize::max)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let mut text = String::new();
+    let mut line = |cells: &[String]| {
+        for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
+            let _ = match column {
+                0 => write!(text, "| {cell:<width$} "),
+                _ => write!(text, "| {cell:>width$} "),
+            };
+        }
+        text.push_str("|\n");
+    };
+    line(&header);
+    let rule = |(column, width): (usize, &usize)| match column {
+        0 => "-".repeat(*width),
+        _ => "-".repeat(width - 1) + ":",
+    };
+    line(&widths.iter().enumerate().map(rule).collect::<Vec<_>>());
+    rows.iter().for_each(|row| line(row));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{answered, report};
+    use super::*;
+    use crate::report::Section;
+
+    #[test]
+    fn every_row_of_a_table_is_as_wide_as_its_header() {
+        let mut shown = Table::new(["who", "us"]);
+        shown.row(["a|b".to_owned(), "1".to_owned()]);
+        shown.row(["a much longer name".to_owned(), "123456.0".to_owned()]);
+        let text = table(&shown);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 4);
+        assert!(
+            lines.iter().all(|line| line.len() == lines[0].len()),
+            "{text}"
+        );
+        assert!(lines[1].starts_with("| --") && lines[1].ends_with("-: |"));
+        assert!(lines[2].starts_with(r"| a\|b "), "{text}");
+    }
+
+    #[test]
+    fn what_is_missing_failed_or_noisy_is_said() {
+        let section = Section {
+            missing: vec!["a peer is not installed".to_owned()],
+            failures: vec!["status 503".to_owned()],
+            ..Section::default()
+        };
+        let mut report = report(vec![answered("refuse", section)]);
+        report.missing.push("nginx is not installed".to_owned());
+        report.sections[0].other_cores = vec![0.1, 0.9];
+        let text = whole(&report, false);
+        for expected in [
+            "MISSING: nginx is not installed",
+            "MISSING in refuse: a peer is not installed",
+            "FAILED: refuse: status 503",
+            "NOISY",
+            "0.90 at worst",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+    }
+
+    #[test]
+    fn budgets_not_measured_are_told_by_a_run_of_everything_only() {
+        let verdicts = vec![budget::PING.verdict(Some(2.0))];
+        let section = || Section {
+            verdicts: verdicts.clone(),
+            ..Section::default()
+        };
+        let some = whole(&report(vec![answered("refuse", section())]), false);
+        assert!(
+            some.contains("2.00 n") && !some.contains("not measured"),
+            "{some}"
+        );
+        let names = crate::scenario::ALL.map(|scenario| scenario.name);
+        let all = names.map(|name| answered(name, section())).into();
+        assert!(whole(&report(all), false).contains("not measured"));
+    }
+
+    #[test]
+    fn charts_are_referred_to_where_they_lie() {
+        let report = report(vec![answered("refuse", Section::default())]);
+        let mut one = answered("refuse", Section::default());
+        one.section.charts = vec![super::super::tests::chart("refuse")];
+        assert!(section(&report, &one, Some("charts/")).contains("(charts/refuse.svg)"));
+        assert!(!section(&report, &one, None).contains(".svg"));
+    }
+}

@@ -1,0 +1,143 @@
+//! The scenarios: each asks one question and answers it with tables, charts and verdicts.
+//!
+//! One is a file here, with a folder where it needs more, that ends in a `SCENARIO` for the table below. It starts the
+//! servers it needs, measures through [`load`](crate::load), and gives a [`Section`] back; nothing else knows it.
+
+pub(crate) mod run;
+
+mod idle_sse;
+mod reconnect_storm;
+mod refuse;
+mod reload;
+mod sessions;
+mod soak;
+mod tools_call;
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use crate::options::Options;
+use crate::report::Section;
+
+pub(crate) use run::Run;
+
+/// One question, and how it is answered.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    /// One paragraph of Markdown.
+    pub(crate) question: &'static str,
+    /// Whether it runs when none is named.
+    pub(crate) default: bool,
+    /// How long it takes with these options on a machine that does nothing else. It is given up after a multiple of that,
+    /// see [`Scenario::limit`].
+    pub(crate) takes: fn(&Options) -> Duration,
+    /// `run: |run| Box::pin(measure(run))`. An error is for what makes the rest pointless, such as a gateway that does not
+    /// start; what was wrong or could not be measured goes into the section.
+    pub(crate) run: for<'r> fn(&'r mut Run<'_>) -> Answering<'r>,
+}
+
+pub(crate) type Answering<'r> = Pin<Box<dyn Future<Output = anyhow::Result<Section>> + 'r>>;
+
+/// All of them, in the order they run and are reported.
+pub(crate) const ALL: [&Scenario; 7] = [
+    &tools_call::SCENARIO,
+    &refuse::SCENARIO,
+    &idle_sse::SCENARIO,
+    &reconnect_storm::SCENARIO,
+    &sessions::SCENARIO,
+    &reload::SCENARIO,
+    &soak::SCENARIO,
+];
+
+/// A slow or busy machine may take so many times what a quiet one takes.
+const SLOWNESS: u32 = 3;
+/// For starts and stops, whatever the options.
+const START: Duration = Duration::from_secs(60);
+
+impl Scenario {
+    /// When it is given up.
+    pub(crate) fn limit(&self, options: &Options) -> Duration {
+        (self.takes)(options) * SLOWNESS + START + options.patience()
+    }
+}
+
+/// Those to run.
+pub(crate) fn wanted(options: &Options) -> impl Iterator<Item = &'static Scenario> {
+    let named = |scenario: &Scenario| options.only.iter().any(|name| name == scenario.name);
+    let none_named = options.only.is_empty();
+    ALL.into_iter()
+        .filter(move |scenario| (none_named && scenario.default) || named(scenario))
+}
+
+pub(crate) fn is_name(name: &str) -> bool {
+    ALL.iter().any(|scenario| scenario.name == name)
+}
+
+/// The scenarios as the help shows them.
+pub(crate) fn names_help() -> String {
+    let mut text = String::from("Scenarios:\n");
+    for scenario in ALL {
+        let apart = if scenario.default {
+            ""
+        } else {
+            " (only when named)"
+        };
+        let question = scenario.question.replace('`', "");
+        text.push_str(&format!("  {:<16} {question}{apart}\n", scenario.name));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn names(arguments: &[&str]) -> Vec<&'static str> {
+        let options = Options::parse_from(["x"].iter().chain(arguments));
+        wanted(&options).map(|scenario| scenario.name).collect()
+    }
+
+    #[test]
+    fn names_are_unique_and_in_the_help() {
+        let unique: std::collections::BTreeSet<_> =
+            ALL.iter().map(|scenario| scenario.name).collect();
+        assert_eq!(unique.len(), ALL.len());
+        assert!(unique.iter().all(|name| names_help().contains(name)));
+    }
+
+    #[test]
+    fn all_but_the_soak_run_unless_some_are_named() {
+        assert_eq!(names(&[]).len(), ALL.len() - 1);
+        assert!(!names(&[]).contains(&"soak"));
+        // In the order of the table, whatever the order of the names.
+        let some = names(&["--scenario", "soak", "--only", "refuse"]);
+        assert_eq!(some, ["refuse", "soak"]);
+    }
+
+    #[test]
+    fn a_scenario_is_given_more_time_than_it_takes_and_more_with_patience() {
+        let plain = Options::parse_from(["x"]);
+        let patient = Options::parse_from(["x", "--patience", "100"]);
+        for scenario in ALL {
+            let (takes, limit) = ((scenario.takes)(&plain), scenario.limit(&plain));
+            assert!(limit > takes, "{}", scenario.name);
+            assert_eq!(
+                scenario.limit(&patient),
+                limit + Duration::from_secs(100),
+                "{}",
+                scenario.name
+            );
+        }
+    }
+
+    #[test]
+    fn the_default_run_takes_seven_minutes_at_most() {
+        let options = Options::parse_from(["x"]);
+        let all: Duration = wanted(&options)
+            .map(|scenario| (scenario.takes)(&options))
+            .sum();
+        assert!(all <= Duration::from_secs(420), "{all:?}");
+    }
+}

@@ -1,0 +1,261 @@
+//! One wave: the streams are lost, everybody comes back, and what each has had is compared with what was published.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use super::queue;
+use crate::load::open::OpenSample;
+use crate::options::Options;
+use crate::processes::CpuTimes;
+use crate::servers::gateway::Gateway;
+use crate::streams::{Crowd, Deliveries, Publisher, calls_beside};
+
+/// Between two events, where the gateway keeps up.
+const PACE: Duration = Duration::from_millis(100);
+/// Events before the sockets are lost, for everybody to have an id to come back with.
+const BEFORE: usize = 2;
+/// Events after everybody is back.
+const AFTER: usize = 2;
+/// How long the last events may take to the last stream, and old sockets to be closed.
+const LAST_LIMIT: Duration = Duration::from_secs(20);
+/// How a call is described that had no answer in time.
+const UNANSWERED: &str = "no answer within";
+/// Points of the line in the chart.
+const POINTS: usize = 60;
+
+/// What becomes of the sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Way {
+    /// Closed by the client before it comes back.
+    Closed,
+    /// The client comes back while the gateway still takes the old stream for read.
+    LeftOpen,
+}
+
+/// What a wave did.
+#[derive(Debug, Serialize)]
+pub(super) struct Wave {
+    pub(super) streams: usize,
+    pub(super) way: Way,
+    /// How long this program took to close the sockets, in milliseconds.
+    pub(super) closing_ms: f64,
+    /// From the first socket lost to half of the streams open again, and to the last.
+    pub(super) half_back_ms: f64,
+    pub(super) all_back_ms: f64,
+    /// Attempts to come back that failed, and why the first one did.
+    pub(super) turned_away: usize,
+    pub(super) first_turned_away: Option<String>,
+    /// How often a connection found the gateway's queue full until all were back, where the kernel says.
+    pub(super) queue_full: Option<u64>,
+    /// Events published from the first socket lost on.
+    pub(super) events: usize,
+    pub(super) deliveries: Deliveries,
+    /// From the last event published to the last stream that had it.
+    pub(super) last_event_ms: f64,
+    /// Old streams the gateway had not ended in the end.
+    pub(super) old_left: usize,
+    /// CPU time of the gateway until all were back, calls and events included.
+    pub(super) cpu_ms: f64,
+    /// Calls on other connections: before, and from the first socket lost on.
+    pub(super) before: OpenSample,
+    pub(super) meanwhile: OpenSample,
+    /// Seconds from the first socket lost, streams open.
+    pub(super) back: Vec<(f64, f64)>,
+}
+
+impl Wave {
+    pub(super) async fn run(
+        options: &Options,
+        gateway: &Gateway,
+        publisher: &mut Publisher,
+        crowd: &mut Crowd,
+        way: Way,
+    ) -> anyhow::Result<Self> {
+        let streams = crowd.open();
+        let known = publisher.published().len();
+        crowd.forget_events();
+        for _ in 0..BEFORE {
+            publisher.publish().await?;
+        }
+        crowd.each_has(publisher.last(), LAST_LIMIT).await;
+        let (front, window) = ([gateway.id()], options.measured());
+        // Begun anew, so that nothing waits that was due in an earlier wave.
+        let calls = calls_beside(gateway).await?;
+        sleep(options.warm_up()).await;
+        let before = calls.watch(window, &front, &[]).await?;
+
+        let (over, mut is_over) = watch::channel(false);
+        let lost = Instant::now();
+        let cpu = CpuTimes::of(&front)?;
+        let first = publisher.published().len();
+        let full = queue::found_full();
+        let storm = async {
+            if way == Way::Closed {
+                crowd.leave().await;
+            }
+            let closing = lost.elapsed();
+            crowd.return_at_once();
+            crowd.all_back().await?;
+            let cpu = CpuTimes::of(&front)?.since(&cpu);
+            let full = queue::found_full().zip(full).map(|(now, then)| now - then);
+            anyhow::Ok((closing, cpu, full))
+        };
+        let watched = calls.during(&front, &[], async {
+            let (storm, ()) = tokio::join!(storm, sleep(window));
+            // Whatever came of it, nothing more is to be published.
+            let _ = over.send(true);
+            storm
+        });
+        let (watched, published) = tokio::join!(watched, publish(publisher, &mut is_over));
+        let (storm, meanwhile) = watched?;
+        let (closing, cpu, queue_full) = storm?;
+        published?;
+        let mut last = Instant::now();
+        for _ in 0..AFTER {
+            last = publisher.publish().await?;
+        }
+        let published = &publisher.published()[known..];
+        crowd.each_has(publisher.last(), LAST_LIMIT).await;
+        let last_event = crowd.tally().last_event().saturating_duration_since(last);
+        let old_left = match way {
+            Way::Closed => 0,
+            Way::LeftOpen => crowd.old_ones_ended(LAST_LIMIT).await,
+        };
+        let mut deliveries = Deliveries::default();
+        for client in crowd.clients() {
+            deliveries.add(published, &client.events());
+        }
+        let since = |at: &Instant| at.saturating_duration_since(lost).as_secs_f64();
+        let mut back: Vec<f64> = crowd.tally().opened_at().iter().map(since).collect();
+        back.sort_by(f64::total_cmp);
+        let (turned_away, first_turned_away) = crowd.tally().turned_away();
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let at = |place: usize| back.get(place).map_or(f64::NAN, |seconds| seconds * 1e3);
+        Ok(Self {
+            streams,
+            way,
+            closing_ms: ms(closing),
+            half_back_ms: at(streams / 2),
+            all_back_ms: at(streams - 1),
+            turned_away,
+            first_turned_away,
+            queue_full,
+            events: publisher.published().len() - first,
+            deliveries,
+            last_event_ms: ms(last_event),
+            old_left,
+            cpu_ms: cpu as f64 / 1e6,
+            before,
+            meanwhile,
+            back: curve(&back),
+        })
+    }
+
+    /// Of that for one stream, in microseconds, less what the calls meanwhile cost at the price they had before.
+    pub(super) fn cpu_us_a_stream(&self) -> f64 {
+        let calls = self.before.cpu_us * self.meanwhile.answered as f64;
+        (self.cpu_ms * 1e3 - calls).max(0.0) / self.streams as f64
+    }
+
+    /// One line of progress.
+    pub(super) fn shown(&self) -> String {
+        format!(
+            "{}: {} back after {:.0} ms, {} turned away, {} events, {}; calls p99 {:.0} us, before {:.0} us",
+            self.way.shown(),
+            self.streams,
+            self.all_back_ms,
+            self.turned_away,
+            self.deliveries.events,
+            self.deliveries
+                .fault()
+                .unwrap_or_else(|| "all once".to_owned()),
+            self.meanwhile.p99_us,
+            self.before.p99_us,
+        )
+    }
+
+    /// What was wrong, if anything was.
+    pub(super) fn fault(&self) -> Option<String> {
+        let old = (self.old_left > 0).then(|| format!("{} old streams not ended", self.old_left));
+        // That calls go unanswered in the crush is a finding, in the table. That one is answered wrongly must not be.
+        let wrong = self.meanwhile.first_wrong.as_ref();
+        let wrong = wrong
+            .filter(|first| !first.starts_with(UNANSWERED))
+            .cloned();
+        let calls = self.before.fault().into_iter().chain(wrong);
+        let faults: Vec<String> = self
+            .deliveries
+            .fault()
+            .into_iter()
+            .chain(old)
+            .chain(calls)
+            .collect();
+        (!faults.is_empty()).then(|| {
+            format!(
+                "{} streams, {}: {}",
+                self.streams,
+                self.way.shown(),
+                faults.join(", ")
+            )
+        })
+    }
+}
+
+impl Way {
+    pub(super) fn shown(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::LeftOpen => "left open",
+        }
+    }
+}
+
+/// Events, one after another, until it is over.
+async fn publish(
+    publisher: &mut Publisher,
+    over: &mut watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let mut pace = interval(PACE);
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        // Either the next is due, or there is to be none.
+        tokio::select! {
+            _ = pace.tick() => publisher.publish().await.map(drop)?,
+            _ = over.changed() => return Ok(()),
+        };
+    }
+}
+
+/// So many streams by then: some points of it, the last one among them.
+fn curve(back: &[f64]) -> Vec<(f64, f64)> {
+    let step = back.len().div_ceil(POINTS).max(1);
+    let places = (0..back.len())
+        .step_by(step)
+        .chain(back.len().checked_sub(1));
+    let mut points: Vec<_> = places
+        .map(|place| (back[place], (place + 1) as f64))
+        .collect();
+    points.dedup();
+    points.insert(0, (0.0, 0.0));
+    points
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_curve_ends_with_the_last_stream() {
+        let back: Vec<f64> = (1..=1000).map(f64::from).collect();
+        let points = curve(&back);
+        assert_eq!((points[0], points[1]), ((0.0, 0.0), (1.0, 1.0)));
+        assert_eq!(points.last(), Some(&(1000.0, 1000.0)));
+        assert!(points.len() <= POINTS + 2);
+        assert_eq!(curve(&[]), [(0.0, 0.0)]);
+        assert_eq!(curve(&[0.5]), [(0.0, 0.0), (0.5, 1.0)]);
+    }
+}

@@ -1,0 +1,208 @@
+//! Those who may not: what a refusal costs, and what an attack does to those who may.
+//!
+//! ```text
+//! per repetition:  nginx ── each kind of refusal at full speed
+//!                  good calls: alone ── beside the same load on nginx ── beside an attack of each of two kinds
+//! ```
+//!
+//! Client, gateway and attacker share the machine, so good calls suffer from an attack whoever is attacked. How much of it
+//! is the gateway's doing is seen against the same load on nginx, which has nothing to do with the good calls.
+
+mod attack;
+mod kind;
+mod results;
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+
+use super::{Run, Scenario};
+use crate::load::open::{Open, OpenLoad};
+use crate::load::{self, Load, Sample};
+use crate::message::Expect;
+use crate::options::Options;
+use crate::processes::Queued;
+use crate::report::Section;
+use crate::servers::gateway::{ASYNC_TOOL, Gateway, Layout, NAMESPACE, Setup};
+use crate::wire::Target;
+
+use attack::Attack;
+use kind::{KINDS, Kind, LIMITED_NAMESPACE};
+use results::{Beside, Found, Watched};
+
+pub(crate) const SCENARIO: Scenario = Scenario {
+    name: "refuse",
+    question: "What does it cost to refuse a request (401 for a wrong token; 403 for a wrong host, origin or namespace; 429 for \
+        a used-up limit), and do those who may get in suffer from those who may not? Refusals are asked for at full speed; \
+        then good calls come at a fixed rate, alone and beside an attack at full speed.",
+    default: true,
+    takes,
+    run: |run| Box::pin(measure(run)),
+};
+
+/// Good calls a second: what a Python worker answers with ease.
+const GOOD_PER_SECOND: f64 = 1000.0;
+/// Connections the good calls come on.
+const GOOD_CONNECTIONS: usize = 32;
+/// How much longer than the good calls are watched an attack goes on, so that it covers them.
+const LONGER: Duration = Duration::from_millis(200);
+
+fn takes(options: &Options) -> Duration {
+    let repetitions = u32::try_from(options.repetitions).unwrap_or(u32::MAX);
+    let each = options.warm_up() + options.measured();
+    let measurements = 1 + KINDS.len() + Beside::ALL.len();
+    let measurements = u32::try_from(measurements).unwrap_or(u32::MAX);
+    Duration::from_secs(4) + (each * measurements + LONGER * 4) * repetitions
+}
+
+async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
+    let options = run.options;
+    let gateway = Gateway::start(options, &setup()).await?;
+    gateway.has_worker(NAMESPACE).await?;
+    let mut found = Found::default();
+    for repetition in 1..=options.repetitions {
+        let nginx = run.reference().await?;
+        let nginx_cpu_us = nginx.map(|sample| sample.cpu_us);
+        for kind in KINDS {
+            let take = async || refused(options, &gateway, kind).await;
+            let sample = run.patiently(|sample: &Sample| sample.other_cores, take);
+            match sample.await {
+                Ok(sample) => {
+                    run.progress(&format!(
+                        "{} {}: {}",
+                        kind.status,
+                        kind.what,
+                        sample.shown()
+                    ));
+                    found.refused(kind, sample, nginx_cpu_us);
+                }
+                Err(error) => found.fail(format!("{} {}: {error:#}", kind.status, kind.what)),
+            }
+        }
+        let good = Good::start(&gateway).await?;
+        for beside in Beside::ALL {
+            if beside == Beside::Nginx && run.nginx.is_none() {
+                continue;
+            }
+            let nginx = run
+                .nginx
+                .as_ref()
+                .map(|nginx| (nginx.address, nginx.processes()));
+            let take = async || good.watch(options, beside, nginx.clone()).await;
+            let other = |watched: &Watched| watched.sample.other_cores;
+            match run.patiently(other, take).await {
+                Ok(watched) => {
+                    run.progress(&format!(
+                        "good calls {}: {}",
+                        beside.name(),
+                        watched.sample.shown()
+                    ));
+                    found.good(beside, watched);
+                }
+                Err(error) => found.fail(format!("good calls {}: {error:#}", beside.name())),
+            }
+        }
+        run.progress(&format!(
+            "repetition {repetition} of {} done",
+            options.repetitions
+        ));
+    }
+    Ok(found.section())
+}
+
+fn setup() -> Setup {
+    Setup::new(Layout::Separate)
+        .python(NAMESPACE)
+        .empty(LIMITED_NAMESPACE)
+}
+
+/// A closed loop of nothing but refusals, which the gateway must have counted as such.
+async fn refused(options: &Options, gateway: &Gateway, kind: Kind) -> anyhow::Result<Sample> {
+    let before = gateway.metric(&kind.counter()).await?.unwrap_or_default();
+    let load = Load {
+        warm_up: options.warm_up(),
+        measured: options.measured(),
+        ..attack::load(options, gateway.address, gateway.id(), kind)
+    };
+    let limit = options.warm_up() + options.measured();
+    let (sample, faults) = load::tolerant(load).await?;
+    kind.forgives(&faults, limit)?;
+    let sample = sample?;
+    let counted = gateway.metric(&kind.counter()).await?.unwrap_or_default() - before;
+    ensure!(
+        counted >= sample.requests as f64,
+        "{} answers, of which the gateway counted {counted} as {}",
+        sample.requests,
+        kind.reason
+    );
+    Ok(sample)
+}
+
+/// Good calls that go on and on.
+struct Good<'a> {
+    gateway: &'a Gateway,
+    open: Open,
+    worker: u32,
+}
+
+impl<'a> Good<'a> {
+    async fn start(gateway: &'a Gateway) -> anyhow::Result<Self> {
+        let open = Open::start(OpenLoad {
+            target: Target::Http(gateway.address),
+            requests: vec![gateway.envelope().call(ASYNC_TOOL); GOOD_CONNECTIONS],
+            expect: Expect::ECHO,
+            per_second: GOOD_PER_SECOND,
+        })
+        .await?;
+        Ok(Self {
+            gateway,
+            open,
+            worker: gateway.worker(NAMESPACE)?.0,
+        })
+    }
+
+    /// One window, and what became of what was sent beside it.
+    async fn watch(
+        &self,
+        options: &Options,
+        beside: Beside,
+        nginx: Option<(std::net::SocketAddr, Vec<u32>)>,
+    ) -> anyhow::Result<Watched> {
+        let id = self.gateway.id();
+        let mut others = vec![self.worker];
+        let lasts = options.measured() + LONGER;
+        let attack = match beside {
+            Beside::Nothing => None,
+            Beside::Nginx => {
+                let (address, processes) = nginx.context("nginx is not running")?;
+                // Their time is not other work, either.
+                others.extend(&processes);
+                let load = attack::at_nginx(options, address, processes);
+                Some(Attack::start(load, options.warm_up(), lasts)?)
+            }
+            Beside::Refused(kind) => {
+                let load = attack::load(options, self.gateway.address, id, kind);
+                Some(Attack::start(load, options.warm_up(), lasts)?)
+            }
+        };
+        tokio::time::sleep(options.warm_up()).await;
+        let front = [id];
+        let queued = Queued::since_now(id);
+        let watching = self.open.watch(options.measured(), &front, &others);
+        let mut watched = Watched {
+            sample: watching.await?,
+            attack: None,
+            queued_ms: queued.ms_per_second(),
+        };
+        let Some(attack) = attack else {
+            return Ok(watched);
+        };
+        let (attack, faults) = attack.end().await?;
+        match beside {
+            Beside::Refused(kind) => kind.forgives(&faults, options.warm_up() + lasts)?,
+            _ => faults.none()?,
+        }
+        watched.attack = Some(attack?);
+        Ok(watched)
+    }
+}

@@ -1,0 +1,223 @@
+//! The refusals that are asked for.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+
+use crate::load::Faults;
+use crate::message::{Envelope, Expect, Request};
+use crate::servers::gateway::{NAMED_TOKEN, NAMESPACE, TOKEN, WRONG_TOKEN};
+
+/// A namespace that lets hardly anything in: `conf.yaml` has a limit for it.
+pub(super) const LIMITED_NAMESPACE: &str = "limited";
+/// As that limit says.
+pub(super) const LIMITED_PER_SECOND: u64 = 1;
+
+/// One kind of refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) status: u16,
+    /// What is wrong with the request.
+    pub(super) what: &'static str,
+    /// The gateway's stable code for it, which is in the answer and in its metrics.
+    pub(super) reason: &'static str,
+    /// How the code stands in the answer.
+    code: &'static str,
+    fault: Fault,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Host,
+    Origin,
+    Token,
+    Namespace,
+    Limit,
+}
+
+pub(super) const UNAUTHORIZED: Kind = Kind {
+    status: 401,
+    what: "wrong token",
+    reason: "unauthorized",
+    code: r#""code":"unauthorized""#,
+    fault: Fault::Token,
+};
+
+pub(super) const RATE_LIMITED: Kind = Kind {
+    status: 429,
+    what: "limit used up",
+    reason: "rate_limited",
+    code: r#""code":"rate_limited""#,
+    fault: Fault::Limit,
+};
+
+/// In the order the gateway checks them.
+pub(super) const KINDS: [Kind; 5] = [
+    Kind {
+        status: 403,
+        what: "wrong host",
+        reason: "host_not_allowed",
+        code: r#""code":"host_not_allowed""#,
+        fault: Fault::Host,
+    },
+    Kind {
+        status: 403,
+        what: "wrong origin",
+        reason: "origin_not_allowed",
+        code: r#""code":"origin_not_allowed""#,
+        fault: Fault::Origin,
+    },
+    UNAUTHORIZED,
+    Kind {
+        status: 403,
+        what: "another's namespace",
+        reason: "namespace_forbidden",
+        code: r#""code":"namespace_forbidden""#,
+        fault: Fault::Namespace,
+    },
+    RATE_LIMITED,
+];
+
+impl Kind {
+    /// The ping that is refused.
+    pub(super) fn request(self, to: SocketAddr) -> Request {
+        let envelope = Envelope {
+            to,
+            token: TOKEN,
+            namespace: NAMESPACE,
+            session: None,
+        };
+        match self.fault {
+            // Whom it is for stands in its head; the connection decides where it goes.
+            Fault::Host => Envelope {
+                to: SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), to.port()),
+                ..envelope
+            }
+            .ping(),
+            Fault::Origin => envelope.ping_from("https://other.example.net"),
+            Fault::Token => Envelope {
+                token: WRONG_TOKEN,
+                ..envelope
+            }
+            .ping(),
+            Fault::Namespace => Envelope {
+                token: NAMED_TOKEN,
+                namespace: LIMITED_NAMESPACE,
+                ..envelope
+            }
+            .ping(),
+            Fault::Limit => Envelope {
+                namespace: LIMITED_NAMESPACE,
+                ..envelope
+            }
+            .ping(),
+        }
+    }
+
+    /// Refused before the body is read, so without its id.
+    pub(super) fn expect(self) -> Expect {
+        Expect {
+            status: self.status,
+            id: false,
+            contains: self.code,
+            numbered: false,
+        }
+    }
+
+    /// The series that counts it.
+    pub(super) fn counter(self) -> String {
+        format!("tooldock_refusals_total{{reason=\"{}\"}}", self.reason)
+    }
+
+    /// Whether every answer was the refusal. A limit lets some in, and no more than it says.
+    ///
+    /// # Errors
+    ///
+    /// What else was answered.
+    pub(super) fn forgives(self, faults: &Faults, lasted: Duration) -> anyhow::Result<()> {
+        let Some(first) = &faults.first else {
+            return Ok(());
+        };
+        if self.fault != Fault::Limit {
+            bail!(
+                "{} answers that were no refusals, the first one: {first}",
+                faults.count
+            );
+        }
+        // The first at once; what was saved up; and the seconds begun at either end.
+        let admitted = (lasted.as_secs() + 3) * LIMITED_PER_SECOND;
+        ensure!(
+            first.starts_with("status 200") && faults.count <= admitted,
+            "{} answers that were no refusals where {admitted} may get in, the first one: {first}",
+            faults.count
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::FIRST_ID;
+
+    fn text(kind: Kind) -> String {
+        let to = "127.0.0.1:8000".parse().unwrap();
+        String::from_utf8(kind.request(to).with_id(FIRST_ID).to_vec()).unwrap()
+    }
+
+    fn faults(count: u64, first: &str) -> Faults {
+        Faults {
+            count,
+            first: Some(first.to_owned()),
+        }
+    }
+
+    #[test]
+    fn each_request_is_wrong_in_one_way_only() {
+        let right = |text: &str| {
+            [
+                text.contains("Host: 127.0.0.1:8000\r\n"),
+                !text.contains("Origin:"),
+                text.contains(&format!("Bearer {TOKEN}\r\n")),
+                text.contains("X-Namespace: load\r\n"),
+            ]
+        };
+        for kind in KINDS {
+            let text = text(kind);
+            let expected = match kind.fault {
+                Fault::Host => [false, true, true, true],
+                Fault::Origin => [true, false, true, true],
+                Fault::Token => [true, true, false, true],
+                // With a token that is right, but not for this namespace.
+                Fault::Namespace => [true, true, false, false],
+                Fault::Limit => [true, true, true, false],
+            };
+            assert_eq!(right(&text), expected, "{kind:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_code_expected_is_the_one_counted() {
+        for kind in KINDS {
+            assert!(kind.code.contains(kind.reason), "{kind:?}");
+            assert!(kind.counter().contains(kind.reason), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_limit_lets_some_in_and_only_so_many() {
+        let second = Duration::from_secs(1);
+        UNAUTHORIZED.forgives(&Faults::default(), second).unwrap();
+        let error = UNAUTHORIZED.forgives(&faults(1, "status 200 instead of 401"), second);
+        assert!(error.unwrap_err().to_string().contains("status 200"));
+        let some = faults(3, "status 200 instead of 429");
+        RATE_LIMITED.forgives(&some, second).unwrap();
+        for wrong in [
+            faults(5, "status 200 instead of 429"),
+            faults(1, "status 503 instead of 429"),
+        ] {
+            assert!(RATE_LIMITED.forgives(&wrong, second).is_err(), "{wrong:?}");
+        }
+    }
+}

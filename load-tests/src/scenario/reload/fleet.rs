@@ -1,0 +1,349 @@
+//! 200 namespaces behind one gateway, one of which changes.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::load::open::OpenLoad;
+use crate::message::{EchoCall, Envelope, Expect, FIRST_ID, Request};
+use crate::options::Options;
+use crate::processes;
+use crate::servers::echo::{EchoProgram, Era};
+use crate::servers::gateway::{ASYNC_TOOL, Gateway, Layout, Setup};
+use crate::session;
+use crate::wire::{Connection, Target};
+
+/// The namespace whose code changes.
+pub(super) const CHANGING: &str = "changing";
+/// Folders of Python tools, the one that changes among them.
+const PYTHON: usize = 10;
+const STDIO: usize = 190;
+/// Namespaces of either kind that are called while another one changes, and connections to each.
+const CALLED: usize = 3;
+const CONNECTIONS: usize = 6;
+/// Stdio servers that are started at once.
+const STARTERS: usize = 8;
+const CALL_LIMIT: Duration = Duration::from_secs(30);
+const VERSION_TOOL: &str = "version";
+
+/// The gateway with all of them.
+pub(super) struct Fleet {
+    pub(super) gateway: Gateway,
+    version: usize,
+    /// Every process below the gateway, and its arguments, before anything changed.
+    before: BTreeMap<u32, Vec<String>>,
+}
+
+/// What a reload answered.
+#[derive(Debug, PartialEq)]
+pub(super) struct Report {
+    pub(super) restarted: Vec<String>,
+    pub(super) failed: Vec<serde_json::Value>,
+}
+
+impl Report {
+    fn of(answer: &serde_json::Value) -> anyhow::Result<Self> {
+        let list = |key: &str| {
+            let list = answer.get(key).and_then(serde_json::Value::as_array);
+            list.with_context(|| format!("/reload answered without {key}: {answer}"))
+        };
+        let names = list("workers_restarted")?.iter();
+        Ok(Self {
+            restarted: names
+                .map(|name| name.as_str().unwrap_or_default().to_owned())
+                .collect(),
+            failed: list("failed")?.clone(),
+        })
+    }
+}
+
+impl Fleet {
+    /// With every process up: a stdio server is started by its first call.
+    pub(super) async fn start(options: &Options) -> anyhow::Result<Self> {
+        let echo = EchoProgram::find()?.command(Era::Legacy);
+        let mut setup = Setup::new(Layout::Separate).code(CHANGING, code(0));
+        for number in 1..PYTHON {
+            setup = setup.python(&python(number));
+        }
+        for number in 0..STDIO {
+            setup = setup.stdio(&stdio(number), echo.clone());
+        }
+        let gateway = Gateway::start(options, &setup).await?;
+        for namespace in (1..PYTHON).map(python).chain([CHANGING.to_owned()]) {
+            gateway.has_worker(&namespace).await?;
+        }
+        call_all(gateway.envelope()).await?;
+        let before = below(&gateway);
+        Ok(Self {
+            gateway,
+            version: 0,
+            before,
+        })
+    }
+
+    pub(super) fn namespaces(&self) -> usize {
+        PYTHON + STDIO
+    }
+
+    pub(super) fn stdio(&self) -> usize {
+        STDIO
+    }
+
+    /// How many processes there are below the gateway.
+    pub(super) fn processes(&self) -> usize {
+        self.before.len()
+    }
+
+    /// Python processes that are called. To look at all processes takes so long that calls would be late, and those of
+    /// stdio servers take next to no time.
+    pub(super) fn workers_called(&self) -> anyhow::Result<Vec<u32>> {
+        let called = (1..=CALLED).map(python).chain([CHANGING.to_owned()]);
+        called
+            .map(|namespace| Ok(self.gateway.worker(&namespace)?.0))
+            .collect()
+    }
+
+    /// How many processes of stdio servers the gateway has ever started.
+    pub(super) async fn servers_started(&self) -> anyhow::Result<f64> {
+        let family = "tooldock_server_processes_started_total";
+        self.gateway.metric_sum(family).await
+    }
+
+    /// Calls of some Python tools and some stdio servers that do not change.
+    pub(super) async fn load_on_others(&self, per_second: f64) -> anyhow::Result<OpenLoad> {
+        let mut requests = Vec::new();
+        // In turn, since requests are taken in this order.
+        for _ in 0..CONNECTIONS {
+            for number in 1..=CALLED {
+                requests.push(python_call(&self.gateway, &python(number)));
+                let namespace = stdio(number * STDIO / (CALLED + 1));
+                let envelope = Envelope {
+                    namespace: &namespace,
+                    ..self.gateway.envelope()
+                };
+                let session = session::open(envelope).await?;
+                requests.push(in_session(envelope, &session));
+            }
+        }
+        Ok(self.load(requests, per_second))
+    }
+
+    /// Calls of the one that changes. Either version of its code is right.
+    pub(super) fn load_on_changing(&self, per_second: f64) -> OpenLoad {
+        let requests = vec![python_call(&self.gateway, CHANGING); CONNECTIONS];
+        self.load(requests, per_second)
+    }
+
+    fn load(&self, requests: Vec<Request>, per_second: f64) -> OpenLoad {
+        OpenLoad {
+            target: Target::Http(self.gateway.address),
+            requests,
+            expect: Expect::NUMBERED_ECHO,
+            per_second,
+        }
+    }
+
+    /// A reload as it is, in milliseconds to its answer.
+    pub(super) async fn reload(&self) -> anyhow::Result<(f64, Report)> {
+        let start = Instant::now();
+        let answer = self.gateway.reload().await?;
+        let ms = start.elapsed().as_secs_f64() * 1e3;
+        Ok((ms, Report::of(&answer)?))
+    }
+
+    /// New code for one namespace, and a reload. Milliseconds to its answer; from there on it must be the new code that
+    /// is called.
+    pub(super) async fn change(&mut self) -> anyhow::Result<f64> {
+        self.version += 1;
+        self.gateway.write_code(CHANGING, &code(self.version))?;
+        let (ms, report) = self.reload().await?;
+        ensure!(
+            report.restarted == [CHANGING] && report.failed.is_empty(),
+            "{CHANGING} had changed, and the reload answered {report:?}"
+        );
+        let envelope = Envelope {
+            namespace: CHANGING,
+            ..self.gateway.envelope()
+        };
+        let body = answer(envelope.to, envelope.call(VERSION_TOOL)).await?;
+        let expected = version(self.version);
+        ensure!(body.contains(&expected), "not {expected}: {body}");
+        Ok(ms)
+    }
+
+    /// Whether every process but those of the namespace that changes is the one it was before.
+    ///
+    /// # Errors
+    ///
+    /// Names the first that is not.
+    pub(super) fn is_otherwise_untouched(&self) -> anyhow::Result<()> {
+        let now = below(&self.gateway);
+        let ended = self
+            .before
+            .iter()
+            .filter(|(process, _)| !now.contains_key(process));
+        let new = now
+            .iter()
+            .filter(|(process, _)| !self.before.contains_key(process));
+        for (what, (process, arguments)) in ended
+            .map(|it| ("ended", it))
+            .chain(new.map(|it| ("is new", it)))
+        {
+            ensure!(
+                is_of(arguments, CHANGING),
+                "process {process} {what} though nothing of it had changed: {arguments:?}"
+            );
+        }
+        Ok(())
+    }
+}
+
+fn python(number: usize) -> String {
+    format!("python{number:03}")
+}
+
+fn stdio(number: usize) -> String {
+    format!("server{number:03}")
+}
+
+fn version(number: usize) -> String {
+    format!("version {number} of the code")
+}
+
+/// The tools of the namespace that changes.
+fn code(number: usize) -> String {
+    let version = version(number);
+    format!(
+        "from fastmcp.tools import tool\n\n\n@tool\nasync def {ASYNC_TOOL}(text: str) -> str:\n    \
+         \"\"\"Gives the text back.\"\"\"\n    return text\n\n\n@tool\nasync def {VERSION_TOOL}(text: str) -> str:\n    \
+         \"\"\"Which code answers.\"\"\"\n    return \"{version}\"\n"
+    )
+}
+
+/// Every process below, and its arguments. One that has none is on its way out.
+fn below(gateway: &Gateway) -> BTreeMap<u32, Vec<String>> {
+    processes::descendants(gateway.id())
+        .into_iter()
+        .map(|process| (process, processes::arguments(process)))
+        .filter(|(_, arguments)| !arguments.is_empty())
+        .collect()
+}
+
+/// Whether a worker, or the guard it has, is a namespace's.
+fn is_of(arguments: &[String], namespace: &str) -> bool {
+    arguments
+        .windows(2)
+        .any(|pair| pair[0] == "--namespace" && pair[1] == namespace)
+}
+
+fn python_call(gateway: &Gateway, namespace: &str) -> Request {
+    let envelope = Envelope {
+        namespace,
+        ..gateway.envelope()
+    };
+    envelope.echo(EchoCall {
+        tool: ASYNC_TOOL,
+        length: 0,
+    })
+}
+
+fn in_session(envelope: Envelope<'_>, session: &str) -> Request {
+    let session = Some(session);
+    Envelope {
+        session,
+        ..envelope
+    }
+    .numbered_call()
+}
+
+/// Calls every stdio server once.
+async fn call_all(envelope: Envelope<'static>) -> anyhow::Result<()> {
+    let mut starters = JoinSet::new();
+    for starter in 0..STARTERS {
+        starters.spawn(async move {
+            for number in (starter..STDIO).step_by(STARTERS) {
+                let namespace = stdio(number);
+                let called = async {
+                    let envelope = Envelope {
+                        namespace: &namespace,
+                        ..envelope
+                    };
+                    let session = session::open(envelope).await?;
+                    answer(envelope.to, in_session(envelope, &session)).await
+                };
+                called
+                    .await
+                    .with_context(|| format!("the first call of {namespace}"))?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(starter) = starters.join_next().await {
+        starter.context("calling the stdio servers")??;
+    }
+    Ok(())
+}
+
+/// One call on a connection of its own, which must not fail.
+async fn answer(to: std::net::SocketAddr, mut request: Request) -> anyhow::Result<String> {
+    let asked = async {
+        let mut connection = Connection::open(&Target::Http(to)).await?;
+        let answer = connection.ask(request.with_id(FIRST_ID)).await?;
+        let body = String::from_utf8_lossy(answer.body).into_owned();
+        if answer.status != 200 || !body.contains("\"result\"") || body.contains("\"isError\":true")
+        {
+            bail!("{}: {body}", answer.status);
+        }
+        Ok(body)
+    };
+    timeout(CALL_LIMIT, asked).await.context("no answer")?
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_was_restarted_and_what_failed_is_read_from_the_answer() {
+        let answer = json!({"workers_restarted": ["a"], "failed": [{"namespace": "b"}]});
+        let report = Report::of(&answer).unwrap();
+        assert_eq!(report.restarted, ["a"]);
+        assert_eq!(report.failed.len(), 1);
+        assert!(Report::of(&json!({"workers_restarted": []})).is_err());
+    }
+
+    #[test]
+    fn a_process_belongs_to_the_namespace_in_its_arguments() {
+        let arguments = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(is_of(
+            &arguments("tooldock __guard -- python -m x --namespace changing --socket s"),
+            CHANGING
+        ));
+        assert!(!is_of(
+            &arguments("python -m x --namespace python001 --socket changing"),
+            CHANGING
+        ));
+        assert!(!is_of(&arguments("echo --era legacy"), CHANGING));
+    }
+
+    #[test]
+    fn every_version_of_the_code_says_which_it_is() {
+        assert!(code(7).contains("version 7 of the code") && code(7) != code(8));
+        assert!(code(7).contains(ASYNC_TOOL));
+    }
+
+    #[test]
+    fn there_are_two_hundred_namespaces_of_different_names() {
+        let names: std::collections::BTreeSet<_> = (1..PYTHON)
+            .map(python)
+            .chain((0..STDIO).map(stdio))
+            .chain([CHANGING.to_owned()])
+            .collect();
+        assert_eq!(names.len(), 200);
+    }
+}

@@ -1,0 +1,311 @@
+//! Sessions: how fast they come and go, and what those cost that nobody uses.
+//!
+//! ```text
+//! once:            two gateways; in one of them 200,000 opened ── memory ── 20,000 of a stdio server opened ── memory
+//! per repetition:  nginx
+//!                  the gateway without others:  opened and closed ── pings in sessions
+//!                  the one with all of them:    opened and closed ── pings in sessions spread over all
+//! once:            whether all are still there
+//! ```
+//!
+//! The gateway that is not asked waits and does next to nothing.
+
+mod client;
+mod results;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use tokio::time::sleep;
+
+use super::{Run, Scenario};
+use crate::load::open::{self, OpenLoad, OpenSample};
+use crate::load::{Spent, Window};
+use crate::message::{Envelope, Expect};
+use crate::options::Options;
+use crate::report::Section;
+use crate::servers::echo::{EchoProgram, Era};
+use crate::servers::gateway::{EMPTY_NAMESPACE, Gateway, Layout, Setup};
+use crate::wire::Target;
+
+use client::Clients;
+use results::{Churn, Found, Held, Moment, Others};
+
+pub(crate) const SCENARIO: Scenario = Scenario {
+    name: "sessions",
+    question: "How many sessions a second can be opened and closed, and what do 200,000 sessions cost that nobody uses: memory, the \
+        time to open one more, the latency of those who do something? Sessions are opened (`initialize`, \
+        `notifications/initialized`) and closed (`DELETE`) at full speed, and pings come at a fixed rate, with no other session \
+        and with all of them.",
+    default: true,
+    takes,
+    run: |run| Box::pin(measure(run)),
+};
+
+/// Of a namespace that has no server: what a session is without anything else.
+const HELD: usize = 200_000;
+const HELD_QUICK: usize = 10_000;
+/// Of a stdio server, which has something of each session, too.
+const HELD_STDIO: usize = 20_000;
+const HELD_STDIO_QUICK: usize = 2_000;
+const STDIO_NAMESPACE: &str = "echo";
+const PINGS_PER_SECOND: f64 = 2000.0;
+/// Sessions the pings are spread over, each on a connection of its own.
+const PINGED: usize = 256;
+/// Connections they are opened on.
+const OPENERS: usize = 32;
+/// Between the last change and a look at the memory.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How often memory and progress are looked at while sessions are opened.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long opening may stand still.
+const STANDSTILL: Duration = Duration::from_secs(30);
+/// Within a repetition: nginx, and two kinds at each gateway.
+const MEASUREMENTS: u32 = 5;
+/// A machine that does nothing else opens so many a second at least.
+const OPENED_PER_SECOND: u32 = 10_000;
+
+fn counts(options: &Options) -> (usize, usize) {
+    if options.quick {
+        (HELD_QUICK, HELD_STDIO_QUICK)
+    } else {
+        (HELD, HELD_STDIO)
+    }
+}
+
+fn takes(options: &Options) -> Duration {
+    let repetitions = u32::try_from(options.repetitions).unwrap_or(u32::MAX);
+    let (held, stdio) = counts(options);
+    let opening = u32::try_from(held + stdio).unwrap_or(u32::MAX) / OPENED_PER_SECOND;
+    let starts = Duration::from_secs(2) + SETTLE * 3;
+    let each = options.warm_up() + options.measured();
+    starts + Duration::from_secs(opening.into()) + each * MEASUREMENTS * repetitions
+}
+
+async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
+    let options = run.options;
+    let (held, held_stdio) = counts(options);
+    let echo = EchoProgram::find()?.command(Era::Legacy);
+    let setup = Setup::new(Layout::Separate)
+        .empty(EMPTY_NAMESPACE)
+        .stdio(STDIO_NAMESPACE, echo);
+    let (without, with) = (
+        Gateway::start(options, &setup).await?,
+        Gateway::start(options, &setup).await?,
+    );
+    let mut found = Found::default();
+
+    let own = of(&without, EMPTY_NAMESPACE);
+    let own = (own, opened(own, PINGED, |_| ()).await?);
+    let (idle, idle_stdio) = (of(&with, EMPTY_NAMESPACE), of(&with, STDIO_NAMESPACE));
+    let sessions = hold(run, &with, idle, held, &mut found).await?;
+    hold(run, &with, idle_stdio, held_stdio, &mut found).await?;
+    let spread = (idle, client::spread(&sessions, PINGED));
+    for _ in 0..options.repetitions {
+        let nginx_cpu_us = run.reference().await?.map(|sample| sample.cpu_us);
+        for (others, gateway, (envelope, pinged)) in [
+            (Others::None, &without, &own),
+            (Others::All, &with, &spread),
+        ] {
+            match used(run, gateway, *envelope, pinged, others).await {
+                Ok((churn, pings)) => found.repetition(others, churn, pings, nginx_cpu_us),
+                Err(error) => found.fail(format!("{}: {error:#}", others.name())),
+            }
+        }
+    }
+    // Nobody has used these since they were opened.
+    for session in sessions.get(1).into_iter().chain(sessions.last()) {
+        let pong = client::ping(idle, session).await;
+        pong.context("a session that had been idle")?;
+    }
+    found.alive = with.metric("tooldock_sessions").await?;
+    for (what, series) in [
+        ("expired", "tooldock_sessions_expired_total"),
+        ("were pushed out", "tooldock_sessions_evicted_total"),
+    ] {
+        let ended = with.metric(series).await?;
+        let ended = ended.with_context(|| format!("the gateway has no {series}"))?;
+        if ended > 0.0 {
+            found.fail(format!("{ended} sessions {what}"));
+        }
+    }
+    Ok(found.section())
+}
+
+fn of(gateway: &Gateway, namespace: &'static str) -> Envelope<'static> {
+    Envelope {
+        namespace,
+        ..gateway.envelope()
+    }
+}
+
+/// Opening and closing, then pings.
+async fn used(
+    run: &mut Run<'_>,
+    gateway: &Gateway,
+    envelope: Envelope<'_>,
+    pinged: &[String],
+    others: Others,
+) -> anyhow::Result<(Churn, OpenSample)> {
+    let options = run.options;
+    let take = async || churn(options, gateway, envelope).await;
+    let churn = run
+        .patiently(|churn: &Churn| churn.other_cores, take)
+        .await?;
+    run.progress(&format!(
+        "{}: {:.0} sessions opened and closed a second, {:.1} us CPU",
+        others.name(),
+        churn.per_second,
+        churn.cpu_us
+    ));
+    let take = async || pings(options, gateway, envelope, pinged).await;
+    let pings = run
+        .patiently(|pings: &OpenSample| pings.other_cores, take)
+        .await?;
+    run.progress(&format!("{}: pings {}", others.name(), pings.shown()));
+    Ok((churn, pings))
+}
+
+/// Opens sessions and closes them at once, on all connections.
+async fn churn(
+    options: &Options,
+    gateway: &Gateway,
+    envelope: Envelope<'_>,
+) -> anyhow::Result<Churn> {
+    let clients = Clients::start(options.connections, envelope, None).await?;
+    sleep(options.warm_up()).await;
+    let window = window(gateway);
+    let before = Spent::now(&window)?;
+    let (start, opened_before) = (Instant::now(), clients.opened());
+    sleep(options.measured()).await;
+    let (seconds, opened) = (
+        start.elapsed().as_secs_f64(),
+        clients.opened() - opened_before,
+    );
+    let costs = before.until(&Spent::now(&window)?, opened as u64, seconds);
+    let latencies = clients.end().await?.latencies_us;
+    ensure!(opened > 0, "no session was opened in {seconds:.1} s");
+    Ok(Churn {
+        per_second: opened as f64 / seconds,
+        cpu_us: costs.cpu_us,
+        client_cpu_us: costs.client_cpu_us,
+        other_cores: costs.other_cores,
+        opening_p50_us: client::percentile(&latencies, 50.0),
+        opening_p99_us: client::percentile(&latencies, 99.0),
+    })
+}
+
+fn window(gateway: &Gateway) -> Window {
+    Window {
+        warm_up: Duration::ZERO,
+        measured: Duration::ZERO,
+        front: vec![gateway.id()],
+        workers: Vec::new(),
+    }
+}
+
+async fn pings(
+    options: &Options,
+    gateway: &Gateway,
+    envelope: Envelope<'_>,
+    sessions: &[String],
+) -> anyhow::Result<OpenSample> {
+    let request = |session: &String| {
+        Envelope {
+            session: Some(session),
+            ..envelope
+        }
+        .ping()
+    };
+    let load = OpenLoad {
+        target: Target::Http(gateway.address),
+        requests: sessions.iter().map(request).collect(),
+        expect: Expect::PONG,
+        per_second: PINGS_PER_SECOND,
+    };
+    let window = Window {
+        warm_up: options.warm_up(),
+        measured: options.measured(),
+        ..window(gateway)
+    };
+    open::measure(load, &window).await
+}
+
+/// Opens so many and leaves them there: what they are called, and into the findings what they cost.
+async fn hold(
+    run: &mut Run<'_>,
+    gateway: &Gateway,
+    envelope: Envelope<'_>,
+    count: usize,
+    found: &mut Found,
+) -> anyhow::Result<Vec<String>> {
+    // The first session of a namespace may bring more with it than itself.
+    opened(envelope, 1, |_| ()).await?;
+    sleep(SETTLE).await;
+    let before = gateway.memory()?;
+    let window = window(gateway);
+    let (spent, start) = (Spent::now(&window)?, Instant::now());
+    let mut moments = Vec::new();
+    let look = |opened: usize| {
+        if let Ok(memory) = gateway.memory() {
+            moments.push(Moment {
+                seconds: start.elapsed().as_secs_f64(),
+                opened,
+                anonymous_kib: memory.anonymous_kib,
+            });
+        }
+    };
+    let sessions = opened(envelope, count, look).await?;
+    let seconds = start.elapsed().as_secs_f64();
+    let costs = spent.until(&Spent::now(&window)?, count as u64, seconds);
+    run.disturbed_by(costs.other_cores);
+    sleep(SETTLE).await;
+    let after = gateway.memory()?;
+    let held = Held {
+        namespace: envelope.namespace.to_owned(),
+        sessions: count,
+        per_second: count as f64 / seconds,
+        cpu_us: costs.cpu_us,
+        other_cores: costs.other_cores,
+        before,
+        after,
+        moments,
+    };
+    run.progress(&format!(
+        "{count} sessions of {} opened in {seconds:.1} s, {:.0} bytes each",
+        held.namespace,
+        held.bytes_each()
+    ));
+    found.held(held);
+    Ok(sessions)
+}
+
+/// Opens so many on a few connections, and looks at the progress now and then.
+async fn opened(
+    envelope: Envelope<'_>,
+    count: usize,
+    mut look: impl FnMut(usize),
+) -> anyhow::Result<Vec<String>> {
+    let connections = OPENERS.min(count);
+    let clients = Clients::start(connections, envelope, Some(count)).await?;
+    let (mut moved, mut last) = (Instant::now(), 0);
+    while !clients.have_ended() {
+        sleep(LOOK).await;
+        let opened = clients.opened();
+        look(opened);
+        if opened > last {
+            (moved, last) = (Instant::now(), opened);
+        }
+        ensure!(
+            moved.elapsed() < STANDSTILL,
+            "{opened} of {count} sessions, and no more for {STANDSTILL:?}"
+        );
+    }
+    let sessions = clients.end().await?.sessions;
+    ensure!(
+        sessions.len() == count,
+        "{} of {count} sessions",
+        sessions.len()
+    );
+    Ok(sessions)
+}

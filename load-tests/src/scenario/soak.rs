@@ -1,0 +1,106 @@
+//! Mixed traffic for a long time, with faults: is every answer right, and does anything grow?
+//!
+//! ```text
+//! gateway: load, slow, news, changing (Python) · echo (stdio, legacy) · dual (stdio, both eras)
+//!
+//! for so many minutes, all at once:
+//!   calls of every kind · sessions opened, used, closed or abandoned · streams dropped and resumed, events compared
+//!   refusals · calls whose client leaves · a namespace that changes, with a reload · SIGKILL of workers and servers
+//!   once a second: memory, descriptors, threads, processes
+//! then nothing: does the gateway come back to what it was?
+//! ```
+
+mod books;
+mod calls;
+mod faults;
+mod growth;
+mod refusals;
+mod reloads;
+mod report;
+mod scene;
+mod sessions;
+mod streams;
+mod watch;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tokio::time::{sleep, sleep_until};
+
+use super::{Run, Scenario};
+use crate::options::Options;
+use crate::report::{Section, minutes};
+use crate::servers::echo::{EchoProgram, Era};
+use crate::servers::gateway::{Gateway, Layout, NAMESPACE, Setup};
+use scene::{CHANGING, DUAL, ECHO, NEWS, SLOW, Scene};
+use watch::Watch;
+
+pub(crate) const SCENARIO: Scenario = Scenario {
+    name: "soak",
+    question: "Twenty minutes (`--soak-minutes`) of mixed traffic with faults: calls of Python tools and of stdio servers in both eras, \
+               16 KB bodies, sessions that are closed or abandoned, streams that are dropped and resumed, refusals, clients that \
+               leave in the middle of an answer, reloads of a namespace that changes, workers and servers that are killed. Is a \
+               single answer wrong or missing, does the gateway's memory grow for good, and does it have as many descriptors, \
+               threads and processes in the end as in the beginning?",
+    default: false,
+    takes,
+    run: |run| Box::pin(measure(run)),
+};
+
+/// Sessions and events end within the run, so that what is left behind for good is told from what waits for its time.
+const CONFIG: &str = "sessions: { ttl: 30s, event_log: { age: 30s } }";
+/// How long the gateway may take to come back to what it was: sessions that were abandoned have to end.
+const REST: Duration = Duration::from_secs(60);
+
+fn takes(options: &Options) -> Duration {
+    options.soak() + REST
+}
+
+async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
+    let echo = EchoProgram::find()?;
+    let setup = Setup::new(Layout::Separate)
+        .python(NAMESPACE)
+        .python(NEWS)
+        .code(SLOW, calls::SLOW_CODE.to_owned())
+        .code(CHANGING, reloads::code(0))
+        .stdio(ECHO, echo.command(Era::Legacy))
+        .stdio(DUAL, echo.command(Era::Dual))
+        .config(CONFIG);
+    let gateway = Gateway::start(run.options, &setup).await?;
+    gateway.has_worker(NAMESPACE).await?;
+    let scene = Scene::new(gateway.envelope());
+    calls::one_of_each(&scene).await?;
+    let mut watch = Watch::start(&gateway).await?;
+
+    let mut clients = JoinSet::new();
+    calls::spawn(&mut clients, &scene);
+    sessions::spawn(&mut clients, &scene);
+    clients.spawn(refusals::ask(Arc::clone(&scene)));
+    clients.spawn(streams::drop_and_resume(Arc::clone(&scene)));
+    let end = Instant::now() + run.options.soak();
+    run.progress(&format!("{} of traffic", minutes(run.options.soak())));
+    {
+        let over = async {
+            sleep_until(end.into()).await;
+            scene.stop();
+        };
+        tokio::join!(
+            over,
+            watch.each_second(&gateway, &scene, |line| run.progress(line)),
+            reloads::change(&gateway, &scene),
+            faults::kill(&gateway, &scene, &echo, run.options.soak()),
+        );
+    }
+    // Each of them ends its own when it sees that it is over.
+    let ended = tokio::time::timeout(REST, clients.join_all()).await;
+    if ended.is_err() {
+        scene
+            .books()
+            .wrong("clients", "some did not end".to_owned());
+    }
+    run.progress("at rest");
+    sleep(Duration::from_secs(1)).await;
+    watch.rest(&gateway, REST).await?;
+    Ok(report::section(run.options.soak(), &scene, &watch))
+}

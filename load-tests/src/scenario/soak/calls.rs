@@ -1,0 +1,259 @@
+//! Calls of every kind, each on a connection of its own, and calls whose client leaves.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::scene::{DUAL, ECHO, SLOW, Scene};
+use crate::message::{EchoCall, Envelope, Expect, Request};
+use crate::servers::gateway::{ASYNC_TOOL, NAMESPACE, SYNC_TOOL};
+use crate::session;
+use crate::wire::{Connection, Target};
+
+/// Between two requests of one client. Forty clients send some 1,500 a second, which leaves room on two cores.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long an answer may take, a restart of its worker included.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+/// How long a client that leaves stays, in turn. The slow tool takes 300 ms.
+const STAYS: [Duration; 4] = [
+    Duration::ZERO,
+    Duration::from_millis(5),
+    Duration::from_millis(60),
+    Duration::from_millis(299),
+];
+const BODY: usize = 16 * 1024;
+
+/// The code of a namespace whose tool takes its time.
+pub(super) const SLOW_CODE: &str = "import asyncio\nfrom fastmcp.tools import tool\n\n\n@tool\nasync def wait(text: str) -> str:\n    \
+     \"\"\"Gives the text back after a while.\"\"\"\n    await asyncio.sleep(0.3)\n    return text\n";
+
+/// One kind of call.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    namespace: &'static str,
+    call: EchoCall,
+    form: Form,
+    clients: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Session,
+    Sessionless,
+    Modern,
+}
+
+const KINDS: [Kind; 9] = [
+    kind("Python, async", NAMESPACE, ASYNC_TOOL, 0, Form::Session, 8),
+    kind(
+        "Python, sync",
+        NAMESPACE,
+        SYNC_TOOL,
+        0,
+        Form::Sessionless,
+        4,
+    ),
+    kind(
+        "Python, 16 KB",
+        NAMESPACE,
+        ASYNC_TOOL,
+        BODY,
+        Form::Session,
+        4,
+    ),
+    kind(
+        "Python, 2026-07-28",
+        NAMESPACE,
+        ASYNC_TOOL,
+        0,
+        Form::Modern,
+        4,
+    ),
+    kind("stdio", ECHO, "echo", 0, Form::Session, 8),
+    kind("stdio, 16 KB", ECHO, "echo", BODY, Form::Sessionless, 4),
+    kind("stdio, bridged", ECHO, "echo", 0, Form::Modern, 4),
+    kind("stdio, 2026-07-28", DUAL, "echo", 0, Form::Modern, 4),
+    kind("slow", SLOW, "wait", 0, Form::Session, 2),
+];
+
+const fn kind(
+    name: &'static str,
+    namespace: &'static str,
+    tool: &'static str,
+    length: usize,
+    form: Form,
+    clients: usize,
+) -> Kind {
+    Kind {
+        name,
+        namespace,
+        call: EchoCall { tool, length },
+        form,
+        clients,
+    }
+}
+
+/// Every kind once, so that every worker and server runs.
+pub(super) async fn one_of_each(scene: &Scene) -> anyhow::Result<()> {
+    for kind in KINDS {
+        let mut client = Client::new(scene, kind).await?;
+        client.call(scene).await;
+        client.end(scene).await;
+    }
+    let wrong = scene.books().first_wrong();
+    ensure!(wrong.is_empty(), "{}", wrong.join("; "));
+    Ok(())
+}
+
+pub(super) fn spawn(clients: &mut JoinSet<()>, scene: &Arc<Scene>) {
+    for kind in KINDS {
+        for _ in 0..kind.clients {
+            clients.spawn(drive(Arc::clone(scene), kind));
+        }
+    }
+    for namespace in [SLOW, ECHO] {
+        clients.spawn(leave(Arc::clone(scene), namespace));
+    }
+}
+
+async fn drive(scene: Arc<Scene>, kind: Kind) {
+    let mut client = match Client::new(&scene, kind).await {
+        Ok(client) => client,
+        Err(error) => return scene.books().wrong(kind.name, format!("{error:#}")),
+    };
+    while scene.goes_on_after(PAUSE).await {
+        client.call(&scene).await;
+    }
+    client.end(&scene).await;
+}
+
+struct Client {
+    kind: Kind,
+    session: Option<String>,
+    request: Request,
+    connection: Option<Connection>,
+    target: Target,
+}
+
+impl Client {
+    async fn new(scene: &Scene, kind: Kind) -> anyhow::Result<Self> {
+        let envelope = scene.envelope(kind.namespace);
+        let session = match kind.form {
+            Form::Session => Some(session::open(envelope).await?),
+            Form::Sessionless | Form::Modern => None,
+        };
+        let with_session = Envelope {
+            session: session.as_deref(),
+            ..envelope
+        };
+        let request = match kind.form {
+            Form::Modern => envelope.modern_echo(kind.call),
+            Form::Session | Form::Sessionless => with_session.echo(kind.call),
+        };
+        Ok(Self {
+            kind,
+            session,
+            request,
+            connection: None,
+            target: Target::Http(envelope.to),
+        })
+    }
+
+    async fn call(&mut self, scene: &Scene) {
+        let (id, sent) = (scene.next_id(), Instant::now());
+        let Kind {
+            name, namespace, ..
+        } = self.kind;
+        let asked = timeout(ANSWER_LIMIT, self.ask(id));
+        match asked.await.context("no answer in time").flatten() {
+            Ok((fault, body)) => {
+                scene
+                    .books()
+                    .answer(name, namespace, sent, id, fault, &body);
+            }
+            Err(error) => {
+                self.connection = None;
+                scene.books().wrong(name, format!("{error:#}"));
+            }
+        }
+    }
+
+    /// What was wrong with the answer, and then its body.
+    async fn ask(&mut self, id: u64) -> anyhow::Result<(Option<String>, Vec<u8>)> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection::open(&self.target).await.context("connecting")?,
+        };
+        let answer = connection.ask(self.request.with_id(id)).await?;
+        let fault = Expect::NUMBERED_ECHO.mismatch(&answer, id);
+        let body = fault
+            .as_ref()
+            .map_or_else(Vec::new, |_| answer.body.to_vec());
+        if !answer.closes {
+            self.connection = Some(connection);
+        }
+        Ok((fault, body))
+    }
+
+    async fn end(self, scene: &Scene) {
+        if let Some(session) = &self.session {
+            super::sessions::close(scene, self.kind.namespace, session).await;
+        }
+    }
+}
+
+/// Calls, and leaves before or in the middle of the answer.
+async fn leave(scene: Arc<Scene>, namespace: &'static str) {
+    let name = if namespace == SLOW {
+        "slow, client leaves"
+    } else {
+        "stdio, client leaves"
+    };
+    let (tool, length) = if namespace == SLOW {
+        ("wait", 0)
+    } else {
+        ("echo", BODY)
+    };
+    let envelope = scene.envelope(namespace);
+    let mut request = envelope.echo(EchoCall { tool, length });
+    let mut stays = STAYS.iter().cycle();
+    while scene.goes_on_after(PAUSE).await {
+        let bytes = request.with_id(scene.next_id());
+        let stay = stays.next().copied().unwrap_or_default();
+        match begin(envelope, bytes, stay).await {
+            Ok(()) => scene.books().left(name),
+            Err(error) => scene.books().wrong(name, format!("{error:#}")),
+        }
+    }
+}
+
+async fn begin(envelope: Envelope<'_>, bytes: &[u8], stay: Duration) -> anyhow::Result<()> {
+    let mut stream = TcpStream::connect(envelope.to)
+        .await
+        .context("connecting")?;
+    stream.write_all(bytes).await.context("sending")?;
+    // Of a long answer some bytes, of a slow one none.
+    let mut some = [0; 512];
+    let read = timeout(stay, stream.read(&mut some)).await;
+    if let Ok(Ok(read @ 1..)) = read {
+        let head = String::from_utf8_lossy(&some[..read]);
+        ensure!(head.starts_with("HTTP/1.1 200"), "{head}");
+    }
+    Ok(())
+}
+
+/// A call of a tool without arguments.
+pub(super) fn plain_call(envelope: Envelope<'_>, tool: &str, id: u64) -> Vec<u8> {
+    let body = json!({
+        "jsonrpc": "2.0", "id": id, "method": "tools/call",
+        "params": {"name": tool, "arguments": {}},
+    });
+    envelope.post(&body.to_string())
+}

@@ -1,0 +1,61 @@
+//! Kills workers and servers, one after another, as the kernel does it when memory runs out.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::scene::{DUAL, ECHO, Scene};
+use crate::processes;
+use crate::servers::echo::{EchoProgram, Era};
+use crate::servers::gateway::{Gateway, NAMESPACE};
+
+/// Between two kills. Each of the three is killed every ninety seconds: a worker that does not stay up for a minute is brought
+/// back later each time, and that is not asked here.
+const EVERY: Duration = Duration::from_secs(30);
+/// Nothing is killed so shortly before the end.
+const LAST: Duration = Duration::from_secs(10);
+const NAME: &str = "kills";
+
+pub(super) async fn kill(gateway: &Gateway, scene: &Scene, echo: &EchoProgram, lasts: Duration) {
+    let end = Instant::now() + lasts.saturating_sub(LAST);
+    let mut turn = [NAMESPACE, ECHO, DUAL].into_iter().cycle();
+    let mut next = Instant::now() + EVERY.min(lasts / 6);
+    while scene.goes_on_after(Duration::from_millis(200)).await {
+        if Instant::now() < next {
+            continue;
+        }
+        if next > end {
+            return;
+        }
+        next += EVERY.min(lasts / 6);
+        let Some(namespace) = turn.next() else {
+            return;
+        };
+        let process = match namespace {
+            NAMESPACE => gateway.worker(NAMESPACE).ok().map(|(process, _)| process),
+            ECHO => server(gateway, echo, Era::Legacy),
+            _ => server(gateway, echo, Era::Dual),
+        };
+        // Noted first: whoever fails because of it must find it noted.
+        scene.books().killed(namespace);
+        if process.is_none_or(|process| !killed(process)) {
+            scene
+                .books()
+                .wrong(NAME, format!("no process of {namespace} to kill"));
+        }
+    }
+}
+
+fn server(gateway: &Gateway, echo: &EchoProgram, era: Era) -> Option<u32> {
+    processes::descendants(gateway.id())
+        .into_iter()
+        .find(|&process| {
+            let arguments = processes::arguments(process);
+            echo.is_run_by(process) && arguments.last().is_some_and(|last| last == era.name())
+        })
+}
+
+fn killed(process: u32) -> bool {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+    process.is_some_and(|process| kill_process(process, Signal::KILL).is_ok())
+}

@@ -1,0 +1,69 @@
+//! What all clients of the soak share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::books::Books;
+use crate::message::{Envelope, FIRST_ID};
+
+/// The stdio server of the revisions before 2026-07-28.
+pub(super) const ECHO: &str = "echo";
+/// The one that speaks both.
+pub(super) const DUAL: &str = "dual";
+/// Tools that take their time.
+pub(super) const SLOW: &str = "slow";
+/// A namespace whose code changes.
+pub(super) const CHANGING: &str = "changing";
+/// A namespace that is left in peace, for streams.
+pub(super) const NEWS: &str = "news";
+
+pub(super) struct Scene {
+    envelope: Envelope<'static>,
+    books: Books,
+    over: AtomicBool,
+    next_id: AtomicU64,
+}
+
+impl Scene {
+    pub(super) fn new(envelope: Envelope<'static>) -> Arc<Self> {
+        Arc::new(Self {
+            envelope,
+            books: Books::default(),
+            over: AtomicBool::new(false),
+            next_id: AtomicU64::new(FIRST_ID),
+        })
+    }
+
+    pub(super) fn envelope(&self, namespace: &'static str) -> Envelope<'static> {
+        Envelope {
+            namespace,
+            ..self.envelope
+        }
+    }
+
+    pub(super) fn books(&self) -> &Books {
+        &self.books
+    }
+
+    /// Unlike that of any other request of the soak.
+    pub(super) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn stop(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// Waits so long, and says whether to go on.
+    pub(super) async fn goes_on_after(&self, pause: Duration) -> bool {
+        sleep(pause).await;
+        !self.is_over()
+    }
+}

@@ -1,0 +1,82 @@
+//! Sessions that are opened, used and closed, and some that are abandoned.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::scene::{ECHO, Scene};
+use crate::message::{Envelope, Expect};
+use crate::servers::gateway::NAMESPACE;
+use crate::session;
+use crate::wire::{Connection, Target, exchange};
+
+const PAUSE: Duration = Duration::from_millis(50);
+const LIMIT: Duration = Duration::from_secs(20);
+const NAME: &str = "sessions";
+/// One of so many sessions is abandoned: it has to end by itself.
+const ABANDONED: u64 = 10;
+
+pub(super) fn spawn(clients: &mut JoinSet<()>, scene: &Arc<Scene>) {
+    for namespace in [NAMESPACE, ECHO] {
+        clients.spawn(come_and_go(Arc::clone(scene), namespace));
+    }
+}
+
+async fn come_and_go(scene: Arc<Scene>, namespace: &'static str) {
+    while scene.goes_on_after(PAUSE).await {
+        let id = scene.next_id();
+        let abandoned = id.is_multiple_of(ABANDONED);
+        let visit = timeout(LIMIT, visit(scene.envelope(namespace), id, abandoned));
+        match visit.await {
+            Ok(Ok(())) if abandoned => scene.books().left(NAME),
+            Ok(Ok(())) => scene.books().right(NAME),
+            Ok(Err(error)) => scene.books().wrong(NAME, format!("{namespace}: {error:#}")),
+            Err(_) => scene
+                .books()
+                .wrong(NAME, format!("{namespace}: no answer in time")),
+        }
+    }
+}
+
+/// Opens a session, uses it and closes it. The gateway answers all of it itself, whatever becomes of a worker.
+async fn visit(envelope: Envelope<'static>, id: u64, abandoned: bool) -> anyhow::Result<()> {
+    let mut connection = Connection::open(&Target::Http(envelope.to)).await?;
+    let session = session::open_on(envelope, &mut connection).await?;
+    let envelope = Envelope {
+        session: Some(&session),
+        ..envelope
+    };
+    let mut ping = envelope.ping();
+    let answer = connection.ask(ping.with_id(id)).await?;
+    let fault = Expect::PONG.mismatch(&answer, id);
+    ensure!(fault.is_none(), "ping: {}", fault.unwrap_or_default());
+    if !abandoned {
+        let answer = connection.ask(&envelope.delete()).await?;
+        ensure!(answer.status == 204, "DELETE answered {}", answer.status);
+        let answer = connection.ask(ping.with_id(id)).await?;
+        ensure!(
+            answer.status == 404,
+            "a closed session answered {}",
+            answer.status
+        );
+    }
+    Ok(())
+}
+
+/// Closes the session of a client that ends.
+pub(super) async fn close(scene: &Scene, namespace: &'static str, session: &str) {
+    let envelope = Envelope {
+        session: Some(session),
+        ..scene.envelope(namespace)
+    };
+    match exchange(envelope.to, &envelope.delete(), LIMIT).await {
+        Ok((204, ..)) => {}
+        Ok((status, ..)) => scene
+            .books()
+            .wrong(NAME, format!("DELETE answered {status}")),
+        Err(error) => scene.books().wrong(NAME, format!("DELETE: {error:#}")),
+    }
+}

@@ -1,0 +1,308 @@
+//! What a call costs: the gateway before a Python worker and a stdio server, nginx before an HTTP application, and peers
+//! before the same stdio server.
+//!
+//! ```text
+//! per repetition:  the stdio server over its pipes
+//!                  nginx return 200 ── gateway up ── its cases, then one client ── gateway down
+//!                  nginx return 200 ── the same with work_stealing
+//!                  nginx and an HTTP application up ── likewise ── down
+//!                  each peer likewise
+//! ```
+//!
+//! Who comes first changes with each repetition. What goes wrong with the gateway is a failure of the run; what goes wrong
+//! with a peer is a finding.
+
+mod alone;
+mod case;
+mod charts;
+mod found;
+mod front;
+mod idle;
+mod tables;
+mod verdicts;
+
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::{Run, Scenario};
+use crate::load::{self, Load, Sample, Window, pipes};
+use crate::message::{Expect, pipe_call};
+use crate::options::Options;
+use crate::processes;
+use crate::report::Section;
+use crate::servers::echo::{Echo, EchoProgram, Era};
+use crate::wire::Target;
+
+use case::{Case, Client, MANY, Server};
+use found::{Found, Loaded, NOTHING};
+use front::{Front, NGINX, Running};
+
+pub(crate) const SCENARIO: Scenario = Scenario {
+    name: "tools_call",
+    question: "What does a call cost, in CPU time, in latency and in memory? `ping` and `tools/call` through the gateway with \
+               everything on, with and without a session, of 2025-11-25 and 2026-07-28, small, of 16 KB and of 1 MB, to a \
+               Python worker and to a stdio server; beside it nginx before an HTTP application, and the programs that put \
+               HTTP in front of the same stdio server.",
+    default: true,
+    takes,
+    run: |run| Box::pin(measure(run)),
+};
+
+/// The first load on a new process is warmed up so much longer: those with a just-in-time compiler need it.
+const FIRST_WARM_UP: u32 = 3;
+fn takes(options: &Options) -> Duration {
+    let fronts = Front::find(options).map_or_else(|_| Vec::new(), |(fronts, _)| fronts);
+    // Loads after the first one, for each a half warm-up.
+    let load = options.measured() + options.warm_up() / 2;
+    let repetition: Duration = fronts
+        .iter()
+        .map(|front| {
+            let reference = u32::from(front.must_be_right());
+            let loads = load * (front.cases().len() as u32 + reference);
+            let alone = options.measured() * front.cases_alone().len() as u32;
+            front.start_takes() + options.warm_up() * FIRST_WARM_UP + loads + alone
+        })
+        .sum();
+    let pipes = options.measured() + options.warm_up();
+    (repetition + pipes) * options.repetitions as u32 + idle::SETTLE * 2
+}
+
+async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
+    let echo = EchoProgram::find()?;
+    let (mut fronts, missing) = Front::find(run.options)?;
+    let described = |front: &Front| Some(format!("{} {}", front.name(), front.description()?));
+    let mut found = Found {
+        fronts: fronts.iter().filter_map(described).collect(),
+        missing,
+        ..Found::default()
+    };
+    if run.nginx.is_none() {
+        found.missing.push("nginx: no ratios".to_owned());
+    }
+    match idle::memory(run.options).await {
+        Ok(memory) => found.idle = Some(memory),
+        Err(error) => found.failures.push(format!("an idle gateway: {error:#}")),
+    }
+    let mut measuring = Measuring {
+        options: run.options,
+        run,
+        echo,
+        found,
+        repetition: 0,
+        nginx_cpu_us: None,
+    };
+    for repetition in 1..=measuring.options.repetitions {
+        measuring.repetition = repetition;
+        let of = measuring.options.repetitions;
+        measuring
+            .run
+            .progress(&format!("repetition {repetition} of {of}"));
+        measuring.at_the_pipes().await?;
+        for front in &fronts {
+            measuring.behind(front).await;
+        }
+        fronts.rotate_left(1);
+    }
+    measuring.found.section()
+}
+
+struct Measuring<'a, 'r> {
+    options: &'a Options,
+    run: &'r mut Run<'a>,
+    echo: EchoProgram,
+    found: Found,
+    repetition: usize,
+    /// Measured last.
+    nginx_cpu_us: Option<f64>,
+}
+
+impl Measuring<'_, '_> {
+    /// The stdio server with nothing in front of it.
+    async fn at_the_pipes(&mut self) -> anyhow::Result<()> {
+        let (options, echo) = (self.options, &self.echo);
+        let take = async || {
+            let (server, opened) = Echo::start(echo).await?;
+            let window = Window {
+                warm_up: options.warm_up(),
+                measured: options.measured(),
+                front: vec![server.id()],
+                workers: Vec::new(),
+            };
+            // The server ends with its pipes, so its memory is read before they are closed.
+            let memory = processes::proportional_kib(&[server.id()]);
+            let expect = Expect::NUMBERED_ECHO;
+            let sample = pipes::measure(opened, pipe_call(), MANY, expect, &window).await;
+            Ok((sample.context("the stdio server alone")?, memory))
+        };
+        let (sample, memory) = self
+            .run
+            .patiently(|(sample, _)| sample.other_cores, take)
+            .await?;
+        // All the CPU time is the server's: nothing is in front of it.
+        let sample = Sample {
+            cpu_us: 0.0,
+            worker_cpu_us: Some(sample.cpu_us),
+            ..sample
+        };
+        let loaded = Loaded {
+            repetition: self.repetition,
+            clients: MANY,
+            sample,
+            nginx_cpu_us: None,
+            wrong: 0,
+            first_wrong: None,
+            front_kib: 0,
+            servers: 1,
+            servers_kib: memory,
+        };
+        self.keep(
+            NOTHING,
+            Case::new(Server::Stdio(Era::Legacy), Client::Pipes),
+            loaded,
+        );
+        Ok(())
+    }
+
+    /// All cases of one front.
+    async fn behind(&mut self, front: &Front) {
+        // A peer is compared in other orders of magnitude than the minute of the machine.
+        if front.must_be_right()
+            && let Err(error) = self.reference().await
+        {
+            self.found.failures.push(format!("nginx: {error:#}"));
+        }
+        let running = match front.start(self.options, &self.echo).await {
+            Ok(running) => running,
+            Err(error) => return self.went_wrong(front, &format!("start: {error:#}")),
+        };
+        for (at, &case) in front.cases().iter().enumerate() {
+            match self.load(&running, case, at == 0).await {
+                Ok(loaded) => {
+                    if let Some(first) = &loaded.first_wrong {
+                        let wrong = format!("{case}: {} wrong answers: {first}", loaded.wrong);
+                        self.went_wrong(front, &wrong);
+                    }
+                    self.keep(front.name(), case, loaded);
+                }
+                Err(error) => self.went_wrong(front, &format!("{case}: {error:#}")),
+            }
+        }
+        for &case in front.cases_alone() {
+            match alone::measure(self.options, &self.echo, &running, case).await {
+                Ok(alone) => {
+                    let (p50, direct) = (alone.through.p50_us, alone.direct.p50_us);
+                    self.run.progress(&format!(
+                        "{}, {case}, one client: p50 {p50:.0} us, {direct:.0} us without",
+                        front.name()
+                    ));
+                    self.found.call_alone(front.name(), case, alone);
+                }
+                Err(error) => self.went_wrong(front, &format!("{case}, one client: {error:#}")),
+            }
+        }
+    }
+
+    /// What nginx costs now.
+    async fn reference(&mut self) -> anyhow::Result<()> {
+        if let Some(sample) = self.run.reference().await? {
+            self.nginx_cpu_us = Some(sample.cpu_us);
+            let processes = self.run.nginx.as_ref().map(|nginx| nginx.processes());
+            let loaded = Loaded {
+                repetition: self.repetition,
+                clients: self.options.connections,
+                nginx_cpu_us: self.nginx_cpu_us,
+                sample,
+                wrong: 0,
+                first_wrong: None,
+                front_kib: processes::proportional_kib(&processes.unwrap_or_default()),
+                servers: 0,
+                servers_kib: 0,
+            };
+            self.found
+                .load(NGINX, Case::new(Server::None, Client::Sessionless), loaded);
+        }
+        Ok(())
+    }
+
+    /// One case of one front, from many clients.
+    async fn load(&mut self, running: &Running, case: Case, first: bool) -> anyhow::Result<Loaded> {
+        let (options, echo) = (self.options, &self.echo);
+        let clients = case.clients(options);
+        let requests = case.requests(running.envelope(), clients).await?;
+        let target = Target::Http(running.address());
+        case.once(&target, requests.first().context("no client")?)
+            .await?;
+        let warm_up = if first {
+            options.warm_up() * FIRST_WARM_UP
+        } else {
+            options.warm_up() / 2
+        };
+        let take = async || {
+            let processes = running.processes(case, echo)?;
+            let (sample, faults) = load::tolerant(Load {
+                target: target.clone(),
+                requests: requests.clone(),
+                expect: case.expect(),
+                warm_up,
+                measured: options.measured(),
+                front: processes.front,
+                workers: processes.servers,
+            })
+            .await?;
+            let sample = sample.map_err(|error| match &faults.first {
+                Some(first) => error.context(format!("{} wrong answers: {first}", faults.count)),
+                None => error,
+            })?;
+            Ok((sample, faults))
+        };
+        let (sample, faults) = self
+            .run
+            .patiently(|(sample, _)| sample.other_cores, take)
+            .await?;
+        let processes = running.processes(case, echo)?;
+        Ok(Loaded {
+            repetition: self.repetition,
+            clients,
+            sample,
+            nginx_cpu_us: self.nginx_cpu_us,
+            wrong: faults.count,
+            first_wrong: faults.first,
+            front_kib: processes::proportional_kib(&processes.front),
+            servers: processes.servers.len(),
+            servers_kib: processes::proportional_kib(&processes.servers),
+        })
+    }
+
+    fn keep(&mut self, front: &str, case: Case, loaded: Loaded) {
+        self.run
+            .progress(&format!("{front}, {case}: {}", loaded.sample.shown()));
+        self.found.load(front, case, loaded);
+    }
+
+    fn went_wrong(&mut self, front: &Front, what: &str) {
+        let text = format!("{}: {what}", front.name());
+        self.run.progress(&text);
+        if front.must_be_right() {
+            self.found.failures.push(text);
+        } else {
+            self.found.finding(text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn half_of_the_default_run_is_enough() {
+        let of = |arguments: &[&str]| takes(&Options::parse_from(["x"].iter().chain(arguments)));
+        let default = of(&[]);
+        assert!(default <= Duration::from_secs(210), "{default:?}");
+        assert!(of(&["--repetitions", "6"]) > default);
+        assert!(of(&["--peer", "one-more=x {port} {server}"]) > default);
+    }
+}

@@ -1,0 +1,116 @@
+//! One client: the server by itself, then through what is in front of it, a connection after the other.
+
+use anyhow::{Context, bail};
+
+use super::case::{Case, Server};
+use super::found::Alone;
+use super::front::Running;
+use crate::load::one_by_one::{self, Latencies, Plan};
+use crate::message::{Envelope, Expect, Request, pipe_call, worker_call};
+use crate::options::Options;
+use crate::processes::{CpuTimes, time_of_ended_children};
+use crate::servers::echo::{Echo, EchoProgram};
+use crate::wire::{Connection, Target};
+
+/// Of servers with several threads, one of which has the connection; others have one thread, and are slow.
+const CONNECTIONS: u32 = 20;
+const CONNECTIONS_OF_PEERS: u32 = 10;
+const CALLS: u64 = 100;
+/// Of one connection, of the seconds of a measurement.
+const SHARE: f64 = 0.15;
+
+/// How much, with these options.
+fn plan(options: &Options, running: &Running) -> Plan {
+    let connections = match running {
+        Running::Peer(_) => CONNECTIONS_OF_PEERS,
+        Running::Gateway(_) | Running::Nginx { .. } => CONNECTIONS,
+    };
+    Plan {
+        connections,
+        calls: CALLS,
+        limit: options.measured().mul_f64(SHARE),
+    }
+}
+
+pub(super) async fn measure(
+    options: &Options,
+    echo: &EchoProgram,
+    running: &Running,
+    case: Case,
+) -> anyhow::Result<Alone> {
+    let plan = plan(options, running);
+    let direct = direct(plan, echo, running, case)
+        .await
+        .context("the server by itself")?;
+    let target = Target::Http(running.address());
+    let request = one(case, running.envelope()).await?;
+    case.once(&target, &request).await?;
+    let processes = running.processes(case, echo)?;
+    let spent = || -> anyhow::Result<_> {
+        let ended = time_of_ended_children(&processes.front);
+        let front = CpuTimes::of_first(&processes.front)?;
+        Ok((front, CpuTimes::of_those_left(&processes.servers), ended))
+    };
+    let before = spent()?;
+    let through = by_connections(plan, &target, request, case.expect()).await?;
+    let after = spent()?;
+    let each = |nanoseconds: u64| nanoseconds as f64 / 1e3 / through.sent as f64;
+    let ended = after.2.saturating_sub(before.2);
+    Ok(Alone {
+        cpu_us: each(after.0.since(&before.0)),
+        server_cpu_us: each(after.1.since(&before.1) + ended),
+        direct,
+        through,
+    })
+}
+
+async fn direct(
+    plan: Plan,
+    echo: &EchoProgram,
+    running: &Running,
+    case: Case,
+) -> anyhow::Result<Latencies> {
+    match case.server {
+        // Each connection is a server of its own: there is one pair of pipes.
+        Server::Stdio(_) => {
+            let open = async || {
+                let (server, pipes) = Echo::start(echo).await?;
+                Ok((Connection::from(pipes), server))
+            };
+            one_by_one::measure(plan, pipe_call(), Expect::NUMBERED_ECHO, open).await
+        }
+        Server::Async => {
+            let target = Target::Lines(running.worker_socket()?);
+            let request = worker_call(crate::servers::gateway::ASYNC_TOOL);
+            by_connections(plan, &target, request, Expect::ECHO).await
+        }
+        Server::App => {
+            let to = running.app()?;
+            let request = one(
+                case,
+                Envelope {
+                    to,
+                    ..running.envelope()
+                },
+            )
+            .await?;
+            by_connections(plan, &Target::Http(to), request, case.expect()).await
+        }
+        Server::None | Server::Sync => bail!("not measured alone"),
+    }
+}
+
+async fn by_connections(
+    plan: Plan,
+    target: &Target,
+    request: Request,
+    expect: Expect,
+) -> anyhow::Result<Latencies> {
+    let open = async || Ok((Connection::open(target).await?, ()));
+    one_by_one::measure(plan, request, expect, open).await
+}
+
+async fn one(case: Case, envelope: Envelope<'_>) -> anyhow::Result<Request> {
+    let mut requests = case.requests(envelope, 1).await?;
+    requests.pop().context("no client")
+}

@@ -1,0 +1,182 @@
+//! What a gateway is started with: namespaces, the layout of its threads, and its configuration file.
+
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use serde_json::json;
+use serde_yaml::Value;
+
+use super::{ANNOUNCING_TOOL, ASYNC_TOOL, SYNC_TOOL};
+
+/// What differs from the gateway's defaults, with reasons.
+const OVERRIDES: &str = include_str!("../../../conf.yaml");
+
+/// How the gateway's threads share work (`work_stealing`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// A runtime per thread, the default.
+    Separate,
+    /// One runtime whose threads take each other's work.
+    Stealing,
+}
+
+/// What a gateway serves, and where it is configured otherwise than `conf.yaml` says.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    layout: Layout,
+    /// Namespaces with a folder, and the code in it. Without code there is no worker.
+    pub(super) folders: Vec<(String, String)>,
+    /// Namespaces of stdio servers, and their command lines.
+    stdio: Vec<(String, Vec<String>)>,
+    config: Vec<String>,
+}
+
+impl Setup {
+    /// Nothing to serve yet.
+    pub(crate) fn new(layout: Layout) -> Self {
+        Self {
+            layout,
+            folders: Vec::new(),
+            stdio: Vec::new(),
+            config: Vec::new(),
+        }
+    }
+
+    /// A namespace of Python echo tools.
+    pub(crate) fn python(self, namespace: &str) -> Self {
+        self.code(namespace, tools())
+    }
+
+    /// A namespace of Python tools of one's own.
+    pub(crate) fn code(mut self, namespace: &str, code: String) -> Self {
+        self.folders.push((namespace.to_owned(), code));
+        self
+    }
+
+    /// A namespace without a tool, so without a worker.
+    pub(crate) fn empty(self, namespace: &str) -> Self {
+        self.code(namespace, String::new())
+    }
+
+    /// A namespace whose server is started by this command line.
+    pub(crate) fn stdio(mut self, namespace: &str, command: Vec<String>) -> Self {
+        self.stdio.push((namespace.to_owned(), command));
+        self
+    }
+
+    /// Keys laid over those of `conf.yaml`: maps are merged, everything else is replaced.
+    pub(crate) fn config(mut self, yaml: &str) -> Self {
+        self.config.push(yaml.to_owned());
+        self
+    }
+
+    /// The gateway's configuration file.
+    pub(super) fn configuration(
+        &self,
+        core: SocketAddr,
+        metrics: SocketAddr,
+        base: &str,
+    ) -> anyhow::Result<String> {
+        let mut config = serde_yaml::from_str(OVERRIDES).context("load-tests/conf.yaml")?;
+        for own in &self.config {
+            let own = serde_yaml::from_str(own).context("a scenario's keys")?;
+            merge(&mut config, own);
+        }
+        let listener = |profile: &str, address: SocketAddr| json!({"name": profile, "profile": profile, "address": address});
+        let servers: serde_json::Map<_, _> = self
+            .stdio
+            .iter()
+            .filter_map(|(name, command)| Some((name.clone(), server(command)?)))
+            .collect();
+        let own = json!({
+            "listeners": [listener("core", core), listener("metrics", metrics)],
+            "work_stealing": self.layout == Layout::Stealing,
+            "workers": {"base_env": base},
+            "upstreams": {"stdio": servers},
+        });
+        let own = serde_yaml::to_value(own).context("the program's keys")?;
+        merge(&mut config, own);
+        serde_yaml::to_string(&config).context("the gateway's configuration")
+    }
+}
+
+/// Lays keys over a configuration, as the gateway itself does with its files.
+fn merge(config: &mut Value, over: Value) {
+    match (config, over) {
+        (Value::Mapping(config), Value::Mapping(over)) => {
+            for (key, value) in over {
+                match config.get_mut(&key) {
+                    Some(known) => merge(known, value),
+                    None => {
+                        config.insert(key, value);
+                    }
+                }
+            }
+        }
+        (config, over) => *config = over,
+    }
+}
+
+/// A stdio server as an operator writes it; everything but its command line is at its default.
+fn server(command: &[String]) -> Option<serde_json::Value> {
+    let (program, arguments) = command.split_first()?;
+    Some(json!({"command": program, "args": arguments}))
+}
+
+/// How many threads the gateway has in its configuration, and nginx worker processes.
+pub(crate) fn threads() -> anyhow::Result<usize> {
+    let overrides: Value = serde_yaml::from_str(OVERRIDES).context("load-tests/conf.yaml")?;
+    let threads = overrides
+        .get("threads")
+        .and_then(Value::as_u64)
+        .context("load-tests/conf.yaml: threads")?;
+    usize::try_from(threads).context("load-tests/conf.yaml: threads")
+}
+
+/// The code of a namespace of echo tools.
+pub(super) fn tools() -> String {
+    format!(
+        "from fastmcp import Context\nfrom fastmcp.tools import tool\n\n\n@tool\nasync def {ASYNC_TOOL}(text: str) -> str:\n    \
+         \"\"\"Gives the text back.\"\"\"\n    return text\n\n\n@tool\ndef {SYNC_TOOL}(text: str) -> str:\n    \
+         \"\"\"Gives the text back, from a thread.\"\"\"\n    return text\n\n\n\
+         @tool\nasync def {ANNOUNCING_TOOL}(ctx: Context, what: str = \"tools\") -> str:\n    \
+         \"\"\"Tells every open stream that the tools, prompts or resources have changed.\"\"\"\n    \
+         send = dict(tools=ctx.send_tool_list_changed, prompts=ctx.send_prompt_list_changed, resources=ctx.send_resource_list_changed)\n    \
+         await send[what]()\n    return \"announced\"\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::NAMESPACE;
+    use super::*;
+
+    #[test]
+    fn addresses_are_merged_into_the_overrides() {
+        let (core, metrics) = (
+            "127.0.0.1:1".parse().unwrap(),
+            "127.0.0.1:2".parse().unwrap(),
+        );
+        let setup = Setup::new(Layout::Stealing)
+            .stdio("echo", vec!["/x".into(), "-y".into()])
+            .config("sessions: { ttl: 1h }\nadmission: { limits: { body: 1MiB } }");
+        let text = setup.configuration(core, metrics, "/base").unwrap();
+        let config: Value = serde_yaml::from_str(&text).unwrap();
+        assert_eq!(config["listeners"][0]["address"], "127.0.0.1:1");
+        assert_eq!(config["listeners"][1]["profile"], "metrics");
+        assert_eq!(config["work_stealing"], true);
+        assert_eq!(config["workers"]["base_env"], "/base");
+        assert_eq!(
+            config["namespaces"]["overrides"][NAMESPACE]["max_concurrency"],
+            64
+        );
+        assert!(config["admission"]["flood"]["rate"].as_u64().unwrap() >= 1_000_000);
+        assert_eq!(config["upstreams"]["stdio"]["echo"]["command"], "/x");
+        assert_eq!(config["upstreams"]["stdio"]["echo"]["args"][0], "-y");
+        assert_eq!(config["sessions"]["ttl"], "1h");
+        let limits = &config["admission"]["limits"];
+        assert_eq!(limits["body"], "1MiB");
+        assert!(limits["sessions_per_principal"].as_u64().unwrap() > 200_000);
+        assert_eq!(threads().unwrap(), 2);
+    }
+}

@@ -1,0 +1,71 @@
+//! A thread of its own for clients that nobody times.
+//!
+//! Thousands of readers that wake up at once would hold up the clients whose answers are timed, if both were on one thread,
+//! and that delay would look like the server's.
+
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+/// The thread. Dropping it ends what runs on it.
+pub(crate) struct Aside {
+    handle: Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Aside {
+    pub(crate) fn start(name: &str) -> anyhow::Result<Self> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("a runtime")?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                // A dropped sender is a stop, too. The runtime ends with the thread, and its tasks with it.
+                let _ = runtime.block_on(stopped);
+            })
+            .context("a thread")?;
+        Ok(Self {
+            handle,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Where to spawn.
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed; it is no reason for one here.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn tasks_run_on_their_own_thread_and_end_with_it() {
+        let aside = Aside::start("aside").unwrap();
+        let name = || std::thread::current().name().map(str::to_owned);
+        let there = aside.handle().spawn(async move { name() }).await.unwrap();
+        assert_eq!(there.as_deref(), Some("aside"));
+        let endless = aside.handle().spawn(std::future::pending::<()>());
+        drop(aside);
+        assert!(endless.await.unwrap_err().is_cancelled());
+    }
+}

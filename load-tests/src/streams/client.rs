@@ -1,0 +1,188 @@
+//! A client of the crowd: its session, and every event it has had.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::decoder::Event;
+
+/// What kind of list an event says has changed. Published in turn, so that order shows in the kinds as well as in ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    Tools,
+    Prompts,
+    Resources,
+    /// Nothing this program has asked for.
+    Unknown,
+}
+
+/// One event as its client had it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Had {
+    /// From its id, which is the stream's number and this.
+    pub(crate) sequence: u64,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Default)]
+struct Record {
+    last_event_id: Option<String>,
+    events: Vec<Had>,
+}
+
+pub(crate) struct Client {
+    session: String,
+    /// Which of its streams is the one that counts.
+    generation: AtomicU32,
+    record: Mutex<Record>,
+}
+
+impl Kind {
+    /// The one published in this place.
+    pub(crate) fn in_turn(place: usize) -> Self {
+        [Self::Tools, Self::Prompts, Self::Resources][place % 3]
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Prompts => "prompts",
+            Self::Resources => "resources",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    fn of(data: &[u8]) -> Self {
+        let says = |kind: &Self| {
+            let method = format!("notifications/{}/list_changed\"", kind.name());
+            let mut windows = data.windows(method.len());
+            windows.any(|window| window == method.as_bytes())
+        };
+        [Self::Tools, Self::Prompts, Self::Resources]
+            .into_iter()
+            .find(says)
+            .unwrap_or(Self::Unknown)
+    }
+}
+
+impl Had {
+    /// The event, unless it is one without data.
+    pub(crate) fn of(event: &Event) -> Option<Self> {
+        if event.data.is_empty() {
+            return None;
+        }
+        let sequence = event.id.as_deref().and_then(sequence);
+        Some(Self {
+            // An event without an id cannot be found among those published, and so counts as wrong.
+            sequence: sequence.unwrap_or(0),
+            kind: Kind::of(&event.data),
+        })
+    }
+}
+
+fn sequence(id: &str) -> Option<u64> {
+    id.split_once('-')?.1.parse().ok()
+}
+
+impl Client {
+    pub(super) fn new(session: String) -> Self {
+        Self {
+            session,
+            generation: AtomicU32::new(0),
+            record: Mutex::default(),
+        }
+    }
+
+    pub(super) fn session(&self) -> &str {
+        &self.session
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// What comes on the streams it has now counts no more.
+    pub(super) fn next_generation(&self) {
+        // Under the record's lock, so that no event of the old one comes after it.
+        let _record = self.record();
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes an event of one of its streams. Whether it counts.
+    pub(super) fn take(&self, generation: u32, event: Event) -> bool {
+        let mut record = self.record();
+        if self.generation() != generation {
+            return false;
+        }
+        let had = Had::of(&event);
+        record.events.extend(had);
+        if event.id.is_some() {
+            record.last_event_id = event.id;
+        }
+        had.is_some()
+    }
+
+    pub(super) fn last_event_id(&self) -> Option<String> {
+        self.record().last_event_id.clone()
+    }
+
+    /// The last it has had.
+    pub(super) fn last(&self) -> Option<Had> {
+        self.record().events.last().copied()
+    }
+
+    /// All it has had, in the order in which they came.
+    pub(crate) fn events(&self) -> Vec<Had> {
+        self.record().events.clone()
+    }
+
+    pub(super) fn forget_events(&self) {
+        self.record().events = Vec::new();
+    }
+
+    pub(super) fn forget(&self) {
+        *self.record() = Record::default();
+    }
+
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(id: &str, data: &str) -> Event {
+        Event {
+            id: Some(id.to_owned()),
+            data: data.as_bytes().to_vec(),
+        }
+    }
+
+    const PROMPTS: &str = r#"{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}"#;
+
+    #[test]
+    fn an_event_is_known_by_its_id_and_its_kind() {
+        let had = Had::of(&event("1-17", PROMPTS)).unwrap();
+        assert_eq!((had.sequence, had.kind), (17, Kind::Prompts));
+        assert_eq!(Had::of(&event("1-17", "{}")).unwrap().kind, Kind::Unknown);
+        assert_eq!(Had::of(&event("1-17", "")), None);
+    }
+
+    #[test]
+    fn a_client_comes_back_with_the_last_id_it_had_and_takes_nothing_of_its_old_stream() {
+        let client = Client::new("s".to_owned());
+        assert!(!client.take(0, event("1-1", "")), "no event, but an id");
+        assert_eq!(client.last_event_id().as_deref(), Some("1-1"));
+        assert!(client.take(0, event("1-2", PROMPTS)));
+        client.next_generation();
+        assert!(!client.take(0, event("1-3", PROMPTS)));
+        assert_eq!(client.last_event_id().as_deref(), Some("1-2"));
+        assert!(client.take(1, event("1-3", PROMPTS)));
+        assert_eq!(client.events().len(), 2);
+        assert_eq!(client.last().unwrap().sequence, 3);
+        client.forget();
+        assert_eq!((client.last(), client.last_event_id()), (None, None));
+    }
+}

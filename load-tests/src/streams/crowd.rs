@@ -1,0 +1,275 @@
+//! Thousands of clients, each with a session and one stream, on a thread of their own.
+//!
+//! ```text
+//! sign_up ── open_up_to ──┬── all_have(events) … ── leave ── return_at_once ──┐
+//!                         │                         (sockets closed)          │
+//!                         └────────────── return_at_once ─────────────────────┤
+//!                                    (old sockets left open)                  └── all_back, all_have(events) …
+//! ```
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::aside::Aside;
+use super::client::{Client, Had};
+use super::socket::{Opened, Socket};
+use super::tally::Tally;
+use crate::message::Envelope;
+use crate::session;
+use crate::wire::{Connection, Target};
+
+/// Connections over which sessions are opened, and streams that are opened at once when nothing is to be shown by it.
+const OPENERS: usize = 16;
+/// How long all sessions, or all streams, may take.
+const OPEN_LIMIT: Duration = Duration::from_secs(60);
+/// Between two looks at how far the clients are. Their own clocks say when something happened.
+const LOOK: Duration = Duration::from_millis(5);
+/// Before a client that was turned away tries again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// The clients. Dropping it closes their sockets.
+pub(crate) struct Crowd {
+    envelope: Envelope<'static>,
+    clients: Vec<Arc<Client>>,
+    /// Those among them with a stream.
+    open: usize,
+    tally: Arc<Tally>,
+    readers: JoinSet<()>,
+    /// Of streams that were taken over, and their tally.
+    left_open: Option<(JoinSet<()>, Arc<Tally>)>,
+    // Last: the tasks end before their thread.
+    aside: Aside,
+}
+
+impl Crowd {
+    /// Nobody yet.
+    pub(crate) fn new(envelope: Envelope<'static>) -> anyhow::Result<Self> {
+        Ok(Self {
+            envelope,
+            clients: Vec::new(),
+            open: 0,
+            tally: Arc::default(),
+            readers: JoinSet::new(),
+            left_open: None,
+            aside: Aside::start("streams")?,
+        })
+    }
+
+    pub(crate) fn clients(&self) -> &[Arc<Client>] {
+        &self.clients
+    }
+
+    /// How many of them have a stream, or come back to one.
+    pub(crate) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Forgets what came so far, but not where the streams go on.
+    pub(crate) fn forget_events(&self) {
+        for client in &self.clients {
+            client.forget_events();
+        }
+    }
+
+    /// How it stands with the streams opened last.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Opens sessions until there are so many clients.
+    pub(crate) async fn sign_up(&mut self, count: usize) -> anyhow::Result<()> {
+        let missing = count.saturating_sub(self.clients.len());
+        let envelope = self.envelope;
+        let mut openers = JoinSet::new();
+        for opener in 0..OPENERS {
+            let share = missing / OPENERS + usize::from(opener < missing % OPENERS);
+            openers.spawn_on(sessions(envelope, share), self.aside.handle());
+        }
+        let opened = timeout(OPEN_LIMIT, openers.join_all()).await;
+        for some in opened.context("sessions were not open in time")? {
+            let clients = some?.into_iter().map(|id| Arc::new(Client::new(id)));
+            self.clients.extend(clients);
+        }
+        Ok(())
+    }
+
+    /// Opens streams at this address, one after another for each opener, until so many clients have one.
+    pub(crate) async fn open_up_to(
+        &mut self,
+        count: usize,
+        to: std::net::SocketAddr,
+    ) -> anyhow::Result<()> {
+        let gate = Arc::new(Semaphore::new(OPENERS));
+        let envelope = Envelope {
+            to,
+            ..self.envelope
+        };
+        for client in &self.clients[self.open..count] {
+            let follow = follow(
+                Arc::clone(client),
+                client.generation(),
+                envelope,
+                Arc::clone(&self.tally),
+                Some(Arc::clone(&gate)),
+            );
+            self.readers.spawn_on(follow, self.aside.handle());
+        }
+        self.open = count;
+        self.all_back().await?;
+        let (count, first) = self.tally.turned_away();
+        if let Some(first) = first {
+            bail!("{count} attempts to open a stream failed, the first one: {first}");
+        }
+        Ok(())
+    }
+
+    /// Closes all sockets as fast as one thread can.
+    pub(crate) async fn leave(&mut self) {
+        self.next_generation();
+        // Each task drops its socket when the abortion comes to it.
+        self.readers.shutdown().await;
+        self.left_open = None;
+    }
+
+    /// Forgets streams and what came on them, so that they can be opened again without anything to resume.
+    pub(crate) async fn start_over(&mut self) {
+        self.leave().await;
+        for client in &self.clients {
+            client.forget();
+        }
+        self.open = 0;
+        self.tally = Arc::default();
+    }
+
+    /// Everybody comes back with the id of the last event they had, all at once. Sockets that are open stay so, but what
+    /// comes on them counts no more.
+    pub(crate) fn return_at_once(&mut self) {
+        self.next_generation();
+        let readers = std::mem::take(&mut self.readers);
+        let tally = std::mem::take(&mut self.tally);
+        self.left_open = Some((readers, tally));
+        for client in &self.clients[..self.open] {
+            let follow = follow(
+                Arc::clone(client),
+                client.generation(),
+                self.envelope,
+                Arc::clone(&self.tally),
+                None,
+            );
+            self.readers.spawn_on(follow, self.aside.handle());
+        }
+    }
+
+    fn next_generation(&self) {
+        for client in &self.clients {
+            client.next_generation();
+        }
+    }
+
+    /// Waits until everybody has a stream.
+    pub(crate) async fn all_back(&self) -> anyhow::Result<()> {
+        let all = || self.tally.opened() >= self.open;
+        if !come_true(OPEN_LIMIT, all).await {
+            let (count, first) = self.tally.turned_away();
+            bail!(
+                "{} of {} streams were open after {OPEN_LIMIT:?}; {count} attempts failed, the first one: {}",
+                self.tally.opened(),
+                self.open,
+                first.unwrap_or_else(|| "none".to_owned())
+            );
+        }
+        Ok(())
+    }
+
+    /// Waits until so many events have come to everybody together since the streams were opened.
+    pub(crate) async fn have_together(&self, events: usize, limit: Duration) -> anyhow::Result<()> {
+        let all = come_true(limit, || self.tally.events() >= events).await;
+        ensure!(
+            all,
+            "{} of {events} events after {limit:?}; {} streams had ended",
+            self.tally.events(),
+            self.tally.ended()
+        );
+        Ok(())
+    }
+
+    /// Waits until this event is the last that everybody has had, with a limit. Who has not, shows in their records.
+    pub(crate) async fn each_has(&self, last: Option<Had>, limit: Duration) -> bool {
+        let clients = &self.clients[..self.open];
+        come_true(limit, || clients.iter().all(|client| client.last() == last)).await
+    }
+
+    /// Waits until the streams that were left open have ended; how many have not.
+    pub(crate) async fn old_ones_ended(&mut self, limit: Duration) -> usize {
+        let Some((_, tally)) = &self.left_open else {
+            return 0;
+        };
+        come_true(limit, || tally.ended() >= tally.opened()).await;
+        tally.opened() - tally.ended()
+    }
+}
+
+/// Whether it was true in time.
+async fn come_true(limit: Duration, condition: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
+    while !condition() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        sleep(LOOK).await;
+    }
+    true
+}
+
+async fn sessions(envelope: Envelope<'static>, count: usize) -> anyhow::Result<Vec<String>> {
+    let mut connection = Connection::open(&Target::Http(envelope.to)).await?;
+    let mut sessions = Vec::with_capacity(count);
+    for _ in 0..count {
+        sessions.push(session::open_on(envelope, &mut connection).await?);
+    }
+    Ok(sessions)
+}
+
+/// One client from the opening of its stream to its end. Whoever is turned away comes again.
+async fn follow(
+    client: Arc<Client>,
+    generation: u32,
+    envelope: Envelope<'static>,
+    tally: Arc<Tally>,
+    gate: Option<Arc<Semaphore>>,
+) {
+    let permit = match gate {
+        Some(gate) => gate.acquire_owned().await.ok(),
+        None => None,
+    };
+    let last_event_id = client.last_event_id();
+    let envelope = Envelope {
+        session: Some(client.session()),
+        ..envelope
+    };
+    let mut socket = loop {
+        match Socket::open(&envelope, last_event_id.as_deref()).await {
+            Ok(Opened::Stream(socket)) => break socket,
+            Ok(Opened::Refused(answer)) => tally.turn_away(answer),
+            Err(error) => tally.turn_away(format!("{error:#}")),
+        }
+        sleep(AGAIN).await;
+    };
+    drop(permit);
+    tally.open();
+    let mut goes_on = true;
+    while goes_on {
+        let taken = socket.read(|event| {
+            if client.take(generation, event) {
+                tally.arrived();
+            }
+        });
+        goes_on = matches!(taken.await, Ok(true));
+    }
+    tally.end();
+}

@@ -1,0 +1,96 @@
+//! Publishes events and has a stream of its own, which is never dropped: what came on it is what was published.
+//!
+//! A gateway may tell of two changes at once when the second comes before it has told of the first. So the next event is
+//! published when the one before is on the publisher's own stream: then it has its place among all events, whoever else
+//! has still to hear of it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::client::{Had, Kind};
+use super::socket::{Opened, Socket};
+use crate::message::{Envelope, Expect, FIRST_ID};
+use crate::servers::gateway::ANNOUNCING_TOOL;
+use crate::session;
+use crate::wire::{Connection, Target};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+pub(crate) struct Publisher {
+    envelope: Envelope<'static>,
+    connection: Connection,
+    own: Socket,
+    published: Vec<Had>,
+}
+
+impl Publisher {
+    pub(crate) async fn open(envelope: Envelope<'static>) -> anyhow::Result<Self> {
+        let mut connection = Connection::open(&Target::Http(envelope.to)).await?;
+        let session = session::open_on(envelope, &mut connection).await?;
+        let with_session = Envelope {
+            session: Some(&session),
+            ..envelope
+        };
+        let own = match timeout(LIMIT, Socket::open(&with_session, None)).await?? {
+            Opened::Stream(own) => own,
+            Opened::Refused(answer) => bail!("the publisher's own stream: {answer}"),
+        };
+        Ok(Self {
+            envelope,
+            connection,
+            own,
+            published: Vec::new(),
+        })
+    }
+
+    /// Everything so far.
+    pub(crate) fn published(&self) -> &[Had] {
+        &self.published
+    }
+
+    pub(crate) fn last(&self) -> Option<Had> {
+        self.published.last().copied()
+    }
+
+    /// Publishes one event and waits until it has its place. When it was sent.
+    pub(crate) async fn publish(&mut self) -> anyhow::Result<Instant> {
+        let (start, kind) = timeout(LIMIT, self.send()).await.context("publishing")??;
+        let (published, own) = (&mut self.published, &mut self.own);
+        let known = published.len();
+        let arrives = async {
+            while published.len() == known {
+                let take = |event| published.extend(Had::of(&event));
+                ensure!(own.read(take).await?, "the publisher's own stream ended");
+            }
+            anyhow::Ok(())
+        };
+        timeout(LIMIT, arrives)
+            .await
+            .context("the event never came to the publisher itself")??;
+        let came = &published[known..];
+        ensure!(
+            came.len() == 1 && came[0].kind == kind,
+            "published {kind:?}, and {came:?} came"
+        );
+        Ok(start)
+    }
+
+    async fn send(&mut self) -> anyhow::Result<(Instant, Kind)> {
+        let place = self.published.len();
+        let (id, kind) = (FIRST_ID + place as u64, Kind::in_turn(place));
+        let body = json!({
+            "jsonrpc": "2.0", "id": id, "method": "tools/call",
+            "params": {"name": ANNOUNCING_TOOL, "arguments": {"what": kind.name()}},
+        });
+        let request = self.envelope.post(&body.to_string());
+        let start = Instant::now();
+        let answer = self.connection.ask(&request).await?;
+        if let Some(fault) = Expect::ANNOUNCED.mismatch(&answer, id) {
+            bail!("{ANNOUNCING_TOOL}: {fault}");
+        }
+        Ok((start, kind))
+    }
+}
