@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::process::{Command, Output};
 
 use serde_json::json;
+use tokio::net::TcpSocket;
 
 use crate::support::{Gateway, eventually};
 
@@ -198,6 +199,22 @@ async fn a_taken_address_ends_the_start_with_a_line_that_names_it() {
         .spawn();
     assert_eq!(gateway.ended().await.code(), Some(1));
     assert!(gateway.log().contains(&address), "{}", gateway.log());
+}
+
+#[tokio::test]
+async fn an_address_belongs_to_one_gateway_whatever_its_threads() {
+    let first = Gateway::empty().config(json!({"threads": 2})).start().await;
+    let address = first.address.to_string();
+    let listeners = json!([{"name": "core", "address": address, "profile": "core"}]);
+    let second = Gateway::empty()
+        .config(json!({"threads": 2, "listeners": listeners}))
+        .spawn();
+    assert_eq!(second.ended().await.code(), Some(1));
+    assert!(second.log().contains(&address), "{}", second.log());
+    // Not even by a process that asks for a socket beside it, as a tool might.
+    let beside = TcpSocket::new_v4().unwrap();
+    beside.set_reuseport(true).unwrap();
+    assert!(beside.bind(first.address).is_err());
 }
 
 #[tokio::test]

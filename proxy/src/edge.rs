@@ -318,6 +318,8 @@ impl Drop for OpenConnection {
 /// outlive the drain.
 pub(crate) struct EdgeService {
     inner: Service<Listening>,
+    /// What it accepts on.
+    sockets: ListenFds,
     /// Told of the runtime the service finds itself in.
     runtimes: Option<Arc<Announced>>,
     /// Used in place of Pingora's shutdown watch, so that `/ready` can be asked during the drain.
@@ -326,18 +328,28 @@ pub(crate) struct EdgeService {
 
 impl EdgeService {
     /// A service that stops with the gateway and whose runtime carries message I/O.
-    pub(crate) fn traffic(inner: Service<Listening>, runtimes: Arc<Announced>) -> Self {
+    pub(crate) fn traffic(
+        inner: Service<Listening>,
+        sockets: ListenFds,
+        runtimes: Arc<Announced>,
+    ) -> Self {
         Self {
             inner,
+            sockets,
             runtimes: Some(runtimes),
             lifetime: None,
         }
     }
 
     /// A service that answers until the process ends.
-    pub(crate) fn until_exit(inner: Service<Listening>, lifetime: ShutdownWatch) -> Self {
+    pub(crate) fn until_exit(
+        inner: Service<Listening>,
+        sockets: ListenFds,
+        lifetime: ShutdownWatch,
+    ) -> Self {
         Self {
             inner,
+            sockets,
             runtimes: None,
             lifetime: Some(lifetime),
         }
@@ -348,18 +360,18 @@ impl EdgeService {
 impl PingoraService for EdgeService {
     async fn start_service(
         &mut self,
-        fds: Option<ListenFds>,
+        _: Option<ListenFds>,
         shutdown: ShutdownWatch,
         listeners_per_fd: usize,
     ) {
         if let Some(runtimes) = &self.runtimes {
             runtimes.add(Handle::current());
         }
-        // Pingora's table knows one socket per address, and services that share one have a socket each.
-        let fds = fds.filter(|_| self.runtimes.is_none());
+        // Pingora's own table has one handle per address, and each of several services has to have its own.
+        let sockets = Some(Arc::clone(&self.sockets));
         let shutdown = self.lifetime.clone().unwrap_or(shutdown);
         self.inner
-            .start_service(fds, shutdown, listeners_per_fd)
+            .start_service(sockets, shutdown, listeners_per_fd)
             .await;
     }
 

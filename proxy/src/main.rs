@@ -20,6 +20,7 @@ mod rules;
 mod serve;
 mod session_key;
 mod signals;
+mod sockets;
 mod stream;
 mod tls;
 

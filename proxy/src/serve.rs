@@ -3,7 +3,6 @@
 //! Everything that can fail for an ordinary reason (a taken address, a bad certificate, a data directory in use) is tried
 //! here, before a thread is started, and ends the start with one line.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -12,12 +11,10 @@ use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use pingora_core::apps::HttpServerOptions;
-use pingora_core::listeners::{
-    L4BufferSettings, ListenerConfig as PingoraListener, TcpSocketOptions,
-};
+use pingora_core::listeners::{L4BufferSettings, ListenerConfig as PingoraListener};
 use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::server::configuration::ServerConf;
-use pingora_core::server::{RunArgs, Server};
+use pingora_core::server::{ListenFds, RunArgs, Server};
 use pingora_core::services::listening::Service as PingoraService;
 use pingora_proxy::HttpProxy;
 use tokio::runtime::Runtime;
@@ -48,6 +45,7 @@ use crate::request_id::RequestIds;
 use crate::rules;
 use crate::session_key;
 use crate::signals::Signals;
+use crate::sockets::Sockets;
 use crate::tls::Certificate;
 
 /// Threads of the control runtime: one for the loop, one so that a blocking step there does not stop it.
@@ -73,7 +71,7 @@ pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
         tracing::warn!("{warning}");
     }
     let certificates = open_certificates(&effective)?;
-    probe_addresses(&effective)?;
+    let sockets = Sockets::bind(&effective)?;
     let control = control_runtime()?;
     let admission = rules::admission(&effective).map_err(|error| anyhow!(error))?;
     let rules = Arc::new(ArcSwap::from_pointee(rules::rules(&effective, admission)));
@@ -86,8 +84,11 @@ pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
         rules: &rules,
         deadlines: &deadlines,
         certificates: &certificates,
+        sockets: &sockets,
     }
     .server()?;
+    // The services have their own handles: nothing is to be left open when they stop accepting.
+    drop(sockets);
 
     let hub = Hub {
         reloader: Arc::clone(&parts.reloader),
@@ -255,6 +256,7 @@ struct Assembly<'a> {
     rules: &'a Arc<ArcSwap<Rules>>,
     deadlines: &'a Arc<ArcSwap<Deadlines>>,
     certificates: &'a [Option<Arc<Certificate>>],
+    sockets: &'a Sockets,
 }
 
 impl Assembly<'_> {
@@ -280,8 +282,9 @@ impl Assembly<'_> {
         })?;
         let announced = Announced::new(traffic.len(), Arc::clone(&self.parts.runtimes));
         let announced = Arc::new(announced);
-        for service in traffic {
-            server.add_service(EdgeService::traffic(service, Arc::clone(&announced)));
+        for (service, sockets) in traffic {
+            let announced = Arc::clone(&announced);
+            server.add_service(EdgeService::traffic(service, sockets, announced));
         }
         let (keep_open, lifetime) = watch::channel(false);
         // The metrics listener answers `/ready` during the drain, so nothing ever tells it to stop.
@@ -289,8 +292,8 @@ impl Assembly<'_> {
         let metrics = self.services("metrics", Layout::ONE, &server.configuration, |profile| {
             profile == ProfileName::Metrics
         })?;
-        for service in metrics {
-            server.add_service(EdgeService::until_exit(service, lifetime.clone()));
+        for (service, sockets) in metrics {
+            server.add_service(EdgeService::until_exit(service, sockets, lifetime.clone()));
         }
         Ok(server)
     }
@@ -302,7 +305,7 @@ impl Assembly<'_> {
         layout: Layout,
         conf: &Arc<ServerConf>,
         belongs: impl Fn(ProfileName) -> bool,
-    ) -> anyhow::Result<Vec<PingoraService<Listening>>> {
+    ) -> anyhow::Result<Vec<(PingoraService<Listening>, ListenFds)>> {
         let limits = &self.effective.config.admission.limits;
         let edge = Edge::new(
             self.proxy(conf)?,
@@ -317,17 +320,15 @@ impl Assembly<'_> {
                 service
             })
             .collect();
+        let mut addresses = Vec::new();
         for ((_, listener), certificate) in self.effective.served_listeners().zip(self.certificates)
         {
             if !belongs(listener.profile) {
                 continue;
             }
+            addresses.push(listener.address);
             for service in &mut services {
-                // A socket for each service: the kernel spreads connections over all that listen on an address.
-                let mut socket = TcpSocketOptions::default();
-                socket.so_reuseport = (layout.services > 1).then_some(true);
                 let mut endpoint = PingoraListener::tcp(listener.address.to_string())
-                    .tcp_socket_options(socket)
                     .l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER));
                 if let Some(certificate) = certificate {
                     endpoint = endpoint.tls(certificate.settings()?);
@@ -341,7 +342,10 @@ impl Assembly<'_> {
                 listener.address
             );
         }
-        Ok(services)
+        let with_sockets = services
+            .into_iter()
+            .map(|service| Ok((service, self.sockets.table(&addresses)?)));
+        with_sockets.collect()
     }
 
     fn proxy(&self, conf: &Arc<ServerConf>) -> anyhow::Result<HttpProxy<Gateway>> {
@@ -405,20 +409,6 @@ fn open_certificates(effective: &Effective) -> anyhow::Result<Vec<Option<Arc<Cer
                 .transpose()
         })
         .collect()
-}
-
-/// Binds every address once and lets it go. Pingora would try for half a minute and then panic in a task, leaving a
-/// process without a listener.
-fn probe_addresses(effective: &Effective) -> anyhow::Result<()> {
-    for (_, listener) in effective.served_listeners() {
-        TcpListener::bind(listener.address).with_context(|| {
-            format!(
-                "listener {}: cannot bind {}",
-                listener.name, listener.address
-            )
-        })?;
-    }
-    Ok(())
 }
 
 /// Ends the process when Pingora gives up on a listener. Any other panic is one request's misfortune and only logged.

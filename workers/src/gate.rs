@@ -12,18 +12,23 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub struct Gate {
     /// One permit per call that may run. Who waits gets the next one: nobody overtakes.
     running: Arc<Semaphore>,
-    /// Calls in the queue.
-    waiting: AtomicUsize,
+    /// Calls that run or wait for their turn.
+    admitted: Arc<AtomicUsize>,
     max_concurrency: usize,
     queue: usize,
 }
 
 /// The right to run one call; dropping it lets the next one in.
 #[derive(Debug)]
-pub struct Permit(#[expect(dead_code, reason = "held for its end")] OwnedSemaphorePermit);
+pub struct Permit {
+    // Given back first: whoever comes when the turn is free finds room, too.
+    _place: Option<Place>,
+    _running: OwnedSemaphorePermit,
+}
 
-/// A place in the queue.
-struct Waiting<'a>(&'a AtomicUsize);
+/// A place among those that run or wait.
+#[derive(Debug)]
+struct Place(Arc<AtomicUsize>);
 
 /// The namespace runs and queues as many calls as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +40,7 @@ impl Gate {
     pub fn new(max_concurrency: usize, queue: usize) -> Self {
         Self {
             running: Arc::new(Semaphore::new(max_concurrency)),
-            waiting: AtomicUsize::new(0),
+            admitted: Arc::default(),
             max_concurrency,
             queue,
         }
@@ -47,33 +52,37 @@ impl Gate {
     ///
     /// [`QueueFull`] at once when as many calls wait already as may.
     pub async fn enter(&self) -> Result<Permit, QueueFull> {
-        match Arc::clone(&self.running).try_acquire_owned() {
-            Ok(permit) => Ok(Permit(permit)),
-            Err(_) => {
-                let _waiting = self.wait()?;
-                Ok(self.turn().await)
-            }
-        }
+        let place = self.place()?;
+        Ok(self.turn(Some(place)).await)
     }
 
     /// Waits for a turn of a call that had one and gave it back while it asked its client. It is never refused: what it
     /// did is not lost to a full queue, and how many calls ask is bounded elsewhere. It counts in the queue where there
     /// is room.
     pub async fn resume(&self) -> Permit {
-        let _waiting = self.wait().ok();
-        self.turn().await
+        self.turn(self.place().ok()).await
     }
 
-    async fn turn(&self) -> Permit {
-        let permit = Arc::clone(&self.running).acquire_owned().await;
-        Permit(permit.expect("nothing closes the semaphore"))
+    async fn turn(&self, place: Option<Place>) -> Permit {
+        let running = match Arc::clone(&self.running).try_acquire_owned() {
+            Ok(running) => running,
+            Err(_) => Arc::clone(&self.running)
+                .acquire_owned()
+                .await
+                .expect("nothing closes the semaphore"),
+        };
+        Permit {
+            _place: place,
+            _running: running,
+        }
     }
 
-    fn wait(&self) -> Result<Waiting<'_>, QueueFull> {
-        let one_more = |waiting| (waiting < self.queue).then_some(waiting + 1);
-        self.waiting
+    fn place(&self) -> Result<Place, QueueFull> {
+        let room = self.max_concurrency.saturating_add(self.queue);
+        let one_more = |admitted| (admitted < room).then_some(admitted + 1);
+        self.admitted
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
-            .map(|_| Waiting(&self.waiting))
+            .map(|_| Place(Arc::clone(&self.admitted)))
             .map_err(|_| QueueFull)
     }
 
@@ -88,7 +97,7 @@ impl Gate {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Place {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -135,14 +135,14 @@ impl Shared {
         size: usize,
         write: impl FnOnce(&mut BytesMut),
     ) -> Result<u64, CallError> {
-        let (appended, turn) = {
+        let appended = {
             let mut outbox = self.outbox();
             let appended = outbox.append(size, write);
-            let turn = at_once.then(|| outbox.own_turn()).flatten();
-            (appended, turn)
+            // A turn is taken only by who also writes.
+            appended.map(|start| (start, at_once.then(|| outbox.own_turn()).flatten()))
         };
         match appended {
-            Ok(start) => {
+            Ok((start, turn)) => {
                 match turn {
                     Some(turn) => write::own_turn(self, turn),
                     None => self.filled.notify_one(),

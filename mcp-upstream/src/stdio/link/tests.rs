@@ -527,10 +527,10 @@ async fn last_words_of_a_server_that_no_longer_reads_still_count() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_read_fills_its_outbox_and_no_more() {
+async fn a_server_that_does_not_read_fills_its_outbox_and_no_more_and_loses_nothing() {
     let mut limits = LinkLimits::new(|| 1000);
     limits.outbox = 100_000;
-    let scene = Scene::with(limits);
+    let mut scene = Scene::with(limits);
     let large = format!("\"{}\"", "x".repeat(200_000));
     let mut calls = Vec::new();
     let error = loop {
@@ -548,6 +548,10 @@ async fn a_server_that_does_not_read_fills_its_outbox_and_no_more() {
         .notify("x", Some(raw(&large)))
         .expect_err("no room");
     assert_eq!(error.code, CallErrorCode::Overloaded);
+    for call in &calls {
+        assert_eq!(scene.peer.json().await["id"], call.id());
+    }
+    scene.settle().await;
 }
 
 #[tokio::test]

@@ -1,0 +1,54 @@
+//! The listening sockets. Each address is bound once, before anything else is built, and never given up in between: a
+//! taken one ends the start with a line that names it.
+//!
+//! The services that accept on an address share its socket. One each, side by side by `SO_REUSEPORT`, would let any other
+//! process of the same user listen there as well, a tool of ours among them, and have a part of the clients and their tokens.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::IntoRawFd;
+use std::sync::Arc;
+
+use anyhow::Context;
+use pingora_core::server::{Fds, ListenFds};
+
+use crate::config::Effective;
+
+/// The sockets of all listeners that are served.
+pub(crate) struct Sockets(Vec<(SocketAddr, TcpListener)>);
+
+impl Sockets {
+    /// Binds them.
+    ///
+    /// # Errors
+    ///
+    /// The first address that cannot be bound, with its listener's name.
+    pub(crate) fn bind(effective: &Effective) -> anyhow::Result<Self> {
+        let listeners = effective.served_listeners();
+        let bound = listeners.map(|(_, listener)| {
+            let bound = TcpListener::bind(listener.address)
+                .and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+            let (name, address) = (&listener.name, listener.address);
+            let socket =
+                bound.with_context(|| format!("listener {name}: cannot bind {address}"))?;
+            Ok((address, socket))
+        });
+        bound.collect::<anyhow::Result<_>>().map(Self)
+    }
+
+    /// The sockets of these addresses for one service, in the form in which Pingora takes them over.
+    ///
+    /// # Errors
+    ///
+    /// When there are too many open files.
+    pub(crate) fn table(&self, addresses: &[SocketAddr]) -> anyhow::Result<ListenFds> {
+        let mut table = Fds::new();
+        for (address, socket) in &self.0 {
+            if addresses.contains(address) {
+                let own = socket.try_clone().context("another handle of a socket")?;
+                // The service closes it.
+                table.add(address.to_string(), own.into_raw_fd());
+            }
+        }
+        Ok(Arc::new(table.into()))
+    }
+}
