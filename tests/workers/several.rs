@@ -96,9 +96,9 @@ impl Hold {
 async fn ready(gateway: &Gateway, namespace: &str) -> Value {
     let ready = gateway.client.get(gateway.url("/ready"));
     let ready: Value = ready.send().await.unwrap().json().await.unwrap();
-    let all = ready["namespaces"].as_array().unwrap().iter();
-    all.cloned()
-        .find(|it| it["name"] == namespace)
+    let mut all = ready["namespaces"].as_array().unwrap().iter();
+    all.find(|it| it["name"] == namespace)
+        .cloned()
         .unwrap_or_default()
 }
 
