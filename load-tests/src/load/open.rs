@@ -356,7 +356,8 @@ mod tests {
         let server = Server::start(Duration::ZERO, |_| 1).await;
         let open = server.open(2, 500.0).await.unwrap();
         let sample = server.watched(&open, 10).await;
-        assert!(sample.wrong >= 10 && sample.answered == 0, "{sample:?}");
+        assert!(sample.due > 0 && sample.wrong == sample.due, "{sample:?}");
+        assert_eq!(sample.answered, 0, "{sample:?}");
         let fault = sample.fault().unwrap();
         assert!(fault.contains("not the answer to"), "{fault}");
     }
