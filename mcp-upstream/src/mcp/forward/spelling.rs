@@ -152,11 +152,14 @@ pub(super) fn string(raw: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str(raw).ok().map(Cow::Owned)
 }
 
+/// Members of `params` a message may have: each is noted, so that a body full of empty names would take many times its size.
+const MEMBERS_MAX: usize = 1024;
+
 /// Refuses a message that holds a key which differs from a known name only in case. `message` has been read as JSON.
 ///
 /// # Errors
 ///
-/// Names the key: `Shape` for one of the message itself, `InvalidParams` for one below.
+/// Names the key: `Shape` for one of the message itself, `InvalidParams` for one below, or for too many of them.
 pub(super) fn check(message: &str) -> Result<Seen<'_>, Failure> {
     let mut text = Text {
         text: message,
@@ -222,6 +225,10 @@ impl<'a> Text<'a> {
                 _ => self.value(),
             }
             if level == Level::Params {
+                if self.seen.members.len() == MEMBERS_MAX {
+                    let reason = format!("params has more than {MEMBERS_MAX} members");
+                    return Err(Failure::InvalidParams(reason.into()));
+                }
                 let value = text.get(begin..self.at).unwrap_or_default();
                 let value = value.trim_ascii();
                 self.seen.members.push((key, value));
@@ -298,6 +305,18 @@ mod tests {
             Err(other) => panic!("{other:?}"),
         };
         Some((code, reason.into_owned()))
+    }
+
+    #[test]
+    fn there_is_an_end_to_the_members_that_are_noted() {
+        let message = |members: usize| {
+            let members = vec!["\"\":1"; members].join(",");
+            format!("{{\"params\":{{{members}}},\"id\":1}}")
+        };
+        assert_eq!(refusal(&message(MEMBERS_MAX)), None);
+        let (code, reason) = refusal(&message(MEMBERS_MAX + 1)).expect("refused");
+        assert_eq!(code, -32602);
+        assert!(reason.contains("1024"), "{reason}");
     }
 
     #[test]
