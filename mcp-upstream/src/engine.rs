@@ -161,20 +161,8 @@ impl Engine {
         events: Option<EventSender>,
     ) -> Result<ToolReply, CallError> {
         let record = Record::begin(self, caller, Noted::of(&request));
-        let name = request.namespace.name.clone();
-        let method = method_of(&request.operation);
         let outcome = self.attempt(caller, request, events).await;
         record.finish(outcome.as_ref().map(|_| "ok").map_err(|error| error.code));
-        if let Err(error) = &outcome {
-            // What the tool itself said may hold what only its caller should see: it is not for the log.
-            tracing::debug!(
-                request_id = &*caller.request_id,
-                namespace = %name,
-                method,
-                code = error.code.as_str(),
-                "call failed"
-            );
-        }
         outcome
     }
 

@@ -137,18 +137,8 @@ impl Engine {
             session: request.session.clone(),
         };
         let record = Record::begin(self, caller, noted);
-        let name = request.namespace.name.clone();
         let outcome = self.forwarded(caller, request, events).await;
         record.finish(outcome.as_ref().map(status).map_err(|error| error.code));
-        if let Err(error) = &outcome {
-            tracing::debug!(
-                request_id = &*caller.request_id,
-                namespace = %name,
-                method,
-                code = error.code.as_str(),
-                "call failed"
-            );
-        }
         outcome
     }
 

@@ -86,6 +86,16 @@ impl<'a> Record<'a> {
 
     /// The call ended: with its status, or failed.
     pub(super) fn finish(mut self, outcome: Result<&'static str, CallErrorCode>) {
+        if let (Err(code), Some(line)) = (outcome, &self.line) {
+            // What the tool itself said may hold what only its caller should see: it is not for the log.
+            tracing::debug!(
+                request_id = &*line.request_id,
+                namespace = %line.namespace,
+                method = line.method,
+                code = code.as_str(),
+                "call failed"
+            );
+        }
         self.write(outcome);
     }
 
