@@ -44,7 +44,7 @@ impl Driver {
         loop {
             let (actions, wake_at, over) = {
                 let mut inner = self.pool.lock();
-                let wake_at = inner.state.wake_at(Instant::now());
+                let wake_at = inner.state.wake_at();
                 let actions = std::mem::take(&mut inner.actions);
                 (actions, wake_at, inner.state.is_over())
             };

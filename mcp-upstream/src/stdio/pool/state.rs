@@ -59,6 +59,8 @@ pub(in crate::stdio) struct State {
     next_lease: u64,
     last_error: Option<CallError>,
     last_restart: Option<Restarted>,
+    /// When it was last looked at what is due.
+    looked_at: Option<Instant>,
 }
 
 /// A process that took the place of one that had ended unasked.
@@ -153,6 +155,7 @@ impl State {
             next_lease: 0,
             last_error: None,
             last_restart: None,
+            looked_at: None,
         }
     }
 
@@ -203,6 +206,7 @@ impl State {
             self.fill_eagerly(now, &mut actions);
             self.keep_spares(now, &mut actions);
         }
+        self.looked_at = Some(now);
         actions
     }
 

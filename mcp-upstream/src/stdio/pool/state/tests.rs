@@ -134,7 +134,7 @@ impl World {
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..10_000 {
-            match self.state.wake_at(self.now).filter(|at| *at <= end) {
+            match self.state.wake_at().filter(|at| *at <= end) {
                 Some(at) => self.now = at.max(self.now + Duration::from_millis(10)),
                 None => break,
             }
@@ -327,6 +327,26 @@ fn at_the_cap_of_the_server_a_request_waits_for_five_seconds_and_is_then_refused
 }
 
 #[test]
+fn one_whose_wait_ends_just_after_a_look_is_not_forgotten() {
+    let mut world = World::new(StdioSettings {
+        warm: 0,
+        max_processes: 1,
+        ..StdioSettings::default()
+    });
+    world.lease(session("a"), legacy());
+    world.start_all(ServerEra::Legacy);
+    let second = world.lease(session("b"), legacy());
+    world.now += Duration::from_millis(1);
+    let third = world.lease(session("c"), legacy());
+    world.now = world.state.wake_at().expect("the second's time is limited");
+    world.step(Event::Tick);
+    assert!(world.refused.contains_key(&second) && !world.refused.contains_key(&third));
+    // The look took longer than the third had left.
+    world.now += Duration::from_millis(2);
+    assert!(world.state.wake_at().is_some_and(|at| at <= world.now));
+}
+
+#[test]
 fn only_so_many_may_wait() {
     let mut world = World::plain();
     for _ in 0..WAITERS_MAX {
@@ -448,7 +468,7 @@ fn what_drains_for_a_minute_is_stopped_all_the_same() {
     assert!(!world.state.is_over());
     world.step(Event::Gone { process: 1 });
     assert!(world.state.is_over());
-    assert!(world.state.wake_at(world.now).is_none());
+    assert!(world.state.wake_at().is_none());
     let late = world.lease(PoolKey::Shared, legacy());
     assert!(matches!(world.refused[&late], Refusal::Retired));
 }
@@ -561,7 +581,7 @@ fn a_server_nobody_asks_for_is_not_tried_for_ever() {
     let tried = world.started.len();
     world.pass(seconds(3600));
     assert_eq!(world.started.len(), tried);
-    assert!(world.state.wake_at(world.now).is_none());
+    assert!(world.state.wake_at().is_none());
     world.lease(PoolKey::Shared, legacy());
     assert_eq!(world.started.len(), tried + 1);
 }

@@ -141,8 +141,10 @@ impl State {
         }
     }
 
-    /// When [`super::Event::Tick`] is due, if nothing happens before.
-    pub(in crate::stdio::pool) fn wake_at(&self, now: Instant) -> Option<Instant> {
+    /// When [`super::Event::Tick`] is due, if nothing happens before. What has become due since the last look counts, what
+    /// that look left as it was does not.
+    pub(in crate::stdio::pool) fn wake_at(&self) -> Option<Instant> {
+        let now = self.looked_at?;
         let processes = self
             .processes
             .keys()
