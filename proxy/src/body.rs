@@ -5,7 +5,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT};
 use pingora_core::protocols::http::ServerSession;
-use pingora_timeout::fast_timeout::fast_timeout;
+
+use crate::timeout::fast_timeout;
 
 /// How long and how much of an unread body is thrown away after an answer that closes the connection.
 ///

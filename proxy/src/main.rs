@@ -22,6 +22,7 @@ mod session_key;
 mod signals;
 mod sockets;
 mod stream;
+mod timeout;
 mod tls;
 
 use std::io::Write;

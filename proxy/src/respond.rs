@@ -13,11 +13,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pingora_core::ErrorType;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
-use pingora_timeout::fast_timeout::fast_timeout;
 use tooldock_filters::{CorsHeaders, ErrorShape, Rejection};
 use tooldock_upstream::reply::{BodyStream, Head};
 
 use crate::body;
+use crate::timeout::fast_timeout;
 
 /// The header every answer carries, so that a client can name its request to the operator (OBS-07).
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
