@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use governor::clock::{Clock, MonotonicClock};
 use http::Method;
-use http::header::AUTHORIZATION;
 use http::request::Parts;
 use tooldock_workers::names::NamespaceName;
 
 use crate::bearer::{Principal, Tokens};
 use crate::config::{AdmissionConfig, ConfigError};
+use crate::fields::Fields;
 use crate::flood::FloodGuard;
 use crate::limits::{Limits, Subject};
 use crate::manager::ManagerControls;
@@ -74,6 +74,8 @@ pub enum Auth {
 pub struct Request<'a> {
     /// Method, target, version, headers.
     pub parts: &'a Parts,
+    /// Its header fields.
+    pub fields: &'a Fields<'a>,
     /// The size of the head on the wire; [`head::header_bytes`] where that is not known.
     pub header_bytes: usize,
     /// Who is connected, a proxy perhaps.
@@ -191,16 +193,16 @@ impl<C: Clock> Admission<C> {
     ) -> Result<Verdict, Rejection> {
         let Request {
             parts,
+            fields,
             listener,
             directory,
             ..
         } = *request;
-        let headers = &parts.headers;
 
-        head::check(parts, request.header_bytes, &self.config.limits)?;
-        host::check(parts, listener.loopback, &self.config.hosts)?;
+        head::check(parts, fields, request.header_bytes, &self.config.limits)?;
+        host::check(parts, fields, listener.loopback, &self.config.hosts)?;
 
-        let client = self.client_address(request);
+        let client = network::client_address(request.peer, fields, &self.config.trusted_proxies);
         network::check(client, &self.config.cidrs)?;
 
         let found = listener
@@ -212,7 +214,7 @@ impl<C: Clock> Admission<C> {
             self.flood.check(client)?;
         }
 
-        known.cors = origin::check(headers, &self.config.origins)?;
+        known.cors = origin::check(fields, &self.config.origins)?;
         if let Some(found) = &found
             && let Some(answer) = origin::preflight(parts, &found.route, known.cors.as_ref())
         {
@@ -232,16 +234,16 @@ impl<C: Clock> Admission<C> {
                     namespace: None,
                     client,
                     cors: known.cors.take(),
-                    manager: self.manager.token_presented(headers),
+                    manager: self.manager.token_presented(fields),
                     accept: AcceptFlags::ANY,
                 })
             });
         }
 
         let principal = match listener.auth {
-            Auth::Required => self.tokens.authenticate(headers)?,
-            Auth::Optional if !headers.contains_key(AUTHORIZATION) => self.tokens.anonymous(),
-            Auth::Optional => self.tokens.authenticate(headers)?,
+            Auth::Required => self.tokens.authenticate(fields)?,
+            Auth::Optional if fields.authorization.is_absent() => self.tokens.anonymous(),
+            Auth::Optional => self.tokens.authenticate(fields)?,
             Auth::None => self.tokens.anonymous(),
         };
         known.principal = Some(&principal.name);
@@ -249,7 +251,7 @@ impl<C: Clock> Admission<C> {
         let found = found.ok_or_else(|| route::not_found(parts.uri.path()))?;
         found.route.check_method(&parts.method)?;
         if listener.modern {
-            found.route.check_modern_method(parts)?;
+            found.route.check_modern_method(&parts.method, fields)?;
         }
         if parts.method == Method::OPTIONS {
             return Ok(Verdict::Answered(origin::options(&found.route)));
@@ -266,7 +268,7 @@ impl<C: Clock> Admission<C> {
         let namespace = if found.route.needs_namespace() {
             let source = listener.namespace;
             Some(namespace::admitted(
-                source, parts, &found, principal, directory,
+                source, parts, fields, &found, principal, directory,
             )?)
         } else {
             None
@@ -275,15 +277,21 @@ impl<C: Clock> Admission<C> {
         self.limits.check_namespace_request(subject)?;
 
         let manager = if found.route == Route::Reload {
-            self.manager.check(client, headers)?;
+            self.manager.check(client, fields)?;
             true
         } else {
-            self.manager.token_presented(headers)
+            self.manager.token_presented(fields)
         };
 
-        media::check_content_type(parts, &found.route)?;
-        let accept = media::check_accept(parts, &found.route, listener.accept, directory)?;
-        media::check_body_size(headers, self.config.limits.body.as_u64())?;
+        media::check_content_type(&parts.method, fields, &found.route)?;
+        let accept = media::check_accept(
+            &parts.method,
+            fields,
+            &found.route,
+            listener.accept,
+            directory,
+        )?;
+        media::check_body_size(fields, self.config.limits.body.as_u64())?;
 
         Ok(Verdict::Admitted(Admitted {
             route: found.route,
@@ -294,15 +302,6 @@ impl<C: Clock> Admission<C> {
             manager,
             accept,
         }))
-    }
-
-    /// Where a request comes from, proxies seen through; for the log of requests that were refused.
-    pub fn client_address(&self, request: &Request<'_>) -> IpAddr {
-        network::client_address(
-            request.peer,
-            &request.parts.headers,
-            &self.config.trusted_proxies,
-        )
     }
 
     /// Takes one call from the limits that count tool calls. For the engine, which knows the calls of a body.

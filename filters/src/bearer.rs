@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
-use http::HeaderMap;
-use http::header::AUTHORIZATION;
 use tooldock_workers::names::NamespaceName;
 
 use crate::config::TokenConfig;
+use crate::fields::{Field, Fields};
+use crate::fingerprint::Fingerprints;
 use crate::rejection::Rejection;
 use crate::token::{SecretToken, TokenDigest};
 
@@ -75,7 +75,7 @@ impl NamespaceScope {
 /// All tokens, by digest.
 #[derive(Debug)]
 pub(crate) struct Tokens {
-    by_digest: HashMap<TokenDigest, Arc<Principal>>,
+    by_digest: HashMap<TokenDigest, Arc<Principal>, Fingerprints>,
     anonymous: Arc<Principal>,
 }
 
@@ -93,7 +93,8 @@ impl Tokens {
                 namespaces: NamespaceScope::All,
             })
         };
-        let mut by_digest = HashMap::with_capacity(tokens.len() + 1);
+        let mut by_digest =
+            HashMap::with_capacity_and_hasher(tokens.len() + 1, Fingerprints::default());
         for token in tokens {
             let principal = Principal {
                 name: token.name.as_str().into(),
@@ -117,16 +118,15 @@ impl Tokens {
     }
 
     /// Who sends the request, or 401 with the challenge.
-    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Result<&Arc<Principal>, Rejection> {
-        let mut values = headers.get_all(AUTHORIZATION).iter();
-        let value = match (values.next(), values.next()) {
-            (Some(value), None) => value.as_bytes(),
-            (None, _) => {
+    pub(crate) fn authenticate(&self, fields: &Fields<'_>) -> Result<&Arc<Principal>, Rejection> {
+        let value = match fields.authorization {
+            Field::Once(value) => value.as_bytes(),
+            Field::Absent => {
                 return Err(Rejection::unauthorized(
                     "No credentials: send `Authorization: Bearer <token>`.",
                 ));
             }
-            (Some(_), Some(_)) => {
+            Field::Several => {
                 return Err(Rejection::unauthorized(
                     "Several Authorization headers: send exactly one.",
                 ));
@@ -155,8 +155,8 @@ fn bearer_token(value: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-    use http::header::WWW_AUTHENTICATE;
+    use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+    use http::{HeaderMap, HeaderValue};
 
     use super::*;
     use crate::rejection::Reason;
@@ -188,7 +188,9 @@ mod tests {
 
     fn who(value: &str) -> Option<String> {
         let tokens = tokens();
-        let principal = tokens.authenticate(&headers(&[value.as_bytes()])).ok()?;
+        let principal = tokens
+            .authenticate(&Fields::of(&headers(&[value.as_bytes()])))
+            .ok()?;
         Some(principal.name.to_string())
     }
 
@@ -221,26 +223,30 @@ mod tests {
             (b"change_me", "Bearer"),
             (b"", "Bearer"),
         ] {
-            let refused = tokens.authenticate(&headers(&[value])).unwrap_err();
+            let refused = tokens
+                .authenticate(&Fields::of(&headers(&[value])))
+                .unwrap_err();
             assert_eq!(refused.reason, Reason::Unauthorized);
             let expected = (WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
             assert_eq!(refused.headers, [expected], "{value:?}");
         }
-        let none = tokens.authenticate(&HeaderMap::new()).unwrap_err();
+        let none = tokens
+            .authenticate(&Fields::of(&HeaderMap::new()))
+            .unwrap_err();
         assert_eq!(none.headers[0].1, "Bearer");
     }
 
     #[test]
     fn two_authorization_headers_are_refused_even_when_both_are_right() {
         let both = headers(&[b"Bearer change_me", b"Bearer change_me"]);
-        let refused = tokens().authenticate(&both).unwrap_err();
+        let refused = tokens().authenticate(&Fields::of(&both)).unwrap_err();
         assert_eq!(refused.reason, Reason::Unauthorized);
     }
 
     #[test]
     fn a_refusal_never_repeats_the_token() {
         let refused = tokens()
-            .authenticate(&headers(&[b"Bearer canary-4711"]))
+            .authenticate(&Fields::of(&headers(&[b"Bearer canary-4711"])))
             .unwrap_err();
         assert!(!format!("{refused:?}").contains("canary"));
     }
@@ -248,7 +254,9 @@ mod tests {
     #[test]
     fn a_token_opens_its_namespaces_only() {
         let tokens = tokens();
-        let principal = tokens.authenticate(&headers(&[b"Bearer ci-new"])).unwrap();
+        let principal = tokens
+            .authenticate(&Fields::of(&headers(&[b"Bearer ci-new"])))
+            .unwrap();
         for (namespace, open) in [
             ("github", true),
             ("dev-2", true),
@@ -273,7 +281,7 @@ mod tests {
         let bearer = SecretToken::new("change_me").unwrap();
         let tokens = Tokens::new(&[listed], Some(&bearer)).unwrap();
         let principal = tokens
-            .authenticate(&headers(&[b"Bearer change_me"]))
+            .authenticate(&Fields::of(&headers(&[b"Bearer change_me"])))
             .unwrap();
         assert!(principal.namespaces.contains("anything"));
     }

@@ -7,6 +7,7 @@ use http::header::TRANSFER_ENCODING;
 use http::request::Parts;
 
 use crate::config::LimitsConfig;
+use crate::fields::Fields;
 use crate::path;
 use crate::rejection::{Reason, Rejection};
 
@@ -34,6 +35,7 @@ fn target_bytes(parts: &Parts) -> usize {
 /// Refuses a head that is too large, or whose path could be read in two ways.
 pub(crate) fn check(
     parts: &Parts,
+    fields: &Fields<'_>,
     header_bytes: usize,
     limits: &LimitsConfig,
 ) -> Result<(), Rejection> {
@@ -63,17 +65,12 @@ pub(crate) fn check(
             ),
         ));
     }
-    if parts
-        .headers
-        .get_all(TRANSFER_ENCODING)
-        .iter()
-        .any(|coding| {
-            !coding
-                .as_bytes()
-                .trim_ascii()
-                .eq_ignore_ascii_case(b"chunked")
-        })
-    {
+    if fields.any(fields.transfer_encoding, TRANSFER_ENCODING, |coding| {
+        !coding
+            .as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"chunked")
+    }) {
         // Read as if it were only chunked, a compressed body would be taken for something else (RFC 9112 §6.1).
         return Err(Rejection::new(
             Reason::BadRequest,
@@ -96,8 +93,13 @@ mod tests {
         request.body(()).unwrap().into_parts().0
     }
 
+    fn checked(parts: &Parts, header_bytes: usize) -> Result<(), Rejection> {
+        let fields = Fields::of(&parts.headers);
+        check(parts, &fields, header_bytes, &LimitsConfig::default())
+    }
+
     fn reason(parts: &Parts, header_bytes: usize) -> Option<Reason> {
-        check(parts, header_bytes, &LimitsConfig::default())
+        checked(parts, header_bytes)
             .err()
             .map(|rejection| rejection.reason)
     }
@@ -121,7 +123,7 @@ mod tests {
         );
         let target = format!("/{}", "a".repeat(TARGET_BYTES_MAX));
         assert_eq!(reason(&parts(&target, 0), 9000), Some(Reason::UriTooLong));
-        let rejection = check(&parts("/mcp", 101), 1000, &LimitsConfig::default()).unwrap_err();
+        let rejection = checked(&parts("/mcp", 101), 1000).unwrap_err();
         assert!(rejection.close);
     }
 
@@ -146,7 +148,7 @@ mod tests {
             parts
                 .headers
                 .insert(TRANSFER_ENCODING, http::HeaderValue::from_static(coding));
-            check(&parts, 100, &LimitsConfig::default()).map_err(|rejection| rejection.reason)
+            checked(&parts, 100).map_err(|rejection| rejection.reason)
         };
         assert_eq!(with("chunked"), Ok(()));
         assert_eq!(with("Chunked"), Ok(()));

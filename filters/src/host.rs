@@ -8,10 +8,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use http::Version;
-use http::header::HOST;
 use http::request::Parts;
 use serde::{Deserialize, Serialize};
 
+use crate::fields::{Field, Fields};
 use crate::rejection::{Reason, Rejection, quoted};
 
 /// One entry of `admission.hosts`: `gw.example.com`, `*.example.com`, `10.0.0.7`, `[::1]`, or `*` for any. No port.
@@ -42,7 +42,10 @@ impl HostPattern {
     fn matches(&self, host: &Host<'_>) -> bool {
         match (&self.0, host) {
             (Pattern::Any, _) => true,
-            (Pattern::Name(name), Host::Name(host)) => name.eq_ignore_ascii_case(host),
+            // Patterns are in lower case, and so is nearly every Host.
+            (Pattern::Name(name), Host::Name(host)) => {
+                name == host || name.eq_ignore_ascii_case(host)
+            }
             (Pattern::Suffix(suffix), Host::Name(host)) => host
                 .len()
                 .checked_sub(suffix.len())
@@ -166,30 +169,34 @@ impl<'a> Authority<'a> {
                 port,
             });
         }
-        let (name, port) = match text.split_once(':') {
-            Some((name, port)) => (name, parse_port(port)?),
+        let (name, port) = match text.bytes().position(|byte| byte == b':') {
+            Some(colon) => (&text[..colon], parse_port(&text[colon + 1..])?),
             None => (text, None),
         };
         let name = name.strip_suffix('.').unwrap_or(name);
-        if let Ok(address) = name.parse::<Ipv4Addr>() {
+        let bytes = name.as_bytes();
+        let mut last_label = 0;
+        for (at, byte) in bytes.iter().enumerate() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {}
+                // No label is empty.
+                b'.' if at > last_label => last_label = at + 1,
+                _ => return None,
+            }
+        }
+        let last_label = &bytes[last_label..];
+        // A last label of digits only is an address, or one in some other spelling (`127.1`, `0177.0.0.1`, `2130706433`),
+        // which browsers and resolvers read as one.
+        let numeric = last_label.iter().all(u8::is_ascii_digit)
+            || (last_label.get(..2)).is_some_and(|start| start.eq_ignore_ascii_case(b"0x"));
+        if numeric {
+            let address = name.parse::<Ipv4Addr>().ok()?;
             return Some(Self {
                 host: Host::Address(address.into()),
                 port,
             });
         }
-        let letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        let label = |label: &str| !label.is_empty() && label.bytes().all(letter);
-        // A last label of digits only is an address in some other spelling (`127.1`, `0177.0.0.1`, `2130706433`), which
-        // browsers and resolvers read as one.
-        let numeric = |label: &str| {
-            label.bytes().all(|byte| byte.is_ascii_digit())
-                || label
-                    .get(..2)
-                    .is_some_and(|start| start.eq_ignore_ascii_case("0x"))
-        };
-        let valid = name.len() <= NAME_BYTES_MAX
-            && name.split('.').all(label)
-            && !name.rsplit('.').next().is_some_and(numeric);
+        let valid = name.len() <= NAME_BYTES_MAX;
         valid.then_some(Self {
             host: Host::Name(name),
             port,
@@ -209,11 +216,12 @@ fn parse_port(text: &str) -> Option<Option<u16>> {
 /// Refuses a request whose Host is missing, malformed, ambiguous or not answered for here.
 pub(crate) fn check(
     parts: &Parts,
+    fields: &Fields<'_>,
     loopback_listener: bool,
     allowed: &[HostPattern],
 ) -> Result<(), Rejection> {
     let any = (allowed.is_empty() && !loopback_listener) || allowed.iter().any(HostPattern::is_any);
-    let Some(host) = host_of(parts)? else {
+    let Some(host) = host_of(parts, fields)? else {
         // HTTP/1.0 may leave it out; then there is no name to check, which is fine only where none would be.
         return if any {
             Ok(())
@@ -243,20 +251,19 @@ fn not_allowed(what: &str) -> Rejection {
 }
 
 /// The host a request names, in its Host header, its target (absolute form, HTTP/2 `:authority`), or both alike.
-fn host_of(parts: &Parts) -> Result<Option<Host<'_>>, Rejection> {
+fn host_of<'a>(parts: &'a Parts, fields: &Fields<'a>) -> Result<Option<Host<'a>>, Rejection> {
     let bad = |message: &'static str| Rejection::new(Reason::BadRequest, message);
     let malformed = || {
         bad("The Host is malformed: it has to be a name or an IP address, with an optional port.")
     };
 
-    let mut headers = parts.headers.get_all(HOST).iter();
-    let header = match (headers.next(), headers.next()) {
-        (Some(_), Some(_)) => return Err(bad("The request has several Host headers.")),
-        (Some(value), None) => {
+    let header = match fields.host {
+        Field::Several => return Err(bad("The request has several Host headers.")),
+        Field::Once(value) => {
             let text = value.to_str().map_err(|_| malformed())?;
             Some(Authority::parse(text).ok_or_else(malformed)?.host)
         }
-        (None, _) => None,
+        Field::Absent => None,
     };
     let target = match parts.uri.authority() {
         Some(authority) => Some(
@@ -278,6 +285,8 @@ fn host_of(parts: &Parts) -> Result<Option<Host<'_>>, Rejection> {
 
 #[cfg(test)]
 mod tests {
+    use http::header::HOST;
+
     use super::*;
 
     fn patterns(texts: &[&str]) -> Vec<HostPattern> {
@@ -292,8 +301,12 @@ mod tests {
         request.body(()).unwrap().into_parts().0
     }
 
+    fn checked(parts: &Parts, loopback: bool, allowed: &[HostPattern]) -> Result<(), Rejection> {
+        check(parts, &Fields::of(&parts.headers), loopback, allowed)
+    }
+
     fn reason(host: &str, loopback: bool, allowed: &[&str]) -> Option<Reason> {
-        check(
+        checked(
             &with_hosts(&[host.as_bytes()]),
             loopback,
             &patterns(allowed),
@@ -386,7 +399,7 @@ mod tests {
                 );
             }
         }
-        let not_text = check(&with_hosts(&[b"localhost\xff"]), true, &[]).unwrap_err();
+        let not_text = checked(&with_hosts(&[b"localhost\xff"]), true, &[]).unwrap_err();
         assert_eq!(not_text.reason, Reason::BadRequest);
     }
 
@@ -394,7 +407,7 @@ mod tests {
     fn several_hosts_are_a_bad_request_even_when_equal() {
         let parts = with_hosts(&[b"localhost", b"localhost"]);
         assert_eq!(
-            check(&parts, true, &[]).unwrap_err().reason,
+            checked(&parts, true, &[]).unwrap_err().reason,
             Reason::BadRequest
         );
     }
@@ -403,13 +416,13 @@ mod tests {
     fn a_missing_host_is_a_bad_request_in_http_1_1() {
         let mut parts = with_hosts(&[]);
         assert_eq!(
-            check(&parts, false, &[]).unwrap_err().reason,
+            checked(&parts, false, &[]).unwrap_err().reason,
             Reason::BadRequest
         );
         parts.version = Version::HTTP_10;
-        assert!(check(&parts, false, &[]).is_ok());
+        assert!(checked(&parts, false, &[]).is_ok());
         assert_eq!(
-            check(&parts, true, &[]).unwrap_err().reason,
+            checked(&parts, true, &[]).unwrap_err().reason,
             Reason::HostNotAllowed
         );
     }
@@ -459,7 +472,7 @@ mod tests {
             }
             request.body(()).unwrap().into_parts().0
         };
-        let reason = |parts: &Parts| check(parts, true, &[]).err().map(|r| r.reason);
+        let reason = |parts: &Parts| checked(parts, true, &[]).err().map(|r| r.reason);
         assert_eq!(reason(&parts("https://localhost:8000/mcp", None)), None);
         assert_eq!(
             reason(&parts("https://localhost/mcp", Some("LOCALHOST"))),

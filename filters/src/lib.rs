@@ -28,6 +28,8 @@
 pub mod admission;
 pub mod bearer;
 pub mod config;
+pub mod fields;
+mod fingerprint;
 mod flood;
 pub mod head;
 pub mod host;
@@ -46,6 +48,7 @@ pub mod token;
 pub use admission::{Admission, Admitted, Auth, ListenerRules, Request, Verdict};
 pub use bearer::{ANONYMOUS, BEARER, Principal};
 pub use config::{AdmissionConfig, ConfigError};
+pub use fields::Fields;
 pub use media::{AcceptFlags, AcceptRule};
 pub use namespace::{Access, Directory, NamespaceSource};
 pub use origin::{Answer, CorsHeaders};

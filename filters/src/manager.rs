@@ -4,13 +4,10 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName};
-
+use crate::fields::{Field, Fields};
 use crate::network::{Cidr, any_contains};
 use crate::rejection::{Reason, Rejection};
 use crate::token::{SecretToken, TokenDigest};
-
-const X_MANAGER_TOKEN: HeaderName = HeaderName::from_static("x-manager-token");
 
 /// Who may have the namespaces reloaded.
 #[derive(Debug)]
@@ -26,21 +23,20 @@ impl ManagerControls {
     }
 
     /// Both controls, address first.
-    pub(crate) fn check(&self, client: IpAddr, headers: &HeaderMap) -> Result<(), Rejection> {
+    pub(crate) fn check(&self, client: IpAddr, fields: &Fields<'_>) -> Result<(), Rejection> {
         if !any_contains(&self.internal, client) {
             return Err(forbidden("source address outside internal_cidrs"));
         }
-        if !self.token_presented(headers) {
+        if !self.token_presented(fields) {
             return Err(forbidden("X-Manager-Token missing or wrong"));
         }
         Ok(())
     }
 
     /// Whether the request carries the manager's token, once.
-    pub(crate) fn token_presented(&self, headers: &HeaderMap) -> bool {
-        let mut values = headers.get_all(X_MANAGER_TOKEN).iter();
-        match (&self.token, values.next(), values.next()) {
-            (Some(token), Some(value), None) => {
+    pub(crate) fn token_presented(&self, fields: &Fields<'_>) -> bool {
+        match (&self.token, fields.manager_token) {
+            (Some(token), Field::Once(value)) => {
                 let presented = TokenDigest::of(value.as_bytes().trim_ascii());
                 token.digest().matches(&presented)
             }
@@ -59,7 +55,7 @@ fn forbidden(cause: &'static str) -> Rejection {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use http::{HeaderMap, HeaderValue};
 
     use super::*;
     use crate::rejection::ErrorShape;
@@ -74,14 +70,14 @@ mod tests {
     fn headers(tokens: &[&'static str]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for token in tokens {
-            headers.append(X_MANAGER_TOKEN, HeaderValue::from_static(token));
+            headers.append("x-manager-token", HeaderValue::from_static(token));
         }
         headers
     }
 
     fn admitted(controls: &ManagerControls, client: &str, tokens: &[&'static str]) -> bool {
         controls
-            .check(client.parse().unwrap(), &headers(tokens))
+            .check(client.parse().unwrap(), &Fields::of(&headers(tokens)))
             .is_ok()
     }
 
@@ -113,10 +109,10 @@ mod tests {
     fn the_two_refusals_look_alike_outside_and_differ_in_the_log() {
         let controls = controls(Some("internal"));
         let address = controls
-            .check("192.0.2.1".parse().unwrap(), &headers(&[]))
+            .check("192.0.2.1".parse().unwrap(), &Fields::of(&headers(&[])))
             .unwrap_err();
         let token = controls
-            .check("127.0.0.1".parse().unwrap(), &headers(&[]))
+            .check("127.0.0.1".parse().unwrap(), &Fields::of(&headers(&[])))
             .unwrap_err();
         assert_eq!(address.body(ErrorShape::Rest), token.body(ErrorShape::Rest));
         assert_ne!(address.cause, token.cause);

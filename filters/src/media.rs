@@ -7,10 +7,10 @@
 //! `initialize` it stands in the body, so the parsed [`AcceptFlags`] travel on and the service completes the check. A
 //! version nobody knows counts as lenient here; that it is not supported is the service's to say.
 
-use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
-use http::request::Parts;
-use http::{HeaderMap, HeaderName, Method};
+use http::header::{ACCEPT, CONTENT_LENGTH};
+use http::{HeaderName, HeaderValue, Method};
 
+use crate::fields::{Field, Fields};
 use crate::namespace::Directory;
 use crate::rejection::{Reason, Rejection};
 use crate::route::Route;
@@ -58,21 +58,25 @@ impl AcceptFlags {
     };
 
     /// Reads all Accept headers as one list. What is no media range is passed over.
-    pub fn parse(headers: &HeaderMap) -> Self {
-        let values = headers.get_all(ACCEPT);
-        // What nearly every MCP client sends.
-        if values.iter().eq([USUAL_ACCEPT]) {
-            return Self {
+    pub(crate) fn of(fields: &Fields<'_>) -> Self {
+        match fields.accept {
+            Field::Absent => Self::ANY,
+            // What nearly every MCP client sends.
+            Field::Once(value) if value == USUAL_ACCEPT => Self {
                 json_named: true,
                 sse_named: true,
                 json_acceptable: true,
                 sse_acceptable: true,
-            };
+            },
+            _ => Self::parse(fields.map.get_all(ACCEPT).iter()),
         }
+    }
+
+    fn parse<'a>(values: impl Iterator<Item = &'a HeaderValue>) -> Self {
         let (mut json, mut sse, mut application, mut text, mut any) =
             (None, None, None, None, None);
         let mut empty = true;
-        for range in values.iter().flat_map(|value| elements(value.as_bytes())) {
+        for range in values.flat_map(|value| elements(value.as_bytes())) {
             empty = false;
             let mut parameters = unquoted_split(range, b';').map(<[u8]>::trim_ascii);
             let name = parameters.next().unwrap_or_default();
@@ -165,41 +169,45 @@ fn demands_both(version: &str) -> bool {
 
 /// Whether a version is, or will be, one without a handshake.
 fn is_modern(version: &str) -> bool {
-    let date = version.len() == FIRST_MODERN_VERSION.len()
+    version.len() == FIRST_MODERN_VERSION.len()
+        && version >= FIRST_MODERN_VERSION
         && version.bytes().enumerate().all(|(at, byte)| match at {
             4 | 7 => byte == b'-',
             _ => byte.is_ascii_digit(),
-        });
-    date && version >= FIRST_MODERN_VERSION
+        })
 }
 
 /// Whether the version header names such a version.
-pub(crate) fn modern_version_named(headers: &HeaderMap) -> bool {
-    let mut named = headers.get_all(MCP_PROTOCOL_VERSION).iter();
-    named.any(|value| value.to_str().is_ok_and(is_modern))
+pub(crate) fn modern_version_named(fields: &Fields<'_>) -> bool {
+    fields.any(fields.protocol_version, MCP_PROTOCOL_VERSION, |value| {
+        value.to_str().is_ok_and(is_modern)
+    })
 }
 
 /// Refuses a body of another type than JSON.
-pub(crate) fn check_content_type(parts: &Parts, route: &Route) -> Result<(), Rejection> {
+pub(crate) fn check_content_type(
+    method: &Method,
+    fields: &Fields<'_>,
+    route: &Route,
+) -> Result<(), Rejection> {
     let required = match route {
-        _ if parts.method != Method::POST => return Ok(()),
+        _ if *method != Method::POST => return Ok(()),
         Route::Mcp | Route::Messages => true,
         // Nothing at all counts as `{}`; it has no type to be wrong.
-        Route::Tool { .. } => body_announced(&parts.headers),
+        Route::Tool { .. } => body_announced(fields),
         _ => return Ok(()),
     };
     let unsupported = |message| Err(Rejection::new(Reason::UnsupportedMediaType, message));
-    let mut values = parts.headers.get_all(CONTENT_TYPE).iter();
-    match (values.next(), values.next()) {
-        (None, _) if required => {
+    match fields.content_type {
+        Field::Absent if required => {
             unsupported("The body has no Content-Type; send `Content-Type: application/json`.")
         }
-        (None, _) => Ok(()),
-        (Some(_), Some(_)) => {
+        Field::Absent => Ok(()),
+        Field::Several => {
             unsupported("Several Content-Type headers; send `Content-Type: application/json` once.")
         }
-        (Some(value), None) if is_json(value.as_bytes()) => Ok(()),
-        (Some(_), None) => {
+        Field::Once(value) if is_json(value.as_bytes()) => Ok(()),
+        Field::Once(_) => {
             unsupported("The body has to be JSON; send `Content-Type: application/json`.")
         }
     }
@@ -215,20 +223,21 @@ fn is_json(value: &[u8]) -> bool {
     name.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
-fn body_announced(headers: &HeaderMap) -> bool {
-    let length = headers.get(CONTENT_LENGTH);
-    headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|length| length != "0")
+fn body_announced(fields: &Fields<'_>) -> bool {
+    let length = fields.map.get(CONTENT_LENGTH);
+    !fields.transfer_encoding.is_absent() || length.is_some_and(|length| length != "0")
 }
 
 /// Refuses a client that cannot read what it would be answered; gives what it accepts otherwise.
 pub(crate) fn check_accept(
-    parts: &Parts,
+    method: &Method,
+    fields: &Fields<'_>,
     route: &Route,
     rule: AcceptRule,
     directory: &dyn Directory,
 ) -> Result<AcceptFlags, Rejection> {
     if *route == Route::Sse {
-        let accept = AcceptFlags::parse(&parts.headers);
+        let accept = AcceptFlags::of(fields);
         return match accept.sse_acceptable {
             true => Ok(accept),
             false => Err(not_acceptable(
@@ -239,27 +248,28 @@ pub(crate) fn check_accept(
     if *route != Route::Mcp {
         return Ok(AcceptFlags::ANY);
     }
-    let modern = modern_version_named(&parts.headers);
-    let version = single(&parts.headers, &MCP_PROTOCOL_VERSION).map_err(|mut rejection| {
-        if modern {
-            rejection.reason = Reason::HeaderMismatch;
-        }
-        rejection
-    })?;
+    let modern = modern_version_named(fields);
+    let version =
+        single(fields.protocol_version, &MCP_PROTOCOL_VERSION).map_err(|mut rejection| {
+            if modern {
+                rejection.reason = Reason::HeaderMismatch;
+            }
+            rejection
+        })?;
     // Without sessions and resumption their headers mean nothing, however often they stand there (MOD-04).
     let session = if modern {
         None
     } else {
-        single(&parts.headers, &LAST_EVENT_ID)?;
-        single(&parts.headers, &MCP_SESSION_ID)?
+        single(fields.last_event_id, &LAST_EVENT_ID)?;
+        single(fields.session_id, &MCP_SESSION_ID)?
     };
-    let accept = AcceptFlags::parse(&parts.headers);
-    if parts.method == Method::GET && !accept.sse_named {
+    let accept = AcceptFlags::of(fields);
+    if *method == Method::GET && !accept.sse_named {
         return Err(not_acceptable(
             "GET opens a stream: send `Accept: text/event-stream`; wildcards do not count.",
         ));
     }
-    if parts.method != Method::POST {
+    if *method != Method::POST {
         return Ok(accept);
     }
     let both = match rule {
@@ -287,40 +297,49 @@ fn not_acceptable(message: &'static str) -> Rejection {
 }
 
 /// The value of a header that may stand once. Bytes that are no text read as an empty value, which names nothing.
-fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Rejection> {
-    let mut values = headers.get_all(name).iter();
-    match (values.next(), values.next()) {
-        (Some(_), Some(_)) => Err(Rejection::new(
+fn single<'a>(field: Field<'a>, name: &HeaderName) -> Result<Option<&'a str>, Rejection> {
+    match field {
+        Field::Several => Err(Rejection::new(
             Reason::DuplicateHeader,
             format!("The header {name} was sent several times; send it once."),
         )),
-        (value, _) => Ok(value.map(|value| value.to_str().unwrap_or_default())),
+        Field::Once(value) => Ok(Some(value.to_str().unwrap_or_default())),
+        Field::Absent => Ok(None),
     }
 }
 
 /// Refuses a body whose announced length is above the limit, or no length.
-pub(crate) fn check_body_size(headers: &HeaderMap, limit_bytes: u64) -> Result<(), Rejection> {
-    for value in headers.get_all(CONTENT_LENGTH) {
-        let digits = value.as_bytes();
-        if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-            return Err(Rejection::new(
-                Reason::BadRequest,
-                "Content-Length is not a number.",
-            ));
-        }
-        let length = std::str::from_utf8(digits)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok());
-        // More digits than fit are more bytes than fit.
-        if length.is_none_or(|length| length > limit_bytes) {
-            return Err(Rejection::body_too_large(limit_bytes));
-        }
+pub(crate) fn check_body_size(fields: &Fields<'_>, limit_bytes: u64) -> Result<(), Rejection> {
+    match fields.content_length {
+        Field::Absent => Ok(()),
+        Field::Once(length) => check_length(length, limit_bytes),
+        Field::Several => (fields.map.get_all(CONTENT_LENGTH).iter())
+            .try_for_each(|length| check_length(length, limit_bytes)),
+    }
+}
+
+fn check_length(value: &HeaderValue, limit_bytes: u64) -> Result<(), Rejection> {
+    let digits = value.as_bytes();
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(Rejection::new(
+            Reason::BadRequest,
+            "Content-Length is not a number.",
+        ));
+    }
+    let length = digits.iter().try_fold(0_u64, |length, digit| {
+        length.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
+    });
+    // More digits than fit are more bytes than fit.
+    if length.is_none_or(|length| length > limit_bytes) {
+        return Err(Rejection::body_too_large(limit_bytes));
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderMap;
+
     use super::*;
     use tooldock_workers::names::NamespaceName;
 
@@ -343,16 +362,19 @@ mod tests {
         }
     }
 
-    fn post(headers: &[(&str, &str)]) -> Parts {
-        let mut request = http::Request::post("/mcp");
-        for (name, value) in headers {
-            request = request.header(*name, *value);
+    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            let name: HeaderName = name.parse().unwrap();
+            headers.append(name, value.parse().unwrap());
         }
-        request.body(()).unwrap().into_parts().0
+        headers
     }
 
-    fn accepted(rule: AcceptRule, headers: &[(&str, &str)]) -> Result<(), Reason> {
-        check_accept(&post(headers), &Route::Mcp, rule, &OneSession)
+    fn accepted(rule: AcceptRule, pairs: &[(&str, &str)]) -> Result<(), Reason> {
+        let headers = headers(pairs);
+        let fields = Fields::of(&headers);
+        check_accept(&Method::POST, &fields, &Route::Mcp, rule, &OneSession)
             .map(|_| ())
             .map_err(|rejection| rejection.reason)
     }
@@ -447,12 +469,10 @@ mod tests {
     #[test]
     fn a_stream_has_to_be_asked_for_by_name_except_on_sse() {
         let get = |route: Route, accept: Option<&str>| {
-            let mut request = http::Request::get("/x");
-            if let Some(accept) = accept {
-                request = request.header(ACCEPT, accept);
-            }
-            let parts = request.body(()).unwrap().into_parts().0;
-            check_accept(&parts, &route, AcceptRule::Auto, &OneSession).is_ok()
+            let accept = accept.map(|accept| ("accept", accept));
+            let headers = headers(accept.as_slice());
+            let fields = Fields::of(&headers);
+            check_accept(&Method::GET, &fields, &route, AcceptRule::Auto, &OneSession).is_ok()
         };
         for (accept, mcp, sse) in [
             (None, false, true),
@@ -517,8 +537,9 @@ mod tests {
 
     #[test]
     fn an_mcp_body_has_to_be_announced_as_json() {
-        let refused = |headers: &[(&str, &str)]| {
-            check_content_type(&post(headers), &Route::Mcp)
+        let refused = |pairs: &[(&str, &str)]| {
+            let headers = headers(pairs);
+            check_content_type(&Method::POST, &Fields::of(&headers), &Route::Mcp)
                 .err()
                 .map(|rejection| rejection.reason)
         };
@@ -548,7 +569,10 @@ mod tests {
     #[test]
     fn a_rest_call_without_a_body_needs_no_type() {
         let tool = Route::Tool { name: "x".into() };
-        let passes = |headers: &[(&str, &str)]| check_content_type(&post(headers), &tool).is_ok();
+        let passes = |pairs: &[(&str, &str)]| {
+            let headers = headers(pairs);
+            check_content_type(&Method::POST, &Fields::of(&headers), &tool).is_ok()
+        };
         assert!(passes(&[]));
         assert!(passes(&[("content-length", "0")]));
         assert!(passes(&[
@@ -563,11 +587,11 @@ mod tests {
     #[test]
     fn announced_sizes_above_the_limit_are_refused_and_close() {
         let refused = |lengths: &[&str]| {
-            let headers: Vec<_> = lengths
+            let pairs: Vec<_> = lengths
                 .iter()
                 .map(|length| ("content-length", *length))
                 .collect();
-            check_body_size(&post(&headers).headers, 1000).err()
+            check_body_size(&Fields::of(&headers(&pairs)), 1000).err()
         };
         assert!(refused(&[]).is_none());
         assert!(refused(&["0"]).is_none());

@@ -7,16 +7,14 @@
 
 use std::borrow::Cow;
 
-use http::HeaderName;
 use http::request::Parts;
 use tooldock_workers::names::NamespaceName;
 
 use crate::bearer::Principal;
+use crate::fields::{Field, Fields};
 use crate::path;
 use crate::rejection::{Reason, Rejection, quoted};
 use crate::route::{Found, Route};
-
-const X_NAMESPACE: HeaderName = HeaderName::from_static("x-namespace");
 
 /// Where a listener takes the namespace from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,12 +50,13 @@ pub enum Access {
 pub(crate) fn admitted(
     source: NamespaceSource,
     parts: &Parts,
+    fields: &Fields<'_>,
     found: &Found<'_>,
     principal: &Principal,
     directory: &dyn Directory,
 ) -> Result<NamespaceName, Rejection> {
     let NamespaceSource::HeaderOrPath = source;
-    let Some(name) = named(parts, found, directory)? else {
+    let Some(name) = named(parts, fields, found, directory)? else {
         return Err(Rejection::new(
             Reason::NamespaceRequired,
             "The request names no namespace: send the header `X-Namespace: <name>`, or use /mcp/<name>.",
@@ -90,18 +89,26 @@ fn forbidden(name: &str, cause: &'static str) -> Rejection {
 /// The one name the request gives, wherever it gives it.
 fn named<'a>(
     parts: &'a Parts,
+    fields: &Fields<'a>,
     found: &'a Found<'_>,
     directory: &dyn Directory,
 ) -> Result<Option<Cow<'a, str>>, Rejection> {
     let mut name: Option<Cow<'a, str>> = found.namespace.as_deref().map(Cow::Borrowed);
-    let mut values = parts.headers.get_all(X_NAMESPACE).iter();
-    if let Some(value) = values.next() {
-        if values.next().is_some() {
+    match fields.namespace {
+        Field::Absent => {}
+        Field::Once(value) => {
+            // Only what is not plain text takes the slow way.
+            let text = value.to_str().map(Cow::Borrowed);
+            agree(
+                &mut name,
+                text.unwrap_or_else(|_| String::from_utf8_lossy(value.as_bytes())),
+            )?;
+        }
+        Field::Several => {
             return Err(ambiguous(
                 "The request has several X-Namespace headers; send one.",
             ));
         }
-        agree(&mut name, String::from_utf8_lossy(value.as_bytes()))?;
     }
     if found.route == Route::OpenApi {
         for value in path::query_values(parts.uri.query(), "namespace") {
@@ -192,7 +199,7 @@ mod tests {
     fn outcome(uri: &str, headers: &[&[u8]], scope: &[&str]) -> Result<String, Reason> {
         let mut request = http::Request::get(uri);
         for value in headers {
-            request = request.header(X_NAMESPACE, *value);
+            request = request.header("x-namespace", *value);
         }
         let parts = request.body(()).unwrap().into_parts().0;
         let found = Surface::Core.find(parts.uri.path()).unwrap();
@@ -204,6 +211,7 @@ mod tests {
         admitted(
             NamespaceSource::HeaderOrPath,
             &parts,
+            &Fields::of(&parts.headers),
             &found,
             &principal,
             &Served,

@@ -6,11 +6,12 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
 use crate::config::CidrsConfig;
+use crate::fields::Fields;
 use crate::rejection::{Reason, Rejection};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -28,7 +29,20 @@ pub struct InvalidCidr(String);
 impl Cidr {
     /// Whether the canonical form of the address lies in the network.
     pub fn contains(&self, address: IpAddr) -> bool {
-        self.0.contains(&address.to_canonical())
+        match (self.0, address.to_canonical()) {
+            (IpNet::V4(net), IpAddr::V4(address)) => {
+                let differ = net.addr().to_bits() ^ address.to_bits();
+                let host_bits = 32 - u32::from(net.prefix_len());
+                // Shifted by all its bits: every address is in a network of prefix 0.
+                differ.checked_shr(host_bits).unwrap_or(0) == 0
+            }
+            (IpNet::V6(net), IpAddr::V6(address)) => {
+                let differ = net.addr().to_bits() ^ address.to_bits();
+                let host_bits = 128 - u32::from(net.prefix_len());
+                differ.checked_shr(host_bits).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
     }
 }
 
@@ -109,14 +123,14 @@ pub(crate) fn check(client: IpAddr, cidrs: &CidrsConfig) -> Result<(), Rejection
 /// can only take rights away as long as proxies are not given more than clients.
 pub(crate) fn client_address(
     peer: IpAddr,
-    headers: &HeaderMap,
+    fields: &Fields<'_>,
     trusted_proxies: &[Cidr],
 ) -> IpAddr {
     let mut client = peer.to_canonical();
-    if trusted_proxies.is_empty() {
+    if trusted_proxies.is_empty() || fields.forwarded_for.is_absent() {
         return client;
     }
-    for value in headers.get_all(X_FORWARDED_FOR).iter().rev() {
+    for value in fields.map.get_all(X_FORWARDED_FOR).iter().rev() {
         // RFC 9110 §5.3: several headers are one list in their order, so the last header holds the last hops.
         for hop in value.as_bytes().rsplit(|byte| *byte == b',') {
             if !any_contains(trusted_proxies, client) {
@@ -143,7 +157,7 @@ fn parse_hop(hop: &[u8]) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use http::{HeaderMap, HeaderValue};
 
     use super::*;
 
@@ -156,7 +170,12 @@ mod tests {
         for value in forwarded {
             headers.append(X_FORWARDED_FOR, HeaderValue::from_bytes(value).unwrap());
         }
-        client_address(peer.parse().unwrap(), &headers, &cidrs(trusted)).to_string()
+        client_address(
+            peer.parse().unwrap(),
+            &Fields::of(&headers),
+            &cidrs(trusted),
+        )
+        .to_string()
     }
 
     #[test]
@@ -186,6 +205,45 @@ mod tests {
         assert!(mapped.contains("10.9.9.9".parse().unwrap()));
         assert!(!mapped.contains("11.0.0.0".parse().unwrap()));
         assert_eq!("::1".parse::<Cidr>().unwrap().to_string(), "::1/128");
+    }
+
+    #[test]
+    fn a_network_holds_the_addresses_that_share_its_prefix() {
+        for (network, inside, outside) in [
+            (
+                "10.0.0.0/8",
+                &["10.0.0.0", "10.255.255.255"][..],
+                &["9.255.255.255", "11.0.0.0"][..],
+            ),
+            (
+                "10.1.2.3/24",
+                &["10.1.2.0", "10.1.2.255"],
+                &["10.1.1.255", "10.1.3.0"],
+            ),
+            ("192.0.2.1/31", &["192.0.2.0", "192.0.2.1"], &["192.0.2.2"]),
+            (
+                "192.0.2.1",
+                &["192.0.2.1"],
+                &["192.0.2.0", "192.0.2.2", "::1"],
+            ),
+            (
+                "0.0.0.0/0",
+                &["0.0.0.0", "255.255.255.255", "::ffff:1.2.3.4"],
+                &["::1"],
+            ),
+            (
+                "fd00::/8",
+                &["fd00::", "fdff:ffff::1"],
+                &["fc00::", "fe00::", "10.0.0.1"],
+            ),
+            ("2001:db8::7/128", &["2001:db8::7"], &["2001:db8::6"]),
+            ("::/0", &["::", "ffff::"], &["10.0.0.1"]),
+        ] {
+            let network: Cidr = network.parse().unwrap();
+            let holds = |address: &&str| network.contains(address.parse().unwrap());
+            assert!(inside.iter().all(holds), "{network}");
+            assert!(!outside.iter().any(holds), "{network}");
+        }
     }
 
     #[test]

@@ -10,12 +10,13 @@ use std::str::FromStr;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, ALLOW, ORIGIN, VARY,
+    ACCESS_CONTROL_REQUEST_METHOD, ALLOW, VARY,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
+use crate::fields::{Field, Fields};
 use crate::rejection::{Reason, Rejection};
 use crate::route::Route;
 
@@ -185,14 +186,13 @@ impl CorsHeaders {
 
 /// Refuses a page whose origin is not listed. Requests without an Origin do not come from a page's script.
 pub(crate) fn check(
-    headers: &HeaderMap,
+    fields: &Fields<'_>,
     allowed: &[OriginPattern],
 ) -> Result<Option<CorsHeaders>, Rejection> {
-    let mut values = headers.get_all(ORIGIN).iter();
-    let origin = match (values.next(), values.next()) {
-        (None, _) => return Ok(None),
-        (Some(origin), None) => origin,
-        (Some(_), Some(_)) => {
+    let origin = match fields.origin {
+        Field::Absent => return Ok(None),
+        Field::Once(origin) => origin,
+        Field::Several => {
             return Err(Rejection::new(
                 Reason::DuplicateHeader,
                 "The request has several Origin headers; a browser sends one.",
@@ -300,6 +300,8 @@ pub(crate) fn options(route: &Route) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use http::header::ORIGIN;
+
     use super::*;
 
     fn patterns(texts: &[&str]) -> Vec<OriginPattern> {
@@ -316,7 +318,10 @@ mod tests {
 
     /// What the page is told, or why it is refused.
     fn told(origin: &str, allowed: &[&str]) -> Result<HeaderValue, Reason> {
-        match check(&headers(&[origin.as_bytes()]), &patterns(allowed)) {
+        match check(
+            &Fields::of(&headers(&[origin.as_bytes()])),
+            &patterns(allowed),
+        ) {
             Ok(cors) => Ok(cors.unwrap().allow_origin),
             Err(rejection) => Err(rejection.reason),
         }
@@ -388,10 +393,12 @@ mod tests {
 
     #[test]
     fn no_origin_is_fine_and_two_are_not() {
-        assert_eq!(check(&HeaderMap::new(), &patterns(LISTED)).unwrap(), None);
+        let none = HeaderMap::new();
+        let checked = check(&Fields::of(&none), &patterns(LISTED));
+        assert_eq!(checked.unwrap(), None);
         let two = headers(&[b"https://ok.example", b"https://ok.example"]);
         for allowed in [LISTED, &["*"]] {
-            let refused = check(&two, &patterns(allowed)).unwrap_err();
+            let refused = check(&Fields::of(&two), &patterns(allowed)).unwrap_err();
             assert_eq!(refused.reason, Reason::DuplicateHeader);
         }
     }

@@ -8,7 +8,7 @@
 //! keys costs neither memory nor lets its keys pass unlimited, and keys already in the table do not notice.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,8 @@ use governor::nanos::Nanos;
 use governor::state::StateStore;
 use governor::state::keyed::ShrinkableKeyedStateStore;
 use governor::{Quota, RateLimiter};
+
+use crate::fingerprint::Fingerprints;
 
 /// How many keys one limiter remembers.
 pub const KEYS_MAX: usize = 100_000;
@@ -118,7 +120,7 @@ struct Cells {
 
 #[derive(Debug, Default)]
 struct Shard {
-    cells: HashMap<u64, Nanos, BuildHasherDefault<Fingerprint>>,
+    cells: HashMap<u64, Nanos, Fingerprints>,
     /// The budget of the keys that found no place.
     overflow: Option<Nanos>,
 }
@@ -180,26 +182,6 @@ impl ShrinkableKeyedStateStore<u64> for Cells {
 
     fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-/// The keys are hashes already; hashing them again would only cost time.
-#[derive(Debug, Default)]
-struct Fingerprint(u64);
-
-impl Hasher for Fingerprint {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, fingerprint: u64) {
-        self.0 = fingerprint;
     }
 }
 

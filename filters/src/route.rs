@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 
 use http::Method;
-use http::request::Parts;
 
+use crate::fields::Fields;
 use crate::media;
 use crate::path;
 use crate::rejection::{Reason, Rejection, quoted};
@@ -190,11 +190,24 @@ impl Route {
         )
     }
 
+    /// Whether a method is one of [`Route::allow`].
+    fn knows(&self, method: &Method) -> bool {
+        match *method {
+            Method::OPTIONS => true,
+            Method::GET => !matches!(self, Self::Messages | Self::Tool { .. } | Self::Reload),
+            Method::HEAD => self.is_public(),
+            Method::POST => matches!(
+                self,
+                Self::Mcp | Self::Messages | Self::Tool { .. } | Self::Reload
+            ),
+            Method::DELETE => *self == Self::Mcp,
+            _ => false,
+        }
+    }
+
     /// Refuses a method the route does not know.
     pub(crate) fn check_method(&self, method: &Method) -> Result<(), Rejection> {
-        let asked = method.as_str().as_bytes();
-        let mut known = self.allow().as_bytes().split(|byte| *byte == b',');
-        if known.any(|known| known.trim_ascii_start() == asked) {
+        if self.knows(method) {
             return Ok(());
         }
         let message = format!(
@@ -207,15 +220,19 @@ impl Route {
     }
 
     /// Refuses what MCP has no more since 2026-07-28: streams and sessions of their own, so GET and DELETE.
-    pub(crate) fn check_modern_method(&self, parts: &Parts) -> Result<(), Rejection> {
-        let gone = *self == Self::Mcp && matches!(parts.method, Method::GET | Method::DELETE);
-        if !gone || !media::modern_version_named(&parts.headers) {
+    pub(crate) fn check_modern_method(
+        &self,
+        method: &Method,
+        fields: &Fields<'_>,
+    ) -> Result<(), Rejection> {
+        let gone = *self == Self::Mcp && matches!(*method, Method::GET | Method::DELETE);
+        if !gone || !media::modern_version_named(fields) {
             return Ok(());
         }
         let message = format!(
             "Since protocol version 2026-07-28 {} knows only POST, not {}; leave out MCP-Protocol-Version or send the one your session was opened with.",
             self.label(),
-            parts.method
+            method
         );
         Err(Rejection::method_not_allowed(message, POST_ONLY))
     }
@@ -327,6 +344,46 @@ mod tests {
     }
 
     #[test]
+    fn a_route_knows_the_methods_it_says_it_allows() {
+        let name = || "x".to_owned();
+        for route in [
+            Route::Mcp,
+            Route::Sse,
+            Route::Messages,
+            Route::Tools,
+            Route::Tool { name: name() },
+            Route::ToolSchema { name: name() },
+            Route::Namespaces,
+            Route::OpenApi,
+            Route::Reload,
+            Route::Health,
+            Route::Ready,
+            Route::WellKnown,
+            Route::Metrics,
+        ] {
+            let allowed: Vec<_> = route.allow().split(", ").collect();
+            for method in [
+                Method::GET,
+                Method::HEAD,
+                Method::POST,
+                Method::PUT,
+                Method::DELETE,
+                Method::OPTIONS,
+                Method::PATCH,
+                Method::TRACE,
+                Method::CONNECT,
+            ] {
+                let known = allowed.contains(&method.as_str());
+                assert_eq!(
+                    route.check_method(&method).is_ok(),
+                    known,
+                    "{method} {route:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn an_unknown_method_is_405_with_the_known_ones() {
         for method in ["PUT", "HEAD", "POSTS", "post", "PO"] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -350,7 +407,7 @@ mod tests {
                 .header("mcp-protocol-version", version);
             let parts = request.body(()).unwrap().into_parts().0;
             route
-                .check_modern_method(&parts)
+                .check_modern_method(&parts.method, &Fields::of(&parts.headers))
                 .map_err(|refused| refused.headers[0].1.clone())
         };
         for method in [Method::GET, Method::DELETE] {

@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderName, Method};
+use http::{HeaderValue, Method};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
@@ -25,8 +25,8 @@ use pingora_http::RequestHeader;
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, IntGauge, TextEncoder};
 use tooldock_filters::{
-    Access, Admission, Admitted, Directory, ErrorShape, ListenerRules, Reason, Rejection, Route,
-    Verdict, namespace,
+    Access, Admission, Admitted, Directory, ErrorShape, Fields, ListenerRules, Reason, Rejection,
+    Route, Verdict, namespace,
 };
 use tooldock_upstream::caller::{Caller, Visibility};
 use tooldock_upstream::profile::Profile;
@@ -39,8 +39,9 @@ use crate::body::{self, BodyError};
 use crate::edge;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
-use crate::respond::{self, ClientGone, Envelope, X_REQUEST_ID};
+use crate::respond::{self, ClientGone, Envelope};
 use crate::stream::LongStream;
+use crate::timeout::fast_timeout;
 
 /// How long a call may take before its client is watched. Most calls have answered by then, and watching costs more
 /// than a tenth of a call.
@@ -52,11 +53,6 @@ const CLIENT_GONE: ErrorType = ErrorType::Custom("ClientGone");
 /// What Pingora is told when a long stream has left with its connection: there is nothing to write to, and nothing to
 /// keep. Its session is a shell that holds no request.
 const LEFT: ErrorType = ErrorType::Custom("StreamLeft");
-
-const MCP_SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-const MCP_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// The status a request without an answer is counted under, as nginx does.
 const STATUS_CLIENT_GONE: u16 = 499;
@@ -95,16 +91,26 @@ pub(crate) struct Gateway {
 /// One request on its way through the phases.
 pub(crate) struct Passage {
     started: Instant,
-    request_id: Arc<str>,
+    /// There from the moment its head has been read.
+    request_id: Option<Arc<str>>,
     /// The service's count when `rules` were taken.
     readmissions: u64,
     rules: Arc<Rules>,
     admitted: Option<Admitted>,
+    /// What the service is told of the head, where the request speaks MCP.
+    head: McpHead,
     profile: Option<Arc<Profile>>,
     route: &'static str,
     /// The status of a long stream that has left.
     left_with: Option<u16>,
     _in_flight: InFlight,
+}
+
+impl Passage {
+    /// The request's id, empty where it has none yet.
+    fn request_id(&self) -> &str {
+        self.request_id.as_deref().unwrap_or_default()
+    }
 }
 
 /// Counts one request while it lives; the drain waits for the last one.
@@ -166,7 +172,12 @@ impl Gateway {
     /// # Errors
     ///
     /// When the request came in by no listener of this configuration, whose rules nobody can know.
-    fn admit(&self, session: &Session, passage: &mut Passage) -> Result<Verdict> {
+    fn admit(
+        &self,
+        session: &Session,
+        fields: &Fields<'_>,
+        passage: &mut Passage,
+    ) -> Result<Verdict> {
         let rules = &*passage.rules;
         let listener = listener_of(&rules.listeners, session)?;
         passage.profile = Some(Arc::clone(&listener.profile));
@@ -177,6 +188,7 @@ impl Gateway {
             .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
         Ok(rules.admission.admit(&tooldock_filters::Request {
             parts: header,
+            fields,
             header_bytes: session.as_http1().map_or_else(
                 || tooldock_filters::head::header_bytes(header),
                 |h1| h1.get_headers_raw_bytes().len(),
@@ -198,7 +210,8 @@ impl Gateway {
             return Ok(());
         }
         passage.rules = self.rules.load_full();
-        match self.admit(session, passage) {
+        let fields = Fields::of(&session.req_header().headers);
+        match self.admit(session, &fields, passage) {
             Ok(Verdict::Admitted(_)) => Ok(()),
             Ok(Verdict::Refused(rejection)) => Err(rejection),
             Ok(Verdict::Answered(_)) | Err(_) => Err(Rejection::new(
@@ -240,7 +253,7 @@ impl Gateway {
                 .as_ref()
                 .map(|principal| Arc::clone(principal.name())),
             client: admitted.client,
-            request_id: Arc::clone(&passage.request_id),
+            request_id: passage.request_id.clone().unwrap_or_default(),
             profile: passage
                 .profile
                 .take()
@@ -249,8 +262,8 @@ impl Gateway {
             visibility: visibility(&admitted),
         };
         let header = session.req_header();
-        if matches!(admitted.route, Route::Mcp | Route::Sse | Route::Messages) {
-            let head = mcp_head(header, &admitted);
+        if is_mcp(&admitted.route) {
+            let head = std::mem::take(&mut passage.head);
             let message_session = match admitted.route {
                 Route::Messages => namespace::session_id(header)?.map(Cow::into_owned),
                 _ => None,
@@ -301,13 +314,14 @@ impl Gateway {
                 guards,
             } => {
                 let status = head.status.as_u16();
+                let request_id = passage.request_id.clone().unwrap_or_default();
                 let stream = LongStream {
                     head,
                     events,
                     guards,
                 };
                 stream
-                    .start(session, envelope, &passage.request_id, &self.metrics)
+                    .start(session, envelope, &request_id, &self.metrics)
                     .await?;
                 passage.left_with = Some(status);
                 return Ok(Written::Left);
@@ -320,7 +334,7 @@ impl Gateway {
     fn refused(&self, rejection: &Rejection, passage: &Passage) {
         self.metrics.refused(rejection.code());
         tracing::debug!(
-            request_id = %passage.request_id,
+            request_id = %passage.request_id(),
             code = rejection.code(),
             cause = rejection.cause,
             principal = rejection.principal.as_deref(),
@@ -357,8 +371,7 @@ impl Gateway {
 /// The two arms: the call answers; the client closes its connection or stream. Bytes a client sends ahead of its answer
 /// are no departure: they end the watch, and the connection after this answer.
 async fn while_client_stays(session: &mut Session, mut call: Call<'_>) -> Option<Reply> {
-    if let Ok(reply) = pingora_timeout::fast_timeout::fast_timeout(WATCH_AFTER, call.as_mut()).await
-    {
+    if let Ok(reply) = fast_timeout(WATCH_AFTER, call.as_mut()).await {
         return Some(reply);
     }
     tokio::select! {
@@ -379,11 +392,12 @@ impl ProxyHttp for Gateway {
         edge::head_seen();
         Passage {
             started: Instant::now(),
-            request_id: self.request_ids.none(),
+            request_id: None,
             // Before the rules: they may be newer than the count, never older.
             readmissions: self.service.readmissions(),
             rules: self.rules.load_full(),
             admitted: None,
+            head: McpHead::default(),
             profile: None,
             route: "unknown",
             left_with: None,
@@ -400,11 +414,16 @@ impl ProxyHttp for Gateway {
         if session.get_keepalive().is_some() {
             session.set_keepalive(passage.rules.keepalive);
         }
-        passage.request_id = self
-            .request_ids
-            .of(session.req_header().headers.get(X_REQUEST_ID));
-        let verdict = self.admit(session, passage)?;
-        let request_id = Arc::clone(&passage.request_id);
+        let header = session.req_header();
+        let fields = Fields::of(&header.headers);
+        let request_id = self.request_ids.of(fields.request_id());
+        passage.request_id = Some(Arc::clone(&request_id));
+        let verdict = self.admit(session, &fields, passage)?;
+        if let Verdict::Admitted(admitted) = &verdict
+            && is_mcp(&admitted.route)
+        {
+            passage.head = mcp_head(header, &fields, admitted);
+        }
         let envelope = Envelope {
             request_id: &request_id,
             cors: None,
@@ -450,7 +469,7 @@ impl ProxyHttp for Gateway {
                 "handed over without admission",
             ));
         };
-        let request_id = Arc::clone(&passage.request_id);
+        let request_id = passage.request_id.clone().unwrap_or_default();
         let cors = admitted.cors.clone();
         let envelope = Envelope {
             request_id: &request_id,
@@ -503,9 +522,9 @@ impl ProxyHttp for Gateway {
                 can_reuse_downstream: false,
             };
         }
-        tracing::error!(request_id = %passage.request_id, %error, "a request failed inside the gateway");
+        tracing::error!(request_id = %passage.request_id(), %error, "a request failed inside the gateway");
         let envelope = Envelope {
-            request_id: &passage.request_id,
+            request_id: passage.request_id(),
             cors: None,
             write_timeout: passage.rules.write_timeout,
         };
@@ -535,7 +554,7 @@ impl ProxyHttp for Gateway {
             .unwrap_or(STATUS_CLIENT_GONE);
         self.metrics.answered(passage.route, status, elapsed);
         tracing::debug!(
-            request_id = %passage.request_id,
+            request_id = %passage.request_id(),
             route = passage.route,
             status,
             elapsed_us = elapsed.as_micros() as u64,
@@ -578,21 +597,25 @@ fn visibility(admitted: &Admitted) -> Visibility {
     }
 }
 
+/// Whether what is asked there is MCP.
+fn is_mcp(route: &Route) -> bool {
+    matches!(route, Route::Mcp | Route::Sse | Route::Messages)
+}
+
 /// What the service is told of an MCP request's head.
-fn mcp_head(header: &RequestHeader, admitted: &Admitted) -> McpHead {
-    let text = |name: &HeaderName| {
-        let value = header.headers.get(name)?.as_bytes();
+fn mcp_head(header: &RequestHeader, fields: &Fields<'_>, admitted: &Admitted) -> McpHead {
+    let text = |value: &HeaderValue| {
+        let value = value.as_bytes();
         // Only what is no text takes the slow way.
-        Some(match std::str::from_utf8(value) {
+        match std::str::from_utf8(value) {
             Ok(text) => text.to_owned(),
             Err(_) => String::from_utf8_lossy(value).into_owned(),
-        })
+        }
     };
-    let version = text(&MCP_PROTOCOL_VERSION);
-    let mirrors =
-        MirroredHeaders::wanted(version.as_deref(), header.headers.contains_key(&MCP_METHOD));
+    let version = fields.protocol_version().map(text);
+    let mirrors = MirroredHeaders::wanted(version.as_deref(), fields.names_method());
     McpHead {
-        session: text(&MCP_SESSION_ID),
+        session: fields.session_id().map(text),
         accept: AcceptFlags {
             json_named: admitted.accept.json_named,
             sse_named: admitted.accept.sse_named,
@@ -600,7 +623,7 @@ fn mcp_head(header: &RequestHeader, admitted: &Admitted) -> McpHead {
         },
         // Only a stream is resumed.
         last_event_id: (header.method == Method::GET)
-            .then(|| text(&LAST_EVENT_ID))
+            .then(|| fields.last_event_id().map(text))
             .flatten(),
         mirrored: mirrors.then(|| Box::new(MirroredHeaders::from_headers(&header.headers))),
         version,

@@ -138,6 +138,7 @@ impl Case {
     fn admit<C: Clock>(&self, parts: &http::request::Parts, admission: &Admission<C>) -> Verdict {
         admission.admit(&Request {
             parts,
+            fields: &Fields::of(&parts.headers),
             header_bytes: self.header_bytes,
             peer: self.peer.parse().unwrap(),
             listener: &self.listener,
@@ -864,6 +865,7 @@ fn no_request_makes_admission_panic() {
         let parts = request.body(()).unwrap().into_parts().0;
         let verdict = admission.admit(&Request {
             parts: &parts,
+            fields: &Fields::of(&parts.headers),
             header_bytes: crate::head::header_bytes(&parts),
             peer: "198.51.100.1".parse().unwrap(),
             listener: &CORE,

@@ -1,0 +1,26 @@
+//! A hasher for keys that are hashes already: hashing them again would only cost time.
+
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Builds hashers that take a `u64` as it is.
+pub(crate) type Fingerprints = BuildHasherDefault<Fingerprint>;
+
+/// What of a key is its hash.
+#[derive(Debug, Default)]
+pub(crate) struct Fingerprint(u64);
+
+impl Hasher for Fingerprint {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, fingerprint: u64) {
+        self.0 = fingerprint;
+    }
+}
