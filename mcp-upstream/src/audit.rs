@@ -1,15 +1,12 @@
 //! The audit log: one JSON line per call of a tool, resource, prompt or completion, in one file per UTC day.
 //!
-//! Requests hand their record to a bounded channel and go on; a thread of its own formats, writes and flushes. A full
-//! channel drops the record and counts it. A failing disk is logged now and then and never reaches a request.
+//! Requests hand their record to a bounded queue and go on; a thread of its own formats, writes and flushes. A full
+//! queue drops the record and counts it. A failing disk is logged now and then and never reaches a request.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel,
-};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -17,16 +14,16 @@ use prometheus::IntCounter;
 use serde::{Deserialize, Serialize};
 use tooldock_workers::names::NamespaceName;
 
+mod clock;
 mod days;
 mod line;
 mod mask;
+mod queue;
 
+use clock::Clock;
 use days::DailyFiles;
+use queue::{Full, Queue, Records};
 
-/// Records that may wait for the writer.
-const QUEUE: usize = 16_384;
-/// Bytes of arguments that may wait for the writer.
-const QUEUE_BYTES: usize = 64 * 1024 * 1024;
 /// How long the writer collects before it writes: senders do not wake it meanwhile.
 const LINGER: Duration = Duration::from_millis(10);
 /// How long a shutdown waits for the writer.
@@ -106,24 +103,18 @@ pub struct AuditRecord {
     pub arguments: Bytes,
 }
 
-enum Message {
-    Record(Box<AuditRecord>),
-    Stop,
-}
-
 /// The requests' end. Cheap to clone.
 #[derive(Clone)]
 pub struct AuditSender {
-    records: Option<SyncSender<Message>>,
+    queue: Option<Arc<Queue>>,
     arguments: AuditArguments,
-    queued_bytes: Arc<AtomicUsize>,
     dropped: IntCounter,
 }
 
 /// The writer's owner: dropping it writes what is queued and ends the thread, within five seconds.
 #[must_use = "dropping the guard ends the audit log"]
 pub struct AuditGuard {
-    records: SyncSender<Message>,
+    queue: Arc<Queue>,
     finished: Receiver<()>,
 }
 
@@ -143,40 +134,32 @@ impl Audit {
         dir: PathBuf,
         dropped: IntCounter,
     ) -> std::io::Result<(AuditSender, AuditGuard)> {
-        let (sender, receiver) = sync_channel(QUEUE);
+        let queue = Arc::new(Queue::default());
         let (done, finished) = sync_channel(1);
-        let queued_bytes = Arc::new(AtomicUsize::new(0));
-        let writer_bytes = Arc::clone(&queued_bytes);
+        let written = Arc::clone(&queue);
         std::thread::Builder::new()
             .name("audit".into())
             .spawn(move || {
                 let mut files = DailyFiles::new(dir, config.retention_days);
-                files.clean(SystemTime::now());
-                write_until_stopped(&receiver, &mut files, config.arguments, &writer_bytes);
-                // Closed before it is told: who sends after the end is to learn that nobody writes.
-                drop(receiver);
+                files.clean(Clock::default().day(SystemTime::now()));
+                write_until_stopped(&written, &mut files, config.arguments);
                 let _ = done.send(());
             })?;
         Ok((
             AuditSender {
-                records: Some(sender.clone()),
+                queue: Some(Arc::clone(&queue)),
                 arguments: config.arguments,
-                queued_bytes,
                 dropped,
             },
-            AuditGuard {
-                records: sender,
-                finished,
-            },
+            AuditGuard { queue, finished },
         ))
     }
 
     /// A sender that forgets everything.
     pub fn off() -> AuditSender {
         AuditSender {
-            records: None,
+            queue: None,
             arguments: AuditArguments::None,
-            queued_bytes: Arc::default(),
             dropped: IntCounter::new("audit_off", "never shown").expect("a valid metric name"),
         }
     }
@@ -185,76 +168,44 @@ impl Audit {
 impl AuditSender {
     /// Queues a record; never waits.
     pub fn send(&self, mut record: AuditRecord) {
-        let Some(records) = &self.records else {
+        let Some(queue) = &self.queue else {
             return;
         };
         if self.arguments == AuditArguments::None {
             record.arguments = Bytes::new();
         }
-        // The arguments are a view of the request's body and keep it in memory until they are written.
-        let bytes = record.arguments.len();
-        if self.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUE_BYTES {
-            self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return self.dropped.inc();
-        }
-        match records.try_send(Message::Record(Box::new(record))) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-                self.dropped.inc();
-            }
+        if let Err(Full) = queue.put(record) {
+            self.dropped.inc();
         }
     }
 }
 
 impl Drop for AuditGuard {
     fn drop(&mut self) {
-        // The queue may be full and the disk stuck: try until the deadline, then let go.
-        let deadline = std::time::Instant::now() + SHUTDOWN;
-        while let Err(TrySendError::Full(_)) = self.records.try_send(Message::Stop) {
-            if std::time::Instant::now() >= deadline {
-                break;
-            }
-            std::thread::sleep(LINGER);
-        }
-        let left = deadline.saturating_duration_since(std::time::Instant::now());
-        if let Err(RecvTimeoutError::Timeout) = self.finished.recv_timeout(left) {
+        self.queue.end();
+        if let Err(RecvTimeoutError::Timeout) = self.finished.recv_timeout(SHUTDOWN) {
             tracing::error!("the audit log did not finish in time; its last lines may be missing");
         }
     }
 }
 
 /// One turn: wait for a record, let others gather, write all there are, flush.
-fn write_until_stopped(
-    records: &Receiver<Message>,
-    files: &mut DailyFiles,
-    arguments: AuditArguments,
-    queued_bytes: &AtomicUsize,
-) {
-    let mut line = Vec::with_capacity(1024);
-    let mut write = |files: &mut DailyFiles, message| match message {
-        Message::Stop => false,
-        Message::Record(record) => {
-            queued_bytes.fetch_sub(record.arguments.len(), Ordering::Relaxed);
+fn write_until_stopped(queue: &Queue, files: &mut DailyFiles, arguments: AuditArguments) {
+    let records = Records::of(queue);
+    let (mut batch, mut line) = (Vec::new(), Vec::with_capacity(1024));
+    let mut clock = Clock::default();
+    loop {
+        let goes_on = records.take(&mut batch, LINGER);
+        let (count, mut bytes) = (batch.len(), 0);
+        for record in batch.drain(..) {
+            bytes += record.arguments.len();
             line.clear();
-            line::format(&record, arguments, &mut line);
-            files.append(record.at, &line);
-            true
-        }
-    };
-    while let Ok(first) = records.recv() {
-        let mut goes_on = write(files, first);
-        if goes_on {
-            std::thread::sleep(LINGER);
-        }
-        while goes_on {
-            match records.try_recv() {
-                Ok(message) => goes_on = write(files, message),
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => goes_on = false,
-            }
+            line::format(&record, arguments, &mut clock, &mut line);
+            files.append(clock.day(record.at), &line);
         }
         files.flush();
+        records.written(count, bytes);
+        Records::trim(&mut batch);
         if !goes_on {
             return;
         }
@@ -263,7 +214,10 @@ fn write_until_stopped(
 
 #[cfg(test)]
 mod tests {
+    use std::hint::black_box;
+
     use super::*;
+    use crate::cost::allocations;
 
     pub(super) fn record() -> AuditRecord {
         AuditRecord {
@@ -281,6 +235,14 @@ mod tests {
             client: "127.0.0.1".parse().expect("an address"),
             principal: Some("ci".into()),
             arguments: Bytes::from_static(br#"{"owner":"x"}"#),
+        }
+    }
+
+    fn sender(queue: &Arc<Queue>) -> AuditSender {
+        AuditSender {
+            queue: Some(Arc::clone(queue)),
+            arguments: AuditArguments::Digest,
+            dropped: counter(),
         }
     }
 
@@ -318,18 +280,30 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_and_counts() {
-        let (records, _receiver) = sync_channel(1);
-        let sender = AuditSender {
-            records: Some(records),
-            arguments: AuditArguments::Digest,
-            queued_bytes: Arc::default(),
-            dropped: counter(),
-        };
-        sender.send(record());
+    fn what_finds_no_room_is_counted() {
+        let queue = Arc::new(Queue::default());
+        drop(Records::of(&queue));
+        let sender = sender(&queue);
         sender.send(record());
         assert_eq!(sender.dropped.get(), 1);
-        let queued = sender.queued_bytes.load(Ordering::Relaxed);
-        assert_eq!(queued, record().arguments.len());
+    }
+
+    #[test]
+    fn cost_of_an_audit_line() {
+        let queue = Arc::new(Queue::default());
+        let (sender, records) = (sender(&queue), Records::of(&queue));
+        let (mut batch, mut line, mut clock) = (Vec::new(), Vec::new(), Clock::default());
+        let made = allocations(record, |record| {
+            sender.send(record);
+            assert!(records.take(&mut batch, Duration::ZERO));
+            for record in batch.drain(..) {
+                line.clear();
+                line::format(&record, AuditArguments::Digest, &mut clock, &mut line);
+                black_box(clock.day(record.at));
+                records.written(1, record.arguments.len());
+            }
+            black_box(&line);
+        });
+        assert_eq!(made, 0);
     }
 }

@@ -3,9 +3,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use time::{Date, Month, OffsetDateTime};
+use time::{Date, Month};
 
 /// How often a failing disk is mentioned in the log.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
@@ -30,14 +30,13 @@ impl DailyFiles {
     }
 
     /// Appends a line to the file of its day.
-    pub(super) fn append(&mut self, at: SystemTime, line: &[u8]) {
-        let day = OffsetDateTime::from(at).date();
+    pub(super) fn append(&mut self, day: Date, line: &[u8]) {
         if self.open.as_ref().is_none_or(|(open, _)| *open != day) {
             self.flush();
             match self.open_day(day) {
                 Ok(file) => {
                     self.open = Some((day, file));
-                    self.clean(at);
+                    self.clean(day);
                 }
                 Err(error) => return self.complain(&error),
             }
@@ -59,14 +58,12 @@ impl DailyFiles {
     }
 
     /// Deletes the files past their retention. Other files in the folder are left alone.
-    pub(super) fn clean(&mut self, today: SystemTime) {
+    pub(super) fn clean(&mut self, today: Date) {
         if self.retention_days == 0 {
             return;
         }
         let keep = i64::from(self.retention_days) - 1;
-        let oldest = OffsetDateTime::from(today)
-            .date()
-            .saturating_sub(time::Duration::days(keep));
+        let oldest = today.saturating_sub(time::Duration::days(keep));
         let Ok(entries) = fs::read_dir(&self.dir) else {
             return;
         };
@@ -122,8 +119,8 @@ fn day_of(name: &str) -> Option<Date> {
 mod tests {
     use super::*;
 
-    fn day(days: u64) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs((20_000 + days) * 86_400)
+    fn day(days: i64) -> Date {
+        time::OffsetDateTime::UNIX_EPOCH.date() + time::Duration::days(20_000 + days)
     }
 
     fn names(dir: &std::path::Path) -> Vec<String> {

@@ -1,96 +1,136 @@
 //! One record as one JSON line. The field names are contract.
+//!
+//! Written by hand, for there is one per call: the fields are known, and few texts have anything to escape.
 
-use serde::Serialize;
-use serde_json::value::RawValue;
+use std::io::Write;
+use std::net::IpAddr;
+
 use sha2::{Digest, Sha256};
-use time::OffsetDateTime;
 
+use super::clock::Clock;
 use super::{AuditArguments, AuditRecord, Transport, mask};
 use crate::engine::TOOLS_CALL;
 
 /// Arguments larger than this are never written in full.
 const FULL_ARGUMENTS_MAX: usize = 16 * 1024;
 
-#[derive(Serialize)]
-struct Line<'a> {
-    ts: String,
-    request_id: &'a str,
-    transport: &'static str,
-    namespace: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    method: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    subject: Option<&'a str>,
-    status: &'static str,
-    http_status: u16,
-    latency_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    protocol_version: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    session: Option<&'a str>,
-    client: std::net::IpAddr,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    principal: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    arguments: Option<Box<RawValue>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    arguments_sha256: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    arguments_bytes: Option<usize>,
-}
-
 /// Appends the record as a line.
-pub(super) fn format(record: &AuditRecord, arguments: AuditArguments, line: &mut Vec<u8>) {
-    let full = match arguments {
-        AuditArguments::Full if record.arguments.len() <= FULL_ARGUMENTS_MAX => {
-            mask::masked(&record.arguments)
-        }
-        _ => None,
+pub(super) fn format(
+    record: &AuditRecord,
+    arguments: AuditArguments,
+    clock: &mut Clock,
+    line: &mut Vec<u8>,
+) {
+    line.extend_from_slice(b"{\"ts\":\"");
+    clock.put(record.at, line);
+    line.push(b'"');
+    text(line, b",\"request_id\":", &record.request_id);
+    let transport = match record.transport {
+        Transport::Mcp => "mcp",
+        Transport::Rest => "rest",
     };
-    // A tool call is the usual line and keeps its two fields out of it.
-    let is_tool = record.method == TOOLS_CALL;
-    let digest = arguments != AuditArguments::None && full.is_none();
-    let fields = Line {
-        ts: timestamp(record.at.into()),
-        request_id: &record.request_id,
-        transport: match record.transport {
-            Transport::Mcp => "mcp",
-            Transport::Rest => "rest",
-        },
-        namespace: record.namespace.as_str(),
-        tool: is_tool.then_some(&*record.subject),
-        method: (!is_tool).then_some(record.method),
-        subject: Some(&*record.subject).filter(|subject| !is_tool && !subject.is_empty()),
-        status: record.status,
-        http_status: record.http_status,
-        latency_ms: u64::try_from(record.latency.as_millis()).unwrap_or(u64::MAX),
-        protocol_version: record.protocol_version,
-        session: record.session.as_deref(),
-        client: record.client,
-        principal: record.principal.as_deref(),
-        arguments: full,
-        arguments_sha256: digest.then(|| hex::encode(Sha256::digest(&record.arguments))),
-        arguments_bytes: digest.then_some(record.arguments.len()),
-    };
-    if serde_json::to_writer(&mut *line, &fields).is_ok() {
-        line.push(b'\n');
+    text(line, b",\"transport\":", transport);
+    text(line, b",\"namespace\":", record.namespace.as_str());
+    // A tool call is the usual line and keeps two fields out of it.
+    if record.method == TOOLS_CALL {
+        text(line, b",\"tool\":", &record.subject);
     } else {
-        line.clear();
+        text(line, b",\"method\":", record.method);
+        if !record.subject.is_empty() {
+            text(line, b",\"subject\":", &record.subject);
+        }
     }
+    text(line, b",\"status\":", record.status);
+    number(line, b",\"http_status\":", record.http_status.into());
+    let latency = u64::try_from(record.latency.as_millis()).unwrap_or(u64::MAX);
+    number(line, b",\"latency_ms\":", latency);
+    if let Some(version) = record.protocol_version {
+        text(line, b",\"protocol_version\":", version);
+    }
+    if let Some(session) = &record.session {
+        text(line, b",\"session\":", session);
+    }
+    address(line, record.client);
+    if let Some(principal) = &record.principal {
+        text(line, b",\"principal\":", principal);
+    }
+    put_arguments(line, &record.arguments, arguments);
+    line.extend_from_slice(b"}\n");
 }
 
-/// RFC 3339 with milliseconds, UTC.
-fn timestamp(at: OffsetDateTime) -> String {
-    format!(
-        "{}T{:02}:{:02}:{:02}.{:03}Z",
-        at.date(),
-        at.hour(),
-        at.minute(),
-        at.second(),
-        at.millisecond()
-    )
+/// What is written of a call's arguments: all of them, masked, where that is wanted and can be; else their digest.
+fn put_arguments(line: &mut Vec<u8>, arguments: &[u8], wanted: AuditArguments) {
+    if wanted == AuditArguments::None {
+        return;
+    }
+    if wanted == AuditArguments::Full
+        && arguments.len() <= FULL_ARGUMENTS_MAX
+        && let Some(masked) = mask::masked(arguments)
+    {
+        line.extend_from_slice(b",\"arguments\":");
+        line.extend_from_slice(masked.get().as_bytes());
+        return;
+    }
+    let mut digest = [0; 64];
+    hex::encode_to_slice(Sha256::digest(arguments), &mut digest).expect("32 bytes have 64 digits");
+    line.extend_from_slice(b",\"arguments_sha256\":");
+    line.push(b'"');
+    line.extend_from_slice(&digest);
+    line.push(b'"');
+    number(line, b",\"arguments_bytes\":", arguments.len() as u64);
+}
+
+/// `name` comes with what stands around it, so that it is one copy.
+fn text(line: &mut Vec<u8>, name: &'static [u8], text: &str) {
+    line.extend_from_slice(name);
+    // Without a way out of the loop, so that it looks at many bytes at once.
+    let escaped = |any, byte: u8| any | (byte < b' ') | (byte == b'"') | (byte == b'\\');
+    if text.bytes().fold(false, escaped) {
+        serde_json::to_writer(line, text).expect("a string serializes into memory");
+        return;
+    }
+    line.push(b'"');
+    line.extend_from_slice(text.as_bytes());
+    line.push(b'"');
+}
+
+fn number(line: &mut Vec<u8>, name: &'static [u8], number: u64) {
+    line.extend_from_slice(name);
+    digits(line, number);
+}
+
+fn digits(line: &mut Vec<u8>, mut number: u64) {
+    // The largest has 20.
+    let mut digits = [b'0'; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] += (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    line.extend_from_slice(&digits[first..]);
+}
+
+fn address(line: &mut Vec<u8>, address: IpAddr) {
+    line.extend_from_slice(b",\"client\":");
+    line.push(b'"');
+    match address {
+        IpAddr::V4(address) => {
+            for (position, octet) in address.octets().into_iter().enumerate() {
+                if position > 0 {
+                    line.push(b'.');
+                }
+                digits(line, octet.into());
+            }
+        }
+        IpAddr::V6(address) => {
+            write!(line, "{address}").expect("memory takes what is written");
+        }
+    }
+    line.push(b'"');
 }
 
 #[cfg(test)]
@@ -100,7 +140,7 @@ mod tests {
 
     fn line(arguments: AuditArguments) -> serde_json::Value {
         let mut line = Vec::new();
-        format(&record(), arguments, &mut line);
+        format(&record(), arguments, &mut Clock::default(), &mut line);
         assert_eq!(line.pop(), Some(b'\n'));
         serde_json::from_slice(&line).expect("a line of JSON")
     }
@@ -124,7 +164,12 @@ mod tests {
             let mut read = record();
             (read.method, read.subject) = (method, subject.into());
             let mut line = Vec::new();
-            format(&read, AuditArguments::None, &mut line);
+            format(
+                &read,
+                AuditArguments::None,
+                &mut Clock::default(),
+                &mut line,
+            );
             serde_json::from_slice::<serde_json::Value>(&line).expect("a line of JSON")
         };
         let read = of("resources/read", "a://b");
@@ -145,5 +190,70 @@ mod tests {
         let full = line(AuditArguments::Full);
         assert_eq!(full["arguments"]["owner"], "x");
         assert!(full.get("arguments_sha256").is_none());
+    }
+
+    /// The same fields through serde, which is what a line is to be.
+    #[derive(serde::Serialize)]
+    struct Line<'a> {
+        ts: &'a str,
+        request_id: &'a str,
+        transport: &'static str,
+        namespace: &'a str,
+        tool: &'a str,
+        status: &'static str,
+        http_status: u16,
+        latency_ms: u64,
+        session: &'a str,
+        client: IpAddr,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        principal: Option<&'a str>,
+        arguments_sha256: String,
+        arguments_bytes: usize,
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn is_what_serde_would_write_whatever_the_texts_are(
+            texts in proptest::array::uniform4("(?s).{0,40}"),
+            awkward in "[\"\\\\\u{0}-\u{1f}\u{7f}é\u{2028}𝄞 /]{0,20}",
+            (named, numbers) in proptest::prelude::any::<(bool, (u16, u64))>(),
+            client in proptest::prelude::any::<IpAddr>(),
+            arguments in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64),
+        ) {
+            let [request_id, session, subject, principal] = &texts;
+            let subject = awkward + subject;
+            let (http_status, latency) = numbers;
+            let record = AuditRecord {
+                request_id: request_id.as_str().into(),
+                session: Some(session.as_str().into()),
+                subject: subject.as_str().into(),
+                principal: named.then(|| principal.as_str().into()),
+                protocol_version: None,
+                http_status,
+                latency: std::time::Duration::from_millis(latency),
+                client,
+                arguments: arguments.clone().into(),
+                ..record()
+            };
+            let mut line = Vec::new();
+            format(&record, AuditArguments::Digest, &mut Clock::default(), &mut line);
+            let expected = Line {
+                ts: "2026-02-13T10:00:00.123Z",
+                request_id,
+                transport: "mcp",
+                namespace: "github",
+                tool: &subject,
+                status: "ok",
+                http_status,
+                latency_ms: latency,
+                session,
+                client,
+                principal: named.then_some(principal),
+                arguments_sha256: hex::encode(Sha256::digest(&arguments)),
+                arguments_bytes: arguments.len(),
+            };
+            let expected = serde_json::to_string(&expected).expect("JSON") + "\n";
+            proptest::prop_assert_eq!(String::from_utf8(line).expect("UTF-8"), expected);
+        }
     }
 }
