@@ -32,7 +32,7 @@ mod notices;
 mod record;
 mod talk;
 
-pub(crate) use detached::Detached;
+pub(crate) use detached::{Detached, go_on};
 pub(crate) use events::{Event, EventReceiver, EventSender, Questions, ask_failed, events};
 pub(crate) use forward::{ForwardRequest, Forwarded, RawReply, Voice};
 pub(crate) use notices::Announce;
@@ -157,10 +157,10 @@ impl Engine {
     pub(crate) async fn call(
         &self,
         caller: &Caller,
-        request: CallRequest,
+        request: &CallRequest,
         events: Option<EventSender>,
     ) -> Result<ToolReply, CallError> {
-        let record = Record::begin(self, caller, Noted::of(&request));
+        let record = Record::begin(self, caller, Noted::of(request));
         let outcome = self.attempt(caller, request, events).await;
         record.finish(outcome.as_ref().map(|_| "ok").map_err(|error| error.code));
         outcome
@@ -169,14 +169,14 @@ impl Engine {
     async fn attempt(
         &self,
         caller: &Caller,
-        request: CallRequest,
+        request: &CallRequest,
         events: Option<EventSender>,
     ) -> Result<ToolReply, CallError> {
         let namespace = &*request.namespace;
         let limits = self.admit(caller, namespace, &request.operation)?;
         let call = WorkerCall {
-            operation: request.operation,
-            caller: request.caller_facts,
+            operation: request.operation.clone(),
+            caller: request.caller_facts.clone(),
             max_result: limits.max_result,
         };
         let reply = if limits.talks {

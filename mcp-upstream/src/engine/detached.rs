@@ -48,13 +48,19 @@ where
     F::Output: Send + 'static,
 {
     fn drop(&mut self) {
-        // A future that panicked cannot be polled again; without a runtime nothing can go on.
-        if let Some(future) = self.0.take()
-            && !std::thread::panicking()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(future);
+        if let Some(future) = self.0.take() {
+            go_on(future);
         }
+    }
+}
+
+/// Runs what its owner dropped to its end.
+pub(crate) fn go_on(future: impl Future<Output: Send> + Send + 'static) {
+    // A future that panicked cannot be polled again; without a runtime nothing can go on.
+    if !std::thread::panicking()
+        && let Ok(runtime) = Handle::try_current()
+    {
+        runtime.spawn(future);
     }
 }
 

@@ -3,12 +3,16 @@
 //! Bounded in events and in bytes. A client that does not keep up loses progress and log messages, which are counted;
 //! a question it has no room for fails instead. A call whose function cannot talk has none of this.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use prometheus::IntCounter;
 use tokio::sync::mpsc;
+use tokio::task::coop::cooperative;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{LogLevel, Question};
 
@@ -51,31 +55,69 @@ pub(crate) enum Event {
 
 /// The engine's end of a call's events. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct EventSender {
-    events: mpsc::Sender<Event>,
-    queued_bytes: Arc<AtomicUsize>,
-}
+pub(crate) struct EventSender(Arc<Queue>);
 
-/// The transport's end. Ends (`None`) when the call did and everything was read.
+/// The transport's end.
 #[derive(Debug)]
-pub(crate) struct EventReceiver {
-    events: mpsc::Receiver<Event>,
-    queued_bytes: Arc<AtomicUsize>,
+pub(crate) struct EventReceiver(Arc<Queue>);
+
+/// Between the two. Most calls that may talk say nothing: until one does, this is all there is.
+#[derive(Debug, Default)]
+struct Queue(Mutex<Waiting>);
+
+/// Plain data; nothing awaits under its lock.
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<Event>,
+    bytes: usize,
+    /// Who waits for an event.
+    reader: Option<Waker>,
+    /// Nobody will read any more.
+    is_over: bool,
 }
 
 /// The channel of one call.
 pub(crate) fn events() -> (EventSender, EventReceiver) {
-    let (sender, receiver) = mpsc::channel(EVENTS);
-    let queued_bytes = Arc::new(AtomicUsize::new(0));
-    let sender = EventSender {
-        events: sender,
-        queued_bytes: Arc::clone(&queued_bytes),
-    };
-    let receiver = EventReceiver {
-        events: receiver,
-        queued_bytes,
-    };
-    (sender, receiver)
+    let queue = Arc::new(Queue::default());
+    (EventSender(Arc::clone(&queue)), EventReceiver(queue))
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues an event; gives it back where there is no room. Never waits.
+    fn put(&self, event: Event) -> Result<(), Event> {
+        let reader = {
+            let mut waiting = self.lock();
+            if !waiting.has_room_for(&event) {
+                return Err(event);
+            }
+            waiting.bytes += event.bytes();
+            waiting.events.push_back(event);
+            waiting.reader.take()
+        };
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+        Ok(())
+    }
+}
+
+impl Waiting {
+    fn has_room_for(&self, event: &Event) -> bool {
+        let bytes = event.bytes();
+        // A single large event passes: it is bounded by the worker's frame limit.
+        let fits = bytes == 0 || self.bytes == 0 || self.bytes + bytes <= EVENT_BYTES;
+        fits && self.events.len() < EVENTS && !self.is_over
+    }
+
+    fn take(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        self.bytes -= event.bytes();
+        Some(event)
+    }
 }
 
 impl Event {
@@ -92,21 +134,16 @@ impl Event {
 impl EventSender {
     /// Queues progress or a log message; counts it as dropped where there is no room. Never waits.
     pub(super) fn tell(&self, event: Event, dropped: &IntCounter) {
-        let bytes = event.bytes();
-        let waiting = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // A single large event passes: it is bounded by the worker's frame limit.
-        let fits = waiting == 0 || waiting + bytes <= EVENT_BYTES;
-        if !fits || self.events.try_send(event).is_err() {
-            self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if self.0.put(event).is_err() {
             dropped.inc();
         }
     }
 
     /// Queues questions; gives them back where there is no room. Never waits.
     pub(super) fn ask(&self, questions: Questions) -> Result<(), Box<Questions>> {
-        self.events
-            .try_send(Event::Questions(questions))
-            .map_err(|refused| match refused.into_inner() {
+        self.0
+            .put(Event::Questions(questions))
+            .map_err(|refused| match refused {
                 Event::Questions(questions) => Box::new(questions),
                 _ => unreachable!("questions were sent"),
             })
@@ -114,23 +151,39 @@ impl EventSender {
 }
 
 impl EventReceiver {
-    /// The next event. Cancel safe.
-    pub(crate) async fn next(&mut self) -> Option<Event> {
-        let event = self.events.recv().await?;
-        self.taken(&event);
-        Some(event)
+    /// The next event; of a call that is over there is none, so it is waited for beside the call. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Event {
+        // Whoever reads a function that never stops talking lets others run in between.
+        cooperative(poll_fn(|context| self.poll(context))).await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        let mut waiting = self.0.lock();
+        if let Some(event) = waiting.take() {
+            return Poll::Ready(event);
+        }
+        match &mut waiting.reader {
+            Some(reader) => reader.clone_from(context.waker()),
+            none @ None => *none = Some(context.waker().clone()),
+        }
+        Poll::Pending
     }
 
     /// The next event if one waits. What a call said before its answer is in here when the call has returned.
     pub(crate) fn try_next(&mut self) -> Option<Event> {
-        let event = self.events.try_recv().ok()?;
-        self.taken(&event);
-        Some(event)
+        self.0.lock().take()
     }
+}
 
-    fn taken(&self, event: &Event) {
-        self.queued_bytes
-            .fetch_sub(event.bytes(), Ordering::Relaxed);
+impl Drop for EventReceiver {
+    fn drop(&mut self) {
+        let unread = {
+            let mut waiting = self.0.lock();
+            waiting.is_over = true;
+            std::mem::take(&mut waiting.events)
+        };
+        // Not under the lock: questions that nobody answers tell their call.
+        drop(unread);
     }
 }
 
@@ -254,21 +307,52 @@ mod tests {
         sender.tell(log(1), &dropped);
         assert_eq!(dropped.get(), 2);
         let read = std::iter::from_fn(|| receiver.try_next()).count();
-        assert_eq!(
-            (read, receiver.queued_bytes.load(Ordering::Relaxed)),
-            (2, 0)
-        );
+        assert_eq!((read, receiver.0.lock().bytes), (2, 0));
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_number() {
+        let dropped = IntCounter::new("dropped", "dropped").expect("a valid name");
+        let (sender, mut receiver) = events();
+        for _ in 0..EVENTS + 2 {
+            sender.tell(log(0), &dropped);
+        }
+        assert_eq!(dropped.get(), 2);
+        assert!(receiver.try_next().is_some());
+        sender.tell(log(0), &dropped);
+        assert_eq!(dropped.get(), 2);
     }
 
     #[tokio::test]
-    async fn a_reader_hears_the_end() {
+    async fn a_reader_that_waits_hears_what_is_said_then() {
         let dropped = IntCounter::new("dropped", "dropped").expect("a valid name");
         let (sender, mut receiver) = events();
+        let reader = tokio::spawn(async move {
+            let first = receiver.next().await;
+            (first, receiver.next().await)
+        });
+        tokio::task::yield_now().await;
         sender.tell(log(1), &dropped);
-        drop(sender);
-        assert!(receiver.next().await.is_some());
-        assert!(receiver.next().await.is_none());
+        tokio::task::yield_now().await;
+        sender.tell(log(2), &dropped);
+        let (first, second) = reader.await.expect("both events");
+        assert_eq!((first.bytes(), second.bytes()), (1, 2));
         assert_eq!(dropped.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_reader_of_a_call_that_never_stops_talking_lets_others_run() {
+        let dropped = IntCounter::new("dropped", "dropped").expect("a valid name");
+        let (sender, mut receiver) = events();
+        let reads = tokio::spawn(async move {
+            loop {
+                sender.tell(log(1), &dropped);
+                receiver.next().await;
+            }
+        });
+        // On one thread this ends only if the reader makes room.
+        tokio::task::yield_now().await;
+        reads.abort();
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Engine {
     pub(crate) async fn forward(
         &self,
         caller: &Caller,
-        request: ForwardRequest,
+        request: &ForwardRequest,
         events: Option<EventSender>,
     ) -> Result<Answer, CallError> {
         let method = known_method(&request.method);
@@ -145,37 +145,28 @@ impl Engine {
     async fn forwarded(
         &self,
         caller: &Caller,
-        request: ForwardRequest,
+        request: &ForwardRequest,
         events: Option<EventSender>,
     ) -> Result<Answer, CallError> {
-        let namespace = Arc::clone(&request.namespace);
-        let (limit, max_result) = self.admit_forwarded(caller, &request)?;
-        let (run, dropped) = (
-            Arc::clone(&request.run),
-            self.metrics.events_dropped.clone(),
-        );
-        let voice = Voice {
-            events: events.clone(),
-            sink: None,
-            dropped,
+        let namespace = &*request.namespace;
+        let (limit, max_result) = self.admit_forwarded(caller, request)?;
+        let run = Arc::clone(&request.run);
+        let voice = |events, sink| Voice {
+            events,
+            sink,
+            dropped: self.metrics.events_dropped.clone(),
         };
         let answer = if request.asks {
+            let heard = events.clone();
+            let talk = Talk::new(self, namespace, caller.principal_name(), limit, events);
             // Boxed, so that the usual call does not carry the room for it.
-            let talk = Talk::new(self, &namespace, caller.principal_name(), limit, events);
-            Box::pin(talk.run(|_, sink| {
-                let voice = Voice {
-                    sink: Some(sink),
-                    ..voice
-                };
-                Ok(run.run(voice))
-            }))
-            .await?
+            Box::pin(talk.run(|_, sink| Ok(run.run(voice(heard, Some(sink)))))).await?
         } else {
             let entered = AtomicBool::new(false);
             let work = async {
                 let _permit = namespace.gate.enter().await.map_err(|_| overloaded())?;
                 entered.store(true, Ordering::Relaxed);
-                run.run(voice).await
+                run.run(voice(events, None)).await
             };
             let outcome = timeout(limit, work).await;
             outcome.map_err(|_| match entered.load(Ordering::Relaxed) {

@@ -60,7 +60,7 @@ fn request(namespace: &Arc<Namespace>, tool: &str) -> CallRequest {
 impl Fixture {
     async fn call(&self, tool: &str) -> Result<ToolReply, CallErrorCode> {
         let request = request(&self.namespace, tool);
-        let outcome = self.engine.call(&caller(), request, None).await;
+        let outcome = self.engine.call(&caller(), &request, None).await;
         outcome.map_err(|error| error.code)
     }
 
@@ -129,7 +129,7 @@ async fn a_limit_on_calls_is_asked_for_tools_that_exist() {
     );
     let refused = fixture
         .engine
-        .call(&caller(), request(&fixture.namespace, "echo"), None)
+        .call(&caller(), &request(&fixture.namespace, "echo"), None)
         .await;
     let refused = refused.expect_err("limited");
     assert_eq!(refused.code, CallErrorCode::RateLimited);
@@ -210,8 +210,8 @@ async fn what_is_no_tool_takes_the_same_path_and_is_counted_by_its_method() {
         operation: Operation::ReadResource { uri: uri.into() },
         ..request(&fixture.namespace, "")
     };
-    let call = |request| async {
-        let outcome = fixture.engine.call(&caller(), request, None).await;
+    let call = async |request: CallRequest| {
+        let outcome = fixture.engine.call(&caller(), &request, None).await;
         outcome.map(|_| ()).map_err(|error| error.code)
     };
     assert_eq!(call(read("test://static")).await, Ok(()));

@@ -9,20 +9,17 @@
 //! In a session nothing depends on the POST: what is said goes through the event log, and a client that left fetches it
 //! with GET and `Last-Event-ID`. Without one the stream is all there is, and who drops it cancels the calls.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable, Aborted};
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::StatusCode;
-use tokio::sync::mpsc;
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::methods::{Outcome as Called, Prepared, UpstreamCall};
 use super::{Conversation, store_failure};
-use crate::engine::Detached;
+use crate::engine::{Detached, go_on};
 use crate::error::Failure;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
@@ -32,10 +29,12 @@ use crate::state::Core;
 use crate::stream::{Stream, StreamKind, frame};
 
 mod body;
+mod members;
 mod talk;
 
 pub(crate) use body::{events_head, streamed};
-use talk::Talk;
+use members::Members;
+use talk::{Step, Talk};
 pub(super) use talk::{may_ask, missing_capability};
 
 /// How long a call that says much waits for its reader to take it, each time: 5 s. One that takes longer loses its stream,
@@ -66,8 +65,8 @@ impl Patience {
     }
 }
 
-/// A response in the making. Where it is one of a batch, its failure is a response, too.
-type Member = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
+/// Messages that are ready for the client; mostly the one response.
+type Ready = SmallVec<[Vec<u8>; 1]>;
 
 /// The requests of one POST while they run.
 pub(crate) struct Exchange {
@@ -75,13 +74,9 @@ pub(crate) struct Exchange {
     session: Option<Arc<Session>>,
     /// Whether streams of this conversation begin with an event to come back to.
     primes: bool,
-    /// Responses that were there from the start.
-    answered: Vec<Vec<u8>>,
-    members: FuturesUnordered<Member>,
-    say: talk::Sayer,
-    said: mpsc::Receiver<Vec<u8>>,
-    /// Whether members may speak before they answer.
-    streams: bool,
+    /// What is there and not yet sent: responses at first.
+    ready: Ready,
+    members: Members,
     /// When the client is to be sent away to come back for the rest.
     poll_at: Option<Instant>,
 }
@@ -89,7 +84,7 @@ pub(crate) struct Exchange {
 /// How an exchange ended, or went on.
 pub(super) enum Outcome {
     /// Every member answered and none said anything else.
-    Answers(Vec<Vec<u8>>),
+    Answers(Ready),
     /// The rest comes as a stream.
     Events(Reply),
 }
@@ -110,13 +105,14 @@ pub(super) async fn one(
             Outcome::Events(reply) => reply,
         });
     }
-    let outcome = match conversation.session() {
-        Some(session) => quiet_in_session(conversation, session, id, &call).await,
+    let (call, outcome) = match conversation.session() {
+        Some(session) => quiet_in_session(conversation, session, id, call).await,
         None => {
-            let request = call.request.clone();
-            request
-                .run(conversation.core, conversation.caller, None)
-                .await
+            let run = call
+                .request
+                .run(conversation.core, conversation.caller, None);
+            let outcome = run.await;
+            (call, outcome)
         }
     };
     let response = call.response(id, conversation.caller, &conversation.dress(), outcome)?;
@@ -129,36 +125,33 @@ async fn quiet_in_session(
     conversation: &Conversation<'_>,
     session: &Arc<Session>,
     id: &str,
-    call: &UpstreamCall,
-) -> Called {
+    call: Box<UpstreamCall>,
+) -> (Box<UpstreamCall>, Called) {
     let (handle, registration) = AbortHandle::new_pair();
     let entry = InFlight::enter(session, id, handle, call.request.last_words());
     let core = Arc::clone(conversation.core);
     let caller = conversation.caller.clone();
-    let request = call.request.clone();
-    let work = async move {
-        let outcome = request.run(&core, &caller, None).await;
+    Detached::new(async move {
+        let run = call.request.run(&core, &caller, None);
+        let outcome = Abortable::new(run, registration).await;
         drop(entry);
-        outcome
-    };
-    let outcome = Detached::new(Abortable::new(work, registration)).await;
-    outcome.unwrap_or_else(|Aborted| Err(talk::cancelled()))
+        let outcome = outcome.unwrap_or_else(|Aborted| Err(talk::cancelled()));
+        (call, outcome)
+    })
+    .await
 }
 
 impl Exchange {
     /// An exchange of this conversation, without members.
     pub(crate) fn new(conversation: &Conversation<'_>) -> Self {
-        let (say, said) = talk::channel();
         Self {
             core: Arc::clone(conversation.core),
             session: conversation.session().cloned(),
             primes: primes(conversation),
-            answered: Vec::new(),
-            members: FuturesUnordered::new(),
-            say,
-            said,
-            streams: conversation.streams,
-            poll_at: poll_at(conversation),
+            ready: Ready::new(),
+            members: Members::default(),
+            // Who takes no stream cannot be told to come back.
+            poll_at: poll_at(conversation).filter(|_| conversation.streams),
         }
     }
 
@@ -178,67 +171,60 @@ impl Exchange {
 
     /// Adds a response that is there.
     pub(crate) fn answer(&mut self, answer: Vec<u8>) {
-        self.answered.push(answer);
+        self.ready.push(answer);
     }
 
     fn call(&mut self, conversation: &Conversation<'_>, id: &str, call: Box<UpstreamCall>) {
-        let say = (self.streams && call.talks).then(|| self.say.clone());
-        let talk = Talk::new(conversation, id, call);
-        self.members.push(Box::pin(talk.run(say)));
+        self.members.add(Talk::new(conversation, id, call));
     }
 
     /// Runs the members until all have answered or one speaks. In a session they go on when the POST goes away.
     pub(super) async fn run(self) -> Result<Outcome, Failure> {
-        if self.session.is_some() {
-            Detached::new(self.until_spoken()).await
-        } else {
-            self.until_spoken().await
+        let mut kept = Kept(Some(self));
+        let spoke = match &mut kept.0 {
+            Some(exchange) => exchange.until_spoken().await,
+            None => false,
+        };
+        let Some(exchange) = kept.0.take() else {
+            return Ok(Outcome::Answers(Ready::new()));
+        };
+        if !spoke {
+            return Ok(Outcome::Answers(exchange.ready));
         }
+        let goes_on = exchange.session.is_some();
+        let stream = Box::pin(exchange.into_stream());
+        let reply = match goes_on {
+            true => Detached::new(stream).await,
+            false => stream.await,
+        };
+        reply.map(Outcome::Events)
     }
 
-    async fn until_spoken(mut self) -> Result<Outcome, Failure> {
-        let mut ready = std::mem::take(&mut self.answered);
-        let poll_at = self.poll_at.filter(|_| self.streams);
+    /// Runs the members until all have answered or one speaks, and says whether one did. Cancel safe.
+    async fn until_spoken(&mut self) -> bool {
         loop {
-            // said: a member speaks before its answer; the POST becomes a stream.
-            // response: one member is done; what it said first goes first.
+            // step: a member speaks before its answer, and the POST becomes a stream; or it is done.
             // sleep: the client asked to be told, or it would wait too long; it gets a stream to come back to.
             tokio::select! { biased;
-                Some(message) = self.said.recv() => {
-                    ready.push(message);
-                    break;
-                }
-                response = self.members.next() => match response {
-                    Some(response) => {
-                        let spoke = self.drain(&mut ready);
-                        ready.push(response);
-                        if spoke {
-                            break;
-                        }
+                step = self.members.next() => match step {
+                    Some(Step::Said(message)) => {
+                        self.ready.push(message);
+                        return true;
                     }
-                    None => return Ok(Outcome::Answers(ready)),
+                    Some(Step::Over(response)) => self.ready.push(response),
+                    None => return false,
                 },
-                () = sleep_until(poll_at) => break,
+                () = sleep_until(self.poll_at) => return true,
             }
         }
-        self.into_stream(ready).await.map(Outcome::Events)
-    }
-
-    /// Moves what was said and not yet taken. Says whether there was any.
-    fn drain(&mut self, ready: &mut Vec<Vec<u8>>) -> bool {
-        let before = ready.len();
-        while let Ok(message) = self.said.try_recv() {
-            ready.push(message);
-        }
-        ready.len() > before
     }
 
     /// Turns the POST into a stream that begins with what is ready.
-    async fn into_stream(self, ready: Vec<Vec<u8>>) -> Result<Reply, Failure> {
+    async fn into_stream(self) -> Result<Reply, Failure> {
         let Some(session) = self.session.clone() else {
             let stream = Stream::detached(&self.core.pulse);
             let events = stream.read();
-            let task = tokio::spawn(self.deliver(ready, Target::Bare(stream)));
+            let task = tokio::spawn(self.deliver(Target::Bare(stream)));
             return Ok(body::tied(events, task));
         };
         let kind = StreamKind::Request;
@@ -247,7 +233,7 @@ impl Exchange {
         let events = stream.read();
         let poll_at = self.poll_at;
         // Bounded by the calls' own time limits, ended by the session's end or by cancelling each of them.
-        tokio::spawn(self.deliver(ready, Target::Logged { session, stream }));
+        tokio::spawn(self.deliver(Target::Logged { session, stream }));
         Ok(streamed(events, poll_at, ()))
     }
 
@@ -255,47 +241,49 @@ impl Exchange {
     /// task of its own.
     pub(crate) async fn settle(mut self, session: Arc<Session>) {
         let target = Target::Whole(session);
-        let answered = std::mem::take(&mut self.answered);
-        for answer in answered {
+        for answer in std::mem::take(&mut self.ready) {
             target.append(&self.core, &answer).await;
         }
         if !self.members.is_empty() {
             // Bounded by the calls' own time limits and their namespace's queue; ended with the session.
-            tokio::spawn(self.deliver(Vec::new(), target));
+            tokio::spawn(self.deliver(target));
         }
     }
 
     /// Runs the members to their end.
-    async fn deliver(mut self, ready: Vec<Vec<u8>>, target: Target) {
+    async fn deliver(mut self, target: Target) {
         let core = Arc::clone(&self.core);
         let mut patience = Patience::default();
-        for message in ready {
+        for message in std::mem::take(&mut self.ready) {
             if !target.append(&core, &message).await {
                 return;
             }
         }
-        loop {
-            // said: a member speaks; passed on.
-            // response: a member is done; what it said first goes first.
-            let mut next = Vec::new();
-            tokio::select! { biased;
-                Some(message) = self.said.recv() => next.push(message),
-                response = self.members.next() => match response {
-                    Some(response) => {
-                        self.drain(&mut next);
-                        next.push(response);
-                    }
-                    None => break,
-                },
+        while let Some(Step::Said(message) | Step::Over(message)) = self.members.next().await {
+            if !target.append(&core, &message).await {
+                return;
             }
-            for message in next {
-                if !target.append(&core, &message).await {
-                    return;
-                }
-                target.pace(&mut patience).await;
-            }
+            target.pace(&mut patience).await;
         }
         target.finish();
+    }
+}
+
+/// An exchange while its POST waits for it.
+struct Kept(Option<Exchange>);
+
+impl Drop for Kept {
+    /// The POST went away. Without a session its calls end with it; in one they go on, and what they say is kept.
+    fn drop(&mut self) {
+        if let Some(mut exchange) = self.0.take()
+            && exchange.session.is_some()
+        {
+            go_on(async move {
+                if exchange.until_spoken().await {
+                    let _ = exchange.into_stream().await;
+                }
+            });
+        }
     }
 }
 

@@ -272,7 +272,7 @@ pub(crate) const NO_ARGUMENTS: &[u8] = b"{}";
 impl Request {
     /// Runs it to its end. Dropping the future cancels it. What is said before the answer goes to `events`.
     pub(crate) async fn run(
-        self,
+        &self,
         core: &Core,
         caller: &Caller,
         events: Option<EventSender>,
@@ -283,8 +283,7 @@ impl Request {
                 reply.map(Answered::Value)
             }
             Self::Forward(request) => {
-                // Boxed: a worker's call does not carry the room for it.
-                let reply = Box::pin(core.engine.forward(caller, request, events)).await;
+                let reply = core.engine.forward(caller, request, events).await;
                 reply.map(Answered::Raw)
             }
         }

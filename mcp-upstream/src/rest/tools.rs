@@ -156,7 +156,7 @@ pub(super) async fn call(
         version: None,
         session: None,
     };
-    match core.engine.call(&caller, request, None).await {
+    match core.engine.call(&caller, &request, None).await {
         Ok(reply) => match reply.content {
             // Blocks without a value (an image, say) have no bare form.
             Some(content) if matches!(reply.value.trim_ascii(), b"null" | b"") => {

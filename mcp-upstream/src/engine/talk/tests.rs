@@ -106,7 +106,7 @@ impl Fixture {
             session: None,
         };
         Box::pin(async move {
-            let outcome = engine.call(&caller(), request, events).await;
+            let outcome = engine.call(&caller(), &request, events).await;
             outcome
                 .map(|reply| serde_json::from_slice(&reply.value).expect("JSON"))
                 .map_err(|error| error.code)
@@ -127,7 +127,7 @@ impl Running {
             biased;
             outcome = &mut self.work => panic!("the call ended: {outcome:?}"),
             event = self.events.next() => match event {
-                Some(Event::Questions(questions)) => questions,
+                Event::Questions(questions) => questions,
                 other => panic!("{other:?}"),
             },
         }
@@ -177,7 +177,7 @@ async fn what_a_call_says_is_there_in_its_order_when_the_call_returns() {
         r#"{"progress":1,"total":1}"#,
     ];
     assert_eq!(said, expected);
-    assert!(events.next().await.is_none());
+    assert!(events.try_next().is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,11 +1,11 @@
 //! One call of the upstream from its start to its response, and what it says to its client meanwhile.
 //!
-//! What it says becomes messages on a channel, in order, before the response; how they travel is not decided here.
-//! Questions become requests to the client under ids of the session. When the call ends, those still open are taken
-//! back (`notifications/cancelled`).
+//! What it says becomes messages, in order, before the response; how they travel is not decided here. Questions become
+//! requests to the client under ids of the session. When the call ends, those still open are taken back
+//! (`notifications/cancelled`).
 
-use std::collections::HashMap;
-use std::pin::{Pin, pin};
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,90 +14,111 @@ use futures_util::future::{AbortHandle, Abortable, Aborted};
 use futures_util::stream::FuturesUnordered;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{AskMethod, LogLevel};
 
-use crate::caller::Caller;
-use crate::engine::{self, Event, EventReceiver, Questions, ask_failed};
+use crate::engine::{self, Event, EventReceiver, EventSender, Questions, ask_failed};
 use crate::envelope;
-use crate::mcp::methods::{self, Dress, UpstreamCall};
+use crate::mcp::methods::UpstreamCall;
 use crate::mcp::{Conversation, outgoing};
 use crate::session::{InFlight, Session};
-use crate::state::Core;
 use crate::stdio::message::{Answer, RawReply};
 
-/// Messages of one POST on their way to its stream; each may be as large as the worker's answers are. A full channel
-/// slows down who speaks.
-const SAID: usize = 4;
 /// The longest part of a client's error message that is told to the function.
 const REFUSAL_MAX: usize = 512;
 
-/// A prepared call and everything its response needs.
+/// A call that runs. In a session it can be cancelled by its id; dropping it cancels it in any case.
 pub(super) struct Talk {
-    core: Arc<Core>,
-    caller: Caller,
-    session: Option<Arc<Session>>,
-    /// The request's id, raw JSON.
-    id: String,
-    dress: Dress,
-    call: Box<UpstreamCall>,
+    /// Ends with the response.
+    work: Pin<Box<dyn Future<Output = Vec<u8>> + Send>>,
+    /// There where its client can be told and asked something before the response.
+    ears: Option<Ears>,
+    /// What the call ended with, while there is still something to tell.
+    response: Option<Vec<u8>>,
 }
 
-/// Where a call's messages go.
-pub(super) type Sayer = mpsc::Sender<Vec<u8>>;
-
-/// The channel the calls of one POST speak into.
-pub(super) fn channel() -> (Sayer, mpsc::Receiver<Vec<u8>>) {
-    mpsc::channel(SAID)
+/// What a call came to.
+pub(super) enum Step {
+    /// A message for its client, before the response.
+    Said(Vec<u8>),
+    /// The response; nothing comes after it.
+    Over(Vec<u8>),
 }
 
 impl Talk {
-    /// The call of a request of this conversation.
-    pub(super) fn new(conversation: &Conversation<'_>, id: &str, call: Box<UpstreamCall>) -> Self {
+    /// The call of a request of this conversation, raw JSON its id. It runs in [`Self::step`].
+    pub(super) fn new(
+        conversation: &Conversation<'_>,
+        id: &str,
+        mut call: Box<UpstreamCall>,
+    ) -> Self {
+        let (sender, ears) = match conversation.streams && call.talks {
+            true => {
+                let (sender, ears) = Ears::new(conversation, &mut call);
+                (Some(sender), Some(ears))
+            }
+            false => (None, None),
+        };
         Self {
-            core: Arc::clone(conversation.core),
-            caller: conversation.caller.clone(),
-            session: conversation.session().cloned(),
-            id: id.to_owned(),
-            dress: conversation.dress(),
-            call,
+            work: Box::pin(work(conversation, id, call, sender)),
+            ears,
+            response: None,
         }
     }
 
-    /// Runs the call and gives its response. `say` is there when its client can be told and asked something first.
-    ///
-    /// In a session the call can be cancelled by its id. Dropping the future cancels it in any case.
-    pub(super) async fn run(self, say: Option<Sayer>) -> Vec<u8> {
-        let Self {
-            core,
-            caller,
-            session,
-            id,
-            dress,
-            call,
-        } = self;
-        let (sender, receiver) = match say.as_ref().filter(|_| call.talks) {
-            Some(_) => {
-                let (sender, receiver) = engine::events();
-                (Some(sender), Some(receiver))
-            }
-            None => (None, None),
+    /// Goes on until there is something for the client. Cancel safe; not to be called again after the response.
+    pub(super) async fn step(&mut self) -> Step {
+        let Some(ears) = &mut self.ears else {
+            return Step::Over(self.work.as_mut().await);
         };
-        let (handle, registration) = AbortHandle::new_pair();
-        let entry = session
-            .as_ref()
-            .map(|session| InFlight::enter(session, &id, handle, call.request.last_words()));
-        let work = call.request.clone().run(&core, &caller, sender);
-        let work = pin!(Abortable::new(work, registration));
-        let outcome = match (receiver, &say) {
-            (Some(receiver), Some(say)) => {
-                let ears = Ears::new(session.as_ref(), &call, say);
-                ears.follow(work, receiver).await
+        loop {
+            if let Some(message) = ears.messages.pop_front() {
+                return Step::Said(message);
             }
-            _ => work.await,
-        };
+            if self.response.is_some() {
+                match ears.receiver.try_next() {
+                    // A question of a call that is over needs no answer.
+                    Some(Event::Questions(_)) => {}
+                    Some(event) => ears.hear(event),
+                    None if !ears.open.is_empty() => ears.take_back(),
+                    None => return Step::Over(self.response.take().unwrap_or_default()),
+                }
+                continue;
+            }
+            // event: the function said or asked something; passed on.
+            // answer: the client answered a question; handed to the call.
+            // response: the call is over; what it said before is still taken up above.
+            // In no order, so that a function that never stops talking cannot keep its call from its time limit.
+            tokio::select! {
+                event = ears.receiver.next() => ears.hear(event),
+                Some(answered) = next_of(&mut ears.waiting), if ears.waiting.is_some() => {
+                    ears.deliver(answered);
+                }
+                response = self.work.as_mut() => self.response = Some(response),
+            }
+        }
+    }
+}
+
+/// Runs a call and gives its response.
+fn work(
+    conversation: &Conversation<'_>,
+    id: &str,
+    call: Box<UpstreamCall>,
+    sender: Option<EventSender>,
+) -> impl Future<Output = Vec<u8>> + Send + use<> {
+    let core = Arc::clone(conversation.core);
+    let caller = conversation.caller.clone();
+    let dress = conversation.dress();
+    let (handle, registration) = AbortHandle::new_pair();
+    let entry = conversation
+        .session()
+        .map(|session| InFlight::enter(session, id, handle, call.request.last_words()));
+    let id = id.to_owned();
+    async move {
+        let run = call.request.run(&core, &caller, sender);
+        let outcome = Abortable::new(run, registration).await;
         drop(entry);
         let outcome = outcome.unwrap_or_else(|Aborted| Err(cancelled()));
         call.response(&id, &caller, &dress, outcome)
@@ -110,17 +131,22 @@ pub(super) fn cancelled() -> CallError {
     CallError::new(CallErrorCode::Cancelled, "The call was cancelled")
 }
 
-/// Hears what a call says and asks, and passes it on.
-struct Ears<'a> {
-    session: Option<&'a Arc<Session>>,
-    progress_token: Option<&'a str>,
+/// Hears what a call says and asks, and makes messages of it.
+struct Ears {
+    receiver: EventReceiver,
+    session: Option<Arc<Session>>,
+    progress_token: Option<String>,
     /// How long one question may take.
     ask_timeout: Duration,
-    say: &'a Sayer,
-    waiting: FuturesUnordered<Pin<Box<dyn Future<Output = Answered> + Send>>>,
+    /// Messages of the last event, not yet taken: as many as it has questions at most.
+    messages: VecDeque<Vec<u8>>,
+    /// Waits for answers; few calls ask.
+    waiting: Option<Waiting>,
     /// Our requests that have no answer yet: ids and keys.
     open: Vec<(u64, Arc<str>)>,
 }
+
+type Waiting = FuturesUnordered<Pin<Box<dyn Future<Output = Answered> + Send>>>;
 
 /// A question whose wait is over.
 struct Answered {
@@ -140,89 +166,58 @@ enum Heard {
     Gone,
 }
 
-type Outcome = Result<methods::Outcome, Aborted>;
-
-impl<'a> Ears<'a> {
-    fn new(session: Option<&'a Arc<Session>>, call: &'a UpstreamCall, say: &'a Sayer) -> Self {
-        Self {
-            session,
-            progress_token: call.progress_token.as_deref(),
+impl Ears {
+    fn new(conversation: &Conversation<'_>, call: &mut UpstreamCall) -> (EventSender, Self) {
+        let (sender, receiver) = engine::events();
+        let ears = Self {
+            receiver,
+            session: conversation.session().cloned(),
+            progress_token: call.progress_token.take(),
             ask_timeout: call.request.namespace().limits.ask_timeout,
-            say,
-            waiting: FuturesUnordered::new(),
+            messages: VecDeque::new(),
+            waiting: None,
             open: Vec::new(),
-        }
-    }
-
-    /// Runs the call to its end.
-    async fn follow(
-        mut self,
-        mut work: Pin<&mut (impl Future<Output = Outcome> + Send)>,
-        mut receiver: EventReceiver,
-    ) -> Outcome {
-        let mut speaks = true;
-        let outcome = loop {
-            // event: the function said or asked something; passed on.
-            // answer: the client answered a question; handed to the call.
-            // outcome: the call is over; what it said before is still taken up below.
-            // In no order, so that a function that never stops talking cannot keep its call from its time limit.
-            tokio::select! {
-                event = receiver.next(), if speaks => match event {
-                    Some(event) => self.hear(event).await,
-                    None => speaks = false,
-                },
-                Some(answered) = self.waiting.next() => self.deliver(answered).await,
-                outcome = work.as_mut() => break outcome,
-            }
         };
-        while let Some(event) = receiver.try_next() {
-            // A question of a call that is over needs no answer.
-            if !matches!(event, Event::Questions(_)) {
-                self.hear(event).await;
-            }
-        }
-        for (id, _) in std::mem::take(&mut self.open) {
-            self.tell(outgoing::cancelled(id, "The call is over")).await;
-        }
-        outcome
+        (sender, ears)
     }
 
-    async fn hear(&mut self, event: Event) {
+    fn hear(&mut self, event: Event) {
         match event {
             Event::Progress(params) => {
-                if let Some(token) = self.progress_token {
-                    self.tell(outgoing::progress(token, &params)).await;
+                if let Some(token) = &self.progress_token {
+                    let message = outgoing::progress(token, &params);
+                    self.tell(message);
                 }
             }
             Event::Log { level, params } => {
                 if level >= self.wanted() {
-                    self.tell(outgoing::log(&params)).await;
+                    self.tell(outgoing::log(&params));
                 }
             }
             Event::Message { level, message } => {
                 if level.is_none_or(|level| level >= self.wanted()) {
-                    self.tell(message.into()).await;
+                    self.tell(message.into());
                 }
             }
-            Event::Questions(questions) => self.ask(questions).await,
-            Event::Withdrawn { key, message } => self.withdraw(&key, &message).await,
+            Event::Questions(questions) => self.ask(questions),
+            Event::Withdrawn { key, message } => self.withdraw(&key, &message),
         }
     }
 
     /// From which level on the client wants log messages. Read each time: it may change its mind.
     fn wanted(&self) -> LogLevel {
-        let session = self.session;
+        let session = self.session.as_ref();
         session.map_or(LogLevel::Info, |session| session.log_level())
     }
 
-    async fn ask(&mut self, questions: Questions) {
+    fn ask(&mut self, questions: Questions) {
         let questions = Arc::new(questions);
         for question in &questions.list {
             let asked = |session: &&Arc<Session>| {
                 let declared = &session.client().capabilities;
                 may_ask(declared.get().as_bytes(), question.method)
             };
-            let Some(session) = self.session.filter(asked) else {
+            let Some(session) = self.session.as_ref().filter(asked) else {
                 questions.answer(&question.key, Err(missing_capability(question.method)));
                 continue;
             };
@@ -232,10 +227,11 @@ impl<'a> Ears<'a> {
                 Some(verbatim) => verbatim.behind(id),
                 None => outgoing::question(id, question),
             };
-            self.tell(message).await;
+            self.tell(message);
             let (questions, key) = (Arc::clone(&questions), Arc::clone(&question.key));
             let limit = self.ask_timeout;
-            self.waiting.push(Box::pin(async move {
+            let waiting = self.waiting.get_or_insert_default();
+            waiting.push(Box::pin(async move {
                 let outcome = match timeout(limit, answer).await {
                     Ok(Ok(answer)) => Heard::Answer(answer),
                     Ok(Err(_)) => Heard::Gone,
@@ -251,7 +247,7 @@ impl<'a> Ears<'a> {
         }
     }
 
-    async fn deliver(&mut self, answered: Answered) {
+    fn deliver(&mut self, answered: Answered) {
         let open = self.open.iter().position(|(id, _)| *id == answered.id);
         // Taken back meanwhile.
         let Some(open) = open else { return };
@@ -268,7 +264,7 @@ impl<'a> Ears<'a> {
             }
             Heard::Late => {
                 let withdrawn = outgoing::cancelled(answered.id, "The question timed out");
-                self.tell(withdrawn).await;
+                self.tell(withdrawn);
                 Err(ask_failed("The client did not answer in time"))
             }
             Heard::Gone => Err(ask_failed(
@@ -279,20 +275,28 @@ impl<'a> Ears<'a> {
     }
 
     /// Passes on that the upstream does not want an answer any more.
-    async fn withdraw(&mut self, key: &str, message: &[u8]) {
+    fn withdraw(&mut self, key: &str, message: &[u8]) {
         let open = self.open.iter().position(|(_, own)| **own == *key);
         let Some(open) = open else { return };
         let (id, _) = self.open.swap_remove(open);
-        self.tell(outgoing::taken_back(id, message)).await;
+        self.tell(outgoing::taken_back(id, message));
     }
 
-    fn tell(&self, message: Vec<u8>) -> impl Future<Output = ()> + Send + use<'a> {
-        let say = self.say;
-        async move {
-            // A stream that is gone ends the call by dropping it, not from here.
-            let _ = say.send(message).await;
+    /// Takes back what is open: the call is over.
+    fn take_back(&mut self) {
+        for (id, _) in std::mem::take(&mut self.open) {
+            self.tell(outgoing::cancelled(id, "The call is over"));
         }
     }
+
+    fn tell(&mut self, message: Vec<u8>) {
+        self.messages.push_back(message);
+    }
+}
+
+/// The next question whose wait is over.
+async fn next_of(waiting: &mut Option<Waiting>) -> Option<Answered> {
+    waiting.as_mut()?.next().await
 }
 
 /// Whether a client that declared these capabilities, raw JSON, can be asked this. `null` declares nothing.

@@ -61,7 +61,7 @@ pub(crate) async fn call(
         asks: false,
         run: Arc::new(run),
     };
-    match core.engine.forward(caller, request, None).await?.reply() {
+    match core.engine.forward(caller, &request, None).await?.reply() {
         RawReply::Result(result) => value(&result),
         RawReply::Error(error) => {
             // The same code stands for a tool that is not there and for wrong arguments: the list tells them apart.

@@ -143,7 +143,7 @@ impl Talking {
                 // gathered: it waits for its client, and has asked all it wants to ask now.
                 tokio::select! {
                     biased;
-                    Some(event) = self.events.next() => Some(event),
+                    event = self.events.next() => Some(event),
                     outcome = &mut self.work => {
                         self.outcome = Some(outcome);
                         continue;

@@ -162,6 +162,24 @@ async fn a_stream_without_a_session_is_the_calls_life() {
     assert_eq!(harness.backend.counts(), (2, 1, 1));
 }
 
+#[tokio::test]
+async fn a_call_whose_post_goes_before_it_says_anything_goes_on_in_a_session_alone() {
+    for (in_session, end) in [(true, "ok"), (false, "cancelled")] {
+        let harness = harness();
+        let session = harness.session("2025-11-25").await;
+        let session = in_session.then_some(&*session);
+        let body = talk(json!([{ "hang": true }, { "progress": 1 }]));
+        let mut post = Box::pin(harness.reply(head(session, None), &body));
+        assert!(futures_util::poll!(&mut post).is_pending());
+        drop(post);
+        harness.backend.release.add_permits(1);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(harness.metrics.calls_of("shared", end), 1, "{end}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn questions_go_on_the_calls_own_stream_and_their_answers_come_by_post() {
     let harness = harness();

@@ -31,11 +31,11 @@ fn allocations_of_a_call(era: &str) -> u64 {
 #[test]
 fn cost_of_a_call_of_a_stdio_server() {
     let made = allocations_of_a_call("legacy");
-    assert!(made <= 40, "{made} allocations");
+    assert!(made <= 28, "{made} allocations");
 }
 
 #[test]
 fn cost_of_a_call_of_a_modern_stdio_server_by_a_legacy_client() {
     let made = allocations_of_a_call("modern");
-    assert!(made <= 95, "{made} allocations");
+    assert!(made <= 83, "{made} allocations");
 }
