@@ -10,6 +10,8 @@ use prometheus::{
     Registry,
 };
 
+use tooldock_filters::Reason;
+
 use crate::stream::Ending;
 
 /// Statuses that have a prepared counter; others are looked up, which costs a hash.
@@ -56,6 +58,8 @@ pub(crate) struct EdgeMetrics {
     /// Requests being answered now.
     pub(crate) in_flight: IntGauge,
     refusals: IntCounterVec,
+    /// The counters of the filters' reasons; one is there from its first refusal on.
+    by_reason: [(&'static str, OnceLock<IntCounter>); Reason::ALL.len()],
     streams_direct: IntGauge,
     streams_session: IntGauge,
     streams_ended: [IntCounter; Ending::ALL.len()],
@@ -133,6 +137,7 @@ impl EdgeMetrics {
             connections,
             in_flight,
             refusals,
+            by_reason: Reason::ALL.map(|reason| (reason.code(), OnceLock::new())),
             streams_direct: streams.with_label_values(&["direct"]),
             streams_session: streams.with_label_values(&["session"]),
             streams_ended: Ending::ALL
@@ -145,7 +150,11 @@ impl EdgeMetrics {
 
     /// Counts a refusal. `reason` is a stable code, never text from a client.
     pub(crate) fn refused(&self, reason: &'static str) {
-        self.refusals.with_label_values(&[reason]).inc();
+        let counter = || self.refusals.with_label_values(&[reason]);
+        match self.by_reason.iter().find(|(known, _)| *known == reason) {
+            Some((_, prepared)) => prepared.get_or_init(counter).inc(),
+            None => counter().inc(),
+        }
     }
 
     /// Counts a long stream until the guard is dropped.
@@ -240,6 +249,8 @@ mod tests {
         metrics.answered("/mcp", 200, Duration::from_millis(1));
         metrics.answered("/mcp", 418, Duration::from_millis(1));
         metrics.refused("unauthorized");
+        metrics.refused("unauthorized");
+        metrics.refused("connections");
         let mut text = Vec::new();
         TextEncoder::new()
             .encode(&registry.gather(), &mut text)
@@ -248,7 +259,8 @@ mod tests {
         for line in [
             r#"tooldock_requests_total{route="/mcp",status="200"} 2"#,
             r#"tooldock_requests_total{route="/mcp",status="418"} 1"#,
-            r#"tooldock_refusals_total{reason="unauthorized"} 1"#,
+            r#"tooldock_refusals_total{reason="unauthorized"} 2"#,
+            r#"tooldock_refusals_total{reason="connections"} 1"#,
             r#"tooldock_request_seconds_count{route="/mcp"} 3"#,
         ] {
             assert!(text.contains(line), "{line} not in\n{text}");
