@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use tooldock_workers::json;
 
 use crate::error::Failure;
 
@@ -15,7 +16,7 @@ mod depth;
 mod properties;
 
 /// The deepest nesting a body may have.
-pub(crate) const MAX_DEPTH: usize = 128;
+pub(crate) const MAX_DEPTH: usize = json::DEPTH_MAX;
 
 /// The longest id of a request and the longest progress token, in bytes of their raw JSON. Both are repeated in every
 /// message that belongs to the request, so that a long one would cost its length many times.
@@ -78,29 +79,50 @@ pub(crate) fn present<'de, D: Deserializer<'de>>(
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
+/// What is in a body.
+pub(crate) enum Body<'a> {
+    /// One message, and all of its text.
+    One(&'a str, Message<'a>),
+    /// The messages of a batch, unread.
+    Batch(Vec<&'a RawValue>),
+}
+
+/// Reads a body, which is nested no deeper than [`MAX_DEPTH`].
+pub(crate) fn body(body: &[u8]) -> Result<Body<'_>, Invalid<'_>> {
+    let text = utf8(body)?;
+    // Nearly every body is one message, and this one reading sees its depth, too.
+    if let Some(envelope) = json::object(text) {
+        return Ok(Body::One(text, of_envelope(envelope)?));
+    }
+    within_depth(text)?;
+    if text.trim_ascii_start().starts_with('[') {
+        let messages = serde_json::from_str(text).map_err(|error| syntax_or_shape(&error))?;
+        return Ok(Body::Batch(messages));
+    }
+    Ok(Body::One(text, message(text)?))
+}
+
 /// The body as text: not empty, UTF-8, nested no deeper than [`MAX_DEPTH`].
 pub(crate) fn text(body: &[u8]) -> Result<&str, Failure> {
+    let text = utf8(body)?;
+    within_depth(text)?;
+    Ok(text)
+}
+
+fn utf8(body: &[u8]) -> Result<&str, Failure> {
     if body.is_empty() {
         return Err(Failure::Parse("the body is empty".into()));
     }
-    let text =
-        std::str::from_utf8(body).map_err(|_| Failure::Parse("the body is not UTF-8".into()))?;
-    if depth::exceeds(body, MAX_DEPTH) {
+    std::str::from_utf8(body).map_err(|_| Failure::Parse("the body is not UTF-8".into()))
+}
+
+fn within_depth(text: &str) -> Result<(), Failure> {
+    if depth::exceeds(text.as_bytes(), MAX_DEPTH) {
         return Err(Failure::Shape(
             format!("the body is nested deeper than {MAX_DEPTH} levels").into(),
         ));
     }
-    Ok(text)
-}
-
-/// Whether a body is an array of messages.
-pub(crate) fn is_batch(text: &str) -> bool {
-    text.trim_ascii_start().starts_with('[')
-}
-
-/// The messages of a batch, unread.
-pub(crate) fn batch(text: &str) -> Result<Vec<&RawValue>, Failure> {
-    serde_json::from_str(text).map_err(|error| syntax_or_shape(&error))
+    Ok(())
 }
 
 /// Reads one message.
@@ -110,8 +132,11 @@ pub(crate) fn message(text: &str) -> Result<Message<'_>, Invalid<'_>> {
             .map_err(|error| syntax_or_shape(&error))?;
         return Err(Failure::Shape("a message must be an object".into()).into());
     }
-    let envelope: Envelope<'_> =
-        serde_json::from_str(text).map_err(|error| syntax_or_shape(&error))?;
+    let envelope = json::from_str(text).map_err(|error| syntax_or_shape(&error))?;
+    of_envelope(envelope)
+}
+
+fn of_envelope(envelope: Envelope<'_>) -> Result<Message<'_>, Invalid<'_>> {
     let id = match envelope.id.map(RawValue::get) {
         None => None,
         Some(id) if id.len() > ID_MAX => {
@@ -161,7 +186,7 @@ pub(crate) fn fields<'a, T: Deserialize<'a>>(
 ) -> Result<T, Failure> {
     // Checked first because a struct would also be read from an array.
     object(raw, what)?;
-    serde_json::from_str(raw.map_or("{}", RawValue::get))
+    json::from_str(raw.map_or("{}", RawValue::get))
         .map_err(|error| Failure::InvalidParams(format!("{what}: {}", plain(&error)).into()))
 }
 
@@ -332,6 +357,37 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn a_body_is_one_message_or_a_batch_and_nested_no_deeper_than_allowed() {
+        let nested = |levels: usize, end: &str| {
+            let (open, close) = ("[".repeat(levels), "]".repeat(levels));
+            format!(r#" {{"jsonrpc":"2.0","id":1,"method":"m","params":{open}{close}{end}"#)
+        };
+        let deepest = nested(MAX_DEPTH - 1, "} ");
+        match body(deepest.as_bytes()) {
+            Ok(Body::One(text, Message::Request { id, .. })) => {
+                assert_eq!((text, id), (&*deepest, "1"));
+            }
+            _ => panic!("not read"),
+        }
+        match body(br#" [{"a":1}, 2]"#) {
+            Ok(Body::Batch(messages)) => assert_eq!(messages.len(), 2),
+            _ => panic!("not read"),
+        }
+        let refused = |text: &[u8]| body(text).err().expect("refused").failure;
+        // Too deep comes before whatever else is wrong.
+        for end in ["}", "", "} x"] {
+            let failure = refused(nested(MAX_DEPTH, end).as_bytes());
+            assert!(matches!(failure, Failure::Shape(reason) if reason.contains("deeper")));
+            let failure = refused(nested(MAX_DEPTH - 1, &end.replace("}", "]")).as_bytes());
+            assert!(matches!(failure, Failure::Parse(_)), "{failure:?}");
+        }
+        for none in [&b""[..], b"\xff", b"{", b"[1,]", b"x"] {
+            assert!(matches!(refused(none), Failure::Parse(_)), "{none:?}");
+        }
+        assert!(matches!(refused(b"5"), Failure::Shape(_)));
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub(crate) mod environment;
 pub mod error;
 pub mod external;
 pub mod gate;
+pub mod json;
 pub mod manifest;
 pub mod metrics;
 pub mod names;

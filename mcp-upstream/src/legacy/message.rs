@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use serde_json::value::RawValue;
 
 use crate::caller::Caller;
-use crate::envelope::{self, Invalid, Message};
+use crate::envelope::{self, Body, Invalid, Message};
 use crate::error::Failure;
 use crate::mcp::exchange::Exchange;
 use crate::mcp::head::McpHead;
@@ -27,12 +26,7 @@ pub(super) async fn take<'a>(
     head: &McpHead,
     body: &'a Bytes,
 ) -> Result<Reply, Invalid<'a>> {
-    let text = envelope::text(body)?;
-    let message = if envelope::is_batch(text) {
-        Spoken::Batch(envelope::batch(text)?)
-    } else {
-        Spoken::One(text, envelope::message(text)?)
-    };
+    let message = envelope::body(body)?;
     let namespace = mcp::namespace(core, caller)?;
     let id = session_id.ok_or(Failure::Shape(
         "session_id is missing: open GET /sse and post to the address it names".into(),
@@ -47,12 +41,12 @@ pub(super) async fn take<'a>(
     agree(caller, head, &session)?;
     let conversation = Conversation::over_sse(core, caller, body, namespace, Arc::clone(&session));
     match message {
-        Spoken::Batch(messages) => {
+        Body::Batch(messages) => {
             if let Some(exchange) = batch::begin(&conversation, &messages).await? {
                 exchange.settle(session).await;
             }
         }
-        Spoken::One(text, Message::Request { id, method, params }) => {
+        Body::One(text, Message::Request { id, method, params }) => {
             let prepared = if method == "initialize" {
                 let answer = initialize::over_sse(&conversation, &session, id, params).await;
                 answer.map(Prepared::Answer)
@@ -65,20 +59,14 @@ pub(super) async fn take<'a>(
             // it asks again gets them in its order.
             exchange.settle(session).await;
         }
-        Spoken::One(text, Message::Notification { method, params }) => {
+        Body::One(text, Message::Notification { method, params }) => {
             notification::take(&conversation, text, &method, params)?;
         }
-        Spoken::One(text, Message::Response { id, outcome }) => {
+        Body::One(text, Message::Response { id, outcome }) => {
             response::take(&conversation, text, id, outcome)?;
         }
     }
     Ok(Reply::empty(StatusCode::ACCEPTED))
-}
-
-/// A body of `POST /messages`.
-enum Spoken<'a> {
-    One(&'a str, Message<'a>),
-    Batch(Vec<&'a RawValue>),
 }
 
 /// A version header, which this transport does not have, must not contradict the session once that has a version.

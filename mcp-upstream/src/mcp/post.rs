@@ -15,7 +15,7 @@ use super::head::McpHead;
 use super::methods::{self, Prepared};
 use super::{Conversation, batch, exchange, initialize, modern, notification, response};
 use crate::caller::Caller;
-use crate::envelope::{self, Invalid, Message};
+use crate::envelope::{self, Body, Invalid, Message};
 use crate::reply::Reply;
 use crate::state::Core;
 
@@ -26,16 +26,16 @@ pub(super) async fn answer<'a>(
     head: &McpHead,
     body: &'a Bytes,
 ) -> Result<Reply, Invalid<'a>> {
-    let text = envelope::text(body)?;
-    if envelope::is_batch(text) {
-        let messages = envelope::batch(text)?;
-        if head.version.as_deref().map(str::trim) == Some(modern::VERSION) {
-            return Err(modern::batch_refused().into());
+    let (text, message) = match envelope::body(body)? {
+        Body::One(text, message) => (text, message),
+        Body::Batch(messages) => {
+            if head.version.as_deref().map(str::trim) == Some(modern::VERSION) {
+                return Err(modern::batch_refused().into());
+            }
+            let conversation = Conversation::open(core, caller, head, body, false).await?;
+            return Ok(Box::pin(batch::answer(&conversation, &messages)).await?);
         }
-        let conversation = Conversation::open(core, caller, head, body, false).await?;
-        return Ok(Box::pin(batch::answer(&conversation, &messages)).await?);
-    }
-    let message = envelope::message(text)?;
+    };
     if is_modern(head, &message) {
         let answer = modern::answer(core, caller, head, body, (text, message));
         return Ok(Box::pin(answer).await);

@@ -11,6 +11,7 @@ use bytes::BufMut;
 use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tooldock_workers::json;
 
 use crate::envelope::{self, Message};
 
@@ -112,13 +113,13 @@ impl<'a> Names<'a> {
         let Some(text) = object.map(RawValue::get).filter(|text| may_have(text)) else {
             return Ok(Self::default());
         };
-        let params: Params<'a> = serde_json::from_str(text)?;
+        let params: Params<'a> = json::from_str(text)?;
         let meta = match params
             .meta
             .map(RawValue::get)
             .filter(|meta| is_object(meta))
         {
-            Some(meta) => serde_json::from_str::<Meta<'a>>(meta)?,
+            Some(meta) => json::from_str::<Meta<'a>>(meta)?,
             None => Meta {
                 progress_token: None,
                 subscription_id: None,

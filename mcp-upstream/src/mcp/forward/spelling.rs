@@ -8,7 +8,8 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use memchr::{memchr, memchr2};
+use memchr::memchr;
+use tooldock_workers::json;
 
 use crate::error::Failure;
 use crate::stdio::splice;
@@ -182,7 +183,7 @@ pub(crate) fn check_unanswered(message: &str) -> Result<(), Failure> {
     })
 }
 
-/// JSON that is known to be some, read once from its beginning. Anything else is read somehow, and ends.
+/// JSON that is known to be some, read once from its beginning. Anything else is refused, or read somehow and ends.
 struct Text<'a> {
     text: &'a str,
     at: usize,
@@ -194,8 +195,7 @@ impl<'a> Text<'a> {
     fn object(&mut self, level: Level) -> Result<(), Failure> {
         self.space();
         if self.peek() != Some(b'{') {
-            self.value();
-            return Ok(());
+            return self.value();
         }
         self.at += 1;
         loop {
@@ -212,7 +212,7 @@ impl<'a> Text<'a> {
                 }
             }
             let start = self.at;
-            self.string();
+            self.value()?;
             let text: &'a str = self.text;
             let key = text.get(start..self.at).unwrap_or_default();
             let name = level.name(key)?;
@@ -222,7 +222,7 @@ impl<'a> Text<'a> {
             let begin = self.at;
             match level.below() {
                 Some((below, level)) if name == Some(below) => self.object(level)?,
-                _ => self.value(),
+                _ => self.value()?,
             }
             if level == Level::Params {
                 if self.seen.members.len() == MEMBERS_MAX {
@@ -242,41 +242,11 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Passes over a value, to where the next key or the end of its object is.
-    fn value(&mut self) {
-        let mut depth = 0_usize;
-        while let Some(byte) = self.peek() {
-            match byte {
-                b'"' => {
-                    self.string();
-                    continue;
-                }
-                b'{' | b'[' => depth += 1,
-                b'}' | b']' if depth == 0 => return,
-                b'}' | b']' => depth -= 1,
-                b',' if depth == 0 => return,
-                _ => {}
-            }
-            self.at += 1;
-        }
-    }
-
-    /// Passes over the string that begins here.
-    fn string(&mut self) {
-        let bytes = self.text.as_bytes();
-        self.at += 1;
-        while let Some(rest) = bytes.get(self.at..)
-            && let Some(found) = memchr2(b'"', b'\\', rest)
-        {
-            self.at += found;
-            if bytes[self.at] == b'"' {
-                self.at += 1;
-                return;
-            }
-            // A backslash: whatever it escapes does not end the string.
-            self.at += 2;
-        }
-        self.at = bytes.len();
+    /// Passes over a value, with the white space before it.
+    fn value(&mut self) -> Result<(), Failure> {
+        let end = json::value_end(self.text, self.at);
+        self.at = end.map_err(|_| Failure::Shape("the message cannot be read".into()))?;
+        Ok(())
     }
 
     fn space(&mut self) {

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::cost::{allocations, runtime};
 
-fn allocations_of_a_call(era: &str) -> u64 {
+fn allocations_of_a_call(era: &str, arguments: &Value) -> u64 {
     let runtime = runtime();
     let (house, session) = runtime.block_on(async {
         let house = House::new(era, Isolation::Shared);
@@ -16,7 +16,7 @@ fn allocations_of_a_call(era: &str) -> u64 {
         (house, session)
     });
     let body = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call",
-        "params": { "name": "look", "arguments": {} } });
+        "params": { "name": "look", "arguments": arguments } });
     let body = Bytes::from(body.to_string());
     let given = || (caller(), head(Some(&session), Some("2025-11-25")));
     let made = allocations(given, |(caller, head)| {
@@ -30,12 +30,20 @@ fn allocations_of_a_call(era: &str) -> u64 {
 
 #[test]
 fn cost_of_a_call_of_a_stdio_server() {
-    let made = allocations_of_a_call("legacy");
+    let made = allocations_of_a_call("legacy", &json!({}));
     assert!(made <= 28, "{made} allocations");
+}
+
+/// Text as people write it, there and back.
+#[test]
+fn cost_of_a_call_of_16_kb_of_a_stdio_server() {
+    let text = "Fifty-five letters of plain text and the end of a line.\n".repeat(293);
+    let made = allocations_of_a_call("legacy", &json!({ "text": text }));
+    assert!(made <= 32, "{made} allocations");
 }
 
 #[test]
 fn cost_of_a_call_of_a_modern_stdio_server_by_a_legacy_client() {
-    let made = allocations_of_a_call("modern");
+    let made = allocations_of_a_call("modern", &json!({}));
     assert!(made <= 83, "{made} allocations");
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::error::{CallError, CallErrorCode};
+use crate::json;
 use crate::worker::ToolReply;
 
 /// One line of a worker. Unknown members are ignored, and members are not judged before the line found its call: an
@@ -56,7 +57,11 @@ impl<'a> Frame<'a> {
         if first != Some(&b'{') {
             return None;
         }
-        serde_json::from_slice(line).ok()
+        match std::str::from_utf8(line) {
+            Ok(text) => json::from_str(text).ok(),
+            // Somewhere nobody looks, perhaps.
+            Err(_) => serde_json::from_slice(line).ok(),
+        }
     }
 
     /// The id, if it is a number we could have given out.

@@ -126,7 +126,10 @@ def answer(method, params):
     if method == "tools/list":
         return {"tools": tools}
     if method == "tools/call":
-        return call(params["name"])
+        result = call(params["name"])
+        if "text" in params.get("arguments", {}):
+            result["content"] = [{"type": "text", "text": params["arguments"]["text"]}]
+        return result
     if method == "resources/subscribe":
         if params["uri"] == "test://second" and not refused_once:
             refused_once = True

@@ -1,0 +1,233 @@
+//! Structs of spans from an object's text, with serde.
+
+use serde::de::value::{BorrowedStrDeserializer, MapDeserializer};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
+use serde::forward_to_deserialize_any;
+use serde_json::Error;
+
+use super::Members;
+use super::members::plain;
+
+/// How `serde_json` asks for a `RawValue`. Should it ask otherwise one day, it is given what it parses itself.
+const RAW: &str = "$serde_json::private::RawValue";
+
+/// What `serde_json::from_str` reads, only faster where it is an object whose members are wanted as they are
+/// (`&RawValue`): they are passed over as [`Members`] does it.
+///
+/// # Errors
+///
+/// Those of `serde_json::from_str`.
+pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Error> {
+    match object(text) {
+        Some(read) => Ok(read),
+        // Whatever was wrong: it says what, or knows better.
+        None => serde_json::from_str(text),
+    }
+}
+
+/// The same for an object that is nested no deeper than [`DEPTH_MAX`](super::DEPTH_MAX). `None` for anything else, and for
+/// what `serde_json` refuses.
+pub fn object<'de, T: Deserialize<'de>>(text: &'de str) -> Option<T> {
+    let mut members = Members::of(text).ok()?;
+    let read = T::deserialize(Object(&mut members)).ok()?;
+    members.is_over().then_some(read)
+}
+
+struct Object<'m, 'de>(&'m mut Members<'de>);
+
+impl<'de> Deserializer<'de> for Object<'_, 'de> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let members = self.0;
+        let value = None;
+        visitor.visit_map(Entries { members, value })
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        if name == RAW {
+            // The whole of it is wanted, which is not what this is for.
+            return Err(Error::custom("not by members"));
+        }
+        visitor.visit_newtype_struct(self)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+struct Entries<'m, 'de> {
+    members: &'m mut Members<'de>,
+    value: Option<&'de str>,
+}
+
+impl<'de> MapAccess<'de> for Entries<'_, 'de> {
+    type Error = Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Error> {
+        let next = self.members.next_member();
+        let Some(member) = next.map_err(|_| Error::custom("no object"))? else {
+            return Ok(None);
+        };
+        self.value = Some(member.value);
+        seed.deserialize(Key(member.key)).map(Some)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
+        let value = self.value.take();
+        let value = value.ok_or_else(|| Error::custom("a value before its key"))?;
+        seed.deserialize(Value(value))
+    }
+}
+
+/// The raw text of a key.
+struct Key<'de>(&'de str);
+
+impl<'de> Deserializer<'de> for Key<'de> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match plain(self.0) {
+            Some(name) => visitor.visit_borrowed_str(name),
+            None => serde_json::Deserializer::from_str(self.0).deserialize_str(visitor),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        match name {
+            RAW => raw(self.0, visitor),
+            _ => visitor.visit_newtype_struct(self),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_some(self)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+/// The raw text of a value, which has been read.
+struct Value<'de>(&'de str);
+
+/// What is not wanted as a span `serde_json` reads.
+macro_rules! parsed {
+    ($($method:ident)*) => {
+        $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+            serde_json::Deserializer::from_str(self.0).$method(visitor)
+        })*
+    };
+}
+
+impl<'de> Deserializer<'de> for Value<'de> {
+    type Error = Error;
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        match name {
+            RAW => raw(self.0, visitor),
+            _ => visitor.visit_newtype_struct(self),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            "null" => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_unit()
+    }
+
+    parsed! {
+        deserialize_any deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
+        deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128 deserialize_f32 deserialize_f64
+        deserialize_char deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf deserialize_unit
+        deserialize_seq deserialize_map deserialize_identifier
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        serde_json::Deserializer::from_str(self.0).deserialize_unit_struct(name, visitor)
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Error> {
+        serde_json::Deserializer::from_str(self.0).deserialize_tuple(len, visitor)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        serde_json::Deserializer::from_str(self.0).deserialize_tuple_struct(name, len, visitor)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        serde_json::Deserializer::from_str(self.0).deserialize_struct(name, fields, visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        serde_json::Deserializer::from_str(self.0).deserialize_enum(name, variants, visitor)
+    }
+}
+
+/// A span that is known to be JSON, as the `RawValue` that a visitor makes of it.
+fn raw<'de, V: Visitor<'de>>(span: &'de str, visitor: V) -> Result<V::Value, Error> {
+    let entry = (
+        BorrowedStrDeserializer::new(RAW),
+        BorrowedStrDeserializer::new(span),
+    );
+    visitor.visit_map(MapDeserializer::new(std::iter::once(entry)))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    /// What a value is for who wants it raw.
+    pub(in crate::json) fn raw_of(text: &str) -> Option<&RawValue> {
+        <&RawValue>::deserialize(Value(text)).ok()
+    }
+}

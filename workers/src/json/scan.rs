@@ -1,0 +1,240 @@
+//! The tokens of JSON text, strictly, and no deeper than a bound.
+
+use super::block::{STEP, WORD, specials};
+
+/// The deepest nesting that is read: brackets open at once.
+pub const DEPTH_MAX: usize = 128;
+
+/// It is no JSON, or nested deeper than [`DEPTH_MAX`], or not what was looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unread;
+
+/// Where in a text the reader is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scan<'a> {
+    bytes: &'a [u8],
+    pub(super) at: usize,
+}
+
+impl<'a> Scan<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self {
+            bytes: text.as_bytes(),
+            at: 0,
+        }
+    }
+
+    /// Passes over white space, and gives what comes then.
+    #[inline]
+    pub(super) fn peek(&mut self) -> Option<u8> {
+        loop {
+            match self.bytes.get(self.at) {
+                Some(b' ' | b'\n' | b'\r' | b'\t') => self.at += 1,
+                other => return other.copied(),
+            }
+        }
+    }
+
+    /// The same, and passes over it.
+    #[inline]
+    fn next(&mut self) -> Option<u8> {
+        let byte = self.peek();
+        self.at += 1;
+        byte
+    }
+
+    /// Passes over this punctuation and the white space before it.
+    #[inline]
+    pub(super) fn expect(&mut self, byte: u8) -> Result<(), Unread> {
+        (self.next() == Some(byte)).then_some(()).ok_or(Unread)
+    }
+
+    /// Passes over the key of a member, and says where it began. The colon after it is passed over, too.
+    pub(super) fn key(&mut self) -> Result<(usize, usize), Unread> {
+        self.expect(b'"')?;
+        let begin = self.at - 1;
+        self.string()?;
+        let end = self.at;
+        self.expect(b':')?;
+        Ok((begin, end))
+    }
+
+    /// Passes over a value, below so many open brackets.
+    pub(super) fn value(&mut self, below: usize) -> Result<(), Unread> {
+        // A bit for each bracket that was opened here, the innermost lowest: whether it is an object's.
+        let mut objects = 0_u128;
+        let mut open = 0;
+        loop {
+            match self.next().ok_or(Unread)? {
+                b'"' => self.string()?,
+                bracket @ (b'{' | b'[') => {
+                    if below + open >= DEPTH_MAX {
+                        return Err(Unread);
+                    }
+                    let is_object = bracket == b'{';
+                    // Its closing bracket is two characters on in ASCII.
+                    if self.peek() == Some(bracket + 2) {
+                        self.at += 1;
+                    } else {
+                        objects = objects << 1 | u128::from(is_object);
+                        open += 1;
+                        if is_object {
+                            self.key()?;
+                        }
+                        continue;
+                    }
+                }
+                b'-' => {
+                    let digit = self.bytes.get(self.at).ok_or(Unread)?;
+                    self.at += 1;
+                    self.number(*digit)?;
+                }
+                digit @ b'0'..=b'9' => self.number(digit)?,
+                b't' => self.rest(b"rue")?,
+                b'f' => self.rest(b"alse")?,
+                b'n' => self.rest(b"ull")?,
+                _ => return Err(Unread),
+            }
+            // What ends with it.
+            loop {
+                if open == 0 {
+                    return Ok(());
+                }
+                let in_object = objects & 1 == 1;
+                match self.next() {
+                    Some(b',') => {
+                        if in_object {
+                            self.key()?;
+                        }
+                        break;
+                    }
+                    Some(b'}') if in_object => {}
+                    Some(b']') if !in_object => {}
+                    _ => return Err(Unread),
+                }
+                objects >>= 1;
+                open -= 1;
+            }
+        }
+    }
+
+    /// Passes over a string whose first quote has been passed over.
+    fn string(&mut self) -> Result<(), Unread> {
+        let mut at = self.at;
+        loop {
+            let rest = self.bytes.get(at..).ok_or(Unread)?;
+            let words = match rest.first_chunk() {
+                Some(block) => specials(block),
+                None => {
+                    // Quotes stand where the text has ended, and are not found there.
+                    let mut block = [b'"'; STEP];
+                    block[..rest.len()].copy_from_slice(rest);
+                    specials(&block)
+                }
+            };
+            let (first, mut word) = match words {
+                [0, 0, 0, 0] => {
+                    at += STEP;
+                    continue;
+                }
+                [0, 0, 0, word] => (3, word),
+                [0, 0, word, _] => (2, word),
+                [0, word, ..] => (1, word),
+                [word, ..] => (0, word),
+            };
+            // A word at a time: many escapes may stand close together.
+            let begin = at + first * WORD;
+            at = begin + WORD;
+            while word != 0 {
+                let place = begin + word.trailing_zeros() as usize / 8;
+                match self.bytes.get(place) {
+                    Some(b'"') => {
+                        self.at = place + 1;
+                        return Ok(());
+                    }
+                    Some(b'\\') => {}
+                    _ => return Err(Unread),
+                }
+                let after = escape_end(self.bytes, place + 1)?;
+                if after >= at {
+                    at = after;
+                    break;
+                }
+                // What is escaped is no end.
+                word &= u64::MAX << (8 * (after - begin));
+            }
+        }
+    }
+
+    fn rest(&mut self, rest: &[u8]) -> Result<(), Unread> {
+        let found = self.bytes.get(self.at..self.at + rest.len());
+        self.at += rest.len();
+        (found == Some(rest)).then_some(()).ok_or(Unread)
+    }
+
+    /// A number whose first digit has been passed over.
+    fn number(&mut self, first: u8) -> Result<(), Unread> {
+        match first {
+            // A digit after it is refused as what comes after a value.
+            b'0' => {}
+            b'1'..=b'9' => self.digits(),
+            _ => return Err(Unread),
+        }
+        if self.bytes.get(self.at) == Some(&b'.') {
+            self.at += 1;
+            self.some_digits()?;
+        }
+        if let Some(b'e' | b'E') = self.bytes.get(self.at) {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.bytes.get(self.at) {
+                self.at += 1;
+            }
+            self.some_digits()?;
+        }
+        Ok(())
+    }
+
+    fn some_digits(&mut self) -> Result<(), Unread> {
+        if !self.is_digit() {
+            return Err(Unread);
+        }
+        self.digits();
+        Ok(())
+    }
+
+    fn digits(&mut self) {
+        while self.is_digit() {
+            self.at += 1;
+        }
+    }
+
+    fn is_digit(&self) -> bool {
+        self.bytes.get(self.at).is_some_and(u8::is_ascii_digit)
+    }
+}
+
+/// Where the value ends that begins at `at`, or behind white space there.
+///
+/// # Errors
+///
+/// As for any reading.
+pub fn value_end(text: &str, at: usize) -> Result<usize, Unread> {
+    let mut scan = Scan::new(text);
+    scan.at = at;
+    scan.value(0)?;
+    Ok(scan.at)
+}
+
+/// Where an escape ends whose backslash is just before `at`.
+#[inline(always)]
+fn escape_end(bytes: &[u8], at: usize) -> Result<usize, Unread> {
+    match bytes.get(at) {
+        Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 1),
+        Some(b'u') => {
+            let digits = bytes.get(at + 1..at + 5).ok_or(Unread)?;
+            let all = digits.iter().all(u8::is_ascii_hexdigit);
+            all.then_some(at + 5).ok_or(Unread)
+        }
+        _ => Err(Unread),
+    }
+}
