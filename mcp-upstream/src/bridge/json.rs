@@ -1,11 +1,16 @@
 //! Changes to single members of a JSON object, in place: every other byte stays.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use bytes::Bytes;
+use memchr::memmem::{self, Finder};
 use serde_json::value::RawValue;
 
-use crate::mcp::entries;
+mod members;
+
+use members::Member;
+pub(crate) use members::members;
 
 /// A change to one member.
 #[derive(Debug, Clone)]
@@ -24,24 +29,44 @@ impl Change<'_> {
             Self::Set(key, _) | Self::Default(key, _) | Self::Remove(key) => key,
         }
     }
+
+    /// How many bytes it may add.
+    fn room(&self) -> usize {
+        match self {
+            Self::Set(key, new) | Self::Default(key, new) => key.len() + new.len() + 4,
+            Self::Remove(_) => 0,
+        }
+    }
 }
 
 /// The value of one member. `None` where there is none, or where the object cannot be read.
 pub(crate) fn member<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
+    serde_json::from_str(find(object.get(), name)?).ok()
+}
+
+/// The same in text that was read before: raw JSON.
+pub(crate) fn find<'a>(object: &'a str, name: &str) -> Option<&'a str> {
+    /// Shorter text is gone through faster than it is searched.
+    const SHORT: usize = 256;
     // The text is looked for first: most objects do not have most members.
-    if !may_hold(object.get().as_bytes(), name) {
+    if object.len() > SHORT && !may_hold(object.as_bytes(), name) {
         return None;
     }
-    let entries = entries(object)?;
-    let found = entries.into_iter().find(|(key, _)| key == name);
-    found.map(|(_, value)| value)
+    let mut members = members(object)?.into_iter();
+    let (_, value) = members.find(|(key, _)| key == name)?;
+    Some(value)
 }
 
 /// A cheap look whether a text may hold a key. Letters can only be written as themselves or as `\u`; a slash has an
 /// escape of its own.
 pub(crate) fn may_hold(text: &[u8], name: &str) -> bool {
-    let holds = |part: &str| memchr::memmem::find(text, part.as_bytes()).is_some();
-    holds(name) || holds("\\u") || (name.contains('/') && holds("\\/"))
+    /// Made once: making one costs more than looking through a usual text.
+    static ESCAPES: LazyLock<[Finder<'static>; 2]> =
+        LazyLock::new(|| ["\\u", "\\/"].map(Finder::new));
+    let [letter, slash] = &*ESCAPES;
+    memmem::find(text, name.as_bytes()).is_some()
+        || letter.find(text).is_some()
+        || (name.contains('/') && slash.find(text).is_some())
 }
 
 /// Reads a span as a value.
@@ -54,71 +79,80 @@ pub(crate) fn owned(value: &RawValue) -> Bytes {
     Bytes::copy_from_slice(value.get().as_bytes())
 }
 
-/// The object with these members changed. Text that is no object, or holds a key twice, comes back as it is.
+/// The object with these members changed, in text that was read before. Text that is no object, or holds a key twice, comes
+/// back as it is.
 pub(crate) fn edit(object: &str, changes: &[Change<'_>]) -> String {
-    let parsed = serde_json::from_str::<&RawValue>(object).ok();
-    let Some(entries) = parsed.and_then(entries) else {
+    let Some(members) = members(object) else {
         return object.to_owned();
     };
-    let touched = entries.iter().any(|(key, _)| {
-        let mut all = changes.iter();
-        all.any(|change| !matches!(change, Change::Default(..)) && change.key() == key)
-    });
-    if !touched {
-        return append(object, &entries, changes);
-    }
-    let mut out = String::with_capacity(object.len() + 64);
-    for (key, value) in &entries {
-        let change = changes.iter().find(|change| change.key() == key);
-        match change {
-            Some(Change::Remove(_)) => {}
-            Some(Change::Set(_, new)) => put(&mut out, key, new),
-            Some(Change::Default(..)) | None => put(&mut out, key, value.get()),
+    let size = object.len() + changes.iter().map(Change::room).sum::<usize>();
+    let mut out = String::with_capacity(size);
+    let changed = |key: &str| changes.iter().find(|change| change.key() == key);
+    let stays = |(key, _): &Member<'_>| matches!(changed(key), None | Some(Change::Default(..)));
+    if members.iter().all(stays) {
+        // What is there keeps its bytes, white space included.
+        let open = object.trim_end();
+        out.push_str(open.strip_suffix('}').unwrap_or(open));
+        let is_empty = members.is_empty();
+        let added = add_missing(&mut out, is_empty, &members, changes);
+        if !added {
+            return object.to_owned();
         }
+        out.push('}');
+        return out;
     }
-    add_missing(&mut out, &entries, changes);
-    close(out)
-}
-
-type Entries<'a> = [(Cow<'a, str>, &'a RawValue)];
-
-/// Adds what is missing behind what is there, which keeps its bytes, white space included.
-fn append(object: &str, entries: &Entries<'_>, changes: &[Change<'_>]) -> String {
-    let mut added = String::new();
-    add_missing(&mut added, entries, changes);
-    if added.is_empty() {
-        return object.to_owned();
+    out.push('{');
+    let mut is_empty = true;
+    for (key, value) in &members {
+        let value = match changed(key) {
+            Some(Change::Remove(_)) => continue,
+            Some(Change::Set(_, new)) => &**new,
+            Some(Change::Default(..)) | None => value,
+        };
+        put(&mut out, is_empty, key, value);
+        is_empty = false;
     }
-    let open = object.trim_end();
-    let open = open.strip_suffix('}').unwrap_or(open);
-    let separator = if entries.is_empty() { "" } else { "," };
-    let added = added.strip_prefix('{').unwrap_or(&added);
-    format!("{open}{separator}{added}}}")
-}
-
-fn add_missing(out: &mut String, entries: &Entries<'_>, changes: &[Change<'_>]) {
-    for change in changes {
-        if let Change::Set(key, new) | Change::Default(key, new) = change
-            && !entries.iter().any(|(own, _)| own == key)
-        {
-            put(out, key, new);
-        }
-    }
-}
-
-fn put(out: &mut String, key: &str, value: &str) {
-    out.push(if out.is_empty() { '{' } else { ',' });
-    out.push_str(&serde_json::Value::from(key).to_string());
-    out.push(':');
-    out.push_str(value);
-}
-
-fn close(mut out: String) -> String {
-    if out.is_empty() {
-        out.push('{');
-    }
+    add_missing(&mut out, is_empty, &members, changes);
     out.push('}');
     out
+}
+
+/// Adds what is missing behind the members that are there, if any are. Says whether anything was.
+fn add_missing(
+    out: &mut String,
+    mut is_empty: bool,
+    members: &[Member<'_>],
+    changes: &[Change<'_>],
+) -> bool {
+    let mut added = false;
+    for change in changes {
+        if let Change::Set(key, new) | Change::Default(key, new) = change
+            && !members.iter().any(|(own, _)| own == key)
+        {
+            put(out, is_empty, key, new);
+            is_empty = false;
+            added = true;
+        }
+    }
+    added
+}
+
+fn put(out: &mut String, is_first: bool, key: &str, value: &str) {
+    if !is_first {
+        out.push(',');
+    }
+    if key
+        .bytes()
+        .any(|byte| matches!(byte, b'"' | b'\\' | ..=0x1f))
+    {
+        out.push_str(&serde_json::Value::from(key).to_string());
+    } else {
+        out.push('"');
+        out.push_str(key);
+        out.push('"');
+    }
+    out.push(':');
+    out.push_str(value);
 }
 
 #[cfg(test)]
@@ -149,12 +183,18 @@ mod tests {
             r#"{"a":[],"x":9007199254740993,"é":null,"c":3}"#
         );
         assert_eq!(edit(r#"{"b":1}"#, &[Change::Remove("b")]), "{}");
+        assert_eq!(
+            edit(r#"{"b":0,"b\"" : "\\", "c\u0001":[]}"#, &changes),
+            r#"{"b\"":"\\","c\u0001":[],"a":[],"c":3}"#
+        );
     }
 
     #[test]
     fn what_is_no_object_stays() {
         for text in ["[1]", "null", r#"{"a":1,"a":2}"#, "nonsense"] {
             assert_eq!(edit(text, &[Change::Remove("a")]), text);
+            let set = [Change::Set("b", Cow::Borrowed("3"))];
+            assert_eq!(edit(text, &set), text);
         }
     }
 

@@ -2,30 +2,28 @@
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
-use serde_json::value::RawValue;
-
 use super::json::{self, Change};
 use super::key;
 use crate::content::CacheScope;
 use crate::mcp::forward::process::Opening;
+use bytes::Bytes;
 
 /// How long clients may keep what a server says of itself.
 const TTL_MS: &str = "300000";
 
 /// The capabilities a server declared, as it spelled them.
-pub(crate) fn capabilities(opening: &Opening) -> Option<&RawValue> {
+fn capabilities(opening: &Opening) -> Option<&str> {
     let (Opening::Legacy(result) | Opening::Modern(result)) = opening;
-    json::raw(result).and_then(|it| json::member(it, "capabilities"))
+    json::find(std::str::from_utf8(result).ok()?, "capabilities")
 }
 
 /// Whether the server declared a capability, or one below it.
 pub(crate) fn declares(opening: &Opening, path: &[&str]) -> bool {
     let mut found = capabilities(opening);
     for name in path {
-        found = found.and_then(|it| json::member(it, name));
+        found = found.and_then(|it| json::find(it, name));
     }
-    found.is_some_and(|it| !matches!(it.get(), "false" | "null"))
+    found.is_some_and(|it| !matches!(it, "false" | "null"))
 }
 
 /// The result of `initialize`, in the version that was settled with the client.
@@ -40,18 +38,19 @@ pub(crate) fn initialize(opening: &Opening, version: &str) -> Bytes {
             changes.push(version);
             changes.push(Change::Default("capabilities", Cow::Borrowed("{}")));
             // A handshake has a place of its own for who the server is.
-            let meta = json::raw(result).and_then(|it| json::member(it, "_meta"));
-            let info = meta.and_then(|meta| json::member(meta, key::SERVER));
+            let result = String::from_utf8_lossy(result);
+            let meta = json::find(&result, "_meta");
+            let info = meta.and_then(|meta| json::find(meta, key::SERVER));
             if let Some(meta) = meta {
-                let rest = json::edit(meta.get(), &[Change::Remove(key::SERVER)]);
+                let rest = json::edit(meta, &[Change::Remove(key::SERVER)]);
                 changes.push(match &*rest {
                     "{}" => Change::Remove("_meta"),
                     _ => Change::Set("_meta", rest.into()),
                 });
             }
-            let info = info.map_or(r#"{"name":"unknown","version":""}"#, RawValue::get);
+            let info = info.unwrap_or(r#"{"name":"unknown","version":""}"#);
             changes.push(Change::Default("serverInfo", Cow::Borrowed(info)));
-            json::edit(&String::from_utf8_lossy(result), &changes)
+            json::edit(&result, &changes)
         }
     };
     result.into()
@@ -65,29 +64,27 @@ pub(crate) fn discover(opening: &Opening, versions: &[&str], scope: CacheScope) 
         Change::Set("supportedVersions", versions.into()),
         Change::Set("cacheScope", scope.into()),
     ];
-    let result = match opening {
-        Opening::Modern(result) => {
+    let (Opening::Legacy(result) | Opening::Modern(result)) = opening;
+    let result = String::from_utf8_lossy(result);
+    match opening {
+        Opening::Modern(_) => {
             changes.push(Change::Default("resultType", Cow::Borrowed("\"complete\"")));
             changes.push(Change::Default("ttlMs", Cow::Borrowed(TTL_MS)));
-            result
         }
-        Opening::Legacy(result) => {
+        Opening::Legacy(_) => {
             changes.push(Change::Set("resultType", Cow::Borrowed("\"complete\"")));
             changes.push(Change::Set("ttlMs", Cow::Borrowed(TTL_MS)));
             changes.push(Change::Default("capabilities", Cow::Borrowed("{}")));
             changes.push(Change::Remove("protocolVersion"));
             changes.push(Change::Remove("serverInfo"));
-            if let Some(object) = json::raw(result)
-                && let Some(info) = json::member(object, "serverInfo")
-            {
-                let meta = json::member(object, "_meta").map_or("{}", RawValue::get);
-                let info = Change::Set(key::SERVER, info.get().into());
+            if let Some(info) = json::find(&result, "serverInfo") {
+                let meta = json::find(&result, "_meta").unwrap_or("{}");
+                let info = Change::Set(key::SERVER, info.into());
                 changes.push(Change::Set("_meta", json::edit(meta, &[info]).into()));
             }
-            result
         }
-    };
-    json::edit(&String::from_utf8_lossy(result), &changes).into()
+    }
+    json::edit(&result, &changes).into()
 }
 
 #[cfg(test)]

@@ -3,10 +3,13 @@
 use std::borrow::Cow;
 
 use serde_json::value::RawValue;
+use smallvec::SmallVec;
 
 use super::json::{self, Change};
 use super::key;
-use crate::protocol::MODERN;
+
+/// [`crate::protocol::MODERN`], quoted.
+const VERSION: &str = "\"2026-07-28\"";
 
 /// What a client of the older era said once, and a modern server wants to hear each time.
 #[derive(Debug, Clone, Copy)]
@@ -22,26 +25,25 @@ pub(crate) struct Client<'a> {
 /// Without what the protocol itself put there. Answers that came along (`inputResponses`) stay: a server that never heard
 /// of them ignores them, and one that asked for them all the same gets them.
 pub(crate) fn to_legacy(params: &RawValue) -> String {
-    let Some(meta) = json::member(params, "_meta") else {
+    let Some(meta) = json::find(params.get(), "_meta") else {
         return params.get().to_owned();
     };
     let keys = [key::VERSION, key::CAPABILITIES, key::CLIENT, key::LOG_LEVEL];
-    let meta = json::edit(meta.get(), &keys.map(Change::Remove));
+    let meta = json::edit(meta, &keys.map(Change::Remove));
     json::edit(params.get(), &[Change::Set("_meta", meta.into())])
 }
 
 /// With what modern servers want to know of the client.
 pub(crate) fn to_modern(params: Option<&RawValue>, client: Client<'_>) -> String {
     let params = params.map_or("{}", RawValue::get);
-    let read: Option<&RawValue> = serde_json::from_str(params).ok();
-    let meta = read.and_then(|params| json::member(params, "_meta"));
-    let meta = meta.map_or("{}", RawValue::get);
-    let version = format!("\"{MODERN}\"");
-    let mut changes = vec![
-        Change::Set(key::VERSION, Cow::Owned(version)),
-        Change::Set(key::CAPABILITIES, Cow::Borrowed(client.capabilities)),
-        Change::Set(key::CLIENT, Cow::Borrowed(client.info)),
-    ];
+    let meta = json::find(params, "_meta").unwrap_or("{}");
+    let mut changes: SmallVec<[_; 4]> = SmallVec::new();
+    changes.push(Change::Set(key::VERSION, Cow::Borrowed(VERSION)));
+    changes.push(Change::Set(
+        key::CAPABILITIES,
+        Cow::Borrowed(client.capabilities),
+    ));
+    changes.push(Change::Set(key::CLIENT, Cow::Borrowed(client.info)));
     if let Some(level) = client.log_level {
         changes.push(Change::Set(key::LOG_LEVEL, format!("\"{level}\"").into()));
     }
@@ -52,6 +54,7 @@ pub(crate) fn to_modern(params: Option<&RawValue>, client: Client<'_>) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::MODERN;
 
     const CLIENT: Client<'_> = Client {
         capabilities: r#"{"roots":{}}"#,

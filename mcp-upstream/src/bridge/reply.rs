@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use smallvec::SmallVec;
 
 use super::json::{self, Change};
 use super::key;
@@ -17,26 +18,28 @@ const ANNOUNCED_TTL_MS: &str = "300000";
 /// What of a legacy server a modern client is told with each result.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Server<'a> {
-    /// Its `serverInfo`.
-    pub(crate) info: Option<&'a RawValue>,
-    /// Its `capabilities`.
-    pub(crate) capabilities: Option<&'a RawValue>,
+    /// The result of its `initialize`.
+    initialize: &'a str,
 }
 
 impl<'a> Server<'a> {
     /// What the result of `initialize` says.
     pub(crate) fn of(initialize: &'a [u8]) -> Self {
-        let result = json::raw(initialize);
         Self {
-            info: result.and_then(|it| json::member(it, "serverInfo")),
-            capabilities: result.and_then(|it| json::member(it, "capabilities")),
+            initialize: std::str::from_utf8(initialize).unwrap_or_default(),
         }
     }
 
+    fn info(&self) -> Option<&'a str> {
+        json::find(self.initialize, "serverInfo")
+    }
+
     fn announces(&self, list: &str) -> bool {
-        let list = self.capabilities.and_then(|it| json::member(it, list));
-        let changed = list.and_then(|it| json::member(it, "listChanged"));
-        changed.is_some_and(|it| it.get() == "true")
+        let mut found = Some(self.initialize);
+        for name in ["capabilities", list, "listChanged"] {
+            found = found.and_then(|it| json::find(it, name));
+        }
+        found == Some("true")
     }
 }
 
@@ -58,10 +61,11 @@ pub(crate) fn to_modern(
             ));
         }
     };
-    let Some(object) = json::raw(&result) else {
+    let Ok(object) = std::str::from_utf8(&result) else {
         return RawReply::Result(result);
     };
-    let mut changes = vec![Change::Default("resultType", "\"complete\"".into())];
+    let mut changes: SmallVec<[_; 4]> = SmallVec::new();
+    changes.push(Change::Default("resultType", "\"complete\"".into()));
     if let Some((ttl, scope)) = cache_hint(method, server, scope) {
         changes.push(Change::Default("ttlMs", ttl.into()));
         changes.push(Change::Default(
@@ -69,12 +73,12 @@ pub(crate) fn to_modern(
             format!("\"{}\"", scope.as_str()).into(),
         ));
     }
-    if let Some(info) = server.info {
-        let meta = json::member(object, "_meta").map_or("{}", RawValue::get);
-        let info = Change::Default(key::SERVER, info.get().into());
+    if let Some(info) = server.info() {
+        let meta = json::find(object, "_meta").unwrap_or("{}");
+        let info = Change::Default(key::SERVER, info.into());
         changes.push(Change::Set("_meta", json::edit(meta, &[info]).into()));
     }
-    RawReply::Result(json::edit(object.get(), &changes).into())
+    RawReply::Result(json::edit(object, &changes).into())
 }
 
 /// For how long and for whom a result may be kept. What a resource holds may change without a word.

@@ -1,9 +1,10 @@
 //! `input_required` results for clients that take requests instead (MRTR the other way round).
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use bytes::Bytes;
+use memchr::memmem::Finder;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tooldock_workers::error::{CallError, CallErrorCode};
@@ -31,7 +32,8 @@ pub(crate) struct Required {
 /// One that asks for what no client can be asked.
 pub(crate) fn required(result: &[u8]) -> Result<Option<Required>, CallError> {
     // Nearly all results are another, and are told so by one scan.
-    if memchr::memmem::find(result, b"input_required").is_none() {
+    static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("input_required"));
+    if WORD.find(result).is_none() {
         return Ok(None);
     }
     let Some(object) = json::raw(result) else {

@@ -24,6 +24,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::process::{Isolation, OpenAs, OpenEra, ProcessKey, Speaks};
+use crate::bridge::json;
 use crate::mcp::modern::RequestMeta;
 use crate::protocol::ProtocolVersion;
 use crate::session::{Session, State};
@@ -182,6 +183,13 @@ fn declares_any(capabilities: &str) -> bool {
     if capabilities == "{}" {
         return false;
     }
+    if let Some(members) = json::members(capabilities) {
+        let asks = |key: &str| matches!(key, "elicitation" | "sampling" | "roots");
+        return members
+            .iter()
+            .any(|(key, value)| asks(key) && *value != "null");
+    }
+    // With a key twice it depends on which.
     serde_json::from_str::<Declared<'_>>(capabilities).is_ok_and(|declared| {
         declared.elicitation.is_some() || declared.sampling.is_some() || declared.roots.is_some()
     })
@@ -266,6 +274,21 @@ mod tests {
         ] {
             let got = kind(Isolation::Auto, speaks, &who, method);
             assert_eq!(got, expected, "{speaks:?} {who:?} {method}");
+        }
+    }
+
+    #[test]
+    fn a_client_declares_what_it_names_and_does_not_take_back() {
+        for (capabilities, expected) in [
+            (r#"{"roots":{"listChanged":true}}"#, true),
+            (r#"{"x":{"roots":{}}, "sampli\u006eg" : {}}"#, true),
+            (r#"{"x":1,"x":2,"elicitation":{}}"#, true),
+            (r#"{"roots":{},"roots":null}"#, false),
+            (r#"{"roots":null}"#, false),
+            (r#"{"x":{"roots":{}},"Roots":{}}"#, false),
+            ("{}", false),
+        ] {
+            assert_eq!(declares_any(capabilities), expected, "{capabilities}");
         }
     }
 

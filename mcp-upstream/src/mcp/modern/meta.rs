@@ -4,8 +4,10 @@
 //! for is judged by the caller, because a refusal has to name the versions that are served.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use bytes::Bytes;
+use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_workers::worker::LogLevel;
@@ -117,9 +119,10 @@ pub(super) fn version_named(params: &RawValue) -> Option<Cow<'_, str>> {
 }
 
 fn version_span(params: &RawValue) -> Option<&RawValue> {
-    // Most messages are of the other era and are told so by one scan; the slash of the key is left out because some
-    // encoders escape it.
-    memchr::memmem::find(params.get().as_bytes(), b"protocolVersion")?;
+    /// Most messages are of the other era and are told so by one scan; the slash of the key is left out because some
+    /// encoders escape it.
+    static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("protocolVersion"));
+    WORD.find(params.get().as_bytes())?;
     let params: Params<'_> = envelope::fields(Some(params), "params").ok()?;
     let fields: Fields<'_> = envelope::fields(Some(params.meta?), "_meta").ok()?;
     fields.version

@@ -1,0 +1,238 @@
+//! The members of an object in text that a parser has read before. Such text needs no second reading: quotes and
+//! brackets tell where a member ends.
+//!
+//! Text that is no JSON gives wrong members or none, and nothing worse.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use memchr::memchr2;
+use smallvec::SmallVec;
+
+/// So many keys are compared with each other. Of more a table is made: who sends them must not make that expensive.
+const FEW: usize = 12;
+/// Strings are mostly shorter than this, and then looked through faster byte by byte.
+const SHORT: usize = 16;
+
+/// A key, decoded, and its value, raw.
+pub(crate) type Member<'a> = (Cow<'a, str>, &'a str);
+
+/// The members in their order. `None` for anything but an object whose keys are unique.
+pub(crate) fn members(object: &str) -> Option<SmallVec<[Member<'_>; 8]>> {
+    let mut scan = Scan {
+        text: object,
+        at: 0,
+    };
+    let mut members = SmallVec::new();
+    scan.take(b'{')?;
+    if scan.next()? == b'}' {
+        scan.at += 1;
+        return scan.is_over().then_some(members);
+    }
+    loop {
+        let key = scan.key()?;
+        scan.take(b':')?;
+        members.push((key, scan.value()?));
+        match scan.next()? {
+            b',' => scan.at += 1,
+            b'}' => break,
+            _ => return None,
+        }
+    }
+    scan.at += 1;
+    (scan.is_over() && are_unique(&members)).then_some(members)
+}
+
+fn are_unique(members: &[Member<'_>]) -> bool {
+    if members.len() <= FEW {
+        let mut all = members.iter().enumerate();
+        return !all.any(|(at, (key, _))| members[..at].iter().any(|(other, _)| other == key));
+    }
+    let mut seen = HashSet::with_capacity(members.len());
+    members.iter().all(|(key, _)| seen.insert(&**key))
+}
+
+struct Scan<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Scan<'a> {
+    /// The next byte that is no white space.
+    fn next(&mut self) -> Option<u8> {
+        loop {
+            match *self.text.as_bytes().get(self.at)? {
+                b' ' | b'\t' | b'\n' | b'\r' => self.at += 1,
+                byte => return Some(byte),
+            }
+        }
+    }
+
+    /// Goes behind that byte, which must be the next.
+    fn take(&mut self, byte: u8) -> Option<()> {
+        let is_next = self.next()? == byte;
+        self.at += 1;
+        is_next.then_some(())
+    }
+
+    /// Whether only white space is left.
+    fn is_over(&mut self) -> bool {
+        self.next().is_none()
+    }
+
+    fn key(&mut self) -> Option<Cow<'a, str>> {
+        self.take(b'"')?;
+        let start = self.at;
+        let escapes = self.string()?;
+        let inner = self.text.get(start..self.at - 1)?;
+        if !escapes {
+            return Some(Cow::Borrowed(inner));
+        }
+        let quoted = self.text.get(start - 1..self.at)?;
+        serde_json::from_str(quoted).ok().map(Cow::Owned)
+    }
+
+    /// Goes behind a string whose opening quote was taken. Says whether it has escapes.
+    fn string(&mut self) -> Option<bool> {
+        let bytes = self.text.as_bytes();
+        let mut escapes = false;
+        loop {
+            let rest = bytes.get(self.at..)?;
+            let mut short = rest.iter().take(SHORT);
+            let found = short.position(|byte| matches!(byte, b'"' | b'\\'));
+            let found = match found {
+                None => SHORT + memchr2(b'"', b'\\', rest.get(SHORT..)?)?,
+                Some(found) => found,
+            };
+            self.at += found + 1;
+            if rest[found] == b'"' {
+                return Some(escapes);
+            }
+            escapes = true;
+            // Whatever is escaped ends nothing.
+            self.at += 1;
+        }
+    }
+
+    fn value(&mut self) -> Option<&'a str> {
+        let first = self.next()?;
+        let start = self.at;
+        self.at += 1;
+        match first {
+            b'"' => {
+                self.string()?;
+            }
+            b'{' | b'[' => self.nested()?,
+            b',' | b':' | b'}' | b']' => return None,
+            _ => {
+                let rest = self.text.as_bytes().get(self.at..)?;
+                let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t'..=b'\r');
+                self.at += rest.iter().position(ends)?;
+            }
+        }
+        self.text.get(start..self.at)
+    }
+
+    /// Goes behind an object or array whose opening bracket was taken.
+    fn nested(&mut self) -> Option<()> {
+        let bytes = self.text.as_bytes();
+        let mut open = 1;
+        while open > 0 {
+            let byte = *bytes.get(self.at)?;
+            self.at += 1;
+            match byte {
+                b'"' => {
+                    self.string()?;
+                }
+                b'{' | b'[' => open += 1,
+                b'}' | b']' => open -= 1,
+                _ => {}
+            }
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    /// What a parser finds.
+    fn parsed(text: &str) -> Option<Vec<(String, String)>> {
+        let raw: &RawValue = serde_json::from_str(text).expect("JSON");
+        let owned =
+            |(key, value): (Cow<'_, str>, &RawValue)| (key.into_owned(), value.get().into());
+        Some(crate::mcp::entries(raw)?.into_iter().map(owned).collect())
+    }
+
+    fn found(text: &str) -> Option<Vec<(String, String)>> {
+        let owned = |(key, value): Member<'_>| (key.into_owned(), value.to_owned());
+        Some(members(text)?.into_iter().map(owned).collect())
+    }
+
+    #[test]
+    fn members_are_what_a_parser_finds() {
+        let many: Vec<_> = (0..40).map(|at| format!("\"{at}\":{at}")).collect();
+        let many = format!("{{{}}}", many.join(","));
+        let twice = format!("{},\"7\":0}}", &many[..many.len() - 1]);
+        for text in [
+            r#"{}"#,
+            " { } ",
+            r#"{"a":1}"#,
+            r#"{ "a" : -1.50e3 , "b":"x" }"#,
+            r#"{"a":{"b":[1,{"c":"}"}],"d":"]\"}"},"e":[[],{}]}"#,
+            r#"{"\u0061":1,"b\n":"\\","c":"\"","long enough for the second search":"also long enough for it \" there"}"#,
+            r#"{"a":1,"\u0061":2}"#,
+            r#"{"ä":"ö😀","":null,"t":true}"#,
+            "{\"a\"\n:\t1\r,\"b\":[ 1 , 2 ]\n}",
+            "[1]",
+            "null",
+            "\"{}\"",
+            "3",
+            &many,
+            &twice,
+        ] {
+            assert_eq!(found(text), parsed(text), "{text}");
+        }
+    }
+
+    fn json() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(Into::into),
+            any::<f64>().prop_map(Into::into),
+            ".{0,40}".prop_map(Into::into),
+        ];
+        leaf.prop_recursive(4, 32, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+                prop::collection::hash_map(".{0,20}", inner, 0..6)
+                    .prop_map(|map| map.into_iter().collect::<serde_json::Map<_, _>>().into()),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_object_has_the_members_a_parser_finds(value in json(), pretty in any::<bool>()) {
+            let text = match pretty {
+                true => serde_json::to_string_pretty(&value),
+                false => serde_json::to_string(&value),
+            };
+            let text = text.expect("JSON");
+            prop_assert_eq!(found(&text), parsed(&text));
+        }
+
+        #[test]
+        fn no_text_is_too_odd(text in r#"[{}\[\]",:\\a \n1é]{0,40}"#) {
+            let _ = members(&text);
+            // Where a parser reads it, both find the same.
+            if serde_json::from_str::<&RawValue>(&text).is_ok() {
+                prop_assert_eq!(found(&text), parsed(&text));
+            }
+        }
+    }
+}
