@@ -25,6 +25,7 @@ use crate::mcp::forward::External;
 use crate::mcp::forward::pools::Pooled;
 use crate::mcp::forward::process::{Externals, NoExternals};
 use crate::mcp::head::McpHead;
+use crate::mcp::methods::WrittenLists;
 use crate::mcp::modern::ParkedCalls;
 use crate::metrics::UpstreamMetrics;
 use crate::protocol::ProtocolVersion;
@@ -153,6 +154,7 @@ impl Service {
             stream_limiter: StreamLimiter::new(parts.streams_per_principal),
             poll_after: parts.sessions.poll_after,
             parked: ParkedCalls::new(parts.session_key),
+            lists: WrittenLists::default(),
         });
         Self {
             router: rest::router(Arc::clone(&core)),

@@ -7,6 +7,7 @@ use tooldock_workers::registry::Registry;
 use crate::engine::Engine;
 use crate::health::Health;
 use crate::mcp::forward::External;
+use crate::mcp::methods::WrittenLists;
 use crate::mcp::modern::ParkedCalls;
 use crate::metrics::UpstreamMetrics;
 use crate::rest::reload::ReloadControl;
@@ -37,4 +38,6 @@ pub(crate) struct Core {
     pub(crate) poll_after: PollAfter,
     /// Modern calls that wait for their client's next request.
     pub(crate) parked: ParkedCalls,
+    /// What `tools/list` was last answered.
+    pub(crate) lists: WrittenLists,
 }

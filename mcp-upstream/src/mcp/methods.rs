@@ -34,8 +34,10 @@ mod prompts;
 mod resources;
 mod tools;
 mod uri_template;
+mod written;
 
 pub(crate) use crate::content::Dress;
+pub(crate) use written::WrittenLists;
 
 /// Characters of an unknown prompt's name that go into messages.
 const UNKNOWN_NAME_MAX: usize = 128;

@@ -27,12 +27,22 @@ pub(super) fn tools(
     one_page(params)?;
     let dress = conversation.dress();
     let tools = Engine::list(&conversation.namespace).map_err(Failure::Upstream)?;
+    let (lists, namespace) = (&conversation.core.lists, &conversation.namespace);
+    let scope = CacheScope::of_lists(conversation.caller, namespace);
+    if let Some(result) = lists.get(namespace, &dress, scope) {
+        return Ok(content::raw_result(id, &result));
+    }
     let count = conversation.namespace.tools.len();
     let mut answer = begin(conversation, id, &dress, count);
     join(answer.key("tools"), tools, |out, tool| {
         describe(out, tool, &dress);
     });
-    Ok(answer.end())
+    let response = answer.end();
+    let mut before = Vec::new();
+    content::begin(&mut before, id);
+    let result = &response[before.len()..response.len() - 1];
+    lists.keep(namespace, &dress, scope, result);
+    Ok(response)
 }
 
 /// `resources/list`.
