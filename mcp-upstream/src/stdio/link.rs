@@ -36,6 +36,8 @@ use super::message::{ClientRequest, Notification, Oddity, ServerRequest};
 use super::splice::{self, Names};
 use super::wire::{Lines, Pipes};
 
+#[cfg(test)]
+pub(crate) use self::call::Cancels;
 pub(crate) use self::call::{Call, Canceller};
 
 /// Lines that may wait to be written.
@@ -201,7 +203,7 @@ impl Link {
     ) -> Result<Call, CallError> {
         self.shared
             .begin(true, request.token(), sink, request.len(), |out, ours| {
-                request.put_under(out, &ours.to_string());
+                request.put_under(out, write::digits(ours, &mut [0; write::DIGITS]));
             })
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::value::RawValue;
 
-use super::splice::{Edit, Names, span, splice};
+use super::splice::{self, Edit, Names, span, splice};
 
 /// The id of a request as it was spelled: the raw JSON of a string or a number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -77,13 +77,16 @@ impl ClientRequest {
         }
     }
 
-    /// The same with other parameters, which are raw JSON.
+    /// The same with other parameters: raw JSON that was read before.
     ///
     /// # Errors
     ///
     /// As for [`Self::new`].
     pub(crate) fn with_params(&self, params: &str) -> Result<Self, serde_json::Error> {
-        let token = Names::of(Some(serde_json::from_str(params)?))?.own_progress;
+        let token = match splice::may_have(params) {
+            true => Names::of(Some(serde_json::from_str(params)?))?.own_progress,
+            false => None,
+        };
         let message = &self.message;
         // Without parameters it is an object that has members all the same.
         let end = message.iter().rposition(|byte| *byte == b'}').unwrap_or(0);
@@ -99,7 +102,7 @@ impl ClientRequest {
                 moved(self.id.start)..moved(self.id.end)
             }
         };
-        let mut out = Vec::with_capacity(message.len() + before.len() + params.len());
+        let mut out = Vec::with_capacity(message.len() - at.len() + before.len() + params.len());
         out.extend_from_slice(&message[..at.start]);
         out.extend_from_slice(before.as_bytes());
         out.extend_from_slice(params.as_bytes());

@@ -11,7 +11,7 @@
 //! and to wake up in time, is done by the driver, one task for each pool in the control runtime. It owns the keepers:
 //! with the driver everything ends.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -77,7 +77,7 @@ pub(super) struct PoolShared {
 struct Inner {
     state: State,
     /// Processes that take requests, or did and are not gone yet.
-    live: HashMap<ProcessId, Arc<Process>>,
+    live: BTreeMap<ProcessId, Arc<Process>>,
     waiters: HashMap<WaiterId, Waiter>,
     next_waiter: WaiterId,
     /// For the driver.
@@ -90,6 +90,12 @@ struct Inner {
     away_since: Option<Instant>,
     /// That something answers for it was said.
     told_of_last_good: bool,
+}
+
+impl Inner {
+    fn last_era(&self) -> Option<ServerEra> {
+        self.state.server().or(self.spoke)
+    }
 }
 
 struct Waiter {
@@ -171,7 +177,7 @@ impl PoolShared {
         }
         let inner = Inner {
             state: State::new(rules),
-            live: HashMap::new(),
+            live: BTreeMap::new(),
             waiters: HashMap::new(),
             next_waiter: 0,
             actions: Vec::new(),
@@ -257,12 +263,12 @@ impl PoolShared {
     fn lease_at_once(self: &Arc<Self>, key: &PoolKey, open: &Arc<OpenAs>) -> Option<Leased> {
         let (id, process, standing) = {
             let mut inner = self.lock();
-            let id = inner.state.grant_at_once(key, open.era)?;
+            let (id, standing) = inner.state.grant_at_once(key, open.era)?;
             let process = inner.live.get(&id).map(Arc::clone);
-            (id, process, inner.state.standing_of(id))
+            (id, process, standing)
         };
         // A process that serves is always there: both are set and taken under one lock.
-        Some(Leased::new(self, id, process?, standing?, key, open).begun())
+        Some(Leased::new(self, id, process?, standing, key, open).begun())
     }
 
     async fn wait_for_lease(
@@ -422,8 +428,15 @@ impl PoolShared {
 
     /// What it speaks, or spoke when it last did.
     fn last_era(&self) -> Option<ServerEra> {
+        self.lock().last_era()
+    }
+
+    /// The same, if it still takes requests.
+    fn served_era(&self) -> Option<ServerEra> {
         let inner = self.lock();
-        inner.state.server().or(inner.spoke)
+        (!inner.state.is_retired())
+            .then(|| inner.last_era())
+            .flatten()
     }
 
     /// One client less wants to hear of a resource. Waits for nothing and starts nothing: a server that is away has

@@ -3,7 +3,7 @@
 //! `keep` is the task that owns it from spawn to the last of its descendants; everyone else holds it to speak with it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,8 +42,6 @@ pub(crate) struct Process {
     /// What it was told about its client.
     opening: Arc<Opening>,
     switch: Arc<Switch>,
-    /// Those who use it now.
-    users: AtomicUsize,
     /// Somebody waited for an answer in vain.
     suspected: Notify,
     born: Instant,
@@ -77,7 +75,6 @@ impl Process {
             opened,
             opening,
             switch,
-            users: AtomicUsize::new(0),
             suspected: Notify::new(),
             born: Instant::now(),
             silent_since: AtomicU64::new(0),
@@ -107,14 +104,12 @@ impl Process {
 
     /// Somebody uses it from now on.
     pub(super) fn enter(&self) {
-        let users = self.users.fetch_add(1, Ordering::AcqRel) + 1;
-        self.switch.set_users(users);
+        self.switch.enter();
     }
 
     /// And does not any more.
     pub(super) fn leave(&self) {
-        let users = self.users.fetch_sub(1, Ordering::AcqRel) - 1;
-        self.switch.set_users(users);
+        self.switch.leave();
     }
 
     /// Somebody waited in vain: it is asked whether it lives.

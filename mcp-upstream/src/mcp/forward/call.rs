@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
+use smallvec::SmallVec;
 use tokio::time::{sleep, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
 use super::hub::{Hub, Overheard};
 use super::isolation::{Place, Who, may_ask};
-use super::process::{Cancel, OpenEra, Opening, Page, Process, ProcessKey, Sent, Unanswered};
+use super::process::{OpenEra, Opening, Page, Process, ProcessKey, Sent, Unanswered};
 use super::{External, GATEWAY, Leased, kept, lists};
 use crate::bridge::params::{self, Client};
 use crate::bridge::{json, reply, rounds, state};
 use crate::content::CacheScope;
 use crate::engine::{Forwarded, RawReply, Voice};
-use crate::mcp::entries;
 use crate::protocol::code;
 use crate::session::LastWords;
-use crate::stdio::link::ReplySink;
+use crate::stdio::link::{Canceller, ReplySink};
 use crate::stdio::message::{Answer, ClientRequest};
 
 /// How long a server may take to say that it has read what opened it.
@@ -43,7 +43,7 @@ pub(super) struct Up {
     /// It asks to go on as a task.
     pub(super) begins_task: bool,
     /// What gives it up at the server, once it is there.
-    pub(super) sent: Mutex<Option<Arc<dyn Cancel>>>,
+    pub(super) sent: Mutex<Option<Canceller>>,
 }
 
 /// What is asked.
@@ -105,8 +105,9 @@ impl Up {
     }
 
     async fn with(&self, leased: &Leased, voice: &Voice) -> Result<Answer, Unanswered> {
-        let _hearing = (leased.is_common() && voice.is_heard())
-            .then(|| leased.process.hear(Arc::new(Overheard(voice.clone()))));
+        if leased.is_common() && voice.is_heard() {
+            leased.process.hear(Arc::new(Overheard(voice.clone())));
+        }
         let mut _entered = None;
         if let Some(hub) = &leased.hub {
             let inputs = match &self.who {
@@ -167,7 +168,7 @@ impl Up {
                     }
                     None => None,
                 };
-                self.send(process, params, voice).await?
+                self.send(process, params.as_deref(), voice).await?
             }
             (Who::Session(_) | Who::Bare | Who::Rest, Opening::Modern(_)) => {
                 self.in_rounds(process, voice).await?
@@ -255,14 +256,14 @@ impl Up {
             return None;
         }
         let members = match self.params() {
-            Some(params) => entries(params)?,
-            None => Vec::new(),
+            Some(params) => json::members(params.get())?,
+            None => SmallVec::new(),
         };
         let cursor = members.into_iter().find(|(key, _)| key == "cursor");
         Some(Page {
             era,
             method: &self.method,
-            cursor: cursor.map(|(_, cursor)| cursor.get()),
+            cursor: cursor.map(|(_, cursor)| cursor),
         })
     }
 
@@ -292,13 +293,17 @@ impl Up {
         };
         let mut params = params::to_modern(self.params(), client);
         for _ in 0..rounds::ROUNDS_MAX {
-            let answer = self.send(process, Some(params.clone()), voice).await?;
+            let answer = self.send(process, Some(&params), voice).await?;
             let required = match answer.is_error() {
                 true => None,
                 false => rounds::required(answer.part())?,
             };
             match required {
-                Some(required) => params = required.settle(&params, voice).await?,
+                Some(required) => {
+                    params = required.settle(&params, voice).await?;
+                    // What was answered is in them.
+                    serde_json::from_str::<&RawValue>(&params).map_err(unreadable)?;
+                }
                 None => return Ok(answer),
             }
         }
@@ -313,19 +318,19 @@ impl Up {
     async fn send(
         &self,
         process: &dyn Process,
-        params: Option<String>,
+        params: Option<&str>,
         voice: &Voice,
     ) -> Result<Answer, Unanswered> {
         let sent = match (&self.asked, params) {
             (Asked::Whole(request), None) => process.forward(request, self.sink(voice)),
             (Asked::Whole(request), Some(params)) => {
-                let request = request.with_params(&params).map_err(unreadable)?;
+                let request = request.with_params(params).map_err(unreadable)?;
                 process.forward(&request, self.sink(voice))
             }
             (Asked::Own(_), params) => {
-                let params = params.map(RawValue::from_string).transpose();
+                let params = params.map(serde_json::from_str).transpose();
                 let params = params.map_err(unreadable)?;
-                process.request(&self.method, params.as_deref(), self.sink(voice))
+                process.request(&self.method, params, self.sink(voice))
             }
         };
         self.answered(sent.map_err(unsent)?).await
@@ -339,7 +344,7 @@ impl Up {
         answer
     }
 
-    fn sent(&self) -> MutexGuard<'_, Option<Arc<dyn Cancel>>> {
+    fn sent(&self) -> MutexGuard<'_, Option<Canceller>> {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,8 +1,7 @@
 //! The pools of processes as forwarding wants them.
 
-use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -23,7 +22,7 @@ use crate::stdio::lists::KnownTools;
 use crate::stdio::message::ClientRequest;
 use crate::stdio::metrics::LastGood;
 use crate::stdio::pool::{self, EraKind, Leased, PoolKey, Pools, ServerEra};
-use crate::stdio::process::Opened;
+use crate::stdio::process::{Hearing, Opened};
 
 /// The servers of the registry.
 pub(crate) struct Pooled(pub(crate) Arc<Pools>);
@@ -202,7 +201,7 @@ fn opening_of(opened: &Opened) -> Opening {
 }
 
 fn sent(mut call: Call) -> Sent {
-    let cancel = Arc::new(call.canceller());
+    let cancel = call.canceller();
     let answer = Box::pin(async move {
         let answer = call.answer().await;
         answer.map_err(|error| Unanswered {
@@ -217,6 +216,8 @@ fn sent(mut call: Call) -> Sent {
 struct Held {
     opening: Opening,
     answered: AtomicBool,
+    /// Goes before the lease does: nobody hears who is not counted.
+    hearing: OnceLock<Hearing>,
     leased: Leased,
 }
 
@@ -225,6 +226,7 @@ impl Held {
         Arc::new(Self {
             opening: opening_of(leased.opened()),
             answered: AtomicBool::new(false),
+            hearing: OnceLock::new(),
             leased,
         })
     }
@@ -257,8 +259,8 @@ impl Process for Held {
         self.leased.forward_notification(message)
     }
 
-    fn hear(&self, inbound: Arc<dyn Inbound>) -> Box<dyn Any + Send> {
-        Box::new(self.leased.hear(inbound))
+    fn hear(&self, inbound: Arc<dyn Inbound>) {
+        self.hearing.get_or_init(|| self.leased.hear(inbound));
     }
 
     async fn subscribe(&self, uri: &str) -> Result<Option<RawReply>, CallError> {

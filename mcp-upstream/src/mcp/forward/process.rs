@@ -2,7 +2,6 @@
 //!
 //! The pools satisfy it; so does the fake server of the tests. Nothing here starts, counts or ends a process.
 
-use std::any::Any;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -88,19 +87,7 @@ pub(crate) struct Sent {
     /// The whole response.
     pub(crate) answer: Answering,
     /// Gives the request up in its client's own words.
-    pub(crate) cancel: Arc<dyn Cancel>,
-}
-
-/// Gives up a request that was sent.
-pub(crate) trait Cancel: Send + Sync {
-    /// Passes its client's own `notifications/cancelled` on, about this request. Over already, nothing is said.
-    fn cancel(&self, message: &str);
-}
-
-impl Cancel for Canceller {
-    fn cancel(&self, message: &str) {
-        Self::cancel(self, message);
-    }
+    pub(crate) cancel: Canceller,
 }
 
 /// Why there is no response.
@@ -278,8 +265,8 @@ pub(crate) trait Process: Send + Sync {
     /// The process is gone, or takes no more.
     fn notify(&self, message: &str) -> Result<(), CallError>;
 
-    /// Hears what a process of several can only mean for this user of it, until the guard is dropped.
-    fn hear(&self, inbound: Arc<dyn Inbound>) -> Box<dyn Any + Send>;
+    /// Hears what a process of several can only mean for this user of it, for as long as it holds it.
+    fn hear(&self, inbound: Arc<dyn Inbound>);
 
     /// Asks for news of a resource, for one more client. `None`: others had asked for it before.
     ///

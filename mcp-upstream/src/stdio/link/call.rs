@@ -27,8 +27,14 @@ pub(crate) struct Call {
 /// Gives up a call from elsewhere.
 #[derive(Clone)]
 pub(crate) struct Canceller {
-    link: Arc<Shared>,
+    by: Arc<dyn Cancels>,
     id: u64,
+}
+
+/// Whom a call was sent with.
+pub(crate) trait Cancels: Send + Sync {
+    /// Passes a client's own `notifications/cancelled` on, about the call of that id. `false`: it was over before.
+    fn cancel(&self, id: u64, message: &str) -> bool;
 }
 
 impl Call {
@@ -63,10 +69,7 @@ impl Call {
 
     /// Something that can give it up while another waits for it.
     pub(crate) fn canceller(&self) -> Canceller {
-        Canceller {
-            link: Arc::clone(&self.link),
-            id: self.id,
-        }
+        Canceller::new(Arc::clone(&self.link) as _, self.id)
     }
 
     /// Waits for the whole response.
@@ -114,23 +117,32 @@ impl Drop for Call {
 }
 
 impl Canceller {
+    /// Of the call of that id.
+    pub(crate) fn new(by: Arc<dyn Cancels>, id: u64) -> Self {
+        Self { by, id }
+    }
+
     /// Passes a client's own `notifications/cancelled` on with all its members, about this call, which fails as
     /// cancelled. `false`: the call was over before.
     pub(crate) fn cancel(&self, message: &str) -> bool {
-        let Ok(entry) = self.link.take(self.id) else {
+        self.by.cancel(self.id, message)
+    }
+}
+
+impl Cancels for Shared {
+    fn cancel(&self, id: u64, message: &str) -> bool {
+        let Ok(entry) = self.take(id) else {
             return false;
         };
-        match splice::with_request_id(message, &self.id.to_string()) {
+        match splice::with_request_id(message, &id.to_string()) {
             // Without room it goes without its reason.
             Some(line) => {
-                let sent = self
-                    .link
-                    .append(line.len(), |out| out.extend_from_slice(&line));
+                let sent = self.append(line.len(), |out| out.extend_from_slice(&line));
                 if sent.is_err() {
-                    self.link.send_cancel(self.id);
+                    self.send_cancel(id);
                 }
             }
-            None => self.link.send_cancel(self.id),
+            None => self.send_cancel(id),
         }
         entry.reply.end(Err(CallError::new(
             CallErrorCode::Cancelled,

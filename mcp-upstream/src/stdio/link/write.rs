@@ -26,7 +26,8 @@ pub(super) fn request(
     params: Option<&RawValue>,
     token: Option<&str>,
 ) {
-    let id = id.to_string();
+    let digits_of_id = &mut [0; DIGITS];
+    let id = digits(id, digits_of_id);
     out.put_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     out.put_slice(id.as_bytes());
     out.put_slice(b",\"method\":");
@@ -34,7 +35,7 @@ pub(super) fn request(
     if let Some(params) = params.map(RawValue::get) {
         out.put_slice(b",\"params\":");
         let mut edits: Vec<_> = token
-            .map(|token| Edit::new(params, token, id.as_str()))
+            .map(|token| Edit::new(params, token, id))
             .into_iter()
             .collect();
         splice(out, params.as_bytes(), &mut edits);
@@ -71,6 +72,23 @@ pub(super) fn answer(out: &mut BytesMut, id: &RawId, outcome: Result<&RawValue, 
         }
     }
     out.put_u8(b'}');
+}
+
+/// As many as an id can have.
+pub(super) const DIGITS: usize = 20;
+
+/// An id in decimal.
+pub(super) fn digits(mut id: u64, out: &mut [u8; DIGITS]) -> &str {
+    let mut at = out.len();
+    loop {
+        at -= 1;
+        out[at] = b'0' + u8::try_from(id % 10).expect("a digit");
+        id /= 10;
+        if id == 0 {
+            break;
+        }
+    }
+    std::str::from_utf8(&out[at..]).expect("digits")
 }
 
 /// Takes a request of ours back.
@@ -177,6 +195,13 @@ mod tests {
         let mut out = BytesMut::new();
         write(&mut out);
         String::from_utf8(out.to_vec()).expect("text")
+    }
+
+    #[test]
+    fn digits_are_those_of_the_number() {
+        for id in [0, 7, 10, 65_536, (1 << 53) - 1, u64::MAX] {
+            assert_eq!(digits(id, &mut [0; DIGITS]), id.to_string());
+        }
     }
 
     #[test]

@@ -108,7 +108,8 @@ impl Pools {
         key: &PoolKey,
         era: EraKind,
     ) -> Option<Leased> {
-        self.serving(server)?.lease_common(key, era)
+        // One that is retired grants nothing.
+        self.of(server)?.lease_common(key, era)
     }
 
     /// What a server speaks, as far as that is known.
@@ -117,7 +118,7 @@ impl Pools {
         server: &Arc<ExternalServer>,
         wanted: EraKind,
     ) -> Option<ServerEra> {
-        let era = self.serving(server)?.last_era()?;
+        let era = self.of(server)?.served_era()?;
         // Whether such a one can be opened by a handshake is still to be tried.
         let unsure = era == ServerEra::ModernAtLeast && wanted == EraKind::Legacy;
         (!unsure).then_some(era)
@@ -248,10 +249,14 @@ impl Pools {
     }
 
     fn serving(&self, server: &Arc<ExternalServer>) -> Option<Arc<PoolShared>> {
+        self.of(server).filter(|pool| !pool.is_retired())
+    }
+
+    /// The latest pool of a server, which may be retired.
+    fn of(&self, server: &Arc<ExternalServer>) -> Option<Arc<PoolShared>> {
         let pools = self.lock();
-        let mut own = pools.get(&server.name)?.iter();
+        let mut own = pools.get(&server.name)?.iter().rev();
         own.find(|pool| Arc::ptr_eq(&pool.shared.server, server))
-            .filter(|pool| !pool.shared.is_retired())
             .map(|pool| Arc::clone(&pool.shared))
     }
 

@@ -211,7 +211,11 @@ impl State {
     }
 
     /// The way of nearly every request: its process is there. Nothing else follows from that.
-    pub(super) fn grant_at_once(&mut self, key: &PoolKey, wanted: EraKind) -> Option<ProcessId> {
+    pub(super) fn grant_at_once(
+        &mut self,
+        key: &PoolKey,
+        wanted: EraKind,
+    ) -> Option<(ProcessId, Arc<Standing>)> {
         let key = match key {
             PoolKey::Shared => Key::Shared,
             PoolKey::Session(tag) => Key::Session(Arc::clone(tag)),
@@ -219,11 +223,12 @@ impl State {
             PoolKey::Exclusive => return None,
         };
         let era = self.server?.opened_for(wanted);
-        let process = self.slots.get(&SlotKey { key, era })?.process?;
+        let slot = self.slots.get(&SlotKey { key, era })?;
+        let process = slot.process?;
         let entry = self.processes.get_mut(&process)?;
         matches!(entry.duty, Duty::Serving { .. }).then(|| {
             entry.users += 1;
-            process
+            (process, Arc::clone(&slot.standing))
         })
     }
 

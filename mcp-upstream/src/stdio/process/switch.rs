@@ -6,7 +6,7 @@
 //! would show one tenant's words to another (DESIGN §3).
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -33,6 +33,8 @@ pub(crate) struct Switch {
     keeps_words: AtomicBool,
     /// It asked whoever had it for itself: it may know now what nobody else is to be told.
     asked: AtomicBool,
+    /// Those who use the process now.
+    users: AtomicUsize,
     /// Plain data; nothing is called under it.
     inner: Mutex<Inner>,
 }
@@ -42,7 +44,6 @@ struct Inner {
     own: Option<Arc<dyn Inbound>>,
     /// Those of the users who want to hear what can only be meant for them.
     listening: Slab<Arc<dyn Inbound>>,
-    users: usize,
 }
 
 /// A user's ear at a process of many; dropping it takes it away.
@@ -65,6 +66,7 @@ impl Switch {
             metrics,
             keeps_words: AtomicBool::new(false),
             asked: AtomicBool::new(false),
+            users: AtomicUsize::new(0),
             inner: Mutex::default(),
         })
     }
@@ -96,8 +98,14 @@ impl Switch {
         self.asked.load(Ordering::Acquire)
     }
 
-    pub(super) fn set_users(&self, users: usize) {
-        self.lock().users = users;
+    /// Somebody uses the process from now on, before anything of it is sent.
+    pub(super) fn enter(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// And does not any more.
+    pub(super) fn leave(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Tells the audience what changed. `false`: the notification is about something else.
@@ -153,7 +161,8 @@ impl Switch {
     fn only_user(&self) -> Option<Arc<dyn Inbound>> {
         let inner = self.lock();
         let mut listening = inner.listening.iter().map(|(_, handler)| handler);
-        match (inner.users, listening.next(), listening.next()) {
+        let users = self.users.load(Ordering::Acquire);
+        match (users, listening.next(), listening.next()) {
             (1, Some(handler), None) => Some(Arc::clone(handler)),
             _ => None,
         }
@@ -229,7 +238,7 @@ impl fmt::Debug for Switch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Switch")
             .field("namespace", &self.namespace)
-            .field("users", &self.lock().users)
+            .field("users", &self.users.load(Ordering::Relaxed))
             .finish_non_exhaustive()
     }
 }
@@ -291,17 +300,17 @@ pub(super) mod tests {
         let switch = switch();
         let (one, other) = (Arc::new(Ear::default()), Arc::new(Ear::default()));
         let _hearing = switch.hear(Arc::clone(&one) as _);
-        switch.set_users(1);
+        switch.enter();
         say(&switch, "notifications/message");
         assert_eq!(one.heard(), 1);
         // Another one that listens, and one that does not.
-        switch.set_users(2);
+        switch.enter();
         let second = switch.hear(Arc::clone(&other) as _);
         say(&switch, "notifications/message");
         drop(second);
         say(&switch, "notifications/message");
         assert_eq!((one.heard(), other.heard()), (1, 0));
-        switch.set_users(1);
+        switch.leave();
         say(&switch, "notifications/message");
         // A change is the audience's.
         say(&switch, "notifications/tools/list_changed");

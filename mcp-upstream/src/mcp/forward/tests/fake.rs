@@ -1,6 +1,5 @@
 //! A server that does as its callers say, in either era, and remembers what it was told.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,10 +18,10 @@ use crate::bridge::json as spans;
 use crate::engine::RawReply;
 use crate::envelope::{self, Message};
 use crate::mcp::forward::process::{
-    Cancel, Externals, Inbound, Isolation, OpenAs, OpenEra, Opening, Page, Process, ProcessKey,
-    Sent, ServerHealth, Speaks, Unanswered,
+    Externals, Inbound, Isolation, OpenAs, OpenEra, Opening, Page, Process, ProcessKey, Sent,
+    ServerHealth, Speaks, Unanswered,
 };
-use crate::stdio::link::ReplySink;
+use crate::stdio::link::{Canceller, Cancels, ReplySink};
 use crate::stdio::message::{
     Answer, Asker, ClientRequest, Notification, RawId, RpcError, ServerRequest,
 };
@@ -278,10 +277,11 @@ pub(super) fn said(ear: &dyn Inbound, text: &str) {
 
 struct LastWords(Arc<Seen>);
 
-impl Cancel for LastWords {
-    fn cancel(&self, message: &str) {
+impl Cancels for LastWords {
+    fn cancel(&self, _: u64, message: &str) -> bool {
         let mut words = self.0.last_words.lock().expect("not poisoned");
         words.push(message.to_owned());
+        true
     }
 }
 
@@ -345,9 +345,8 @@ impl Process for FakeProcess {
         granted.push(method.to_owned());
     }
 
-    fn hear(&self, inbound: Arc<dyn Inbound>) -> Box<dyn Any + Send> {
+    fn hear(&self, inbound: Arc<dyn Inbound>) {
         *self.ear.lock().expect("not poisoned") = Some(inbound);
-        Box::new(())
     }
 
     async fn subscribe(&self, uri: &str) -> Result<Option<RawReply>, CallError> {
@@ -380,7 +379,7 @@ impl FakeProcess {
         let seen = Arc::clone(&self.seen);
         let method = method.to_owned();
         let end = Cancelled(Arc::clone(&seen), false);
-        let cancel = Arc::new(LastWords(Arc::clone(&seen)));
+        let cancel = Canceller::new(Arc::new(LastWords(Arc::clone(&seen))), 0);
         let answer = Box::pin(async move {
             // All of it, not the flag alone.
             let mut end = end;
