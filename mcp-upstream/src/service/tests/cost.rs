@@ -45,5 +45,5 @@ fn cost_of_a_call_of_16_kb_of_a_stdio_server() {
 #[test]
 fn cost_of_a_call_of_a_modern_stdio_server_by_a_legacy_client() {
     let made = allocations_of_a_call("modern", &json!({}));
-    assert!(made <= 83, "{made} allocations");
+    assert!(made <= 33, "{made} allocations");
 }
