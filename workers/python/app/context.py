@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import elicitation, results, sampling, stdio
+from . import results, stdio
 from .questions import AskFailed, MissingCapability
 
 if TYPE_CHECKING:
+    from . import sampling
     from .calls import Call
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -133,6 +134,8 @@ class Context:
         pydantic model of such fields; or a JSON Schema of type object, as it is. `key` names the question where a
         client sees it; without one it is `elicitation-1`, and so on.
         """
+        from . import elicitation
+
         form = elicitation.form_of(response_type)
         params = {"message": str(message), "requestedSchema": form.schema}
         return self._ask("elicitation", "elicitation/create", params, key, lambda it: elicitation.outcome(form, it))
@@ -148,11 +151,15 @@ class Context:
         key: str | None = None,
     ) -> Coroutine[Any, Any, sampling.Sample]:
         """Asks the client's model. `messages` is a text, a `Message`, or a list of them."""
+        from . import sampling
+
         params = sampling.request(messages, system_prompt, temperature, max_tokens, model_preferences)
         return self._ask("sampling", "sampling/createMessage", params, key, sampling.read_sample)
 
     def list_roots(self, *, key: str | None = None) -> Coroutine[Any, Any, list[sampling.Root]]:
         """Asks the client which places it gives access to."""
+        from . import sampling
+
         return self._ask("roots", "roots/list", {}, key, sampling.read_roots)
 
     def _ask(
@@ -165,6 +172,8 @@ class Context:
     async def _asked(
         self, capability: str, method: str, params: dict[str, Any], key: Any, read: Callable[[Any], Any]
     ) -> Any:
+        from .elicitation import Unfit
+
         self._require(capability)
         questions = self._call.questions()
         key = questions.key(capability, key)
@@ -172,12 +181,12 @@ class Context:
             # Each answer sent along is good for one question: who asks again wants to hear something else.
             try:
                 return read(self._inputs.pop(key))
-            except elicitation.Unfit:
+            except Unfit:
                 pass  # nobody had been asked yet: do it now
         answer = await questions.ask(key, method, params)
         try:
             return read(answer)
-        except elicitation.Unfit as error:
+        except Unfit as error:
             raise AskFailed(f"{method}: {error}") from None
 
     def _require(self, capability: str) -> None:

@@ -10,13 +10,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_origin
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import ValidationError
 
 from .raw_schema import Mismatch, RawSchema
 from .schema import Invalid, one_line
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 _PRIMITIVES = frozenset({"string", "number", "integer", "boolean"})
 _MODULE = "fastmcp.server.elicitation"
@@ -146,6 +148,8 @@ def _titled(choices: dict[Any, Any]) -> list[dict[str, str]]:
 
 
 def _choosing(schema: dict[str, Any], kind: Any) -> Form:
+    from pydantic import TypeAdapter
+
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     return Form(_one_field(schema), lambda content: adapter.validate_python(_value(content)))
 
@@ -167,6 +171,10 @@ def _value(content: dict[str, Any]) -> Any:
 
 
 def _adapter(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
+    # Imported by the first question, since it takes as long as everything else a worker imports.
+    from pydantic import TypeAdapter
+    from pydantic.json_schema import GenerateJsonSchema
+
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         return adapter, adapter.json_schema(schema_generator=GenerateJsonSchema)

@@ -11,7 +11,7 @@ import os
 import traceback
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic_core import ValidationError
 
 from .blocks import ErrorResult
 from .exceptions import is_plain

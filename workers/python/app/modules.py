@@ -5,6 +5,9 @@ not shadow the standard library. Files reach each other with `from . import help
 which this finder answers last, after every installed package, with that same module object.
 Nothing is written into the folder: files are always compiled from their source, since a cached one is only as fresh as
 the clock's resolution.
+
+Finders and loaders are so by their methods. The base classes of `importlib.abc` would bring in zip files, temporary
+files and random numbers, a twelfth of a worker's start.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from types import CodeType, ModuleType
@@ -23,7 +25,7 @@ from .decorator import Registration, collecting
 PACKAGE = "tooldock_tools"
 
 
-class ToolModules(MetaPathFinder):
+class ToolModules:
     """Finds the modules of one tools folder."""
 
     def __init__(self, root: str) -> None:
@@ -98,7 +100,7 @@ class _FileLoader(SourceFileLoader):
         self._modules.registrations[module.__name__] = registrations
 
 
-class _Alias(Loader):
+class _Alias:
     """A second name for a module of the package."""
 
     def __init__(self, name: str) -> None:

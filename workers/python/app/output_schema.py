@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from pydantic import TypeAdapter
-
+from . import plain_types
 from .decorator import UNSET
 from .failure_schema import admitting_failures
-from .schema import Invalid, NoFieldTitles
+from .schema import Invalid
 
 _BINARY = (bytes, bytearray, memoryview)
 _SCALARS = frozenset({"string", "number", "integer", "boolean", "null", "array"})
@@ -37,7 +36,7 @@ def _inferred(hint: Any) -> dict[str, Any] | None:
     if hint is _MISSING or hint is None or hint is type(None) or _may_be_content(hint):
         return None
     try:
-        schema = TypeAdapter(hint).json_schema(mode="serialization", schema_generator=NoFieldTitles)
+        schema = _schema(hint)
     except Exception:
         return None  # a type without a schema, such as a class of the author's own
     definitions = schema.pop("$defs", {})
@@ -56,6 +55,14 @@ def _inferred(hint: Any) -> dict[str, Any] | None:
     if definitions:
         output["$defs"] = definitions
     return output
+
+
+def _schema(hint: Any) -> dict[str, Any]:
+    if (plain := plain_types.schemas_of(hint)) is not None:
+        return plain[1]
+    from . import modelled
+
+    return modelled.output_schema(hint)
 
 
 def _kind(schema: Any, definitions: dict[str, Any], depth: int) -> str | None:

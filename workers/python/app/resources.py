@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import declaration
 from .completion import Completers, completers_of
 from .schema import Invalid, arguments_of, hints_of
 from .text_arguments import reading_text
-from .uri_template import BadTemplate, UriTemplate, has_placeholders
+
+if TYPE_CHECKING:
+    from .uri_template import UriTemplate
 
 
 @dataclass(slots=True)
@@ -32,6 +34,9 @@ class Resource:
 
 def make_resource(function: Any, options: dict[str, Any], filename: str) -> Resource:
     """Reads texts and parameters off the function. `Invalid` if it cannot be a resource."""
+    # Here, since most namespaces have none.
+    from .uri_template import BadTemplate, UriTemplate, has_placeholders
+
     declaration.check("resource", function, options)
     uri = options.get("uri")
     if not isinstance(uri, str):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from base64 import b64encode
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set, ValuesView
 from enum import Enum
 from typing import Any
 
-from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from . import blocks, jsontext
@@ -77,7 +77,7 @@ def _plain(value: Any, path: str, above: set[int], depth: int) -> Any:
 
 
 def _container_or_leaf(value: Any, path: str, above: set[int], depth: int) -> Any:
-    if isinstance(value, BaseModel):
+    if _is_model(value):
         return _plain(_dumped(lambda: value.model_dump(mode="json", by_alias=True), value, path), path, above, depth)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         serializer = getattr(type(value), "__pydantic_serializer__", None)
@@ -101,6 +101,12 @@ def _container_or_leaf(value: Any, path: str, above: set[int], depth: int) -> An
         # Not drained: it may never end.
         raise Unserialisable(f"cannot turn {_type_name(value)} at {path} into JSON; return a list instead")
     return _plain(_dumped(lambda: to_jsonable_python(value), value, path), path, above, depth)
+
+
+def _is_model(value: Any) -> bool:
+    """Nothing is one where nobody has imported what models are made of."""
+    models = sys.modules.get("pydantic.main")
+    return models is not None and isinstance(value, models.BaseModel)
 
 
 def _dumped(dump: Any, value: Any, path: str) -> Any:

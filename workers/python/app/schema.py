@@ -1,24 +1,20 @@
 """The arguments of a function: their JSON Schema, and the check of every call against it.
 
-Both come from one pydantic type made of the signature: a TypedDict, since its check turns the JSON object straight into
-the keyword arguments of the call, and takes any parameter name (a model would refuse `_x` and `copy`). What is left out
-of a call stays left out, so that the function's own defaults hold.
+Both come from the annotations of the signature: by `plain_types` where it knows them all, else by pydantic itself
+(`modelled`). What is left out of a call stays left out, so that the function's own defaults hold.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NotRequired, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import ConfigDict, Field, TypeAdapter
-from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
-from typing_extensions import TypedDict
-
+from . import plain_types
 from .results import plain
 
 _CONTEXT = f"{__package__}.context"
@@ -26,13 +22,6 @@ _CONTEXT = f"{__package__}.context"
 
 class Invalid(Exception):
     """The function cannot be a tool, resource or prompt; the message says why."""
-
-
-class NoFieldTitles(GenerateJsonSchema):
-    """Without the titles pydantic derives from field names: they say nothing and cost a model's tokens."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
 
 
 @dataclass(slots=True)
@@ -46,8 +35,7 @@ class Arguments:
 
 def arguments_of(function: Callable[..., Any], hints: dict[str, Any]) -> Arguments:
     """Reads the signature. `Invalid` if JSON cannot express it."""
-    fields: dict[str, Any] = {}
-    defaults: dict[str, Any] = {}
+    parameters: dict[str, tuple[Any, Any]] = {}
     context: str | None = None
     for name, parameter in inspect.signature(function).parameters.items():
         _check_kind(parameter)
@@ -57,15 +45,14 @@ def arguments_of(function: Callable[..., Any], hints: dict[str, Any]) -> Argumen
                 raise Invalid(f"two parameters are the context: {context}, {name}")
             context = name
             continue
-        hint, required = _described(hint), True
-        if isinstance(parameter.default, FieldInfo):
-            hint = Annotated[hint, parameter.default]
-        elif parameter.default is not parameter.empty:
-            required = False
-            defaults[name] = parameter.default
-        fields[name] = hint if required and not _has_field_default(hint) else NotRequired[hint]
-    adapter = _adapter(fields)
-    return Arguments(_input_schema(adapter, defaults), adapter.validator.validate_python, context)
+        parameters[name] = (hint, parameter.default)
+    checked = plain_types.arguments(parameters)
+    if checked is None:
+        from . import modelled
+
+        checked = modelled.arguments(parameters)
+    schema, validate = checked
+    return Arguments(_input_schema(schema, parameters), validate, context)
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -105,43 +92,10 @@ def means_context(hint: Any) -> bool:
     return hint.__module__ == _CONTEXT or hint.__module__.partition(".")[0] in ("fastmcp", "mcp")
 
 
-def _described(hint: Any) -> Any:
-    """`Annotated[str, "what it is"]` is short for a `Field` with that description, as in FastMCP."""
-    if get_origin(hint) is not Annotated:
-        return hint
-    base, *metadata = get_args(hint)
-    texts = [item for item in metadata if isinstance(item, str)]
-    if len(texts) != 1 or any(isinstance(item, FieldInfo) and item.description for item in metadata):
-        return hint
-    rest = [item for item in metadata if not isinstance(item, str)]
-    for item in (*rest, Field(description=texts[0])):
-        base = Annotated[base, item]
-    return base
-
-
-def _has_field_default(hint: Any) -> bool:
-    if get_origin(hint) is not Annotated:
-        return False
-    return any(isinstance(item, FieldInfo) and not item.is_required() for item in get_args(hint)[1:])
-
-
-def _adapter(fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
-    arguments = TypedDict("arguments", fields)  # type: ignore[misc]
-    arguments.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
-    try:
-        return TypeAdapter(arguments)  # type: ignore[arg-type]
-    except Exception as error:
-        raise Invalid(f"no schema for the parameters: {one_line(error)}") from None
-
-
-def _input_schema(adapter: TypeAdapter[dict[str, Any]], defaults: dict[str, Any]) -> dict[str, Any]:
-    try:
-        raw = adapter.json_schema(schema_generator=NoFieldTitles)
-    except Exception as error:
-        raise Invalid(f"no schema for the parameters: {one_line(error)}") from None
+def _input_schema(raw: dict[str, Any], parameters: dict[str, tuple[Any, Any]]) -> dict[str, Any]:
     properties = raw.get("properties", {})
-    for name, default in defaults.items():
-        if name in properties:
+    for name, (_, default) in parameters.items():
+        if name in properties and default is not inspect.Parameter.empty and not _is_field(default):
             try:
                 properties[name].setdefault("default", plain(default))
             except Exception:
@@ -153,6 +107,12 @@ def _input_schema(adapter: TypeAdapter[dict[str, Any]], defaults: dict[str, Any]
     if "$defs" in raw:
         schema["$defs"] = raw["$defs"]
     return schema
+
+
+def _is_field(default: Any) -> bool:
+    """Whether it is a `Field(…)`, which is in the schema already. Where pydantic is not loaded nothing is."""
+    fields = sys.modules.get("pydantic.fields")
+    return fields is not None and isinstance(default, fields.FieldInfo)
 
 
 def one_line(error: BaseException) -> str:

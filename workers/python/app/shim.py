@@ -20,12 +20,11 @@ import functools
 import importlib
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from . import decorator, elicitation
+from . import decorator
 from .blocks import ToolResult
 from .context import Context
 from .exceptions import NotFoundError, PromptError, ResourceError, ToolError
@@ -42,13 +41,11 @@ _SUPPLIED: dict[str, dict[str, Any]] = {
     "fastmcp.prompts": {"prompt": decorator.prompt, "Message": Message},
     "fastmcp.resources": {"resource": decorator.resource},
     "fastmcp.server": {},
-    "fastmcp.server.elicitation": {
-        "AcceptedElicitation": elicitation.AcceptedElicitation,
-        "CancelledElicitation": elicitation.CancelledElicitation,
-        "DeclinedElicitation": elicitation.DeclinedElicitation,
-    },
+    "fastmcp.server.elicitation": {},
     "fastmcp.tools": {"tool": decorator.tool, "ToolResult": ToolResult},
 }
+_LATER = {"fastmcp.server.elicitation": ("AcceptedElicitation", "CancelledElicitation", "DeclinedElicitation")}
+"""Ours as well, from the module here of the same last name, which is imported for who asks for them."""
 _DECORATORS: dict[str, tuple[str, Any]] = {
     "tool": ("fastmcp.tools", decorator.tool),
     "resource": ("fastmcp.resources", decorator.resource),
@@ -62,6 +59,10 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__version__":
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if name in _LATER.get(self.__name__, ()):
+            supplier = importlib.import_module(f".{self.__name__.rpartition('.')[2]}", __package__)
+            vars(self)[name] = getattr(supplier, name)
+            return vars(self)[name]
         _promote()
         return getattr(sys.modules[self.__name__], name)
 
@@ -74,7 +75,7 @@ class _CallableModule(ModuleType):
         return _DECORATORS[self.__name__.rpartition(".")[2]][1](*args, **options)
 
 
-class _SubmoduleFinder(MetaPathFinder):
+class _SubmoduleFinder:
     """Asked for a submodule of a stand-in: brings in the real package and hands over its submodule."""
 
     def find_spec(
@@ -86,7 +87,7 @@ class _SubmoduleFinder(MetaPathFinder):
         return None
 
 
-class _Handover(Loader):
+class _Handover:
     def __init__(self, real: ModuleType) -> None:
         self._real = real
 
@@ -129,7 +130,8 @@ def needs_real(tree: ast.Module) -> bool:
             if supplied is None:
                 return True
             for alias in node.names:
-                if alias.name not in supplied and f"{node.module}.{alias.name}" not in _SUPPLIED:
+                ours = alias.name in supplied or alias.name in _LATER.get(node.module or "", ())
+                if not ours and f"{node.module}.{alias.name}" not in _SUPPLIED:
                     return True
     return False
 

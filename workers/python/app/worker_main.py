@@ -7,21 +7,18 @@ standard output, `{"op":"failed",…}`, and exit status 3; wrong usage and an im
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import stdio
+from . import command_line, stdio
 
 if TYPE_CHECKING:
     import asyncio
 
-MAX_FRAME = 10 * 1024 * 1024
 LAST_MOMENT = 1.0
 """Seconds the interpreter has to finish, threads and exit handlers of tools included."""
 
@@ -36,7 +33,7 @@ class BootFailure(Exception):
 
 def main() -> int:
     """Runs the worker; the exit status."""
-    options = parse(sys.argv[1:])
+    options = command_line.parse(sys.argv[1:])
     _use_venv_interpreter(options.venv)
     announcement = stdio.claim()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until we serve, Ctrl-C just ends us, whatever a tool file catches
@@ -48,38 +45,6 @@ def main() -> int:
         return _failed(announcement, failure.code, str(failure))
     except Exception as error:
         return _failed(announcement, "internal_error", f"the worker could not start: {type(error).__name__}: {error}")
-
-
-def parse(arguments: list[str]) -> argparse.Namespace:
-    """Reads the command line; exits with status 2 on wrong usage."""
-    parser = argparse.ArgumentParser(prog="python -m app.worker_main", description="Serves one folder of tools.")
-    parser.add_argument("--namespace", required=True, help="name of the namespace")
-    parser.add_argument("--socket", required=True, type=os.path.abspath, help="Unix socket to serve on")
-    parser.add_argument("--venv", required=True, type=os.path.abspath, help="virtual environment of the namespace")
-    parser.add_argument("--tools", type=os.path.abspath, help="folder of tool files; default: <data>/tools/<namespace>")
-    parser.add_argument("--generation", type=_at_least(0), default=0, help="tells two workers of a namespace apart")
-    parser.add_argument("--sync-concurrency", type=_at_least(1), default=1, help="threads for sync tools")
-    parser.add_argument("--max-frame", type=_at_least(1024), default=MAX_FRAME, help="bytes in a line, both ways")
-    parser.add_argument("--import-timeout", type=float, default=10.0, help="seconds for importing one tool file")
-    parser.add_argument("--no-greeting", action="store_true", help="do not send the ready line to every client")
-    options = parser.parse_args(arguments)
-    if not 0 < options.import_timeout < 1e6:
-        parser.error("argument --import-timeout: must be a number of seconds above 0")
-    if options.tools is None:
-        # `<data>/venvs/<ns>`. Not resolved: the environment itself is a link into a folder of builds.
-        data = os.path.dirname(os.path.dirname(options.venv))
-        options.tools = os.path.join(data, "tools", options.namespace)
-    return options
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}")
-        return value
-
-    return number
 
 
 def _use_venv_interpreter(venv: str) -> None:
@@ -96,7 +61,7 @@ def _use_venv_interpreter(venv: str) -> None:
     os.execv(python, [python, "-m", "app.worker_main", *sys.argv[1:]])
 
 
-def _serve(options: argparse.Namespace, announcement: stdio.Announcement, started: float) -> int:
+def _serve(options: command_line.Options, announcement: stdio.Announcement, started: float) -> int:
     _check_interpreter()
     _check_pydantic()
     if not os.path.isdir(options.tools):
@@ -129,7 +94,7 @@ def _serve(options: argparse.Namespace, announcement: stdio.Announcement, starte
     server = Server(
         loop,
         loaded,
-        greeting=None if options.no_greeting else ready,
+        greeting=ready if options.greets else None,
         max_frame=options.max_frame,
         sync_concurrency=options.sync_concurrency,
     )
@@ -158,13 +123,16 @@ def _check_interpreter() -> None:
 
 def _check_pydantic() -> None:
     """pydantic comes from the base environment, unless the namespace pins its own."""
+    from . import pydantic_version
+
     try:
-        import pydantic
+        version = pydantic_version.installed()
+        if not pydantic_version.at_least(2):
+            message = f"workers need pydantic 2 or newer; requirements.txt brings pydantic {version}"
+            raise BootFailure("dependency_error", message)
+        import pydantic_core  # noqa: F401 (whether it can be)
     except ImportError as error:
         raise BootFailure("dependency_error", f"workers need pydantic 2, which cannot be imported: {error}") from None
-    if int(pydantic.VERSION.partition(".")[0]) < 2:
-        message = f"workers need pydantic 2 or newer; requirements.txt brings pydantic {pydantic.VERSION}"
-        raise BootFailure("dependency_error", message)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
