@@ -31,7 +31,7 @@ test: prerequisites lint test-rust test-python cost deny ## everything: lint, do
 .PHONY: lint
 lint: ## formatting, clippy and rustdoc, warnings are errors
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --workspace --all-targets --features tooldock/bare-filter --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
 # What the tests need from package indexes is made here, before they run side by side; `make` redoes a part when its list changes.
@@ -134,9 +134,9 @@ target/node-peers/installed: load-tests/peers/package.json load-tests/peers/pack
 load-build: prerequisites
 	@$(MAKE) --no-print-directory --jobs=2 load-binaries load-peers
 
-# What is measured is the release build.
+# What is measured is the release build; the bare filter is what a refusal is held against.
 load-binaries:
-	cargo build --release --package tooldock --package tooldock-load-tests
+	cargo build --release --package tooldock --package tooldock-load-tests --features tooldock/bare-filter
 
 load-peers:
 	@$(MAKE) --no-print-directory load-environments || echo "not all peers could be installed: the report names those that are missing"

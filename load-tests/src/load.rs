@@ -58,6 +58,8 @@ pub(crate) struct Sample {
     pub(crate) p99_us: f64,
     /// CPU time of the process under test, for one request.
     pub(crate) cpu_us: f64,
+    /// The part of it that was spent in the kernel, by its clock ticks.
+    pub(crate) kernel_share: Option<f64>,
     pub(crate) worker_cpu_us: Option<f64>,
     /// CPU time of this program, for one request: it takes part in the contest for the cores.
     pub(crate) client_cpu_us: f64,

@@ -89,6 +89,47 @@ fn busy_ticks(stat: &str) -> Option<u64> {
     fields.iter().take(8).sum::<u64>().checked_sub(idle)
 }
 
+/// Clock ticks some processes spent in their own code and in the kernel, ended threads included. Coarse: good as a
+/// ratio over a whole measurement, no more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Ticks {
+    user: u64,
+    kernel: u64,
+}
+
+/// Fewer ticks than these have no ratio.
+const TICKS_MIN: u64 = 20;
+
+impl Ticks {
+    /// Of those that are still there.
+    pub(crate) fn of(processes: &[u32]) -> Self {
+        let each = processes.iter().filter_map(|process| {
+            let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+            Self::parse(&stat)
+        });
+        each.fold(Self::default(), |sum, one| Self {
+            user: sum.user + one.user,
+            kernel: sum.kernel + one.kernel,
+        })
+    }
+
+    /// Fields 14 and 15, `utime` and `stime`.
+    fn parse(stat: &str) -> Option<Self> {
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+        Some(Self {
+            user: parsed(fields.next()?)?,
+            kernel: parsed(fields.next()?)?,
+        })
+    }
+
+    /// The part of the time since then that was the kernel's; nothing where it was too short to say.
+    pub(crate) fn kernel_share_since(self, earlier: Self) -> Option<f64> {
+        let user = self.user.saturating_sub(earlier.user);
+        let kernel = self.kernel.saturating_sub(earlier.kernel);
+        (user + kernel >= TICKS_MIN).then(|| kernel as f64 / (user + kernel) as f64)
+    }
+}
+
 /// CPU time of children of these that have ended and been waited for, and of theirs, in nanoseconds. In steps of a clock
 /// tick for each of them.
 pub(crate) fn time_of_ended_children(processes: &[u32]) -> u64 {
@@ -295,6 +336,19 @@ mod tests {
         let stat = "77 (a) b) S 12 77 77 0 -1 4194304 100 200 0 0 5 6 7 8 20 0 1 0 2354631";
         assert_eq!(ended_ticks(stat), Some(7 + 8));
         assert_eq!(ended_ticks("77 (a) S 12"), None);
+    }
+
+    #[test]
+    fn the_share_of_the_kernel_is_a_ratio_of_ticks_between_two_moments() {
+        let stat = "77 (a) b) S 12 77 77 0 -1 4194304 100 200 0 0 50 6 7 8 20 0 1 0 2354631";
+        let ticks = |user, kernel| Ticks { user, kernel };
+        assert_eq!(Ticks::parse(stat), Some(ticks(50, 6)));
+        assert_eq!(Ticks::parse("77 (a) S 12"), None);
+        assert_eq!(ticks(80, 16).kernel_share_since(ticks(50, 6)), Some(0.25));
+        assert_eq!(ticks(50, 6).kernel_share_since(ticks(50, 6)), None);
+        // A process that is gone takes its ticks with it.
+        assert_eq!(ticks(10, 2).kernel_share_since(ticks(50, 6)), None);
+        assert_eq!(Ticks::of(&[u32::MAX]), Ticks::default());
     }
 
     #[test]

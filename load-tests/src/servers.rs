@@ -1,5 +1,6 @@
 //! The processes a run starts, and that none of them outlives it.
 
+pub(crate) mod bare_filter;
 pub(crate) mod echo;
 pub(crate) mod gateway;
 pub(crate) mod nginx;

@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use super::curve::{curve, micros};
 use super::{Sample, Window};
 use crate::message::FIRST_ID;
-use crate::processes::{CpuTimes, machine_busy, time_of_ended_children};
+use crate::processes::{CpuTimes, Ticks, machine_busy, time_of_ended_children};
 
 /// Answers that may be wrong before a connection gives up: the first one tells the reason, the rest only how many.
 const FAULTS_MAX: u64 = 100;
@@ -108,6 +108,7 @@ impl Shared {
 /// CPU time up to one moment.
 pub(crate) struct Spent {
     front: CpuTimes,
+    front_ticks: Ticks,
     workers: CpuTimes,
     /// Of workers that have ended.
     ended: u64,
@@ -119,6 +120,7 @@ impl Spent {
     pub(crate) fn now(window: &Window) -> anyhow::Result<Self> {
         Ok(Self {
             front: CpuTimes::of_first(&window.front)?,
+            front_ticks: Ticks::of(&window.front),
             // One that has ended is among the children that have.
             workers: CpuTimes::of_those_left(&window.workers),
             ended: time_of_ended_children(&window.front),
@@ -131,6 +133,7 @@ impl Spent {
 /// CPU time between two moments, each request's share of it.
 pub(crate) struct Costs {
     pub(crate) cpu_us: f64,
+    pub(crate) kernel_share: Option<f64>,
     pub(crate) worker_cpu_us: Option<f64>,
     pub(crate) client_cpu_us: f64,
     pub(crate) other_cores: f64,
@@ -147,6 +150,7 @@ impl Spent {
         let each = |nanoseconds: u64| nanoseconds as f64 / 1e3 / requests.max(1) as f64;
         Costs {
             cpu_us: each(front),
+            kernel_share: after.front_ticks.kernel_share_since(self.front_ticks),
             worker_cpu_us: (workers > 0).then(|| each(workers)),
             client_cpu_us: each(client),
             other_cores: others as f64 / 1e9 / seconds,
@@ -188,6 +192,7 @@ impl Shared {
             p50_us: micros(&latencies, 50.0),
             p99_us: micros(&latencies, 99.0),
             cpu_us: costs.cpu_us,
+            kernel_share: costs.kernel_share,
             worker_cpu_us: costs.worker_cpu_us,
             client_cpu_us: costs.client_cpu_us,
             other_cores: costs.other_cores,

@@ -38,14 +38,7 @@ impl EchoCall {
     fn modern(self) -> String {
         json!({
             "jsonrpc": "2.0", "id": FIRST_ID, "method": "tools/call",
-            "params": {
-                "_meta": {
-                    "io.modelcontextprotocol/protocolVersion": MODERN,
-                    "io.modelcontextprotocol/clientInfo": {"name": "tooldock-load", "version": "1"},
-                    "io.modelcontextprotocol/clientCapabilities": {},
-                },
-                "name": self.tool, "arguments": {"text": self.text()},
-            },
+            "params": {"_meta": meta(), "name": self.tool, "arguments": {"text": self.text()}},
         })
         .to_string()
     }
@@ -54,6 +47,15 @@ impl EchoCall {
         let lines = LINE.repeat(self.length.div_ceil(LINE.len()));
         format!("{lines}{TEXT} {FIRST_ID}")
     }
+}
+
+/// What a request of 2026-07-28 says of who sends it.
+fn meta() -> serde_json::Value {
+    json!({
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientInfo": {"name": "tooldock-load", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    })
 }
 
 impl Envelope<'_> {
@@ -70,6 +72,16 @@ impl Envelope<'_> {
             "MCP-Protocol-Version: {MODERN}\r\nMcp-Method: tools/call\r\nMcp-Name: {}\r\n",
             call.tool
         );
+        Request::new(format!("{}{body}", self.head_with(&mirrored, body.len())))
+    }
+
+    /// `server/discover` of 2026-07-28, which has no `ping`: the request that needs no server behind the one asked.
+    pub(crate) fn discover(&self) -> Request {
+        let body = json!({
+            "jsonrpc": "2.0", "id": FIRST_ID, "method": "server/discover", "params": {"_meta": meta()},
+        })
+        .to_string();
+        let mirrored = format!("MCP-Protocol-Version: {MODERN}\r\nMcp-Method: server/discover\r\n");
         Request::new(format!("{}{body}", self.head_with(&mirrored, body.len())))
     }
 
@@ -131,6 +143,22 @@ mod tests {
         assert!(
             text.contains("\r\nMCP-Protocol-Version: 2026-07-28\r\n")
                 && !text.contains("Mcp-Session-Id")
+        );
+    }
+
+    #[test]
+    fn a_discovery_names_its_method_in_header_and_body() {
+        let mut request = ENVELOPE.discover();
+        let text = String::from_utf8(request.with_id(1_000_000_009).to_vec()).unwrap();
+        assert!(text.contains("\r\nMcp-Method: server/discover\r\n") && !text.contains("Mcp-Name"));
+        let sent = body(text.as_bytes()).1;
+        assert_eq!(
+            (&sent["id"], &sent["method"]),
+            (&json!(1_000_000_009), &json!("server/discover"))
+        );
+        assert_eq!(
+            sent["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"],
+            MODERN
         );
     }
 }

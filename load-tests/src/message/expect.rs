@@ -21,6 +21,13 @@ impl Expect {
         contains: r#""result":{}"#,
         numbered: false,
     };
+    /// To `server/discover`.
+    pub(crate) const DISCOVERED: Self = Self {
+        status: 200,
+        id: true,
+        contains: "\"supportedVersions\":",
+        numbered: false,
+    };
     pub(crate) const ECHO: Self = Self {
         status: 200,
         id: true,

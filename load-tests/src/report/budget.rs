@@ -106,7 +106,7 @@ pub(crate) const ADDED_STDIO_P99: Budget =
 /// CPU time, in that of nginx passing the same bytes.
 pub(crate) const BODY_16_KIB: Budget = budget("16 KB bodies, to nginx passing them", "x", 1.5, 1.3);
 pub(crate) const BODY_1_MIB: Budget = budget("1 MB bodies, to nginx passing them", "x", 1.5, 1.2);
-/// Of the bare filter of the HTTP library, which no scenario runs: the refusal's own table has its ratio to nginx.
+/// CPU time, in that of the HTTP library with nothing but a filter that answers 401.
 pub(crate) const REFUSAL: Budget = budget("401, to a bare filter", "x", 1.3, 1.15);
 pub(crate) const STREAM: Budget = budget("idle stream with its session and log", "KiB", 8.0, 4.0);
 pub(crate) const FAN_OUT: Budget = budget("one event to 19,000 streams", "ms", 250.0, 120.0);

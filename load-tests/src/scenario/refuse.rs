@@ -1,7 +1,7 @@
 //! Those who may not: what a refusal costs, and what an attack does to those who may.
 //!
 //! ```text
-//! per repetition:  nginx ── each kind of refusal at full speed
+//! per repetition:  nginx ── each kind of refusal at full speed, the 401 of a bare filter beside the gateway's
 //!                  good calls: alone ── beside the same load on nginx ── beside an attack of each of two kinds
 //! ```
 //!
@@ -23,17 +23,18 @@ use crate::message::Expect;
 use crate::options::Options;
 use crate::processes::Queued;
 use crate::report::Section;
-use crate::servers::gateway::{ASYNC_TOOL, Gateway, Layout, NAMESPACE, Setup};
+use crate::servers::bare_filter::{self, BareFilter};
+use crate::servers::gateway::{ASYNC_TOOL, Gateway, Layout, NAMESPACE, Setup, threads};
 use crate::wire::Target;
 
 use attack::Attack;
-use kind::{KINDS, Kind, LIMITED_NAMESPACE};
-use results::{Beside, Found, Watched};
+use kind::{KINDS, Kind, LIMITED_NAMESPACE, UNAUTHORIZED};
+use results::{Beside, By, Found, Watched};
 
 pub(crate) const SCENARIO: Scenario = Scenario {
     name: "refuse",
     question: "What does it cost to refuse a request (401 for a wrong token; 403 for a wrong host, origin or namespace; 429 for \
-        a used-up limit), and do those who may get in suffer from those who may not? Refusals are asked for at full speed; \
+        a used-up limit), what would it cost with nothing but the HTTP library, and do those who may get in suffer from those who may not? Refusals are asked for at full speed; \
         then good calls come at a fixed rate, alone and beside an attack at full speed.",
     default: true,
     takes,
@@ -50,7 +51,8 @@ const LONGER: Duration = Duration::from_millis(200);
 fn takes(options: &Options) -> Duration {
     let repetitions = u32::try_from(options.repetitions).unwrap_or(u32::MAX);
     let each = options.warm_up() + options.measured();
-    let measurements = 1 + KINDS.len() + Beside::ALL.len();
+    let bare_filter = 1;
+    let measurements = 1 + KINDS.len() + bare_filter + Beside::ALL.len();
     let measurements = u32::try_from(measurements).unwrap_or(u32::MAX);
     Duration::from_secs(4) + (each * measurements + LONGER * 4) * repetitions
 }
@@ -60,23 +62,31 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let gateway = Gateway::start(options, &setup()).await?;
     gateway.has_worker(NAMESPACE).await?;
     let mut found = Found::default();
+    let bare = match bare_filter::program() {
+        Some(program) => Some(BareFilter::start(&program, threads()?).await?),
+        None => {
+            found
+                .missing("a bare filter of the HTTP library: there is no release build of it beside this program (make load-binaries)");
+            None
+        }
+    };
     for repetition in 1..=options.repetitions {
         let nginx = run.reference().await?;
         let nginx_cpu_us = nginx.map(|sample| sample.cpu_us);
-        for kind in KINDS {
-            let take = async || refused(options, &gateway, kind).await;
-            let sample = run.patiently(|sample: &Sample| sample.other_cores, take);
-            match sample.await {
-                Ok(sample) => {
-                    run.progress(&format!(
-                        "{} {}: {}",
-                        kind.status,
-                        kind.what,
-                        sample.shown()
-                    ));
-                    found.refused(kind, sample, nginx_cpu_us);
+        for by in By::all() {
+            let refused = async || match (by, &bare) {
+                (By::Gateway(kind), _) => refused(options, &gateway, kind).await.map(Some),
+                (By::BareFilter, Some(bare)) => refused_barely(options, bare).await.map(Some),
+                (By::BareFilter, None) => Ok(None),
+            };
+            let other = |sample: &Option<Sample>| sample.as_ref().map_or(0.0, |s| s.other_cores);
+            match run.patiently(other, refused).await {
+                Ok(Some(sample)) => {
+                    run.progress(&format!("{}: {}", by.name(), sample.shown()));
+                    found.refused(repetition, by, sample, nginx_cpu_us);
                 }
-                Err(error) => found.fail(format!("{} {}: {error:#}", kind.status, kind.what)),
+                Ok(None) => {}
+                Err(error) => found.fail(format!("{}: {error:#}", by.name())),
             }
         }
         let good = Good::start(&gateway).await?;
@@ -136,6 +146,16 @@ async fn refused(options: &Options, gateway: &Gateway, kind: Kind) -> anyhow::Re
         kind.reason
     );
     Ok(sample)
+}
+
+/// The same load at the bare filter, which refuses everybody and counts nothing.
+async fn refused_barely(options: &Options, bare: &BareFilter) -> anyhow::Result<Sample> {
+    let load = Load {
+        warm_up: options.warm_up(),
+        measured: options.measured(),
+        ..attack::load(options, bare.address, bare.id(), UNAUTHORIZED)
+    };
+    load::measure(load).await
 }
 
 /// Good calls that go on and on.

@@ -41,7 +41,7 @@ use front::{Front, NGINX, Running};
 pub(crate) const SCENARIO: Scenario = Scenario {
     name: "tools_call",
     question: "What does a call cost, in CPU time, in latency and in memory? `ping` and `tools/call` through the gateway with \
-               everything on, with and without a session, of 2025-11-25 and 2026-07-28, small, of 16 KB and of 1 MB, to a \
+               everything on, with and without a session, of 2025-11-25 and 2026-07-28 (which has `server/discover` and no `ping`), small, of 16 KB and of 1 MB, to a \
                Python worker and to a stdio server; beside it nginx before an HTTP application, and the programs that put \
                HTTP in front of the same stdio server.",
     default: true,
@@ -176,6 +176,9 @@ impl Measuring<'_, '_> {
             Ok(running) => running,
             Err(error) => return self.went_wrong(front, &format!("start: {error:#}")),
         };
+        if let Some(case) = front.case_to_try() {
+            self.speaks_modern(front, &running, case).await;
+        }
         for (at, &case) in front.cases().iter().enumerate() {
             match self.load(&running, case, at == 0).await {
                 Ok(loaded) => {
@@ -201,6 +204,20 @@ impl Measuring<'_, '_> {
                 Err(error) => self.went_wrong(front, &format!("{case}, one client: {error:#}")),
             }
         }
+    }
+
+    /// Whether a peer can be asked as 2026-07-28 has it. Its row is with sessions all the same, like everybody's.
+    async fn speaks_modern(&mut self, front: &Front, running: &Running, case: Case) {
+        let asked = async {
+            let requests = case.requests(running.envelope(), 1).await?;
+            let request = requests.first().context("no client")?;
+            case.once(&Target::Http(running.address()), request).await
+        };
+        let finding = match asked.await {
+            Ok(()) => "answers `server/discover` of 2026-07-28",
+            Err(_) => "does not answer `server/discover` of 2026-07-28",
+        };
+        self.found.finding(format!("{}: {finding}", front.name()));
     }
 
     /// What nginx costs now.

@@ -12,9 +12,47 @@ use crate::processes::Queued;
 use crate::report::budget;
 use crate::report::{Section, Table, cell, median, median_curve, spread};
 
-/// What a bare filter of the HTTP library cost in units of nginx's `return 200` when a prototype was measured: it is not
-/// part of the gateway, so it cannot be measured beside it.
-const BARE_FILTER_N: f64 = 1.45;
+/// Who refuses what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    Gateway(Kind),
+    /// The HTTP library with nothing but a filter that answers 401.
+    BareFilter,
+}
+
+impl By {
+    /// In the order they are measured: the bare filter right after the gateway's 401.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        KINDS.into_iter().flat_map(|kind| {
+            let bare = (kind == UNAUTHORIZED).then_some(Self::BareFilter);
+            std::iter::once(Self::Gateway(kind)).chain(bare)
+        })
+    }
+
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Gateway(kind) => format!("{} {}", kind.status, kind.what),
+            Self::BareFilter => "401 of a bare filter".to_owned(),
+        }
+    }
+
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Gateway(kind) => kind.reason,
+            Self::BareFilter => "bare_filter",
+        }
+    }
+}
+
+/// Refusals at full speed, once.
+#[derive(Debug)]
+struct Refused {
+    repetition: usize,
+    by: By,
+    sample: Sample,
+    /// What a request cost nginx shortly before.
+    nginx_cpu_us: Option<f64>,
+}
 
 /// What good calls stand beside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,14 +93,30 @@ pub(super) struct Watched {
 /// Everything measured.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    refused: Vec<(Kind, Sample, Option<f64>)>,
+    refused: Vec<Refused>,
     good: Vec<(Beside, Watched)>,
+    missing: Vec<String>,
     failures: Vec<String>,
 }
 
 impl Found {
-    pub(super) fn refused(&mut self, kind: Kind, sample: Sample, nginx_cpu_us: Option<f64>) {
-        self.refused.push((kind, sample, nginx_cpu_us));
+    pub(super) fn refused(
+        &mut self,
+        repetition: usize,
+        by: By,
+        sample: Sample,
+        nginx_cpu_us: Option<f64>,
+    ) {
+        self.refused.push(Refused {
+            repetition,
+            by,
+            sample,
+            nginx_cpu_us,
+        });
+    }
+
+    pub(super) fn missing(&mut self, what: &str) {
+        self.missing.push(what.to_owned());
     }
 
     pub(super) fn good(&mut self, beside: Beside, watched: Watched) {
@@ -78,21 +132,27 @@ impl Found {
         }
     }
 
-    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &(Kind, Sample, Option<f64>)> {
-        self.refused
-            .iter()
-            .filter(move |(known, ..)| *known == kind)
+    fn by(&self, by: By) -> impl Iterator<Item = &Refused> {
+        self.refused.iter().filter(move |refused| refused.by == by)
     }
 
-    fn kind_median(&self, kind: Kind, of: impl Fn(&Sample) -> f64) -> Option<f64> {
-        median(self.of_kind(kind).map(|(_, sample, _)| of(sample)))
+    fn median_by(&self, by: By, of: impl Fn(&Sample) -> f64) -> Option<f64> {
+        median(self.by(by).map(|refused| of(&refused.sample)))
     }
 
     /// CPU time of a refusal in units of nginx's, each within its repetition.
-    fn ratios(&self, kind: Kind) -> Vec<f64> {
-        let ratio =
-            |(_, sample, nginx): &(Kind, Sample, Option<f64>)| Some(sample.cpu_us / (*nginx)?);
-        self.of_kind(kind).filter_map(ratio).collect()
+    fn ratios(&self, by: By) -> Vec<f64> {
+        let ratio = |refused: &Refused| Some(refused.sample.cpu_us / refused.nginx_cpu_us?);
+        self.by(by).filter_map(ratio).collect()
+    }
+
+    /// CPU time of the gateway's 401 in that of the bare filter's, each within its repetition.
+    fn to_bare_filter(&self) -> Option<f64> {
+        median(self.by(By::Gateway(UNAUTHORIZED)).filter_map(|refused| {
+            let same = |bare: &&Refused| bare.repetition == refused.repetition;
+            let bare = self.by(By::BareFilter).find(same)?;
+            Some(refused.sample.cpu_us / bare.sample.cpu_us)
+        }))
     }
 
     fn beside(&self, beside: Beside) -> impl Iterator<Item = &Watched> {
@@ -105,10 +165,8 @@ impl Found {
     }
 
     pub(super) fn section(self) -> Section {
-        let refused = KINDS
-            .into_iter()
-            .filter(|kind| self.of_kind(*kind).next().is_some());
-        let refused: Vec<Kind> = refused.collect();
+        let refused = By::all().filter(|by| self.by(*by).next().is_some());
+        let refused: Vec<By> = refused.collect();
         let good = Beside::ALL
             .into_iter()
             .filter(|beside| self.beside(*beside).next().is_some());
@@ -116,15 +174,15 @@ impl Found {
         Section {
             tables: vec![self.refusals_table(&refused), self.good_table(&good)],
             charts: vec![self.refusals_chart(&refused), self.good_chart(&good)],
-            verdicts: vec![budget::REFUSAL.verdict(None)],
+            verdicts: vec![budget::REFUSAL.verdict(self.to_bare_filter())],
             notes: self.notes(),
-            missing: Vec::new(),
             samples: self.samples(),
+            missing: self.missing,
             failures: self.failures,
         }
     }
 
-    fn refusals_table(&self, kinds: &[Kind]) -> Table {
+    fn refusals_table(&self, all: &[By]) -> Table {
         let header = [
             "refusal",
             "refused/s",
@@ -135,15 +193,15 @@ impl Found {
             "range",
         ];
         let mut table = Table::new(header).captioned("Refusals at full speed");
-        for &kind in kinds {
-            let ratios = self.ratios(kind);
+        for &by in all {
+            let ratios = self.ratios(by);
             let range = spread(ratios.iter().copied());
             table.row([
-                format!("{} {}", kind.status, kind.what),
-                cell(self.kind_median(kind, |sample| sample.per_second), 0),
-                cell(self.kind_median(kind, |sample| sample.p50_us), 0),
-                cell(self.kind_median(kind, |sample| sample.p99_us), 0),
-                cell(self.kind_median(kind, |sample| sample.cpu_us), 1),
+                by.name(),
+                cell(self.median_by(by, |sample| sample.per_second), 0),
+                cell(self.median_by(by, |sample| sample.p50_us), 0),
+                cell(self.median_by(by, |sample| sample.p99_us), 0),
+                cell(self.median_by(by, |sample| sample.cpu_us), 1),
                 cell(median(ratios), 2),
                 range.map_or_else(
                     || cell(None, 2),
@@ -199,10 +257,10 @@ impl Found {
         table
     }
 
-    fn refusals_chart(&self, kinds: &[Kind]) -> Chart {
-        let groups = kinds.iter().map(|&kind| {
-            let ratio = median(self.ratios(kind));
-            (format!("{} {}", kind.status, kind.what), vec![ratio])
+    fn refusals_chart(&self, all: &[By]) -> Chart {
+        let groups = all.iter().map(|&by| {
+            let ratio = median(self.ratios(by));
+            (by.name(), vec![ratio])
         });
         Chart {
             file: "refuse".to_owned(),
@@ -210,7 +268,7 @@ impl Found {
             kind: ChartKind::Bars {
                 unit: "n".to_owned(),
                 log: false,
-                series: vec!["tooldock".to_owned()],
+                series: vec!["a refusal".to_owned()],
                 groups: groups.collect(),
             },
         }
@@ -233,15 +291,13 @@ impl Found {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if let Some(ratio) = median(self.ratios(UNAUTHORIZED)) {
-            notes.push(format!(
-                "The budget of a 401 is 1.3 times a bare filter of the HTTP library, which is not part of the gateway and not \
-                 measured here. A prototype's took about {BARE_FILTER_N} n, so the budget is about {:.2} n and the goal {:.2} n; \
-                 the 401 above is {:.2} times that filter. An estimate, not a verdict.",
-                1.3 * BARE_FILTER_N,
-                1.15 * BARE_FILTER_N,
-                ratio / BARE_FILTER_N
-            ));
+        if self.by(By::BareFilter).next().is_some() {
+            notes.push(
+                "The bare filter is `proxy/bin/bare_filter.rs`: Pingora with the gateway's threads, buffers and allocator, \
+                 and a `request_filter` that answers everybody with the bytes of the gateway's 401. It checks, counts, limits \
+                 and logs nothing."
+                    .to_owned(),
+            );
         }
         notes.push(
             "The attacker has its own thread and connections. All share the cores: what an attack on the gateway adds to the \
@@ -254,8 +310,15 @@ impl Found {
     }
 
     fn samples(&self) -> serde_json::Value {
-        let refused = self.refused.iter().map(|(kind, sample, nginx_cpu_us)| {
-            json!({"status": kind.status, "reason": kind.reason, "sample": sample, "nginx_cpu_us": nginx_cpu_us})
+        let refused = self.refused.iter().map(|refused| {
+            let status = match refused.by {
+                By::Gateway(kind) => kind.status,
+                By::BareFilter => UNAUTHORIZED.status,
+            };
+            json!({
+                "repetition": refused.repetition, "status": status, "reason": refused.by.reason(),
+                "sample": refused.sample, "nginx_cpu_us": refused.nginx_cpu_us,
+            })
         });
         let good = self
             .good
@@ -268,6 +331,7 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::budget::Outcome;
 
     fn sample(cpu_us: f64) -> Sample {
         Sample {
@@ -276,6 +340,7 @@ mod tests {
             p50_us: 10.0,
             p99_us: 20.0,
             cpu_us,
+            kernel_share: None,
             worker_cpu_us: None,
             client_cpu_us: 1.0,
             other_cores: 0.0,
@@ -288,22 +353,57 @@ mod tests {
     fn a_refusal_is_compared_with_nginx_within_its_repetition() {
         let mut found = Found::default();
         // The machine was twice as slow in the second one; the gateway was not.
-        for (cpu, nginx) in [(14.0, 7.0), (28.0, 14.0), (21.0, 7.0)] {
-            found.refused(UNAUTHORIZED, sample(cpu), Some(nginx));
+        for (repetition, (cpu, nginx)) in [(14.0, 7.0), (28.0, 14.0), (21.0, 7.0)]
+            .into_iter()
+            .enumerate()
+        {
+            let by = By::Gateway(UNAUTHORIZED);
+            found.refused(repetition, by, sample(cpu), Some(nginx));
         }
-        found.refused(RATE_LIMITED, sample(1.0), None);
+        found.refused(1, By::Gateway(RATE_LIMITED), sample(1.0), None);
         let section = found.section();
         let [wrong_token, limit] = &section.tables[0].rows[..] else {
             panic!("a row for each kind that was measured");
         };
         assert_eq!(wrong_token[5..], ["2.00", "2.00-3.00"]);
         assert_eq!(limit[5..], ["-", "-"], "no ratio without nginx");
-        assert!(
-            section.notes[0].contains("1.38 times"),
-            "{:?}",
-            section.notes
-        );
+        assert_eq!(section.verdicts[0].outcome, Outcome::NotMeasured);
         assert!(section.failures.is_empty());
+    }
+
+    #[test]
+    fn a_401_is_compared_with_the_bare_filter_within_its_repetition() {
+        let mut found = Found::default();
+        for (repetition, (gateway, bare)) in [
+            (12.0, Some(10.0)),
+            (28.0, Some(20.0)),
+            (13.0, Some(10.0)),
+            (90.0, None),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let by = By::Gateway(UNAUTHORIZED);
+            found.refused(repetition, by, sample(gateway), Some(10.0));
+            if let Some(bare) = bare {
+                found.refused(repetition, By::BareFilter, sample(bare), Some(10.0));
+            }
+        }
+        let section = found.section();
+        assert_eq!(section.verdicts[0].measured, "1.30 x");
+        assert_eq!(section.verdicts[0].outcome, Outcome::Hit);
+        let rows = section.tables[0].rows.iter();
+        let names: Vec<&str> = rows.map(|row| row[0].as_str()).collect();
+        assert_eq!(names, ["401 wrong token", "401 of a bare filter"]);
+    }
+
+    #[test]
+    fn a_bare_filter_that_is_not_there_is_named() {
+        let mut found = Found::default();
+        found.missing("a bare filter");
+        let section = found.section();
+        assert_eq!(section.missing, ["a bare filter"]);
+        assert_eq!(section.verdicts[0].outcome, Outcome::NotMeasured);
     }
 
     #[test]

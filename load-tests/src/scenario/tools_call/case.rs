@@ -26,7 +26,7 @@ pub(super) const DUAL: &str = "dual";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Server {
-    /// Nobody: a `ping`, or what nginx says to all.
+    /// Nobody: a `ping`, or `server/discover` where there is none, or what nginx says to all.
     None,
     /// The Python worker, in an `async def` or in a `def` on a thread.
     Async,
@@ -99,8 +99,9 @@ impl Case {
     }
 
     pub(super) fn expect(self) -> Expect {
-        match self.server {
-            Server::None => Expect::PONG,
+        match (self.server, self.client) {
+            (Server::None, Client::Modern) => Expect::DISCOVERED,
+            (Server::None, _) => Expect::PONG,
             _ => Expect::NUMBERED_ECHO,
         }
     }
@@ -147,6 +148,7 @@ impl Case {
             };
             requests.push(match (self.server, self.client) {
                 (_, Client::Pipes) => bail!("nobody is at the pipes of a server behind something"),
+                (Server::None, Client::Modern) => envelope.discover(),
                 (Server::None, _) => envelope.ping(),
                 (_, Client::Modern) => envelope.modern_echo(self.call()),
                 (_, Client::Session | Client::Sessionless) => envelope.echo(self.call()),
@@ -248,6 +250,11 @@ mod tests {
                 Server::None,
                 Client::Sessionless,
                 [r#""ping""#, "X-Namespace: load"],
+            ),
+            (
+                Server::None,
+                Client::Modern,
+                [r#""server/discover""#, "X-Namespace: load"],
             ),
             (
                 Server::Sync,

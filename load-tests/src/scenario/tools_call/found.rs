@@ -134,6 +134,11 @@ impl Row<Loaded> {
         self.in_front(|loaded| Some(loaded.sample.cpu_us))
     }
 
+    /// CPU time of what is in front that was spent in the kernel, in hundredths of it.
+    pub(super) fn kernel_percent(&self) -> Option<f64> {
+        self.in_front(|loaded| Some(loaded.sample.kernel_share? * 100.0))
+    }
+
     pub(super) fn server_cpu_us(&self) -> Option<f64> {
         self.median(|loaded| loaded.sample.worker_cpu_us)
     }
@@ -186,6 +191,7 @@ pub(super) mod tests {
                 p50_us: cpu_us * 10.0,
                 p99_us: cpu_us * 20.0,
                 cpu_us,
+                kernel_share: Some(0.25),
                 worker_cpu_us: Some(2.0),
                 client_cpu_us: 1.0,
                 other_cores: 0.25,
@@ -261,5 +267,6 @@ pub(super) mod tests {
             (row.cpu_us(), row.ratio(), row.server_cpu_us()),
             (None, None, Some(2.0))
         );
+        assert_eq!(row.kernel_percent(), None);
     }
 }

@@ -22,9 +22,10 @@ pub(super) const NGINX: &str = "nginx";
 const STDIO: Server = Server::Stdio(Era::Legacy);
 
 /// Of the gateway as it is by default.
-const ALL: [Case; 14] = [
+const ALL: [Case; 15] = [
     Case::new(Server::None, Client::Session),
     Case::new(Server::None, Client::Sessionless),
+    Case::new(Server::None, Client::Modern),
     Case::new(Server::Async, Client::Session),
     Case::new(Server::Async, Client::Sessionless),
     Case::new(Server::Async, Client::Modern),
@@ -136,6 +137,12 @@ impl Front {
             Self::Nginx(_) => &OF_NGINX[..1],
             Self::Peer(_) => &OF_PEERS,
         }
+    }
+
+    /// What a modern client asks once, where it is not known whether such clients are understood.
+    pub(super) fn case_to_try(&self) -> Option<Case> {
+        let modern = Case::new(Server::None, Client::Modern);
+        matches!(self, Self::Peer(_)).then_some(modern)
     }
 
     /// Its start, sessions for its clients, and its end, about.

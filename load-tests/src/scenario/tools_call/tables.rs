@@ -48,6 +48,7 @@ impl Found {
             "p50 us",
             "p99 us",
             "CPU us",
+            "in kernel %",
             "CPU / n",
             "from .. to",
             "server CPU us",
@@ -60,6 +61,7 @@ impl Found {
             let spread = spread(row.samples.iter().filter_map(Loaded::ratio));
             table.row(row.names().into_iter().chain(row.rates()).chain([
                 cell(row.cpu_us(), 1),
+                cell(row.kernel_percent(), 0),
                 cell(row.ratio(), 2),
                 spread.map_or_else(
                     || cell(None, 0),
@@ -179,6 +181,9 @@ impl Row<Loaded> {
     fn names(&self) -> [String; 5] {
         let server = match self.case.server {
             Server::None if self.front == NGINX => "none: `return 200`".to_owned(),
+            Server::None if self.case.client == Client::Modern => {
+                "none: `server/discover`".to_owned()
+            }
             Server::None => "none: `ping`".to_owned(),
             server => server.to_string(),
         };
@@ -242,7 +247,7 @@ mod tests {
         assert_eq!(names(0), [NGINX, GATEWAY]);
         assert_eq!(names(1), [NOTHING, GATEWAY, "peer"]);
         assert_eq!(section.tables[1].rows[2].last().unwrap(), "3");
-        assert_eq!(section.tables[0].rows[1][9], "3.00");
+        assert_eq!(section.tables[0].rows[1][9..11], ["25", "3.00"]);
         assert_eq!(section.tables[1].rows[0][4], "-", "nothing costs nothing");
         assert_eq!(section.tables[2].rows[0][6], "30");
         let notes = section.notes.join("\n");
