@@ -99,7 +99,10 @@ pub(crate) fn body(body: &[u8]) -> Result<Body<'_>, Invalid<'_>> {
         let messages = serde_json::from_str(text).map_err(|error| syntax_or_shape(&error))?;
         return Ok(Body::Batch(messages));
     }
-    Ok(Body::One(text, message(text)?))
+    is_object(text)?;
+    // It was not read as an object: what is wrong with it, or that it is deep, is for this parser.
+    let envelope = serde_json::from_str(text).map_err(|error| syntax_or_shape(&error))?;
+    Ok(Body::One(text, of_envelope(envelope)?))
 }
 
 /// The body as text: not empty, UTF-8, nested no deeper than [`MAX_DEPTH`].
@@ -127,13 +130,18 @@ fn within_depth(text: &str) -> Result<(), Failure> {
 
 /// Reads one message.
 pub(crate) fn message(text: &str) -> Result<Message<'_>, Invalid<'_>> {
-    if !text.trim_ascii_start().starts_with('{') {
-        serde_json::from_str::<serde::de::IgnoredAny>(text)
-            .map_err(|error| syntax_or_shape(&error))?;
-        return Err(Failure::Shape("a message must be an object".into()).into());
-    }
+    is_object(text)?;
     let envelope = json::from_str(text).map_err(|error| syntax_or_shape(&error))?;
     of_envelope(envelope)
+}
+
+/// Other JSON is of the wrong shape, and what is no JSON at all is said to be that.
+fn is_object(text: &str) -> Result<(), Failure> {
+    if text.trim_ascii_start().starts_with('{') {
+        return Ok(());
+    }
+    serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| syntax_or_shape(&error))?;
+    Err(Failure::Shape("a message must be an object".into()))
 }
 
 fn of_envelope(envelope: Envelope<'_>) -> Result<Message<'_>, Invalid<'_>> {

@@ -12,6 +12,6 @@ mod properties;
 mod read;
 mod scan;
 
-pub use members::{Member, Members};
+use members::Members;
 pub use read::{from_str, object};
 pub use scan::{DEPTH_MAX, Unread, value_end};

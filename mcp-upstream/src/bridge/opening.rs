@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
+
 use super::json::{self, Change};
 use super::key;
 use crate::content::CacheScope;
 use crate::mcp::forward::process::Opening;
-use bytes::Bytes;
 
 /// How long clients may keep what a server says of itself.
 const TTL_MS: &str = "300000";

@@ -181,13 +181,8 @@ impl Exchange {
     /// Runs the members until all have answered or one speaks. In a session they go on when the POST goes away.
     pub(super) async fn run(self) -> Result<Outcome, Failure> {
         let mut kept = Kept(Some(self));
-        let spoke = match &mut kept.0 {
-            Some(exchange) => exchange.until_spoken().await,
-            None => false,
-        };
-        let Some(exchange) = kept.0.take() else {
-            return Ok(Outcome::Answers(Ready::new()));
-        };
+        let spoke = kept.exchange().until_spoken().await;
+        let exchange = kept.take();
         if !spoke {
             return Ok(Outcome::Answers(exchange.ready));
         }
@@ -271,6 +266,16 @@ impl Exchange {
 
 /// An exchange while its POST waits for it.
 struct Kept(Option<Exchange>);
+
+impl Kept {
+    fn exchange(&mut self) -> &mut Exchange {
+        self.0.as_mut().expect("it is taken last")
+    }
+
+    fn take(mut self) -> Exchange {
+        self.0.take().expect("it is taken once")
+    }
+}
 
 impl Drop for Kept {
     /// The POST went away. Without a session its calls end with it; in one they go on, and what they say is kept.

@@ -1,26 +1,14 @@
 //! The members of one object, in their order.
 
-use std::borrow::Cow;
-
 use super::scan::{Scan, Unread};
 
 /// A member of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Member<'a> {
+pub(super) struct Member<'a> {
     /// Its raw key, quotes included.
-    pub key: &'a str,
+    pub(super) key: &'a str,
     /// Its raw value, without white space around it.
-    pub value: &'a str,
-}
-
-impl<'a> Member<'a> {
-    /// The key as it is meant. `None` for half of a surrogate pair, which no text has.
-    pub fn name(&self) -> Option<Cow<'a, str>> {
-        match plain(self.key) {
-            Some(name) => Some(Cow::Borrowed(name)),
-            None => serde_json::from_str(self.key).ok().map(Cow::Owned),
-        }
-    }
+    pub(super) value: &'a str,
 }
 
 /// The text of a raw string that has no escapes.
@@ -32,7 +20,7 @@ pub(super) fn plain(raw: &str) -> Option<&str> {
 
 /// Reads one object and nothing else. A key may come twice.
 #[derive(Debug)]
-pub struct Members<'a> {
+pub(super) struct Members<'a> {
     text: &'a str,
     scan: Scan<'a>,
     next: Next,
@@ -51,7 +39,7 @@ impl<'a> Members<'a> {
     /// # Errors
     ///
     /// It does not begin with a brace.
-    pub fn of(text: &'a str) -> Result<Self, Unread> {
+    pub(super) fn of(text: &'a str) -> Result<Self, Unread> {
         let mut scan = Scan::new(text);
         scan.expect(b'{')?;
         let next = Next::First;
@@ -63,7 +51,7 @@ impl<'a> Members<'a> {
     /// # Errors
     ///
     /// The text is no JSON, nested too deep, or goes on after the object. The members before it mean nothing then.
-    pub fn next_member(&mut self) -> Result<Option<Member<'a>>, Unread> {
+    pub(super) fn next_member(&mut self) -> Result<Option<Member<'a>>, Unread> {
         let scan = &mut self.scan;
         match (self.next, scan.peek()) {
             (Next::Nothing, _) => return Ok(None),

@@ -9,7 +9,8 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::{DEPTH_MAX, Member, Members, from_str};
+use super::members::Member;
+use super::{DEPTH_MAX, Members, from_str};
 
 /// The members as `serde_json` sees them: raw keys and values.
 struct Reference<'a>(Vec<(&'a RawValue, &'a RawValue)>);

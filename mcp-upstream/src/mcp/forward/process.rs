@@ -265,7 +265,8 @@ pub(crate) trait Process: Send + Sync {
     /// The process is gone, or takes no more.
     fn notify(&self, message: &str) -> Result<(), CallError>;
 
-    /// Hears what a process of several can only mean for this user of it, for as long as it holds it.
+    /// Hears what a process of several can only mean for this user of it, for as long as it holds it. Said once: who hears
+    /// does not change.
     fn hear(&self, inbound: Arc<dyn Inbound>);
 
     /// Asks for news of a resource, for one more client. `None`: others had asked for it before.

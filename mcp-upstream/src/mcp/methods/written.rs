@@ -53,6 +53,7 @@ impl WrittenLists {
         if result.len() > KEPT_MAX {
             return;
         }
+        let result = Bytes::copy_from_slice(result);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|_, other| other.of.strong_count() > 0);
         let own = kept.entry(namespace.name.clone());
@@ -60,7 +61,7 @@ impl WrittenLists {
         if !std::ptr::eq(own.of.as_ptr(), Arc::as_ptr(namespace)) {
             *own = Kept::new(namespace);
         }
-        own.results[form(dress, scope)] = Some(Bytes::copy_from_slice(result));
+        own.results[form(dress, scope)] = Some(result);
     }
 }
 
