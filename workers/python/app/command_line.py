@@ -58,7 +58,7 @@ def parse(arguments: list[str]) -> Options:
         if (read := _READERS.get(name)) is None:
             _wrong(f"unknown argument {argument}")
         text = value if has_value else next(rest, None)
-        if text is None:
+        if text is None or not has_value and text.startswith("--"):
             _wrong(f"{name} needs a value")
         try:
             given[name.removeprefix("--").replace("-", "_")] = read(text)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_origin
 
 from pydantic_core import ValidationError
 
+from . import whole_pydantic
 from .raw_schema import Mismatch, RawSchema
 from .schema import Invalid, one_line
 
@@ -148,6 +149,7 @@ def _titled(choices: dict[Any, Any]) -> list[dict[str, str]]:
 
 
 def _choosing(schema: dict[str, Any], kind: Any) -> Form:
+    whole_pydantic.bring_in()
     from pydantic import TypeAdapter
 
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
@@ -171,7 +173,8 @@ def _value(content: dict[str, Any]) -> Any:
 
 
 def _adapter(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
-    # Imported by the first question, since it takes as long as everything else a worker imports.
+    # Here already: it came with the first function that takes a `Context`, so that no question holds up the loop.
+    whole_pydantic.bring_in()
     from pydantic import TypeAdapter
     from pydantic.json_schema import GenerateJsonSchema
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from . import forks, shim, stdio
+from . import forks, shim, stdio, whole_pydantic
 from .decorator import Registration
 from .modules import ToolModules
 from .prompts import Prompt, make_prompt
@@ -215,6 +215,8 @@ def _declare(kind: str, function: object, options: dict[str, Any], filename: str
 
 def _enter(table: dict[str, _Made], key: str, made: _Made) -> str | None:
     plain(made.public)  # what cannot be announced cannot be served
+    if made.context_parameter is not None:
+        whole_pydantic.bring_in()  # it may ask, and the loop should not wait for an import then
     first = table.setdefault(key, made)
     owner: str = first.public["filename"]
     return None if first is made else owner

@@ -1,10 +1,11 @@
 """Checks and JSON Schemas of any type, by pydantic itself.
 
-Importing it takes half of a worker's start, so this module is imported when `plain_types` does not know a type.
+Importing it takes half of a worker's start, so this module is imported when `plain_types` does not know a type; the
+first time by `whole_pydantic`.
 
 The check is one pydantic type made of the signature: a TypedDict, since that turns the JSON object straight into the
-keyword arguments of the call, and takes any parameter name (a model would refuse `_x` and `copy`). What is left out of a
-call stays left out, so that the function's own defaults hold.
+keyword arguments of the call, and takes any parameter name (a model would refuse `_x` and `copy`). What is left out of
+a call stays left out, so that the function's own defaults hold.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from types import CodeType, ModuleType
 
+from . import whole_pydantic
 from .decorator import Registration, collecting
 
 PACKAGE = "tooldock_tools"
@@ -91,13 +92,36 @@ class _FileLoader(SourceFileLoader):
         self._modules = modules
 
     def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        source = self.get_data(self.path)
+        _bring_in_what_it_names(source)
+        code: CodeType = self.source_to_code(source, self.path)
         return code
 
     def exec_module(self, module: ModuleType) -> None:
         with collecting() as registrations:
             super().exec_module(module)
         self._modules.registrations[module.__name__] = registrations
+
+
+_FOR_ALL_OF_PYDANTIC = (b"pydantic", b"sys.path")
+
+_SUBMODULES = (
+    *("email.base64mime", "email.charset", "email.encoders", "email.errors", "email.header", "email.iterators"),
+    *("email.message", "email.quoprimime", "email.utils"),
+    *("importlib.abc", "importlib.metadata", "importlib.resources", "importlib.resources.abc", "urllib.parse"),
+)
+
+
+def _bring_in_what_it_names(source: bytes) -> None:
+    """Imports what a file may take for granted since it always came with pydantic: `import urllib` is enough for
+    `urllib.parse.quote` where somebody else has imported the submodule. A file that changes `sys.path` gets pydantic
+    first, too: its own `random` must not become the one of pydantic."""
+    if any(name in source for name in _FOR_ALL_OF_PYDANTIC):
+        whole_pydantic.bring_in()
+    for name in _SUBMODULES:
+        if name.encode() in source and name not in sys.modules:
+            with whole_pydantic.path_at_start():
+                importlib.import_module(name)
 
 
 class _Alias:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from . import plain_types
+from . import plain_types, whole_pydantic
 from .decorator import UNSET
 from .failure_schema import admitting_failures
 from .schema import Invalid
@@ -35,10 +35,9 @@ def output_schema_of(hints: dict[str, Any], given: Any = UNSET) -> dict[str, Any
 def _inferred(hint: Any) -> dict[str, Any] | None:
     if hint is _MISSING or hint is None or hint is type(None) or _may_be_content(hint):
         return None
-    try:
-        schema = _schema(hint)
-    except Exception:
-        return None  # a type without a schema, such as a class of the author's own
+    schema = _schema(hint)
+    if schema is None:
+        return None
     definitions = schema.pop("$defs", {})
     kind = _kind(schema, definitions, 0)
     if kind is None:
@@ -57,12 +56,16 @@ def _inferred(hint: Any) -> dict[str, Any] | None:
     return output
 
 
-def _schema(hint: Any) -> dict[str, Any]:
+def _schema(hint: Any) -> dict[str, Any] | None:
     if (plain := plain_types.schemas_of(hint)) is not None:
         return plain[1]
+    whole_pydantic.bring_in()
     from . import modelled
 
-    return modelled.output_schema(hint)
+    try:
+        return modelled.output_schema(hint)
+    except Exception:
+        return None  # a type without a schema, such as a class of the author's own
 
 
 def _kind(schema: Any, definitions: dict[str, Any], depth: int) -> str | None:

@@ -1,9 +1,9 @@
 """Checks and JSON Schemas of the types most tools are made of, without pydantic's Python half.
 
-Text, numbers, flags, `Any`, lists, objects with text keys, each of these or None, with a description or without: their schemas for pydantic's core
-are written down here, so that a worker whose tools need no more starts in half the time. Everything else gives None,
-and pydantic itself makes the schema (`modelled`). The results are the same to the byte; `tests/test_plain_types.py`
-holds both against each other.
+Text, numbers, flags, `Any`, lists, objects with text keys, each of these or None, with a description or without: their
+schemas for pydantic's core are written down here, so that a worker whose tools need no more starts in half the time.
+Everything else gives None, and pydantic itself makes the schema (`modelled`). The schemas are the same JSON and the
+checks accept, convert and refuse the same; `tests/test_plain_types.py` holds both against each other.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _is_known = pydantic_version.at_least(*KNOWN)
 def arguments(
     parameters: Mapping[str, tuple[Any, Any]],
 ) -> tuple[dict[str, Any], Callable[[Any], dict[str, Any]]] | None:
-    """JSON Schema and check of an object with these names, each with its type and its default or `Parameter.empty`."""
+    """JSON Schema and check of an object with these names, each with its type and its default or `Parameter.empty`;
+    None if they are for pydantic itself to know."""
     fields: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     required: list[str] = []
@@ -62,7 +63,10 @@ def arguments(
         if is_required:
             required.append(name)
     schema: Any = {"type": "typed-dict", "fields": fields, "extra_behavior": "forbid"}
-    validator = SchemaValidator(schema, {"title": "arguments"})
+    try:
+        validator = SchemaValidator(schema, {"title": "arguments"})
+    except Exception:
+        return None  # a core of the future has other schemas: pydantic itself knows them
     return {"properties": properties, "required": required}, validator.validate_python
 
 

@@ -104,9 +104,9 @@ def _container_or_leaf(value: Any, path: str, above: set[int], depth: int) -> An
 
 
 def _is_model(value: Any) -> bool:
-    """Nothing is one where nobody has imported what models are made of."""
-    models = sys.modules.get("pydantic.main")
-    return models is not None and isinstance(value, models.BaseModel)
+    """Nothing is one where nobody has imported what models are made of, or a thread is only about to."""
+    model = getattr(sys.modules.get("pydantic.main"), "BaseModel", None)
+    return model is not None and isinstance(value, model)
 
 
 def _dumped(dump: Any, value: Any, path: str) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from . import plain_types
+from . import plain_types, whole_pydantic
 from .results import plain
 
 _CONTEXT = f"{__package__}.context"
@@ -48,6 +48,7 @@ def arguments_of(function: Callable[..., Any], hints: dict[str, Any]) -> Argumen
         parameters[name] = (hint, parameter.default)
     checked = plain_types.arguments(parameters)
     if checked is None:
+        whole_pydantic.bring_in()
         from . import modelled
 
         checked = modelled.arguments(parameters)
@@ -110,9 +111,9 @@ def _input_schema(raw: dict[str, Any], parameters: dict[str, tuple[Any, Any]]) -
 
 
 def _is_field(default: Any) -> bool:
-    """Whether it is a `Field(…)`, which is in the schema already. Where pydantic is not loaded nothing is."""
-    fields = sys.modules.get("pydantic.fields")
-    return fields is not None and isinstance(default, fields.FieldInfo)
+    """Whether it is a `Field(…)`, which is in the schema already. Where pydantic is not loaded, or half, nothing is."""
+    field = getattr(sys.modules.get("pydantic.fields"), "FieldInfo", None)
+    return field is not None and isinstance(default, field)
 
 
 def one_line(error: BaseException) -> str:

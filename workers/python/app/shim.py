@@ -112,6 +112,8 @@ def install() -> None:
         module.__path__ = []
         module.__spec__ = ModuleSpec(name, None, is_package=True)
         vars(module).update(supplied)
+        if name in _LATER:
+            module.__all__ = [*supplied, *_LATER[name]]  # type: ignore[attr-defined]
         sys.modules[name] = module
         parent, _, child = name.rpartition(".")
         if parent:

@@ -68,9 +68,11 @@ def _serve(options: command_line.Options, announcement: stdio.Announcement, star
         raise BootFailure("internal_error", f"the tools folder {options.tools} does not exist")
     os.chdir(options.tools)
 
-    from . import frames, listener, loader
+    from . import frames, listener, loader, whole_pydantic
 
     loaded = loader.load(options.tools, options.import_timeout)
+    if whole_pydantic.failure is not None:
+        raise _no_pydantic(whole_pydantic.failure)
     ready = frames.notice(
         "ready",
         namespace=options.namespace,
@@ -132,7 +134,12 @@ def _check_pydantic() -> None:
             raise BootFailure("dependency_error", message)
         import pydantic_core  # noqa: F401 (whether it can be)
     except ImportError as error:
-        raise BootFailure("dependency_error", f"workers need pydantic 2, which cannot be imported: {error}") from None
+        raise _no_pydantic(error) from None
+
+
+def _no_pydantic(error: Exception) -> BootFailure:
+    cause = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+    return BootFailure("dependency_error", f"workers need pydantic 2, which cannot be imported: {cause}")
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -33,6 +33,8 @@ def test_a_relative_path_is_one_below_where_it_was_given(tmp_path, monkeypatch):
         ([], "--namespace, --socket, --venv must be given"),
         (LEAST[:4], "--venv must be given"),
         (LEAST[:3], "--socket needs a value"),
+        (["--namespace", *LEAST[2:]], "--namespace needs a value"),
+        ([*LEAST, "--tools", "--no-greeting"], "--tools needs a value"),
         ([*LEAST, "here"], "unknown argument here"),
         ([*LEAST, "--no-greeting=1"], "unknown argument --no-greeting=1"),
         ([*LEAST, "--max-frame", "1023"], "--max-frame: must be at least 1024"),

@@ -179,6 +179,22 @@ def test_package_that_only_a_library_wants_is_found_on_demand(fastmcp_venv, work
     assert worker.value("still_a_decorator") is True
 
 
+def test_star_import_gives_the_answers_types_without_the_package(plain_worker):
+    plain_worker.write(
+        "t.py",
+        """
+        from fastmcp.server.elicitation import *
+        from fastmcp.tools import tool
+
+        @tool
+        def names() -> list[str]:
+            return [it.__name__ for it in (AcceptedElicitation, DeclinedElicitation, CancelledElicitation)]
+        """,
+    )
+    plain_worker.start()
+    assert plain_worker.value("names") == ["AcceptedElicitation", "DeclinedElicitation", "CancelledElicitation"]
+
+
 def test_file_that_needs_more_says_what_to_add_when_it_is_missing(plain_worker):
     plain_worker.write("t.py", NEEDS_MORE).write("simple.py", SIMPLE).start()
     issue = plain_worker.issues()["t.py"]

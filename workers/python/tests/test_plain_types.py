@@ -1,4 +1,4 @@
-"""What `plain_types` writes down by hand is what pydantic makes, to the byte."""
+"""What `plain_types` writes down by hand is what pydantic makes: the same JSON."""
 
 from __future__ import annotations
 
@@ -126,11 +126,10 @@ def test_every_pair_of_plain_parameters_is_plain():
 LOADED = """
     import sys
 
-    from fastmcp import Context
     from fastmcp.tools import tool
 
     @tool
-    async def loaded(ctx: Context, names: list[str], depth: int | None = None) -> dict[str, bool]:
+    async def loaded(names: list[str], depth: int | None = None) -> dict[str, bool]:
         return {name: name in sys.modules for name in names}
     """
 PYTHON_HALF = ["pydantic.main", "pydantic.type_adapter", "pydantic.json_schema"]
@@ -149,6 +148,26 @@ def test_one_tool_that_needs_it_brings_it_in(worker):
     found = worker.connect().request("tools.call", tool="loaded", arguments={"names": PYTHON_HALF})
     assert found["result"] == dict.fromkeys(PYTHON_HALF, True)
     assert worker.tool("u")["inputSchema"]["properties"]["a"] == {"type": "string", "format": "binary"}
+
+
+TAKES_A_CONTEXT = {
+    "tool": "from fastmcp.tools import tool\n@tool\ndef f(ctx: Context): ...\n",
+    "raw": "from fastmcp.tools import tool\n@tool(input_schema={'type': 'object'})\ndef f(ctx: Context): ...\n",
+    "resource": "from fastmcp.resources import resource\n@resource('a://b')\ndef f(ctx: Context): ...\n",
+    "prompt": "from fastmcp.prompts import prompt\n@prompt\ndef f(ctx: Context): ...\n",
+}
+
+
+@pytest.mark.parametrize("kind", TAKES_A_CONTEXT)
+def test_who_may_ask_has_pydantic_before_the_loop_runs(plain_worker, kind):
+    plain_worker.write("t.py", LOADED).write("u.py", "from fastmcp import Context\n" + TAKES_A_CONTEXT[kind]).start()
+    assert plain_worker.value("loaded", names=PYTHON_HALF) == dict.fromkeys(PYTHON_HALF, True)
+
+
+def test_what_the_core_refuses_is_left_to_pydantic(monkeypatch):
+    monkeypatch.setitem(plain_types._LEAVES, str, lambda: ({"type": "of-the-past"}, {"type": "string"}))
+    assert plain_types.arguments({"a": (str, EMPTY)}) is None
+    assert plain_types.arguments({"a": (int, EMPTY)}) is not None
 
 
 def test_the_version_is_the_one_that_would_be_imported():
