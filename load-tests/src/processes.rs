@@ -97,8 +97,9 @@ pub(crate) struct Ticks {
     kernel: u64,
 }
 
-/// Fewer ticks than these have no ratio.
-const TICKS_MIN: u64 = 20;
+/// Fewer ticks than these have no ratio. That of 50 is good to 0.07, of 100 to 0.05 (a standard deviation of one half by
+/// the root of their number at most); a window of the default second has about 60 to 150.
+const TICKS_MIN: u64 = 50;
 
 impl Ticks {
     /// Of those that are still there.
@@ -344,7 +345,8 @@ mod tests {
         let ticks = |user, kernel| Ticks { user, kernel };
         assert_eq!(Ticks::parse(stat), Some(ticks(50, 6)));
         assert_eq!(Ticks::parse("77 (a) S 12"), None);
-        assert_eq!(ticks(80, 16).kernel_share_since(ticks(50, 6)), Some(0.25));
+        assert_eq!(ticks(95, 21).kernel_share_since(ticks(50, 6)), Some(0.25));
+        assert_eq!(ticks(80, 16).kernel_share_since(ticks(50, 6)), None);
         assert_eq!(ticks(50, 6).kernel_share_since(ticks(50, 6)), None);
         // A process that is gone takes its ticks with it.
         assert_eq!(ticks(10, 2).kernel_share_since(ticks(50, 6)), None);

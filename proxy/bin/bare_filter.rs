@@ -14,8 +14,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use pingora_core::apps::HttpServerOptions;
 use pingora_core::listeners::{L4BufferSettings, ListenerConfig};
 use pingora_core::modules::http::HttpModules;
@@ -28,10 +28,15 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::{HttpProxy, ProxyHttp, Session};
 
-/// As long as the gateway's.
+/// The gateway's.
 const BODY: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32010,"message":"The bearer token is not valid.","data":{"code":"unauthorized"}}}"#;
+/// Its length.
+const BODY_LENGTH: &str = "125";
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// As long as an id the gateway makes up.
 const REQUEST_ID: &str = "0123abcd-4d2f1";
+/// Those of the answer, and Pingora's date and connection.
+const HEADERS: usize = 7;
 const KEEPALIVE_SECONDS: u64 = 60;
 /// The gateway's.
 const READ_BUFFER: usize = 4 * 1024;
@@ -45,6 +50,10 @@ fn main() -> anyhow::Result<()> {
     let address: SocketAddr = address.parse().context("the address")?;
     let threads: usize = threads.parse().context("the number of threads")?;
     anyhow::ensure!((1..=1024).contains(&threads), "1 to 1024 threads");
+    anyhow::ensure!(
+        BODY_LENGTH.parse() == Ok(BODY.len()),
+        "BODY_LENGTH is not the body's"
+    );
 
     let socket = TcpListener::bind(address).with_context(|| format!("cannot bind {address}"))?;
     socket.set_nonblocking(true).context("the socket")?;
@@ -124,13 +133,9 @@ impl ProxyHttp for BareFilter {
         session.set_keepalive(Some(KEEPALIVE_SECONDS));
         // The unread body is read past, so that the connection lives on.
         session.set_close_on_response_before_downstream_finish(false);
-        let mut head = ResponseHeader::build(StatusCode::UNAUTHORIZED, Some(6))?;
-        head.insert_header(CONTENT_TYPE, "application/json")?;
-        head.insert_header(CACHE_CONTROL, "no-store")?;
-        head.insert_header(WWW_AUTHENTICATE, "Bearer")?;
-        head.insert_header("x-request-id", REQUEST_ID)?;
-        head.insert_header(CONTENT_LENGTH, BODY.len())?;
-        session.write_response_header(Box::new(head), false).await?;
+        session
+            .write_response_header(Box::new(head()), false)
+            .await?;
         session
             .write_response_body(Some(Bytes::from_static(BODY.as_bytes())), true)
             .await?;
@@ -143,4 +148,19 @@ impl ProxyHttp for BareFilter {
             "nothing gets past the filter",
         ))
     }
+}
+
+/// Put together as the gateway does it: Pingora keeps a second map for a head that it builds itself, and reads the name of
+/// each header that is added to one. Nothing here has to be copied.
+fn head() -> ResponseHeader {
+    let mut headers = HeaderMap::with_capacity(HEADERS);
+    headers.append(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.append(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.append(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    headers.append(X_REQUEST_ID, HeaderValue::from_static(REQUEST_ID));
+    headers.append(CONTENT_LENGTH, HeaderValue::from_static(BODY_LENGTH));
+    let (mut parts, ()) = http::Response::new(()).into_parts();
+    parts.status = StatusCode::UNAUTHORIZED;
+    parts.headers = headers;
+    parts.into()
 }

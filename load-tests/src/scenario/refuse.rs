@@ -11,6 +11,7 @@
 mod attack;
 mod kind;
 mod results;
+mod same;
 
 use std::time::Duration;
 
@@ -70,10 +71,18 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
             None
         }
     };
+    if let Some(bare) = &bare
+        && let Err(error) = same::check(gateway.address, bare.address).await
+    {
+        found.fail(format!(
+            "the bare filter's 401 beside the gateway's: {error:#}"
+        ));
+    }
+    let mut all: Vec<By> = By::all().collect();
     for repetition in 1..=options.repetitions {
         let nginx = run.reference().await?;
         let nginx_cpu_us = nginx.map(|sample| sample.cpu_us);
-        for by in By::all() {
+        for &by in &all {
             let refused = async || match (by, &bare) {
                 (By::Gateway(kind), _) => refused(options, &gateway, kind).await.map(Some),
                 (By::BareFilter, Some(bare)) => refused_barely(options, bare).await.map(Some),
@@ -89,6 +98,8 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
                 Err(error) => found.fail(format!("{}: {error:#}", by.name())),
             }
         }
+        // So that the gateway's 401 and the bare filter's come first in turns.
+        all.reverse();
         let good = Good::start(&gateway).await?;
         for beside in Beside::ALL {
             if beside == Beside::Nginx && run.nginx.is_none() {

@@ -21,9 +21,11 @@ mod idle;
 mod tables;
 mod verdicts;
 
+use std::io;
 use std::time::Duration;
 
 use anyhow::Context;
+use tokio::time::error::Elapsed;
 
 use super::{Run, Scenario};
 use crate::load::{self, Load, Sample, Window, pipes};
@@ -213,10 +215,7 @@ impl Measuring<'_, '_> {
             let request = requests.first().context("no client")?;
             case.once(&Target::Http(running.address()), request).await
         };
-        let finding = match asked.await {
-            Ok(()) => "answers `server/discover` of 2026-07-28",
-            Err(_) => "does not answer `server/discover` of 2026-07-28",
-        };
+        let finding = discovered(asked.await);
         self.found.finding(format!("{}: {finding}", front.name()));
     }
 
@@ -308,11 +307,55 @@ impl Measuring<'_, '_> {
     }
 }
 
+/// What became of `server/discover`, with the reason where there was no right answer: a peer that was not reached, or took
+/// too long, has not said that it cannot.
+fn discovered(asked: anyhow::Result<()>) -> String {
+    const ASKED: &str = "`server/discover` of 2026-07-28";
+    const REASON_MAX: usize = 120;
+    let Err(error) = asked else {
+        return format!("answers {ASKED}");
+    };
+    let missed = error
+        .chain()
+        .any(|cause| cause.is::<io::Error>() || cause.is::<Elapsed>());
+    let said = if missed {
+        "could not be asked for"
+    } else {
+        "does not answer"
+    };
+    let reason = format!("{error:#}").replace(char::is_control, " ");
+    let short: String = reason.chars().take(REASON_MAX).collect();
+    let more = if short == reason { "" } else { "..." };
+    format!("{said} {ASKED}: {short}{more}")
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_peer_that_was_not_reached_has_not_refused() {
+        assert!(discovered(Ok(())).starts_with("answers"));
+        let status = anyhow::anyhow!("status 400 instead of 200: {}\r\n", "x".repeat(200));
+        let told = discovered(Err(status.context("the first call")));
+        let start = "does not answer `server/discover` of 2026-07-28: the first call: status 400 instead of 200: xxx";
+        assert!(told.starts_with(start) && told.ends_with("x..."), "{told}");
+
+        let refused = Err::<(), _>(io::Error::from(io::ErrorKind::ConnectionRefused));
+        let told = discovered(refused.context("the first call"));
+        assert!(
+            told.starts_with("could not be asked for") && told.contains("refused"),
+            "{told}"
+        );
+        let late = tokio::time::timeout(Duration::ZERO, std::future::pending::<()>()).await;
+        let told = discovered(late.context("no answer in time"));
+        assert!(
+            told.starts_with("could not be asked for") && told.contains("in time"),
+            "{told}"
+        );
+    }
 
     #[test]
     fn half_of_the_default_run_is_enough() {
