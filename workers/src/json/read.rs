@@ -12,7 +12,7 @@ use super::members::plain;
 const RAW: &str = "$serde_json::private::RawValue";
 
 /// What `serde_json::from_str` reads, only faster where it is an object whose members are wanted as they are
-/// (`&RawValue`): they are passed over as [`Members`] does it.
+/// (`&RawValue`): they are passed over, not parsed.
 ///
 /// # Errors
 ///
