@@ -1,6 +1,6 @@
 //! The tokens of JSON text, strictly, and no deeper than a bound.
 
-use super::block::{STEP, specials};
+use super::block::{STEP, WORD, specials};
 
 /// The deepest nesting that is read: brackets open at once.
 pub const DEPTH_MAX: usize = 128;
@@ -123,7 +123,7 @@ impl<'a> Scan<'a> {
         let mut at = self.at;
         loop {
             let rest = self.bytes.get(at..).ok_or(Unread)?;
-            let mut marks = match rest.first_chunk() {
+            let words = match rest.first_chunk() {
                 Some(block) => specials(block),
                 None => {
                     // Quotes stand where the text has ended, and are not found there.
@@ -132,10 +132,21 @@ impl<'a> Scan<'a> {
                     specials(&block)
                 }
             };
-            let begin = at;
-            at += STEP;
-            while marks != 0 {
-                let place = begin + marks.trailing_zeros() as usize;
+            let (first, mut word) = match words {
+                [0, 0, 0, 0] => {
+                    at += STEP;
+                    continue;
+                }
+                [0, 0, 0, word] => (3, word),
+                [0, 0, word, _] => (2, word),
+                [0, word, ..] => (1, word),
+                [word, ..] => (0, word),
+            };
+            // A word at a time: many escapes may stand close together.
+            let begin = at + first * WORD;
+            at = begin + WORD;
+            while word != 0 {
+                let place = begin + word.trailing_zeros() as usize / 8;
                 match self.bytes.get(place) {
                     Some(b'"') => {
                         self.at = place + 1;
@@ -150,7 +161,7 @@ impl<'a> Scan<'a> {
                     break;
                 }
                 // What is escaped is no end.
-                marks &= u32::MAX << (after - begin);
+                word &= u64::MAX << (8 * (after - begin));
             }
         }
     }
