@@ -74,6 +74,15 @@ impl World {
         })
     }
 
+    /// With room for one process, and no spares.
+    fn of_one_process() -> Self {
+        Self::new(StdioSettings {
+            warm: 0,
+            max_processes: 1,
+            ..StdioSettings::default()
+        })
+    }
+
     fn step(&mut self, event: Event) {
         for action in self.state.step(event, self.now, 0.0) {
             match action {
@@ -259,11 +268,7 @@ fn what_a_handshake_showed_is_not_forgotten_for_a_process_that_was_opened_before
 
 #[test]
 fn a_server_with_no_room_for_another_process_is_taken_at_its_word() {
-    let mut world = World::new(StdioSettings {
-        warm: 0,
-        max_processes: 1,
-        ..StdioSettings::default()
-    });
+    let mut world = World::of_one_process();
     modern_at_least(&mut world);
     let waiter = world.lease(PoolKey::Shared, legacy());
     assert_eq!(world.granted[&waiter], 1);
@@ -299,11 +304,7 @@ fn a_principal_at_its_cap_waits_without_holding_up_others() {
 
 #[test]
 fn at_the_cap_of_the_server_a_request_waits_for_five_seconds_and_is_then_refused() {
-    let mut world = World::new(StdioSettings {
-        warm: 0,
-        max_processes: 1,
-        ..StdioSettings::default()
-    });
+    let mut world = World::of_one_process();
     world.lease(session("a"), legacy());
     world.start_all(ServerEra::Legacy);
     let second = world.lease(session("b"), legacy());
@@ -326,11 +327,7 @@ fn at_the_cap_of_the_server_a_request_waits_for_five_seconds_and_is_then_refused
 
 #[test]
 fn one_whose_wait_ends_just_after_a_look_is_not_forgotten() {
-    let mut world = World::new(StdioSettings {
-        warm: 0,
-        max_processes: 1,
-        ..StdioSettings::default()
-    });
+    let mut world = World::of_one_process();
     world.lease(session("a"), legacy());
     world.start_all(ServerEra::Legacy);
     let second = world.lease(session("b"), legacy());
@@ -401,11 +398,7 @@ fn a_process_started_for_one_who_left_is_the_next_ones() {
 
 #[test]
 fn a_process_given_back_makes_room_for_one_that_is_needed() {
-    let mut world = World::new(StdioSettings {
-        warm: 0,
-        max_processes: 1,
-        ..StdioSettings::default()
-    });
+    let mut world = World::of_one_process();
     world.lease(PoolKey::Exclusive, legacy());
     world.start_all(ServerEra::Legacy);
     world.release(1);
