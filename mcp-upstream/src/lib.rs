@@ -31,6 +31,7 @@ pub mod session;
 mod state;
 mod stdio;
 pub mod stream;
+mod supervise;
 
 pub use mcp::head::{AcceptFlags, McpHead, MirroredHeaders};
 pub use rest::reload::ReloadControl;

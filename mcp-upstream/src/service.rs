@@ -38,6 +38,7 @@ use crate::state::Core;
 use crate::stdio::pool::Pools;
 use crate::stream::audience::{Audience, follow};
 use crate::stream::{EventLog, MemoryEventLog, Pulse, StreamLimiter};
+use crate::supervise::supervise;
 use crate::{legacy, mcp, rest};
 
 /// What the service is made of.
@@ -255,12 +256,25 @@ impl Service {
 
     /// What streams need between requests: their keepalives, notice of what the registry now serves, and another
     /// admission when somebody may have lost a namespace by it. Runs until it is dropped.
+    ///
+    /// One of the three that panics is begun again, and disturbs neither of the others.
     pub async fn run_streams(&self) {
-        let audience = Arc::clone(&self.core.audience);
-        tokio::join!(
-            self.core.pulse.run(),
-            follow(audience, Arc::clone(&self.core.registry)),
+        let news = || {
+            let (audience, registry) = (&self.core.audience, &self.core.registry);
+            follow(Arc::clone(audience), Arc::clone(registry))
+        };
+        let mut readmitting = false;
+        let readmission = || {
+            // What was published while nobody followed is not known: as if somebody had lost a namespace.
+            if std::mem::replace(&mut readmitting, true) {
+                self.readmit_streams();
+            }
             self.readmit_by_registry()
+        };
+        tokio::join!(
+            supervise("the keepalives of streams", || self.core.pulse.run()),
+            supervise("the notices of changed namespaces", news),
+            supervise("the readmission of streams", readmission)
         );
     }
 

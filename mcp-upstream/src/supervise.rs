@@ -1,0 +1,42 @@
+//! Loops that have to go on whatever happens in one of their rounds.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+/// Before a loop that panicked is begun again. One that panics at once must not fill the log.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Runs a loop until it ends by itself. When it panics, that is logged and the loop is begun again.
+pub(crate) async fn supervise<F: Future<Output = ()>>(
+    name: &'static str,
+    mut begin: impl FnMut() -> F,
+) {
+    // What a round leaves behind is behind locks that look past a panic.
+    while AssertUnwindSafe(async { begin().await })
+        .catch_unwind()
+        .await
+        .is_err()
+    {
+        tracing::error!("{name}: a round failed, going on in {PAUSE:?}");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_panics_is_begun_again_until_it_ends() {
+        let mut begun = 0;
+        supervise("a test", || {
+            begun += 1;
+            let round = begun;
+            async move { assert!(round > 2, "round {round} fails") }
+        })
+        .await;
+        assert_eq!(begun, 3);
+    }
+}
