@@ -226,6 +226,90 @@ async fn a_body_larger_than_the_limit_is_413_even_when_it_is_not_announced() {
     assert!(text.contains("body_too_large"), "{text:?}");
 }
 
+/// The head of a request to a route that takes no body, which announces one all the same.
+fn bodiless(method: &str, path: &str, announced: usize) -> String {
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nX-Namespace: shared\r\n\
+         Content-Length: {announced}\r\n\r\n"
+    )
+}
+
+#[tokio::test]
+async fn a_route_without_a_body_is_answered_before_any_of_one_arrives() {
+    let gateway = Gateway::empty().start().await;
+    for (address, method, path, status) in [
+        (gateway.address, "GET", "/health", 200),
+        (gateway.address, "GET", "/ready", 200),
+        (gateway.address, "GET", "/tools", 200),
+        (gateway.address, "GET", "/namespaces", 200),
+        (gateway.address, "OPTIONS", "/mcp", 204),
+        (gateway.address, "DELETE", "/mcp", 400),
+        (gateway.metrics, "GET", "/metrics", 200),
+    ] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = bodiless(method, path, 4 * 1024 * 1024);
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let answer = answer(&mut stream).await.expect(path);
+        assert_eq!(answer.status, status, "{method} {path}");
+        assert!(closes_within(&mut stream, DEADLINE).await, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_small_body_where_none_belongs_is_read_past_and_the_connection_kept() {
+    let gateway = Gateway::empty().start().await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    for _ in 0..2 {
+        let request = bodiless("GET", "/health", 5) + "GET /x";
+        stream
+            .write_all(&request.as_bytes()[..request.len() - 1])
+            .await
+            .unwrap();
+        assert_eq!(answer(&mut stream).await.unwrap().status, 200);
+    }
+    stream.write_all(ping("").as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut stream).await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn bodies_that_are_being_read_share_one_bound() {
+    let gateway = Gateway::empty()
+        .config(json!({"admission": {"limits": {"body": "1MiB", "bodies_total": "1MiB"}}}))
+        .start()
+        .await;
+    let filler = " ".repeat(700_000);
+    let request = post("/mcp", "shared", &format!("{filler}{PING}"));
+    let (most, last) = request.as_bytes().split_at(request.len() - 1);
+    let mut first = TcpStream::connect(gateway.address).await.unwrap();
+    first.write_all(most).await.unwrap();
+    let all_but_one = filler.len() + PING.len() - 1;
+    eventually("the first body is held", || async {
+        let metrics = gateway.metrics_text().await;
+        metrics
+            .contains(&format!("tooldock_body_bytes {all_but_one}"))
+            .then_some(())
+    })
+    .await;
+    let text = exchange(gateway.address, most).await;
+    assert!(text.starts_with("HTTP/1.1 503"), "{text:?}");
+    assert!(text.contains("overloaded"), "{text:?}");
+    assert!(
+        text.to_ascii_lowercase().contains("retry-after: 1"),
+        "{text:?}"
+    );
+    // Small ones have room beside it, and it is let finish.
+    let mut small = TcpStream::connect(gateway.address).await.unwrap();
+    small.write_all(ping("").as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut small).await.unwrap().status, 200);
+    first.write_all(last).await.unwrap();
+    assert_eq!(answer(&mut first).await.unwrap().status, 200);
+    eventually("nothing is held any more", || async {
+        let metrics = gateway.metrics_text().await;
+        metrics.contains("tooldock_body_bytes 0").then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_body_that_stops_coming_is_408() {
     let gateway = Gateway::empty()

@@ -140,6 +140,8 @@ pub struct LimitsConfig {
     pub header_fields: usize,
     /// The size of a request body.
     pub body: ByteSize,
+    /// The size of all request bodies that are being read.
+    pub bodies_total: ByteSize,
     /// Connections of one process.
     pub connections: usize,
     /// Open streams of one principal.
@@ -192,6 +194,7 @@ impl Default for LimitsConfig {
             header_bytes: ByteSize::kib(32),
             header_fields: 100,
             body: ByteSize::mib(4),
+            bodies_total: ByteSize::mib(256),
             connections: 100_000,
             streams_per_principal: 10_000,
             sessions_per_principal: 10_000,
@@ -284,7 +287,7 @@ mod tests {
             tokens: []
             flood: off
             rate_limits: []
-            limits: { header_bytes: 32KiB, header_fields: 100, body: 4MiB, connections: 100000, streams_per_principal: 10000, sessions_per_principal: 10000 }
+            limits: { header_bytes: 32KiB, header_fields: 100, body: 4MiB, bodies_total: 256MiB, connections: 100000, streams_per_principal: 10000, sessions_per_principal: 10000 }
             timeouts: { header: 15s, body: 30s, keepalive: 75s, write: 30s }
         "#;
         assert_eq!(parse(documented).unwrap(), AdmissionConfig::default());

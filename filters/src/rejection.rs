@@ -58,11 +58,13 @@ pub enum Reason {
     BodyTooLarge,
     /// The body did not arrive in time. Found by whoever reads it, not by admission.
     BodyTimeout,
+    /// All bodies together are as large as they may be. Found by whoever reads them, not by admission.
+    Overloaded,
 }
 
 impl Reason {
     /// Every reason, for whoever registers counters ahead of the first refusal.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::BadRequest,
         Self::HeadersTooLarge,
         Self::UriTooLong,
@@ -85,6 +87,7 @@ impl Reason {
         Self::NotAcceptable,
         Self::BodyTooLarge,
         Self::BodyTimeout,
+        Self::Overloaded,
     ];
 
     /// The contract of refusals, on one screen: stable code, HTTP status, JSON-RPC code.
@@ -122,6 +125,7 @@ impl Reason {
             Self::NotAcceptable => ("not_acceptable", StatusCode::NOT_ACCEPTABLE, -32600),
             Self::BodyTooLarge => ("body_too_large", StatusCode::PAYLOAD_TOO_LARGE, -32600),
             Self::BodyTimeout => ("body_timeout", StatusCode::REQUEST_TIMEOUT, -32600),
+            Self::Overloaded => ("overloaded", StatusCode::SERVICE_UNAVAILABLE, -32014),
         }
     }
 
@@ -151,6 +155,7 @@ impl Reason {
                 | Self::AddressNotAllowed
                 | Self::BodyTooLarge
                 | Self::BodyTimeout
+                | Self::Overloaded
         )
     }
 }
@@ -304,6 +309,15 @@ impl Rejection {
         )
     }
 
+    /// 503 for a body there is no room for.
+    pub fn bodies_full() -> Self {
+        Self::new(
+            Reason::Overloaded,
+            "The server is reading as many request bodies as it can hold. Send the request again in a second.",
+        )
+        .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
+    }
+
     /// Adds what only the log is told.
     pub(crate) fn because(mut self, cause: &'static str) -> Self {
         self.cause = Some(cause);
@@ -365,6 +379,7 @@ mod tests {
                 403 => -32011,
                 404 => -32012,
                 429 => -32013,
+                503 => -32014,
                 _ => -32600,
             };
             assert_eq!(reason.rpc_code(), expected, "{reason:?}");

@@ -205,6 +205,11 @@ impl Route {
         }
     }
 
+    /// Whether a request to the route has a body that means something. Any other is never read.
+    pub fn takes_body(&self, method: &Method) -> bool {
+        *method == Method::POST && matches!(self, Self::Mcp | Self::Messages | Self::Tool { .. })
+    }
+
     /// Refuses a method the route does not know.
     pub(crate) fn check_method(&self, method: &Method) -> Result<(), Rejection> {
         if self.knows(method) {

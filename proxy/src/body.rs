@@ -1,10 +1,11 @@
-//! Reading a request body: bounded in bytes and time, in one piece.
+//! Reading a request body: bounded in bytes and time, in one piece, and together with all others in memory.
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT};
 use pingora_core::protocols::http::ServerSession;
+use prometheus::IntGauge;
 
 use crate::timeout::fast_timeout;
 
@@ -24,85 +25,175 @@ pub(crate) enum BodyError {
     TimedOut,
     /// Its framing is broken, or the client went away in the middle.
     Broken,
+    /// All bodies together are as large as they may be.
+    NoRoom,
 }
 
-/// Reads the whole body.
+/// How large a body may be, and by when it has to be there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyLimits {
+    /// Of one body.
+    pub(crate) bytes: usize,
+    /// Of all bodies that are held.
+    pub(crate) total: usize,
+    /// For a whole body.
+    pub(crate) deadline: Duration,
+}
+
+/// A body, and its part of what all of them may hold.
+#[derive(Debug)]
+pub(crate) struct Body {
+    /// All of it.
+    pub(crate) bytes: Bytes,
+    /// To be held for as long as the bytes are.
+    pub(crate) held: Option<Held>,
+}
+
+impl Body {
+    /// No body.
+    pub(crate) const EMPTY: Self = Self {
+        bytes: Bytes::new(),
+        held: None,
+    };
+}
+
+/// Bytes that are counted as held until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    all: IntGauge,
+    bytes: i64,
+}
+
+impl Held {
+    /// Counts more bytes. Never do all of them exceed the total: two that come at once may both be refused.
+    fn grow(&mut self, bytes: usize, total: usize) -> Result<(), BodyError> {
+        let more = i64::try_from(bytes).map_err(|_| BodyError::NoRoom)?;
+        self.all.add(more);
+        self.bytes += more;
+        if usize::try_from(self.all.get()).is_ok_and(|all| all > total) {
+            return Err(BodyError::NoRoom);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.sub(self.bytes);
+    }
+}
+
+/// Whether the client waits to be told that its body is welcome.
+pub(crate) fn awaits_continue(session: &mut ServerSession, limits: BodyLimits) -> bool {
+    expects_continue(session)
+        && !session.is_body_empty()
+        && announced(session).is_none_or(|length| length <= limits.bytes as u64)
+}
+
+/// Reads the whole body. `held` is what bodies hold now, all together.
 ///
-/// A body that arrives in one chunk, which is nearly every one, is handed on without a copy.
+/// A body that arrives in one chunk, which is nearly every one, is handed on without a copy and without being counted:
+/// it is as small as what a connection may hold in any case.
 pub(crate) async fn read(
     session: &mut ServerSession,
-    limit: usize,
-    deadline: Duration,
-) -> Result<Bytes, BodyError> {
+    limits: BodyLimits,
+    held: &IntGauge,
+) -> Result<Body, BodyError> {
     let announced = announced(session);
-    if announced.is_some_and(|length| length > limit as u64) {
+    if announced.is_some_and(|length| length > limits.bytes as u64) {
         return Err(BodyError::TooLarge);
     }
     if announced == Some(0) || session.is_body_empty() {
-        return Ok(Bytes::new());
-    }
-    if expects_continue(session) && session.write_continue_response().await.is_err() {
-        return Err(BodyError::Broken);
+        return Ok(Body::EMPTY);
     }
     // The whole body has one deadline; Pingora's own, per read, would only come before it under another name.
     session.set_read_timeout(None);
-    fast_timeout(deadline, read_chunks(session, limit, announced))
-        .await
-        .unwrap_or(Err(BodyError::TimedOut))
+    fast_timeout(
+        limits.deadline,
+        read_chunks(session, limits, held, announced),
+    )
+    .await
+    .unwrap_or(Err(BodyError::TimedOut))
 }
 
 async fn read_chunks(
     session: &mut ServerSession,
-    limit: usize,
+    limits: BodyLimits,
+    all: &IntGauge,
     announced: Option<u64>,
-) -> Result<Bytes, BodyError> {
+) -> Result<Body, BodyError> {
     let mut first = Bytes::new();
     let mut rest: Option<BytesMut> = None;
+    let mut held: Option<Held> = None;
     loop {
         let chunk = match session.read_request_body().await {
             Ok(Some(chunk)) => chunk,
             Ok(None) => break,
             Err(_) => return Err(BodyError::Broken),
         };
-        let held = rest.as_ref().map_or(first.len(), BytesMut::len);
-        if held + chunk.len() > limit {
+        let before = rest.as_ref().map_or(first.len(), BytesMut::len);
+        if before + chunk.len() > limits.bytes {
             return Err(BodyError::TooLarge);
+        }
+        let done = session.is_body_done();
+        if !(done && before == 0) {
+            let held = held.get_or_insert_with(|| Held {
+                all: all.clone(),
+                bytes: 0,
+            });
+            held.grow(chunk.len(), limits.total)?;
         }
         match &mut rest {
             Some(buffer) => buffer.extend_from_slice(&chunk),
             None if first.is_empty() => first = chunk,
             None => {
-                // The announced length was checked against the limit, so a client cannot make this reserve more.
-                let expected = announced.map_or(held * 2, |length| length as usize);
+                // The announced length was checked against the limit, so a client cannot make this reserve more. What
+                // is reserved costs nothing before it is written to.
+                let expected = announced.map_or(before * 2, |length| length as usize);
                 let mut buffer =
-                    BytesMut::with_capacity(expected.max(held + chunk.len()).min(limit));
+                    BytesMut::with_capacity(expected.max(before + chunk.len()).min(limits.bytes));
                 buffer.extend_from_slice(&first);
                 buffer.extend_from_slice(&chunk);
                 rest = Some(buffer);
             }
         }
-        if session.is_body_done() {
+        if done {
             break;
         }
     }
-    Ok(rest.map_or(first, BytesMut::freeze))
+    Ok(Body {
+        bytes: rest.map_or(first, BytesMut::freeze),
+        held,
+    })
+}
+
+/// Reads past what is left of a body nobody asked for, in a time. Says whether it was no larger than a limit.
+pub(crate) async fn read_past(
+    session: &mut ServerSession,
+    limit: usize,
+    deadline: Duration,
+) -> bool {
+    let discard = async {
+        let mut discarded = 0;
+        loop {
+            match session.read_request_body().await {
+                Ok(Some(chunk)) => discarded += chunk.len(),
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+            if discarded > limit {
+                return false;
+            }
+        }
+    };
+    fast_timeout(deadline, discard).await.unwrap_or(false)
 }
 
 /// Throws away what the client still sends, for a bounded time, so that our answer reaches it.
 pub(crate) async fn linger(session: &mut ServerSession) {
-    if expects_continue(session) {
-        return;
+    if !expects_continue(session) {
+        read_past(session, LINGER_BYTES, LINGER).await;
     }
-    let discard = async {
-        let mut discarded = 0;
-        while let Ok(Some(chunk)) = session.read_request_body().await {
-            discarded += chunk.len();
-            if discarded > LINGER_BYTES {
-                break;
-            }
-        }
-    };
-    let _ = fast_timeout(LINGER, discard).await;
 }
 
 /// The announced length, if there is one.
@@ -124,4 +215,26 @@ fn expects_continue(session: &ServerSession) -> bool {
             .headers
             .get(EXPECT)
             .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_never_more_than_the_total_and_given_back() {
+        let all = IntGauge::new("held", "bytes").expect("a gauge");
+        let held = || Held {
+            all: all.clone(),
+            bytes: 0,
+        };
+        let (mut one, mut other) = (held(), held());
+        assert_eq!(one.grow(60, 100), Ok(()));
+        assert_eq!(other.grow(41, 100), Err(BodyError::NoRoom));
+        drop(other);
+        assert_eq!(one.grow(40, 100), Ok(()));
+        assert_eq!(all.get(), 100);
+        drop(one);
+        assert_eq!(all.get(), 0);
+    }
 }

@@ -35,7 +35,7 @@ use tooldock_upstream::{AcceptFlags, McpHead, MirroredHeaders, Service};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Registry;
 
-use crate::body::{self, BodyError};
+use crate::body::{self, Body, BodyError, BodyLimits};
 use crate::edge;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
@@ -71,8 +71,7 @@ pub(crate) struct Listener {
 pub(crate) struct Rules {
     pub(crate) admission: Admission,
     pub(crate) listeners: Vec<Listener>,
-    pub(crate) body_limit: usize,
-    pub(crate) body_timeout: Duration,
+    pub(crate) bodies: BodyLimits,
     pub(crate) write_timeout: Duration,
     /// Seconds a connection may idle between requests; `None` closes after each answer.
     pub(crate) keepalive: Option<u64>,
@@ -103,7 +102,7 @@ pub(crate) struct Passage {
     route: &'static str,
     /// The status of a long stream that has left.
     left_with: Option<u16>,
-    _in_flight: InFlight,
+    in_flight: InFlight,
 }
 
 impl Passage {
@@ -120,6 +119,21 @@ impl InFlight {
     fn new(gauge: &IntGauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
+    }
+
+    /// Does not count the request while it waits for its client to read, which the drain must not wait for.
+    fn paused(&self) -> Paused<'_> {
+        self.0.dec();
+        Paused(&self.0)
+    }
+}
+
+/// Ends the pause of an [`InFlight`] when it is dropped.
+struct Paused<'a>(&'a IntGauge);
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.0.inc();
     }
 }
 
@@ -221,22 +235,25 @@ impl Gateway {
         }
     }
 
-    /// Reads the body, calls the service, gives back its reply, or nothing for a client that left; an `Err` is a refusal.
-    async fn hand_over(
+    /// Reads the body; an `Err` is a refusal.
+    async fn body(
         &self,
         session: &mut Session,
-        passage: &mut Passage,
-        mut admitted: Admitted,
-    ) -> std::result::Result<Option<Reply>, Rejection> {
-        let limit = passage.rules.body_limit;
-        let body = body::read(
-            &mut session.downstream_session,
-            limit,
-            passage.rules.body_timeout,
-        )
-        .await
-        .map_err(|error| match error {
-            BodyError::TooLarge => Rejection::body_too_large(limit as u64),
+        passage: &Passage,
+    ) -> std::result::Result<Body, Rejection> {
+        let limits = passage.rules.bodies;
+        let session = &mut session.downstream_session;
+        let read = async {
+            if body::awaits_continue(session, limits) {
+                let _paused = passage.in_flight.paused();
+                let invited = session.write_continue_response().await;
+                invited.map_err(|_| BodyError::Broken)?;
+            }
+            body::read(session, limits, &self.metrics.bodies).await
+        };
+        read.await.map_err(|error| match error {
+            BodyError::TooLarge => Rejection::body_too_large(limits.bytes as u64),
+            BodyError::NoRoom => Rejection::bodies_full(),
             BodyError::TimedOut => Rejection::new(
                 Reason::BodyTimeout,
                 "The request body did not arrive in time.",
@@ -245,7 +262,25 @@ impl Gateway {
                 Reason::BadRequest,
                 "The request body broke off or is not framed as HTTP.",
             ),
-        })?;
+        })
+    }
+
+    /// Reads the body where the route takes one, calls the service, gives back its reply, or nothing for a client that left; an `Err` is a refusal.
+    async fn hand_over(
+        &self,
+        session: &mut Session,
+        passage: &mut Passage,
+        mut admitted: Admitted,
+    ) -> std::result::Result<Option<Reply>, Rejection> {
+        let takes_body = admitted.route.takes_body(&session.req_header().method);
+        let Body {
+            bytes: body,
+            held: _held,
+        } = if takes_body {
+            self.body(session, passage).await?
+        } else {
+            Body::EMPTY
+        };
         let caller = Caller {
             namespace: admitted.namespace.take(),
             principal: admitted
@@ -305,14 +340,27 @@ impl Gateway {
         reply: Reply,
         envelope: &Envelope<'_>,
     ) -> std::result::Result<Written, ClientGone> {
+        let unread = !session.is_body_done();
         match reply {
+            Reply::Full { head, body } if unread => {
+                respond::unread(session, head, body, envelope).await?;
+            }
             Reply::Full { head, body } => respond::full(session, head, body, envelope).await?,
-            Reply::Body { head, body } => respond::body(session, head, body, envelope).await?,
+            Reply::Body { head, body } => {
+                let close = unread && respond::leaves_body(session);
+                respond::body(session, head, body, envelope).await?;
+                if close {
+                    body::linger(&mut session.downstream_session).await;
+                }
+            }
             Reply::Events {
                 head,
                 events,
                 guards,
             } => {
+                if unread && !respond::read_past(session).await {
+                    return Err(ClientGone);
+                }
                 let status = head.status.as_u16();
                 let request_id = passage.request_id.clone().unwrap_or_default();
                 let stream = LongStream {
@@ -401,7 +449,7 @@ impl ProxyHttp for Gateway {
             profile: None,
             route: "unknown",
             left_with: None,
-            _in_flight: InFlight::new(&self.metrics.in_flight),
+            in_flight: InFlight::new(&self.metrics.in_flight),
         }
     }
 
@@ -441,7 +489,7 @@ impl ProxyHttp for Gateway {
                     status: answer.status,
                     headers: answer.headers.into(),
                 };
-                respond::full(session, head, Bytes::new(), &envelope)
+                respond::unread(session, head, Bytes::new(), &envelope)
                     .await
                     .map(|()| true)
                     .map_err(|ClientGone| Error::new(CLIENT_GONE))

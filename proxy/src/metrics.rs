@@ -57,6 +57,8 @@ pub(crate) struct EdgeMetrics {
     pub(crate) connections: IntGauge,
     /// Requests being answered now.
     pub(crate) in_flight: IntGauge,
+    /// Bytes of request bodies that took more than one read.
+    pub(crate) bodies: IntGauge,
     refusals: IntCounterVec,
     /// The counters of the filters' reasons; one is there from its first refusal on.
     by_reason: [(&'static str, OnceLock<IntCounter>); Reason::ALL.len()],
@@ -85,6 +87,10 @@ impl EdgeMetrics {
         let connections = IntGauge::new("tooldock_connections", "Client connections open now")?;
         let in_flight =
             IntGauge::new("tooldock_requests_in_flight", "Requests being answered now")?;
+        let bodies = IntGauge::new(
+            "tooldock_body_bytes",
+            "Bytes of request bodies held in memory, of bodies that did not come at once",
+        )?;
         let refusals = IntCounterVec::new(
             Opts::new(
                 "tooldock_refusals_total",
@@ -122,6 +128,7 @@ impl EdgeMetrics {
         registry.register(Box::new(streams_ended.clone()))?;
         registry.register(Box::new(connections.clone()))?;
         registry.register(Box::new(in_flight.clone()))?;
+        registry.register(Box::new(bodies.clone()))?;
         registry.register(Box::new(refusals.clone()))?;
         registry.register(Box::new(requests.clone()))?;
         registry.register(Box::new(seconds.clone()))?;
@@ -136,6 +143,7 @@ impl EdgeMetrics {
         Ok(Self {
             connections,
             in_flight,
+            bodies,
             refusals,
             by_reason: Reason::ALL.map(|reason| (reason.code(), OnceLock::new())),
             streams_direct: streams.with_label_values(&["direct"]),

@@ -25,8 +25,8 @@ pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-i
 /// How long an unread request body may take to arrive when the connection is to be kept.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// The largest announced body worth reading just to keep a refused connection.
-const DRAIN_BYTES: u64 = 64 * 1024;
+/// The largest body worth reading just to keep the connection of a request it does not belong to.
+const DRAIN_BYTES: usize = 64 * 1024;
 
 /// How much of a large answer or event is written under one time limit, in bytes.
 pub(crate) const WRITE_STEP: usize = 128 * 1024;
@@ -245,6 +245,22 @@ pub(crate) fn sent_ahead(error: &pingora_core::Error) -> bool {
     *error.etype() == ErrorType::ConnectError
 }
 
+/// Writes an answer to a request whose body nobody reads. The connection is kept where what is left of the request is
+/// small enough to be read past.
+pub(crate) async fn unread(
+    session: &mut Session,
+    head: Head,
+    body: Bytes,
+    envelope: &Envelope<'_>,
+) -> Result<(), ClientGone> {
+    let close = leaves_body(session);
+    full(session, head, body, envelope).await?;
+    if close {
+        body::linger(&mut session.downstream_session).await;
+    }
+    Ok(())
+}
+
 /// Writes a refusal, and keeps the connection where that is safe: the request's body is small enough to be read past.
 pub(crate) async fn rejection(
     session: &mut Session,
@@ -252,13 +268,10 @@ pub(crate) async fn rejection(
     shape: ErrorShape,
     envelope: &Envelope<'_>,
 ) -> Result<(), ClientGone> {
-    let close = rejection.close || !can_read_past(session);
-    if close {
+    if rejection.close {
         session.set_keepalive(None);
-    } else {
-        session.set_close_on_response_before_downstream_finish(false);
-        session.set_total_drain_timeout(Some(DRAIN));
     }
+    let close = rejection.close || leaves_body(session);
     let mut head =
         Head::json(rejection.status()).with(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     head.headers.extend(rejection.headers.iter().cloned());
@@ -290,6 +303,29 @@ pub(crate) async fn internal_error(
     .await
 }
 
+/// To be called before the head of an answer to a request whose body nobody has read or will read. Says whether the
+/// connection ends with the answer; else what is left of the request is read past, and the connection kept.
+pub(crate) fn leaves_body(session: &mut Session) -> bool {
+    let close = !can_read_past(session);
+    if close {
+        session.set_keepalive(None);
+    } else {
+        session.set_close_on_response_before_downstream_finish(false);
+        session.set_total_drain_timeout(Some(DRAIN));
+    }
+    close
+}
+
+/// Reads past the body of a request that is answered with a long stream, which nothing may precede. False where it is
+/// too large or does not arrive; the connection then ends.
+pub(crate) async fn read_past(session: &mut Session) -> bool {
+    let past = body::read_past(&mut session.downstream_session, DRAIN_BYTES, DRAIN).await;
+    if !past {
+        session.set_keepalive(None);
+    }
+    past
+}
+
 /// Whether the rest of the request is so small that reading it is cheaper than a new connection.
 fn can_read_past(session: &mut Session) -> bool {
     if session.is_body_done() {
@@ -299,5 +335,6 @@ fn can_read_past(session: &mut Session) -> bool {
         .req_header()
         .headers
         .contains_key(http::header::EXPECT)
-        && body::announced(&session.downstream_session).is_some_and(|length| length <= DRAIN_BYTES)
+        && body::announced(&session.downstream_session)
+            .is_some_and(|length| length <= DRAIN_BYTES as u64)
 }

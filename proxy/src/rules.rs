@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use bytesize::ByteSize;
 use tooldock_filters::{
     AcceptRule, Admission, ListenerRules, NamespaceSource, SecretToken, Surface,
 };
 use tooldock_upstream::profile;
 use tooldock_workers::secrets::Secret;
 
+use crate::body::BodyLimits;
 use crate::config::{Effective, ProfileName};
 use crate::edge::Deadlines;
 use crate::gateway::{Listener, Rules};
@@ -43,11 +45,19 @@ pub(crate) fn rules(effective: &Effective, admission: Admission) -> Rules {
     Rules {
         admission,
         listeners: listeners(effective),
-        body_limit: usize::try_from(admission_config.limits.body.as_u64()).unwrap_or(usize::MAX),
-        body_timeout: admission_config.timeouts.body,
+        bodies: BodyLimits {
+            bytes: in_memory(admission_config.limits.body),
+            total: in_memory(admission_config.limits.bodies_total),
+            deadline: admission_config.timeouts.body,
+        },
         write_timeout: admission_config.timeouts.write,
         keepalive: (keepalive > 0).then_some(keepalive),
     }
+}
+
+/// A size as a number of bytes in memory.
+fn in_memory(size: ByteSize) -> usize {
+    usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
 }
 
 /// The time limits of request heads, from a configuration.

@@ -146,6 +146,12 @@ impl LimitsConfig {
                 format!("has to be 1 to {HEADER_FIELDS_MAX}"),
             );
         }
+        if self.bodies_total < self.body {
+            return error(
+                "bodies_total",
+                format!("is below admission.limits.body, which is {}", self.body),
+            );
+        }
         for (key, empty) in [
             ("body", self.body.as_u64() == 0),
             ("connections", self.connections == 0),

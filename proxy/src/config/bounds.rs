@@ -71,6 +71,7 @@ const DURATIONS: &[Value<Duration>] = &[
 
 const NUMBERS: &[(Value<u64>, RangeInclusive<u64>)] = &[
     (value!(admission.limits.body), MESSAGE_BYTES),
+    (value!(admission.limits.bodies_total), EVENT_LOG_BYTES),
     (value!(admission.limits.connections), MANY),
     (value!(admission.limits.sessions_per_principal), MANY),
     (value!(admission.limits.streams_per_principal), MANY),
