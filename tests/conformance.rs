@@ -134,7 +134,7 @@ impl Upstream {
             Self::Stdio(era) => everything::behind_a_gateway(&[("everything", era)]),
         };
         let gateway = gateway
-            .config(json!({"sessions": {"poll_after": "200ms"}}))
+            .config(json!({"sessions": {"poll_after": "200ms"}, "admission": {"origins": []}}))
             .core(json!({"auth": ["none"]}));
         everything::start(gateway).await
     }

@@ -408,3 +408,42 @@ async fn wrong_content_types_get_415_and_the_check_comes_after_the_namespace() {
     assert_eq!(post("text/plain", "shared").await.unwrap().status(), 415);
     assert_eq!(post("text/plain", "nope").await.unwrap().status(), 404);
 }
+
+#[tokio::test]
+async fn a_listener_without_credentials_serves_no_page_of_a_stranger() {
+    let open = Gateway::empty().core(json!({"auth": ["none"]}));
+    let refused = open.spawn();
+    assert_eq!(refused.ended().await.code(), Some(2));
+    let log = refused.log();
+    assert!(
+        log.contains("listeners[0].auth: none together with"),
+        "{log}"
+    );
+
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .core(json!({"auth": ["none"]}))
+        .config(json!({"admission": {"origins": ["https://ok.example"]}}))
+        .start()
+        .await;
+    let call = async |origin: Option<&str>| {
+        let mut request = gateway
+            .client
+            .post(gateway.url("/tools/add"))
+            .header("X-Namespace", "calc")
+            .json(&json!({"a": 1, "b": 2}));
+        if let Some(origin) = origin {
+            request = request.header("Origin", origin);
+        }
+        request.send().await.unwrap().status().as_u16()
+    };
+    for origin in ["https://evil.example", "null", "http://10.0.0.1"] {
+        assert_eq!(call(Some(origin)).await, 403, "{origin}");
+    }
+    for origin in [
+        None,
+        Some("https://ok.example"),
+        Some("http://localhost:6274"),
+    ] {
+        assert_eq!(call(origin).await, 200, "{origin:?}");
+    }
+}

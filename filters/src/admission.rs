@@ -57,6 +57,13 @@ pub struct ListenerRules {
     pub modern: bool,
 }
 
+impl ListenerRules {
+    /// Whether tools can be called here without credentials. The metrics surface has none to call.
+    fn is_open(&self) -> bool {
+        self.surface == Surface::Core && self.auth != Auth::Required
+    }
+}
+
 /// Whether a listener needs credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auth {
@@ -214,7 +221,7 @@ impl<C: Clock> Admission<C> {
             self.flood.check(client)?;
         }
 
-        known.cors = origin::check(fields, &self.config.origins)?;
+        known.cors = origin::check(fields, &self.config.origins, listener.is_open())?;
         if let Some(found) = &found
             && let Some(answer) = origin::preflight(parts, &found.route, known.cors.as_ref())
         {

@@ -2,9 +2,13 @@
 //!
 //! Credentials are headers a page has to hold itself, never cookies, so `*` gives a page nothing it did not have; what the
 //! list is for is DNS rebinding and pages on the user's own machine (K-45).
+//!
+//! A listener that asks for no credentials is another matter: there the Origin is all that tells a stranger's page from a
+//! trusted one. So `*` counts for nothing on such a listener, and pages of this machine pass beside the listed ones.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use http::header::{
@@ -165,6 +169,16 @@ impl<'a> Origin<'a> {
         let port = port.filter(|port| Some(*port) != own);
         Some(Self { scheme, host, port })
     }
+
+    /// A page that was loaded from this machine.
+    fn is_loopback(&self) -> bool {
+        let web = ["http", "https"].map(|scheme| self.scheme.eq_ignore_ascii_case(scheme));
+        let v6 = || self.host.strip_prefix('[')?.strip_suffix(']');
+        web.contains(&true)
+            && (self.host.eq_ignore_ascii_case("localhost")
+                || self.host.parse().is_ok_and(|it: Ipv4Addr| it.is_loopback())
+                || v6().is_some_and(|it| it.parse().is_ok_and(|it: Ipv6Addr| it.is_loopback())))
+    }
 }
 
 /// The headers that let an allowed page read an answer, refusals included.
@@ -185,9 +199,12 @@ impl CorsHeaders {
 }
 
 /// Refuses a page whose origin is not listed. Requests without an Origin do not come from a page's script.
+///
+/// `open` says that the listener lets requests in without credentials.
 pub(crate) fn check(
     fields: &Fields<'_>,
     allowed: &[OriginPattern],
+    open: bool,
 ) -> Result<Option<CorsHeaders>, Rejection> {
     let origin = match fields.origin {
         Field::Absent => return Ok(None),
@@ -199,7 +216,7 @@ pub(crate) fn check(
             ));
         }
     };
-    if allowed.iter().any(OriginPattern::is_any) {
+    if !open && allowed.iter().any(OriginPattern::is_any) {
         return Ok(Some(CorsHeaders {
             allow_origin: HeaderValue::from_static("*"),
         }));
@@ -208,7 +225,10 @@ pub(crate) fn check(
         .to_str()
         .ok()
         .and_then(Origin::parse)
-        .is_some_and(|origin| allowed.iter().any(|pattern| pattern.matches(&origin)));
+        .is_some_and(|origin| {
+            let mut named = allowed.iter().filter(|pattern| !pattern.is_any());
+            named.any(|pattern| pattern.matches(&origin)) || (open && origin.is_loopback())
+        });
     if listed {
         Ok(Some(CorsHeaders {
             allow_origin: origin.clone(),
@@ -321,6 +341,7 @@ mod tests {
         match check(
             &Fields::of(&headers(&[origin.as_bytes()])),
             &patterns(allowed),
+            false,
         ) {
             Ok(cors) => Ok(cors.unwrap().allow_origin),
             Err(rejection) => Err(rejection.reason),
@@ -392,13 +413,44 @@ mod tests {
     }
 
     #[test]
+    fn without_credentials_only_listed_and_loopback_pages_pass() {
+        let passes = |origin: &str, allowed: &[&str]| {
+            let headers = headers(&[origin.as_bytes()]);
+            check(&Fields::of(&headers), &patterns(allowed), true).is_ok()
+        };
+        for origin in [
+            "http://localhost:6274",
+            "HTTPS://LocalHost",
+            "http://127.0.0.1:3000",
+            "http://127.8.9.10",
+            "http://[::1]:5173",
+        ] {
+            assert!(passes(origin, &[]), "{origin}");
+            assert_eq!(told(origin, LISTED).is_ok(), LISTED.contains(&origin));
+        }
+        for origin in [
+            "https://evil.example",
+            "http://localhost.evil.example",
+            "http://127.0.0.1.evil.example",
+            "http://10.0.0.1",
+            "http://[::2]",
+            "ftp://localhost",
+            "null",
+        ] {
+            assert!(!passes(origin, &[]), "{origin}");
+            assert!(!passes(origin, &["*"]), "{origin}");
+        }
+        assert!(passes("https://ok.example", LISTED));
+    }
+
+    #[test]
     fn no_origin_is_fine_and_two_are_not() {
         let none = HeaderMap::new();
-        let checked = check(&Fields::of(&none), &patterns(LISTED));
+        let checked = check(&Fields::of(&none), &patterns(LISTED), false);
         assert_eq!(checked.unwrap(), None);
         let two = headers(&[b"https://ok.example", b"https://ok.example"]);
         for allowed in [LISTED, &["*"]] {
-            let refused = check(&Fields::of(&two), &patterns(allowed)).unwrap_err();
+            let refused = check(&Fields::of(&two), &patterns(allowed), false).unwrap_err();
             assert_eq!(refused.reason, Reason::DuplicateHeader);
         }
     }

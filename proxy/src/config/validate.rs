@@ -116,6 +116,16 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
                 "none needs a loopback address or admission.cidrs.allow",
             );
         }
+        if listener.is_open()
+            && listener.profile != ProfileName::Metrics
+            && config.admission.origins.contains(&OriginPattern::ANY)
+        {
+            return wrong(
+                "auth",
+                "none together with \"*\" in admission.origins (CORS_ORIGINS) would let every web page call tools: \
+                 list the pages you trust there; pages of this machine need no entry, so [] is fine",
+            );
+        }
     }
     Ok(())
 }
@@ -308,13 +318,42 @@ mod tests {
             let listener = listener("a", address, "profile: core, auth: [bearer, none]");
             parse(&format!("listeners: [{listener}]\n{rest}"))
         };
-        assert!(refused(&open("0.0.0.0:1", "")).starts_with("listeners[0].auth: "));
-        assert_eq!(check(&open("127.0.0.1:1", ""), Role::All, false), Ok(()));
+        let no_page = "admission: { origins: [] }";
+        assert!(refused(&open("0.0.0.0:1", no_page)).starts_with("listeners[0].auth: "));
+        assert_eq!(
+            check(&open("127.0.0.1:1", no_page), Role::All, false),
+            Ok(())
+        );
         let closed_in = open(
             "0.0.0.0:1",
-            "admission: { cidrs: { allow: ['10.0.0.0/8'] } }",
+            "admission: { origins: [], cidrs: { allow: ['10.0.0.0/8'] } }",
         );
         assert_eq!(check(&closed_in, Role::All, false), Ok(()));
+    }
+
+    #[test]
+    fn no_credentials_never_together_with_every_web_page() {
+        for auth in ["none", "bearer, none"] {
+            let with = |origins: &str| {
+                let rest = format!("profile: core, auth: [{auth}]");
+                let listener = listener("a", "127.0.0.1:1", &rest);
+                parse(&format!("listeners: [{listener}]\n{origins}"))
+            };
+            for origins in ["", "admission: { origins: ['https://a.example', '*'] }"] {
+                let error = refused(&with(origins));
+                assert!(
+                    error.starts_with("listeners[0].auth: none together with"),
+                    "{error}"
+                );
+            }
+            let listed = with("admission: { origins: ['https://a.example'] }");
+            assert_eq!(check(&listed, Role::All, false), Ok(()));
+        }
+        let metrics = parse(
+            "listeners: [{ name: a, address: '127.0.0.1:1', profile: core }, \
+             { name: m, address: '127.0.0.1:2', profile: metrics, auth: [none] }]",
+        );
+        assert_eq!(check(&metrics, Role::All, false), Ok(()));
     }
 
     #[test]
