@@ -539,7 +539,7 @@ async fn an_old_client_sees_what_it_sees_directly() {
     }
     // They name no older revision, but a process that was not asked takes the handshake.
     for server in ["time", "git"] {
-        let ready = gateway.client.get(gateway.url("/ready")).send();
+        let ready = gateway.request("GET", "/ready").send();
         let ready: Value = ready.await.unwrap().json().await.unwrap();
         let mut all = ready["namespaces"].as_array().expect("a list").iter();
         let entry = all.find(|it| it["name"] == server).expect("an entry");

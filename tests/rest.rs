@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Gateway, tools};
+use crate::support::gateway::MANAGER_TOKEN;
+use crate::support::{Gateway, TOKEN, sha256, tools};
 
 async fn gateway() -> Gateway {
     Gateway::with_tools([
@@ -215,18 +216,66 @@ async fn the_openapi_document_describes_the_namespace_and_validates() {
     crate::sdk::validate_openapi(&document).await;
 }
 
+/// What a path answers, on either listener, with whatever headers.
+async fn probed(gateway: &Gateway, url: String, headers: &[(&str, &str)]) -> Value {
+    let mut request = gateway.client.get(url);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let response = request.send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    response.json().await.unwrap()
+}
+
+#[tokio::test]
+async fn health_checks_tell_strangers_the_status_and_nothing_else() {
+    let token = "ci-token-0123456789abcdef";
+    let gateway = Gateway::with_tools([
+        ("shared", "hello.py", tools::HELLO),
+        ("secret", "hello.py", tools::HELLO),
+    ])
+    .config(json!({"admission": {"tokens": [
+        {"name": "ci", "sha256": sha256(token), "namespaces": ["shared"]}]}}))
+    .start()
+    .await;
+    let metrics = |path: &str| format!("http://{}{path}", gateway.metrics);
+    for (path, word) in [("/health", "ok"), ("/ready", "ready")] {
+        let url = gateway.url(path);
+        for stranger in [
+            &[][..],
+            &[("Authorization", "Bearer wrong")],
+            &[("X-Manager-Token", "wrong")],
+        ] {
+            let told = probed(&gateway, url.clone(), stranger).await;
+            assert_eq!(told, json!({"status": word}), "{path} {stranger:?}");
+        }
+        let bearer = format!("Bearer {TOKEN}");
+        let named = format!("Bearer {token}");
+        let number = |told: Value| match &told["namespaces"] {
+            Value::Array(all) => all.len() as u64,
+            number => number.as_u64().unwrap(),
+        };
+        for (header, value, visible) in [
+            ("Authorization", &*bearer, 2),
+            ("Authorization", &named, 1),
+            ("X-Manager-Token", MANAGER_TOKEN, 2),
+        ] {
+            let told = probed(&gateway, url.clone(), &[(header, value)]).await;
+            assert_eq!(number(told), visible, "{path} {value}");
+        }
+        assert_eq!(number(probed(&gateway, metrics(path), &[]).await), 2);
+    }
+}
+
 #[tokio::test]
 async fn health_needs_no_credentials_and_ready_tells_about_namespaces() {
     let gateway = gateway().await;
-    let health: Value = gateway
-        .client
-        .get(gateway.url("/health"))
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
+    let health = probed(
+        &gateway,
+        gateway.url("/health"),
+        &[("Authorization", &format!("Bearer {TOKEN}"))],
+    )
+    .await;
     assert_eq!(health["status"], "ok");
     assert_eq!(health["namespaces"], 3);
     assert!(health["version"].is_string() && health["uptime_seconds"].is_u64());

@@ -298,8 +298,7 @@ async fn a_broken_file_is_skipped_reported_and_its_neighbours_serve() {
         .collect();
     assert_eq!(names, ["say_hello"]);
     let ready: Value = gateway
-        .client
-        .get(gateway.url("/ready"))
+        .request("GET", "/ready")
         .send()
         .await
         .unwrap()
@@ -339,8 +338,7 @@ def pid() -> int:
     kill(pid);
     eventually("a crash loop", || async {
         let ready = gateway
-            .client
-            .get(gateway.url("/ready"))
+            .request("GET", "/ready")
             .send()
             .await
             .ok()?
@@ -372,8 +370,7 @@ async fn a_worker_that_dies_at_every_boot_is_a_crash_loop_too() {
     .await;
     eventually("a crash loop", || async {
         let ready: Value = gateway
-            .client
-            .get(gateway.url("/ready"))
+            .request("GET", "/ready")
             .send()
             .await
             .ok()?

@@ -109,7 +109,7 @@ pub enum Verdict {
 pub struct Admitted {
     /// What it is for.
     pub route: Route,
-    /// Who sends it; `None` on public paths.
+    /// Who sends it; `None` for a stranger on a public path.
     pub principal: Option<Arc<Principal>>,
     /// The namespace it is for, on paths that belong to one.
     pub namespace: Option<NamespaceName>,
@@ -235,24 +235,23 @@ impl<C: Clock> Admission<C> {
             return Ok(if parts.method == Method::OPTIONS {
                 Verdict::Answered(origin::options(&found.route))
             } else {
+                let (principal, manager) = match found.route.is_probe() {
+                    true => self.known_at_a_probe(listener, fields, client),
+                    false => (None, false),
+                };
                 Verdict::Admitted(Admitted {
                     route: found.route.clone(),
-                    principal: None,
+                    principal: principal.map(Arc::clone),
                     namespace: None,
                     client,
                     cors: known.cors.take(),
-                    manager: self.manager.token_presented(fields),
+                    manager,
                     accept: AcceptFlags::ANY,
                 })
             });
         }
 
-        let principal = match listener.auth {
-            Auth::Required => self.tokens.authenticate(fields)?,
-            Auth::Optional if fields.authorization.is_absent() => self.tokens.anonymous(),
-            Auth::Optional => self.tokens.authenticate(fields)?,
-            Auth::None => self.tokens.anonymous(),
-        };
+        let principal = self.principal(listener, fields)?;
         known.principal = Some(&principal.name);
 
         let found = found.ok_or_else(|| route::not_found(parts.uri.path()))?;
@@ -309,6 +308,41 @@ impl<C: Clock> Admission<C> {
             manager,
             accept,
         }))
+    }
+
+    /// Who sends a request that needs somebody.
+    fn principal(
+        &self,
+        listener: &ListenerRules,
+        fields: &Fields<'_>,
+    ) -> Result<&Arc<Principal>, Rejection> {
+        match listener.auth {
+            Auth::Required => self.tokens.authenticate(fields),
+            Auth::Optional if fields.authorization.is_absent() => Ok(self.tokens.anonymous()),
+            Auth::Optional => self.tokens.authenticate(fields),
+            Auth::None => Ok(self.tokens.anonymous()),
+        }
+    }
+
+    /// Who sends a health check, and whether with the manager's token. A wrong token makes a stranger, not a refusal: a
+    /// health check must not fail over a token.
+    ///
+    /// The answer tells a right token from a wrong one. So a token counts against the flood limit here, too; beyond the
+    /// limit nobody is known.
+    fn known_at_a_probe(
+        &self,
+        listener: &ListenerRules,
+        fields: &Fields<'_>,
+        client: IpAddr,
+    ) -> (Option<&Arc<Principal>>, bool) {
+        let silent = fields.authorization.is_absent() && fields.manager_token.is_absent();
+        if !silent && self.flood.check(client).is_err() {
+            return (None, false);
+        }
+        (
+            self.principal(listener, fields).ok(),
+            self.manager.token_presented(fields),
+        )
     }
 
     /// Takes one call from the limits that count tool calls. For the engine, which knows the calls of a body.

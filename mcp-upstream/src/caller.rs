@@ -14,7 +14,7 @@ use crate::profile::Profile;
 pub struct Caller {
     /// The namespace the request is for, already found and open to the principal; `None` on paths without one.
     pub namespace: Option<NamespaceName>,
-    /// The name of the token that was presented; `None` on public paths and listeners without authentication.
+    /// The name of the token that was presented; `None` for a stranger on a public path.
     pub principal: Option<Arc<str>>,
     /// The client's address, through trusted proxies only.
     pub client: IpAddr,

@@ -28,6 +28,8 @@ pub struct Profile {
     pub legacy_sse: bool,
     /// Whether some tokens open some namespaces only. What a caller is told is then not for everyone who is let in.
     pub scoped_tokens: bool,
+    /// Whether `/health` and `/ready` tell everybody the whole, not only callers with a token.
+    pub open_probes: bool,
     /// What stands before the listener's paths where a front strips it: clients are told paths with it. Empty or
     /// `/` and a name, without a slash at the end.
     pub path_prefix: String,
@@ -91,6 +93,7 @@ impl Profile {
             modern: true,
             legacy_sse: true,
             scoped_tokens: false,
+            open_probes: false,
             path_prefix: String::new(),
         }
     }

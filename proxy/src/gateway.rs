@@ -637,7 +637,7 @@ fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> Result<&'a L
 /// Which namespaces a caller is shown. Asked only where it is about more than the one that was admitted.
 fn visibility(admitted: &Admitted) -> Visibility {
     match (&admitted.route, &admitted.principal) {
-        (Route::Namespaces | Route::OpenApi, Some(principal)) => {
+        (Route::Namespaces | Route::OpenApi | Route::Health | Route::Ready, Some(principal)) => {
             let principal = Arc::clone(principal);
             Visibility::Only(Arc::new(move |namespace| principal.opens(namespace)))
         }

@@ -178,8 +178,7 @@ async fn no_log_and_no_answer_holds_a_secret_even_when_all_is_logged() {
     let asked = client.call("ask", json!({})).await;
     let state = asked["requestState"].as_str().unwrap().to_owned();
     let ready = gateway
-        .client
-        .get(gateway.url("/ready"))
+        .request("GET", "/ready")
         .send()
         .await
         .unwrap()

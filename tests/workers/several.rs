@@ -94,7 +94,7 @@ impl Hold {
 
 /// What `/ready` says of a namespace.
 async fn ready(gateway: &Gateway, namespace: &str) -> Value {
-    let ready = gateway.client.get(gateway.url("/ready"));
+    let ready = gateway.request("GET", "/ready");
     let ready: Value = ready.send().await.unwrap().json().await.unwrap();
     let mut all = ready["namespaces"].as_array().unwrap().iter();
     all.find(|it| it["name"] == namespace)

@@ -474,6 +474,67 @@ fn probes_pass_while_the_rest_of_an_address_is_refused() {
 }
 
 #[test]
+fn a_health_check_is_known_by_its_token_and_a_wrong_one_is_a_strangers() {
+    let (_, admission) = admission(OPEN);
+    let asked = |headers: &[(&'static str, &'static str)]| {
+        let admitted = get("/ready", headers).admitted(&admission);
+        (name(&admitted).map(str::to_owned), admitted.manager)
+    };
+    let bearer = Some(BEARER.to_owned());
+    let manager = ("x-manager-token", "change_me_internal");
+    assert_eq!(asked(&[]), (None, false));
+    assert_eq!(
+        asked(&[("authorization", "Bearer change_me")]),
+        (bearer, false)
+    );
+    assert_eq!(asked(&[manager]), (None, true));
+    for wrong in ["Bearer wrong", "Basic change_me", "", "Bearer"] {
+        assert_eq!(asked(&[("authorization", wrong)]), (None, false), "{wrong}");
+    }
+    let anonymous = Case {
+        listener: ListenerRules {
+            auth: Auth::None,
+            ..CORE
+        },
+        ..get("/ready", &[])
+    };
+    assert_eq!(name(&anonymous.admitted(&admission)), Some(ANONYMOUS));
+}
+
+#[test]
+fn tokens_at_a_health_check_count_against_the_flood_limit() {
+    let (clock, admission) = admission("flood: { rate: 1, burst: 1 }");
+    let known = |authorization| {
+        let case = get("/health", &[("authorization", authorization)]);
+        case.admitted(&admission).principal.is_some()
+    };
+    assert!(!known("Bearer guess"));
+    assert!(
+        !known("Bearer change_me"),
+        "nobody is known beyond the limit"
+    );
+    clock.advance(Duration::from_secs(1));
+    assert!(known("Bearer change_me"));
+}
+
+#[test]
+fn without_credentials_a_page_of_a_stranger_is_refused_whatever_the_list_says() {
+    let (_, admission) = admission("origins: ['*']");
+    for auth in [Auth::None, Auth::Optional] {
+        let from = |origin: &'static str| Case {
+            listener: ListenerRules { auth, ..CORE },
+            ..good().without("authorization").with("origin", origin)
+        };
+        let refused = from("https://evil.example").refused(&admission);
+        assert_eq!(refused.reason, Reason::OriginNotAllowed);
+        from("http://localhost:6274").admitted(&admission);
+    }
+    good()
+        .with("origin", "https://any.example")
+        .admitted(&admission);
+}
+
+#[test]
 fn unknown_paths_and_methods_are_told_apart() {
     let (_, admission) = admission(OPEN);
     for uri in ["/nope", "/sse/", "/messages/x"] {

@@ -113,7 +113,8 @@ impl Gateway {
     /// A gateway whose namespaces have failed is ready all the same, and says why.
     pub(crate) async fn has_worker(&self, namespace: &str) -> anyhow::Result<()> {
         if let Err(error) = self.worker(namespace) {
-            let (_, report) = get(self.address, "/ready", ANSWER_LIMIT).await?;
+            // The core listener tells strangers its status only.
+            let (_, report) = get(self.metrics, "/ready", ANSWER_LIMIT).await?;
             return Err(error.context(report));
         }
         Ok(())

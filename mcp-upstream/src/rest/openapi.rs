@@ -187,6 +187,8 @@ fn fixed_paths() -> Map<String, Value> {
     };
     let objects = json!({ "type": "array", "items": { "type": "object" } });
     let object = json!({ "type": "object" });
+    // A caller with a token is told more.
+    let optional = json!([{}, { "BearerAuth": [] }]);
     let paths = json!({
         "/tools": { "get": {
             "operationId": "list_tools",
@@ -211,13 +213,13 @@ fn fixed_paths() -> Map<String, Value> {
         "/health": { "get": {
             "operationId": "get_health",
             "summary": "Whether the process is up",
-            "security": [],
+            "security": optional,
             "responses": { "200": answers("It is", object.clone()) },
         } },
         "/ready": { "get": {
             "operationId": "get_ready",
             "summary": "Whether the process takes traffic",
-            "security": [],
+            "security": optional,
             "responses": {
                 "200": answers("It does", object.clone()),
                 "503": answers("It does not", object),

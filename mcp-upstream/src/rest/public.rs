@@ -1,9 +1,13 @@
-//! `/health` and `/ready`, which need no credentials. They name namespaces, files and codes; a text that comes from tool
-//! code or an installer is in the log and in the answer to `/reload`, not here.
+//! `/health` and `/ready`, which need no credentials: a stranger gets the status, and nothing of what is served here.
+//!
+//! A caller with a token is told of the namespaces that the token opens. The manager, and everybody on a listener whose
+//! probes are open, is told of all. Namespaces, files and codes are named; a text that comes from tool code or an
+//! installer is in the log and in the answer to `/reload`, not here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use http::StatusCode;
 use serde::Serialize;
@@ -12,6 +16,7 @@ use tooldock_workers::error::CallErrorCode;
 use tooldock_workers::registry::{Namespace, Snapshot, Upstream};
 use tooldock_workers::worker::WorkerState;
 
+use crate::caller::Caller;
 use crate::mcp::forward::process::ServerHealth;
 use crate::reply::Reply;
 use crate::state::Core;
@@ -47,22 +52,64 @@ struct Issue<'a> {
     message: Option<&'a str>,
 }
 
+/// How much a caller is told.
+#[derive(Clone, Copy)]
+enum Told<'a> {
+    /// Whether the process serves.
+    Status,
+    /// What the caller may use.
+    Own(&'a Caller),
+    /// Everything.
+    All,
+}
+
+impl<'a> Told<'a> {
+    fn to(caller: &'a Caller) -> Self {
+        if caller.manager || caller.profile.open_probes {
+            Self::All
+        } else if caller.principal.is_some() {
+            Self::Own(caller)
+        } else {
+            Self::Status
+        }
+    }
+
+    /// The namespaces this is about; `None` where not even their number is told.
+    fn of(self, snapshot: &Snapshot) -> Option<Vec<&Namespace>> {
+        let all = snapshot.namespaces.values().map(|namespace| &**namespace);
+        match self {
+            Self::Status => None,
+            Self::Own(caller) => Some(all.filter(|it| caller.may_use(it)).collect()),
+            Self::All => Some(all.collect()),
+        }
+    }
+}
+
 /// The process is up (EX-131), whatever its namespaces and its drain.
-pub(super) async fn health(State(core): State<Arc<Core>>) -> Reply {
+pub(super) async fn health(
+    State(core): State<Arc<Core>>,
+    Extension(caller): Extension<Caller>,
+) -> Reply {
     let snapshot = core.registry.snapshot();
+    let Some(namespaces) = Told::to(&caller).of(&snapshot) else {
+        return super::json(&json!({ "status": "ok" }));
+    };
     super::json(&json!({
         "status": "ok",
         "version": env!("CARGO_PKG_VERSION"),
-        "namespaces": snapshot.namespaces.len(),
-        "tools": tools(&snapshot),
+        "namespaces": namespaces.len(),
+        "tools": tools(&namespaces),
         "uptime_seconds": core.health.uptime_seconds(),
-        "failing": failing(&core, &snapshot),
+        "failing": failing(&core, &namespaces),
     }))
 }
 
 /// New traffic is welcome: the first scan is done and the process is not draining. A failing namespace does not make
 /// the others unready.
-pub(super) async fn ready(State(core): State<Arc<Core>>) -> Reply {
+pub(super) async fn ready(
+    State(core): State<Arc<Core>>,
+    Extension(caller): Extension<Caller>,
+) -> Reply {
     let snapshot = core.registry.snapshot();
     let (status, word) = if core.health.is_ready() {
         (StatusCode::OK, "ready")
@@ -71,27 +118,28 @@ pub(super) async fn ready(State(core): State<Arc<Core>>) -> Reply {
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "starting")
     };
-    let namespaces: Vec<_> = snapshot
-        .namespaces
-        .values()
-        .map(|namespace| detail(&core, namespace))
-        .collect();
-    let body = json!({ "status": word, "namespaces": namespaces });
+    let body = match Told::to(&caller).of(&snapshot) {
+        None => json!({ "status": word }),
+        Some(namespaces) => {
+            let namespaces: Vec<_> = namespaces.iter().map(|it| detail(&core, it)).collect();
+            json!({ "status": word, "namespaces": namespaces })
+        }
+    };
     Reply::json(status, body.to_string())
 }
 
 /// A worker that keeps dying, whether it ever served or not (WRK-16).
 const CRASH_LOOP: WorkerState = WorkerState::Backoff { crash_loop: true };
 
-fn tools(snapshot: &Snapshot) -> usize {
-    let counts = snapshot.namespaces.values();
+fn tools(namespaces: &[&Namespace]) -> usize {
+    let counts = namespaces.iter();
     counts
         .map(|namespace| namespace.allowed_tools().count())
         .sum()
 }
 
-fn failing<'a>(core: &Core, snapshot: &'a Snapshot) -> Vec<Failing<'a>> {
-    let failing = snapshot.namespaces.values().filter_map(|namespace| {
+fn failing<'a>(core: &Core, namespaces: &[&'a Namespace]) -> Vec<Failing<'a>> {
+    let failing = namespaces.iter().filter_map(|namespace| {
         Some(Failing {
             name: namespace.name.as_str(),
             code: failure_of(core, namespace)?,

@@ -221,6 +221,40 @@ async fn health_names_what_fails_and_ready_follows_the_process() {
 }
 
 #[tokio::test]
+async fn a_stranger_is_told_the_status_and_a_caller_what_it_may_use() {
+    let harness = harness();
+    harness.health.set_ready();
+    let mut stranger = caller();
+    stranger.principal = None;
+    let mut manager = stranger.clone();
+    manager.manager = true;
+    let mut on_metrics = stranger.clone();
+    let profile = Arc::make_mut(&mut on_metrics.profile);
+    profile.open_probes = true;
+    let mut limited = caller();
+    limited.visibility = Visibility::Only(Arc::new(|name| name.as_str() == "shared"));
+    for (path, word) in [("/health", "ok"), ("/ready", "ready")] {
+        let told = async |caller: &Caller| {
+            let reply = request(&harness, caller.clone(), Method::GET, path, "").await;
+            parts(&reply).1
+        };
+        assert_eq!(told(&stranger).await, json!({ "status": word }));
+        let all = told(&caller()).await;
+        let counted = |told: &Value| match &told["namespaces"] {
+            Value::Array(all) => all.len(),
+            number => number.as_u64().map_or(0, |number| number as usize),
+        };
+        assert_eq!(counted(&all), 3, "{all}");
+        for whole in [&manager, &on_metrics] {
+            assert_eq!(counted(&told(whole).await), 3);
+        }
+        let some = told(&limited).await;
+        assert_eq!(counted(&some), 1, "{some}");
+        assert!(!some.to_string().contains("broken"), "{some}");
+    }
+}
+
+#[tokio::test]
 async fn oauth_discovery_is_told_that_there_is_none() {
     let harness = harness();
     let (status, answer) = get(&harness, "/.well-known/oauth-protected-resource").await;

@@ -90,6 +90,8 @@ impl ListenerConfig {
         let mut rules = Profile::core();
         rules.modern = self.modern;
         rules.legacy_sse = legacy_sse;
+        // Whoever reaches this listener reads all metrics, which say more.
+        rules.open_probes = self.profile == ProfileName::Metrics;
         rules.path_prefix.clone_from(&self.path_prefix);
         if let Some(versions) = &self.versions {
             rules.versions = versions.clone();
