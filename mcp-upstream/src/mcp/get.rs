@@ -31,11 +31,12 @@ pub(super) async fn answer(
     // Before anything is replayed: a client that may not hold another stream must not take one over either.
     let place = stream_place(core, caller)?;
     let events = match &head.last_event_id {
-        Some(id) => core
-            .events
-            .resume(&session, id)
-            .await
-            .map_err(resume_failure)?,
+        Some(id) => {
+            let resumed = core.events.resume(&session, id).await;
+            let events = resumed.map_err(resume_failure)?;
+            forward::listens(core, &namespace, &session);
+            events
+        }
         None => {
             let prime = version.has_priming_events();
             let opened = core.events.open(&session, StreamKind::General, prime).await;

@@ -28,6 +28,7 @@ use serde_json::value::RawValue;
 use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 
@@ -120,6 +121,12 @@ pub(crate) trait Inbound: Send + Sync {
 
     /// The server sent what was ignored. For counting.
     fn oddity(&self, _oddity: Oddity) {}
+
+    /// Since when the client of the process is away: it has neither a request nor an open stream, and no question to it
+    /// waits for an answer. `None` while the client is there, and where nothing is known of it.
+    fn away_since(&self, _now: Instant) -> Option<Instant> {
+        None
+    }
 }
 
 /// Why a link is over.

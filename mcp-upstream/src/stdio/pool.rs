@@ -311,7 +311,8 @@ impl PoolShared {
         let now = Instant::now();
         let mut given = Vec::new();
         let mut forgotten = Vec::new();
-        {
+        let told_of_away = matches!(event, Event::Away { .. });
+        let to_ask = {
             let mut inner = self.lock();
             let inner = &mut *inner;
             let mut events = VecDeque::from([event]);
@@ -359,7 +360,11 @@ impl PoolShared {
             }
             self.metrics.breaker(inner.state.breaker(now));
             self.metrics.waiting(inner.state.waiting());
-        }
+            match told_of_away {
+                true => Vec::new(),
+                false => inner.state.to_ask(),
+            }
+        };
         drop(forgotten);
         // Outside the lock: one that is not taken any more comes back by being dropped.
         for (waiter, outcome) in given {
@@ -368,6 +373,16 @@ impl PoolShared {
             let _ = waiter.give.send(outcome.map(Leased::begun));
         }
         self.wake.notify_one();
+        // Outside the lock, too: to ask may be to hold the last of a session for a moment.
+        if !to_ask.is_empty() {
+            let asked = to_ask.into_iter();
+            let away = asked.filter_map(|(process, inbound)| {
+                let since = inbound.away_since(now)?;
+                Some((process, since))
+            });
+            let since = away.collect();
+            self.apply(Event::Away { since });
+        }
     }
 
     /// A process takes requests now.
@@ -420,6 +435,11 @@ impl PoolShared {
                 self.server.name
             );
         }
+    }
+
+    /// Whether something of a session is on record.
+    fn remembers(&self, tag: &Arc<str>) -> bool {
+        self.lock().state.remembers(tag)
     }
 
     fn server_era(&self) -> Option<ServerEra> {

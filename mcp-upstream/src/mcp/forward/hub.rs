@@ -23,7 +23,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::{Answers, Ask, AskMethod, LogLevel, Question, Replier};
@@ -440,6 +440,20 @@ impl Hub {
     }
 }
 
+impl Hub {
+    /// Since when the session of the process is away. Nothing is known of who has a process for a single call.
+    fn away_since(&self, now: Instant) -> Option<Instant> {
+        let Scope::Session(session) = &self.scope else {
+            return None;
+        };
+        if self.open().iter().any(|(_, request)| !request.is_over()) {
+            return None;
+        }
+        let used = session.upgrade()?.used_at(now);
+        (used < now).then_some(used)
+    }
+}
+
 impl Open {
     fn is_over(&self) -> bool {
         match self {
@@ -498,6 +512,10 @@ impl Inbound for Ears {
         if let Some(request) = unanswered {
             hub.ask_in_session(request);
         }
+    }
+
+    fn away_since(&self, now: Instant) -> Option<Instant> {
+        self.0.away_since(now)
     }
 }
 
@@ -593,3 +611,6 @@ impl Answers for OneAnswer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -205,6 +205,7 @@ pub(crate) fn listens(core: &Arc<Core>, namespace: &Arc<Namespace>, session: &Ar
         && let Some(own) = Companion::of(&core.external, session).own()
     {
         own.kick();
+        core.external.processes.session_returned(session.tag());
     }
 }
 

@@ -101,6 +101,10 @@ impl Externals for Pooled {
         self.0.session_closed(tag);
     }
 
+    fn session_returned(&self, tag: &Arc<str>) {
+        self.0.session_returned(tag);
+    }
+
     fn last_opening(&self, namespace: &Namespace, era: OpenEra) -> Option<Opening> {
         let opened = self.0.last_opened(server(namespace)?, kind(era))?;
         Some(opening_of(&opened))

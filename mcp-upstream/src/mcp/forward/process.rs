@@ -148,6 +148,9 @@ pub(crate) trait Externals: Send + Sync {
     /// The session of that tag is over, and with it its process.
     fn end_session(&self, tag: &Arc<str>);
 
+    /// The session of that tag listens again: news it waits for is to reach it.
+    fn session_returned(&self, _: &Arc<str>) {}
+
     /// What the server last said of itself when it was opened so.
     fn last_opening(&self, namespace: &Namespace, era: OpenEra) -> Option<Opening>;
 

@@ -203,6 +203,16 @@ impl Pools {
         }
     }
 
+    /// A session listens again. Its process is opened anew if the session waits for news of a resource.
+    pub(crate) fn session_returned(&self, tag: &Arc<str>) {
+        for pool in self.all() {
+            if pool.remembers(tag) {
+                let tag = Arc::clone(tag);
+                pool.apply(Event::SessionReturned { tag });
+            }
+        }
+    }
+
     /// How the pool of a namespace is; `None` where it has none.
     pub(crate) fn state(&self, namespace: &NamespaceName) -> Option<PoolState> {
         Some(self.latest(namespace)?.state())

@@ -14,6 +14,8 @@ pub(super) const WAITERS_MAX: usize = 1000;
 pub(super) const SLOTS_MAX: usize = 100_000;
 /// How long a process that is to end may finish what it does, where no call of its namespace may take longer.
 pub(super) const DRAIN: Duration = Duration::from_secs(60);
+/// How long the client of a session's process must have been away until that process gives way to somebody who waits.
+pub(super) const AWAY: Duration = Duration::from_secs(60);
 /// How long a process that was leased and given back waits for the next who needs one like it.
 const RETURNED_IDLE: Duration = Duration::from_secs(60);
 /// The first delay after failures, which doubles …

@@ -19,7 +19,8 @@
 //! waits for it. A server that says it is modern may take a handshake all the same: the first who wants one starts the
 //! process that shows it, and a refusal is no failure. Waiters are served in order, but one that waits for its principal's cap does not hold up others.
 //!
-//! `serve` places waiters, `upkeep` does what time asks for, `ends` what follows failures and ends. Nothing in here
+//! `serve` places waiters, `give_way` makes room for them, `upkeep` does what time asks for, `ends` what follows
+//! failures and ends. Nothing in here
 //! reads a clock, draws a random number of its own accord or touches a process.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -32,9 +33,11 @@ use super::key::{EraKind, Key, OpenAs, PoolKey, ServerEra, SlotKey};
 use super::rules::{Rules, SLOT_WAIT, SLOTS_MAX, WAITERS_MAX};
 use super::standing::Standing;
 use crate::stdio::breaker::{Breaker, BreakerState};
+use give_way::Room;
 
 mod ends;
 mod event;
+mod give_way;
 mod serve;
 mod upkeep;
 
@@ -61,6 +64,7 @@ pub(in crate::stdio) struct State {
     last_restart: Option<Restarted>,
     /// When it was last looked at what is due.
     looked_at: Option<Instant>,
+    room: Room,
 }
 
 /// A process that took the place of one that had ended unasked.
@@ -156,6 +160,7 @@ impl State {
             last_error: None,
             last_restart: None,
             looked_at: None,
+            room: Room::default(),
         }
     }
 
@@ -197,11 +202,14 @@ impl State {
             }
             Event::Inherit { places } => self.inherit(places, now),
             Event::SessionClosed { tag } => self.session_closed(&tag, now, &mut actions),
+            Event::SessionReturned { tag } => self.session_returned(&tag),
+            Event::Away { since } => self.room.note_away(since, now),
             Event::Retire => self.retire(now, &mut actions),
             Event::Tick => {}
         }
         self.keep_up(now, &mut actions);
         self.serve(now, &mut actions);
+        self.room.forget_away();
         if !self.retired {
             self.fill_eagerly(now, &mut actions);
             self.keep_spares(now, &mut actions);
@@ -368,6 +376,24 @@ impl State {
             }
             !ours
         });
+    }
+
+    /// Who listens again for news of a resource is to hear it, without asking for anything else first.
+    fn session_returned(&mut self, tag: &Arc<str>) {
+        for era in [EraKind::Legacy, EraKind::Modern] {
+            let key = Key::Session(Arc::clone(tag));
+            if let Some(place) = self.slots.get_mut(&SlotKey { key, era }) {
+                place.eager |= place.process.is_none() && place.standing.is_awaited();
+            }
+        }
+    }
+
+    /// Whether there is a place of a session.
+    pub(super) fn remembers(&self, tag: &Arc<str>) -> bool {
+        [EraKind::Legacy, EraKind::Modern].into_iter().any(|era| {
+            let key = Key::Session(Arc::clone(tag));
+            self.slots.contains_key(&SlotKey { key, era })
+        })
     }
 
     fn retire(&mut self, now: Instant, actions: &mut Vec<Action>) {

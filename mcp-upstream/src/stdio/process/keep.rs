@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::external::{ExternalServer, ServerProcess};
+use tooldock_workers::external::{ExternalServer, Isolation, ServerProcess};
 use tooldock_workers::process::Exit;
 
 use super::open::{self, Limits, Outcome};
@@ -85,7 +85,7 @@ impl Keeper {
             running = timeout(limit, start(&self.pool)) => {
                 running.unwrap_or_else(|_| Err(slow(&self.pool)))
             }
-            () = stopped(&mut self.commands) => return Next::End(None),
+            _ = stopped(&mut self.commands) => return Next::End(None),
         };
         let running = match running {
             Ok(running) => running,
@@ -132,7 +132,7 @@ impl Keeper {
             let wanted = order.slot.era;
             let attempted = tokio::select! {
                 attempted = open::open(&running.link, opening, server, wanted, limits) => attempted,
-                () = stopped(&mut self.commands) => return Next::End(Some(running)),
+                _ = stopped(&mut self.commands) => return Next::End(Some(running)),
             };
             let tried = server.is_some_and(|server| open::is_trial(server, wanted));
             let found = match attempted {
@@ -166,7 +166,7 @@ impl Keeper {
                         Err(error) => return self.failed(None, Some(&order), error),
                     }
                 }
-                () = stopped(&mut self.commands) => return Next::End(None),
+                _ = stopped(&mut self.commands) => return Next::End(None),
             };
         }
         match outcome {
@@ -200,7 +200,7 @@ impl Keeper {
         let limit = pool.settings().connect_timeout;
         tokio::select! {
             () = replay::restore(&process, &order.standing, limit) => {}
-            () = stopped(&mut self.commands) => return Next::End(Some(running)),
+            _ = stopped(&mut self.commands) => return Next::End(Some(running)),
         }
         pool.started(self.id, &process, server, &order.slot.key);
         Next::Serve(running, process, order)
@@ -236,7 +236,12 @@ impl Keeper {
         let end = loop {
             tokio::select! {
                 biased;
-                () = stopped(&mut self.commands) => return,
+                reason = stopped(&mut self.commands) => {
+                    if reason == Some(StopReason::GaveWay) {
+                        self.tell_of_giving_way(process);
+                    }
+                    return;
+                }
                 closed = running.link.closed() => {
                     if let Closed::Violation(what) = closed {
                         tracing::warn!(
@@ -307,6 +312,21 @@ impl Keeper {
             error,
         });
         Next::End(running)
+    }
+
+    fn tell_of_giving_way(&self, process: &Process) {
+        let name = &self.pool.server.name;
+        // Who chose a process for each session has a server that remembers things.
+        let lost = match self.pool.settings().isolation {
+            Isolation::Session => "; what the process remembered for that session is lost",
+            _ => "",
+        };
+        tracing::info!(
+            namespace = %name,
+            pid = process.pid,
+            "a process of the server of namespace {name} gave way to a client that waits: its own client has had \
+             neither a request nor an open stream for a minute, and gets another process if it comes back{lost}"
+        );
     }
 
     fn report(&self, event: Event) {
@@ -433,13 +453,14 @@ fn end_of(exit: Exit) -> End {
 }
 
 /// Ends with the order to stop; the pool's end is one, too.
-async fn stopped(commands: &mut mpsc::Receiver<Command>) {
+async fn stopped(commands: &mut mpsc::Receiver<Command>) -> Option<StopReason> {
     while let Some(command) = commands.recv().await {
         if let Command::Stop(reason) = command {
             tracing::debug!(reason = reason.as_str(), "a process of a server is stopped");
-            return;
+            return Some(reason);
         }
     }
+    None
 }
 
 /// Whether it answers anything at all; an error is an answer.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tooldock_workers::error::CallError;
 
 use crate::stdio::pool::key::{EraKind, OpenAs, PoolKey, ServerEra, SlotKey};
@@ -49,6 +50,10 @@ pub(in crate::stdio) enum Event {
     Inherit { places: Vec<Place> },
     /// A session is over.
     SessionClosed { tag: Arc<str> },
+    /// A session listens again.
+    SessionReturned { tag: Arc<str> },
+    /// Whose clients are away, and since when: of those that [`super::State::to_ask`] named.
+    Away { since: Vec<(ProcessId, Instant)> },
     /// Nobody wants the server any more.
     Retire,
     /// Time has passed.
@@ -157,6 +162,8 @@ pub(in crate::stdio) enum StopReason {
     Retired,
     /// Another one needs its place, or does its work.
     Surplus,
+    /// Its client is away, and somebody else waits for a place.
+    GaveWay,
     /// It was one request's alone.
     Used,
 }
@@ -169,6 +176,7 @@ impl StopReason {
             Self::SessionClosed => "session_closed",
             Self::Retired => "retired",
             Self::Surplus => "surplus",
+            Self::GaveWay => "gave_way",
             Self::Used => "used",
         }
     }

@@ -6,8 +6,7 @@ use tokio::time::Instant;
 
 use super::super::key::{Key, OpenAs, SlotKey};
 use super::{
-    Action, Duty, Full, Order, Process, ProcessId, Refusal, Restarted, Slot, State, StopReason,
-    Waiter,
+    Action, Duty, Full, Order, Process, ProcessId, Refusal, Restarted, Slot, State, Waiter,
 };
 use crate::stdio::breaker::Admission;
 
@@ -31,6 +30,7 @@ enum For {
 
 impl State {
     pub(super) fn serve(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        self.count_room();
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain(|waiter| {
             let refusal = match self.place(waiter, now, actions) {
@@ -79,14 +79,14 @@ impl State {
             }
         }
         if let Some(process) = self.returned(&slot, &waiter.open) {
-            return self.lease_again(process, slot, waiter, now);
+            return self.lease_again(process, slot, waiter, now, actions);
         }
         if self.is_trial(&slot) && !self.has_room() {
             // A server that may have no second process, above all.
             self.settle_on_modern(&slot);
             return self.place(waiter, now, actions);
         }
-        self.start(slot, &waiter.open, now, actions)
+        self.start(slot, &waiter.open, true, now, actions)
     }
 
     /// A process that was given back by the same principal and was opened just so. What the server still does for the
@@ -113,8 +113,10 @@ impl State {
         slot: SlotKey,
         waiter: &Waiter,
         now: Instant,
+        actions: &mut Vec<Action>,
     ) -> Placed {
-        if self.is_full_for(&waiter.open) {
+        let principal = waiter.open.principal.as_ref();
+        if self.is_full_for(&waiter.open) && !self.make_room_for(principal, now, actions) {
             return Placed::Waits(For::Place(Full::Principal));
         }
         if let Some(entry) = self.processes.get_mut(&process) {
@@ -131,11 +133,12 @@ impl State {
         Placed::Granted(process)
     }
 
-    /// Fills a slot that has no process, if it may be done now.
+    /// Fills a slot that has no process, if it may be done now. `waits`: somebody waits for it.
     fn start(
         &mut self,
         slot: SlotKey,
         open: &Arc<OpenAs>,
+        waits: bool,
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Placed {
@@ -154,12 +157,13 @@ impl State {
                 });
             }
         }
-        if slot.key != Key::Shared && self.is_full_for(open) {
+        let full = slot.key != Key::Shared && self.is_full_for(open);
+        if full && !(waits && self.make_room_for(open.principal.as_ref(), now, actions)) {
             return Placed::Waits(For::Place(Full::Principal));
         }
         let spare = self.spare();
         if !self.has_room() {
-            self.make_room(now, actions);
+            self.make_room(waits, now, actions);
             return Placed::Waits(For::Place(Full::Processes));
         }
         self.breaker.attempted(now);
@@ -215,7 +219,7 @@ impl State {
             .collect();
         for (slot, open) in eager {
             // Refused or waiting, it is tried again when something changes or its time has come.
-            let _ = self.start(slot, &open, now, actions);
+            let _ = self.start(slot, &open, false, now, actions);
         }
     }
 
@@ -244,19 +248,5 @@ impl State {
             entry.principal.as_ref() == Some(principal) && !matches!(entry.duty, Duty::Stopping)
         };
         self.processes.values().filter(counts).count() >= self.rules.max_per_principal
-    }
-
-    /// Ends a process that is nobody's, if not one is on its way out already.
-    fn make_room(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        let stopping = |entry: &Process| matches!(entry.duty, Duty::Stopping);
-        if self.processes.values().any(stopping) {
-            return;
-        }
-        let nobodys = self.processes.iter().find_map(|(process, entry)| {
-            matches!(entry.duty, Duty::Returned { .. }).then_some(*process)
-        });
-        if let Some(process) = nobodys {
-            self.stop(process, StopReason::Surplus, now, actions);
-        }
     }
 }

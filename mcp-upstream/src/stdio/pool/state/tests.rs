@@ -9,6 +9,7 @@ use tooldock_workers::external::{Isolation, Restart, StdioSettings};
 use super::*;
 use crate::stdio::handshake::Opening;
 
+mod giving_way;
 mod lasting;
 
 fn modern() -> Arc<OpenAs> {

@@ -26,11 +26,11 @@ impl State {
         for process in all {
             match self.due(process, now) {
                 Due::Stop(reason) => {
-                    self.vacate(process, now);
+                    self.vacate(process, now, true);
                     self.stop(process, reason, now, actions);
                 }
                 Due::Drain => {
-                    self.vacate(process, now);
+                    self.vacate(process, now, true);
                     self.drain(process, StopReason::Lifetime, now, actions);
                 }
                 Due::At(_) | Due::Never => {}
@@ -48,8 +48,9 @@ impl State {
             .retain(|_, slot| slot.is_needed() || (!crowded && slot.is_remembered(now)));
     }
 
-    /// Takes its slot from a process that is to end.
-    fn vacate(&mut self, process: ProcessId, now: Instant) {
+    /// Takes its slot from a process that is to end. `refill`: another one is started if somebody waits for news of a
+    /// resource there.
+    pub(super) fn vacate(&mut self, process: ProcessId, now: Instant, refill: bool) {
         let Some(Duty::Serving { slot, .. }) = self.processes.get(&process).map(|it| &it.duty)
         else {
             return;
@@ -61,7 +62,7 @@ impl State {
             place.process = None;
             place.last_used = now;
             // Whoever waits for news of a resource does not ask for a process.
-            place.eager = place.standing.is_awaited();
+            place.eager = refill && place.standing.is_awaited();
         }
     }
 
@@ -167,6 +168,7 @@ impl State {
             .chain(waiters.filter(later))
             .chain(breaker)
             .chain(spares.filter(later))
+            .chain(self.room_at().filter(later))
             .min()
     }
 }

@@ -204,3 +204,53 @@ fn a_limit_is_named_with_its_namespace_and_its_key() {
         assert!(words.iter().all(|word| message.contains(word)), "{message}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_whose_client_is_away_gives_way_and_is_opened_again_when_the_client_returns() {
+    /// A client that has been away for as long as it is told.
+    struct Away(Option<Duration>);
+    impl Inbound for Away {
+        fn notification(&self, _: Notification<'_>) {}
+        fn request(&self, _: ServerRequest) {}
+        fn away_since(&self, now: Instant) -> Option<Instant> {
+            now.checked_sub(self.0?)
+        }
+    }
+    let settings = StdioSettings {
+        // The shared one, and one more.
+        max_processes: 2,
+        ..quiet()
+    };
+    let (house, server) = House::with("legacy", settings);
+    house.until_live(1).await;
+    let key = |tag: &str| PoolKey::Session(tag.into());
+    let open = |away: Option<u64>| {
+        let inbound = Arc::new(Away(away.map(Duration::from_secs)));
+        client(json!({"roots": {}}), Some(inbound))
+    };
+    let gone = house.lease(&server, key("gone"), open(Some(61))).await;
+    let uri = "test://a";
+    gone.subscribe(uri).await.expect("asked");
+    gone.set_log_level(LogLevel::Debug).await.expect("asked");
+    let late = house.pools.lease(&server, key("late"), open(None));
+    tokio::pin!(late);
+    // While a request of its session is under way it stays, however long its client is said to be away.
+    let early = timeout(Duration::from_millis(200), &mut late).await;
+    assert!(early.is_err(), "it waits");
+    let pid = gone.pid();
+    assert!(!gone.is_closed());
+    drop(gone);
+    let late = within(late).await.expect("the other one gave way");
+    house.until_gone(pid).await;
+    drop(late);
+    // Whose client is there does not.
+    let back = house.pools.lease(&server, key("gone"), open(None));
+    let refused = within(back).await.expect_err("no place");
+    assert_eq!(refused.code, CallErrorCode::Overloaded);
+    house.pools.session_closed("late");
+    let back = house.lease(&server, key("gone"), open(None)).await;
+    let seen = call(&back, "look").await.expect("answered");
+    assert_eq!(seen["subscribed"], json!([uri]), "{seen}");
+    assert_eq!(seen["level"], "debug", "{seen}");
+    assert_eq!(seen["client"], json!({"roots": {}}), "{seen}");
+}
