@@ -31,7 +31,7 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
 _BOXED: dict[bytes, str] = {b"avif": "image/avif", b"heic": "image/heic", b"M4A ": "audio/mp4"}
 _RIFF: dict[bytes, str] = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 
-_PACKAGES = frozenset({"fastmcp", "mcp", "mcp_types"})
+PACKAGES = frozenset({"fastmcp", "mcp", "mcp_types"})
 _BLOCKS = {"text": "text", "image": "data", "audio": "data", "resource": "resource", "resource_link": "uri"}
 """MCP's content types, and the key that each must have."""
 _CONVERTERS = ("to_image_content", "to_audio_content", "to_resource_content")
@@ -93,7 +93,7 @@ def is_block(value: dict[str, Any]) -> bool:
 
 def of_mcp(value: Any) -> bool:
     """Whether the value's class is one of the fastmcp and mcp packages."""
-    return type(value).__module__.partition(".")[0] in _PACKAGES
+    return type(value).__module__.partition(".")[0] in PACKAGES
 
 
 def mime_type(data: bytes) -> str:

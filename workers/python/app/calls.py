@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import failures, forks, frames, jsontext
@@ -17,14 +16,12 @@ from .declaration import Target
 from .exceptions import is_not_found
 from .questions import Questions
 from .resources import Resource
+from .results import Encode
 
 if TYPE_CHECKING:
     from .connection import Connection
 
 _monotonic = time.monotonic
-
-Encode = Callable[[Any], tuple[bytes, bytes | None]]
-"""From what a function returned to the JSON text of the result, and that of content blocks beside it."""
 
 
 class Call:

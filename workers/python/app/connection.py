@@ -11,10 +11,11 @@ import select
 from typing import TYPE_CHECKING, Any
 
 from . import failures, forks, frames, jsontext, results
-from .calls import Call, Encode
+from .calls import Call
 from .declaration import Target
 from .frames import NO_ID, LineBuffer, TooLong
 from .operations import OPERATIONS
+from .results import Encode
 from .telling import Telling
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class Connection(asyncio.Protocol):
             forks.leave_if_child()
             self.send(frames.failure(call_id, *failures.of_arguments(tool.name, error)))
             return
-        self.begin(call_id, tool, arguments, request, results.encode)
+        self.begin(call_id, tool, arguments, request, tool.encode)
 
     def begin(
         self, call_id: bytes, target: Target, arguments: dict[str, Any], request: dict[str, Any], encode: Encode

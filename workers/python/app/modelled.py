@@ -52,11 +52,6 @@ def arguments(
     return schema, adapter.validator.validate_python
 
 
-def output_schema(hint: Any) -> dict[str, Any]:
-    """The JSON Schema of what a function with this return annotation gives."""
-    return TypeAdapter(hint).json_schema(mode="serialization", schema_generator=NoFieldTitles)
-
-
 def _described(hint: Any) -> Any:
     """`Annotated[str, "what it is"]` is short for a `Field` with that description, as in FastMCP."""
     if get_origin(hint) is not Annotated:

@@ -3,15 +3,17 @@
 The gateway sends an object as it is and anything else as `{"result": value}`. So a type that is always an object gives
 its own schema, one that never is gives a wrapped one, and where it depends on the value there is none: a client may
 check what it gets against the schema, and a schema that is right only sometimes is worse than no schema.
+
+Failures are not described here: they travel without `structuredContent`.
 """
 
 from __future__ import annotations
 
 from typing import Any, get_args
 
-from . import plain_types, whole_pydantic
+from . import plain_types, results, whole_pydantic
 from .decorator import UNSET
-from .failure_schema import admitting_failures
+from .results import Encode
 from .schema import Invalid
 
 _BINARY = (bytes, bytearray, memoryview)
@@ -22,20 +24,34 @@ _MISSING = object()
 def output_schema_of(hints: dict[str, Any], given: Any = UNSET) -> dict[str, Any] | None:
     """The schema the author gave, or the one the return annotation implies, or None."""
     if given is UNSET:
-        schema = _inferred(hints.get("return", _MISSING))
-    elif given is None or given is False:
-        schema = None
-    elif not isinstance(given, dict) or given.get("type") != "object":
+        return _inferred(hints.get("return", _MISSING))
+    if given is None or given is False:
+        return None
+    if not isinstance(given, dict) or given.get("type") != "object":
         raise Invalid("output_schema must be a JSON Schema of type object")
-    else:
-        schema = given
-    return admitting_failures(schema) if schema is not None else None
+    return given
+
+
+def encoder_of(hints: dict[str, Any]) -> Encode:
+    """What writes the results of a function: with a model as its return annotation, only what the model has."""
+    hint = hints.get("return", _MISSING)
+    if hint is _MISSING or hint is None or plain_types.schemas_of(hint) is not None or _names_no_class(hint):
+        return results.encode
+    whole_pydantic.bring_in()
+    from . import sent_types
+
+    return sent_types.encoder_of(hint) or results.encode
+
+
+def _names_no_class(hint: Any) -> bool:
+    """Whether it is one of the builtins, which are no models: not worth an import of pydantic."""
+    return isinstance(hint, type) and hint.__module__ == "builtins" and not get_args(hint)
 
 
 def _inferred(hint: Any) -> dict[str, Any] | None:
     if hint is _MISSING or hint is None or hint is type(None) or _may_be_content(hint):
         return None
-    schema = _schema(hint)
+    schema = schema_of(hint)
     if schema is None:
         return None
     definitions = schema.pop("$defs", {})
@@ -56,16 +72,33 @@ def _inferred(hint: Any) -> dict[str, Any] | None:
     return output
 
 
-def _schema(hint: Any) -> dict[str, Any] | None:
+def schema_of(hint: Any) -> dict[str, Any] | None:
+    """The schema of what a value of this type is sent as; None if there is none."""
     if (plain := plain_types.schemas_of(hint)) is not None:
-        return plain[1]
+        return _sent(plain[1])
     whole_pydantic.bring_in()
-    from . import modelled
+    from . import sent_types
 
     try:
-        return modelled.output_schema(hint)
+        return sent_types.schema_of(hint)
     except Exception:
         return None  # a type without a schema, such as a class of the author's own
+
+
+def _sent(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a plain type, with what `sent_types` says of numbers: NaN and the infinities are sent as null."""
+    if schema.get("type") == "number":
+        return {**schema, "type": ["number", "null"]}
+    sent = dict(schema)
+    for key in ("items", "additionalProperties"):
+        if isinstance(sent.get(key), dict):
+            sent[key] = _sent(sent[key])
+    if "anyOf" in sent:  # `X | None`
+        inner = _sent(sent["anyOf"][0])
+        if isinstance(inner.get("type"), list):
+            return inner
+        sent["anyOf"] = [inner, *sent["anyOf"][1:]]
+    return sent
 
 
 def _kind(schema: Any, definitions: dict[str, Any], depth: int) -> str | None:
@@ -81,9 +114,11 @@ def _kind(schema: Any, definitions: dict[str, Any], depth: int) -> str | None:
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
         return None if any(isinstance(value, dict) for value in values) else "other"
-    if schema.get("type") == "object":
+    kind = schema.get("type")
+    if kind == "object":
         return "object"
-    return "other" if schema.get("type") in _SCALARS else None
+    kinds = kind if isinstance(kind, list) else [kind]
+    return "other" if _SCALARS.issuperset(kinds) else None
 
 
 def _may_be_content(hint: Any) -> bool:

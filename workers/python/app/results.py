@@ -10,7 +10,7 @@ import math
 import sys
 from base64 import b64encode
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set, ValuesView
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set, ValuesView
 from enum import Enum
 from typing import Any
 
@@ -19,8 +19,16 @@ from pydantic_core import to_jsonable_python
 from . import blocks, jsontext
 
 
+Encode = Callable[[Any], tuple[bytes, bytes | None]]
+"""From what a function returned to the JSON text of the result, and that of content blocks beside it."""
+
+
 class Unserialisable(Exception):
     """The value has no JSON form; the message says which part of it."""
+
+
+_MISSING_OF_PANDAS = ("NaTType", "NAType")
+"""The classes of `pandas.NaT`, which is also a `datetime`, and `pandas.NA`."""
 
 
 def encode(value: Any) -> tuple[bytes, bytes | None]:
@@ -97,6 +105,8 @@ def _container_or_leaf(value: Any, path: str, above: set[int], depth: int) -> An
         return [_plain(item, f"{path}[{index}]", above, depth) for index, item in enumerate(value)]
     if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
         return _plain(value.tolist(), path, above, depth)
+    if type(value).__name__ in _MISSING_OF_PANDAS and type(value).__module__.startswith("pandas."):
+        return None
     if isinstance(value, Iterator):
         # Not drained: it may never end.
         raise Unserialisable(f"cannot turn {_type_name(value)} at {path} into JSON; return a list instead")

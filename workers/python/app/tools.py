@@ -8,8 +8,9 @@ from typing import Any
 
 from . import declaration
 from .decorator import UNSET
-from .output_schema import output_schema_of
+from .output_schema import encoder_of, output_schema_of
 from .raw_schema import arguments_by_schema
+from .results import Encode
 from .schema import arguments_of, hints_of
 
 
@@ -22,6 +23,7 @@ class Tool:
     is_async: bool
     validate: Callable[[Any], dict[str, Any]]
     context_parameter: str | None
+    encode: Encode
     public: dict[str, Any]
 
 
@@ -50,4 +52,12 @@ def make_tool(function: Any, options: dict[str, Any], filename: str) -> Tool:
     if arguments.context_parameter is not None:
         public["context"] = True
     asynchronous = declaration.is_async(function)
-    return Tool(name, function, asynchronous, arguments.validate, arguments.context_parameter, public)
+    return Tool(
+        name=name,
+        function=function,
+        is_async=asynchronous,
+        validate=arguments.validate,
+        context_parameter=arguments.context_parameter,
+        encode=encoder_of(hints),
+        public=public,
+    )
