@@ -2,7 +2,9 @@
 
 The code is one of the contract's; which one says who has to act: the caller (`invalid_arguments`), the caller's client
 (`missing_capability`, `ask_failed`), whoever installs packages (`dependency_error`), or the tool's author
-(`internal_error`).
+(`internal_error`). `tool_error` is what the tool itself has to say: its text is for the model.
+
+`details.traceback` is for the gateway's log; callers see the traceback only where the gateway trusts them with it.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from typing import Any
 from pydantic_core import ValidationError
 
 from .blocks import ErrorResult
-from .exceptions import is_plain
+from .exceptions import plain_texts
 from .questions import AskFailed, MissingCapability
 from .raw_schema import Mismatch
 from .results import Unserialisable
 
 MAX_MESSAGE = 4 * 1024
 MAX_TRACEBACK = 16 * 1024
+"""Bytes of a traceback's text."""
 MAX_COMPLAINTS = 100
 
 _RUNTIME = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -30,8 +33,13 @@ Failure = tuple[str, str, dict[str, Any]]
 
 def of_tool(error: BaseException) -> Failure:
     """What a tool raised."""
-    if isinstance(error, (ErrorResult, Unserialisable)) or is_plain(error):
+    if isinstance(error, ErrorResult):
+        return "tool_error", _cut(str(error)), {}
+    if isinstance(error, Unserialisable):
         return "internal_error", _cut(str(error)), {}
+    texts, whole = plain_texts(error)
+    if texts:
+        return "tool_error", _cut("\n".join(texts)), {} if whole else {"traceback": trace(error)}
     asking = _of_asking(error)
     if isinstance(asking, MissingCapability):
         return "missing_capability", _cut(str(asking)), {"requiredCapabilities": asking.required}
@@ -50,7 +58,8 @@ def of_arguments(subject: str, error: BaseException) -> Failure:
     if isinstance(error, Mismatch):
         return _refused(error.complaints)
     if not isinstance(error, ValidationError):
-        return "internal_error", f"checking the arguments of {subject} failed: {_described(error)}", {}
+        details = {"traceback": trace(error)}
+        return "internal_error", f"checking the arguments of {subject} failed: {_described(error)}", details
     return _refused(error.errors(include_url=False))
 
 
@@ -79,7 +88,8 @@ def trace(error: BaseException) -> str:
         text = "".join(summary.format())
     except BaseException as second:  # exceptions whose __str__ fails, and worse
         text = f"{type(error).__name__} (its traceback cannot be shown: {type(second).__name__})"
-    return text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:]
+    encoded = text.encode("utf-8", "replace")
+    return text if len(encoded) <= MAX_TRACEBACK else "…" + encoded[3 - MAX_TRACEBACK :].decode("utf-8", "ignore")
 
 
 def _strip(summary: traceback.TracebackException, seen: set[int]) -> None:

@@ -8,7 +8,12 @@ from harness import Worker
 
 TOOLS = '''
     import asyncio, os, sys, time
-    from fastmcp.tools import tool
+    from fastmcp.exceptions import ToolError
+    from fastmcp.tools import tool, ToolResult
+
+    @tool
+    def says_it_failed():
+        return ToolResult(content="no such city", is_error=True)
 
     @tool
     def boom() -> str:
@@ -53,6 +58,14 @@ TOOLS = '''
     def lone_surrogate():
         raise ValueError("\\udc80")
 
+    def of_the_tool():
+        raise ToolError("no such city")
+
+    def grouped(*others):
+        def run():
+            raise ExceptionGroup("several", [ExceptionGroup("inner", [ToolError("no such city")]), *others])
+        return run
+
     def raiser(error):
         def run():
             raise error
@@ -64,7 +77,8 @@ TOOLS = '''
         "own_base": raiser(OwnBase("mine")), "chained": chained, "group": group, "long_message": long_message,
         "long_traceback": long_traceback, "lone_surrogate": lone_surrogate, "stop": raiser(StopIteration(1)),
         "cancelled": raiser(asyncio.CancelledError()), "generator_exit": raiser(GeneratorExit()),
-        "no_text": raiser(ValueError()),
+        "no_text": raiser(ValueError()), "tool_error": of_the_tool, "tool_errors": grouped(ToolError("nor street")),
+        "tool_error_and_more": grouped(KeyError("a")),
     }
 
     @tool
@@ -114,6 +128,21 @@ def test_exception_is_an_internal_error_with_its_traceback(served):
     trace = error["details"]["traceback"]
     assert "in boom" in trace and "raise KeyError" in trace
     assert "calls.py" not in trace and "threads.py" not in trace
+
+
+@pytest.mark.parametrize("tool", ["fail", "fail_async", "fail_later"])
+def test_a_tool_error_is_a_text_for_the_model_alone(served, tool):
+    alone = {"code": "tool_error", "message": "no such city", "details": {}}
+    assert served.error(tool, way="tool_error") == alone
+    assert served.error("says_it_failed") == alone
+
+
+def test_tool_errors_in_an_exception_group_count_and_what_is_beside_them_is_traced(served):
+    alone = {"code": "tool_error", "message": "no such city\nnor street", "details": {}}
+    assert served.error("fail", way="tool_errors") == alone
+    error = served.error("fail", way="tool_error_and_more")
+    assert (error["code"], error["message"]) == ("tool_error", "no such city")
+    assert "KeyError: 'a'" in error["details"]["traceback"]
 
 
 def test_missing_package_is_a_dependency_error(served):

@@ -308,4 +308,4 @@ def test_helpers_of_the_package_are_the_same_under_every_import(plain_worker):
     assert frame["result"] == {"n": 1}
     assert [block["type"] for block in frame["content"]] == ["text", "image", "resource"]
     assert plain_worker.error("result", error=True)["message"] == "text"
-    assert plain_worker.error("refuses") == {"code": "internal_error", "message": "not today", "details": {}}
+    assert plain_worker.error("refuses") == {"code": "tool_error", "message": "not today", "details": {}}
