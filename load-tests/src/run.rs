@@ -44,7 +44,7 @@ fn limit(scenario: &Scenario, options: &Options) -> Duration {
 /// When nginx is there but does not start.
 pub(crate) async fn run(options: &Options, report: &mut Report) -> anyhow::Result<()> {
     let nginx = match nginx::program() {
-        Some(program) => Some(Nginx::start(&program, threads()?).await?),
+        Some(program) => Some(Nginx::start(&program, threads()?, options.connections).await?),
         None => {
             let missing = "nginx is not installed: no ratios (apt-get install nginx-light)";
             report.missing.push(missing.to_owned());

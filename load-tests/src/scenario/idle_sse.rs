@@ -17,7 +17,7 @@ use crate::options::Options;
 use crate::report::Section;
 use crate::servers::gateway::{Gateway, Layout};
 use crate::streams::{Crowd, Publisher};
-use held::{Found, behind_nginx, calls, held, settled};
+use held::{Found, behind_nginx, calls, calls_take, held, settled};
 
 pub(crate) const SCENARIO: Scenario = Scenario {
     name: "idle_sse",
@@ -37,7 +37,7 @@ const BEHIND_NGINX: usize = 5_000;
 
 fn takes(options: &Options) -> Duration {
     let windows = u32::try_from(options.repetitions * (COUNTS.len() + 2)).unwrap_or(u32::MAX);
-    Duration::from_secs(32) + options.measured() * windows
+    Duration::from_secs(32) + calls_take(options) * windows
 }
 
 async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {

@@ -19,6 +19,26 @@ const READY_LIMIT: Duration = Duration::from_secs(10);
 /// Where distributions put it, outside the search path of ordinary users.
 const USUAL_FOLDERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin"];
 
+/// Listening sockets, and the pipes between its processes.
+const OWN_CONNECTIONS: usize = 64;
+
+/// How much an nginx has to serve. It sets memory aside for each connection it may have, and that memory is compared: so
+/// it gets what the scenario needs, and not what would do for all of them.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    workers: usize,
+    /// At once.
+    clients: usize,
+}
+
+impl Size {
+    /// Of each worker, since one of them may get all clients. Each has a connection to the server behind nginx, and may have
+    /// another that nginx keeps or has not closed yet.
+    fn connections(self) -> usize {
+        3 * self.clients + OWN_CONNECTIONS
+    }
+}
+
 /// A running nginx.
 pub(crate) struct Nginx {
     pub(crate) address: SocketAddr,
@@ -28,11 +48,15 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it with as many worker processes as the gateway has threads.
-    pub(crate) async fn start(program: &Path, workers: usize) -> anyhow::Result<Self> {
+    /// Starts it with as many worker processes as the gateway has threads, for so many clients at once.
+    pub(crate) async fn start(
+        program: &Path,
+        workers: usize,
+        clients: usize,
+    ) -> anyhow::Result<Self> {
         let body = format!(r#"{{"jsonrpc":"2.0","id":{FIRST_ID},"result":{{}}}}"#);
         let location = format!("return 200 '{body}';");
-        Self::serving(program, workers, "", &location).await
+        Self::serving(program, Size { workers, clients }, "", &location).await
     }
 
     /// Starts it in front of a server, passing streams on as they come.
@@ -40,12 +64,13 @@ impl Nginx {
         program: &Path,
         workers: usize,
         server: SocketAddr,
+        clients: usize,
     ) -> anyhow::Result<Self> {
         let location = format!(
             "proxy_pass http://{server}; proxy_http_version 1.1; proxy_set_header Host $http_host; \
              proxy_buffering off; proxy_read_timeout 1h;"
         );
-        Self::serving(program, workers, "", &location).await
+        Self::serving(program, Size { workers, clients }, "", &location).await
     }
 
     /// Starts it in front of an application as one does for speed: the bearer token is checked, connections to the
@@ -54,21 +79,22 @@ impl Nginx {
         program: &Path,
         workers: usize,
         app: SocketAddr,
+        clients: usize,
     ) -> anyhow::Result<Self> {
         let http = format!(
             "map $http_authorization $refused {{ default 1; \"Bearer {TOKEN}\" 0; }}\n\
-             upstream app {{ server {app}; keepalive 128; keepalive_requests 1000000000; }}\n\
+             upstream app {{ server {app}; keepalive {clients}; keepalive_requests 1000000000; }}\n\
              client_max_body_size 4m; client_body_buffer_size 2m;"
         );
         let location = "if ($refused) { return 401; } proxy_pass http://app; proxy_http_version 1.1; \
              proxy_set_header Connection \"\"; proxy_set_header Host $http_host; proxy_buffer_size 16k; \
              proxy_buffers 8 64k; proxy_busy_buffers_size 128k; proxy_max_temp_file_size 0;";
-        Self::serving(program, workers, &http, location).await
+        Self::serving(program, Size { workers, clients }, &http, location).await
     }
 
     async fn serving(
         program: &Path,
-        workers: usize,
+        size: Size,
         http: &str,
         location: &str,
     ) -> anyhow::Result<Self> {
@@ -77,7 +103,7 @@ impl Nginx {
         let config = folder.path().join("nginx.conf");
         fs::write(
             &config,
-            configuration(folder.path(), address, workers, http, location),
+            configuration(folder.path(), address, size, http, location),
         )
         .context("nginx.conf")?;
         let mut command = Command::new(program);
@@ -86,7 +112,7 @@ impl Nginx {
         // The master listens before it has workers, and it is them whose CPU time counts.
         let master = process.id();
         let ready = async || {
-            processes::descendants(master).len() == workers
+            processes::descendants(master).len() == size.workers
                 && TcpStream::connect(address).await.is_ok()
         };
         process.until(READY_LIMIT, ready).await?;
@@ -129,17 +155,18 @@ fn program_in(mut folders: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
 fn configuration(
     folder: &Path,
     address: SocketAddr,
-    workers: usize,
+    size: Size,
     http: &str,
     location: &str,
 ) -> String {
+    let (workers, connections) = (size.workers, size.connections());
     let folder = folder.display();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("    {kind}_temp_path {folder}/{kind};\n"))
         .concat();
     format!(
         "daemon off;\nworker_processes {workers};\npid {folder}/nginx.pid;\nerror_log {folder}/error.log warn;\n\
-         events {{ worker_connections 40000; }}\n\
+         events {{ worker_connections {connections}; }}\n\
          http {{\n    access_log off;\n    keepalive_requests 1000000000;\n    default_type application/json;\n\
          {temporary}{http}\n    server {{\n        listen {address};\n        location / {{ {location} }}\n    }}\n}}\n"
     )
@@ -168,11 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_keeps_to_its_folder_and_to_loopback() {
+    fn the_configuration_keeps_to_its_folder_to_loopback_and_to_its_clients() {
         let text = configuration(
             Path::new("/tmp/x"),
             "127.0.0.1:4000".parse().unwrap(),
-            2,
+            Size {
+                workers: 2,
+                clients: 32,
+            },
             "client_max_body_size 4m;",
             "return 204;",
         );
@@ -188,6 +218,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("client_max_body_size 4m;"), "{text}");
+        assert!(text.contains("worker_connections 160;"), "{text}");
         assert_eq!(text.matches('{').count(), text.matches('}').count());
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use crate::load::open::OpenSample;
+use crate::options::Options;
 use crate::processes::{CpuTimes, Memory};
 use crate::scenario::Run;
 use crate::servers::gateway::{Gateway, threads};
@@ -19,6 +20,17 @@ const EVENTS: usize = 5;
 const EVENT_LIMIT: Duration = Duration::from_secs(30);
 /// Between the last change and a look at the memory: what is freed late counts as freed.
 const SETTLE: Duration = Duration::from_secs(1);
+
+/// Tool calls a second, on a fixed schedule: few enough that keepalives and calls, and not calls and calls, meet.
+const CALLS_PER_SECOND: f64 = 200.0;
+/// At the default of a second, a sample has the latencies of 1,000 calls: its p99 is not that of two of them. Three samples
+/// last as long as it takes for each stream to have its keepalive.
+const SECONDS_OF_CALLS: u32 = 5;
+
+/// How long one sample of calls takes.
+pub(super) fn calls_take(options: &Options) -> Duration {
+    options.measured() * SECONDS_OF_CALLS
+}
 
 /// Everything the scenario found.
 #[derive(Debug, Default, Serialize)]
@@ -134,7 +146,7 @@ pub(super) async fn behind_nginx(
     crowd: &mut Crowd,
     streams: usize,
 ) -> anyhow::Result<Proxied> {
-    let nginx = Nginx::in_front_of(program, threads()?, gateway.address).await?;
+    let nginx = Nginx::in_front_of(program, threads()?, gateway.address, streams).await?;
     let before = nginx.anonymous_kib()?;
     crowd.open_up_to(streams, nginx.address).await?;
     sleep(SETTLE).await;
@@ -171,11 +183,11 @@ async fn fan_out(
 
 /// Tool calls on a fixed schedule, as often as there are repetitions.
 pub(super) async fn calls(run: &mut Run<'_>, gateway: &Gateway) -> anyhow::Result<Vec<OpenSample>> {
-    let open = calls_beside(gateway).await?;
+    let open = calls_beside(gateway, CALLS_PER_SECOND).await?;
     sleep(run.options.warm_up()).await;
     let mut samples = Vec::new();
     for _ in 0..run.options.repetitions {
-        let lasts = run.options.measured();
+        let lasts = calls_take(run.options);
         let take = async || open.watch(lasts, &[gateway.id()], &[]).await;
         let sample = run
             .patiently(|sample: &OpenSample| sample.other_cores, take)

@@ -13,6 +13,8 @@ use crate::processes::CpuTimes;
 use crate::servers::gateway::Gateway;
 use crate::streams::{Crowd, Deliveries, Publisher, calls_beside};
 
+/// Tool calls on other connections: a quarter of what two cores can do at most, so that the calls are not what disturbs.
+const CALLS_PER_SECOND: f64 = 1_000.0;
 /// Between two events, where the gateway keeps up.
 const PACE: Duration = Duration::from_millis(100);
 /// Events before the sockets are lost, for everybody to have an id to come back with.
@@ -84,7 +86,7 @@ impl Wave {
         crowd.each_has(publisher.last(), LAST_LIMIT).await;
         let (front, window) = ([gateway.id()], options.measured());
         // Begun anew, so that nothing waits that was due in an earlier wave.
-        let calls = calls_beside(gateway).await?;
+        let calls = calls_beside(gateway, CALLS_PER_SECOND).await?;
         sleep(options.warm_up()).await;
         let before = calls.watch(window, &front, &[]).await?;
 

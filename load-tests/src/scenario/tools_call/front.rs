@@ -171,7 +171,10 @@ impl Front {
             }
             Self::Nginx(program) => {
                 let app = App::start(echo).await?;
-                let nginx = Nginx::in_front_of_app(program, threads()?, app.address).await?;
+                let clients = OF_NGINX.iter().map(|case| case.clients(options)).max();
+                let clients = clients.unwrap_or_default();
+                let nginx =
+                    Nginx::in_front_of_app(program, threads()?, app.address, clients).await?;
                 Running::Nginx { nginx, app }
             }
             Self::Peer(peer) => Running::Peer(peer.start(echo, Era::Legacy).await?),
