@@ -108,10 +108,11 @@ deny: ## licences, sources and banned crates; advisories where their database ca
 	fi
 
 # What the gateway is compared with at a stdio server.
-LOAD_ENVIRONMENTS := target/python-envs/peers target/python-envs/peers-fastmcp target/node-peers/installed
+LOAD_ENVIRONMENTS := target/python-envs/peers target/python-envs/peers-fastmcp target/node-peers/installed \
+	target/cargo-peers/installed
 
 .PHONY: load-environments
-load-environments: $(LOAD_ENVIRONMENTS) ## the programs the load tests compare the gateway with
+load-environments: $(LOAD_ENVIRONMENTS)
 
 # Two, since mcp-proxy and fastmcp want different generations of the SDK.
 target/python-envs/peers: load-tests/peers/requirements.txt
@@ -129,6 +130,13 @@ target/node-peers/installed: load-tests/peers/package.json load-tests/peers/pack
 	cd $(@D) && npm ci --no-progress --loglevel=error
 	touch $@
 
+# Built from its source, apart from everything of ours; what it was built with takes more room than it is worth.
+target/cargo-peers/installed: load-tests/peers/crates.txt
+	rm -f $@
+	cargo install --locked --quiet --root $(@D) --target-dir $(@D)/build $$(cat $<)
+	rm -rf $(@D)/build
+	touch $@
+
 # Installing peers waits for the network while the compiler needs the cores, so both are done at once.
 .PHONY: load-build load-binaries load-peers
 load-build: prerequisites
@@ -138,8 +146,8 @@ load-build: prerequisites
 load-binaries:
 	cargo build --release --package tooldock --package tooldock-load-tests --features tooldock/bare-filter
 
-load-peers:
-	@$(MAKE) --no-print-directory load-environments || echo "not all peers could be installed: the report names those that are missing"
+load-peers: ## the programs the load tests compare the gateway with
+	@$(MAKE) --no-print-directory --keep-going load-environments || echo "not all peers could be installed: the report names those that are missing"
 
 .PHONY: load
 load: load-build ## compare with nginx and with others of its kind in one run (less: make load LOAD='--scenario tools_call')

@@ -185,6 +185,7 @@ mod tests {
         let envelope = Envelope {
             to,
             token: "t",
+            path: Envelope::PATH,
             namespace: "n",
             session: None,
         };

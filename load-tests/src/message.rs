@@ -57,13 +57,18 @@ impl Request {
 pub(crate) struct Envelope<'a> {
     pub(crate) to: SocketAddr,
     pub(crate) token: &'a str,
+    /// Where the server has its MCP endpoint.
+    pub(crate) path: &'static str,
     pub(crate) namespace: &'a str,
     /// The MCP session, where there is one.
     pub(crate) session: Option<&'a str>,
 }
 
 impl Envelope<'_> {
-    /// The head of `POST /mcp` for a body of this length.
+    /// Where the gateway and most others have their MCP endpoint.
+    pub(crate) const PATH: &'static str = "/mcp";
+
+    /// The head of a `POST` for a body of this length.
     fn head(&self, length: usize) -> String {
         let session = self.session.map_or_else(String::new, |id| {
             format!("Mcp-Session-Id: {id}\r\nMCP-Protocol-Version: 2025-11-25\r\n")
@@ -74,10 +79,10 @@ impl Envelope<'_> {
     /// The same with more lines in it, each with its end.
     fn head_with(&self, more: &str, length: usize) -> String {
         format!(
-            "POST /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nX-Namespace: {}\r\n\
+            "POST {} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nX-Namespace: {}\r\n\
              Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n{more}\
              Content-Length: {length}\r\n\r\n",
-            self.to, self.token, self.namespace
+            self.path, self.to, self.token, self.namespace
         )
     }
 
@@ -102,18 +107,18 @@ impl Envelope<'_> {
         Request::new(head + &body)
     }
 
-    /// `DELETE /mcp`: the session is over.
+    /// `DELETE`: the session is over.
     pub(crate) fn delete(&self) -> Vec<u8> {
         self.head(0).replacen("POST", "DELETE", 1).into_bytes()
     }
 
-    /// `GET /mcp`, which stays open.
+    /// `GET`, which stays open.
     pub(crate) fn stream(&self) -> Vec<u8> {
         let session = self.session.unwrap_or_default();
         format!(
-            "GET /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nX-Namespace: {}\r\n\
+            "GET {} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nX-Namespace: {}\r\n\
              Accept: text/event-stream\r\nMcp-Session-Id: {session}\r\nMCP-Protocol-Version: 2025-11-25\r\n\r\n",
-            self.to, self.token, self.namespace
+            self.path, self.to, self.token, self.namespace
         )
         .into_bytes()
     }
@@ -139,6 +144,7 @@ mod tests {
     pub(super) const ENVELOPE: Envelope<'_> = Envelope {
         to: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8000),
         token: "t",
+        path: Envelope::PATH,
         namespace: "load",
         session: None,
     };

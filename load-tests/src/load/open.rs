@@ -270,6 +270,7 @@ mod tests {
             let envelope = Envelope {
                 to,
                 token: "t",
+                path: Envelope::PATH,
                 namespace: "n",
                 session: None,
             };

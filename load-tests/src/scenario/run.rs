@@ -73,6 +73,7 @@ impl<'a> Run<'a> {
         let envelope = Envelope {
             to,
             token: TOKEN,
+            path: Envelope::PATH,
             namespace: NAMESPACE,
             session: None,
         };

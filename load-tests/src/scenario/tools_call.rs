@@ -211,7 +211,8 @@ impl Measuring<'_, '_> {
     /// Whether a peer can be asked as 2026-07-28 has it. Its row is with sessions all the same, like everybody's.
     async fn speaks_modern(&mut self, front: &Front, running: &Running, case: Case) {
         let asked = async {
-            let requests = case.requests(running.envelope(), 1).await?;
+            let envelope = running.envelope();
+            let requests = case.requests(envelope, running.echo_tool(), 1).await?;
             let request = requests.first().context("no client")?;
             case.once(&Target::Http(running.address()), request).await
         };
@@ -245,7 +246,10 @@ impl Measuring<'_, '_> {
     async fn load(&mut self, running: &Running, case: Case, first: bool) -> anyhow::Result<Loaded> {
         let (options, echo) = (self.options, &self.echo);
         let clients = case.clients(options);
-        let requests = case.requests(running.envelope(), clients).await?;
+        let envelope = running.envelope();
+        let requests = case
+            .requests(envelope, running.echo_tool(), clients)
+            .await?;
         let target = Target::Http(running.address());
         case.once(&target, requests.first().context("no client")?)
             .await?;

@@ -157,6 +157,7 @@ impl Gateway {
         Envelope {
             to: self.address,
             token: TOKEN,
+            path: Envelope::PATH,
             namespace: NAMESPACE,
             session: None,
         }

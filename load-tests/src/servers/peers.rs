@@ -1,6 +1,6 @@
 //! Programs that put streamable HTTP in front of a stdio server, as the gateway does: how each is found and started.
 //!
-//! `make load-environments` installs those known here; one that is not there is reported as missing. Each logs as little as
+//! `make load-peers` installs those known here; one that is not there is reported as missing. Each logs as little as
 //! it can be told to, and is otherwise as its documentation starts it. Others are given on the command line.
 
 use std::fs;
@@ -17,11 +17,14 @@ use tokio::net::TcpStream;
 use super::echo::{EchoProgram, Era};
 use super::gateway::inherited;
 use super::{Process, free_address};
+use crate::message::{EchoCall, Envelope};
 use crate::options::PeerCommand;
 
 const READY_LIMIT: Duration = Duration::from_secs(30);
 /// What fastmcp is told of the server, in the peer's own folder.
 const FASTMCP_CONFIG: &str = "mcp.json";
+/// The same for mcp-proxy of crates.io.
+const MCP_PROXY_CONFIG: &str = "proxy.toml";
 
 /// One whose usage is known here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,10 +33,13 @@ pub(crate) enum Kind {
     McpProxyNode,
     McpProxyPython,
     Fastmcp,
+    McpProxyCargo,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 4] = [
+    /// The one of the gateway's own language first, since it is the closest.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::McpProxyCargo,
         Self::Supergateway,
         Self::McpProxyNode,
         Self::McpProxyPython,
@@ -46,6 +52,7 @@ impl Kind {
             Self::McpProxyNode => "mcp-proxy (npm)",
             Self::McpProxyPython => "mcp-proxy (PyPI)",
             Self::Fastmcp => "fastmcp (PyPI)",
+            Self::McpProxyCargo => "mcp-proxy (crates.io)",
         }
     }
 
@@ -64,6 +71,26 @@ impl Kind {
             Self::Fastmcp => {
                 "`fastmcp run mcp.json --transport http`, its proxy of a server in a file; `--log-level WARNING`"
             }
+            Self::McpProxyCargo => {
+                "sessions, the default, on one process for all; default features, `log_level = \"warn\"`"
+            }
+        }
+    }
+
+    /// Where it has its MCP endpoint.
+    fn path(self) -> &'static str {
+        match self {
+            Self::McpProxyCargo => "/",
+            _ => Envelope::PATH,
+        }
+    }
+
+    /// What its clients call the tool of the echo server.
+    fn echo_tool(self) -> &'static str {
+        match self {
+            // It puts the backend's name before every tool.
+            Self::McpProxyCargo => "echo/echo",
+            _ => EchoCall::SMALL.tool,
         }
     }
 }
@@ -95,6 +122,7 @@ impl Peer {
             Kind::McpProxyNode => node_package(target, "mcp-proxy", "dist/bin/mcp-proxy.mjs")?,
             Kind::McpProxyPython => module("peers", "mcp_proxy", "mcp_proxy")?,
             Kind::Fastmcp => module("peers-fastmcp", "fastmcp", "fastmcp.cli")?,
+            Kind::McpProxyCargo => cargo_program(target, "mcp-proxy")?,
         };
         Some(Self::Installed {
             kind,
@@ -123,11 +151,14 @@ impl Peer {
         let folder = TempDir::with_prefix("tooldock-load-peer-").context("a temporary folder")?;
         let address = free_address()?;
         let server = echo.command(era);
+        let (path, echo_tool) = match self {
+            Self::Installed { kind, .. } => (kind.path(), kind.echo_tool()),
+            Self::Given(_) => (Envelope::PATH, EchoCall::SMALL.tool),
+        };
         let (name, command) = match self {
             Self::Installed { kind, program, .. } => {
-                if *kind == Kind::Fastmcp {
-                    let text = fastmcp_config(&server).to_string();
-                    fs::write(folder.path().join(FASTMCP_CONFIG), text).context(FASTMCP_CONFIG)?;
+                if let Some((file, text)) = kind.config(address, &server) {
+                    fs::write(folder.path().join(file), text).context(file)?;
                 }
                 let mut command = Command::new(&program[0]);
                 command
@@ -153,6 +184,8 @@ impl Peer {
         process.until(READY_LIMIT, ready).await?;
         Ok(Running {
             address,
+            path,
+            echo_tool,
             process,
             _folder: folder,
         })
@@ -160,6 +193,15 @@ impl Peer {
 }
 
 impl Kind {
+    /// The file it is told of the server in, in its own folder, and what stands there.
+    fn config(self, address: SocketAddr, server: &[String]) -> Option<(&'static str, String)> {
+        match self {
+            Self::Fastmcp => Some((FASTMCP_CONFIG, fastmcp_config(server).to_string())),
+            Self::McpProxyCargo => Some((MCP_PROXY_CONFIG, mcp_proxy_config(address, server))),
+            _ => None,
+        }
+    }
+
     fn arguments(self, address: SocketAddr, server: &[String]) -> Vec<String> {
         let (host, port) = (address.ip().to_string(), address.port().to_string());
         let (host, port) = (host.as_str(), port.as_str());
@@ -208,6 +250,7 @@ impl Kind {
                 "WARNING",
                 "--no-banner",
             ]),
+            Self::McpProxyCargo => words(&["--config", MCP_PROXY_CONFIG]),
         }
     }
 }
@@ -216,9 +259,25 @@ fn fastmcp_config(server: &[String]) -> serde_json::Value {
     json!({"mcpServers": {"echo": {"command": server.first(), "args": server.get(1..)}}})
 }
 
+fn mcp_proxy_config(address: SocketAddr, server: &[String]) -> String {
+    // A text of JSON is one of TOML, too, and so is an array of texts.
+    let (command, arguments) = (json!(server.first()), json!(server.get(1..)));
+    format!(
+        "[proxy]\nname = \"load\"\n\n[proxy.listen]\nhost = \"{}\"\nport = {}\n\n\
+         [[backends]]\nname = \"echo\"\ntransport = \"stdio\"\ncommand = {command}\nargs = {arguments}\n\n\
+         [observability]\nlog_level = \"warn\"\n",
+        address.ip(),
+        address.port()
+    )
+}
+
 /// A peer with a server behind it.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
+    /// Where it has its MCP endpoint.
+    pub(crate) path: &'static str,
+    /// What its clients call the tool of the echo server.
+    pub(crate) echo_tool: &'static str,
     process: Process,
     // Deleted after the process has ended.
     _folder: TempDir,
@@ -249,6 +308,21 @@ fn node_package(target: &Path, name: &str, script: &str) -> Option<(String, Vec<
         package["version"].as_str()?.to_owned(),
         vec![node, script.is_file().then_some(script)?],
     ))
+}
+
+/// A program `cargo install --root` has built, and its version from the list cargo keeps there.
+fn cargo_program(target: &Path, name: &str) -> Option<(String, Vec<PathBuf>)> {
+    let root = target.join("cargo-peers");
+    let text = fs::read_to_string(root.join(".crates2.json")).ok()?;
+    let list: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let version = list["installs"].as_object()?.keys().find_map(|package| {
+        // NAME VERSION (SOURCE)
+        let mut words = package.split(' ');
+        (words.next() == Some(name)).then_some(())?;
+        words.next().map(str::to_owned)
+    })?;
+    let program = root.join("bin").join(name);
+    Some((version, vec![program.is_file().then_some(program)?]))
 }
 
 /// From the name of its folder, `NAME-VERSION.dist-info`.
@@ -283,14 +357,14 @@ mod tests {
                 Some(description.split_once(':').unwrap().0.to_owned())
             })
         };
-        assert_eq!(found(), [const { None }; 4]);
+        assert_eq!(found(), [const { None }; 5]);
         let modules = "node-peers/node_modules/supergateway";
         put(
             target.path(),
             &format!("{modules}/package.json"),
             r#"{"version":"4.0.0"}"#,
         );
-        assert_eq!(found()[0], None, "half installed");
+        assert_eq!(found()[1], None, "half installed");
         put(target.path(), &format!("{modules}/dist/index.js"), "");
         for package in [
             "peers/lib/python3.11/site-packages/mcp_proxy-0.13.0",
@@ -300,15 +374,23 @@ mod tests {
             let file = format!("python-envs/{package}.dist-info/METADATA");
             put(target.path(), &file, "");
         }
+        put(
+            target.path(),
+            "cargo-peers/.crates2.json",
+            r#"{"installs":{"other 1.0.0 (registry+x)":{},"mcp-proxy 0.6.0 (registry+x)":{"bins":["mcp-proxy"]}}}"#,
+        );
+        assert_eq!(found()[0], None, "half installed");
+        put(target.path(), "cargo-peers/bin/mcp-proxy", "");
         let versions = found().map(Option::unwrap_or_default);
-        assert_eq!(versions, ["4.0.0", "", "0.13.0", "4.1.2"]);
+        assert_eq!(versions, ["0.6.0", "4.0.0", "", "0.13.0", "4.1.2"]);
     }
 
     #[test]
     fn the_server_s_command_line_reaches_every_peer_whole() {
         let server = ["/a b/echo", "--era", "dual"].map(str::to_owned);
+        let address = "127.0.0.1:4000".parse().unwrap();
         let arguments = |kind: Kind| {
-            let all = kind.arguments("127.0.0.1:4000".parse().unwrap(), &server);
+            let all = kind.arguments(address, &server);
             assert!(all.contains(&"4000".to_owned()), "{all:?}");
             all
         };
@@ -325,6 +407,20 @@ mod tests {
         let told = &fastmcp_config(&server)["mcpServers"]["echo"];
         assert_eq!(told["command"], server[0]);
         assert_eq!(told["args"], json!(server[1..]));
+        let (file, text) = Kind::McpProxyCargo.config(address, &server).unwrap();
+        assert!(
+            Kind::McpProxyCargo
+                .arguments(address, &server)
+                .contains(&file.to_owned())
+        );
+        for line in [
+            "host = \"127.0.0.1\"",
+            "port = 4000",
+            "command = \"/a b/echo\"",
+            r#"args = ["--era","dual"]"#,
+        ] {
+            assert!(text.lines().any(|told| told == line), "{line}: {text}");
+        }
     }
 
     #[test]

@@ -160,6 +160,7 @@ mod tests {
         let envelope = Envelope {
             to: listener.local_addr().unwrap(),
             token: "t",
+            path: Envelope::PATH,
             namespace: "n",
             session: Some("s"),
         };

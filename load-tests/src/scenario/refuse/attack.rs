@@ -68,6 +68,7 @@ pub(super) fn at_nginx(options: &Options, to: SocketAddr, processes: Vec<u32>) -
     let envelope = Envelope {
         to,
         token: TOKEN,
+        path: Envelope::PATH,
         namespace: NAMESPACE,
         session: None,
     };

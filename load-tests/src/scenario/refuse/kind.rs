@@ -85,6 +85,7 @@ impl Kind {
         let envelope = Envelope {
             to,
             token: TOKEN,
+            path: Envelope::PATH,
             namespace: NAMESPACE,
             session: None,
         };

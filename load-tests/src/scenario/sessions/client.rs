@@ -253,6 +253,7 @@ mod tests {
     const ENVELOPE: Envelope<'_> = Envelope {
         to: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000),
         token: "t",
+        path: Envelope::PATH,
         namespace: "n",
         session: None,
     };

@@ -43,7 +43,7 @@ pub(super) async fn measure(
         .await
         .context("the server by itself")?;
     let target = Target::Http(running.address());
-    let request = one(case, running.envelope()).await?;
+    let request = one(case, running.envelope(), running.echo_tool()).await?;
     case.once(&target, &request).await?;
     let processes = running.processes(case, echo)?;
     let spent = || -> anyhow::Result<_> {
@@ -92,6 +92,7 @@ async fn direct(
                     to,
                     ..running.envelope()
                 },
+                running.echo_tool(),
             )
             .await?;
             by_connections(plan, &Target::Http(to), request, case.expect()).await
@@ -110,7 +111,11 @@ async fn by_connections(
     one_by_one::measure(plan, request, expect, open).await
 }
 
-async fn one(case: Case, envelope: Envelope<'_>) -> anyhow::Result<Request> {
-    let mut requests = case.requests(envelope, 1).await?;
+async fn one(
+    case: Case,
+    envelope: Envelope<'_>,
+    echo_tool: &'static str,
+) -> anyhow::Result<Request> {
+    let mut requests = case.requests(envelope, echo_tool, 1).await?;
     requests.pop().context("no client")
 }

@@ -114,11 +114,11 @@ impl Case {
         }
     }
 
-    fn call(self) -> EchoCall {
+    fn call(self, echo_tool: &'static str) -> EchoCall {
         let tool = match self.server {
             Server::Async => ASYNC_TOOL,
             Server::Sync => SYNC_TOOL,
-            _ => EchoCall::SMALL.tool,
+            _ => echo_tool,
         };
         EchoCall {
             tool,
@@ -127,9 +127,11 @@ impl Case {
     }
 
     /// One for each client; sessions are opened for those that have one. With a server that offers none, they do without.
+    /// `echo_tool` is what they call the tool of the echo server.
     pub(super) async fn requests(
         self,
         envelope: Envelope<'_>,
+        echo_tool: &'static str,
         clients: usize,
     ) -> anyhow::Result<Vec<Request>> {
         let envelope = Envelope {
@@ -150,8 +152,8 @@ impl Case {
                 (_, Client::Pipes) => bail!("nobody is at the pipes of a server behind something"),
                 (Server::None, Client::Modern) => envelope.discover(),
                 (Server::None, _) => envelope.ping(),
-                (_, Client::Modern) => envelope.modern_echo(self.call()),
-                (_, Client::Session | Client::Sessionless) => envelope.echo(self.call()),
+                (_, Client::Modern) => envelope.modern_echo(self.call(echo_tool)),
+                (_, Client::Session | Client::Sessionless) => envelope.echo(self.call(echo_tool)),
             });
         }
         Ok(requests)
@@ -242,6 +244,7 @@ mod tests {
         let envelope = Envelope {
             to: "127.0.0.1:1".parse().unwrap(),
             token: "t",
+            path: Envelope::PATH,
             namespace: "overwritten",
             session: None,
         };
@@ -273,12 +276,12 @@ mod tests {
             ),
         ] {
             let case = Case::new(server, client);
-            let mut all = case.requests(envelope, 2).await.unwrap();
+            let mut all = case.requests(envelope, "echo", 2).await.unwrap();
             let text = String::from_utf8(all[1].with_id(FIRST_ID).to_vec()).unwrap();
             assert!(parts.iter().all(|part| text.contains(part)), "{text}");
         }
         let long = Case::new(Server::Async, Client::Modern).with(Text::Mb1);
-        let mut request = long.requests(envelope, 1).await.unwrap();
+        let mut request = long.requests(envelope, "echo", 1).await.unwrap();
         assert!(request[0].with_id(FIRST_ID).len() > 1024 * 1024);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::case::{Case, Client, DUAL, LEGACY, Server, Text};
-use crate::message::Envelope;
+use crate::message::{EchoCall, Envelope};
 use crate::options::Options;
 use crate::processes::descendants;
 use crate::servers::echo::{App, EchoProgram, Era};
@@ -78,7 +78,7 @@ impl Front {
         for kind in Kind::ALL {
             match Peer::find(kind, &target) {
                 Some(peer) => fronts.push(Self::Peer(peer)),
-                None => missing.push(format!("{} (make load-environments)", kind.name())),
+                None => missing.push(format!("{} (make load-peers)", kind.name())),
             }
         }
         let given = options.peers.iter().cloned().map(Peer::Given);
@@ -208,8 +208,20 @@ impl Running {
         Envelope {
             to: self.address(),
             token: TOKEN,
+            path: match self {
+                Self::Peer(peer) => peer.path,
+                _ => Envelope::PATH,
+            },
             namespace: LEGACY,
             session: None,
+        }
+    }
+
+    /// What clients call the tool of the echo server.
+    pub(super) fn echo_tool(&self) -> &'static str {
+        match self {
+            Self::Peer(peer) => peer.echo_tool,
+            _ => EchoCall::SMALL.tool,
         }
     }
 
