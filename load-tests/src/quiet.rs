@@ -8,6 +8,9 @@ use crate::processes::machine_busy;
 
 /// Cores busy with other work from which on a sample is not worth much.
 pub(crate) const NOISY: f64 = 0.25;
+/// What a request may cost nginx on a quiet machine, in microseconds of CPU time. That is 7 to 10; where it is more, other
+/// work takes the caches, the clock or whole cores, and not from all alike: ratios grow with it and prove nothing.
+pub(crate) const QUIET_N_US: f64 = 11.0;
 /// A machine is quiet when this many looks in a row say so.
 const LOOKS: usize = 3;
 const LOOK: Duration = Duration::from_secs(1);

@@ -15,7 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
 use crate::options::Options;
+use crate::quiet::QUIET_N_US;
 use crate::scenario;
+
+use budget::Verdict;
 
 pub(crate) use publish::publish;
 pub(crate) use section::{Section, Table, cell};
@@ -53,8 +56,32 @@ pub(crate) struct Answered {
     pub(crate) seconds: f64,
     /// Cores that were busy with other work during each sample.
     pub(crate) other_cores: Vec<f64>,
+    /// Each **n** of it, in microseconds; none without nginx.
+    #[serde(default)]
+    pub(crate) n_us: Vec<f64>,
     #[serde(flatten)]
     pub(crate) section: Section,
+}
+
+impl Answered {
+    /// What a request cost nginx in the middle, in microseconds.
+    fn n(&self) -> Option<f64> {
+        median(self.n_us.iter().copied())
+    }
+
+    /// Whether its times and ratios say something of the gateway, and not of what else the machine did.
+    fn was_quiet(&self) -> bool {
+        self.n().is_none_or(|n| n <= QUIET_N_US)
+    }
+
+    /// With verdicts on what can be judged.
+    pub(crate) fn judged(mut self) -> Self {
+        if !self.was_quiet() {
+            let verdicts = self.section.verdicts.into_iter();
+            self.section.verdicts = verdicts.map(Verdict::on_a_noisy_machine).collect();
+        }
+        self
+    }
 }
 
 impl Report {
@@ -137,6 +164,7 @@ pub(crate) fn minutes(time: Duration) -> String {
 mod tests {
     use clap::Parser;
 
+    use super::budget::Outcome;
     use super::*;
     use crate::chart::{Chart, ChartKind};
 
@@ -161,6 +189,7 @@ mod tests {
             question: "What?".to_owned(),
             seconds: 61.0,
             other_cores: Vec::new(),
+            n_us: Vec::new(),
             section,
         }
     }
@@ -198,6 +227,25 @@ mod tests {
         assert_eq!(read.samples, written.samples);
         let markdown = fs::read_to_string(out.join(MARKDOWN)).unwrap();
         assert!(markdown.contains("(refuse.svg)") && out.join("refuse.svg").is_file());
+    }
+
+    #[test]
+    fn a_scenario_with_n_above_that_of_a_quiet_machine_is_not_judged() {
+        let judged = |n_us: &[f64]| {
+            let section = Section {
+                verdicts: vec![budget::PING.verdict(Some(1.0))],
+                ..Section::default()
+            };
+            let n_us = n_us.to_vec();
+            let measured = Answered {
+                n_us,
+                ..answered("refuse", section)
+            };
+            measured.judged().section.verdicts[0].outcome
+        };
+        assert_eq!(judged(&[7.0, 11.0, 30.0]), Outcome::GoalReached);
+        assert_eq!(judged(&[7.0, 11.1, 30.0]), Outcome::NotJudged);
+        assert_eq!(judged(&[]), Outcome::GoalReached, "no nginx");
     }
 
     #[test]

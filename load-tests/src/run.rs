@@ -63,21 +63,29 @@ pub(crate) async fn run(options: &Options, report: &mut Report) -> anyhow::Resul
             .await
             .with_context(|| format!("not done after {}", minutes(limit)))
             .flatten();
-        let section = answer.unwrap_or_else(|error| Section {
+        let mut section = answer.unwrap_or_else(|error| Section {
             failures: vec![format!("{error:#}")],
             ..Section::default()
         });
+        // Without ratios to nginx it has not been asked what the machine was like.
+        if run.references().is_empty()
+            && let Err(error) = run.reference().await
+        {
+            section.failures.push(format!("nginx: {error:#}"));
+        }
         for failure in &section.failures {
             run.progress(&format!("FAILED: {failure}"));
         }
         let charts = section.charts.into_iter().map(Chart::finite).collect();
-        report.sections.push(Answered {
+        let answered = Answered {
             name: scenario.name.to_owned(),
             question: scenario.question.to_owned(),
             seconds: start.elapsed().as_secs_f64(),
             other_cores: run.disturbances().to_vec(),
+            n_us: run.references().to_vec(),
             section: Section { charts, ..section },
-        });
+        };
+        report.sections.push(answered.judged());
     }
     Ok(())
 }

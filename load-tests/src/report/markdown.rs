@@ -4,13 +4,27 @@ use std::fmt::Write;
 
 use super::budget::{self, Outcome, Verdict};
 use super::{Answered, Report, Table, median, minutes, spread};
-use crate::quiet::NOISY;
+use crate::quiet::{NOISY, QUIET_N_US};
 
 /// The whole report. `charts` is whether it refers to the pictures, which lie beside it.
 pub(super) fn whole(report: &Report, charts: bool) -> String {
     let mut text = String::from("# Load tests\n\n");
     // Writing to a String cannot fail, here and below.
     let _ = writeln!(text, "{}", machine(report));
+    let noisy: Vec<_> = report
+        .sections
+        .iter()
+        .filter(|answered| !answered.was_quiet())
+        .collect();
+    if !noisy.is_empty() {
+        let names: Vec<_> = noisy.iter().map(|answered| &*answered.name).collect();
+        let _ = writeln!(
+            text,
+            "\nTHE MACHINE WAS NOT QUIET: n was above {QUIET_N_US:.0} us in {}. Ratios and times of these scenarios prove nothing \
+             and are not judged.",
+            names.join(", ")
+        );
+    }
     for answered in &report.sections {
         let _ = writeln!(text, "\n## {}\n\n{}\n", answered.name, answered.question);
         text.push_str(&section(report, answered, charts.then_some("")));
@@ -96,6 +110,7 @@ pub(super) fn section(report: &Report, answered: &Answered, charts: Option<&str>
             .iter()
             .map(|what| format!("FAILED: {what}")),
     );
+    notes.extend(n(answered));
     notes.extend(noise(report, answered));
     notes.push(format!(
         "took {} minutes",
@@ -105,6 +120,20 @@ pub(super) fn section(report: &Report, answered: &Answered, charts: Option<&str>
     ));
     blocks.push(notes.iter().map(|note| format!("- {note}\n")).collect());
     blocks.join("\n")
+}
+
+/// What the unit of all ratios was, and whether they prove anything.
+fn n(answered: &Answered) -> Option<String> {
+    let middle = answered.n()?;
+    let (least, most) = spread(answered.n_us.iter().copied())?;
+    let noisy = if answered.was_quiet() {
+        ""
+    } else {
+        "; NOT JUDGED: on a quiet machine n is 7 to 10 us, and above 11 ratios and times prove nothing (memory does)"
+    };
+    Some(format!(
+        "n, the CPU time of a request to nginx: {middle:.1} us in the middle, {least:.1} .. {most:.1}{noisy}"
+    ))
 }
 
 /// What other work did meanwhile.
@@ -138,7 +167,7 @@ fn verdicts(verdicts: &[Verdict]) -> Table {
 }
 
 /// The first column to the left, numbers to the right.
-fn table(table: &Table) -> String {
+pub(super) fn table(table: &Table) -> String {
     let escaped = |cells: &[String]| -> Vec<String> {
         cells
             .iter()
@@ -216,6 +245,33 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
+    }
+
+    #[test]
+    fn a_run_on_a_noisy_machine_says_that_it_proves_nothing() {
+        let with_n = |n_us: f64| {
+            let section = Section {
+                verdicts: vec![budget::PING.verdict(Some(2.0))],
+                ..Section::default()
+            };
+            let n_us = vec![n_us];
+            let measured = Answered {
+                n_us,
+                ..answered("refuse", section)
+            };
+            whole(&report(vec![measured.judged()]), false)
+        };
+        let noisy = with_n(16.8);
+        for expected in [
+            "THE MACHINE WAS NOT QUIET: n was above 11 us in refuse.",
+            "16.8 us in the middle, 16.8 .. 16.8; NOT JUDGED",
+            "not judged |",
+        ] {
+            assert!(noisy.contains(expected), "{expected}: {noisy}");
+        }
+        let quiet = with_n(8.0);
+        assert!(quiet.contains("8.0 us in the middle, 8.0 .. 8.0\n") && quiet.contains("hit |"));
+        assert!(!quiet.contains("QUIET"), "{quiet}");
     }
 
     #[test]

@@ -1,18 +1,20 @@
 //! The last result in the README: nobody copies numbers by hand.
 //!
 //! A result stands between `<!-- result: SCENARIO -->` and `<!-- end -->`. Only those of scenarios that ran are replaced, so a
-//! run of one of them leaves the others as they are.
+//! run of one of them leaves the others as they are. The table of budgets stands between `<!-- budgets -->` and `<!-- end -->`.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
 
-use super::{Report, markdown};
+use super::{Report, budget, markdown};
 use crate::options::Options;
 
 const README: &str = "README.md";
 const CHARTS: &str = "charts";
+const BUDGETS: &str = "<!-- budgets -->";
 const END: &str = "<!-- end -->";
 
 /// Puts the report of the last run into the README of a folder, with its charts.
@@ -33,7 +35,7 @@ pub(crate) fn publish(options: &Options, folder: &Path) -> anyhow::Result<()> {
     let readme = folder.join(README);
     let context = || readme.display().to_string();
     let text = fs::read_to_string(&readme).with_context(context)?;
-    let text = with_results(text, &report)?;
+    let text = with_budgets(with_results(text, &report)?)?;
     let charts = folder.join(CHARTS);
     fs::create_dir_all(&charts).context("the folder of charts")?;
     report.write_charts(&charts)?;
@@ -42,19 +44,7 @@ pub(crate) fn publish(options: &Options, folder: &Path) -> anyhow::Result<()> {
 
 fn with_results(mut readme: String, report: &Report) -> anyhow::Result<String> {
     for answered in &report.sections {
-        let begin = format!("<!-- result: {} -->", answered.name);
-        let at = readme
-            .find(&begin)
-            .with_context(|| format!("{README} has no line {begin}"))?
-            + begin.len();
-        let length = readme[at..]
-            .find(END)
-            .with_context(|| format!("{README} has no {END} after {begin}"))?;
-        let own_name = |other: &str| other.contains("<!-- result:");
-        ensure!(
-            !own_name(&readme[at..at + length]),
-            "{README} has no {END} after {begin}"
-        );
+        let place = place(&readme, &format!("<!-- result: {} -->", answered.name))?;
         let folder = format!("{CHARTS}/");
         let result = format!(
             "\n**Question.** {}\n\n**Last result.** {}\n\n{}\n",
@@ -62,9 +52,29 @@ fn with_results(mut readme: String, report: &Report) -> anyhow::Result<String> {
             markdown::machine(report),
             markdown::section(report, answered, Some(&folder))
         );
-        readme.replace_range(at..at + length, &result);
+        readme.replace_range(place, &result);
     }
     Ok(readme)
+}
+
+fn with_budgets(mut readme: String) -> anyhow::Result<String> {
+    let place = place(&readme, BUDGETS)?;
+    let table = format!("\n{}", markdown::table(&budget::table()));
+    readme.replace_range(place, &table);
+    Ok(readme)
+}
+
+/// What stands between a line and the next end.
+fn place(readme: &str, begin: &str) -> anyhow::Result<Range<usize>> {
+    let at = readme
+        .find(begin)
+        .with_context(|| format!("{README} has no line {begin}"))?
+        + begin.len();
+    let no_end = || format!("{README} has no {END} after {begin}");
+    let length = readme[at..].find(END).with_context(no_end)?;
+    let place = at..at + length;
+    ensure!(!readme[place.clone()].contains("<!-- "), no_end());
+    Ok(place)
 }
 
 #[cfg(test)]
@@ -73,6 +83,7 @@ mod tests {
     use super::*;
     use crate::report::{Section, Table};
 
+    const README_TEXT: &str = include_str!("../../README.md");
     const PLACES: &str = "# A\n<!-- result: refuse -->\noutdated\n<!-- end -->\nB\n<!-- result: reload -->\nkept\n<!-- end -->\nC\n";
 
     fn refuse() -> Report {
@@ -113,8 +124,16 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_shows_the_budgets_the_code_judges_by() {
+        let readme = README_TEXT.to_owned();
+        let shown = with_budgets(readme.clone()).unwrap();
+        let table = &shown[place(&shown, BUDGETS).unwrap()];
+        assert!(shown == readme, "{README} must have this table:\n{table}");
+    }
+
+    #[test]
     fn the_readme_has_a_place_for_every_scenario() {
-        let readme = include_str!("../../README.md").to_owned();
+        let readme = README_TEXT.to_owned();
         let all = crate::scenario::ALL.map(|scenario| answered(scenario.name, Section::default()));
         let published = with_results(readme, &report(all.into())).unwrap();
         assert!(published.contains("took "));

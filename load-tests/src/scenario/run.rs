@@ -26,6 +26,8 @@ pub(crate) struct Run<'a> {
     scenario: &'static str,
     /// Cores busy with other work during each sample of the scenario.
     other_cores: Vec<f64>,
+    /// Each **n** of the scenario, in microseconds.
+    n_us: Vec<f64>,
 }
 
 impl<'a> Run<'a> {
@@ -38,6 +40,7 @@ impl<'a> Run<'a> {
             expected: Duration::ZERO,
             scenario: "",
             other_cores: Vec::new(),
+            n_us: Vec::new(),
         }
     }
 
@@ -46,6 +49,7 @@ impl<'a> Run<'a> {
         self.scenario = scenario;
         self.expected = self.started.elapsed() + left;
         self.other_cores.clear();
+        self.n_us.clear();
     }
 
     /// Says on stderr what is going on.
@@ -92,6 +96,7 @@ impl<'a> Run<'a> {
         };
         let sample = self.patiently(|sample| sample.other_cores, take).await?;
         self.progress(&format!("nginx {}", sample.shown()));
+        self.n_us.push(sample.cpu_us);
         Ok(Some(sample))
     }
 
@@ -129,6 +134,11 @@ impl<'a> Run<'a> {
     /// All of the scenario so far.
     pub(crate) fn disturbances(&self) -> &[f64] {
         &self.other_cores
+    }
+
+    /// Each **n** of the scenario so far, in microseconds.
+    pub(crate) fn references(&self) -> &[f64] {
+        &self.n_us
     }
 }
 

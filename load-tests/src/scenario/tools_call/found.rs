@@ -122,6 +122,12 @@ impl Loaded {
         Some(self.sample.cpu_us / self.nginx_cpu_us?)
     }
 
+    /// What another row has of the same repetition.
+    fn in_its_repetition<'r>(&self, other: &'r Row<Self>) -> Option<&'r Self> {
+        let mut samples = other.samples.iter();
+        samples.find(|other| other.repetition == self.repetition)
+    }
+
     /// Of what is in front and of the servers together.
     fn all_cpu_us(&self) -> f64 {
         self.sample.cpu_us + self.sample.worker_cpu_us.unwrap_or_default()
@@ -153,9 +159,14 @@ impl Row<Loaded> {
             true => loaded.all_cpu_us(),
             false => loaded.sample.cpu_us,
         };
+        self.median(|loaded| Some(of(loaded) / of(loaded.in_its_repetition(other)?)))
+    }
+
+    /// Calls a second, in those of another row, each within its repetition.
+    pub(super) fn rate_to(&self, other: &Self) -> Option<f64> {
         self.median(|loaded| {
-            let same = |other: &&Loaded| other.repetition == loaded.repetition;
-            Some(of(loaded) / of(other.samples.iter().find(same)?))
+            let other = loaded.in_its_repetition(other)?;
+            Some(loaded.sample.per_second / other.sample.per_second)
         })
     }
 

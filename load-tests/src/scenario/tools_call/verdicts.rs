@@ -3,10 +3,13 @@
 use super::case::{Case, Client, Server, Text};
 use super::found::{Found, Loaded, Row};
 use super::front::{GATEWAY, NGINX};
+use crate::processes::Memory;
 use crate::report::budget::{self, Verdict};
 use crate::servers::echo::Era;
 
 const STDIO: Case = Case::new(Server::Stdio(Era::Legacy), Client::Session);
+/// What `--peer` has to call it. It comes with no package index.
+const AGENTGATEWAY: &str = "agentgateway";
 const APP: Case = Case::new(Server::App, Client::Sessionless);
 
 /// The gateway is judged by its default layout.
@@ -22,7 +25,11 @@ pub(super) fn all(found: &Found) -> Vec<Verdict> {
             .row(GATEWAY, STDIO.with(text))?
             .ratio_to(nginx, with_servers)
     };
-    let mib = found.idle.map(|memory| memory.resident_kib as f64 / 1024.0);
+    let rate = || {
+        let others = found.row(AGENTGATEWAY, STDIO)?;
+        found.row(GATEWAY, STDIO)?.rate_to(others)
+    };
+    let megabytes = |memory: Memory| memory.resident_kib as f64 * 1024.0 / 1e6;
     vec![
         budget::PING.verdict(ratio(Server::None, Client::Sessionless)),
         budget::PING_IN_SESSION.verdict(ratio(Server::None, Client::Session)),
@@ -31,6 +38,7 @@ pub(super) fn all(found: &Found) -> Vec<Verdict> {
         budget::CALL_ASYNC_WORKER.verdict(worker(Server::Async)),
         budget::CALL_SYNC_WORKER.verdict(worker(Server::Sync)),
         budget::CALL_STDIO.verdict(ratio(STDIO.server, Client::Session)),
+        budget::CALL_STDIO_RATE.verdict(rate()),
         budget::CALL_STDIO_TO_NGINX_AND_APP.verdict(to_nginx(Text::Words, true)),
         budget::ADDED_P50.verdict(alone(Server::Async).and_then(Row::added_p50_us)),
         budget::ADDED_P99.verdict(alone(Server::Async).and_then(Row::added_p99_us)),
@@ -38,7 +46,7 @@ pub(super) fn all(found: &Found) -> Vec<Verdict> {
         budget::ADDED_STDIO_P99.verdict(alone(STDIO.server).and_then(Row::added_p99_us)),
         budget::BODY_16_KIB.verdict(to_nginx(Text::Kb16, false)),
         budget::BODY_1_MIB.verdict(to_nginx(Text::Mb1, false)),
-        budget::IDLE_MEMORY.verdict(mib),
+        budget::IDLE_MEMORY.verdict(found.idle.map(megabytes)),
     ]
 }
 
@@ -77,5 +85,23 @@ mod tests {
         assert_eq!(measured(&budget::BODY_16_KIB), "2.00 x");
         assert_eq!(measured(&budget::BODY_1_MIB), "-");
         assert_eq!(measured(&budget::ADDED_STDIO_P50), "30 us");
+        assert_eq!(measured(&budget::CALL_STDIO_RATE), "-");
+    }
+
+    #[test]
+    fn the_rate_is_compared_with_a_peer_of_that_name_within_a_repetition() {
+        let mut found = Found::default();
+        for (repetition, rates) in [(1, (600.0, 200.0)), (2, (300.0, 60.0)), (3, (400.0, 100.0))] {
+            for (front, rate) in [(GATEWAY, rates.0), (AGENTGATEWAY, rates.1)] {
+                let mut loaded = loaded(repetition, 1.0, None);
+                loaded.sample.per_second = rate;
+                found.load(front, STDIO, loaded);
+            }
+        }
+        let verdicts = all(&found);
+        let rate = verdicts
+            .iter()
+            .find(|verdict| verdict.what == budget::CALL_STDIO_RATE.what);
+        assert_eq!(rate.unwrap().measured, "4.00 x");
     }
 }
