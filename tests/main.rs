@@ -14,6 +14,7 @@ mod edge;
 mod http_traps;
 mod legacy_sse;
 mod long_streams;
+mod make_test;
 mod mcp;
 mod modern;
 mod observability;
