@@ -13,6 +13,7 @@ mod conformance;
 mod edge;
 mod http_traps;
 mod legacy_sse;
+mod log_files;
 mod long_streams;
 mod make_test;
 mod mcp;

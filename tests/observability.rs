@@ -8,7 +8,7 @@ use crate::support::gateway::MANAGER_TOKEN;
 use crate::support::{Gateway, TOKEN, eventually, tools};
 
 /// The audit lines written so far.
-fn audit(gateway: &Gateway) -> Vec<Value> {
+pub fn audit(gateway: &Gateway) -> Vec<Value> {
     let Ok(days) = fs::read_dir(gateway.data_dir().join("logs")) else {
         return Vec::new();
     };

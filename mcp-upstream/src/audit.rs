@@ -1,12 +1,10 @@
 //! The audit log: one JSON line per call of a tool, resource, prompt or completion, in one file per UTC day.
 //!
-//! Requests hand their record to a bounded queue and go on; a thread of its own formats, writes and flushes. A full
-//! queue drops the record and counts it. A failing disk is logged now and then and never reaches a request.
+//! How records get into files, and what becomes of those that do not, is `log_file`'s.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -14,20 +12,12 @@ use prometheus::IntCounter;
 use serde::{Deserialize, Serialize};
 use tooldock_workers::names::NamespaceName;
 
-mod clock;
 mod days;
 mod line;
 mod mask;
-mod queue;
 
-use clock::Clock;
+use crate::log_file::{self, Clock, LogGuard, LogSender, Losses, Record, Sink};
 use days::DailyFiles;
-use queue::{Full, Queue, Records};
-
-/// How long the writer collects before it writes: senders do not wake it meanwhile.
-const LINGER: Duration = Duration::from_millis(10);
-/// How long a shutdown waits for the writer.
-const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// `observability.audit:` — what is kept and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,20 +93,22 @@ pub struct AuditRecord {
     pub arguments: Bytes,
 }
 
+impl Record for AuditRecord {
+    /// The arguments are a view of the request's body and keep it in memory until they are written.
+    fn bytes(&self) -> usize {
+        self.arguments.len()
+    }
+}
+
 /// The requests' end. Cheap to clone.
 #[derive(Clone)]
 pub struct AuditSender {
-    queue: Option<Arc<Queue>>,
+    log: Option<LogSender<AuditRecord>>,
     arguments: AuditArguments,
-    dropped: IntCounter,
 }
 
 /// The writer's owner: dropping it writes what is queued and ends the thread, within five seconds.
-#[must_use = "dropping the guard ends the audit log"]
-pub struct AuditGuard {
-    queue: Arc<Queue>,
-    finished: Receiver<()>,
-}
+pub type AuditGuard = LogGuard<AuditRecord>;
 
 /// Namespace of the functions that make an audit log.
 #[derive(Debug, Clone, Copy)]
@@ -124,7 +116,7 @@ pub struct Audit;
 
 impl Audit {
     /// Starts the writer on a folder, which is made if it is missing, and deletes files past their retention.
-    /// `dropped` counts the records that found the queue full.
+    /// `dropped` counts the records that were lost.
     ///
     /// # Errors
     ///
@@ -134,33 +126,29 @@ impl Audit {
         dir: PathBuf,
         dropped: IntCounter,
     ) -> std::io::Result<(AuditSender, AuditGuard)> {
-        let queue = Arc::new(Queue::default());
-        let (done, finished) = sync_channel(1);
-        let written = Arc::clone(&queue);
-        std::thread::Builder::new()
-            .name("audit".into())
-            .spawn(move || {
-                let mut files = DailyFiles::new(dir, config.retention_days);
-                files.clean(Clock::default().day(SystemTime::now()));
-                write_until_stopped(&written, &mut files, config.arguments);
-                let _ = done.send(());
-            })?;
-        Ok((
-            AuditSender {
-                queue: Some(Arc::clone(&queue)),
-                arguments: config.arguments,
-                dropped,
-            },
-            AuditGuard { queue, finished },
-        ))
+        let losses = Losses::new("audit log", dropped);
+        let mut files = DailyFiles::new(dir, config.retention_days, losses.clone());
+        let mut clock = Clock::default();
+        files.clean(clock.day(SystemTime::now()));
+        let lines = Lines {
+            files,
+            clock,
+            line: Vec::with_capacity(1024),
+            arguments: config.arguments,
+        };
+        let (log, guard) = log_file::start("audit", lines, losses)?;
+        let sender = AuditSender {
+            log: Some(log),
+            arguments: config.arguments,
+        };
+        Ok((sender, guard))
     }
 
     /// A sender that forgets everything.
     pub fn off() -> AuditSender {
         AuditSender {
-            queue: None,
+            log: None,
             arguments: AuditArguments::None,
-            dropped: IntCounter::new("audit_off", "never shown").expect("a valid metric name"),
         }
     }
 }
@@ -168,47 +156,43 @@ impl Audit {
 impl AuditSender {
     /// Queues a record; never waits.
     pub fn send(&self, mut record: AuditRecord) {
-        let Some(queue) = &self.queue else {
+        let Some(log) = &self.log else {
             return;
         };
         if self.arguments == AuditArguments::None {
             record.arguments = Bytes::new();
         }
-        if let Err(Full) = queue.put(record) {
-            self.dropped.inc();
-        }
+        log.send(record);
     }
 }
 
-impl Drop for AuditGuard {
-    fn drop(&mut self) {
-        self.queue.end();
-        if let Err(RecvTimeoutError::Timeout) = self.finished.recv_timeout(SHUTDOWN) {
-            tracing::error!("the audit log did not finish in time; its last lines may be missing");
-        }
-    }
+/// Makes lines of records, each in the file of its day.
+struct Lines {
+    files: DailyFiles,
+    clock: Clock,
+    line: Vec<u8>,
+    arguments: AuditArguments,
 }
 
-/// One turn: wait for a record, let others gather, write all there are, flush.
-fn write_until_stopped(queue: &Queue, files: &mut DailyFiles, arguments: AuditArguments) {
-    let records = Records::of(queue);
-    let (mut batch, mut line) = (Vec::new(), Vec::with_capacity(1024));
-    let mut clock = Clock::default();
-    loop {
-        let goes_on = records.take(&mut batch, LINGER);
-        let (count, mut bytes) = (batch.len(), 0);
-        for record in batch.drain(..) {
-            bytes += record.arguments.len();
-            line.clear();
-            line::format(&record, arguments, &mut clock, &mut line);
-            files.append(clock.day(record.at), &line);
-        }
-        files.flush();
-        records.written(count, bytes);
-        Records::trim(&mut batch);
-        if !goes_on {
-            return;
-        }
+impl Sink for Lines {
+    type Record = AuditRecord;
+
+    fn put(&mut self, record: AuditRecord) {
+        self.line.clear();
+        line::format(&record, self.arguments, &mut self.clock, &mut self.line);
+        self.files.append(self.clock.day(record.at), &self.line);
+    }
+
+    fn flush(&mut self) {
+        self.files.flush();
+    }
+
+    fn reopen(&mut self) {
+        self.files.reopen(self.clock.day(SystemTime::now()));
+    }
+
+    fn idle(&mut self) {
+        self.files.idle(self.clock.day(SystemTime::now()));
     }
 }
 
@@ -218,6 +202,7 @@ mod tests {
 
     use super::*;
     use crate::cost::allocations;
+    use crate::log_file::{Queue, Records};
 
     pub(super) fn record() -> AuditRecord {
         AuditRecord {
@@ -238,14 +223,6 @@ mod tests {
         }
     }
 
-    fn sender(queue: &Arc<Queue>) -> AuditSender {
-        AuditSender {
-            queue: Some(Arc::clone(queue)),
-            arguments: AuditArguments::Digest,
-            dropped: counter(),
-        }
-    }
-
     fn counter() -> IntCounter {
         IntCounter::new("dropped", "records dropped").expect("a valid name")
     }
@@ -258,7 +235,9 @@ mod tests {
             ..AuditConfig::default()
         };
         let logs = dir.path().join("logs");
-        let (sender, guard) = Audit::start(config, logs.clone(), counter()).expect("a thread");
+        let dropped = counter();
+        let (sender, guard) =
+            Audit::start(config, logs.clone(), dropped.clone()).expect("a thread");
         for _ in 0..100 {
             sender.send(record());
         }
@@ -266,36 +245,35 @@ mod tests {
         let text = std::fs::read_to_string(logs.join("2026-02-13.jsonl")).expect("a file");
         assert_eq!(text.lines().count(), 100);
         sender.send(record());
-        assert_eq!(sender.dropped.get(), 1);
+        assert_eq!(dropped.get(), 1);
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_fails_no_request() {
+    fn a_folder_that_cannot_be_written_fails_no_request_and_hides_no_loss() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let below = file.path().join("logs");
+        let dropped = counter();
         let (sender, guard) =
-            Audit::start(AuditConfig::default(), below, counter()).expect("a thread");
+            Audit::start(AuditConfig::default(), below, dropped.clone()).expect("a thread");
+        sender.send(record());
         sender.send(record());
         drop(guard);
-    }
-
-    #[test]
-    fn what_finds_no_room_is_counted() {
-        let queue = Arc::new(Queue::default());
-        drop(Records::of(&queue));
-        let sender = sender(&queue);
-        sender.send(record());
-        assert_eq!(sender.dropped.get(), 1);
+        assert_eq!(dropped.get(), 2);
     }
 
     #[test]
     fn cost_of_an_audit_line() {
-        let queue = Arc::new(Queue::default());
-        let (sender, records) = (sender(&queue), Records::of(&queue));
+        let queue = Arc::new(Queue::new(Losses::for_tests()));
+        let sender = AuditSender {
+            log: Some(LogSender::of(&queue)),
+            arguments: AuditArguments::Digest,
+        };
+        let records = Records::of(&queue);
         let (mut batch, mut line, mut clock) = (Vec::new(), Vec::new(), Clock::default());
         let made = allocations(record, |record| {
             sender.send(record);
-            assert!(records.take(&mut batch, Duration::ZERO));
+            records.take(&mut batch, Duration::ZERO, Duration::ZERO);
+            assert_eq!(batch.len(), 1);
             for record in batch.drain(..) {
                 line.clear();
                 line::format(&record, AuditArguments::Digest, &mut clock, &mut line);

@@ -20,6 +20,7 @@ mod envelope;
 mod error;
 pub mod health;
 mod legacy;
+pub mod log_file;
 mod mcp;
 pub mod metrics;
 pub mod profile;

@@ -144,7 +144,7 @@ impl UpstreamMetrics {
             )?,
             audit_dropped: counter(
                 "tooldock_audit_dropped_total",
-                "Audit records that found the queue full",
+                "Audit records that were lost: there was no room in the queue, or the file could not be written",
             )?,
             streams: StreamMetrics::new(registry)?,
             stdio: StdioMetrics::new(registry)?,

@@ -31,6 +31,8 @@ pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
     let (filter, handle) = reload::Layer::new(filter(config.level));
     let lines = fmt::layer()
         .with_writer(std::io::stderr)
+        // Standard error may be a file on a full disk. To complain about that there would be a panic of whoever logged.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     let lines = match config.format {
         LogFormat::Text => lines.boxed(),

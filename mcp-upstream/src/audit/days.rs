@@ -1,59 +1,57 @@
 //! One file per UTC day, `YYYY-MM-DD.jsonl`; older ones are deleted when a day begins.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use time::{Date, Month};
 
-/// How often a failing disk is mentioned in the log.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
+use crate::log_file::{LogFile, Losses, Target};
 
-/// The folder of daily files and the one that is open.
+/// The folder of daily files and the one that is written to.
 #[derive(Debug)]
 pub(super) struct DailyFiles {
     dir: PathBuf,
     retention_days: u32,
-    open: Option<(Date, BufWriter<File>)>,
-    complained: Option<Instant>,
+    current: Option<(Date, LogFile)>,
+    losses: Losses,
 }
 
 impl DailyFiles {
-    pub(super) fn new(dir: PathBuf, retention_days: u32) -> Self {
+    pub(super) fn new(dir: PathBuf, retention_days: u32, losses: Losses) -> Self {
         Self {
             dir,
             retention_days,
-            open: None,
-            complained: None,
+            current: None,
+            losses,
         }
     }
 
     /// Appends a line to the file of its day.
     pub(super) fn append(&mut self, day: Date, line: &[u8]) {
-        if self.open.as_ref().is_none_or(|(open, _)| *open != day) {
-            self.flush();
-            match self.open_day(day) {
-                Ok(file) => {
-                    self.open = Some((day, file));
-                    self.clean(day);
-                }
-                Err(error) => return self.complain(&error),
-            }
-        }
-        if let Some((_, file)) = &mut self.open
-            && let Err(error) = file.write_all(line)
-        {
-            self.give_up_file(&error);
-        }
+        self.of(day).append(line);
     }
 
     /// Hands everything to the operating system.
     pub(super) fn flush(&mut self) {
-        if let Some((_, file)) = &mut self.open
-            && let Err(error) = file.flush()
-        {
-            self.give_up_file(&error);
+        if let Some((_, file)) = &mut self.current {
+            file.flush();
+        }
+    }
+
+    /// Opens the file of a day anew.
+    pub(super) fn reopen(&mut self, today: Date) {
+        self.of(today).reopen();
+    }
+
+    /// Closes a file that is past its day or no longer there, and deletes those past their retention.
+    pub(super) fn idle(&mut self, today: Date) {
+        match &mut self.current {
+            Some((day, file)) if *day == today => file.close_if_replaced(),
+            Some(_) => {
+                self.current = None;
+                self.clean(today);
+            }
+            None => {}
         }
     }
 
@@ -67,39 +65,36 @@ impl DailyFiles {
         let Ok(entries) = fs::read_dir(&self.dir) else {
             return;
         };
+        let mut failed = None;
         for entry in entries.flatten() {
             let day = entry.file_name().to_str().and_then(day_of);
             if day.is_some_and(|day| day < oldest)
                 && let Err(error) = fs::remove_file(entry.path())
             {
-                self.complain(&error);
+                failed = Some((entry.path(), error));
             }
         }
-    }
-
-    fn open_day(&self, day: Date) -> io::Result<BufWriter<File>> {
-        fs::create_dir_all(&self.dir)?;
-        let path = self.dir.join(format!("{day}.jsonl"));
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
-        Ok(BufWriter::with_capacity(64 * 1024, file))
-    }
-
-    /// A file that failed is opened anew with the next record; what it still buffered is lost, not kept growing.
-    fn give_up_file(&mut self, error: &io::Error) {
-        if let Some((_, file)) = self.open.take() {
-            let _ = file.into_parts();
+        if let Some((path, error)) = failed {
+            tracing::warn!(%error, path = %path.display(), "an audit file past its retention cannot be deleted");
         }
-        self.complain(error);
     }
 
-    fn complain(&mut self, error: &io::Error) {
-        if self
-            .complained
-            .is_none_or(|last| last.elapsed() >= COMPLAINT_INTERVAL)
-        {
-            self.complained = Some(Instant::now());
-            tracing::error!(%error, dir = %self.dir.display(), "the audit log cannot be written; requests go on without it");
+    /// The file of a day.
+    fn of(&mut self, day: Date) -> &mut LogFile {
+        match self.current.take_if(|(current, _)| *current != day) {
+            Some((_, mut before)) => {
+                before.flush();
+                self.clean(day);
+            }
+            None if self.current.is_none() => self.clean(day),
+            None => {}
         }
+        let (dir, losses) = (&self.dir, &self.losses);
+        let (_, file) = self.current.get_or_insert_with(|| {
+            let target = Target::Path(dir.join(format!("{day}.jsonl")));
+            (day, LogFile::new(target, losses.clone()))
+        });
+        file
     }
 }
 
@@ -138,7 +133,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         fs::write(dir.path().join("notes.txt"), "mine").expect("written");
         fs::write(dir.path().join("2024-13-01.jsonl"), "no day").expect("written");
-        let mut files = DailyFiles::new(dir.path().to_owned(), 2);
+        let mut files = DailyFiles::new(dir.path().to_owned(), 2, Losses::for_tests());
         for today in 0..4 {
             files.append(day(today), b"{}\n");
         }
@@ -157,11 +152,23 @@ mod tests {
     #[test]
     fn zero_days_keep_everything() {
         let dir = tempfile::tempdir().expect("a folder");
-        let mut files = DailyFiles::new(dir.path().to_owned(), 0);
+        let mut files = DailyFiles::new(dir.path().to_owned(), 0, Losses::for_tests());
         for today in [0, 400] {
             files.append(day(today), b"{}\n");
         }
         files.flush();
         assert_eq!(names(dir.path()).len(), 2);
+    }
+
+    #[test]
+    fn a_day_that_is_over_is_closed_without_a_record_of_the_next() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = DailyFiles::new(dir.path().to_owned(), 1, Losses::for_tests());
+        files.append(day(0), b"{}\n");
+        files.flush();
+        files.idle(day(0));
+        assert_eq!(names(dir.path()).len(), 1);
+        files.idle(day(1));
+        assert!(names(dir.path()).is_empty() && files.current.is_none());
     }
 }

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 
 use sha2::{Digest, Sha256};
 
-use super::clock::Clock;
 use super::{AuditArguments, AuditRecord, Transport, mask};
 use crate::engine::TOOLS_CALL;
+use crate::log_file::Clock;
 
 /// Arguments larger than this are never written in full.
 const FULL_ARGUMENTS_MAX: usize = 16 * 1024;
@@ -22,7 +22,7 @@ pub(super) fn format(
     line: &mut Vec<u8>,
 ) {
     line.extend_from_slice(b"{\"ts\":\"");
-    clock.put(record.at, line);
+    clock.rfc3339(record.at, line);
     line.push(b'"');
     text(line, b",\"request_id\":", &record.request_id);
     let transport = match record.transport {

@@ -1,4 +1,4 @@
-//! When a record was made, as its line and the name of its file say it.
+//! When a record was made, as its line and perhaps the name of its file say it.
 //!
 //! Most records share their second with the one before, so the calendar is asked once a second.
 
@@ -9,7 +9,7 @@ use time::{Date, OffsetDateTime};
 
 /// The calendar of the last second that was asked for.
 #[derive(Debug, Default)]
-pub(super) struct Clock(Option<Second>);
+pub struct Clock(Option<Second>);
 
 #[derive(Debug)]
 struct Second {
@@ -21,7 +21,7 @@ struct Second {
 
 impl Clock {
     /// Appends a moment in RFC 3339 with milliseconds, UTC.
-    pub(super) fn put(&mut self, at: SystemTime, line: &mut Vec<u8>) {
+    pub fn rfc3339(&mut self, at: SystemTime, line: &mut Vec<u8>) {
         let (second, millisecond) = self.second(at);
         line.extend_from_slice(&second.text);
         let digit = |value: u32| b'0' + (value % 10) as u8;
@@ -34,8 +34,18 @@ impl Clock {
         ]);
     }
 
+    /// Appends a moment as web servers write it, UTC: `13/Feb/2026:10:00:00 +0000`.
+    pub fn common_log(&mut self, at: SystemTime, line: &mut Vec<u8>) {
+        let (second, _) = self.second(at);
+        let month: &str = &second.day.month().to_string()[..3];
+        let (year, day) = (second.day.year(), second.day.day());
+        line.extend_from_slice(format!("{day:02}/{month}/{year:04}:").as_bytes());
+        line.extend_from_slice(&second.text[second.text.len() - "10:00:00".len()..]);
+        line.extend_from_slice(b" +0000");
+    }
+
     /// The UTC day of a moment.
-    pub(super) fn day(&mut self, at: SystemTime) -> Date {
+    pub(crate) fn day(&mut self, at: SystemTime) -> Date {
         self.second(at).0.day
     }
 
@@ -83,7 +93,7 @@ mod tests {
         let mut at = |milliseconds| {
             let at = UNIX_EPOCH + Duration::from_millis(milliseconds);
             let mut text = Vec::new();
-            clock.put(at, &mut text);
+            clock.rfc3339(at, &mut text);
             let text = String::from_utf8(text).expect("ASCII");
             assert_eq!(clock.day(at).to_string(), text[..10]);
             text
@@ -97,10 +107,18 @@ mod tests {
     }
 
     #[test]
+    fn web_servers_have_a_spelling_of_their_own() {
+        let mut text = Vec::new();
+        let at = UNIX_EPOCH + Duration::from_millis(1_770_105_661_500);
+        Clock::default().common_log(at, &mut text);
+        assert_eq!(text, b"03/Feb/2026:08:01:01 +0000");
+    }
+
+    #[test]
     fn a_clock_before_1970_is_written_as_it_is() {
         let before = UNIX_EPOCH - Duration::from_millis(1);
         let mut text = Vec::new();
-        Clock::default().put(before, &mut text);
+        Clock::default().rfc3339(before, &mut text);
         assert_eq!(text, b"1969-12-31T23:59:59.999Z");
     }
 }

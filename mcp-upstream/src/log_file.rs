@@ -1,0 +1,382 @@
+//! A log file of lines that operators rotate: the audit log and the access log.
+//!
+//! ```text
+//! request ── record ─▶ queue ─▶ writer thread ── lines ─▶ LogFile
+//!                       │ full                             │ disk full, no permission, …
+//!                       └────────────▶ losses ◀────────────┘   counted, and told when they begin and end
+//! ```
+//!
+//! A request hands its record over and goes on: a slow or full disk never holds a request. [`LogFile`] notices a file
+//! that was moved or deleted before each write, and never puts a line behind the torn end of another one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+mod clock;
+mod losses;
+mod queue;
+mod writer;
+
+pub use clock::Clock;
+pub use losses::Losses;
+pub use queue::Record;
+pub use writer::{LogEnds, LogGuard, LogSender, Sink, start};
+
+#[cfg(test)]
+pub(crate) use queue::{Queue, Records};
+
+/// Lines gather to this many bytes before they are written.
+const BUFFER: usize = 64 * 1024;
+/// Log files name people and addresses: they are for their owner and its group.
+const MODE: u32 = 0o640;
+
+/// Where the lines of a log go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A file, a named pipe or a device.
+    Path(PathBuf),
+    /// Standard output.
+    Stdout,
+}
+
+/// Whole lines on their way to a file.
+#[derive(Debug)]
+pub struct LogFile {
+    target: Target,
+    open: Option<Open>,
+    buffer: Vec<u8>,
+    /// The last thing written was a part of a line.
+    torn: bool,
+    losses: Losses,
+}
+
+/// An open file and which one it is.
+#[derive(Debug)]
+struct Open {
+    file: File,
+    identity: (u64, u64),
+}
+
+/// A write that did not succeed, and how many lines came through before.
+#[derive(Debug)]
+struct Failure {
+    lines_written: usize,
+    error: io::Error,
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self {
+            lines_written: 0,
+            error,
+        }
+    }
+}
+
+impl LogFile {
+    /// A file that is opened with the first line. Lines that cannot be written are told to `losses`.
+    pub fn new(target: Target, losses: Losses) -> Self {
+        Self {
+            target,
+            open: None,
+            buffer: Vec::new(),
+            torn: false,
+            losses,
+        }
+    }
+
+    /// Adds a line, its line feed included.
+    pub fn append(&mut self, line: &[u8]) {
+        self.buffer.extend_from_slice(line);
+        if self.buffer.len() >= BUFFER {
+            self.flush();
+        }
+    }
+
+    /// Hands all lines to the operating system. Lines that it does not take are lost, and counted.
+    pub fn flush(&mut self) {
+        if self.buffer.is_empty() {
+            return;
+        }
+        match self.write() {
+            Ok(()) => self.losses.written(),
+            Err(failure) => {
+                let lost = count_lines(&self.buffer) - failure.lines_written;
+                self.open = None;
+                self.failed(lost, &failure.error);
+            }
+        }
+        self.buffer.clear();
+    }
+
+    /// Writes what there is and opens the path anew, so that the file is there again after it was moved away.
+    pub fn reopen(&mut self) {
+        self.flush();
+        if self.target == Target::Stdout {
+            return;
+        }
+        self.open = None;
+        if let Err(error) = self.ensure_open() {
+            self.failed(0, &error);
+        }
+    }
+
+    /// Closes a file that is no longer at its path: a deleted file takes up disk space for as long as it is open.
+    pub fn close_if_replaced(&mut self) {
+        let (Target::Path(path), Some(open)) = (&self.target, &self.open) else {
+            return;
+        };
+        let is_there =
+            fs::metadata(path).is_ok_and(|metadata| identity_of(&metadata) == open.identity);
+        if !is_there {
+            self.open = None;
+        }
+    }
+
+    fn write(&mut self) -> Result<(), Failure> {
+        self.close_if_replaced();
+        self.ensure_open()?;
+        let Some(open) = &mut self.open else {
+            return Ok(());
+        };
+        if self.torn {
+            open.file.write_all(b"\n")?;
+            self.torn = false;
+        }
+        write_lines(&mut open.file, &self.buffer, &mut self.torn)
+    }
+
+    fn ensure_open(&mut self) -> io::Result<()> {
+        if self.open.is_some() {
+            return Ok(());
+        }
+        let (file, metadata) = match &self.target {
+            Target::Stdout => {
+                let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+                let metadata = file.metadata()?;
+                (file, metadata)
+            }
+            Target::Path(path) => {
+                let file = open_to_append(path)?;
+                let metadata = file.metadata()?;
+                // A gateway that was killed, or a disk that was full, may have left half a line.
+                if metadata.is_file() {
+                    self.torn = ends_within_a_line(path).unwrap_or(self.torn);
+                }
+                (file, metadata)
+            }
+        };
+        self.open = Some(Open {
+            file,
+            identity: identity_of(&metadata),
+        });
+        Ok(())
+    }
+
+    fn failed(&self, lost: usize, error: &io::Error) {
+        match &self.target {
+            Target::Path(path) => self
+                .losses
+                .lost(lost as u64, format_args!("{}: {error}", path.display())),
+            Target::Stdout => self
+                .losses
+                .lost(lost as u64, format_args!("standard output: {error}")),
+        }
+    }
+}
+
+/// Opens a log file for appending, as the gateway does when it writes to it. The folder is made if it is missing.
+///
+/// # Errors
+///
+/// What the operating system says.
+pub fn open_to_append(path: &Path) -> io::Result<File> {
+    // Opening a named pipe to write to it would wait for its reader.
+    let is_pipe = fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
+    let open = || {
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .read(is_pipe)
+            .mode(MODE)
+            .open(path)
+    };
+    match (open(), path.parent()) {
+        (Err(error), Some(folder)) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(folder)?;
+            open()
+        }
+        (opened, _) => opened,
+    }
+}
+
+/// Which file this is, whatever it is called.
+fn identity_of(metadata: &fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+fn ends_within_a_line(path: &Path) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    if file.metadata()?.len() == 0 {
+        return Ok(false);
+    }
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
+}
+
+fn count_lines(bytes: &[u8]) -> usize {
+    memchr::memchr_iter(b'\n', bytes).count()
+}
+
+/// Writes whole lines. `torn` says whether a part of a line was the last thing that came through.
+fn write_lines(out: &mut impl Write, lines: &[u8], torn: &mut bool) -> Result<(), Failure> {
+    let mut rest = lines;
+    while !rest.is_empty() {
+        let error = match out.write(rest) {
+            Ok(0) => io::ErrorKind::WriteZero.into(),
+            Ok(written) => {
+                rest = &rest[written..];
+                continue;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => error,
+        };
+        let written = &lines[..lines.len() - rest.len()];
+        *torn = written.last().is_some_and(|last| *last != b'\n');
+        return Err(Failure {
+            lines_written: count_lines(written),
+            error,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes so many bytes, in pieces of up to three, and then says that the disk is full.
+    struct Disk {
+        room: usize,
+        content: Vec<u8>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.room == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let taken = bytes.len().min(self.room).min(3);
+            self.room -= taken;
+            self.content.extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir().expect("a folder")
+    }
+
+    fn text(path: &Path) -> String {
+        fs::read_to_string(path).expect("a file")
+    }
+
+    #[test]
+    fn a_full_disk_keeps_the_lines_that_came_through_and_counts_the_others() {
+        let lines = b"one\ntwo\nthree\n";
+        for (room, written, is_torn) in [
+            (0, 0, false),
+            (2, 0, true),
+            (4, 1, false),
+            (6, 1, true),
+            (8, 2, false),
+            (13, 2, true),
+        ] {
+            let mut disk = Disk {
+                room,
+                content: Vec::new(),
+            };
+            let mut torn = false;
+            let failure = write_lines(&mut disk, lines, &mut torn).expect_err("too little room");
+            assert_eq!((failure.lines_written, torn), (written, is_torn), "{room}");
+            assert_eq!(failure.error.kind(), io::ErrorKind::StorageFull);
+            assert_eq!(disk.content, lines[..room]);
+        }
+    }
+
+    #[test]
+    fn lines_that_a_full_device_does_not_take_are_counted() {
+        let losses = Losses::for_tests();
+        let mut file = LogFile::new(Target::Path("/dev/full".into()), losses.clone());
+        file.append(b"one\n");
+        file.append(b"two\n");
+        file.flush();
+        file.append(b"three\n");
+        file.flush();
+        assert_eq!(losses.counted(), 3);
+    }
+
+    #[test]
+    fn half_a_line_at_the_end_of_a_file_swallows_nothing() {
+        let folder = folder();
+        let path = folder.path().join("log");
+        fs::write(&path, "whole\nhalf a li").expect("written");
+        let mut file = LogFile::new(Target::Path(path.clone()), Losses::for_tests());
+        file.append(b"next\n");
+        file.flush();
+        file.append(b"last\n");
+        file.flush();
+        assert_eq!(text(&path), "whole\nhalf a li\nnext\nlast\n");
+    }
+
+    #[test]
+    fn a_file_that_was_moved_or_deleted_is_made_again() {
+        let folder = folder();
+        let path = folder.path().join("logs/log");
+        let losses = Losses::for_tests();
+        let mut file = LogFile::new(Target::Path(path.clone()), losses.clone());
+        file.append(b"one\n");
+        file.flush();
+        fs::rename(&path, folder.path().join("log.1")).expect("moved");
+        file.append(b"two\n");
+        file.flush();
+        assert_eq!(text(&path), "two\n");
+        assert_eq!(text(&folder.path().join("log.1")), "one\n");
+        fs::remove_dir_all(path.parent().expect("a folder")).expect("deleted");
+        file.append(b"three\n");
+        file.flush();
+        assert_eq!(text(&path), "three\n");
+        assert_eq!(losses.counted(), 0);
+    }
+
+    #[test]
+    fn opening_anew_makes_the_file_before_there_is_a_line_for_it() {
+        let folder = folder();
+        let path = folder.path().join("log");
+        let mut file = LogFile::new(Target::Path(path.clone()), Losses::for_tests());
+        file.append(b"one\n");
+        file.reopen();
+        fs::rename(&path, folder.path().join("log.1")).expect("moved");
+        file.reopen();
+        assert_eq!(text(&path), "");
+        assert_eq!(text(&folder.path().join("log.1")), "one\n");
+    }
+
+    #[test]
+    fn strangers_cannot_read_a_log_file() {
+        let folder = folder();
+        let path = folder.path().join("log");
+        open_to_append(&path).expect("opened");
+        let mode = fs::metadata(&path).expect("a file").mode();
+        assert_eq!(mode & 0o007, 0, "{mode:o}");
+    }
+}

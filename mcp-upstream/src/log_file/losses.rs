@@ -1,0 +1,164 @@
+//! What a log has lost: every record counted, and a line of the process's log when losing begins and when it is over.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus::IntCounter;
+
+/// A log that lost nothing for so long works again. Without this, a disk with a little room now and then would be
+/// complained about a hundred times a second.
+const CALM: Duration = Duration::from_secs(1);
+
+/// The losses of one log. Clones count together.
+#[derive(Debug, Clone)]
+pub struct Losses(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// `audit log`
+    log: &'static str,
+    counter: IntCounter,
+    calm: Duration,
+    /// From the first record that was lost to the first line that was written in peace.
+    episode: Mutex<Option<Episode>>,
+}
+
+#[derive(Debug)]
+struct Episode {
+    lost: u64,
+    last: Instant,
+    /// Something has been written since.
+    works: bool,
+}
+
+impl Losses {
+    /// The losses of the log that goes by this name. `counter` counts lost records.
+    pub fn new(log: &'static str, counter: IntCounter) -> Self {
+        Self::with_calm(log, counter, CALM)
+    }
+
+    fn with_calm(log: &'static str, counter: IntCounter, calm: Duration) -> Self {
+        Self(Arc::new(Inner {
+            log,
+            counter,
+            calm,
+            episode: Mutex::default(),
+        }))
+    }
+
+    /// The name of the log.
+    pub(super) fn log(&self) -> &'static str {
+        self.0.log
+    }
+
+    /// Counts lost records. The first ones are told to the process's log.
+    pub fn lost(&self, records: u64, cause: impl fmt::Display) {
+        self.0.counter.inc_by(records);
+        let now = Instant::now();
+        let mut episode = self.episode();
+        if let Some(episode) = &mut *episode {
+            episode.lost += records;
+            episode.last = now;
+            episode.works = false;
+            return;
+        }
+        *episode = Some(Episode {
+            lost: records,
+            last: now,
+            works: false,
+        });
+        drop(episode);
+        tracing::error!(
+            "the {} loses records: {cause}. Requests are answered all the same; what is lost is counted.",
+            self.0.log
+        );
+    }
+
+    /// Notes that everything there was has been written.
+    pub fn written(&self) {
+        if let Some(episode) = &mut *self.episode() {
+            episode.works = true;
+        }
+        self.settle();
+    }
+
+    /// Says that losing is over, if it is.
+    pub(super) fn settle(&self) {
+        let mut episode = self.episode();
+        let over = episode.take_if(|it| it.works && it.last.elapsed() >= self.0.calm);
+        drop(episode);
+        if let Some(Episode { lost, .. }) = over {
+            tracing::warn!(
+                lost,
+                "the {} is written again; {lost} records were lost",
+                self.0.log
+            );
+        }
+    }
+
+    /// Whether records are being lost.
+    pub(super) fn are_open(&self) -> bool {
+        self.episode().is_some()
+    }
+
+    /// Says what has not been said yet.
+    pub(super) fn end(&self) {
+        let over = self.episode().take();
+        if let Some(Episode { lost, .. }) = over {
+            tracing::error!(lost, "the {} ends; {lost} records were lost", self.0.log);
+        }
+    }
+
+    /// Plain data; nothing is written or awaited under the lock.
+    fn episode(&self) -> MutexGuard<'_, Option<Episode>> {
+        self.0
+            .episode
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+impl Losses {
+    /// Losses that are over with the first line that is written.
+    pub(crate) fn for_tests() -> Self {
+        let counter = IntCounter::new("lost", "records lost").expect("a valid name");
+        Self::with_calm("test log", counter, Duration::ZERO)
+    }
+
+    /// How many records were lost so far.
+    pub(crate) fn counted(&self) -> u64 {
+        self.0.counter.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losing_begins_with_the_first_record_and_ends_with_a_line_that_is_written() {
+        let losses = Losses::for_tests();
+        losses.written();
+        assert!(!losses.are_open());
+        losses.lost(2, "the disk is full");
+        losses.settle();
+        losses.lost(3, "the disk is full");
+        assert!(losses.are_open());
+        losses.written();
+        assert!(!losses.are_open());
+        assert_eq!(losses.counted(), 5);
+    }
+
+    #[test]
+    fn a_line_between_two_losses_does_not_end_them() {
+        let counter = IntCounter::new("lost", "records lost").expect("a valid name");
+        let losses = Losses::with_calm("test log", counter, Duration::from_secs(3600));
+        losses.lost(1, "the disk is full");
+        losses.written();
+        assert!(losses.are_open());
+        losses.end();
+        assert!(!losses.are_open());
+    }
+}

@@ -1,0 +1,290 @@
+//! Records on their way from the requests to the writer.
+//!
+//! A list under a lock instead of a channel: a record is moved once, nothing is allocated for it, and the writer takes all
+//! there are at once. Whoever adds one wakes the writer only where it sleeps without an end.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::losses::Losses;
+
+/// Records that may wait for the writer, those it is writing included.
+const RECORDS: usize = 16_384;
+/// Bytes that these may keep in memory besides themselves.
+const BYTES: usize = 64 * 1024 * 1024;
+/// Room that is kept for records after a time with more of them.
+const ROOM_KEPT: usize = 1024;
+
+/// What a log remembers of a request, before it is a line.
+pub trait Record: Send + 'static {
+    /// The bytes it keeps in memory besides itself.
+    fn bytes(&self) -> usize;
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(crate) struct Queue<R> {
+    /// Plain data; nobody waits or writes under the lock.
+    waiting: Mutex<Waiting<R>>,
+    /// For the writer: the first record is there, or the end.
+    filled: Condvar,
+    losses: Losses,
+}
+
+#[derive(Debug)]
+struct Waiting<R> {
+    records: Vec<R>,
+    /// Records and bytes that are not written yet.
+    held: usize,
+    held_bytes: usize,
+    writer_sleeps: bool,
+    /// The writer is to open its file anew.
+    reopens: bool,
+    /// The writer is to write what there is and end.
+    ends: bool,
+    /// Nobody writes any more.
+    is_over: bool,
+}
+
+/// What the writer is to do when it has written a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Go on.
+    Write,
+    /// Open its file anew, and go on.
+    Reopen,
+    /// Nothing came for a while.
+    Idle,
+    /// End: this batch was the last.
+    End,
+}
+
+/// The writer's end; without it nothing more is taken.
+#[derive(Debug)]
+pub(crate) struct Records<'q, R>(&'q Queue<R>);
+
+impl<R> Queue<R> {
+    pub(crate) fn new(losses: Losses) -> Self {
+        Self {
+            waiting: Mutex::new(Waiting {
+                records: Vec::new(),
+                held: 0,
+                held_bytes: 0,
+                writer_sleeps: false,
+                reopens: false,
+                ends: false,
+                is_over: false,
+            }),
+            filled: Condvar::new(),
+            losses,
+        }
+    }
+
+    pub(super) fn losses(&self) -> &Losses {
+        &self.losses
+    }
+
+    /// Records that are not written yet.
+    pub(super) fn held(&self) -> usize {
+        self.lock().held
+    }
+
+    /// Tells the writer to open its file anew.
+    pub(super) fn reopen(&self) {
+        self.lock().reopens = true;
+        self.filled.notify_one();
+    }
+
+    /// Tells the writer to write what there is and end.
+    pub(super) fn end(&self) {
+        self.lock().ends = true;
+        self.filled.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting<R>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<R: Record> Queue<R> {
+    /// Adds a record, or counts it as lost; never waits for the writer.
+    pub(super) fn put(&self, record: R) {
+        // What a record keeps in memory, a part of a request's body perhaps, is kept until it is written.
+        let bytes = record.bytes();
+        let mut waiting = self.lock();
+        if waiting.is_over || waiting.held >= RECORDS || waiting.held_bytes + bytes > BYTES {
+            let cause = if waiting.is_over {
+                "its writer has ended"
+            } else {
+                "its writer does not keep up"
+            };
+            drop(waiting);
+            self.losses.lost(1, cause);
+            return;
+        }
+        waiting.held += 1;
+        waiting.held_bytes += bytes;
+        waiting.records.push(record);
+        let wake = std::mem::take(&mut waiting.writer_sleeps);
+        drop(waiting);
+        if wake {
+            self.filled.notify_one();
+        }
+    }
+}
+
+impl<'q, R> Records<'q, R> {
+    pub(crate) fn of(queue: &'q Queue<R>) -> Self {
+        Self(queue)
+    }
+
+    /// Waits for records, at most for as long as `patience`, lets others gather for as long as `linger`, and moves all to
+    /// `batch`, which must be empty.
+    pub(crate) fn take(&self, batch: &mut Vec<R>, linger: Duration, patience: Duration) -> Turn {
+        let mut waiting = self.0.lock();
+        let has_nothing = |it: &mut Waiting<R>| it.records.is_empty() && !it.reopens && !it.ends;
+        if has_nothing(&mut waiting) {
+            waiting.writer_sleeps = true;
+            let woken = self
+                .0
+                .filled
+                .wait_timeout_while(waiting, patience, has_nothing);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
+            waiting.writer_sleeps = false;
+            if has_nothing(&mut waiting) {
+                return Turn::Idle;
+            }
+        }
+        if !waiting.ends && !waiting.reopens {
+            drop(waiting);
+            std::thread::sleep(linger);
+            waiting = self.0.lock();
+        }
+        std::mem::swap(&mut waiting.records, batch);
+        waiting.is_over = waiting.ends;
+        if waiting.ends {
+            Turn::End
+        } else if std::mem::take(&mut waiting.reopens) {
+            Turn::Reopen
+        } else {
+            Turn::Write
+        }
+    }
+
+    /// Says that so many records with so many bytes are written, or counted as lost.
+    pub(crate) fn written(&self, records: usize, bytes: usize) {
+        let mut waiting = self.0.lock();
+        waiting.held -= records;
+        waiting.held_bytes -= bytes;
+    }
+
+    /// Gives back what `batch` has beyond the usual room.
+    pub(super) fn trim(batch: &mut Vec<R>) {
+        if batch.capacity() > ROOM_KEPT {
+            batch.shrink_to(ROOM_KEPT);
+        }
+    }
+}
+
+impl<R> Drop for Records<'_, R> {
+    fn drop(&mut self) {
+        let mut waiting = self.0.lock();
+        waiting.is_over = true;
+        // What nobody writes any more need not be held, nor the bodies it keeps in memory.
+        let unwritten = std::mem::take(&mut waiting.records);
+        let lost = std::mem::take(&mut waiting.held);
+        drop(waiting);
+        drop(unwritten);
+        if lost > 0 {
+            self.0.losses.lost(lost as u64, "its writer has ended");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many bytes.
+    #[derive(Debug)]
+    struct Bytes(usize);
+
+    impl Record for Bytes {
+        fn bytes(&self) -> usize {
+            self.0
+        }
+    }
+
+    const SMALL: Bytes = Bytes(100);
+
+    fn queue() -> Queue<Bytes> {
+        Queue::new(Losses::for_tests())
+    }
+
+    fn lost(queue: &Queue<Bytes>) -> u64 {
+        queue.losses.counted()
+    }
+
+    #[test]
+    fn a_full_queue_takes_no_more_until_something_is_written() {
+        let queue = queue();
+        for _ in 0..RECORDS {
+            queue.put(SMALL);
+        }
+        assert_eq!(lost(&queue), 0);
+        queue.put(SMALL);
+        assert_eq!(lost(&queue), 1);
+        let (records, mut batch) = (Records::of(&queue), Vec::new());
+        let turn = records.take(&mut batch, Duration::ZERO, Duration::MAX);
+        assert_eq!((turn, batch.len()), (Turn::Write, RECORDS));
+        // Taken, but not written: a disk that hangs holds them.
+        queue.put(SMALL);
+        assert_eq!(lost(&queue), 2);
+        records.written(1, SMALL.bytes());
+        queue.put(SMALL);
+        assert_eq!(lost(&queue), 2);
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_bytes() {
+        let queue = queue();
+        queue.put(Bytes(BYTES / 2));
+        queue.put(Bytes(BYTES / 2));
+        assert_eq!(lost(&queue), 0);
+        queue.put(SMALL);
+        assert_eq!(lost(&queue), 1);
+    }
+
+    #[test]
+    fn what_is_sent_after_the_end_is_lost() {
+        let queue = queue();
+        queue.put(SMALL);
+        let (records, mut batch) = (Records::of(&queue), Vec::new());
+        queue.end();
+        let turn = records.take(&mut batch, Duration::ZERO, Duration::MAX);
+        assert_eq!((turn, batch.len()), (Turn::End, 1));
+        queue.put(SMALL);
+        assert_eq!(lost(&queue), 1);
+    }
+
+    #[test]
+    fn a_writer_that_ended_in_any_way_takes_nothing_and_what_it_left_is_counted() {
+        let queue = queue();
+        queue.put(SMALL);
+        drop(Records::of(&queue));
+        assert!(queue.lock().records.is_empty());
+        assert_eq!(lost(&queue), 1);
+        queue.put(SMALL);
+        assert_eq!(lost(&queue), 2);
+    }
+
+    #[test]
+    fn the_writer_is_told_to_open_its_file_anew_once_and_wakes_without_a_record() {
+        let queue = queue();
+        let (records, mut batch) = (Records::of(&queue), Vec::new());
+        let mut turn = |patience| records.take(&mut batch, Duration::ZERO, patience);
+        queue.reopen();
+        assert_eq!(turn(Duration::MAX), Turn::Reopen);
+        assert_eq!(turn(Duration::ZERO), Turn::Idle);
+    }
+}

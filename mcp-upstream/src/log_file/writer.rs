@@ -1,0 +1,145 @@
+//! The thread that makes lines of records, and both ends of its queue.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use super::losses::Losses;
+use super::queue::{Queue, Record, Records, Turn};
+
+/// How long the writer collects before it writes: senders do not wake it meanwhile.
+const LINGER: Duration = Duration::from_millis(10);
+/// How often the writer looks after its file while nothing is to be written.
+const IDLE: Duration = Duration::from_secs(60);
+/// The same while records are being lost, so that the end of it is told in time.
+const IDLE_WHILE_LOSING: Duration = Duration::from_secs(1);
+/// How long a shutdown waits for the writer.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// What becomes of records. Runs in the writer's thread.
+pub trait Sink: Send + 'static {
+    /// What it writes.
+    type Record: Record;
+
+    /// Makes a line of a record. It may be kept until the next flush.
+    fn put(&mut self, record: Self::Record);
+
+    /// Hands all lines to the operating system.
+    fn flush(&mut self);
+
+    /// Opens the file anew.
+    fn reopen(&mut self);
+
+    /// Nothing was written for a while.
+    fn idle(&mut self);
+}
+
+/// The requests' end. Cheap to clone.
+#[derive(Debug)]
+pub struct LogSender<R>(Arc<Queue<R>>);
+
+impl<R> Clone for LogSender<R> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<R: Record> LogSender<R> {
+    /// Queues a record; never waits. A record that finds no room is counted as lost.
+    pub fn send(&self, record: R) {
+        self.0.put(record);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(queue: &Arc<Queue<R>>) -> Self {
+        Self(Arc::clone(queue))
+    }
+}
+
+/// The writer's owner: dropping it writes what is queued and ends the thread, within five seconds.
+#[must_use = "dropping the guard ends the log"]
+pub struct LogGuard<R: Record> {
+    queue: Arc<Queue<R>>,
+    finished: Receiver<()>,
+}
+
+impl<R: Record> LogGuard<R> {
+    /// Has the writer open its file anew, soon. Records on their way go to the file that was open before.
+    pub fn reopen(&self) {
+        self.queue.reopen();
+    }
+}
+
+impl<R: Record> Drop for LogGuard<R> {
+    fn drop(&mut self) {
+        self.queue.end();
+        if let Err(RecvTimeoutError::Timeout) = self.finished.recv_timeout(SHUTDOWN) {
+            tracing::error!(
+                "the {} did not finish in time; its last {} lines may be missing",
+                self.queue.losses().log(),
+                self.queue.held()
+            );
+        }
+    }
+}
+
+/// The requests' end of a log and its owner.
+pub type LogEnds<R> = (LogSender<R>, LogGuard<R>);
+
+/// Starts the writer of a log in a thread of this name.
+///
+/// # Errors
+///
+/// When the thread cannot be started.
+pub fn start<S: Sink>(thread: &str, mut sink: S, losses: Losses) -> io::Result<LogEnds<S::Record>> {
+    let queue = Arc::new(Queue::new(losses));
+    let (done, finished) = sync_channel(1);
+    let written = Arc::clone(&queue);
+    std::thread::Builder::new()
+        .name(thread.to_owned())
+        .spawn(move || {
+            write_until_stopped(&written, &mut sink);
+            let _ = done.send(());
+        })?;
+    let guard = LogGuard {
+        queue: Arc::clone(&queue),
+        finished,
+    };
+    Ok((LogSender(queue), guard))
+}
+
+/// One turn: wait for records, let others gather, write all there are, flush.
+fn write_until_stopped<S: Sink>(queue: &Queue<S::Record>, sink: &mut S) {
+    let records = Records::of(queue);
+    let losses = queue.losses();
+    let mut batch = Vec::new();
+    loop {
+        let patience = if losses.are_open() {
+            IDLE_WHILE_LOSING
+        } else {
+            IDLE
+        };
+        let turn = records.take(&mut batch, LINGER, patience);
+        let (count, mut bytes) = (batch.len(), 0);
+        for record in batch.drain(..) {
+            bytes += record.bytes();
+            sink.put(record);
+        }
+        sink.flush();
+        records.written(count, bytes);
+        Records::trim(&mut batch);
+        match turn {
+            Turn::Write => {}
+            Turn::Reopen => sink.reopen(),
+            Turn::Idle => {
+                sink.idle();
+                losses.settle();
+            }
+            Turn::End => {
+                losses.end();
+                return;
+            }
+        }
+    }
+}
