@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::json;
 
 use crate::observability::audit;
@@ -108,4 +108,20 @@ async fn a_deleted_audit_file_is_made_again_with_the_next_call() {
     call(&gateway, "two").await;
     audited(&gateway, "two").await;
     assert_eq!(audit(&gateway).len(), 1);
+}
+
+#[tokio::test]
+async fn sigusr1_opens_the_audit_file_anew_before_the_next_call() {
+    let gateway = gateway().await;
+    call(&gateway, "one").await;
+    audited(&gateway, "one").await;
+    let today = days(&gateway).remove(0);
+    let moved = gateway.data_dir().join("moved");
+    fs::rename(&today, &moved).unwrap();
+    gateway.signal(Signal::USR1);
+    eventually("a new file", || async { days(&gateway).pop() }).await;
+    call(&gateway, "two").await;
+    audited(&gateway, "two").await;
+    let moved = fs::read_to_string(moved).unwrap();
+    assert!(moved.contains("one") && !moved.contains("two"), "{moved}");
 }

@@ -25,6 +25,7 @@ mod rest;
 mod rust_client;
 mod sdk;
 mod shutdown;
+mod signals;
 mod stdio_clients;
 mod stdio_servers;
 mod streams;

@@ -1,4 +1,5 @@
-//! The gateway's control loop: the first scan, SIGHUP, session expiry, and the drain that ends the process.
+//! The gateway's control loop: the first scan, SIGHUP and SIGUSR1, session expiry, and the drain that ends
+//! the process.
 //!
 //! It has a small runtime of its own. Everything that owns children runs there, so installing packages or stopping a
 //! stubborn worker never takes a thread from requests; message I/O lives in the proxy's runtimes (DESIGN §4,
@@ -51,8 +52,8 @@ pub(crate) struct Hub {
 impl Hub {
     /// Runs until the gateway has been drained. The caller then ends the process.
     ///
-    /// Four things wake it: the first scan is done; a SIGHUP; the sweep of expired sessions; a signal to stop. The timers
-    /// of streams run beside it until the end.
+    /// Five things wake it: the first scan is done; a SIGHUP; a SIGUSR1; the sweep of expired sessions; a signal to stop.
+    /// The timers of streams run beside it until the end.
     pub(crate) async fn run(mut self) {
         let mut stop = self.signals.stop_requested();
         let stopped = async move {
@@ -60,6 +61,7 @@ impl Hub {
         };
         let mut stopped = std::pin::pin!(stopped);
         let mut reload_requests = self.signals.reload_requests();
+        let mut reopen_requests = self.signals.reopen_requests();
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let first_scan = first_scan(
@@ -82,6 +84,10 @@ impl Hub {
                     let reloader = Arc::clone(&self.reloader);
                     // Not awaited here: a reload may install packages for minutes, and a stop must not wait for it.
                     tokio::spawn(async move { report(reloader.reload().await) });
+                }
+                Ok(()) = reopen_requests.changed() => {
+                    tracing::info!("log files are opened anew");
+                    self.audit.reopen();
                 }
                 _ = sweep.tick() => self.service.evict_expired().await,
                 () = stopped.as_mut() => break,

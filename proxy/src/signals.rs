@@ -1,26 +1,45 @@
 //! What the operator says to a running gateway: SIGTERM and SIGINT drain it, a second one ends it at once, SIGHUP
-//! reloads (DESIGN §3, *Signals*).
+//! reloads, SIGUSR1 opens log files anew (DESIGN §3, *Signals*). Every other signal that would end the process and is no
+//! fault of its own is ignored, and says so.
+//!
+//! Signals are handled, not blocked or set to be ignored: children would inherit that. Their guards ignore on their own
+//! what must not end them.
 //!
 //! Pingora's own watcher is not used: its SIGINT drops every task at once, and while it shuts down it ignores all further
 //! signals. Ours lives on a thread of its own, started before anything slow, so that a SIGHUP or SIGTERM that comes while
 //! the first environment is being built is not lost and kills nothing by default action.
 
+use std::borrow::Cow;
 use std::io;
+use std::sync::Arc;
 use std::thread;
 
 use async_trait::async_trait;
 use pingora_core::server::{ShutdownSignal, ShutdownSignalWatch};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{
+    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM,
+    SIGXCPU, SIGXFSZ,
+};
 use tokio::sync::watch;
 
 /// The exit status of a gateway that was told twice to stop.
 const STATUS_TOLD_TWICE: i32 = 1;
+
+/// Signals that mean nothing here. SIGQUIT would start an upgrade in other programs built with Pingora.
+const MEANINGLESS: [i32; 7] = [
+    SIGUSR2, SIGQUIT, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU,
+];
+/// SIGSTKFLT, SIGPWR: not on every platform, nor named by the library.
+const MEANINGLESS_ON_LINUX: [i32; 2] = [16, 30];
+/// The realtime signals. The C library keeps the first ones to itself and refuses a handler.
+const REALTIME: std::ops::RangeInclusive<i32> = 34..=64;
 
 /// What has been asked so far. Clones see the same requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Signals {
     stop: watch::Receiver<bool>,
     reload: watch::Receiver<u64>,
+    reopen: watch::Receiver<u64>,
 }
 
 impl Signals {
@@ -30,31 +49,42 @@ impl Signals {
     ///
     /// When the operating system refuses a handler or the thread.
     pub(crate) fn install() -> io::Result<Self> {
-        let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
+        let wanted = [SIGTERM, SIGINT, SIGHUP, SIGUSR1];
+        let mut signals = signal_hook::iterator::Signals::new(wanted.iter().chain(&MEANINGLESS))?;
+        for signal in MEANINGLESS_ON_LINUX.into_iter().chain(REALTIME) {
+            let _ = signals.add_signal(signal);
+        }
+        // A file that reached its limit fails the write that goes on, which says so. A line here would be such a write.
+        signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         let (stop_sender, stop) = watch::channel(false);
         let (reload_sender, reload) = watch::channel(0);
+        let (reopen_sender, reopen) = watch::channel(0);
         thread::Builder::new()
             .name("signals".into())
             .spawn(move || {
                 for signal in signals.forever() {
                     match signal {
                         SIGHUP => reload_sender.send_modify(|count| *count += 1),
-                        SIGQUIT => {
-                            tracing::warn!(
-                                "SIGQUIT ignored: upgrades are not supported by this version"
-                            );
-                        }
-                        _ if *stop_sender.borrow() => {
+                        SIGUSR1 => reopen_sender.send_modify(|count| *count += 1),
+                        SIGTERM | SIGINT if *stop_sender.borrow() => {
                             tracing::warn!("told twice to stop, ending at once");
                             std::process::exit(STATUS_TOLD_TWICE);
                         }
-                        _ => {
+                        SIGTERM | SIGINT => {
                             stop_sender.send_replace(true);
                         }
+                        SIGQUIT => tracing::warn!(
+                            "SIGQUIT ignored: upgrades are not supported by this version"
+                        ),
+                        other => tracing::warn!("{} ignored: it means nothing here", name(other)),
                     }
                 }
             })?;
-        Ok(Self { stop, reload })
+        Ok(Self {
+            stop,
+            reload,
+            reopen,
+        })
     }
 
     /// Turns true when the process has been told to stop.
@@ -65,6 +95,19 @@ impl Signals {
     /// Counts SIGHUPs; a change is a request to reload.
     pub(crate) fn reload_requests(&self) -> watch::Receiver<u64> {
         self.reload.clone()
+    }
+
+    /// Counts SIGUSR1s; a change is a request to open log files anew.
+    pub(crate) fn reopen_requests(&self) -> watch::Receiver<u64> {
+        self.reopen.clone()
+    }
+}
+
+/// What a signal is called.
+fn name(signal: i32) -> Cow<'static, str> {
+    match signal_hook::low_level::signal_name(signal) {
+        Some(name) => name.into(),
+        None => format!("signal {signal}").into(),
     }
 }
 

@@ -28,6 +28,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,7 +36,7 @@ use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, set_child_subreaper, wait,
 };
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::{Exit, hand_over, tree};
 
@@ -135,6 +136,11 @@ impl Guard {
         // Registered before the spawn, or the end of a very short command would go unnoticed.
         let children = signal_pipe(&[SIGCHLD])?;
         let signals = signal_pipe(&[SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
+        // Meant for the gateway, and sent to a whole service at times (`systemctl kill`). Handled rather than set to be
+        // ignored: the command would inherit that.
+        for signal in [SIGUSR1, SIGUSR2] {
+            signal_hook::flag::register(signal, Arc::default())?;
+        }
         let child = command.spawn()?;
         // It holds the command's standard input.
         drop(command);
