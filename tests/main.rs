@@ -8,6 +8,7 @@
 )]
 
 mod architecture;
+mod certificates;
 mod command_line;
 mod conformance;
 mod edge;

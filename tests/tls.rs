@@ -38,7 +38,7 @@ pub fn client(certificate: &CertificateDer<'_>) -> reqwest::Client {
 /// A gateway with a TLS listener beside the plain one.
 pub struct Secure {
     pub gateway: Gateway,
-    folder: tempfile::TempDir,
+    pub folder: tempfile::TempDir,
     pub certificate: CertificateDer<'static>,
     pub port: u16,
 }
@@ -88,7 +88,10 @@ pub async fn connect(
 }
 
 /// The certificate a new connection is shown.
-async fn shown(port: u16, trusted: &[CertificateDer<'static>]) -> Option<CertificateDer<'static>> {
+pub async fn shown(
+    port: u16,
+    trusted: &[CertificateDer<'static>],
+) -> Option<CertificateDer<'static>> {
     let stream = connect(port, trusted).await?;
     stream
         .get_ref()

@@ -39,6 +39,31 @@ impl HostPattern {
         self.0 == Pattern::Any
     }
 
+    /// Whether a certificate for this DNS name, in lower case and perhaps with a `*` as its first label, is one for a host
+    /// of the pattern.
+    pub fn is_certified_by(&self, certified: &str) -> bool {
+        let (wildcard, parent) = match certified.strip_prefix('*') {
+            Some(parent) => (parent.starts_with('.'), parent),
+            None => (false, certified),
+        };
+        match &self.0 {
+            Pattern::Any => true,
+            // A wildcard stands for one label.
+            Pattern::Name(name) if wildcard => name
+                .strip_suffix(parent)
+                .is_some_and(|label| !label.is_empty() && !label.contains('.')),
+            Pattern::Name(name) => name == certified,
+            Pattern::Suffix(suffix) if wildcard => parent.ends_with(suffix),
+            Pattern::Suffix(suffix) => certified.ends_with(suffix),
+            Pattern::Address(_) => false,
+        }
+    }
+
+    /// Whether it is this address.
+    pub fn is_address(&self, address: IpAddr) -> bool {
+        self.0 == Pattern::Address(address.to_canonical())
+    }
+
     fn matches(&self, host: &Host<'_>) -> bool {
         match (&self.0, host) {
             (Pattern::Any, _) => true,

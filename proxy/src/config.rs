@@ -23,7 +23,7 @@ mod tokens;
 mod unsupported;
 mod validate;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tooldock_filters::config::AdmissionConfig;
@@ -34,7 +34,7 @@ use tooldock_workers::secrets::Secret;
 pub(crate) use self::environment::Environment;
 pub(crate) use self::error::ConfigError;
 use self::later::{RelayConfig, ReplicasConfig, Unbuilt, UpstreamsConfig};
-pub(crate) use self::listener::{ListenerConfig, ProfileName};
+pub(crate) use self::listener::{ListenerConfig, ProfileName, TlsConfig};
 pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, ObservabilityConfig};
 pub(crate) use self::process::Threads;
 pub(crate) use self::tokens::{Generated, GeneratedTokens};
@@ -215,6 +215,11 @@ impl Effective {
         Ok(next)
     }
 
+    /// What it was loaded for.
+    pub(crate) fn purpose(&self) -> Purpose {
+        self.options.purpose
+    }
+
     /// The listeners this process opens, with their place in `listeners`.
     pub(crate) fn served_listeners(&self) -> impl Iterator<Item = (usize, &ListenerConfig)> {
         self.config.served_listeners(self.role)
@@ -227,11 +232,11 @@ impl Effective {
     /// The key of the listener's `tls` and what `check` says.
     pub(crate) fn check_certificates(
         &self,
-        check: impl Fn(&Path, &Path) -> Result<(), String>,
+        check: impl Fn(&Self, &ListenerConfig, &TlsConfig) -> Result<(), String>,
     ) -> Result<(), ConfigError> {
         for (index, listener) in self.served_listeners() {
             if let Some(tls) = &listener.tls {
-                check(&tls.cert, &tls.key).map_err(|reason| {
+                check(self, listener, tls).map_err(|reason| {
                     ConfigError::key(format!("listeners[{index}].tls"), reason)
                 })?;
             }

@@ -80,8 +80,10 @@ impl Hub {
                     if changed.is_err() {
                         break;
                     }
-                    self.reconfigure.apply();
+                    let outcome = self.reconfigure.apply();
                     let reloader = Arc::clone(&self.reloader);
+                    // One reload, one result: the worst of configuration, certificates and namespaces.
+                    reloader.note(outcome);
                     // Not awaited here: a reload may install packages for minutes, and a stop must not wait for it.
                     tokio::spawn(async move { report(reloader.reload().await) });
                 }

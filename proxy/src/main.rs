@@ -118,7 +118,10 @@ fn check(arguments: CheckArgs) -> ExitCode {
 /// Loads the configuration and reads every certificate it names.
 fn load(options: impl FnOnce(GeneratedTokens) -> LoadOptions) -> Result<Effective, ConfigError> {
     let effective = config::load(&options(GeneratedTokens::new()?))?;
-    effective.check_certificates(tls::check)?;
+    match effective.purpose() {
+        Purpose::Serve => effective.check_certificates(tls::check_usable)?,
+        Purpose::Check => effective.check_certificates(tls::check_good)?,
+    }
     Ok(effective)
 }
 

@@ -2,6 +2,9 @@
 //!
 //! Label values come from fixed lists, so the number of series is bounded whatever clients send (REQUIREMENTS Q-21).
 
+mod process;
+mod state;
+
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -13,6 +16,8 @@ use prometheus::{
 use tooldock_filters::Reason;
 
 use crate::stream::Ending;
+
+pub(crate) use self::state::StateMetrics;
 
 /// Statuses that have a prepared counter; others are looked up, which costs a hash.
 const STATUSES: [u16; 18] = [

@@ -1,6 +1,6 @@
 //! SIGHUP's part beside the namespaces: read the configuration again and put into force what can change while running.
 //!
-//! A configuration that does not pass its checks changes nothing at all. What cannot change live (addresses, threads,
+//! A configuration that does not pass its checks changes nothing of what it says. What cannot change live (addresses, threads,
 //! the data directory, …) is named in the log and waits for a restart. New HTTP/2 connections keep the head limit and
 //! idle time of the start: Pingora takes them once.
 //!
@@ -12,12 +12,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tooldock_filters::Admission;
 use tooldock_upstream::Service;
-use tooldock_workers::reload::Reloader;
+use tooldock_workers::reload::{ReloadOutcome, Reloader};
 
 use crate::config::Effective;
 use crate::edge::Deadlines;
 use crate::gateway::Rules;
 use crate::logging;
+use crate::metrics::StateMetrics;
 use crate::rules;
 use crate::tls::Certificate;
 
@@ -30,40 +31,54 @@ pub(crate) struct Reconfigure {
     pub(crate) certificates: Vec<Arc<Certificate>>,
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) service: Service,
+    pub(crate) metrics: StateMetrics,
 }
 
 impl Reconfigure {
-    /// Reads the configuration and the certificates again.
-    pub(crate) fn apply(&mut self) {
-        for certificate in &self.certificates {
-            match certificate.reload() {
-                Ok(()) => tracing::info!(?certificate, "certificate read again"),
-                Err(error) => {
-                    tracing::error!(%error, "the new certificate cannot be used, the one before stays");
-                }
-            }
+    /// Reads the configuration and the certificates again, and says how that went. Certificates are read in any case: a
+    /// mistake in the configuration must not keep an expiring one in use.
+    pub(crate) fn apply(&mut self) -> ReloadOutcome {
+        let configuration = self.reread();
+        if let Err(error) = &configuration {
+            tracing::error!(%error, "the configuration is invalid, the one before stays");
         }
-        let next = match self.current.reload() {
-            Ok(next) => next,
-            Err(error) => {
-                tracing::error!(%error, "the configuration is invalid, the one before stays");
-                return;
-            }
-        };
+        let certificates = self.reread_certificates();
+        self.metrics.reloaded(configuration.is_ok() && certificates);
+        match (configuration, certificates) {
+            (Err(_), _) => ReloadOutcome::Rejected,
+            (Ok(()), false) => ReloadOutcome::Partial,
+            (Ok(()), true) => ReloadOutcome::Complete,
+        }
+    }
+
+    fn reread(&mut self) -> Result<(), String> {
+        let next = self.current.reload().map_err(|error| error.to_string())?;
+        let admission = rules::admission(&next)?;
         for warning in &next.warnings {
             tracing::warn!("{warning}");
         }
-        let admission = match rules::admission(&next) {
-            Ok(admission) => admission,
-            Err(error) => {
-                tracing::error!(%error, "the configuration is invalid, the one before stays");
-                return;
-            }
-        };
         self.put_into_force(&next, admission);
         logging::set_level(next.config.observability.log.level);
         self.current = next;
         tracing::info!("configuration read again");
+        Ok(())
+    }
+
+    /// Whether all of them could be used.
+    fn reread_certificates(&self) -> bool {
+        let mut all = true;
+        for certificate in &self.certificates {
+            match certificate.reload(&self.current.config.admission.hosts) {
+                Ok(()) => tracing::info!(?certificate, "certificate read again"),
+                Err(error) => {
+                    all = false;
+                    tracing::error!(%error, "the new certificate cannot be used, the one before stays");
+                }
+            }
+            self.metrics
+                .certificate(&certificate.listener, certificate.not_after());
+        }
+        all
     }
 
     fn put_into_force(&self, next: &Effective, admission: Admission) {

@@ -39,7 +39,7 @@ use crate::dev;
 use crate::edge::{Announced, Deadlines, Edge, EdgeService, Listening};
 use crate::gateway::{Gateway, Rules};
 use crate::hub::Hub;
-use crate::metrics::EdgeMetrics;
+use crate::metrics::{EdgeMetrics, StateMetrics};
 use crate::reconfigure::Reconfigure;
 use crate::request_id::RequestIds;
 use crate::rules;
@@ -77,6 +77,11 @@ pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
     let rules = Arc::new(ArcSwap::from_pointee(rules::rules(&effective, admission)));
     let parts = Parts::build(&effective, &control, &rules)?;
 
+    let state = StateMetrics::new(&parts.exported)?;
+    for certificate in certificates.iter().flatten() {
+        state.certificate(&certificate.listener, certificate.not_after());
+    }
+
     let deadlines = Arc::new(ArcSwap::from_pointee(rules::deadlines(&effective)));
     let server = Assembly {
         effective: &effective,
@@ -106,6 +111,7 @@ pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
             certificates: certificates.into_iter().flatten().collect(),
             reloader: parts.reloader,
             service: parts.service,
+            metrics: state,
         },
     };
     // Pingora sleeps through its whole grace period even when nothing is left, so the hub ends the process.
@@ -403,7 +409,7 @@ fn open_certificates(effective: &Effective) -> anyhow::Result<Vec<Option<Arc<Cer
                 .tls
                 .as_ref()
                 .map(|tls| {
-                    Certificate::open(&tls.cert, &tls.key)
+                    Certificate::open(listener, tls, &effective.config.admission.hosts)
                         .map_err(|error| anyhow!("listeners[{index}].tls: {error}"))
                 })
                 .transpose()

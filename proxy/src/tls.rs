@@ -1,12 +1,16 @@
 //! Certificates of TLS listeners: read and checked before anything starts, swapped while running.
 //!
 //! Pingora is given a resolver instead of files. A reload reads the files again and swaps the key pair in one step; a
-//! certificate that cannot be used is reported and the one before stays in force.
+//! certificate that cannot be used is reported and the one before stays in force. So does a good one where clients would
+//! refuse the next, because of its dates or its names. A start takes such a certificate and says so: other listeners, and
+//! clients that do not check, are served meanwhile.
+
+mod facts;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -18,26 +22,46 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use tooldock_filters::host::HostPattern;
+
+use self::facts::{Expected, Facts};
+use crate::config::{Effective, ListenerConfig, TlsConfig};
 
 /// The certificate of one listener.
 pub(crate) struct Certificate {
-    certificate_file: PathBuf,
-    key_file: PathBuf,
+    /// The listener's name.
+    pub(crate) listener: String,
+    loopback: bool,
+    files: TlsConfig,
     current: ArcSwap<CertifiedKey>,
+    /// Of the certificate that is shown. Plain data.
+    facts: Mutex<Facts>,
 }
 
 impl Certificate {
-    /// Reads and checks a certificate chain and its key.
+    /// Reads a listener's certificate chain and its key. A certificate that clients would refuse is taken, and told to the
+    /// log.
     ///
     /// # Errors
     ///
     /// One line that names the file at fault.
-    pub(crate) fn open(certificate: &Path, key: &Path) -> Result<Arc<Self>, String> {
-        Ok(Arc::new(Self {
-            current: ArcSwap::from_pointee(read(certificate, key)?),
-            certificate_file: certificate.to_owned(),
-            key_file: key.to_owned(),
-        }))
+    pub(crate) fn open(
+        listener: &ListenerConfig,
+        files: &TlsConfig,
+        hosts: &[HostPattern],
+    ) -> Result<Arc<Self>, String> {
+        let (key, facts) = read(files)?;
+        let certificate = Self {
+            listener: listener.name.clone(),
+            loopback: listener.address.ip().is_loopback(),
+            files: files.clone(),
+            current: ArcSwap::from_pointee(key),
+            facts: Mutex::new(facts),
+        };
+        if let Some(problem) = certificate.problem(&certificate.facts(), hosts) {
+            certificate.complain(&problem);
+        }
+        Ok(Arc::new(certificate))
     }
 
     /// Reads the files again. New handshakes use what they hold now.
@@ -45,10 +69,38 @@ impl Certificate {
     /// # Errors
     ///
     /// One line that names the file at fault; the certificate in use stays.
-    pub(crate) fn reload(&self) -> Result<(), String> {
-        let next = read(&self.certificate_file, &self.key_file)?;
+    pub(crate) fn reload(&self, hosts: &[HostPattern]) -> Result<(), String> {
+        let (next, facts) = read(&self.files)?;
+        if let Some(problem) = self.problem(&facts, hosts) {
+            // Of two that clients refuse, the next is the one the operator wants.
+            if self.problem(&self.facts(), hosts).is_none() {
+                return Err(problem);
+            }
+            self.complain(&problem);
+        }
         self.current.store(Arc::new(next));
+        *self.facts() = facts;
         Ok(())
+    }
+
+    /// When the certificate that is shown ends, in seconds since 1970.
+    pub(crate) fn not_after(&self) -> i64 {
+        self.facts().not_after()
+    }
+
+    fn problem(&self, facts: &Facts, hosts: &[HostPattern]) -> Option<String> {
+        problem(&self.files, facts, hosts, self.loopback)
+    }
+
+    fn complain(&self, problem: &str) {
+        tracing::error!(
+            listener = self.listener,
+            "{problem}: clients will refuse it"
+        );
+    }
+
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Pingora's settings for a listener with this certificate: HTTP/2 and HTTP/1.1 by ALPN.
@@ -60,22 +112,54 @@ impl Certificate {
     }
 }
 
-/// Checks a certificate and key pair without keeping it, for `tooldock check`.
+/// Checks that a listener's certificate and key can be used, without keeping them.
 ///
 /// # Errors
 ///
 /// One line that names the file at fault.
-pub(crate) fn check(certificate: &Path, key: &Path) -> Result<(), String> {
-    read(certificate, key).map(|_| ())
+pub(crate) fn check_usable(
+    _effective: &Effective,
+    _listener: &ListenerConfig,
+    files: &TlsConfig,
+) -> Result<(), String> {
+    read(files).map(drop)
 }
 
-fn read(certificate: &Path, key: &Path) -> Result<CertifiedKey, String> {
+/// Checks that clients will accept a listener's certificate, too: for `tooldock check`.
+///
+/// # Errors
+///
+/// One line that names the file at fault.
+pub(crate) fn check_good(
+    effective: &Effective,
+    listener: &ListenerConfig,
+    files: &TlsConfig,
+) -> Result<(), String> {
+    let (_, facts) = read(files)?;
+    let hosts = &effective.config.admission.hosts;
+    let loopback = listener.address.ip().is_loopback();
+    problem(files, &facts, hosts, loopback).map_or(Ok(()), Err)
+}
+
+fn problem(
+    files: &TlsConfig,
+    facts: &Facts,
+    hosts: &[HostPattern],
+    loopback: bool,
+) -> Option<String> {
+    let problem = facts.problem(SystemTime::now(), Expected { hosts, loopback })?;
+    Some(format!("{}: {problem}", files.cert.display()))
+}
+
+fn read(files: &TlsConfig) -> Result<(CertifiedKey, Facts), String> {
+    let (certificate, key) = (files.cert.as_path(), files.key.as_path());
     let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect)
         .map_err(|error| format!("{}: {error}", certificate.display()))?;
-    if chain.is_empty() {
+    let Some(own) = chain.first() else {
         return Err(format!("{}: no certificate in it", certificate.display()));
-    }
+    };
+    let facts = Facts::of(own).map_err(|what| format!("{}: {what}", certificate.display()))?;
     let private =
         PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
     let signing = any_supported_type(&private)
@@ -88,7 +172,7 @@ fn read(certificate: &Path, key: &Path) -> Result<CertifiedKey, String> {
             certificate.display()
         )
     })?;
-    Ok(certified)
+    Ok((certified, facts))
 }
 
 impl ResolvesServerCert for Certificate {
@@ -100,7 +184,8 @@ impl ResolvesServerCert for Certificate {
 impl fmt::Debug for Certificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Certificate")
-            .field("certificate_file", &self.certificate_file)
+            .field("listener", &self.listener)
+            .field("file", &self.files.cert)
             .finish_non_exhaustive()
     }
 }

@@ -41,7 +41,7 @@ use crate::registry::Registry;
 use crate::secrets::SecretSource;
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
 
-pub use metrics::ReloadMetrics;
+pub use metrics::{ReloadMetrics, ReloadOutcome};
 use wanted::{Identity, build_of};
 
 /// Workers that boot at once. Booting is computing; more at a time would only make each of them late.
@@ -63,6 +63,8 @@ pub struct Reloader {
     registry: Arc<Registry>,
     environments: Environments,
     metrics: ReloadMetrics,
+    /// How the parts of the next reload that are not done here went.
+    noted: Mutex<ReloadOutcome>,
     control: OnceLock<Handle>,
     queue: Mutex<Queue>,
     fleet: Mutex<Fleet>,
@@ -189,6 +191,7 @@ impl Reloader {
             host,
             registry,
             metrics,
+            noted: Mutex::default(),
             control: OnceLock::new(),
             queue: Mutex::default(),
             fleet: Mutex::default(),
@@ -212,6 +215,12 @@ impl Reloader {
     /// The servers of `upstreams.stdio` from the next reload on; there are none before.
     pub fn set_servers(&self, servers: StdioServersConfig) {
         *lock(&self.servers) = Arc::new(servers);
+    }
+
+    /// Notes how the configuration's part of the next reload went: the reload is counted by the worst of its parts.
+    pub fn note(&self, outcome: ReloadOutcome) {
+        let mut noted = lock(&self.noted);
+        *noted = outcome.max(*noted);
     }
 
     /// Makes what is served equal to what is on disk. May be called from any runtime; dropping the future does not stop

@@ -15,13 +15,16 @@ pub struct ReloadMetrics {
     tools: IntGauge,
 }
 
-/// How a reload ended.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Outcome {
+/// How a reload ended, from good to bad.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReloadOutcome {
+    /// Everything is up to date.
+    #[default]
     Complete,
-    /// Some namespace could not be brought up to date.
+    /// A namespace or a certificate stays as it was.
     Partial,
-    Failed,
+    /// The configuration, or all there was to reload, stays as it was.
+    Rejected,
 }
 
 impl ReloadMetrics {
@@ -35,7 +38,7 @@ impl ReloadMetrics {
             reloads: IntCounterVec::new(
                 Opts::new(
                     "tooldock_reloads_total",
-                    "Reloads by result: complete, partial, failed.",
+                    "Reloads by result: complete, partial (a namespace or a certificate stays as it was), rejected (the configuration does).",
                 ),
                 &["result"],
             )?,
@@ -64,11 +67,11 @@ impl ReloadMetrics {
         Ok(metrics)
     }
 
-    pub(super) fn reloaded(&self, outcome: Outcome, after: Duration) {
+    pub(super) fn reloaded(&self, outcome: ReloadOutcome, after: Duration) {
         let result = match outcome {
-            Outcome::Complete => "complete",
-            Outcome::Partial => "partial",
-            Outcome::Failed => "failed",
+            ReloadOutcome::Complete => "complete",
+            ReloadOutcome::Partial => "partial",
+            ReloadOutcome::Rejected => "rejected",
         };
         self.reloads.with_label_values(&[result]).inc();
         self.seconds.observe(after.as_secs_f64());

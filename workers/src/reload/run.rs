@@ -8,7 +8,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use super::external;
-use super::metrics::Outcome;
+use super::metrics::ReloadOutcome;
 use super::wanted::{Identity, Wanted, build_of, call_error, declared_by, relimited};
 use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
 use crate::config::NamespacesConfig;
@@ -70,12 +70,14 @@ impl From<EnvironmentError> for NotUp {
 
 pub(super) async fn run(reloader: Arc<Reloader>) -> Answer {
     let started = Instant::now();
+    let noted = std::mem::take(&mut *lock(&reloader.noted));
     let answer = Run::new(reloader.clone()).go().await;
     let outcome = match &answer {
-        Ok(report) if report.failed.is_empty() => Outcome::Complete,
-        Ok(_) => Outcome::Partial,
-        Err(_) => Outcome::Failed,
+        Ok(report) if report.failed.is_empty() => ReloadOutcome::Complete,
+        Ok(_) => ReloadOutcome::Partial,
+        Err(_) => ReloadOutcome::Rejected,
     };
+    let outcome = outcome.max(noted);
     reloader.metrics.reloaded(outcome, started.elapsed());
     match &answer {
         Ok(report) => tracing::info!(

@@ -1,0 +1,149 @@
+//! What Prometheus calls the process metrics, under the names every dashboard knows. They are read when they are asked
+//! for.
+//!
+//! The `prometheus` crate has such a collector, too: it counts CPU time in whole seconds and needs two crates more.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{Counter, Gauge};
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
+
+/// The metrics of this process.
+pub(super) struct Process {
+    cpu_seconds: Counter,
+    /// What `cpu_seconds` counts so far; two scrapes may come at once.
+    counted: Mutex<f64>,
+    open_fds: Gauge,
+    max_fds: Gauge,
+    resident_bytes: Gauge,
+    virtual_bytes: Gauge,
+    threads: Gauge,
+    start_time: Gauge,
+}
+
+impl Process {
+    /// For a process that has just started.
+    pub(super) fn new() -> prometheus::Result<Self> {
+        let process = Self {
+            cpu_seconds: Counter::new(
+                "process_cpu_seconds_total",
+                "CPU time of this process in seconds, without its children",
+            )?,
+            counted: Mutex::default(),
+            open_fds: Gauge::new("process_open_fds", "Open file descriptors")?,
+            max_fds: Gauge::new("process_max_fds", "File descriptors there may be")?,
+            resident_bytes: Gauge::new(
+                "process_resident_memory_bytes",
+                "Memory of this process that is in RAM, in bytes",
+            )?,
+            virtual_bytes: Gauge::new(
+                "process_virtual_memory_bytes",
+                "Address space of this process, in bytes",
+            )?,
+            threads: Gauge::new("process_threads", "Threads of this process")?,
+            start_time: Gauge::new(
+                "process_start_time_seconds",
+                "When this process started, in seconds since 1970",
+            )?,
+        };
+        process.start_time.set(seconds_since_epoch());
+        Ok(process)
+    }
+
+    /// What cannot be read keeps the value it had.
+    fn read(&self) {
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        let cpu = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
+        {
+            let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+            self.cpu_seconds.inc_by((cpu - *counted).max(0.0));
+            *counted = counted.max(cpu);
+        }
+        if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
+            // Less the one this reads with.
+            self.open_fds.set(open.count().saturating_sub(1) as f64);
+        }
+        let max = getrlimit(Resource::Nofile).current;
+        self.max_fds
+            .set(max.map_or(f64::INFINITY, |max| max as f64));
+        if let Ok(pages) = std::fs::read_to_string("/proc/self/statm") {
+            let page = rustix::param::page_size() as f64;
+            let mut bytes = pages
+                .split(' ')
+                .map_while(|pages| pages.parse::<f64>().ok())
+                .map(|pages| pages * page);
+            if let (Some(of_all), Some(resident)) = (bytes.next(), bytes.next()) {
+                self.virtual_bytes.set(of_all);
+                self.resident_bytes.set(resident);
+            }
+        }
+        if let Ok(threads) = std::fs::read_dir("/proc/self/task") {
+            self.threads.set(threads.count() as f64);
+        }
+    }
+}
+
+/// Now, as metrics tell times.
+pub(super) fn seconds_since_epoch() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
+}
+
+impl Collector for Process {
+    fn desc(&self) -> Vec<&Desc> {
+        let gauges = [
+            &self.open_fds,
+            &self.max_fds,
+            &self.resident_bytes,
+            &self.virtual_bytes,
+            &self.threads,
+            &self.start_time,
+        ];
+        let gauges = gauges.into_iter().flat_map(Collector::desc);
+        self.cpu_seconds.desc().into_iter().chain(gauges).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.read();
+        let gauges = [
+            &self.open_fds,
+            &self.max_fds,
+            &self.resident_bytes,
+            &self.virtual_bytes,
+            &self.threads,
+            &self.start_time,
+        ];
+        let gauges = gauges.into_iter().flat_map(Collector::collect);
+        self.cpu_seconds
+            .collect()
+            .into_iter()
+            .chain(gauges)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_of_the_process_has_a_value() {
+        let registry = prometheus::Registry::new();
+        let process = Process::new().expect("valid names");
+        registry.register(Box::new(process)).expect("registered");
+        // Twice: CPU time is a counter and must not be counted twice.
+        registry.gather();
+        let gathered = registry.gather();
+        assert_eq!(gathered.len(), 7);
+        for family in gathered {
+            let metric = &family.get_metric()[0];
+            let value = metric.get_gauge().value() + metric.get_counter().value();
+            assert!(value > 0.0, "{}", family.name());
+        }
+    }
+}
