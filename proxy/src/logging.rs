@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use log::Log;
 use tracing::level_filters::LevelFilter;
+use tracing_log::LogTracer;
 use tracing_subscriber::filter::{FilterExt, Targets, dynamic_filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use crate::config::{LogConfig, LogFormat, LogLevel};
@@ -42,16 +43,57 @@ pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
     // every debug record it has, on the path of every request.
     let calm =
         dynamic_filter_fn(|event, _| calm(event.target())).with_max_level_hint(LevelFilter::TRACE);
-    tracing_subscriber::registry()
-        .with(lines.with_filter(filter.and(calm)))
-        .try_init()
-        .context("cannot start logging")?;
+    let subscriber = tracing_subscriber::registry().with(lines.with_filter(filter.and(calm)));
+    tracing::subscriber::set_global_default(subscriber).context("cannot start logging")?;
+    log::set_boxed_logger(Box::new(Libraries(LogTracer::new()))).context("cannot start logging")?;
+    // Libraries are heard at `warn` at most, whatever our own level is or becomes.
+    log::set_max_level(log::LevelFilter::Warn);
     FILTER.get_or_init(|| handle);
     Ok(())
 }
 
-/// Whether a line may be written now. Pingora logs every broken handshake and every head that is cut off, and anyone can
-/// make as many of those as they like: its lines are limited to a few per second.
+/// The records that libraries, Pingora above all, hand to `log`.
+struct Libraries(LogTracer);
+
+impl Log for Libraries {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        self.0.enabled(metadata)
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if record.target().starts_with("pingora") {
+            let text = record.args().to_string();
+            if is_a_clients_doing(&text) {
+                tracing::debug!(target: "tooldock::connection", "{text}");
+                return;
+            }
+        }
+        self.0.log(record);
+    }
+
+    fn flush(&self) {
+        self.0.flush();
+    }
+}
+
+/// Whether a line of Pingora's, an error to it, only says that a client broke off or does not speak the protocol. A load
+/// balancer that looks whether a port is open does so every few seconds.
+fn is_a_clients_doing(text: &str) -> bool {
+    [
+        "Downstream handshake error",
+        "Downstream handshake timeout",
+        "H2 handshake error",
+        "TLS shutdown failed",
+        // A head that was cut off. What fails later is told by us.
+        "Fail to proxy:",
+        "failed to send error response to downstream",
+    ]
+    .iter()
+    .any(|beginning| text.starts_with(beginning))
+}
+
+/// Whether a line may be written now. Pingora logs what clients do to their connections, and anyone can do as much of
+/// that as they like: its lines are limited to a few per second.
 fn calm(target: &str) -> bool {
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
     if !target.starts_with("pingora") {
@@ -126,6 +168,15 @@ mod tests {
         // The second may turn over once while this runs.
         assert!((1..=20).contains(&written), "{written}");
         assert!((0..1000).all(|_| calm("tooldock::serve")));
+    }
+
+    #[test]
+    fn what_clients_do_is_told_from_what_fails_here() {
+        assert!(is_a_clients_doing(
+            "Downstream handshake error from 10.0.0.9:1: TLSHandshakeFailure"
+        ));
+        assert!(is_a_clients_doing("Fail to proxy: Downstream ReadError"));
+        assert!(!is_a_clients_doing("Accept() failed Too many open files"));
     }
 
     #[test]
