@@ -7,6 +7,7 @@
     reason = "a test binary has no readers of its API, and a failed unwrap is a failed test"
 )]
 
+mod access_log;
 mod architecture;
 mod certificates;
 mod command_line;

@@ -345,6 +345,11 @@ impl<C: Clock> Admission<C> {
         )
     }
 
+    /// Where a request comes from, trusted proxies seen through: the address it is judged by.
+    pub fn client_address(&self, peer: IpAddr, fields: &Fields<'_>) -> IpAddr {
+        network::client_address(peer, fields, &self.config.trusted_proxies)
+    }
+
     /// Takes one call from the limits that count tool calls. For the engine, which knows the calls of a body.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use crate::error::Failure;
 mod depth;
 #[cfg(test)]
 mod properties;
+pub(crate) mod subject;
 
 /// The deepest nesting a body may have.
 pub(crate) const MAX_DEPTH: usize = json::DEPTH_MAX;

@@ -34,6 +34,7 @@ mod stdio;
 pub mod stream;
 mod supervise;
 
+pub use envelope::subject::Subject;
 pub use mcp::head::{AcceptFlags, McpHead, MirroredHeaders};
 pub use rest::reload::ReloadControl;
 pub use service::{Service, ServiceParts};

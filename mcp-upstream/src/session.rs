@@ -113,12 +113,16 @@ pub struct Session {
     released: OnceLock<Arc<Released>>,
 }
 
+/// What stands for a session in logs: part of a digest of its id, which is as good as a credential.
+pub fn tag(id: &str) -> String {
+    hex::encode(&Sha256::digest(id.as_bytes())[..8])
+}
+
 impl Session {
     /// A new session.
     pub fn new(id: SessionId, binding: Binding, now: Instant) -> Self {
-        let digest = Sha256::digest(id.as_str().as_bytes());
         Self {
-            tag: hex::encode(&digest[..8]).into(),
+            tag: tag(id.as_str()).into(),
             id,
             binding,
             state: AtomicU8::new(State::New as u8),

@@ -10,6 +10,7 @@
 //! put together here. Loading is a function of files and a captured environment: it changes nothing, so a reload is the same
 //! call again. What a key does is decided elsewhere.
 
+mod access_log;
 mod bounds;
 mod document;
 mod environment;
@@ -31,6 +32,7 @@ use tooldock_upstream::session::config::SessionsConfig;
 use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
 use tooldock_workers::secrets::Secret;
 
+pub(crate) use self::access_log::{AccessLogConfig, AccessLogFormat};
 pub(crate) use self::environment::Environment;
 pub(crate) use self::error::ConfigError;
 use self::later::{RelayConfig, ReplicasConfig, Unbuilt, UpstreamsConfig};

@@ -35,6 +35,7 @@ use tooldock_upstream::{AcceptFlags, McpHead, MirroredHeaders, Service};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Registry;
 
+use crate::access_log::{AccessLog, Entry};
 use crate::body::{self, Body, BodyError, BodyLimits};
 use crate::edge;
 use crate::metrics::EdgeMetrics;
@@ -85,6 +86,8 @@ pub(crate) struct Gateway {
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) exported: prometheus::Registry,
     pub(crate) request_ids: RequestIds,
+    /// None where none is wanted.
+    pub(crate) access_log: Option<AccessLog>,
 }
 
 /// One request on its way through the phases.
@@ -102,6 +105,8 @@ pub(crate) struct Passage {
     route: &'static str,
     /// The status of a long stream that has left.
     left_with: Option<u16>,
+    /// What the access log is told of it, where there is one.
+    entry: Option<Box<Entry>>,
     in_flight: InFlight,
 }
 
@@ -196,10 +201,7 @@ impl Gateway {
         let listener = listener_of(&rules.listeners, session)?;
         passage.profile = Some(Arc::clone(&listener.profile));
         let header = session.req_header();
-        let peer = session
-            .client_addr()
-            .and_then(|address| address.as_inet())
-            .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
+        let peer = peer_of(session);
         Ok(rules.admission.admit(&tooldock_filters::Request {
             parts: header,
             fields,
@@ -281,6 +283,12 @@ impl Gateway {
         } else {
             Body::EMPTY
         };
+        if let (Some(entry), Some(log)) = (&mut passage.entry, &self.access_log)
+            && log.reads_bodies()
+            && is_mcp(&admitted.route)
+        {
+            entry.message(&body);
+        }
         let caller = Caller {
             namespace: admitted.namespace.take(),
             principal: admitted
@@ -379,8 +387,11 @@ impl Gateway {
     }
 
     /// Counts a refusal and tells the log what the client is not told.
-    fn refused(&self, rejection: &Rejection, passage: &Passage) {
+    fn refused(&self, rejection: &Rejection, passage: &mut Passage) {
         self.metrics.refused(rejection.code());
+        if let Some(entry) = &mut passage.entry {
+            entry.refused(rejection);
+        }
         tracing::debug!(
             request_id = %passage.request_id(),
             code = rejection.code(),
@@ -449,6 +460,7 @@ impl ProxyHttp for Gateway {
             profile: None,
             route: "unknown",
             left_with: None,
+            entry: None,
             in_flight: InFlight::new(&self.metrics.in_flight),
         }
     }
@@ -466,6 +478,11 @@ impl ProxyHttp for Gateway {
         let fields = Fields::of(&header.headers);
         let request_id = self.request_ids.of(fields.request_id());
         passage.request_id = Some(Arc::clone(&request_id));
+        if self.access_log.is_some() {
+            let admission = &passage.rules.admission;
+            let address = admission.client_address(peer_of(session), &fields);
+            passage.entry = Some(Entry::new(header, &request_id, address));
+        }
         let verdict = self.admit(session, &fields, passage)?;
         if let Verdict::Admitted(admitted) = &verdict
             && is_mcp(&admitted.route)
@@ -480,6 +497,9 @@ impl ProxyHttp for Gateway {
         match verdict {
             Verdict::Admitted(admitted) => {
                 passage.route = admitted.route.label();
+                if let Some(entry) = &mut passage.entry {
+                    entry.admitted(&admitted, passage.head.session.as_deref());
+                }
                 passage.admitted = Some(admitted);
                 Ok(false)
             }
@@ -601,6 +621,14 @@ impl ProxyHttp for Gateway {
             .or_else(written)
             .unwrap_or(STATUS_CLIENT_GONE);
         self.metrics.answered(passage.route, status, elapsed);
+        if let (Some(mut entry), Some(log)) = (passage.entry.take(), &self.access_log) {
+            if status == STATUS_CLIENT_GONE {
+                entry.client_left();
+            }
+            let bytes = session.downstream_session.body_bytes_sent();
+            entry.answered(status, bytes, elapsed);
+            log.send(entry);
+        }
         tracing::debug!(
             request_id = %passage.request_id(),
             route = passage.route,
@@ -609,6 +637,14 @@ impl ProxyHttp for Gateway {
             "answered"
         );
     }
+}
+
+/// Who is connected, a proxy perhaps.
+fn peer_of(session: &Session) -> IpAddr {
+    session
+        .client_addr()
+        .and_then(|address| address.as_inet())
+        .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip())
 }
 
 /// The listener a request came in by. With one listener there is nothing to look up.

@@ -15,6 +15,7 @@ use tooldock_upstream::health::Health;
 use tooldock_upstream::service::Service;
 use tooldock_workers::reload::Reloader;
 
+use crate::access_log::AccessLogGuard;
 use crate::metrics::EdgeMetrics;
 use crate::reconfigure::Reconfigure;
 use crate::signals::Signals;
@@ -45,6 +46,7 @@ pub(crate) struct Hub {
     pub(crate) signals: Signals,
     pub(crate) grace: Duration,
     pub(crate) audit: AuditGuard,
+    pub(crate) access_log: Option<AccessLogGuard>,
     /// Printed when the first scan is done and what it says works.
     pub(crate) announcement: Option<String>,
 }
@@ -90,6 +92,9 @@ impl Hub {
                 Ok(()) = reopen_requests.changed() => {
                     tracing::info!("log files are opened anew");
                     self.audit.reopen();
+                    if let Some(log) = &self.access_log {
+                        log.reopen();
+                    }
                 }
                 _ = sweep.tick() => self.service.evict_expired().await,
                 () = stopped.as_mut() => break,
@@ -133,7 +138,7 @@ impl Hub {
         self.service.end_servers(patience).await;
         self.reloader.shutdown(patience).await;
         // Writes what is queued.
-        drop(self.audit);
+        drop((self.audit, self.access_log));
         tracing::info!("stopped");
     }
 }

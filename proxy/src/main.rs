@@ -2,6 +2,7 @@
 //!
 //! 0 fine; 2 bad usage or configuration, with one plain line on standard error; 1 anything else.
 
+mod access_log;
 mod allocator;
 mod body;
 mod check;
@@ -118,6 +119,7 @@ fn check(arguments: CheckArgs) -> ExitCode {
 /// Loads the configuration and reads every certificate it names.
 fn load(options: impl FnOnce(GeneratedTokens) -> LoadOptions) -> Result<Effective, ConfigError> {
     let effective = config::load(&options(GeneratedTokens::new()?))?;
+    access_log::check(&effective.config.observability.access_log)?;
     match effective.purpose() {
         Purpose::Serve => effective.check_certificates(tls::check_usable)?,
         Purpose::Check => effective.check_certificates(tls::check_good)?,

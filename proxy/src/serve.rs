@@ -34,6 +34,7 @@ use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::NoSecrets;
 use tooldock_workers::worker::WorkerHost;
 
+use crate::access_log::AccessLog;
 use crate::config::{Effective, ProfileName};
 use crate::dev;
 use crate::edge::{Announced, Deadlines, Edge, EdgeService, Listening};
@@ -82,6 +83,9 @@ pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
         state.certificate(&certificate.listener, certificate.not_after());
     }
 
+    let access_log = AccessLog::start(&effective.config.observability.access_log, &parts.exported)?;
+    let (access_log, access_log_guard) = access_log.unzip();
+
     let deadlines = Arc::new(ArcSwap::from_pointee(rules::deadlines(&effective)));
     let server = Assembly {
         effective: &effective,
@@ -90,6 +94,7 @@ pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
         deadlines: &deadlines,
         certificates: &certificates,
         sockets: &sockets,
+        access_log: access_log.as_ref(),
     }
     .server()?;
     // The services have their own handles: nothing is to be left open when they stop accepting.
@@ -103,6 +108,7 @@ pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
         signals: signals.clone(),
         grace: effective.config.replicas.grace,
         audit: parts.audit,
+        access_log: access_log_guard,
         announcement: effective.dev.then(|| dev::announce(&effective)),
         reconfigure: Reconfigure {
             current: effective,
@@ -263,6 +269,7 @@ struct Assembly<'a> {
     deadlines: &'a Arc<ArcSwap<Deadlines>>,
     certificates: &'a [Option<Arc<Certificate>>],
     sockets: &'a Sockets,
+    access_log: Option<&'a AccessLog>,
 }
 
 impl Assembly<'_> {
@@ -362,6 +369,7 @@ impl Assembly<'_> {
             metrics: Arc::clone(&self.parts.metrics),
             exported: self.parts.exported.clone(),
             request_ids: RequestIds::new()?,
+            access_log: self.access_log.cloned(),
         };
         let mut proxy = pingora_proxy::http_proxy(conf, gateway);
         let mut options = HttpServerOptions::default();

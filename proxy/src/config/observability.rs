@@ -3,12 +3,15 @@
 use serde::{Deserialize, Serialize};
 use tooldock_upstream::audit::AuditConfig;
 
+use super::access_log::AccessLogConfig;
 use super::later::OFF;
 
 /// `observability:` — what can be seen of the gateway.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ObservabilityConfig {
+    /// A line per request.
+    pub(crate) access_log: AccessLogConfig,
     /// The process's own log.
     pub(crate) log: LogConfig,
     /// The audit log of calls.
@@ -20,6 +23,7 @@ pub(crate) struct ObservabilityConfig {
 impl Default for ObservabilityConfig {
     fn default() -> Self {
         Self {
+            access_log: AccessLogConfig::default(),
             log: LogConfig::default(),
             audit: AuditConfig::default(),
             otlp: OFF.to_owned(),

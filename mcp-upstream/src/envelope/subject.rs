@@ -1,0 +1,90 @@
+//! What a message is about, for a log line.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{Body, Message, body, fields, string};
+
+/// The method of a message, and what it names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// `tools/call`
+    pub method: String,
+    /// The tool, prompt or resource.
+    pub name: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Named<'a> {
+    #[serde(borrow)]
+    name: Option<&'a RawValue>,
+    #[serde(borrow)]
+    uri: Option<&'a RawValue>,
+}
+
+impl Subject {
+    /// Of a body with one message. A batch, an answer and what is no message are about nothing.
+    pub fn of_message(bytes: &[u8]) -> Option<Self> {
+        let Body::One(_, message) = body(bytes).ok()? else {
+            return None;
+        };
+        let (Message::Request { method, params, .. } | Message::Notification { method, params }) =
+            message
+        else {
+            return None;
+        };
+        let named = fields::<Named<'_>>(params, "params").ok();
+        let name = named
+            .and_then(|named| named.name.or(named.uri))
+            .and_then(string);
+        Some(Self {
+            method: method.into_owned(),
+            name: name.map(Into::into),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject(body: &str) -> Option<(String, Option<String>)> {
+        Subject::of_message(body.as_bytes()).map(|subject| (subject.method, subject.name))
+    }
+
+    #[test]
+    fn a_message_is_about_its_method_and_what_it_names() {
+        let of = |method: &str, params: &str| {
+            subject(&format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#
+            ))
+        };
+        let some = |method: &str, name: &str| Some((method.to_owned(), Some(name.to_owned())));
+        assert_eq!(
+            of("tools/call", r#"{"name":"\u0061dd","arguments":{}}"#),
+            some("tools/call", "add")
+        );
+        assert_eq!(
+            of("resources/read", r#"{"uri":"a://b"}"#),
+            some("resources/read", "a://b")
+        );
+        assert_eq!(
+            of("tools/call", r#"{"name":7}"#),
+            Some(("tools/call".to_owned(), None))
+        );
+        assert_eq!(of("ping", "[]"), Some(("ping".to_owned(), None)));
+    }
+
+    #[test]
+    fn what_is_no_message_is_about_nothing() {
+        for body in [
+            "",
+            "x",
+            "[]",
+            "{}",
+            r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+        ] {
+            assert_eq!(subject(body), None, "{body}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The access log: one line per request that was answered, refusals included. Off unless `observability.access_log` says
+//! where it goes, and then nothing of this runs.
+//!
+//! A request collects an [`Entry`] on its way and hands it over at its end; a thread of its own makes the line. What gets
+//! in and what does not: never a query, since one may carry a session id or a token; never a header but those of the
+//! client program and the page before; values of clients are cut and escaped, so that nobody writes lines of his own.
+//!
+//! A long stream has its line when its head is out, as it is counted.
+
+mod entry;
+mod lines;
+mod pattern;
+
+use std::sync::Arc;
+
+use prometheus::{IntCounter, Registry};
+use tooldock_upstream::log_file::{self, LogFile, LogGuard, LogSender, Losses, Target};
+
+pub(crate) use self::entry::Entry;
+use self::lines::Lines;
+pub(crate) use self::pattern::Pattern;
+use crate::config::{AccessLogConfig, AccessLogFormat, ConfigError};
+
+/// The requests' end.
+#[derive(Clone)]
+pub(crate) struct AccessLog {
+    log: LogSender<Entry>,
+    reads_bodies: bool,
+}
+
+/// The writer's owner: dropping it writes what is queued.
+pub(crate) type AccessLogGuard = LogGuard<Entry>;
+
+impl AccessLog {
+    /// Opens the access log, if there is to be one.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be opened or the thread cannot be started.
+    pub(crate) fn start(
+        config: &AccessLogConfig,
+        registry: &Registry,
+    ) -> anyhow::Result<Option<(Self, AccessLogGuard)>> {
+        let AccessLogConfig::On(settings) = config else {
+            return Ok(None);
+        };
+        let target = settings.target();
+        // Now rather than with the first request: a path that cannot be written ends the start.
+        if let Target::Path(path) = &target {
+            log_file::open_to_append(path).map_err(|error| {
+                anyhow::anyhow!("observability.access_log.path: {}: {error}", path.display())
+            })?;
+        }
+        let dropped = IntCounter::new(
+            "tooldock_access_log_dropped_total",
+            "Lines of the access log that were lost: there was no room in the queue, or the file could not be written",
+        )?;
+        registry.register(Box::new(dropped.clone()))?;
+        let losses = Losses::new("access log", dropped);
+        let lines = Lines::new(
+            LogFile::new(target, losses.clone()),
+            settings.format.clone(),
+        );
+        let (log, guard) = log_file::start("access-log", lines, losses)?;
+        let log = Self {
+            log,
+            reads_bodies: match &settings.format {
+                AccessLogFormat::Json => true,
+                AccessLogFormat::Combined => false,
+                AccessLogFormat::Pattern(pattern) => pattern.reads_bodies(),
+            },
+        };
+        Ok(Some((log, guard)))
+    }
+
+    /// Whether a line says what is in a body: the MCP method, the tool.
+    pub(crate) fn reads_bodies(&self) -> bool {
+        self.reads_bodies
+    }
+
+    /// Hands over the entry of a request that has ended; never waits.
+    pub(crate) fn send(&self, entry: Box<Entry>) {
+        self.log.send(*entry);
+    }
+}
+
+/// Checks what a configuration says of the access log without opening it.
+///
+/// # Errors
+///
+/// When its folder is not there, or a folder stands where the file is to be.
+pub(crate) fn check(config: &AccessLogConfig) -> Result<(), ConfigError> {
+    let AccessLogConfig::On(settings) = config else {
+        return Ok(());
+    };
+    let Target::Path(path) = settings.target() else {
+        return Ok(());
+    };
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => std::path::Path::new("."),
+    };
+    let reason = if path.is_dir() {
+        format!("{} is a folder: name a file in it", path.display())
+    } else if !folder.is_dir() {
+        format!("there is no folder {}: make it first", folder.display())
+    } else {
+        return Ok(());
+    };
+    Err(ConfigError::key("observability.access_log.path", reason))
+}
+
+/// The pattern of the format `combined`: the one of web servers, and why a request was refused.
+pub(crate) fn combined() -> Arc<Pattern> {
+    let pattern = "{address} - {principal} [{time}] \"{request}\" {status} {bytes} \"{referer}\" \"{user_agent}\" \"{reason}\"";
+    Arc::new(pattern.parse().expect("a pattern of known fields"))
+}

@@ -1,0 +1,134 @@
+//! What the access log remembers of one request.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{REFERER, USER_AGENT};
+use http::request::Parts;
+use http::{HeaderName, Method, Version};
+use tooldock_filters::{Admitted, Rejection, Route};
+use tooldock_upstream::log_file::Record;
+use tooldock_workers::names::NamespaceName;
+
+/// The longest path that is written, in bytes.
+const PATH_MAX: usize = 2048;
+/// The longest value of a header that is written, in bytes.
+const VALUE_MAX: usize = 512;
+/// The largest body whose method is looked for. Larger ones are not kept in memory for that.
+const BODY_MAX: usize = 64 * 1024;
+
+/// One request: what was asked, by whom, what became of it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(super) ended: SystemTime,
+    pub(super) duration: Duration,
+    pub(super) address: IpAddr,
+    pub(super) method: Method,
+    /// Cut and not yet escaped, as all texts of a client here.
+    pub(super) path: Box<[u8]>,
+    pub(super) has_query: bool,
+    pub(super) version: Version,
+    pub(super) referer: Option<Box<[u8]>>,
+    pub(super) user_agent: Option<Box<[u8]>>,
+    pub(super) request_id: Arc<str>,
+    pub(super) principal: Option<Arc<str>>,
+    pub(super) namespace: Option<NamespaceName>,
+    /// The session's id. Only its tag is written.
+    pub(super) session: Option<String>,
+    /// The tool of a REST path.
+    pub(super) tool: Option<String>,
+    /// The body of an MCP request, whose method and tool the writer reads.
+    pub(super) message: Option<Bytes>,
+    pub(super) status: u16,
+    pub(super) bytes: usize,
+    pub(super) reason: Option<&'static str>,
+}
+
+impl Entry {
+    /// A request whose head has been read.
+    pub(crate) fn new(head: &Parts, request_id: &Arc<str>, address: IpAddr) -> Box<Self> {
+        let value = |name: &HeaderName| {
+            let value = head.headers.get(name)?.as_bytes();
+            Some(Box::<[u8]>::from(cut(value, VALUE_MAX)))
+        };
+        // The query of the page before may be as secret as one of ours.
+        let referer = value(&REFERER).map(|page| {
+            let end = page.iter().position(|byte| matches!(byte, b'?' | b'#'));
+            Box::from(&page[..end.unwrap_or(page.len())])
+        });
+        Box::new(Self {
+            ended: SystemTime::UNIX_EPOCH,
+            duration: Duration::ZERO,
+            address,
+            method: head.method.clone(),
+            path: cut(head.uri.path().as_bytes(), PATH_MAX).into(),
+            has_query: head.uri.query().is_some(),
+            version: head.version,
+            referer,
+            user_agent: value(&USER_AGENT),
+            request_id: Arc::clone(request_id),
+            principal: None,
+            namespace: None,
+            session: None,
+            tool: None,
+            message: None,
+            status: 0,
+            bytes: 0,
+            reason: None,
+        })
+    }
+
+    /// Notes who sent it and what for.
+    pub(crate) fn admitted(&mut self, admitted: &Admitted, session: Option<&str>) {
+        let principal = admitted.principal.as_ref();
+        self.principal = principal.map(|principal| Arc::clone(principal.name()));
+        self.namespace.clone_from(&admitted.namespace);
+        self.session = session.map(|id| id.chars().take(VALUE_MAX).collect());
+        if let Route::Tool { name } | Route::ToolSchema { name } = &admitted.route {
+            self.tool = Some(name.clone());
+        }
+    }
+
+    /// Notes the message of an MCP request.
+    pub(crate) fn message(&mut self, body: &Bytes) {
+        if body.len() <= BODY_MAX {
+            self.message = Some(body.clone());
+        }
+    }
+
+    /// Notes why it was refused.
+    pub(crate) fn refused(&mut self, rejection: &Rejection) {
+        self.reason = Some(rejection.code());
+        if let Some(principal) = &rejection.principal {
+            self.principal = Some(Arc::clone(principal));
+        }
+    }
+
+    /// Notes that its client did not wait for the answer.
+    pub(crate) fn client_left(&mut self) {
+        self.reason.get_or_insert("client_left");
+    }
+
+    /// Notes how it was answered.
+    pub(crate) fn answered(&mut self, status: u16, bytes: usize, duration: Duration) {
+        self.ended = SystemTime::now();
+        self.status = status;
+        self.bytes = bytes;
+        self.duration = duration;
+    }
+}
+
+impl Record for Entry {
+    fn bytes(&self) -> usize {
+        let values = [&self.referer, &self.user_agent].into_iter().flatten();
+        self.path.len()
+            + values.map(|value| value.len()).sum::<usize>()
+            + self.message.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+fn cut(value: &[u8], max: usize) -> &[u8] {
+    &value[..value.len().min(max)]
+}

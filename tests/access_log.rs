@@ -1,0 +1,244 @@
+//! The access log of a running gateway.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::support::session::Session;
+use crate::support::{Gateway, TOKEN, eventually, sha256, tools};
+use crate::tls::{connect, secure_with};
+
+struct Logged {
+    gateway: Gateway,
+    path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+/// A gateway with an access log in this format, and with further keys.
+async fn logged(format: &str, keys: Value) -> Logged {
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("access.log");
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .config(json!({"observability": {"access_log": {"path": path, "format": format}}}))
+        .config(keys)
+        .start()
+        .await;
+    Logged {
+        gateway,
+        path,
+        _folder: folder,
+    }
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The first line that has this in it.
+async fn line_with(path: &Path, part: &str) -> String {
+    eventually(part, || async {
+        let text = text(path);
+        let found = text.lines().find(|line| line.contains(part));
+        found.map(str::to_owned)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_refusal_has_a_line_with_address_principal_and_reason() {
+    let other = "other-token-0123456789abcdef";
+    let Logged { gateway, path, .. } = logged(
+        "combined",
+        json!({"admission": {"trusted_proxies": ["127.0.0.1/32"],
+            "tokens": [{"name": "ci", "sha256": sha256(other), "namespaces": ["elsewhere"]}]}}),
+    )
+    .await;
+    let ask = |token: &'static str| {
+        gateway
+            .client
+            .get(gateway.url("/tools?access_token=hush"))
+            .header("X-Namespace", "calc")
+            .header("X-Forwarded-For", "192.0.2.66")
+            .header("User-Agent", "evil\" 200 ")
+            .bearer_auth(token)
+            .send()
+    };
+    assert_eq!(ask("wrong-token-canary").await.unwrap().status(), 401);
+    assert_eq!(ask(other).await.unwrap().status(), 403);
+    let line = line_with(&path, " 401 ").await;
+    assert!(line.starts_with("192.0.2.66 - - ["), "{line}");
+    assert!(
+        line.contains("\"GET /tools?***MASKED*** HTTP/1.1\" 401 ")
+            && line.ends_with("\"-\" \"evil\\x22 200\" \"unauthorized\""),
+        "{line}"
+    );
+    let line = line_with(&path, " 403 ").await;
+    assert!(line.starts_with("192.0.2.66 - ci ["), "{line}");
+    assert!(line.ends_with("\"namespace_forbidden\""), "{line}");
+    let text = text(&path);
+    for secret in ["hush", "canary", other] {
+        assert!(!text.contains(secret), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_line_of_json_says_what_was_called_in_which_session() {
+    let Logged { gateway, path, .. } = logged("json", json!({})).await;
+    let session = Session::start(&gateway, "calc", "2025-11-25").await;
+    session
+        .request(
+            7,
+            "tools/call",
+            json!({"name": "add", "arguments": {"a": 1, "b": 2}}),
+        )
+        .await;
+    gateway
+        .call("calc", "multiply", json!({"a": 2, "b": 3}))
+        .await;
+    let of = |part: &'static str| async {
+        serde_json::from_str::<Value>(&line_with(&path, part).await).unwrap()
+    };
+    let called = of("\"tool\":\"add\"").await;
+    assert_eq!(called["mcp_method"], "tools/call");
+    assert_eq!(called["status"], 200);
+    assert_eq!(called["namespace"], "calc");
+    assert_eq!(called["address"], "127.0.0.1");
+    assert!(called["bytes"].as_u64().unwrap() > 20, "{called}");
+    assert!(called["duration"].as_f64().unwrap() > 0.0, "{called}");
+    assert!(
+        called["principal"].is_string() && called.get("reason").is_none(),
+        "{called}"
+    );
+    let tag = called["session"].as_str().unwrap();
+    let audited = eventually("the audit line", || async {
+        crate::observability::audit(&gateway)
+            .into_iter()
+            .find(|line| line["tool"] == "add")
+    })
+    .await;
+    assert_eq!(audited["session"], tag);
+    assert_eq!(audited["request_id"], called["request_id"]);
+    let rest = of("\"tool\":\"multiply\"").await;
+    assert_eq!(rest["path"], "/tools/multiply");
+    assert!(!text(&path).contains(TOKEN));
+}
+
+#[tokio::test]
+async fn sigusr1_opens_the_access_log_anew_before_the_next_request() {
+    let Logged { gateway, path, .. } = logged("{status} {path} {duration}", json!({})).await;
+    gateway
+        .client
+        .get(gateway.url("/health"))
+        .send()
+        .await
+        .unwrap();
+    line_with(&path, "200 /health 0.").await;
+    let moved = path.with_extension("1");
+    fs::rename(&path, &moved).unwrap();
+    gateway.signal(Signal::USR1);
+    eventually("a new file", || async { path.exists().then_some(()) }).await;
+    gateway
+        .client
+        .get(gateway.url("/nowhere"))
+        .send()
+        .await
+        .unwrap();
+    line_with(&path, "401 /nowhere ").await;
+    assert!(!text(&moved).contains("/nowhere"));
+}
+
+#[tokio::test]
+async fn standard_output_takes_the_access_log_too() {
+    let gateway = Gateway::empty()
+        .config(
+            json!({"observability": {"access_log": {"path": "stdout", "format": "seen {path}"}}}),
+        )
+        .start()
+        .await;
+    gateway
+        .client
+        .get(gateway.url("/health"))
+        .send()
+        .await
+        .unwrap();
+    eventually("the line", || async {
+        gateway
+            .log()
+            .lines()
+            .any(|line| line == "seen /health")
+            .then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_access_log_that_cannot_be_is_an_error_that_names_the_key() {
+    for (setting, told) in [
+        (
+            json!({"path": "/nowhere/at/all/access.log"}),
+            "observability.access_log.path: there is no folder /nowhere/at/all",
+        ),
+        (
+            json!({"path": "/"}),
+            "observability.access_log.path: / is a folder",
+        ),
+        (
+            json!({"path": "a", "format": "{adress}"}),
+            "there is no field {adress}",
+        ),
+    ] {
+        let gateway = Gateway::empty()
+            .config(json!({"observability": {"access_log": setting}}))
+            .spawn();
+        assert_eq!(gateway.ended().await.code(), Some(2));
+        assert!(gateway.log().contains(told), "{}", gateway.log());
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_off_is_no_error_of_the_gateway() {
+    let secure = secure_with(json!({})).await;
+    let gateway = &secure.gateway;
+    gateway.reconfigure(json!({"observability": {"log": {"level": "debug"}}}));
+    gateway.signal(Signal::HUP);
+    eventually("the level has changed", || async {
+        gateway.call("shared", "say_hello", json!({})).await;
+        gateway.log().contains("DEBUG").then_some(())
+    })
+    .await;
+    // A look whether the port is open, something that is not TLS, half a request in the clear and half of one over TLS.
+    drop(
+        TcpStream::connect(("127.0.0.1", secure.port))
+            .await
+            .unwrap(),
+    );
+    let mut plain = TcpStream::connect(("127.0.0.1", secure.port))
+        .await
+        .unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    drop(plain);
+    let mut half = TcpStream::connect(gateway.address).await.unwrap();
+    half.write_all(b"GET / HT").await.unwrap();
+    drop(half);
+    let trusted = [secure.certificate.clone()];
+    let mut half = connect(secure.port, &trusted).await.unwrap();
+    half.write_all(b"GET / HT").await.unwrap();
+    half.flush().await.unwrap();
+    drop(half);
+    eventually("all of them are told", || async {
+        let log = gateway.log();
+        let told = |part: &str| log.matches(part).count();
+        (told("Downstream handshake error") >= 2 && told("Fail to proxy") >= 2).then_some(())
+    })
+    .await;
+    for line in gateway.log().lines() {
+        assert!(
+            !line.contains("ERROR") && !line.contains("WARN pingora"),
+            "{line}"
+        );
+    }
+}
