@@ -27,7 +27,7 @@ _monotonic = time.monotonic
 class Call:
     """One running call. Whoever sets `done` answers, so that nobody does twice; it is set on the loop's thread only."""
 
-    __slots__ = ("asking", "connection", "done", "encode", "id", "started", "target", "task", "thread", "told")
+    __slots__ = ("asking", "connection", "done", "encode", "id", "started", "target", "task", "thread", "timeout", "timer", "told")
 
     def __init__(self, connection: Connection, call_id: bytes, target: Target, encode: Encode) -> None:
         self.connection = connection
@@ -40,6 +40,8 @@ class Call:
         self.thread: Any = None
         self.asking: Questions | None = None
         self.told: list[tuple[str, dict[str, Any]]] | None = None
+        self.timeout: float | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
     def inject_context(self, arguments: dict[str, Any], caller: Any) -> None:
         """Gives the function its way back, if it asked for one."""
@@ -47,6 +49,16 @@ class Call:
             request_id = str(jsontext.loads(self.id))
             context = Context(self, request_id, caller if isinstance(caller, dict) else None)
             arguments[self.target.context_parameter] = context
+
+    def start_clock(self) -> None:
+        """The function begins: from now on its own time limit runs."""
+        if not self.done and self.timeout is not None:
+            self.timer = self.connection.server.loop.call_later(self.timeout, self.connection.time_is_up, self)
+
+    def stop_clock(self) -> None:
+        """The call is over."""
+        if self.timer is not None:
+            self.timer.cancel()
 
     def tell(self, kind: str, params: dict[str, Any]) -> None:
         """Progress, a log message or a notification for the client."""

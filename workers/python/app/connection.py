@@ -101,10 +101,24 @@ class Connection(asyncio.Protocol):
         if call.told is not None:
             self.telling.send_waiting(call)  # said before the end
         call.done = True
+        call.stop_clock()
         if call.asking is not None:
             call.asking.drop()
         del self._calls[call.id]
         self._answer(call.id, frame)
+        if self._half_closed and not self._calls:
+            self.close()
+
+    def time_is_up(self, call: Call) -> None:
+        """The tool's own time limit is over. While somebody is being asked, time does not count."""
+        if call.done:
+            return
+        if call.asking is not None and call.asking.waiting():
+            call.start_clock()
+            return
+        self._cancel(call)
+        message = f"{call.target.name} did not finish within the {call.timeout:g} s of its timeout="
+        self.send(frames.failure(call.id, "execution_timeout", message))
         if self._half_closed and not self._calls:
             self.close()
 
@@ -186,10 +200,16 @@ class Connection(asyncio.Protocol):
             forks.leave_if_child()
             self.send(frames.failure(call_id, *failures.of_arguments(tool.name, error)))
             return
-        self.begin(call_id, tool, arguments, request, tool.encode)
+        self.begin(call_id, tool, arguments, request, tool.encode, tool.timeout)
 
     def begin(
-        self, call_id: bytes, target: Target, arguments: dict[str, Any], request: dict[str, Any], encode: Encode
+        self,
+        call_id: bytes,
+        target: Target,
+        arguments: dict[str, Any],
+        request: dict[str, Any],
+        encode: Encode,
+        timeout: float | None = None,
     ) -> None:
         """Runs a call, on the loop or in a thread."""
         if call_id in self._calls or len(self._calls) >= MAX_RUNNING:
@@ -197,13 +217,16 @@ class Connection(asyncio.Protocol):
             self.send(frames.failure(call_id, "internal_error", reason))
             return
         call = Call(self, call_id, target, encode)
+        call.timeout = timeout
         self._calls[call_id] = call
         if target.context_parameter is not None:
             call.inject_context(arguments, request.get("caller"))
         if target.is_async:
+            call.start_clock()
             self.server.start(call, arguments)
-        else:
-            self.server.threads.submit(call, arguments)
+        elif not self.server.threads.submit(call, arguments):
+            message = "threads of cancelled calls take all places; the worker has to be replaced"
+            self.finish(call, frames.failure(call_id, "internal_error", message))
 
     def _answered(self, request: dict[str, Any]) -> bool:
         """Hands an answer to the question of a running call; one that nobody waits for (any more) is dropped."""
@@ -236,6 +259,7 @@ class Connection(asyncio.Protocol):
     def _cancel(self, call: Call) -> None:
         """Ends the call without an answer."""
         call.done = True
+        call.stop_clock()
         if call.asking is not None:
             call.asking.drop()
         self._calls.pop(call.id, None)

@@ -15,9 +15,12 @@ from . import blocks, jsontext, results
 _KEYS = frozenset({"uri", "text", "blob", "mimeType", "_meta"})
 
 
-def encode(value: Any, uri: str, mime_type: str | None) -> tuple[bytes, bytes | None]:
-    """The JSON text of the result of a read."""
-    return jsontext.dumps_any(results.plain({"contents": contents(value, uri, mime_type)})), None
+def encode(
+    value: Any, uri: str, mime_type: str | None, ttl_ms: int | None = None
+) -> tuple[bytes, bytes | None]:
+    """The JSON text of the result of a read. Where it may be kept for a while, that stands first."""
+    result = jsontext.dumps_any(results.plain({"contents": contents(value, uri, mime_type)}))
+    return (result if ttl_ms is None else b'{"ttlMs":%d,%b' % (ttl_ms, result[1:])), None
 
 
 def contents(value: Any, uri: str, mime_type: str | None) -> list[dict[str, Any]]:

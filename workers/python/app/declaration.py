@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .decorator import IGNORED, OPTIONS
-from .schema import Invalid
+from . import docstrings
+from .decorator import OPTIONS, REFUSED
+from .schema import Invalid, author_function
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -31,12 +32,35 @@ class Target(Protocol):
 
 def check(kind: str, function: Any, options: dict[str, Any]) -> None:
     """`Invalid` if the decorated thing is no function that can be called, or a keyword is unknown."""
-    if unknown := sorted(set(options) - OPTIONS[kind] - IGNORED):
+    for keyword, instead in REFUSED.items():
+        if options.get(keyword) is not None:
+            raise Invalid(f"{keyword}= is not supported: {instead}")
+    if unknown := sorted(set(options) - OPTIONS[kind] - set(REFUSED)):
         raise Invalid(f"@{kind} does not know the keyword {unknown[0]}")
+    if "required" in (_mode(options.get("task")), _mode(options.get("execution"))):
+        raise Invalid("a function that clients may only run as a background task is not supported; let task= be optional")
     if inspect.isclass(function) or not callable(function):
         raise Invalid(f"only functions can be {kind}s")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise Invalid(f"a generator cannot be a {kind}; return a list")
+    if inspect.isfunction(function) and _is_bare_method(function):
+        owner, _, name = function.__qualname__.rpartition(".")
+        raise Invalid(
+            f"a method in a class body has no object to be called on; after the class write {kind}({owner}().{name})"
+        )
+
+
+def _mode(given: Any) -> Any:
+    """`required`, if the function runs as a background task only: of FastMCP's TaskConfig and MCP's ToolExecution."""
+    if isinstance(given, dict):
+        return given.get("taskSupport")
+    return getattr(given, "mode", None) or getattr(given, "taskSupport", None) or getattr(given, "task_support", None)
+
+
+def _is_bare_method(function: Any) -> bool:
+    owner = function.__qualname__.rpartition(".")[0]
+    first = next(iter(inspect.signature(function).parameters), None)
+    return bool(owner) and not owner.endswith("<locals>") and first in ("self", "cls")
 
 
 def is_async(function: Any) -> bool:
@@ -47,7 +71,9 @@ def is_async(function: Any) -> bool:
 
 def name_of(kind: str, function: Any, given: Any) -> str:
     """The name given, or the function's own; `Invalid` if clients could not say it."""
-    name = given or getattr(function, "__name__", "")
+    if not (name := given):
+        target = author_function(function)
+        name = getattr(function, "__name__", None) or getattr(target, "__name__", None) or type(target).__name__
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise Invalid(f"a {kind} name is 1 to 128 of the characters A-Z a-z 0-9 _ . -")
     return name
@@ -58,11 +84,18 @@ def title_of(name: str) -> str:
     return " ".join(word[:1].upper() + word[1:] for word in re.split(r"[_\-. ]+", name) if word)
 
 
-def description(function: Any, given: Any) -> str:
-    """The description given, or the docstring."""
-    if given is not None:
-        return text("description", given) or ""
-    return inspect.getdoc(function) or ""
+def described(function: Any, given: Any, schema: dict[str, Any] | None = None) -> str:
+    """The description given, or the docstring's. What the docstring says of parameters goes to the schema's."""
+    target = author_function(function)
+    documented, parameters = docstrings.parse(inspect.getdoc(target) or "")
+    if not inspect.isroutine(target):  # an object that can be called: its class says what it is, the method the rest
+        inner, parameters = docstrings.parse(inspect.getdoc(target.__call__) or "")
+        documented = documented or inner
+    properties = schema["properties"] if schema is not None else {}
+    for name, said in parameters.items():
+        if name in properties:
+            properties[name].setdefault("description", said)
+    return documented if given is None else text("description", given) or ""
 
 
 def text(keyword: str, value: Any) -> str | None:
@@ -91,7 +124,26 @@ def extras(options: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(meta, dict):
             raise Invalid("meta must be a dict")
         found["_meta"] = meta
+    if labels := _labels(options):
+        meta = found.setdefault("_meta", {})
+        found["_meta"] = {**meta, "fastmcp": {**_dict(meta.get("fastmcp")), **labels}}
     return found
+
+
+def _labels(options: dict[str, Any]) -> dict[str, Any]:
+    """`tags` and `version`, where FastMCP publishes them."""
+    labels: dict[str, Any] = {}
+    if tags := options.get("tags"):
+        if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+            raise Invalid("tags must be a set of strings")
+        labels["tags"] = sorted(tags)
+    if (version := options.get("version")) is not None:
+        labels["version"] = str(version)
+    return labels
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _icons(given: Any) -> list[dict[str, Any]]:

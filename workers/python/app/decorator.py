@@ -15,21 +15,28 @@ from typing import Any
 UNSET: Any = ...
 """No `output_schema` given: infer it. (`None` means: none.)"""
 
-IGNORED = frozenset(
-    "tags version exclude_args serializer task timeout auth run_in_thread app execution security".split()
-)
-"""Keywords the real decorators know and that mean nothing here."""
+_COMMON = "name title description icons meta tags version enabled"
 
 OPTIONS: dict[str, frozenset[str]] = {
-    "tool": frozenset("name title description icons annotations input_schema output_schema meta enabled".split()),
-    "resource": frozenset("uri name title description icons annotations mime_type size meta complete enabled".split()),
-    "prompt": frozenset("name title description icons meta complete enabled".split()),
+    "tool": frozenset(
+        f"{_COMMON} annotations input_schema output_schema timeout run_in_thread exclude_args task execution".split()
+    ),
+    "resource": frozenset(f"{_COMMON} uri annotations mime_type size complete security cache_ttl task".split()),
+    "prompt": frozenset(f"{_COMMON} complete task".split()),
 }
 """What each decorator takes, by its kind."""
 
+REFUSED: dict[str, str] = {
+    "auth": "nobody would check it here and everybody could call the function; who may use a namespace or a tool is said "
+    "in the gateway's configuration (principals, tools_allow)",
+    "serializer": "return the text itself, or a ToolResult with content and structured_content",
+    "app": "give the page's address as meta={'ui': {'resourceUri': 'ui://...'}} and serve the page with @resource",
+}
+"""Keywords of the real decorators whose promise cannot be kept here, and what to do instead."""
+
 OWN = {
     "tool": frozenset({"input_schema"}),
-    "resource": frozenset({"size", "complete"}),
+    "resource": frozenset({"size", "complete", "cache_ttl"}),
     "prompt": frozenset({"complete"}),
 }
 """Keywords the real decorators do not have."""
@@ -87,6 +94,8 @@ def _named(kind: str, name_or_fn: Any, options: dict[str, Any]) -> Any:
             raise TypeError(f"@{kind}: the name is given twice")
         options["name"] = name_or_fn
     elif name_or_fn is not None:
+        if isinstance(name_or_fn, classmethod):
+            raise TypeError(f"@{kind} stands below @classmethod, or takes the bound method: {kind}(Class.method)")
         if not callable(name_or_fn):
             raise TypeError(f"@{kind}: expected a function or a name, not {type(name_or_fn).__name__}")
         return _register(kind, name_or_fn, options)

@@ -17,14 +17,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from . import forks, shim, stdio, whole_pydantic
+from . import forks, server_objects, shim, stdio, whole_pydantic
 from .decorator import Registration
 from .modules import ToolModules
 from .prompts import Prompt, make_prompt
 from .recognise import registrations_in
 from .resources import Resource, make_resource
 from .results import plain, text
-from .schema import Invalid, one_line
+from .schema import Invalid, author_function, one_line
 from .tools import Tool, make_tool
 
 MAX_SOURCE = 5 * 1024 * 1024
@@ -98,8 +98,8 @@ def load(folder: str, import_timeout: float) -> Loaded:
         if shim.use_real():
             stdio.log(f"imported fastmcp in {time.monotonic() - started:.1f} s, since a tool file asks for more of it")
     modules.install()
-    for filename, _ in files:
-        _load_file(folder, filename, modules, import_timeout, loaded)
+    for filename, tree in files:
+        _load_file(folder, filename, tree, modules, import_timeout, loaded)
     return loaded
 
 
@@ -149,7 +149,7 @@ def _may_declare(tree: ast.Module) -> bool:
                 name = _last_name(decorator)
                 if name in aliases or any(kind in name.lower() for kind in _KINDS):
                     return True
-        elif isinstance(node, ast.Call) and _last_name(node) in aliases:
+        elif isinstance(node, ast.Call) and (_last_name(node) in aliases or server_objects.is_addition(node)):
             return True
     return False
 
@@ -164,7 +164,9 @@ def _last_name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _load_file(folder: str, filename: str, modules: ToolModules, limit: float, loaded: Loaded) -> None:
+def _load_file(
+    folder: str, filename: str, tree: ast.Module, modules: ToolModules, limit: float, loaded: Loaded
+) -> None:
     try:
         with _time_limit(limit):
             module, own = modules.load(filename)
@@ -175,18 +177,23 @@ def _load_file(folder: str, filename: str, modules: ToolModules, limit: float, l
         return
     except BaseException as error:
         forks.leave_if_child()
-        loaded.report(_code(error), filename, _explain(error, folder))
+        loaded.report(_code(error), filename, _explain(error, folder) + server_objects.hint(error, tree))
         return
     path = os.path.join(os.path.realpath(folder), filename)
-    for registration in registrations_in(module, path, own):
+    registrations = registrations_in(module, path, own)
+    for registration in registrations:
         _add(registration, filename, loaded)
+    served = {getattr(author_function(it.function), "__name__", None) for it in registrations}
+    for missed in server_objects.registered_on(tree):
+        if missed.function not in served:
+            loaded.report(f"invalid_{missed.kind}", filename, missed.advice())
 
 
 def _add(registration: Registration, filename: str, loaded: Loaded) -> None:
     kind, function, options = registration.kind, registration.function, registration.options
     if options.get("enabled", True) is False:
         return
-    name = options.get("uri") or options.get("name") or getattr(function, "__name__", "?")
+    name = options.get("uri") or options.get("name") or getattr(author_function(function), "__name__", "?")
     try:
         owner = _declare(kind, function, options, filename, loaded)
     except Invalid as error:

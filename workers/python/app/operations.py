@@ -54,7 +54,7 @@ def read_resource(connection: Connection, request_id: bytes, request: dict[str, 
         connection.send(frames.unknown(request_id, "resource", uri))
         return
     resource, arguments = found
-    encode = partial(contents.encode, uri=uri, mime_type=resource.mime_type)
+    encode = partial(contents.encode, uri=uri, mime_type=resource.mime_type, ttl_ms=resource.ttl_ms)
     connection.begin(request_id, resource, arguments, request, encode)
 
 
@@ -65,7 +65,7 @@ def _find(connection: Connection, uri: str) -> tuple[Resource, dict[str, Any]] |
         return resource, {}
     for template in loaded.templates.values():
         values = template.template.match(uri) if template.template is not None else None
-        if values is None:
+        if values is None or template.security is not None and template.security.validate(values) is not None:
             continue
         try:
             return template, template.validate(values)

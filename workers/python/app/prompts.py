@@ -33,7 +33,7 @@ def make_prompt(function: Any, options: dict[str, Any], filename: str) -> Prompt
     declaration.check("prompt", function, options)
     name = declaration.name_of("prompt", function, options.get("name"))
     arguments = arguments_of(function, hints_of(function))
-    description = declaration.description(function, options.get("description"))
+    description = declaration.described(function, options.get("description"), arguments.schema)
     definition: dict[str, Any] = {
         "name": name,
         "title": declaration.text("title", options.get("title")) or declaration.title_of(name),

@@ -93,6 +93,10 @@ class Questions:
             future.set_exception(_failure(answer.get("error")))
         return True
 
+    def waiting(self) -> bool:
+        """Whether a question is open."""
+        return bool(self._open)
+
     def drop(self) -> None:
         """The call is over: whoever still waits in the background waits no longer."""
         for future in self._open.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from .decorator import OPTIONS, OWN, UNSET, Registration
+from .decorator import OPTIONS, OWN, REFUSED, UNSET, Registration
 
 _KIND_OF_CLASS = {
     "FunctionTool": "tool",
@@ -63,10 +63,12 @@ def _own_function(function: Any) -> Any:
 
 
 def _options(kind: str, source: Any, leave_out: frozenset[str]) -> dict[str, Any]:
-    names = OPTIONS[kind] - leave_out - OWN[kind] - {"enabled"}
+    names = (OPTIONS[kind] | set(REFUSED)) - leave_out - OWN[kind] - {"enabled", "exclude_args"}
     options = {name: getattr(source, name, None) for name in sorted(names)}
     options = {name: value for name, value in options.items() if value is not None and value is not UNSET}
     if kind == "resource":
+        if getattr(source, "security", UNSET) is None:
+            options["security"] = None
         options["uri"] = str(options.get("uri") or getattr(source, "uri_template", ""))
     if getattr(source, "enabled", True) is False:
         options["enabled"] = False

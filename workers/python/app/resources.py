@@ -14,6 +14,9 @@ from .text_arguments import reading_text
 if TYPE_CHECKING:
     from .uri_template import UriTemplate
 
+MAX_TTL = 365 * 24 * 3600
+"""Seconds for which a client may be told to keep what it read."""
+
 
 @dataclass(slots=True)
 class Resource:
@@ -29,6 +32,10 @@ class Resource:
     validate: Callable[[Any], dict[str, Any]]
     context_parameter: str | None
     completers: Completers
+    ttl_ms: int | None
+    """How long a client may keep what it read."""
+    security: Any
+    """What refuses values of a template's parameters: has `validate`. None if nothing does."""
     public: dict[str, Any]
 
 
@@ -36,6 +43,8 @@ def make_resource(function: Any, options: dict[str, Any], filename: str) -> Reso
     """Reads texts and parameters off the function. `Invalid` if it cannot be a resource."""
     # Here, since most namespaces have none.
     from .uri_template import BadTemplate, UriTemplate, has_placeholders
+
+    from .resource_security import policy_of
 
     declaration.check("resource", function, options)
     uri = options.get("uri")
@@ -65,6 +74,8 @@ def make_resource(function: Any, options: dict[str, Any], filename: str) -> Reso
         validate=reading_text(arguments.validate),
         context_parameter=arguments.context_parameter,
         completers=completers,
+        ttl_ms=_ttl_ms(options.get("cache_ttl")),
+        security=policy_of(options) if is_template else None,
         public={"definition": definition, "filename": filename, "context": arguments.context_parameter is not None},
     )
 
@@ -77,7 +88,7 @@ def _definition(function: Any, options: dict[str, Any], name: str, uri: str, is_
         "name": name,
         "title": title or declaration.title_of(name),
     }
-    if description := declaration.description(function, options.get("description")):
+    if description := declaration.described(function, options.get("description")):
         definition["description"] = description
     if mime_type := options.get("mime_type"):
         definition["mimeType"] = mime_type
@@ -98,3 +109,11 @@ def _check_parameters(template: UriTemplate, schema: dict[str, Any]) -> None:
         raise Invalid(f"the parameter {unfilled[0]} needs a default, since a URI need not give it")
     if stray := sorted(properties - set(template.names)):
         raise Invalid(f"the parameter {stray[0]} is not in the URI")
+
+
+def _ttl_ms(seconds: Any) -> int | None:
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= MAX_TTL:
+        raise Invalid(f"cache_ttl= is a number of seconds from 0 to {MAX_TTL}")
+    return int(seconds * 1000)

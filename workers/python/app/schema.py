@@ -6,6 +6,7 @@ Both come from the annotations of the signature: by `plain_types` where it knows
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import types
@@ -33,9 +34,10 @@ class Arguments:
     context_parameter: str | None
 
 
-def arguments_of(function: Callable[..., Any], hints: dict[str, Any]) -> Arguments:
-    """Reads the signature. `Invalid` if JSON cannot express it."""
+def arguments_of(function: Callable[..., Any], hints: dict[str, Any], hidden: Any = ()) -> Arguments:
+    """Reads the signature, apart from `hidden` parameters. `Invalid` if JSON cannot express it."""
     parameters: dict[str, tuple[Any, Any]] = {}
+    changeable: dict[str, Any] = {}
     context: str | None = None
     for name, parameter in inspect.signature(function).parameters.items():
         _check_kind(parameter)
@@ -45,6 +47,17 @@ def arguments_of(function: Callable[..., Any], hints: dict[str, Any]) -> Argumen
                 raise Invalid(f"two parameters are the context: {context}, {name}")
             context = name
             continue
+        if filler := _filler(hint, parameter.default):
+            raise Invalid(
+                f"{name} is filled by {filler}, which is not supported; call the function in the body instead. "
+                "A parameter annotated with Context gets the context"
+            )
+        if type(parameter.default).__hash__ is None:
+            changeable[name] = parameter.default
+        if name in hidden:
+            if parameter.default is parameter.empty:
+                raise Invalid(f"exclude_args: {name} needs a default, since clients cannot give it")
+            continue
         parameters[name] = (hint, parameter.default)
     checked = plain_types.arguments(parameters)
     if checked is None:
@@ -53,12 +66,49 @@ def arguments_of(function: Callable[..., Any], hints: dict[str, Any]) -> Argumen
 
         checked = modelled.arguments(parameters)
     schema, validate = checked
+    if changeable:
+        validate = _with_fresh(changeable, validate)
     return Arguments(_input_schema(schema, parameters), validate, context)
+
+
+def _with_fresh(
+    defaults: dict[str, Any], validate: Callable[[Any], dict[str, Any]]
+) -> Callable[[Any], dict[str, Any]]:
+    """The check, with copies of defaults that a call could change: the next caller must not see what was changed."""
+    from copy import deepcopy
+
+    def checked(given: Any) -> dict[str, Any]:
+        arguments = validate(given)
+        for name, default in defaults.items():
+            if name not in arguments:
+                arguments[name] = deepcopy(default)
+        return arguments
+
+    return checked
+
+
+_FILLERS = frozenset({"fastmcp", "uncalled_for", "docket", "fastapi", "fast_depends"})
+
+
+def _filler(hint: Any, default: Any) -> str | None:
+    """How a framework would fill the parameter: `Depends()` and its like, as default or in `Annotated`."""
+    for mark in (default, *getattr(hint, "__metadata__", ())):
+        for kind in type(mark).__mro__:
+            if kind.__module__.partition(".")[0] in _FILLERS:
+                return f"{type(mark).__name__.lstrip('_')}()"
+    return None
+
+
+def author_function(function: Any) -> Any:
+    """The function that a `functools.partial` was made of, or the function itself."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations, resolved. One of the result that cannot be is as good as none."""
-    target = inspect.unwrap(function)
+    target = inspect.unwrap(author_function(function))
     if not inspect.isroutine(target):
         target = getattr(target, "__call__", target)  # noqa: B004 (the method is wanted)
     try:

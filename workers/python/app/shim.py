@@ -40,12 +40,21 @@ _SUPPLIED: dict[str, dict[str, Any]] = {
     },
     "fastmcp.prompts": {"prompt": decorator.prompt, "Message": Message},
     "fastmcp.resources": {"resource": decorator.resource},
+    "fastmcp.resources.security": {},
     "fastmcp.server": {},
     "fastmcp.server.elicitation": {},
     "fastmcp.tools": {"tool": decorator.tool, "ToolResult": ToolResult},
 }
-_LATER = {"fastmcp.server.elicitation": ("AcceptedElicitation", "CancelledElicitation", "DeclinedElicitation")}
-"""Ours as well, from the module here of the same last name, which is imported for who asks for them."""
+_LATER = {
+    "fastmcp.resources": {"ResourceSecurity": "resource_security"},
+    "fastmcp.resources.security": {"ResourceSecurity": "resource_security"},
+    "fastmcp.server.elicitation": {
+        "AcceptedElicitation": "elicitation",
+        "CancelledElicitation": "elicitation",
+        "DeclinedElicitation": "elicitation",
+    },
+}
+"""Ours as well, each from the module here that is imported when a tool file asks for it."""
 _DECORATORS: dict[str, tuple[str, Any]] = {
     "tool": ("fastmcp.tools", decorator.tool),
     "resource": ("fastmcp.resources", decorator.resource),
@@ -60,7 +69,7 @@ class _StandIn(ModuleType):
         if name.startswith("__") and name != "__version__":
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if name in _LATER.get(self.__name__, ()):
-            supplier = importlib.import_module(f".{self.__name__.rpartition('.')[2]}", __package__)
+            supplier = importlib.import_module(f".{_LATER[self.__name__][name]}", __package__)
             vars(self)[name] = getattr(supplier, name)
             return vars(self)[name]
         _promote()

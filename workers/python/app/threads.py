@@ -5,12 +5,16 @@ the loop each. Finished calls are handed over in batches, one wake-up per batch.
 
 A thread cannot be stopped. A cancelled call's thread is therefore abandoned: a fresh one takes its place, and it ends
 by itself should the tool ever return. The gateway replaces a worker that has abandoned too many.
+
+Each call runs in a copy of the context that was there when all files were loaded: what a file set when it was imported
+(the precision of `decimal`, a context variable, `numpy.seterr`) holds, and what a call sets ends with the call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 import threading
 from collections import deque
 from queue import SimpleQueue
@@ -22,7 +26,7 @@ RECYCLE_AFTER = 4
 """Abandoned threads after which the worker asks to be replaced."""
 
 MAX_STUCK = 32
-"""With so many still running, an abandoned thread is no longer replaced: somebody has to end this process."""
+"""With so many still running, no thread is started any more, and calls fail: the process has to be replaced."""
 
 _Job = tuple[Call, dict[str, Any]]
 
@@ -49,13 +53,18 @@ class SyncThreads:
         self._waking = False
         self._lock = threading.Lock()  # guards `call` and `abandoned` of every thread, and `_stuck`
         self._stuck = 0
+        self._context = contextvars.copy_context()
+        self._decimal = sys.modules.get("decimal")
+        self._numpy_errors = _numpy_errors()
         self.abandoned = 0
 
-    def submit(self, call: Call, arguments: dict[str, Any]) -> None:
-        """Queues the call. Threads are started with the first calls, not with the worker."""
-        if self._started < self._size:
-            self._start()
+    def submit(self, call: Call, arguments: dict[str, Any]) -> bool:
+        """Queues the call; False if no thread is there to run it. Threads are started with the first calls, not with
+        the worker."""
+        if self._started < self._size and not self._start() and self._started == 0:
+            return False
         self._jobs.put((call, arguments))
+        return True
 
     def cancel(self, call: Call) -> None:
         """The call was cancelled (`done` is set): forget it if it is queued, abandon its thread if it runs."""
@@ -65,18 +74,27 @@ class SyncThreads:
                 return
             thread.abandoned = True
             self._stuck += 1
-            replace = self._stuck < MAX_STUCK
         self.abandoned += 1
         self._started -= 1
-        if replace:
-            self._start()
+        self._start()
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        with self._lock:
+            if self._stuck >= MAX_STUCK:
+                return False
         self._started += 1
         # Daemons: a stuck tool must not hold up the end of the process.
         threading.Thread(target=self._work, args=(_Thread(),), name="sync-tool", daemon=True).start()
+        return True
+
+    def _refill(self) -> None:
+        """An abandoned thread has ended: there may be room for one, and calls that wait for it."""
+        if self._started < self._size and not self._jobs.empty():
+            self._start()
 
     def _work(self, thread: _Thread) -> None:
+        if self._numpy_errors is not None:
+            sys.modules["numpy"].seterr(**self._numpy_errors)
         while True:
             call, arguments = self._jobs.get()
             with self._lock:
@@ -84,21 +102,31 @@ class SyncThreads:
                     continue
                 thread.call = call
                 call.thread = thread
-            outcome = contextvars.Context().run(call.run_in_thread, arguments)
+            if call.timeout is not None:
+                self._on_loop(call.start_clock)
+            outcome = self._context.copy().run(self._run, call, arguments)
             with self._lock:
                 thread.call = None
-                if thread.abandoned:
+                abandoned = thread.abandoned
+                if abandoned:
                     self._stuck -= 1
-                    return
+            if abandoned:
+                self._on_loop(self._refill)
+                return
             self._finished.append((call, outcome))
             if not self._waking:
                 self._waking = True
-                self._wake()
+                self._on_loop(self._hand_over)
             del call, arguments, outcome  # not kept alive while waiting for the next job
 
-    def _wake(self) -> None:
+    def _run(self, call: Call, arguments: dict[str, Any]) -> Any:
+        if self._decimal is not None:  # its context is an object that calls change: copying the variable is not enough
+            self._decimal.setcontext(self._decimal.getcontext().copy())
+        return call.run_in_thread(arguments)
+
+    def _on_loop(self, callback: Any) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._hand_over)
+            self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
             pass  # the loop is closed: the worker is ending
 
@@ -114,3 +142,9 @@ class SyncThreads:
                 call.connection.finish(call, outcome)
             else:
                 call.task = self._loop.create_task(call.finish_awaiting(outcome))
+
+
+def _numpy_errors() -> Any:
+    """How numpy 1, which keeps this by thread and not in the context, was told to treat errors."""
+    numpy = sys.modules.get("numpy")
+    return numpy.geterr() if numpy is not None and str(getattr(numpy, "__version__", "")).startswith("1.") else None

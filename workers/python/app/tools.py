@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +14,7 @@ from .decorator import UNSET
 from .output_schema import encoder_of, output_schema_of
 from .raw_schema import arguments_by_schema
 from .results import Encode
-from .schema import arguments_of, hints_of
+from .schema import Invalid, arguments_of, hints_of
 
 
 @dataclass(slots=True)
@@ -24,6 +27,8 @@ class Tool:
     validate: Callable[[Any], dict[str, Any]]
     context_parameter: str | None
     encode: Encode
+    timeout: float | None
+    """Seconds after which a call is given up."""
     public: dict[str, Any]
 
 
@@ -31,15 +36,25 @@ def make_tool(function: Any, options: dict[str, Any], filename: str) -> Tool:
     """Reads name, texts and schemas off the function. `Invalid` if it cannot be a tool."""
     declaration.check("tool", function, options)
     name = declaration.name_of("tool", function, options.get("name"))
-    hints = hints_of(function)
+    author, hints = function, hints_of(function)
     given = options.get("input_schema")
-    arguments = arguments_of(function, hints) if given is None else arguments_by_schema(function, hints, given)
+    if given is None:
+        arguments = arguments_of(function, hints, options.get("exclude_args") or ())
+    else:
+        arguments = arguments_by_schema(function, hints, given)
+    asynchronous = declaration.is_async(function)
+    timeout = _timeout(options.get("timeout"))
+    if not asynchronous and options.get("run_in_thread", True) is False:
+        if timeout is not None:
+            raise Invalid("timeout= cannot stop a function with run_in_thread=False; drop one of them")
+        function, asynchronous = _on_the_loop(function), True
+    described = declaration.described(author, options.get("description"), arguments.schema if given is None else None)
     annotations = declaration.annotations_of(options.get("annotations"))
     title = declaration.text("title", options.get("title")) or annotations.get("title")
     public: dict[str, Any] = {
         "name": name,
         "title": title or declaration.title_of(name),
-        "description": declaration.description(function, options.get("description")),
+        "description": described,
         "inputSchema": arguments.schema,
     }
     output = output_schema_of(hints, options.get("output_schema", UNSET))
@@ -51,7 +66,6 @@ def make_tool(function: Any, options: dict[str, Any], filename: str) -> Tool:
     public["filename"] = filename
     if arguments.context_parameter is not None:
         public["context"] = True
-    asynchronous = declaration.is_async(function)
     return Tool(
         name=name,
         function=function,
@@ -59,5 +73,25 @@ def make_tool(function: Any, options: dict[str, Any], filename: str) -> Tool:
         validate=arguments.validate,
         context_parameter=arguments.context_parameter,
         encode=encoder_of(hints),
+        timeout=timeout,
         public=public,
     )
+
+
+def _timeout(given: Any) -> float | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
+        raise Invalid("timeout= is a number of seconds above 0")
+    return float(given)
+
+
+def _on_the_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For libraries that want one thread for all calls, the loop's: `run_in_thread=False`."""
+
+    @functools.wraps(function)
+    async def run(**arguments: Any) -> Any:
+        value = function(**arguments)
+        return await value if inspect.isawaitable(value) else value
+
+    return run

@@ -47,6 +47,10 @@ TOOLS = """
         return threading.active_count()
 
     @tool
+    async def threads() -> int:
+        return sum(thread.name == "sync-tool" for thread in threading.enumerate())
+
+    @tool
     async def hello() -> str:
         return "hello"
 """
@@ -167,3 +171,29 @@ def test_fourth_abandoned_thread_asks_for_a_new_worker(worker, tmp_path):
     assert client.call("quick")["ok"], "it serves until it is replaced"
     late = worker.connect()
     assert late.receive()["op"] == "recycle"
+
+
+def test_abandoned_threads_are_bounded_and_calls_go_on_when_they_end(plain_worker, tmp_path):
+    client = plain_worker.write("t.py", TOOLS).start().connect()
+    started, ended = tmp_path / "started", tmp_path / "ended"
+    refused = 0
+    for _ in range(60):
+        call = client.start("block", started=str(started), ended=str(ended))
+        while not started.exists():
+            if select.select([client.socket], [], [], 0.01)[0]:
+                break  # refused at once
+        if started.exists():
+            started.unlink()
+            client.send(op="cancel", target=call)
+            assert client.answer(call)["error"]["code"] == "cancelled"
+        else:
+            error = client.answer(call)["error"]
+            assert error["message"].startswith("threads of cancelled calls take all places")
+            refused += 1
+    assert refused == 60 - 32
+    assert client.call("threads")["result"] == 32
+    ended.touch()
+    deadline = time.monotonic() + DEADLINE
+    while client.call("threads")["result"] > 0 and time.monotonic() < deadline:
+        pass
+    assert client.call("quick")["ok"]

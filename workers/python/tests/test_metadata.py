@@ -187,7 +187,7 @@ def test_forms_of_the_decorator(served):
     full = served.tool("full")
     assert (full["title"], full["description"]) == ("A Title", "Given.")
     assert full["annotations"] == {"readOnlyHint": True}
-    assert full["_meta"] == {"version": 1}
+    assert full["_meta"] == {"version": 1, "fastmcp": {"tags": ["a"]}}
     assert full["outputSchema"] == {
         "type": "object",
         "properties": {"n": {"type": "integer"}},
@@ -300,7 +300,7 @@ INVALID = {
     "@tool\nclass Class: ...": "only functions",
     "tool(lambda: 1)": "tool name",
     "@tool\ndef two(a: Context, b: Context): ...": "context",
-    "import functools\ntool(functools.partial(max, 1))": "tool name",
+    "import functools\ntool(functools.partial(max, 1))": "no signature found",
 }
 
 

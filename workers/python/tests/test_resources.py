@@ -20,7 +20,7 @@ TOOLS = '''
         x: int
 
     @resource("test://text", title="Some text", mime_type="text/markdown", size=4, annotations={"priority": 0.5},
-              icons=[{"src": "data:,"}], meta={"k": 1}, tags={"ignored"})
+              icons=[{"src": "data:,"}], meta={"k": 1}, tags={"labelled"})
     def text() -> str:
         """What it is."""
         return "text"
@@ -133,7 +133,7 @@ def test_definitions_are_as_lists_show_them(served):
             "size": 4,
             "annotations": {"priority": 0.5},
             "icons": [{"src": "data:,"}],
-            "_meta": {"k": 1},
+            "_meta": {"k": 1, "fastmcp": {"tags": ["labelled"]}},
         },
         "filename": "r.py",
         "context": False,
