@@ -651,7 +651,7 @@ async fn failures_of_tools_are_results_a_model_can_read() {
         let result = &answer["result"];
         assert_eq!(result["isError"], true, "{tool}: {answer}");
         assert_eq!(
-            result["structuredContent"]["error"]["code"], code,
+            result["_meta"]["tooldock/error"]["code"], code,
             "{tool}: {answer}"
         );
         assert!(

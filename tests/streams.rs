@@ -420,7 +420,7 @@ async fn cancelling_reaches_the_worker_and_a_finished_call_cannot_be_cancelled()
     // The stream still ends with an answer: without one, clients would come back for it.
     let last = answer.messages().await.pop().unwrap();
     assert_eq!(
-        last["result"]["structuredContent"]["error"]["code"], "cancelled",
+        last["result"]["_meta"]["tooldock/error"]["code"], "cancelled",
         "{last}"
     );
     for id in [json!(1), json!(77), json!("nobody")] {

@@ -9,6 +9,7 @@
 //! | opening | `server/discover` from the `initialize` result of a shared process ([`opening::discover`]) | `initialize` from the `server/discover` result ([`opening::initialize`]) | the server's own, with the versions the listener serves |
 //! | `_meta` of requests | the protocol's own keys are taken out ([`params::to_legacy`]) | version, capabilities, client, log level are put in ([`params::to_modern`]) | untouched |
 //! | results | `resultType`, `ttlMs`, `cacheScope`, `serverInfo` are added ([`reply::to_modern`]) | the first three are taken out ([`reply::to_legacy`]) | untouched |
+//! | tool schemas that are not of an object, such `structuredContent` | untouched | wrapped as the member `result`, or the schema is left out ([`schemas`]) | untouched |
 //! | a resource that is not there | −32002 becomes −32602 | −32602 with a `uri` becomes −32002 | untouched |
 //! | other errors, unknown members, numbers | untouched | untouched | untouched |
 //! | elicitation, sampling, roots | the server's requests park the call, the client gets `input_required` with those of one moment together; its retry resumes it | `input_required` becomes requests to the client, their answers the retry ([`rounds`]) | requests and responses pass whole in the session's own process; `input_required` and retries pass |
@@ -38,6 +39,7 @@ pub(crate) mod opening;
 pub(crate) mod params;
 pub(crate) mod reply;
 pub(crate) mod rounds;
+mod schemas;
 pub(crate) mod state;
 
 /// The keys of the protocol's own metadata.

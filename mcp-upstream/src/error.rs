@@ -376,6 +376,7 @@ pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
         CallErrorCode::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         CallErrorCode::DependencyError
         | CallErrorCode::InternalError
+        | CallErrorCode::ToolError
         | CallErrorCode::ResultTooLarge
         | CallErrorCode::Cancelled
         | CallErrorCode::AskFailed => StatusCode::INTERNAL_SERVER_ERROR,

@@ -234,7 +234,7 @@ impl Vice {
     async fn echoes(&self, session: &Session) {
         let answer = eventually("a server that answers in time", || async {
             let answer = echo(session).await;
-            let code = &answer["result"]["structuredContent"]["error"]["code"];
+            let code = &answer["result"]["_meta"]["tooldock/error"]["code"];
             (code != "execution_timeout").then_some(answer)
         })
         .await;

@@ -22,6 +22,8 @@ pub enum CallErrorCode {
     ExecutionTimeout,
     /// The tool raised, or its worker answered something that makes no sense.
     InternalError,
+    /// The tool raised `ToolError`: its author wrote the message for the model.
+    ToolError,
     /// The worker process is down: the call failed with it, or it did not come back in time.
     WorkerUnavailable,
     /// The namespace's queue is full.
@@ -49,6 +51,7 @@ impl CallErrorCode {
             Self::DependencyError => "dependency_error",
             Self::ExecutionTimeout => "execution_timeout",
             Self::InternalError => "internal_error",
+            Self::ToolError => "tool_error",
             Self::WorkerUnavailable => "worker_unavailable",
             Self::Overloaded => "overloaded",
             Self::RateLimited => "rate_limited",
@@ -68,6 +71,7 @@ impl CallErrorCode {
             "invalid_arguments" => Self::InvalidArguments,
             "dependency_error" => Self::DependencyError,
             "execution_timeout" => Self::ExecutionTimeout,
+            "tool_error" => Self::ToolError,
             "result_too_large" => Self::ResultTooLarge,
             "cancelled" => Self::Cancelled,
             "missing_capability" => Self::MissingCapability,

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
 use super::json::{self, Change};
-use super::key;
+use super::{key, schemas};
 use crate::content::CacheScope;
 use crate::engine::RawReply;
 use crate::protocol::code;
@@ -109,8 +109,16 @@ pub(crate) fn to_legacy(method: &str, reply: RawReply) -> RawReply {
             let Ok(text) = std::str::from_utf8(&result) else {
                 return RawReply::Result(result);
             };
-            let hints = ["resultType", "ttlMs", "cacheScope"].map(Change::Remove);
-            RawReply::Result(json::edit(text, &hints).into())
+            let mut changes: SmallVec<[_; 4]> = ["resultType", "ttlMs", "cacheScope"]
+                .map(Change::Remove)
+                .into_iter()
+                .collect();
+            changes.extend(match method {
+                "tools/list" => schemas::of_list(text),
+                "tools/call" => schemas::of_call(text),
+                _ => None,
+            });
+            RawReply::Result(json::edit(text, &changes).into())
         }
         RawReply::Error(error) => {
             let names_uri = |error: &RawValue| {

@@ -78,9 +78,33 @@ impl<'d> Answer<'d> {
     /// Closes the response.
     pub(crate) fn end(mut self) -> Vec<u8> {
         if let (Dress::Modern(dress), false) = (self.dress, self.has_meta) {
-            dress.meta(self.key("_meta"));
+            let out = self.key("_meta");
+            out.push(b'{');
+            dress.meta(out);
+            out.push(b'}');
         }
         self.out.extend_from_slice(b"}}");
+        self.out
+    }
+
+    /// Closes the response with one more member in its `_meta`, which `write` appends. The members brought no `_meta`.
+    pub(crate) fn end_with_meta(
+        mut self,
+        name: &'static str,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Vec<u8> {
+        let dress = self.dress;
+        let out = self.key("_meta");
+        out.push(b'{');
+        if let Dress::Modern(dress) = dress {
+            dress.meta(out);
+            out.push(b',');
+        }
+        out.push(b'"');
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b"\":");
+        write(out);
+        out.extend_from_slice(b"}}}");
         self.out
     }
 

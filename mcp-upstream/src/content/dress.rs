@@ -26,11 +26,10 @@ impl ModernDress {
         Self { namespace }
     }
 
-    /// Appends the object for `_meta`.
+    /// Appends the one member that `_meta` has, without its braces.
     pub(crate) fn meta(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"io.modelcontextprotocol/serverInfo\":");
+        out.extend_from_slice(b"\"io.modelcontextprotocol/serverInfo\":");
         server_info(out, &self.namespace);
-        out.push(b'}');
     }
 }
 

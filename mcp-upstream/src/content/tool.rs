@@ -1,6 +1,6 @@
 //! A tool's value as the result of `tools/call`: content blocks and `structuredContent`, spliced, never decoded.
 
-use tooldock_workers::error::CallError;
+use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::ToolReply;
 
 use super::{Answer, Dress, escape};
@@ -46,40 +46,40 @@ pub(crate) fn success(id: &str, reply: &ToolReply, dress: &Dress) -> Vec<u8> {
     answer.end()
 }
 
+/// Where a failed call's stable code travels (EX-04b). `structuredContent` is no place for it: clients validate that
+/// against the tool's `outputSchema`, which describes successes.
+const ERROR_KEY: &str = "tooldock/error";
+
 /// The response to a call that failed: a result a model can read (EX-04b).
 pub(crate) fn failure(id: &str, failed: &CallError, caller: &Caller, dress: &Dress) -> Vec<u8> {
+    let code = failed.code.as_str();
     let mut answer = Answer::begin(id, dress, 512);
     let out = answer.key("content");
     out.extend_from_slice(b"[{\"type\":\"text\",\"text\":");
-    let text = format!("{}: {}", failed.code.as_str(), failed.message);
-    escape(out, text.as_bytes());
+    match failed.code {
+        // The author wrote these words for the model.
+        CallErrorCode::ToolError => escape(out, failed.message.as_bytes()),
+        _ => escape(out, format!("{code}: {}", failed.message).as_bytes()),
+    }
     out.extend_from_slice(b"}]");
-    if dress.has_structured_content() {
-        let structured = serde_json::json!({
-            "error": {
-                "code": failed.code.as_str(),
-                "message": failed.message,
-            }
-        });
-        // The details are spliced in raw: numbers in them keep their spelling.
-        let text = structured.to_string();
-        let open = text.strip_suffix("}}").unwrap_or(&text);
-        let out = answer.key("structuredContent");
-        out.extend_from_slice(open.as_bytes());
+    answer.key("isError").extend_from_slice(b"true");
+    answer.end_with_meta(ERROR_KEY, |out| {
+        out.extend_from_slice(b"{\"code\":\"");
+        out.extend_from_slice(code.as_bytes());
+        out.extend_from_slice(b"\",\"message\":");
+        escape(out, failed.message.as_bytes());
+        // Spliced in raw: numbers in the details keep their spelling.
         out.extend_from_slice(b",\"details\":");
         out.extend_from_slice(error::details(failed, caller).get().as_bytes());
-        out.extend_from_slice(b"}}");
-    }
-    answer.key("isError").extend_from_slice(b"true");
-    answer.end()
+        out.push(b'}');
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
     use serde_json::{Value, json};
-    use tooldock_workers::error::CallErrorCode;
-
+    use super::super::ModernDress;
     use super::*;
     use crate::protocol::ProtocolVersion;
     use crate::testing::caller;
@@ -179,6 +179,39 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_is_not_structured_content_and_keeps_its_code_in_meta() {
+        let failed = CallError::new(CallErrorCode::InvalidArguments, "a: \"x\" is no number");
+        let modern = Dress::Modern(ModernDress::new("shared".parse().expect("a name")));
+        for dress in [NEW, modern] {
+            let bytes = failure("1", &failed, &caller(), &dress);
+            let response: Value = serde_json::from_slice(&bytes).expect("JSON");
+            let result = &response["result"];
+            assert!(result.get("structuredContent").is_none(), "{result}");
+            assert_eq!(
+                result["content"][0]["text"],
+                "invalid_arguments: a: \"x\" is no number"
+            );
+            let error = &result["_meta"][ERROR_KEY];
+            assert_eq!(error["code"], "invalid_arguments");
+            assert_eq!(error["message"], failed.message);
+            assert_eq!(error["details"]["request_id"], "r-1");
+            let names_server = result["_meta"]["io.modelcontextprotocol/serverInfo"].is_object();
+            assert_eq!(names_server, matches!(dress, Dress::Modern(_)));
+        }
+    }
+
+    #[test]
+    fn the_text_of_a_tool_error_stands_alone() {
+        let failed = CallError::new(CallErrorCode::ToolError, "Ask for a city in Europe.");
+        let bytes = failure("1", &failed, &caller(), &NEW);
+        let response: Value = serde_json::from_slice(&bytes).expect("JSON");
+        let result = &response["result"];
+        assert_eq!(result["content"][0]["text"], failed.message);
+        assert_eq!(result["_meta"][ERROR_KEY]["code"], "tool_error");
+        assert_eq!(result["isError"], true);
+    }
+
+    #[test]
     fn tracebacks_are_for_holders_of_the_manager_token() {
         let details = r#"{"traceback":"Traceback …","n":9007199254740993}"#;
         let mut failed = CallError::new(CallErrorCode::InternalError, "KeyError: \"x\"");
@@ -193,7 +226,7 @@ mod tests {
         caller.manager = true;
         assert!(text(&caller).contains("Traceback"));
         let response: Value = serde_json::from_str(&hidden).expect("JSON");
-        let error = &response["result"]["structuredContent"]["error"];
+        let error = &response["result"]["_meta"][ERROR_KEY];
         assert_eq!(error["code"], "internal_error");
         assert_eq!(error["message"], "KeyError: \"x\"");
     }

@@ -426,7 +426,7 @@ async fn failed_calls_are_results_a_model_can_read() {
         assert_eq!(status, StatusCode::OK);
         let result = &answer["result"];
         assert_eq!(result["isError"], true, "{answer}");
-        assert_eq!(result["structuredContent"]["error"]["code"], code);
+        assert_eq!(result["_meta"]["tooldock/error"]["code"], code);
         let text = result["content"][0]["text"].as_str().expect("text");
         assert!(text.starts_with(&format!("{code}: ")), "{text}");
         assert!(!answer.to_string().contains("Traceback"));
@@ -671,7 +671,7 @@ async fn a_call_in_a_session_is_cancelled_by_its_id_and_by_no_other() {
     let (status, answer) = running.await.expect("not aborted");
     assert_eq!(status, StatusCode::OK);
     assert_eq!(
-        answer["result"]["structuredContent"]["error"]["code"],
+        answer["result"]["_meta"]["tooldock/error"]["code"],
         "cancelled"
     );
     assert_eq!(harness.backend.counts(), (1, 1, 0));
@@ -770,7 +770,7 @@ async fn a_limit_on_calls_is_a_result_with_the_time_to_wait() {
         .post(head(Some(&session), None), &call("echo", "{}"))
         .await;
     assert_eq!(status, StatusCode::OK);
-    let error = &answer["result"]["structuredContent"]["error"];
+    let error = &answer["result"]["_meta"]["tooldock/error"];
     assert_eq!(error["code"], "rate_limited");
     assert_eq!(
         error["details"],

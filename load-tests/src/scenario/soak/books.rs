@@ -140,7 +140,7 @@ fn is_unavailable(body: &[u8], id: u64) -> bool {
     answer["id"] == id
         && [
             code("/error/data/code"),
-            code("/result/structuredContent/error/code"),
+            code("/result/_meta/tooldock~1error/code"),
             text.map(|(code, _)| code),
         ]
         .contains(&Some(UNAVAILABLE))
@@ -153,7 +153,7 @@ mod tests {
     const FORWARDED: &[u8] =
         br#"{"jsonrpc":"2.0","id":7,"error":{"code":-32603,"message":"x","data":{"code":"worker_unavailable"}}}"#;
     const TOOL: &[u8] =
-        br#"{"jsonrpc":"2.0","id":7,"result":{"content":[],"structuredContent":{"error":{"code":"worker_unavailable"}},"isError":true}}"#;
+        br#"{"jsonrpc":"2.0","id":7,"result":{"content":[],"_meta":{"tooldock/error":{"code":"worker_unavailable"}},"isError":true}}"#;
 
     const OLD_TOOL: &[u8] =
         br#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"worker_unavailable: it ended"}],"isError":true}}"#;

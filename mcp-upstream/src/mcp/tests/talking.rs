@@ -298,7 +298,7 @@ async fn a_call_that_ends_takes_its_open_questions_back() {
     assert_eq!(messages[0]["method"], "notifications/cancelled");
     assert_eq!(messages[0]["params"]["requestId"], question["id"]);
     assert_eq!(
-        messages[1]["result"]["structuredContent"]["error"]["code"],
+        messages[1]["result"]["_meta"]["tooldock/error"]["code"],
         "cancelled"
     );
     // The call is over: cancelling it, or answering what it asked, changes nothing and is no fault.

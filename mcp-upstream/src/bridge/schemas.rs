@@ -1,0 +1,231 @@
+//! Tool schemas of a modern server for a legacy client.
+//!
+//! 2026-07-28 allows any JSON Schema for `inputSchema` and `outputSchema`, and any JSON value as `structuredContent`.
+//! Up to 2025-11-25 a schema describes an object and `structuredContent` is one; official clients of those revisions
+//! refuse a whole list for one tool that says otherwise. So a schema of another type is wrapped as the member `result`,
+//! as its results are; a schema that may or may not describe an object is left out.
+
+use std::borrow::Cow;
+
+use super::json::{self, Change};
+
+/// The member that holds what is no object.
+const WRAPPER: &str = "result";
+
+/// The changes to the result of `tools/list`.
+pub(super) fn of_list(result: &str) -> Option<Change<'static>> {
+    let tools = json::find(result, "tools")?;
+    let all: Vec<&serde_json::value::RawValue> = serde_json::from_str(tools).ok()?;
+    let adapted: Vec<_> = all.iter().map(|tool| adapted(tool.get())).collect();
+    let is_same = |tool: &Cow<'_, str>| matches!(tool, Cow::Borrowed(_));
+    if adapted.iter().all(is_same) {
+        return None;
+    }
+    let tools = format!("[{}]", adapted.join(","));
+    Some(Change::Set("tools", tools.into()))
+}
+
+/// The changes to the result of `tools/call`.
+pub(super) fn of_call(result: &str) -> Option<Change<'static>> {
+    let structured = json::find(result, "structuredContent")?;
+    if structured.starts_with('{') {
+        return None;
+    }
+    let wrapped = format!(r#"{{"{WRAPPER}":{structured}}}"#);
+    Some(Change::Set("structuredContent", wrapped.into()))
+}
+
+/// A tool with schemas that legacy clients take.
+fn adapted(tool: &str) -> Cow<'_, str> {
+    let mut changes = Vec::new();
+    let input = json::find(tool, "inputSchema").unwrap_or("{}");
+    if let Cow::Owned(input) = input_schema(input) {
+        changes.push(Change::Set("inputSchema", input.into()));
+    }
+    if let Some(output) = json::find(tool, "outputSchema") {
+        match output_schema(output) {
+            Some(Cow::Borrowed(_)) => {}
+            Some(Cow::Owned(output)) => changes.push(Change::Set("outputSchema", output.into())),
+            None => changes.push(Change::Remove("outputSchema")),
+        }
+    }
+    if changes.is_empty() {
+        return tool.into();
+    }
+    json::edit(tool, &changes).into()
+}
+
+/// Arguments are an object in every revision, so saying that changes no meaning.
+fn input_schema(schema: &str) -> Cow<'_, str> {
+    match Type::of(schema) {
+        Type::Object => with_object_properties(schema),
+        Type::Other | Type::Either if schema.starts_with('{') => {
+            let object = json::edit(schema, &[Change::Set("type", r#""object""#.into())]);
+            with_object_properties(&object).into_owned().into()
+        }
+        Type::Other | Type::Either => Cow::Owned(r#"{"type":"object"}"#.to_owned()),
+    }
+}
+
+/// `None` where the schema has to be left out.
+fn output_schema(schema: &str) -> Option<Cow<'_, str>> {
+    /// What names places counts from the root of the schema, which wrapping would move.
+    const NAMES_PLACES: [&str; 5] = ["$ref", "$dynamicRef", "$recursiveRef", "$id", "$anchor"];
+    match Type::of(schema) {
+        Type::Object => Some(with_object_properties(schema)),
+        Type::Either => None,
+        Type::Other => {
+            let moves = |name: &&str| json::may_hold(schema.as_bytes(), name);
+            if NAMES_PLACES.iter().any(|name| moves(&name)) {
+                return None;
+            }
+            Some(Cow::Owned(format!(
+                r#"{{"type":"object","properties":{{"{WRAPPER}":{schema}}},"required":["{WRAPPER}"]}}"#
+            )))
+        }
+    }
+}
+
+/// What values a schema's own `type` allows.
+#[derive(Debug, PartialEq, Eq)]
+enum Type {
+    /// Objects alone.
+    Object,
+    /// No objects.
+    Other,
+    /// Objects among others, or the schema does not say.
+    Either,
+}
+
+impl Type {
+    fn of(schema: &str) -> Self {
+        let named = json::find(schema, "type");
+        match named.and_then(|named| serde_json::from_str(named).ok()) {
+            Some(Names::One(name)) if name == "object" => Self::Object,
+            Some(Names::One(_)) => Self::Other,
+            Some(Names::Several(names)) if names.iter().all(|name| name != "object") => Self::Other,
+            Some(Names::Several(_)) | None => Self::Either,
+        }
+    }
+}
+
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Names {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// The schema with `true` and `false` among its properties spelled as objects, the only form legacy clients take.
+fn with_object_properties(schema: &str) -> Cow<'_, str> {
+    let properties = json::find(schema, "properties").unwrap_or("{}");
+    let changes: Vec<_> = json::members(properties)
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, value)| match value {
+            "true" => Some((name, "{}")),
+            "false" => Some((name, r#"{"not":{}}"#)),
+            _ => None,
+        })
+        .collect();
+    if changes.is_empty() {
+        return schema.into();
+    }
+    let changes: Vec<_> = changes
+        .iter()
+        .map(|(name, value)| Change::Set(&**name, (*value).into()))
+        .collect();
+    let properties = json::edit(properties, &changes);
+    json::edit(schema, &[Change::Set("properties", properties.into())]).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parsed(text: &str) -> Value {
+        serde_json::from_str(text).expect("JSON")
+    }
+
+    /// The one tool of a list, as a legacy client sees it.
+    fn listed(tool: &Value) -> Value {
+        let list = json!({ "tools": [tool], "nextCursor": "c" }).to_string();
+        let Some(change) = of_list(&list) else {
+            return tool.clone();
+        };
+        let list = parsed(&json::edit(&list, &[change]));
+        assert_eq!(list["nextCursor"], "c");
+        list["tools"][0].clone()
+    }
+
+    fn with_output(schema: &Value) -> Value {
+        let tool =
+            json!({ "name": "t", "inputSchema": { "type": "object" }, "outputSchema": schema });
+        listed(&tool)
+    }
+
+    #[test]
+    fn an_output_schema_of_no_object_is_wrapped_as_its_results_are() {
+        for schema in [
+            json!({ "type": "array", "items": { "type": "string" } }),
+            json!({ "type": ["string", "null"] }),
+        ] {
+            assert_eq!(
+                with_output(&schema)["outputSchema"],
+                json!({ "type": "object", "properties": { "result": schema }, "required": ["result"] })
+            );
+        }
+        let changed = |result: &str| {
+            of_call(result).map(|change| parsed(&json::edit(result, &[change])))
+        };
+        for value in [json!([1, 2]), json!("x"), json!(null), json!(5)] {
+            let result = json!({ "content": [], "structuredContent": value }).to_string();
+            let result = changed(&result).expect("a change");
+            assert_eq!(result["structuredContent"], json!({ "result": value }));
+        }
+        assert!(changed(r#"{"content":[],"structuredContent":{"a":1}}"#).is_none());
+        assert!(changed(r#"{"content":[]}"#).is_none());
+    }
+
+    #[test]
+    fn an_output_schema_that_may_or_may_not_be_of_an_object_is_left_out() {
+        for schema in [
+            json!(true),
+            json!({}),
+            json!({ "anyOf": [{ "type": "object" }, { "type": "array" }] }),
+            json!({ "type": ["object", "null"] }),
+            json!({ "type": 5 }),
+            json!({ "type": "array", "items": { "$ref": "#/$defs/a" }, "$defs": { "a": {} } }),
+        ] {
+            let tool = with_output(&schema);
+            assert!(tool.get("outputSchema").is_none(), "{schema}");
+            assert_eq!(tool["name"], "t");
+        }
+    }
+
+    #[test]
+    fn an_input_schema_says_that_arguments_are_an_object() {
+        for (schema, expected) in [
+            (json!({ "anyOf": [{}] }), json!({ "anyOf": [{}], "type": "object" })),
+            (json!({ "type": ["object", "null"] }), json!({ "type": "object" })),
+            (json!(true), json!({ "type": "object" })),
+            (
+                json!({ "properties": { "a": true, "b": false, "c": {} } }),
+                json!({ "properties": { "a": {}, "b": { "not": {} }, "c": {} }, "type": "object" }),
+            ),
+        ] {
+            let tool = listed(&json!({ "name": "t", "inputSchema": schema }));
+            assert_eq!(tool["inputSchema"], expected, "{schema}");
+        }
+        assert_eq!(listed(&json!({ "name": "t" }))["inputSchema"], json!({ "type": "object" }));
+    }
+
+    #[test]
+    fn a_list_that_legacy_clients_take_keeps_its_bytes() {
+        let list = r#"{"tools":[{"name":"t", "inputSchema":{"type":"object","properties":{"a":{"type":"number","maximum":1.50}}},
+            "outputSchema":{"type":"object","properties":{"a":{}}}}]}"#;
+        assert!(of_list(list).is_none());
+    }
+}
