@@ -9,6 +9,7 @@
 
 mod access_log;
 mod architecture;
+mod authors;
 mod certificates;
 mod command_line;
 mod conformance;

@@ -27,6 +27,7 @@ use crate::metrics::UpstreamMetrics;
 
 mod detached;
 mod events;
+mod fault;
 mod forward;
 mod notices;
 mod record;
@@ -162,6 +163,10 @@ impl Engine {
     ) -> Result<ToolReply, CallError> {
         let record = Record::begin(self, caller, Noted::of(request));
         let outcome = self.attempt(caller, request, events).await;
+        let outcome = outcome.map_err(|error| {
+            let subject = record.subject();
+            fault::reported(error, caller, &request.namespace, subject)
+        });
         record.finish(outcome.as_ref().map(|_| "ok").map_err(|error| error.code));
         outcome
     }

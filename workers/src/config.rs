@@ -7,6 +7,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 use crate::names::NamespaceName;
+use crate::template::{is_own, is_variable_name};
 
 /// The most worker processes one namespace may have.
 pub const PROCESSES_MAX: usize = 64;
@@ -97,6 +98,8 @@ impl Default for CrashLoopConfig {
 pub struct NamespacesConfig {
     /// What a namespace gets that says nothing.
     pub defaults: Limits,
+    /// Variables of the gateway's environment that `env` of a namespace's own `tooldock.yaml` may name as `${NAME}`.
+    pub env_allowed: Vec<String>,
     /// How far a namespace's own `tooldock.yaml` may go.
     pub ceilings: Ceilings,
     /// The operator's last word, by namespace. Not bound by the ceilings.
@@ -131,6 +134,21 @@ pub struct Limits {
     pub tools_deny: Vec<String>,
     /// Glob patterns of the principals that may use the namespace.
     pub principals: Vec<String>,
+    /// Whether callers read of an exception only that there was one, and the id under which the log has it.
+    pub mask_errors: bool,
+}
+
+impl NamespacesConfig {
+    /// Why an entry of `env_allowed` cannot be allowed, if one cannot: its index, and the reason.
+    pub fn env_not_allowable(&self) -> Option<(usize, &'static str)> {
+        let reason = |name: &str| match name {
+            name if !is_variable_name(name) => Some("is not a variable name"),
+            name if is_own(name) => Some("opens the gateway itself and is given to no namespace"),
+            _ => None,
+        };
+        let mut reasons = self.env_allowed.iter().map(|name| reason(name)).enumerate();
+        reasons.find_map(|(index, reason)| Some((index, reason?)))
+    }
 }
 
 impl Default for Limits {
@@ -147,6 +165,7 @@ impl Default for Limits {
             tools_allow: vec!["*".into()],
             tools_deny: Vec::new(),
             principals: vec!["*".into()],
+            mask_errors: false,
         }
     }
 }
@@ -217,6 +236,9 @@ pub struct LimitsPatch {
     /// See [`Limits::principals`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub principals: Option<Vec<String>>,
+    /// See [`Limits::mask_errors`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mask_errors: Option<bool>,
     /// Limits of single tools, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tools: BTreeMap<String, ToolLimits>,

@@ -18,8 +18,8 @@ mod process;
 mod registry_name;
 mod resolve;
 mod spec;
-mod template;
 
+pub use crate::template::Template;
 pub use check::{Checked, Finding, Listed, check};
 pub use config::{
     InvalidServer, Isolation, Restart, StdioServerConfig, StdioServersConfig, StdioSettings,
@@ -28,4 +28,3 @@ pub(crate) use file::{EXTERNAL_FILE, ServersFile};
 pub use process::{Pipes, ProcessHost, ServerProcess};
 pub(crate) use resolve::{COLLISION, External, resolve};
 pub use spec::{ExternalServer, StdioSpec};
-pub use template::Template;

@@ -33,6 +33,7 @@ pub mod resource;
 pub mod runtimes;
 pub mod scan;
 pub mod secrets;
+pub(crate) mod template;
 pub mod tool;
 pub(crate) mod tree_file;
 pub mod worker;

@@ -10,10 +10,15 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_yaml::{Mapping, Value};
 
-use crate::config::{Ceilings, Limits, LimitsPatch, NamespacesConfig, ToolLimits};
+use crate::config::{Limits, LimitsPatch, NamespacesConfig, ToolLimits};
 use crate::names::NamespaceName;
 use crate::registry::Issue;
+use crate::template::Template;
 use crate::{tree_file, yaml};
+
+mod variables;
+
+pub(crate) use variables::Variables;
 
 /// The file's name inside a namespace folder.
 pub const MANIFEST_FILE: &str = "tooldock.yaml";
@@ -39,8 +44,8 @@ pub struct Manifest {
     pub author: String,
     /// The secrets its tools need, by name.
     pub secrets: Vec<String>,
-    /// Defaults of environment variables; no secrets.
-    pub env: BTreeMap<String, String>,
+    /// Defaults of environment variables. A value may refer to a secret or to a variable of the gateway as `${NAME}`.
+    pub env: BTreeMap<String, Template>,
     /// The limits it asks for.
     pub limits: LimitsPatch,
     /// Keys nobody knows, variables that may not be set.
@@ -143,7 +148,7 @@ impl Manifest {
             if value.contains('\0') {
                 return Err(InvalidManifest(format!("{key}: must not contain a NUL")));
             }
-            self.env.insert(name, value);
+            self.env.insert(name, Template::new(value));
         }
         Ok(())
     }
@@ -170,7 +175,7 @@ pub(crate) fn effective_limits(
 ) -> (Limits, BTreeMap<String, ToolLimits>, Vec<Issue>) {
     let mut issues = Vec::new();
     let own = match file {
-        Some(file) => clamped(own, file, &config.ceilings, &mut issues),
+        Some(file) => clamped(own, file, config, &mut issues),
         None => own.clone(),
     };
     let mut limits = config.defaults.clone();
@@ -215,6 +220,7 @@ fn is_limit(key: &str) -> bool {
             | "tools_allow"
             | "tools_deny"
             | "principals"
+            | "mask_errors"
             | "tools"
     )
 }
@@ -271,9 +277,10 @@ fn secrets(value: Value) -> Result<Vec<String>, InvalidManifest> {
 fn clamped(
     own: &LimitsPatch,
     file: &str,
-    ceilings: &Ceilings,
+    config: &NamespacesConfig,
     issues: &mut Vec<Issue>,
 ) -> LimitsPatch {
+    let ceilings = &config.ceilings;
     let mut own = own.clone();
     let first = issues.len();
     clamp("timeout", &mut own.timeout, ceilings.timeout, issues);
@@ -299,6 +306,14 @@ fn clamped(
         issues,
     );
     clamp("processes", &mut own.processes, ceilings.processes, issues);
+    if own.mask_errors == Some(false) && config.defaults.mask_errors {
+        issues.push(Issue {
+            code: CLAMPED,
+            subject: "mask_errors".into(),
+            message: "mask_errors is on for all namespaces and can be turned off under namespaces.overrides only".into(),
+        });
+        own.mask_errors = None;
+    }
     for (name, tool) in &mut own.tools {
         clamp(
             &format!("tools.{name}.timeout"),
@@ -350,6 +365,7 @@ fn apply(patch: &LimitsPatch, limits: &mut Limits, tools: &mut BTreeMap<String, 
         tools_allow,
         tools_deny,
         principals,
+        mask_errors,
         tools: patched,
     } = patch;
     set(&mut limits.timeout, timeout);
@@ -363,6 +379,7 @@ fn apply(patch: &LimitsPatch, limits: &mut Limits, tools: &mut BTreeMap<String, 
     set(&mut limits.tools_allow, tools_allow);
     set(&mut limits.tools_deny, tools_deny);
     set(&mut limits.principals, principals);
+    set(&mut limits.mask_errors, mask_errors);
     for (name, patch) in patched {
         let tool = tools.entry(name.clone()).or_default();
         tool.timeout = patch.timeout.or(tool.timeout);
@@ -401,8 +418,8 @@ mod tests {
         assert_eq!(manifest.description, "GitHub API tools");
         assert_eq!(manifest.version, "1.0");
         assert_eq!(manifest.secrets, ["GITHUB_TOKEN"]);
-        assert_eq!(manifest.env["PORT"], "8080");
-        assert_eq!(manifest.env["DEBUG"], "true");
+        assert_eq!(manifest.env["PORT"], Template::new("8080"));
+        assert_eq!(manifest.env["DEBUG"], Template::new("true"));
         assert!(manifest.issues.is_empty());
     }
 

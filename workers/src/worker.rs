@@ -47,6 +47,7 @@ use crate::config::{PROCESSES_MAX, WorkersConfig};
 use crate::error::CallError;
 use crate::metrics::WorkerMetrics;
 use crate::names::NamespaceName;
+use crate::process::output::{self, Redactor};
 use crate::prompt::Prompt;
 use crate::registry::Issue;
 use crate::resource::{Resource, ResourceTemplate};
@@ -85,6 +86,8 @@ pub struct WorkerSpec {
     pub processes: usize,
     /// The whole environment, built from nothing (WRK-18). Values print as `[redacted]`.
     pub environment: Vec<(OsString, Secret)>,
+    /// The values that must not show in what its processes print, nor in the tracebacks of its functions.
+    pub hidden: Vec<Secret>,
     /// Threads for sync tools.
     pub sync_concurrency: usize,
     /// The largest frame the worker may send, in bytes. Calls larger than this are refused as well.
@@ -134,6 +137,7 @@ pub struct Worker {
     /// Where the next search for the least busy member begins, so that equally busy ones take turns.
     turn: AtomicUsize,
     retired: AtomicBool,
+    redactor: Redactor,
 }
 
 /// Where a worker is, for metrics and `/ready`.
@@ -253,6 +257,7 @@ impl Worker {
             )
         };
         Arc::new(Self {
+            redactor: Redactor::new(&spec.hidden),
             members: spec.sockets().map(start).collect(),
             changed,
             turn: AtomicUsize::new(0),
@@ -307,6 +312,11 @@ impl Worker {
                 Err(Refused::Closed) => {}
             }
         }
+    }
+
+    /// A text of its functions as it may be logged: without the namespace's secrets, and unable to forge a log line.
+    pub fn loggable(&self, text: &str) -> String {
+        output::loggable(text, &self.redactor)
     }
 
     /// Where the worker is: where the best of its processes is.
@@ -423,6 +433,7 @@ mod tests {
             socket: "/nowhere/demo.sock".into(),
             processes: 1,
             environment: vec![("TOKEN".into(), Secret::new("hunter2"))],
+            hidden: Vec::new(),
             sync_concurrency: 1,
             max_frame: 1024 * 1024,
             drain: Duration::from_secs(30),

@@ -137,6 +137,7 @@ impl House {
                 variable("FAKE_BOOT", boot),
                 variable("FAKE_DIR", self.dir.path().to_str().unwrap()),
             ],
+            hidden: Vec::new(),
             sync_concurrency: 1,
             processes: 1,
             max_frame: MAX_FRAME,

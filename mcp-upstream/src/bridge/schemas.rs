@@ -177,9 +177,8 @@ mod tests {
                 json!({ "type": "object", "properties": { "result": schema }, "required": ["result"] })
             );
         }
-        let changed = |result: &str| {
-            of_call(result).map(|change| parsed(&json::edit(result, &[change])))
-        };
+        let changed =
+            |result: &str| of_call(result).map(|change| parsed(&json::edit(result, &[change])));
         for value in [json!([1, 2]), json!("x"), json!(null), json!(5)] {
             let result = json!({ "content": [], "structuredContent": value }).to_string();
             let result = changed(&result).expect("a change");
@@ -208,8 +207,14 @@ mod tests {
     #[test]
     fn an_input_schema_says_that_arguments_are_an_object() {
         for (schema, expected) in [
-            (json!({ "anyOf": [{}] }), json!({ "anyOf": [{}], "type": "object" })),
-            (json!({ "type": ["object", "null"] }), json!({ "type": "object" })),
+            (
+                json!({ "anyOf": [{}] }),
+                json!({ "anyOf": [{}], "type": "object" }),
+            ),
+            (
+                json!({ "type": ["object", "null"] }),
+                json!({ "type": "object" }),
+            ),
             (json!(true), json!({ "type": "object" })),
             (
                 json!({ "properties": { "a": true, "b": false, "c": {} } }),
@@ -219,7 +224,10 @@ mod tests {
             let tool = listed(&json!({ "name": "t", "inputSchema": schema }));
             assert_eq!(tool["inputSchema"], expected, "{schema}");
         }
-        assert_eq!(listed(&json!({ "name": "t" }))["inputSchema"], json!({ "type": "object" }));
+        assert_eq!(
+            listed(&json!({ "name": "t" }))["inputSchema"],
+            json!({ "type": "object" })
+        );
     }
 
     #[test]

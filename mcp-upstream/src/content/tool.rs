@@ -77,12 +77,12 @@ pub(crate) fn failure(id: &str, failed: &CallError, caller: &Caller, dress: &Dre
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use serde_json::{Value, json};
     use super::super::ModernDress;
     use super::*;
     use crate::protocol::ProtocolVersion;
     use crate::testing::caller;
+    use bytes::Bytes;
+    use serde_json::{Value, json};
 
     const NEW: Dress = Dress::Legacy(ProtocolVersion::V2025_11_25);
 

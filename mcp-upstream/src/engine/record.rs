@@ -84,6 +84,11 @@ impl<'a> Record<'a> {
         }
     }
 
+    /// What was called: the tool, the prompt or the URI.
+    pub(super) fn subject(&self) -> &str {
+        self.line.as_ref().map_or("", |line| &line.subject)
+    }
+
     /// The call ended: with its status, or failed.
     pub(super) fn finish(mut self, outcome: Result<&'static str, CallErrorCode>) {
         if let (Err(code), Some(line)) = (outcome, &self.line) {

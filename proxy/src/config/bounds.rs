@@ -115,6 +115,12 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         let reason = "is above sessions.event_log.total";
         return Err(ConfigError::key("sessions.event_log.bytes", reason));
     }
+    if let Some((index, reason)) = config.namespaces.env_not_allowable() {
+        return Err(ConfigError::key(
+            format!("namespaces.env_allowed[{index}]"),
+            reason,
+        ));
+    }
     for (name, patch) in &config.namespaces.overrides {
         override_of(&format!("namespaces.overrides.{name}"), patch)?;
     }

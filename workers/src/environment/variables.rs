@@ -75,12 +75,12 @@ fn from_gateway(wanted: impl Fn(&str) -> bool) -> BTreeMap<OsString, Secret> {
     variables
 }
 
-/// The whole environment of a worker: ours, then the manifest's defaults, then secrets.
+/// The whole environment of a worker: ours, then the manifest's own values, then secrets.
 ///
 /// A secret that cannot be an environment variable is left out and reported by name.
 pub(crate) fn worker_variables(
     build: &Path,
-    defaults: &BTreeMap<String, String>,
+    defaults: &BTreeMap<String, Secret>,
     secrets: BTreeMap<String, Secret>,
 ) -> (Vec<(OsString, Secret)>, Vec<Issue>) {
     let mut variables = from_gateway(|_| false);
@@ -100,7 +100,7 @@ pub(crate) fn worker_variables(
         variables.insert(name.into(), Secret::new(value));
     }
     for (name, value) in defaults {
-        variables.insert(name.into(), Secret::new(value.clone()));
+        variables.insert(name.into(), value.clone());
     }
     let mut issues = Vec::new();
     for (name, value) in secrets {
@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn secrets_win_over_defaults_and_the_gateways_variables_stay_here() {
         let defaults = BTreeMap::from([
-            ("A".into(), "default".into()),
-            ("B".into(), "default".into()),
+            ("A".into(), Secret::new("default")),
+            ("B".into(), Secret::new("default")),
         ]);
         let secrets = BTreeMap::from([
             ("B".into(), Secret::new("secret")),

@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_yaml::Value;
 
-use super::template::{Template, scalar};
 use crate::config::{Limits, LimitsPatch};
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
+use crate::template::{Template, scalar};
 
 /// `upstreams.stdio:` — servers by namespace.
 pub type StdioServersConfig = BTreeMap<NamespaceName, StdioServerConfig>;
@@ -309,6 +309,10 @@ fn limits(patch: &LimitsPatch) -> Result<(), InvalidServer> {
     if patch.sync_concurrency.is_some() {
         let message = "is for Python namespaces; an external server has max_concurrency";
         return Err(InvalidServer::new("limits.sync_concurrency", message));
+    }
+    if patch.mask_errors.is_some() {
+        let message = "is for Python namespaces; an external server words its own errors";
+        return Err(InvalidServer::new("limits.mask_errors", message));
     }
     if patch.processes.is_some() {
         let message = "is for Python namespaces; an external server has max_processes";

@@ -88,7 +88,7 @@ impl ServersFile {
         }
         let cache = cache();
         for (name, entry) in servers {
-            let name = super::template::scalar(name).unwrap_or_default();
+            let name = crate::template::scalar(name).unwrap_or_default();
             match name.parse::<NamespaceName>() {
                 Ok(name) => {
                     found.servers.insert(name, server(entry, &cache));
@@ -114,7 +114,7 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
     for (key, value) in &keys {
         let alone = Mapping::from_iter([(key.clone(), value.clone())]);
         if let Err(error) = serde_yaml::from_value::<StdioServerConfig>(Value::Mapping(alone)) {
-            let key = super::template::scalar(key.clone()).unwrap_or_default();
+            let key = crate::template::scalar(key.clone()).unwrap_or_default();
             let text = error.to_string();
             let message = text.strip_prefix(&format!("{key}: ")).unwrap_or(&text);
             return Err(InvalidServer::new(key, message));

@@ -8,13 +8,13 @@ use std::path::Path;
 use super::config::{InvalidServer, StdioServerConfig, StdioServersConfig};
 use super::file::{EXTERNAL_FILE, ServersFile};
 use super::spec::{ExternalServer, StdioSpec};
-use super::template::{NoValue, Sources, Template};
 use crate::config::LimitsPatch;
 use crate::environment::server_variables;
 use crate::error::{CallError, CallErrorCode};
 use crate::names::NamespaceName;
 use crate::registry::{Issue, SecretsStatus};
 use crate::secrets::SecretSource;
+use crate::template::{NoValue, Sources, Template};
 
 /// The code of an [`Issue`] about a name that is taken.
 pub(crate) const COLLISION: &str = "name_collision";
@@ -183,6 +183,7 @@ fn spec(
     let sources = Sources {
         secrets: &secrets,
         environment,
+        allowed: None,
     };
     let mut env = server_variables();
     let mut hidden = Vec::new();
@@ -195,7 +196,9 @@ fn spec(
                     keeps_old: false,
                     ..failure(name, MISSING, reason)
                 },
-                NoValue::Own(_) | NoValue::Malformed => failure(name, INVALID, reason),
+                NoValue::Own(_) | NoValue::NotAllowed(_) | NoValue::Malformed => {
+                    failure(name, INVALID, reason)
+                }
             }
         })?;
         if value.expose().contains('\0') {

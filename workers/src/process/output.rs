@@ -186,19 +186,37 @@ fn report_suppressed(namespace: &NamespaceName, count: u64) {
     );
 }
 
+/// What begins each line of a text of several: nothing in it can look like a log line.
+const CONTINUED: &str = "\n    | ";
+
+/// A text of several lines as it may be logged: without secrets, each line marked as part of the text.
+pub(crate) fn loggable(text: &str, redactor: &Redactor) -> String {
+    let shown = redactor.hide(text.as_bytes().to_vec(), false);
+    let mut out = String::with_capacity(shown.len() + shown.len() / 8);
+    for line in String::from_utf8_lossy(&shown).lines() {
+        out.push_str(CONTINUED);
+        push_printable(&mut out, line);
+    }
+    out
+}
+
+fn push_printable(out: &mut String, line: &str) {
+    for character in line.chars() {
+        match character {
+            '\t' => out.push('\t'),
+            control if control.is_control() => out.extend(control.escape_default()),
+            plain => out.push(plain),
+        }
+    }
+}
+
 /// The line as text that cannot forge another log line or drive a terminal.
 fn printable(line: &Line, redactor: &Redactor) -> String {
     let shown = &line.bytes[..line.bytes.len().min(LINE_MAX)];
     let cut = line.cut || shown.len() < line.bytes.len();
     let shown = redactor.hide(shown.to_vec(), cut);
     let mut text = String::with_capacity(shown.len());
-    for character in String::from_utf8_lossy(&shown).chars() {
-        match character {
-            '\t' => text.push('\t'),
-            control if control.is_control() => text.extend(control.escape_default()),
-            plain => text.push(plain),
-        }
-    }
+    push_printable(&mut text, &String::from_utf8_lossy(&shown));
     if cut {
         text.push_str(" … [cut]");
     }
@@ -223,6 +241,15 @@ mod tests {
         );
         assert_eq!(printable(&line(b"abc", true), &none), "abc … [cut]");
         assert_eq!(printable(&line(&[0xff], false), &none), "\u{fffd}");
+    }
+
+    #[test]
+    fn a_text_of_several_lines_is_marked_line_by_line_and_holds_no_secret() {
+        let redactor = Redactor::new(&[crate::secrets::Secret::new("hunter2")]);
+        assert_eq!(
+            loggable("Traceback:\n  x = 'hunter2'\r\nE\x1b[31m", &redactor),
+            "\n    | Traceback:\n    |   x = '[redacted]'\n    | E\\u{1b}[31m"
+        );
     }
 
     #[tokio::test]

@@ -225,7 +225,8 @@ impl Run {
             let secrets = self.reloader.secrets.0.for_namespace(&source.name);
             // Without a toolchain what runs stays as it is, so it is compared with its own.
             let own = running.as_ref().and_then(|it| it.toolchain.as_deref());
-            let wanted = Wanted::new(source, &config, secrets, id.or(own));
+            let environment = |name: &str| std::env::var(name).ok();
+            let wanted = Wanted::new(source, &config, secrets, &environment, id.or(own));
             if let Some(failure) = wanted.failure.clone() {
                 self.relimit(current, running.as_ref(), &config);
                 self.fail(&wanted, failure.code, call_error(&failure));
@@ -631,6 +632,7 @@ async fn boot(
         tools_dir: wanted.source.dir.clone(),
         socket,
         environment,
+        hidden: wanted.hidden(),
         sync_concurrency: identity.sync_concurrency,
         processes: identity.processes,
         max_frame: identity.max_frame,

@@ -11,12 +11,13 @@ use crate::config::{Limits, LimitsPatch, NamespacesConfig, PROCESSES_MAX, ToolLi
 use crate::error::{CallError, CallErrorCode};
 use crate::external::COLLISION;
 use crate::gate::Gate;
-use crate::manifest::{CLAMPED, MANIFEST_FILE, effective_limits};
+use crate::manifest::{CLAMPED, MANIFEST_FILE, Variables, effective_limits};
 use crate::parking::Parking;
 use crate::policy::ToolPolicy;
 use crate::registry::{Issue, Namespace, SecretsStatus, Upstream};
 use crate::scan::{NamespaceSource, SourceFailure};
 use crate::secrets::Secret;
+use crate::template::Sources;
 use crate::worker::{Declared, Worker};
 
 /// The subject of an [`Issue`] that says why the last update of a namespace did not happen.
@@ -36,6 +37,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(600);
 pub(super) struct Wanted {
     pub(super) source: NamespaceSource,
     pub(super) secrets: BTreeMap<String, Secret>,
+    variables: Variables,
     pub(super) failure: Option<SourceFailure>,
     limits: Limits,
     tool_limits: BTreeMap<String, ToolLimits>,
@@ -73,8 +75,14 @@ impl Wanted {
         source: NamespaceSource,
         config: &NamespacesConfig,
         secrets: BTreeMap<String, Secret>,
+        environment: &dyn Fn(&str) -> Option<String>,
         toolchain: Option<&str>,
     ) -> Self {
+        let mut variables = source.manifest.variables(&Sources {
+            secrets: &secrets,
+            environment,
+            allowed: Some(&config.env_allowed),
+        });
         let (limits, tool_limits, clamped) = source.manifest.effective_limits(&source.name, config);
         let mut failure = source.failure.clone();
         let policy = ToolPolicy::new(&limits).unwrap_or_else(|error| {
@@ -86,10 +94,12 @@ impl Wanted {
         });
         let mut issues = source.issues.clone();
         issues.extend(clamped);
+        issues.append(&mut variables.issues);
         let content_hash = content_hash(&source.files_hash, &limits, &tool_limits, toolchain);
         Self {
             source,
             secrets,
+            variables,
             failure,
             limits,
             tool_limits,
@@ -115,9 +125,15 @@ impl Wanted {
         // One that carries a failed update is what is wanted again once the change was taken back; the issue must go.
         // A name that is taken is none of its content, and a reason to say so all the same.
         let collides = |issues: &[Issue]| issues.iter().any(|issue| issue.code == COLLISION);
+        let env = format!("{MANIFEST_FILE}: env.");
+        let without_value = |issues: &[Issue]| -> Vec<Issue> {
+            let about_env = issues.iter().filter(|it| it.subject.starts_with(&env));
+            about_env.cloned().collect()
+        };
         current.content_hash == self.content_hash
             && !current.issues.iter().any(|issue| issue.subject == UPDATE)
             && collides(&current.issues) == collides(&self.issues)
+            && without_value(&current.issues) == without_value(&self.issues)
     }
 
     /// The namespace to publish. Calls in the gate of `current` go on counting where the limits are the same.
@@ -202,9 +218,15 @@ impl Wanted {
         })
     }
 
-    /// The environment's default variables; a secret of the same name wins.
-    pub(super) fn defaults(&self) -> &BTreeMap<String, String> {
-        &self.source.manifest.env
+    /// The variables of its manifest; a secret of the same name wins.
+    pub(super) fn defaults(&self) -> &BTreeMap<String, Secret> {
+        &self.variables.values
+    }
+
+    /// The values that must not show in what its processes print.
+    pub(super) fn hidden(&self) -> Vec<Secret> {
+        let secrets = self.secrets.values();
+        secrets.chain(&self.variables.hidden).cloned().collect()
     }
 
     /// What an old namespace's limits allow its last calls. One that waits for its client goes on only where it began,
@@ -239,11 +261,15 @@ impl Wanted {
         largest.as_u64().saturating_add(FRAME_OVERHEAD)
     }
 
+    fn has_value(&self, name: &str) -> bool {
+        self.secrets.contains_key(name) || self.variables.values.contains_key(name)
+    }
+
     fn secrets_status(&self) -> SecretsStatus {
         let declared = &self.source.manifest.secrets;
         if declared.is_empty() {
             SecretsStatus::NoSecretsNeeded
-        } else if declared.iter().all(|name| self.secrets.contains_key(name)) {
+        } else if declared.iter().all(|name| self.has_value(name)) {
             SecretsStatus::Ok
         } else {
             SecretsStatus::Missing
@@ -439,6 +465,7 @@ mod tests {
             source(manifest),
             &NamespacesConfig::default(),
             secrets,
+            &|_| None,
             Some("t"),
         )
     }

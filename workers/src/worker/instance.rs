@@ -20,7 +20,7 @@ use super::rpc::{Closed, Connections, Links};
 use super::{Declared, WorkerHost, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
-use crate::process::output::{Divert, OutputLimit, Pump, Stream};
+use crate::process::output::{Divert, OutputLimit, Pump, Redactor, Stream};
 use crate::process::{Child, Exit, ProcessSpec, Stdin};
 
 /// How long a process may take after it was asked to end.
@@ -152,7 +152,8 @@ impl Instance {
 
     /// Starts to read both streams, so that the process never waits for a reader.
     fn read_output(&self, child: &mut Child, announce: &mpsc::Sender<Announcement>) -> Output {
-        let limit = OutputLimit::new(self.metrics.output_suppressed.clone());
+        let limit = OutputLimit::new(self.metrics.output_suppressed.clone())
+            .hiding(Redactor::new(&self.spec.hidden));
         let mut tasks = JoinSet::new();
         if let Some(reader) = child.take_stderr() {
             let pump = Pump {

@@ -30,11 +30,15 @@ pub struct Template(String);
 
 /// Why a template has no value. Names the variable, never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoValue {
+pub(crate) enum NoValue {
     #[error("${{{0}}} is set neither in the gateway's environment nor in the secrets store")]
     Missing(String),
-    #[error("${{{0}}} is the gateway's own and is not given to a server")]
+    #[error("${{{0}}} is the gateway's own and is not given away")]
     Own(String),
+    #[error(
+        "${{{0}}} is not in the secrets store, and namespaces.env_allowed of the gateway's configuration does not name it"
+    )]
+    NotAllowed(String),
     #[error(
         "\"${{\" is not followed by a variable name and \"}}\"; write \"$${{\" for the text \"${{\""
     )]
@@ -42,9 +46,26 @@ pub(super) enum NoValue {
 }
 
 /// Where names are looked up: the namespace's secrets, then the gateway's environment.
-pub(super) struct Sources<'a> {
-    pub(super) secrets: &'a BTreeMap<String, Secret>,
-    pub(super) environment: &'a dyn Fn(&str) -> Option<String>,
+pub(crate) struct Sources<'a> {
+    pub(crate) secrets: &'a BTreeMap<String, Secret>,
+    pub(crate) environment: &'a dyn Fn(&str) -> Option<String>,
+    /// The names that may be looked up in the environment. `None` for texts of the operator, who may name any.
+    pub(crate) allowed: Option<&'a [String]>,
+}
+
+impl Sources<'_> {
+    fn allows(&self, name: &str) -> bool {
+        let Some(allowed) = self.allowed else {
+            return true;
+        };
+        allowed.iter().any(|known| known == name)
+    }
+}
+
+/// Whether a variable opens the gateway itself, so that nothing the gateway starts may have its value.
+pub(crate) fn is_own(name: &str) -> bool {
+    let name = name.strip_suffix("_FILE").unwrap_or(name);
+    OWN.contains(&name)
 }
 
 impl Template {
@@ -62,7 +83,7 @@ impl Template {
     }
 
     /// The names it refers to.
-    pub(super) fn names(&self) -> Vec<&str> {
+    pub(crate) fn names(&self) -> Vec<&str> {
         let pieces = self.pieces().unwrap_or_default();
         let names = pieces.into_iter().filter_map(|piece| match piece {
             Piece::Variable(name) => Some(name),
@@ -72,14 +93,17 @@ impl Template {
     }
 
     /// The value.
-    pub(super) fn fill(&self, sources: &Sources<'_>) -> Result<Secret, NoValue> {
+    pub(crate) fn fill(&self, sources: &Sources<'_>) -> Result<Secret, NoValue> {
         let mut value = String::new();
         for piece in self.pieces()? {
             match piece {
                 Piece::Text(text) => value.push_str(text),
                 Piece::Variable(name) => match sources.secrets.get(name) {
                     Some(secret) => value.push_str(secret.expose()),
-                    None if OWN.contains(&name) => return Err(NoValue::Own(name.to_owned())),
+                    None if is_own(name) => return Err(NoValue::Own(name.to_owned())),
+                    None if !sources.allows(name) => {
+                        return Err(NoValue::NotAllowed(name.to_owned()));
+                    }
                     None => value.push_str(
                         &(sources.environment)(name)
                             .ok_or_else(|| NoValue::Missing(name.to_owned()))?,
@@ -92,7 +116,7 @@ impl Template {
 
     /// What of it must not show where the server's output is logged: the values behind its references, and the whole,
     /// which may be or hold a credential that somebody wrote down. Plain words and short texts are left alone.
-    pub(super) fn hidden(&self, sources: &Sources<'_>) -> Vec<Secret> {
+    pub(crate) fn hidden(&self, sources: &Sources<'_>) -> Vec<Secret> {
         let mut hidden = Vec::new();
         let mut literal = true;
         for name in self.names() {
@@ -152,7 +176,7 @@ fn is_plain(text: &str) -> bool {
 }
 
 /// Whether a text can be looked up: what shells take for a name.
-pub(super) fn is_variable_name(name: &str) -> bool {
+pub(crate) fn is_variable_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     name.len() <= 256
         && bytes
@@ -187,7 +211,7 @@ impl<'de> Deserialize<'de> for Template {
 }
 
 /// A single value as text; nothing is the empty text.
-pub(super) fn scalar(value: Value) -> Option<String> {
+pub(crate) fn scalar(value: Value) -> Option<String> {
     match value {
         Value::Null => Some(String::new()),
         Value::String(text) => Some(text),
@@ -213,6 +237,7 @@ mod tests {
         let sources = Sources {
             secrets: &secrets,
             environment: &environment,
+            allowed: None,
         };
         let value = Template::new(text).fill(&sources)?;
         Ok(value.expose().to_owned())
@@ -264,12 +289,37 @@ mod tests {
     }
 
     #[test]
+    fn a_text_that_is_not_the_operators_reaches_allowed_variables_and_secrets_alone() {
+        let secrets = BTreeMap::from([("STORED".to_owned(), Secret::new("s"))]);
+        let environment = |name: &str| (name != "UNSET").then(|| format!("value of {name}"));
+        let allowed = ["HERE", "UNSET", "BEARER_TOKEN"].map(str::to_owned);
+        let sources = Sources {
+            secrets: &secrets,
+            environment: &environment,
+            allowed: Some(&allowed),
+        };
+        let filled = |text: &str| {
+            let value = Template::new(text).fill(&sources);
+            value.map(|value| value.expose().to_owned())
+        };
+        assert_eq!(filled("${STORED}-${HERE}").unwrap(), "s-value of HERE");
+        let name = |name: &str| name.to_owned();
+        assert_eq!(filled("${OTHER}"), Err(NoValue::NotAllowed(name("OTHER"))));
+        assert_eq!(filled("${UNSET}"), Err(NoValue::Missing(name("UNSET"))));
+        assert_eq!(
+            filled("${BEARER_TOKEN}"),
+            Err(NoValue::Own(name("BEARER_TOKEN")))
+        );
+    }
+
+    #[test]
     fn values_of_references_and_literals_that_may_be_credentials_are_hidden_in_output() {
         let secrets = BTreeMap::from([("STORED".to_owned(), Secret::new("pw"))]);
         let environment = |name: &str| Some(format!("value of {name}"));
         let sources = Sources {
             secrets: &secrets,
             environment: &environment,
+            allowed: None,
         };
         let hidden = |text: &str| -> Vec<String> {
             let hidden = Template::new(text).hidden(&sources);

@@ -1,0 +1,112 @@
+//! The values of a manifest's `env`, with every `${NAME}` looked up.
+
+use std::collections::BTreeMap;
+
+use super::{MANIFEST_FILE, Manifest};
+use crate::registry::Issue;
+use crate::secrets::Secret;
+use crate::template::{NoValue, Sources};
+
+/// The code of an [`Issue`] about a variable without a value.
+const MISSING: &str = "missing_variable";
+
+/// What `env` comes to.
+#[derive(Debug, Default)]
+pub(crate) struct Variables {
+    /// The variables that have a value.
+    pub(crate) values: BTreeMap<String, Secret>,
+    /// What of them must not show in the log.
+    pub(crate) hidden: Vec<Secret>,
+    /// The variables that have none, and why. The namespace runs without them.
+    pub(crate) issues: Vec<Issue>,
+}
+
+impl Manifest {
+    /// The variables of the namespace's processes.
+    pub(crate) fn variables(&self, sources: &Sources<'_>) -> Variables {
+        let mut variables = Variables::default();
+        for (name, template) in &self.env {
+            match template.fill(sources) {
+                Ok(value) if value.expose().contains('\0') => {
+                    let message = "its value has a NUL, which no variable may have".to_owned();
+                    variables
+                        .issues
+                        .push(issue("invalid_variable", name, message));
+                }
+                Ok(value) => {
+                    // Texts without a reference are no secret: `env` in a manifest is for settings.
+                    if !template.names().is_empty() {
+                        variables.hidden.extend(template.hidden(sources));
+                    }
+                    variables.values.insert(name.clone(), value);
+                }
+                Err(reason) => {
+                    let code = match reason {
+                        NoValue::Missing(_) | NoValue::NotAllowed(_) => MISSING,
+                        NoValue::Own(_) | NoValue::Malformed => "invalid_variable",
+                    };
+                    let message = format!("{reason}; {name} is left out");
+                    variables.issues.push(issue(code, name, message));
+                }
+            }
+        }
+        variables
+    }
+}
+
+fn issue(code: &'static str, name: &str, message: String) -> Issue {
+    Issue {
+        code,
+        subject: format!("{MANIFEST_FILE}: env.{name}"),
+        message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(manifest: &str) -> Variables {
+        let manifest = Manifest::parse(manifest.as_bytes()).expect("valid");
+        let secrets = BTreeMap::from([("KEY".to_owned(), Secret::new("stored"))]);
+        let environment = |name: &str| (name == "REGION").then(|| "eu-central".to_owned());
+        manifest.variables(&Sources {
+            secrets: &secrets,
+            environment: &environment,
+            allowed: Some(&["REGION".to_owned(), "UNSET".to_owned()]),
+        })
+    }
+
+    #[test]
+    fn references_have_values_that_stay_out_of_the_log_and_settings_are_as_they_are_written() {
+        let found = variables("env: { A: 'https://api.example', B: 'x-${KEY}', C: '${REGION}' }");
+        let values: Vec<_> = found.values.values().map(Secret::expose).collect();
+        assert_eq!(values, ["https://api.example", "x-stored", "eu-central"]);
+        let hidden: Vec<_> = found.hidden.iter().map(Secret::expose).collect();
+        assert_eq!(hidden, ["stored", "x-stored", "eu-central", "eu-central"]);
+        assert!(found.issues.is_empty());
+    }
+
+    #[test]
+    fn a_variable_without_a_value_is_left_out_and_named() {
+        let found =
+            variables("env: { A: '${UNSET}', B: '${OTHER}', C: '${BEARER_TOKEN}', D: '${' }");
+        assert!(found.values.is_empty());
+        let issues: Vec<_> = found
+            .issues
+            .iter()
+            .map(|it| (it.code, &*it.subject))
+            .collect();
+        assert_eq!(
+            issues,
+            [
+                (MISSING, "tooldock.yaml: env.A"),
+                (MISSING, "tooldock.yaml: env.B"),
+                ("invalid_variable", "tooldock.yaml: env.C"),
+                ("invalid_variable", "tooldock.yaml: env.D"),
+            ]
+        );
+        assert!(found.issues[0].message.contains("${UNSET} is set neither"));
+        assert!(found.issues[1].message.contains("namespaces.env_allowed"));
+    }
+}
