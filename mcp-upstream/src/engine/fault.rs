@@ -51,6 +51,8 @@ pub(super) fn reported(
 /// The address stands before what happened, which may have many lines.
 fn report(caller: &Caller, namespace: &Namespace, subject: &str, what: fmt::Arguments<'_>) {
     let (namespace, request_id) = (&namespace.name, &*caller.request_id);
+    // A URI is the client's own text: escaped, it cannot forge a line of the log.
+    let subject = subject.escape_debug();
     tracing::warn!("{subject} of namespace {namespace}, request {request_id}, {what}");
 }
 
