@@ -259,11 +259,19 @@ impl<T> Calls<T> {
     }
 }
 
-/// One call's time in the table.
+/// One call's time in the table. Dropping it, however that comes, a panic of the call included, gives the place back.
 struct Stay<T> {
     table: Arc<Table<T>>,
     namespace: NamespaceName,
     id: ParkId,
+}
+
+impl<T> Drop for Stay<T> {
+    fn drop(&mut self) {
+        // Dropped outside the lock. Mostly it was taken out before.
+        let entry = self.table.remove(&self.namespace, self.id);
+        drop(entry);
+    }
 }
 
 impl<T: Waiting> Stay<T> {
@@ -287,10 +295,7 @@ impl<T: Waiting> Stay<T> {
                     return;
                 }
                 // Nobody came.
-                () = tokio::time::sleep_until(expires) => {
-                    self.table.remove(&self.namespace, self.id);
-                    return;
-                }
+                () = tokio::time::sleep_until(expires) => return,
                 // The call has its answer, which waits to be fetched.
                 () = call.go_on(), if !over => {
                     over = true;

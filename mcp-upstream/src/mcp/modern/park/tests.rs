@@ -75,6 +75,30 @@ impl Scene {
     }
 }
 
+/// A call that panics while it waits for its client.
+struct Panics;
+
+impl Waiting for Panics {
+    async fn go_on(&mut self) {
+        panic!("a call that waits for its client panics, as this test wants it to");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parked_call_that_panics_gives_its_place_back() {
+    let scene = Scene::new();
+    let parked = ParkedCalls::new(SessionKey::from_text("a key of some length"));
+    for _ in 0..3 {
+        let state = parked.park(Panics, scene.bound(), soon(), 1);
+        let state = state.expect("the one place is free");
+        // Lets its task run.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(parked.count(), 0);
+        let taken = parked.take(&state, scene.bound()).await;
+        assert_eq!(taken.err(), Some(Refused::Gone));
+    }
+}
+
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
