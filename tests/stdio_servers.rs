@@ -8,6 +8,7 @@ mod isolation;
 mod misbehaving;
 mod operators;
 mod reloaded;
+mod tenants;
 mod verbatim;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -70,8 +70,7 @@ async fn parameters_reach_a_server_as_they_were_spelled() {
     let gateway = serving(json!({"any": verbatim(&[])})).await;
     for method in [
         "example.org/anything",
-        "tasks/get",
-        "tasks/result",
+        "example.org/tasks",
         "completion/complete",
         "prompts/get",
         "resources/read",

@@ -12,7 +12,7 @@
 //!
 //! What a message means is decided here, by a few of its keys; the server reads all of them again. So a message in which
 //! it could find something else is refused: a key that is there twice, or that differs from a known one only in case
-//! (`spelling`). `tasks/list` passes to a shared process unless it would show the tasks of others (`tasks`).
+//! (`spelling`). A task is known only to the principal that began it (`tasks`).
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
@@ -82,7 +82,6 @@ pub(crate) struct External {
     audience: Arc<Audience>,
     events: Arc<dyn EventLog>,
     catalogues: Catalogues,
-    tasks: tasks::TaskOwners,
     notices: news::Notices,
     /// Seals what a server wants back from a client of another era.
     key: SessionKey,
@@ -108,7 +107,6 @@ impl External {
             audience,
             events,
             catalogues: Catalogues::default(),
-            tasks: tasks::TaskOwners::default(),
             notices: news::Notices::default(),
             key,
         })
@@ -297,7 +295,10 @@ pub(super) async fn prepare(
     };
     let request = ClientRequest::named(bytes, message, id, params, names.own_progress);
     let named = Named::read(method, params, &seen)?;
-    let call = up(conversation, who, method, named, (request, seen.task));
+    let mut tasks = tasks::Named::read(method, params, seen.names_task)?;
+    let key = &conversation.core.external.key;
+    let request = tasks.with_own_cursor(key, method, request);
+    let call = up(conversation, who, method, named, (request, tasks));
     Ok(Prepared::Call(call))
 }
 
@@ -349,7 +350,7 @@ fn up(
     who: Who,
     method: &str,
     named: Named<'_>,
-    (request, begins_task): (ClientRequest, bool),
+    (request, tasks): (ClientRequest, tasks::Named),
 ) -> Box<UpstreamCall> {
     let (core, caller) = (conversation.core, conversation.caller);
     let (method, subject): (Arc<str>, Arc<str>) = (method.into(), named.subject.into());
@@ -364,7 +365,7 @@ fn up(
         method: Arc::clone(&method),
         subject: Arc::clone(&subject),
         asked: Asked::Whole(request),
-        begins_task,
+        tasks,
         sent: Mutex::default(),
         who,
     };

@@ -155,6 +155,7 @@ pub(crate) async fn probe(
     let params = opening.discover_params();
     let mut question = link
         .request("server/discover", Some(&params), None)?
+        .of_gateway()
         .quietly();
     let first = timeout_at(end.min(Instant::now() + probe), &mut question).await;
     let silent = first.is_err();

@@ -119,6 +119,17 @@ pub(crate) trait Inbound: Send + Sync {
     /// The server asks its client.
     fn request(&self, request: ServerRequest);
 
+    /// A client gave the call of this id up: the server may still work on it. Called once, from wherever the call was
+    /// given up, with the link's calls locked: must not come back to the link.
+    fn given_up(&self, _call: u64) {}
+
+    /// The server does not work on that call any more: it answered it late.
+    fn settled(&self, _call: u64) {}
+
+    /// The server answered a call with a task, which it goes on with. Called before the caller gets `result`; `None`:
+    /// nobody waits for it any more.
+    fn began_task(&self, _call: Option<u64>, _result: &RawValue) {}
+
     /// The server sent what was ignored. For counting.
     fn oddity(&self, _oddity: Oddity) {}
 

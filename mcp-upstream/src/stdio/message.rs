@@ -204,6 +204,14 @@ impl Answer {
         }
     }
 
+    /// The id of the call it answers, on the link it came over.
+    pub(crate) fn call(&self) -> Option<u64> {
+        std::str::from_utf8(&self.message[self.id.clone()])
+            .ok()?
+            .parse()
+            .ok()
+    }
+
     /// Its result or error.
     pub(crate) fn part(&self) -> &[u8] {
         match &self.instead {

@@ -478,10 +478,15 @@ impl PoolShared {
         let params = serde_json::json!({ "uri": uri });
         let params = to_raw_value(&params).expect("a value into memory");
         let method = "resources/unsubscribe";
+        // What the server says of it is nobody else's.
+        let in_use = process.switch().in_use();
         if let Ok(mut call) = process.link().request(method, Some(&params), None) {
             // Bounded by its time; there is one for each subscription at most.
             self.host.control.spawn(async move {
                 let _ = timeout(UNSUBSCRIBE, call.answer()).await;
+                // Before the use ends, so that a call without an answer is known to be one.
+                drop(call);
+                drop(in_use);
             });
         }
     }

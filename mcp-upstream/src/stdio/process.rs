@@ -21,6 +21,7 @@ mod listen;
 mod open;
 mod replay;
 mod switch;
+pub(crate) mod tasks;
 
 pub(crate) use switch::{Hearing, Switch};
 

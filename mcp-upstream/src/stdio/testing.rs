@@ -32,6 +32,8 @@ pub(super) struct House {
     pub(super) said: mpsc::Sender<String>,
     pub(super) asked: mpsc::Sender<ServerRequest>,
     pub(super) odd: Mutex<Vec<Oddity>>,
+    /// What became of calls that were given up, and which tasks began.
+    pub(super) noted: Mutex<Vec<String>>,
 }
 
 impl House {
@@ -40,7 +42,12 @@ impl House {
             said,
             asked,
             odd: Mutex::default(),
+            noted: Mutex::default(),
         }
+    }
+
+    fn note(&self, what: String) {
+        self.noted.lock().expect("not poisoned").push(what);
     }
 }
 
@@ -53,6 +60,19 @@ impl Inbound for House {
     fn request(&self, request: ServerRequest) {
         // What has no room is dropped, and so answered.
         let _ = self.asked.try_send(request);
+    }
+
+    fn given_up(&self, call: u64) {
+        self.note(format!("given up {call}"));
+    }
+
+    fn settled(&self, call: u64) {
+        self.note(format!("settled {call}"));
+    }
+
+    fn began_task(&self, call: Option<u64>, result: &RawValue) {
+        let call = call.map_or("nobody".to_owned(), |call| call.to_string());
+        self.note(format!("began {result} for {call}"));
     }
 
     fn oddity(&self, oddity: Oddity) {
@@ -139,6 +159,10 @@ impl Scene {
             .send(&json!({"jsonrpc":"2.0","id":id,"result":{}}).to_string())
             .await;
         within(call).await.expect("answered");
+    }
+
+    pub(super) fn noted(&self) -> Vec<String> {
+        std::mem::take(&mut self.house.noted.lock().expect("not poisoned"))
     }
 
     pub(super) fn odd(&self) -> Vec<Oddity> {

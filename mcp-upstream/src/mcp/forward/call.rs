@@ -13,7 +13,7 @@ use tooldock_workers::registry::Namespace;
 use super::hub::{Hub, Overheard};
 use super::isolation::{Place, Who, may_ask};
 use super::process::{OpenEra, Opening, Page, Process, ProcessKey, Sent, Unanswered};
-use super::{External, GATEWAY, Leased, kept, lists};
+use super::{External, GATEWAY, Leased, kept, lists, tasks};
 use crate::bridge::params::{self, Client};
 use crate::bridge::{json, reply, rounds, state};
 use crate::content::CacheScope;
@@ -40,8 +40,8 @@ pub(super) struct Up {
     pub(super) method: Arc<str>,
     pub(super) subject: Arc<str>,
     pub(super) asked: Asked,
-    /// It asks to go on as a task.
-    pub(super) begins_task: bool,
+    /// What it has to do with tasks.
+    pub(super) tasks: tasks::Named,
     /// What gives it up at the server, once it is there.
     pub(super) sent: Mutex<Option<Canceller>>,
 }
@@ -71,9 +71,6 @@ impl Forwarded for Up {
             .external
             .place(&self.namespace, &self.who, principal, &self.method);
         let place = placed.await?;
-        if place.key == ProcessKey::Shared && self.would_show_others_tasks() {
-            return Ok(not_told_apart());
-        }
         let mut again = true;
         loop {
             let attempt = self.attempt(&place, &voice);
@@ -105,6 +102,10 @@ impl Up {
     }
 
     async fn with(&self, leased: &Leased, voice: &Voice) -> Result<Answer, Unanswered> {
+        // At each process anew: another one has other tasks.
+        if let Some(refused) = self.tasks.refused(leased, self.principal.as_ref()) {
+            return Ok(refused);
+        }
         if leased.is_common() && voice.is_heard() {
             leased.process.hear(Arc::new(Overheard(voice.clone())));
         }
@@ -188,6 +189,7 @@ impl Up {
                 answer
             }
         };
+        let answer = self.with_tasks(leased, answer);
         // A principal's list is nobody else's; and none of these is kept where it is not everybody's.
         if leased.place.key == ProcessKey::Shared
             && let Some(page) = self.page(opening)
@@ -197,6 +199,25 @@ impl Up {
             processes.remember(&self.namespace, page, result);
         }
         Ok(self.for_client(opening, answer))
+    }
+
+    /// Notes what an answer says of tasks, and takes those of others out.
+    fn with_tasks(&self, leased: &Leased, answer: Answer) -> Answer {
+        let (process, principal) = (&*leased.process, self.principal.as_ref());
+        if process.tasks().await_owner()
+            && let Some(call) = answer.call()
+        {
+            let owner = || tasks::Owner {
+                principal: principal.cloned(),
+                ear: tasks::ear(&self.external, &self.namespace, &self.who, leased),
+            };
+            process.tasks().claim(call, owner);
+        }
+        self.tasks.answered(&self.method, process, &answer);
+        match &*self.method {
+            tasks::LIST => tasks::own_list(&self.external.key, leased, principal, answer),
+            _ => answer,
+        }
     }
 
     /// The answer as this client is to see it.
@@ -357,19 +378,6 @@ impl Up {
         (named && voice.is_heard()).then(|| Arc::new(Overheard(voice.clone())) as _)
     }
 
-    /// On a shared process. Notes who asks for tasks.
-    fn would_show_others_tasks(&self) -> bool {
-        let (owners, namespace) = (&self.external.tasks, &self.namespace.name);
-        let principal = self.principal.as_ref();
-        if &*self.method == "tasks/list" {
-            return owners.are_of_others(namespace, principal);
-        }
-        if self.begins_task {
-            owners.began(namespace, principal);
-        }
-        false
-    }
-
     /// The parameters as they came.
     fn params(&self) -> Option<&RawValue> {
         match &self.asked {
@@ -419,12 +427,5 @@ fn is_away(error: &CallError) -> bool {
 
 fn refused(invalid: &state::InvalidState) -> Answer {
     let error = super::process::error_object(code::INVALID_PARAMS, &invalid.to_string());
-    Answer::of(RawReply::Error(error))
-}
-
-/// The answer to a list that would hold what is others'.
-fn not_told_apart() -> Answer {
-    let reason = "Method not found: tasks/list: others began tasks on the process this client shares with them";
-    let error = super::process::error_object(code::METHOD_NOT_FOUND, reason);
     Answer::of(RawReply::Error(error))
 }

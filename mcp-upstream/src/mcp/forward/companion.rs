@@ -15,6 +15,8 @@ pub(super) struct Companion {
     tag: Arc<str>,
     /// Who hears its own process, if it has one.
     own: OnceLock<Arc<Hub>>,
+    /// Hears of its tasks on a process it shares, if it began any.
+    tasks: OnceLock<Arc<Hub>>,
     /// By URI.
     watches: Mutex<BTreeMap<Arc<str>, Watch>>,
 }
@@ -27,6 +29,7 @@ impl Companion {
                 external: Arc::downgrade(external),
                 tag: Arc::clone(session.tag()),
                 own: OnceLock::new(),
+                tasks: OnceLock::new(),
                 watches: Mutex::default(),
             })
         })
@@ -37,9 +40,24 @@ impl Companion {
         Arc::clone(self.own.get_or_init(make))
     }
 
-    /// The same, if it has one.
-    pub(super) fn own(&self) -> Option<&Arc<Hub>> {
-        self.own.get()
+    /// Whether the session has, or had, a process of its own.
+    pub(super) fn has_own(&self) -> bool {
+        self.own.get().is_some()
+    }
+
+    /// Who hears of the session's tasks on a process it shares.
+    pub(super) fn task_hub(&self, make: impl FnOnce() -> Arc<Hub>) -> Arc<Hub> {
+        Arc::clone(self.tasks.get_or_init(make))
+    }
+
+    /// The session has a general stream now: what waited for one goes there.
+    pub(super) fn kick(&self) {
+        for hub in [&self.own, &self.tasks]
+            .into_iter()
+            .filter_map(OnceLock::get)
+        {
+            hub.kick();
+        }
     }
 
     /// Whether the session watches that resource.

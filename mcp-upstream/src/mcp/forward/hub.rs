@@ -2,8 +2,9 @@
 //!
 //! | it says | on a process of several clients | on a session's own | on one for a single call |
 //! |---|---|---|---|
-//! | `*/list_changed`, `resources/updated` | the namespace's audience | the session | the namespace's audience |
-//! | log message, any other notification | the one call that runs, if it is one | the newest call, else the session | the call |
+//! | `*/list_changed`, `resources/updated` | the namespace's audience | the session | the namespace's audience, in our words |
+//! | what names a task | the session that began the task | the newest call, else the session | the call |
+//! | log message, any other notification | the one call that runs, if the server can be doing nothing else | the newest call, else the session | the call |
 //! | elicitation, sampling, roots | refused | the newest call, else the session | the call, once it begins |
 //! | any other request | refused | the session | refused |
 //! | a request taken back | – | taken back at its client, too | the same |
@@ -208,10 +209,8 @@ impl Hub {
             Scope::Session(_) => {
                 self.put(notification.message.clone());
             }
-            Scope::Call => {
-                let message = &notification.message;
-                self.audience.pass_on(&self.namespace, change, message);
-            }
+            // What the server says of the change may be about the call.
+            Scope::Call => self.audience.announce(&self.namespace, change),
         }
         true
     }
@@ -241,7 +240,7 @@ impl Hub {
     }
 
     /// Puts a message on the session's general stream, or lets it wait for one. `false`: there is no room.
-    fn put(self: &Arc<Self>, message: Bytes) -> bool {
+    pub(super) fn put(self: &Arc<Self>, message: Bytes) -> bool {
         let start = {
             let mut waiting = self.waiting();
             let full = waiting.messages.len() >= WAITING_MAX
@@ -548,7 +547,7 @@ impl ReplySink for Overheard {
 
 /// The level of a log message that each client filters for itself. One whose level cannot be read counts as the most
 /// severe: who wants any messages hears it, and who wants none does not.
-fn filtered_level(notification: &Notification<'_>) -> Option<LogLevel> {
+pub(super) fn filtered_level(notification: &Notification<'_>) -> Option<LogLevel> {
     if notification.method != "notifications/message" {
         return None;
     }

@@ -201,11 +201,12 @@ impl From<NotWatched> for Failure {
 
 /// The session has a stream for what its server says on its own.
 pub(crate) fn listens(core: &Arc<Core>, namespace: &Arc<Namespace>, session: &Arc<Session>) {
-    if core.external.serves(namespace)
-        && let Some(own) = Companion::of(&core.external, session).own()
-    {
-        own.kick();
-        core.external.processes.session_returned(session.tag());
+    if core.external.serves(namespace) {
+        let companion = Companion::of(&core.external, session);
+        companion.kick();
+        if companion.has_own() {
+            core.external.processes.session_returned(session.tag());
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use crate::stdio::lists::KnownTools;
 use crate::stdio::message::ClientRequest;
 use crate::stdio::metrics::LastGood;
 use crate::stdio::pool::{self, EraKind, Leased, PoolKey, Pools, ServerEra};
+use crate::stdio::process::tasks::Tasks;
 use crate::stdio::process::{Hearing, Opened};
 
 /// The servers of the registry.
@@ -261,6 +262,10 @@ impl Process for Held {
 
     fn notify(&self, message: &str) -> Result<(), CallError> {
         self.leased.forward_notification(message)
+    }
+
+    fn tasks(&self) -> &Tasks {
+        self.leased.tasks()
     }
 
     fn hear(&self, inbound: Arc<dyn Inbound>) {

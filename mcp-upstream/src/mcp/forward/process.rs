@@ -21,6 +21,7 @@ use crate::stdio::link::{Canceller, ReplySink};
 use crate::stdio::lists::KnownTools;
 use crate::stdio::message::{Answer, ClientRequest};
 use crate::stdio::metrics::LastGood;
+use crate::stdio::process::tasks::Tasks;
 
 /// The eras a server speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -267,6 +268,9 @@ pub(crate) trait Process: Send + Sync {
     ///
     /// The process is gone, or takes no more.
     fn notify(&self, message: &str) -> Result<(), CallError>;
+
+    /// Whose the tasks of the process are.
+    fn tasks(&self) -> &Tasks;
 
     /// Hears what a process of several can only mean for this user of it, for as long as it holds it. Said once: who hears
     /// does not change.

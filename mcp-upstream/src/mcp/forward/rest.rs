@@ -47,7 +47,7 @@ pub(crate) async fn call(
         method: TOOLS_CALL.into(),
         subject: tool.into(),
         asked: Asked::Own(params),
-        begins_task: false,
+        tasks: super::tasks::Named::default(),
         sent: Mutex::default(),
     };
     let request = ForwardRequest {

@@ -12,10 +12,11 @@ use memchr::memchr;
 use tooldock_workers::json;
 
 use crate::error::Failure;
+use crate::stdio::process::tasks::RELATED_TASK;
 use crate::stdio::splice;
 
 /// Longer raw keys are none of the names: the longest, each of its letters as `\u` and four digits.
-const RAW_MAX: usize = 6 * "inputResponses".len();
+const RAW_MAX: usize = 6 * RELATED_TASK.len();
 
 /// An object of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +24,7 @@ enum Level {
     Message,
     Params,
     Meta,
+    RelatedTask,
 }
 
 impl Level {
@@ -44,8 +46,10 @@ impl Level {
                 "task",
                 "ref",
                 "argument",
+                "taskId",
             ],
-            Self::Meta => &["progressToken"],
+            Self::Meta => &["progressToken", RELATED_TASK],
+            Self::RelatedTask => &["taskId"],
         }
     }
 
@@ -54,7 +58,8 @@ impl Level {
         match self {
             Self::Message => Some(("params", Self::Params)),
             Self::Params => Some(("_meta", Self::Meta)),
-            Self::Meta => None,
+            Self::Meta => Some((RELATED_TASK, Self::RelatedTask)),
+            Self::RelatedTask => None,
         }
     }
 
@@ -93,7 +98,9 @@ impl Level {
         match self {
             Self::Message => Failure::Shape(differs.into()),
             Self::Params => Failure::InvalidParams(format!("params: {differs}").into()),
-            Self::Meta => Failure::InvalidParams(format!("params._meta: {differs}").into()),
+            Self::Meta | Self::RelatedTask => {
+                Failure::InvalidParams(format!("params._meta: {differs}").into())
+            }
         }
     }
 }
@@ -112,8 +119,8 @@ fn folded(character: char) -> char {
 /// What was seen of the parameters of a message on the way, so that they are not read again for it.
 #[derive(Debug, Default)]
 pub(super) struct Seen<'a> {
-    /// They hold `task`.
-    pub(super) task: bool,
+    /// They may name a task.
+    pub(super) names_task: bool,
     /// They may hold one of the names that are unique on a link ([`splice::Names`]).
     pub(super) may_name: bool,
     /// Keys and values, raw.
@@ -220,6 +227,7 @@ impl<'a> Text<'a> {
             // The colon.
             self.at += 1;
             let begin = self.at;
+            self.seen.names_task |= matches!(name, Some("taskId" | RELATED_TASK));
             match level.below() {
                 Some((below, level)) if name == Some(below) => self.object(level)?,
                 _ => self.value()?,
@@ -233,7 +241,6 @@ impl<'a> Text<'a> {
                 let value = value.trim_ascii();
                 self.seen.members.push((key, value));
                 match name {
-                    Some("task") => self.seen.task = true,
                     Some("progressToken" | "requestId") => self.seen.may_name = true,
                     Some("_meta") => self.seen.may_name |= splice::may_have(value),
                     _ => {}
@@ -332,6 +339,19 @@ mod tests {
                 "ProgressToken",
                 "progressToken",
             ),
+            (r#"{"params":{"TaskID":"t"}}"#, -32602, "TaskID", "taskId"),
+            (
+                r#"{"params":{"_meta":{"io.modelcontextprotocol/Related-Task":{}}}}"#,
+                -32602,
+                "io.modelcontextprotocol/Related-Task",
+                "io.modelcontextprotocol/related-task",
+            ),
+            (
+                r#"{"params":{"_meta":{"io.modelcontextprotocol/related-task":{"taskid":"t"}}}}"#,
+                -32602,
+                "taskid",
+                "taskId",
+            ),
         ] {
             let (got, reason) = refusal(message).unwrap_or_else(|| panic!("{message}"));
             assert_eq!(got, code, "{message}");
@@ -367,21 +387,27 @@ mod tests {
 
     #[test]
     fn what_is_read_of_the_parameters_is_seen_however_it_is_spelled() {
-        for (params, task, may_name) in [
+        for (params, names_task, may_name) in [
             (
-                r#"{"name":"n","arguments":{"task":{},"progressToken":1}}"#,
+                r#"{"name":"n","arguments":{"taskId":"t","progressToken":1}}"#,
                 false,
                 false,
             ),
-            (r#"{"t\u0061sk":{},"_meta":{}}"#, true, false),
+            (r#"{"t\u0061skId":"t","_meta":{}}"#, true, false),
+            (
+                r#"{"_meta":{"io.modelcontextprotocol\/related-t\u0061sk":{}}}"#,
+                true,
+                true,
+            ),
             (r#"{"_meta": {"progress\u0054oken":1} }"#, false, true),
             (r#"{"_meta":{"progressToken":1},"_meta":{}}"#, false, true),
             (r#"{"requestId":1}"#, false, true),
-            (r#"[{"task":1}]"#, false, false),
+            (r#"[{"taskId":1}]"#, false, false),
         ] {
             let message = format!(r#"{{"method":"m","params":{params}}}"#);
             let seen = check(&message).expect("nothing alike");
-            assert_eq!((seen.task, seen.may_name), (task, may_name), "{params}");
+            let noted = (seen.names_task, seen.may_name);
+            assert_eq!(noted, (names_task, may_name), "{params}");
         }
     }
 

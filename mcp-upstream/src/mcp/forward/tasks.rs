@@ -1,51 +1,360 @@
-//! Whose tasks a shared process may hold.
+//! Tasks: only whose call began a task may name it, and hears of it.
 //!
-//! A server tells its clients' tasks apart by the connection, and several clients have one here. `tasks/list` would show
-//! each of them the others'. So it passes to a shared process only as long as nobody else began a task there. The other
-//! task methods name a task by its id, which its owner alone was told.
+//! A request that names a task of somebody else, or one that nobody has, is answered here in the same words; the server
+//! does not see it. Each process knows its own tasks (`stdio::process::tasks`): a task ends with the process that runs
+//! it, since another process may give its id to another client's task.
+//!
+//! `tasks/list` passes, and its result loses the tasks of others. On a process of several its cursor is sealed: servers
+//! make cursors of the ids of tasks.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use dashmap::DashMap;
-use tooldock_workers::names::NamespaceName;
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tooldock_workers::registry::Namespace;
 
-/// `None`: who needs no credentials.
-type Principal = Option<Arc<str>>;
+use super::companion::Companion;
+use super::hub::{Hub, Scope, filtered_level};
+use super::isolation::Who;
+use super::process::Process;
+use super::{External, Leased};
+use crate::bridge::json::{self, Change};
+use crate::engine::RawReply;
+use crate::envelope;
+use crate::error::Failure;
+use crate::protocol::code;
+use crate::session::{Session, SessionKey};
+use crate::stdio::link::Inbound;
+use crate::stdio::message::{Answer, ClientRequest, Notification, ServerRequest};
+use crate::stdio::process::tasks;
+pub(super) use crate::stdio::process::tasks::Owner;
 
-/// Who began tasks on shared processes, by namespace. As many as namespaces whose clients use tasks.
+/// What a sealed cursor begins with: other sealed states begin otherwise.
+const MARK: &[u8; 8] = b"tasks\0\0\0";
+/// The longest cursor of a server that is sealed.
+const CURSOR_MAX: usize = 64 * 1024;
+
+pub(super) const LIST: &str = "tasks/list";
+
+/// What a request has to do with tasks.
 #[derive(Debug, Default)]
-pub(super) struct TaskOwners(DashMap<NamespaceName, Owner>);
-
-#[derive(Debug)]
-enum Owner {
-    One(Principal),
-    Several,
+pub(super) struct Named {
+    /// Those it names.
+    ids: Vec<Arc<str>>,
+    /// It is a request about a task of the server.
+    about_one: bool,
+    /// It goes on with a list by a cursor that was not made here.
+    foreign_cursor: bool,
 }
 
-impl TaskOwners {
-    /// A request that asks for a task is about to go up.
-    pub(super) fn began(&self, namespace: &NamespaceName, principal: Option<&Arc<str>>) {
-        let mut owner = self
-            .0
-            .entry(namespace.clone())
-            .or_insert_with(|| Owner::One(principal.cloned()));
-        if let Owner::One(one) = &*owner
-            && one.as_ref() != principal
-        {
-            *owner = Owner::Several;
+impl Named {
+    /// `may_name`: what was seen of the parameters may name a task.
+    ///
+    /// # Errors
+    ///
+    /// A task that could be read as another, or a request about a task that names none.
+    pub(super) fn read(
+        method: &str,
+        params: Option<&RawValue>,
+        may_name: bool,
+    ) -> Result<Self, Failure> {
+        let about_one = method.starts_with("tasks/") && method != LIST;
+        if !may_name && !about_one {
+            return Ok(Self::default());
+        }
+        let params = params.map_or("{}", RawValue::get);
+        let ids = tasks::named(params).map_err(|_| {
+            let reason = "a task must be named by one string: params.taskId, or \
+                          io.modelcontextprotocol/related-task in params._meta";
+            Failure::InvalidParams(reason.into())
+        })?;
+        if about_one && ids.is_empty() {
+            return Err(Failure::InvalidParams(
+                "params.taskId must be a string".into(),
+            ));
+        }
+        Ok(Self {
+            ids: ids.iter().map(|id| Arc::from(&**id)).collect(),
+            about_one,
+            foreign_cursor: false,
+        })
+    }
+
+    /// The request for a further page of tasks with the server's own cursor in it. Any other request stays.
+    pub(super) fn with_own_cursor(
+        &mut self,
+        key: &SessionKey,
+        method: &str,
+        request: ClientRequest,
+    ) -> ClientRequest {
+        if method != LIST {
+            return request;
+        }
+        let params = request.params().and_then(json::raw);
+        let Some((params, cursor)) =
+            params.and_then(|params| Some((params, json::member(params, "cursor")?)))
+        else {
+            return request;
+        };
+        let opened = envelope::string(cursor).and_then(|cursor| opened(key, &cursor));
+        let replaced = opened.and_then(|cursor| {
+            let params = json::edit(params.get(), &[Change::Set("cursor", cursor.into())]);
+            request.with_params(&params).ok()
+        });
+        self.foreign_cursor = replaced.is_none();
+        replaced.unwrap_or(request)
+    }
+
+    /// Why the request may not go to this process.
+    pub(super) fn refused(&self, leased: &Leased, principal: Option<&Arc<str>>) -> Option<Answer> {
+        let known = leased.process.tasks();
+        // A client that may be asked has tasks of its own, which its own process may be told of.
+        let checked = self.about_one || leased.is_common();
+        if checked && !self.ids.iter().all(|id| known.owns(principal, id)) {
+            return Some(refusal("Task not found"));
+        }
+        (self.foreign_cursor && leased.is_common()).then(|| refusal("Invalid cursor"))
+    }
+
+    /// What an answer says of the tasks that were named.
+    pub(super) fn answered(&self, method: &str, process: &dyn Process, answer: &Answer) {
+        match (method, &*self.ids) {
+            _ if answer.is_error() => {}
+            ("tasks/result", [id]) => process.tasks().is_over(id),
+            ("tasks/get" | "tasks/cancel", [_]) => process.tasks().observe(answer.part()),
+            _ => {}
+        }
+    }
+}
+
+fn refusal(reason: &str) -> Answer {
+    let error = super::process::error_object(code::INVALID_PARAMS, reason);
+    Answer::of(RawReply::Error(error))
+}
+
+/// An answer to `tasks/list` as that principal may see it.
+pub(super) fn own_list(
+    key: &SessionKey,
+    leased: &Leased,
+    principal: Option<&Arc<str>>,
+    answer: Answer,
+) -> Answer {
+    if answer.is_error() {
+        return answer;
+    }
+    let is_own = |id: &str| leased.process.tasks().owns(principal, id);
+    match listed(answer.part(), is_own, leased.is_common().then_some(key)) {
+        Ok(None) => answer,
+        Ok(Some(list)) => answer.with(list.into()),
+        Err(reason) => {
+            let error = super::process::error_object(code::INTERNAL, reason);
+            Answer::of(RawReply::Error(error))
+        }
+    }
+}
+
+/// The list with only the tasks that are the principal's, and with its cursor sealed by that key. `None`: it is that
+/// already.
+fn listed(
+    result: &[u8],
+    is_own: impl Fn(&str) -> bool,
+    key: Option<&SessionKey>,
+) -> Result<Option<String>, &'static str> {
+    const UNREADABLE: &str = "The server's list of tasks cannot be read";
+    let result = json::raw(result).ok_or(UNREADABLE)?;
+    let members = json::members(result.get()).ok_or(UNREADABLE)?;
+    let member = |name: &str| {
+        let found = members.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| *value)
+    };
+    let mut changes = Vec::new();
+    if let Some(all) = member("tasks") {
+        let all: Vec<&RawValue> = serde_json::from_str(all).map_err(|_| UNREADABLE)?;
+        let own = all.iter().filter(|task| {
+            let named = tasks::named(task.get()).unwrap_or_default();
+            !named.is_empty() && named.iter().all(|id| is_own(id))
+        });
+        let own: Vec<&str> = own.map(|task| task.get()).collect();
+        if own.len() < all.len() {
+            changes.push(Change::Set("tasks", format!("[{}]", own.join(",")).into()));
+        }
+    }
+    if let (Some(key), Some(cursor)) = (key, member("nextCursor"))
+        && cursor != "null"
+    {
+        let sealed = sealed(key, cursor).ok_or("The server's cursor cannot be kept")?;
+        changes.push(Change::Set("nextCursor", format!("\"{sealed}\"").into()));
+    }
+    let changed = !changes.is_empty();
+    Ok(changed.then(|| json::edit(result.get(), &changes)))
+}
+
+/// `cursor` is raw JSON.
+fn sealed(key: &SessionKey, cursor: &str) -> Option<String> {
+    if cursor.len() > CURSOR_MAX {
+        return None;
+    }
+    let plain = [MARK, cursor.as_bytes()].concat();
+    key.seal_state(&plain).ok()
+}
+
+fn opened(key: &SessionKey, sealed: &str) -> Option<String> {
+    let plain = key.open_state(sealed)?;
+    let cursor = plain.strip_prefix(MARK)?;
+    String::from_utf8(cursor.to_vec()).ok()
+}
+
+/// Who hears of the task that a request began, outside of calls: the session on its own stream. Everybody else asks how
+/// the task is. The owner of a process hears of it anyway.
+pub(super) fn ear(
+    external: &Arc<External>,
+    namespace: &Namespace,
+    who: &Who,
+    leased: &Leased,
+) -> Option<Arc<dyn Inbound>> {
+    let Who::Session(session) = who else {
+        return None;
+    };
+    if !leased.is_common() {
+        return None;
+    }
+    let hub = Companion::of(external, session)
+        .task_hub(|| external.new_hub(namespace, Scope::Session(Arc::downgrade(session))));
+    Some(Arc::new(Told {
+        session: Arc::downgrade(session),
+        hub,
+    }))
+}
+
+/// A session hears of its tasks on a process it shares.
+struct Told {
+    session: Weak<Session>,
+    hub: Arc<Hub>,
+}
+
+impl Inbound for Told {
+    fn notification(&self, notification: Notification<'_>) {
+        let Some(session) = self.session.upgrade() else {
+            return;
+        };
+        let wanted = filtered_level(&notification).is_none_or(|it| it >= session.log_level());
+        if wanted {
+            self.hub.put(Bytes::copy_from_slice(&notification.message));
         }
     }
 
-    /// Whether a list of them would show somebody else's.
-    pub(super) fn are_of_others(
-        &self,
-        namespace: &NamespaceName,
-        principal: Option<&Arc<str>>,
-    ) -> bool {
-        let owner = self.0.get(namespace);
-        owner.is_some_and(|owner| match &*owner {
-            Owner::One(one) => one.as_ref() != principal,
-            Owner::Several => true,
-        })
+    fn request(&self, request: ServerRequest) {
+        request.refuse(code::METHOD_NOT_FOUND, "No client can be asked this here");
+    }
+}
+
+/// Whether a client may tell a process what names those tasks.
+pub(super) fn may_name(
+    leased: &Leased,
+    principal: Option<&Arc<str>>,
+    params: Option<&RawValue>,
+) -> bool {
+    let known = leased.process.tasks();
+    !leased.is_common()
+        || tasks::named(params.map_or("{}", RawValue::get))
+            .is_ok_and(|ids| ids.iter().all(|id| known.owns(principal, id)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> SessionKey {
+        SessionKey::random().expect("randomness")
+    }
+
+    fn of_ada(id: &str) -> bool {
+        id.starts_with("ada-")
+    }
+
+    #[test]
+    fn a_list_of_tasks_shows_only_its_readers_own() {
+        let mixed = br#"{"x":1.50,"tasks":[{"taskId":"ada-1","n":1.50},{"taskId":"bob-1"},{},{"taskId":"ada-2","taskId":"bob-2"}],"_meta":{}}"#;
+        let list = listed(mixed, of_ada, None).expect("readable");
+        let own = r#"{"x":1.50,"tasks":[{"taskId":"ada-1","n":1.50}],"_meta":{}}"#;
+        assert_eq!(list.as_deref(), Some(own));
+        assert_eq!(listed(own.as_bytes(), of_ada, None), Ok(None));
+        for unreadable in [
+            r#"{"tasks":{"taskId":"ada-1"}}"#,
+            r#"{"tasks":[],"tasks":[{"taskId":"bob-1"}]}"#,
+            "[]",
+        ] {
+            listed(unreadable.as_bytes(), of_ada, None).expect_err(unreadable);
+        }
+    }
+
+    #[test]
+    fn a_cursor_of_a_shared_list_says_nothing_and_comes_back_as_it_was() {
+        let key = key();
+        let page = br#"{"tasks":[],"nextCursor":"after b\u006fb-1"}"#;
+        let list = listed(page, of_ada, Some(&key))
+            .expect("readable")
+            .expect("changed");
+        assert!(!list.contains("bob") && !list.contains("\\u006f"), "{list}");
+        let read: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+        let cursor = read["nextCursor"].as_str().expect("a cursor");
+        assert_eq!(
+            opened(&key, cursor).as_deref(),
+            Some(r#""after b\u006fb-1""#)
+        );
+        assert_eq!(opened(&key, "after bob-1"), None);
+        let other = key.seal_state(b"parked").expect("randomness");
+        assert_eq!(opened(&key, &other), None);
+    }
+
+    #[test]
+    fn a_request_about_a_task_names_one_in_one_way() {
+        let read = |method: &str, params: &str| {
+            let params = serde_json::from_str(params).expect("JSON");
+            Named::read(method, Some(params), true).map(|named| named.ids)
+        };
+        for (method, params, ids) in [
+            ("tasks/get", r#"{"taskId":"\u0061"}"#, &["a"][..]),
+            (
+                "tools/call",
+                r#"{"name":"x","_meta":{"io.modelcontextprotocol/related-task":{"taskId":"a"}}}"#,
+                &["a"],
+            ),
+            (
+                "tasks/result",
+                r#"{"taskId":"a","_meta":{"io.modelcontextprotocol\/related-task":{"taskId":"b"}}}"#,
+                &["a", "b"],
+            ),
+            ("tasks/list", r#"{"cursor":"x"}"#, &[]),
+            (
+                "tools/call",
+                r#"{"name":"x","arguments":{"taskId":"b"}}"#,
+                &[],
+            ),
+        ] {
+            let named = read(method, params).unwrap_or_else(|_| panic!("{params}"));
+            assert_eq!(
+                named.iter().map(|id| &**id).collect::<Vec<_>>(),
+                ids,
+                "{params}"
+            );
+        }
+        for (method, params) in [
+            ("tasks/get", r#"{"taskId":"a","taskId":"b"}"#),
+            ("tasks/get", r#"{"taskId":["a"]}"#),
+            ("tasks/get", "{}"),
+            ("tasks/anything", r#"{"id":"a"}"#),
+            ("x/own", r#"{"taskId":1}"#),
+            (
+                "x/own",
+                r#"{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"a","taskId":"b"}}}"#,
+            ),
+            (
+                "x/own",
+                r#"{"_meta":{"io.modelcontextprotocol/related-task":"taskId"}}"#,
+            ),
+        ] {
+            read(method, params).expect_err(params);
+        }
     }
 }

@@ -19,6 +19,7 @@ mod fake;
 mod legacy;
 mod modern;
 mod rest;
+mod tasks;
 mod words;
 
 use fake::{Fake, Seen, Told};

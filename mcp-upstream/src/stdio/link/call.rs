@@ -21,6 +21,8 @@ pub(crate) struct Call {
     start: u64,
     /// Whether the server hears that nobody waits any more.
     tells: bool,
+    /// It is a client's, or about one.
+    of_client: bool,
     answered: bool,
 }
 
@@ -51,6 +53,7 @@ impl Call {
             reply,
             start,
             tells,
+            of_client: true,
             answered: false,
         }
     }
@@ -64,6 +67,12 @@ impl Call {
     /// Dropping it says nothing to the server any more.
     pub(crate) fn quietly(mut self) -> Self {
         self.tells = false;
+        self
+    }
+
+    /// The gateway asks for itself, so no client's words can come of it: giving the call up leaves nothing to remember.
+    pub(crate) fn of_gateway(mut self) -> Self {
+        self.of_client = false;
         self
     }
 
@@ -110,7 +119,14 @@ impl Future for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if !self.answered && self.link.take(self.id).is_ok() && self.tells {
+        if self.answered {
+            return;
+        }
+        let waited = match self.of_client {
+            true => self.link.give_up(self.id).is_some(),
+            false => self.link.take(self.id).is_ok(),
+        };
+        if waited && self.tells {
             self.link.send_cancel(self.id);
         }
     }
@@ -131,7 +147,7 @@ impl Canceller {
 
 impl Cancels for Shared {
     fn cancel(&self, id: u64, message: &str) -> bool {
-        let Ok(entry) = self.take(id) else {
+        let Some(entry) = self.give_up(id) else {
             return false;
         };
         match splice::with_request_id(message, &id.to_string()) {

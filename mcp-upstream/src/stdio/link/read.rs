@@ -154,9 +154,13 @@ fn fail(shared: &Shared, id: Option<u64>) {
 }
 
 fn too_long(shared: &Shared, answered: Option<u64>, size: u64) {
-    if let Some(Ok(entry)) = answered.map(|id| shared.take(id)) {
-        let error = too_large(size, shared.max_result.known());
-        entry.reply.end(Err(error));
+    let Some(id) = answered else { return };
+    match shared.take(id) {
+        Ok(entry) => {
+            let error = too_large(size, shared.max_result.known());
+            entry.reply.end(Err(error));
+        }
+        Err(_) => shared.inbound.settled(id),
     }
 }
 
@@ -186,8 +190,22 @@ fn respond(
     outcome: Result<&RawValue, &RawValue>,
 ) -> Result<(), Oddity> {
     let id = number(raw_id).ok_or(Oddity::Unknown)?;
-    let Entry { reply, sink, token } = shared.take(id).map_err(ignored)?;
+    let taken = shared.take(id);
+    let is_task = !matches!(taken, Err(Unmatched::Unknown)) && outcome.is_ok_and(is_task);
     let (Ok(part) | Err(part)) = outcome;
+    // Whoever waits, or does not wait any more: the server goes on with the task.
+    if is_task {
+        shared.inbound.began_task(taken.is_ok().then_some(id), part);
+    }
+    let Entry { reply, sink, token } = match taken {
+        Ok(entry) => entry,
+        Err(unmatched) => {
+            if unmatched == Unmatched::Over {
+                shared.inbound.settled(id);
+            }
+            return Err(ignored(unmatched));
+        }
+    };
     let size = part.get().len() as u64;
     if !shared.max_result.allows(size) {
         reply.end(Err(too_large(size, shared.max_result.known())));
@@ -195,9 +213,7 @@ fn respond(
     }
     let (id_at, part_at) = (span(text, raw_id), span(text, part.get()));
     let answer = Answer::new(line.clone(), id_at, part_at, outcome.is_err());
-    if let (Some(token), Some(sink)) = (token, sink)
-        && outcome.is_ok_and(is_task)
-    {
+    if let (true, Some(token), Some(sink)) = (is_task, token, sink) {
         shared.calls().lasting.keep(id, token, sink);
     }
     answers.add(reply, Ok(answer));

@@ -28,7 +28,8 @@ pub(super) const FEW: usize = 2;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// What calls, server requests, the reader and the flusher share. Its mutexes are plain ones, taken for a few
-/// instructions (a copy of one line at most), never two at once, and nothing awaits or calls out under them.
+/// instructions (a copy of one line at most), never two at once, and nothing awaits or calls out under them, but for
+/// [`Inbound::given_up`].
 pub(super) struct Shared {
     pub(super) namespace: NamespaceName,
     pub(super) max_result: Arc<MaxResult>,
@@ -183,6 +184,15 @@ impl Shared {
     pub(super) fn send_cancel(&self, id: u64) {
         // Small, and never more of them than of the calls that had room.
         self.append_always(|out| write::cancelled(out, id));
+    }
+
+    /// Takes a client's call out that nobody waits for any more. `None`: it is over already.
+    pub(super) fn give_up(&self, id: u64) -> Option<Entry> {
+        let mut calls = self.calls();
+        let entry = calls.pending.remove(id).ok()?;
+        // Under the lock: an answer that comes now must find it noted, or it would never be settled.
+        self.inbound.given_up(id);
+        Some(entry)
     }
 
     /// Takes a pending call out.

@@ -200,6 +200,93 @@ async fn a_dropped_call_is_cancelled_once_and_a_late_answer_harms_nobody() {
 }
 
 #[tokio::test]
+async fn what_the_server_may_still_work_on_is_told_until_it_answers() {
+    let mut scene = Scene::new();
+    let answer =
+        |id: u64, result: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
+    let (dropped, first) = scene.begin("slow").await;
+    drop(dropped);
+    scene.peer.line().await;
+    let (cancelled, second) = scene.begin("slow").await;
+    let words =
+        r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c"}}"#;
+    assert!(cancelled.canceller().cancel(words));
+    scene.peer.line().await;
+    drop(cancelled);
+    let given_up = [format!("given up {first}"), format!("given up {second}")];
+    // Once each, though the second's caller let it go after that.
+    assert_eq!(scene.noted(), given_up);
+    // A late answer settles it, and one that is a task says that the server goes on.
+    scene.peer.send(&answer(first, "{}")).await;
+    let task = r#"{"task":{"taskId":"t"}}"#;
+    scene.peer.send(&answer(second, task)).await;
+    scene.settle().await;
+    let late = [
+        format!("settled {first}"),
+        format!("began {task} for nobody"),
+        format!("settled {second}"),
+    ];
+    assert_eq!(scene.noted(), late);
+}
+
+#[tokio::test]
+async fn a_task_is_told_before_its_caller_has_the_answer_and_the_gateways_own_calls_are_not() {
+    let mut scene = Scene::new();
+    let (call, id) = scene.begin("tools/call").await;
+    let task = r#"{"resultType":"task","taskId":"t"}"#;
+    let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{task}}}"#);
+    scene.peer.send(&answer).await;
+    within(call).await.expect("answered");
+    assert_eq!(scene.noted(), [format!("began {task} for {id}")]);
+    let (own, _) = scene.begin("tools/list").await;
+    drop(own.of_gateway());
+    // An id that was never given out begins no task.
+    let forged = answer.replace(&id.to_string(), "3");
+    scene.peer.send(&forged).await;
+    scene.peer.line().await;
+    scene.settle().await;
+    assert!(scene.noted().is_empty());
+}
+
+#[tokio::test]
+async fn progress_under_a_token_that_is_not_the_listeners_reaches_nobody() {
+    let mut scene = Scene::new();
+    let (sender, mut heard) = mpsc::channel(8);
+    let params = raw(r#"{"_meta":{"progressToken":"mine"}}"#);
+    let sink = Arc::new(Heard(sender)) as Arc<dyn ReplySink>;
+    let given_up = scene
+        .link
+        .request("slow", Some(params), Some(Arc::clone(&sink)));
+    let given_up = given_up.expect("begun");
+    let old = scene.peer.json().await["id"].as_u64().expect("a number");
+    drop(given_up);
+    scene.peer.line().await;
+    let call = scene
+        .link
+        .request("next", Some(params), Some(sink))
+        .expect("begun");
+    let next = scene.peer.json().await["id"].as_u64().expect("a number");
+    assert_ne!(old, next);
+    for token in [
+        old.to_string(),
+        (next + 1).to_string(),
+        r#""mine""#.into(),
+        format!("\"{next}\""),
+    ] {
+        let progress = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":1}}}}"#
+        );
+        scene.peer.send(&progress).await;
+    }
+    scene
+        .peer
+        .send(&json!({"jsonrpc":"2.0","id":next,"result":{}}).to_string())
+        .await;
+    within(call).await.expect("answered");
+    assert!(heard.try_recv().is_err());
+}
+
+#[tokio::test]
 async fn a_clients_cancellation_goes_up_with_its_reason_and_ends_the_call() {
     let mut scene = Scene::new();
     let (call, id) = scene.begin("slow").await;

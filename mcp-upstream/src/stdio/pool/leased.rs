@@ -17,6 +17,7 @@ use super::standing::{Standing, Wish};
 use super::state::{Event, ProcessId};
 use crate::stdio::link::{Inbound, Link};
 use crate::stdio::message::RawReply;
+use crate::stdio::process::tasks::Tasks;
 use crate::stdio::process::{Hearing, Opened, Process};
 
 /// A process for one request, to be held until that is answered. Dropping it gives the process back; one that was the
@@ -89,6 +90,11 @@ impl Leased {
     /// uses the process. For those that many share; one's own has its handler.
     pub(crate) fn hear(&self, handler: Arc<dyn Inbound>) -> Hearing {
         self.process.switch().hear(handler)
+    }
+
+    /// Whose the tasks of the process are.
+    pub(crate) fn tasks(&self) -> &Tasks {
+        self.process.switch().tasks()
     }
 
     /// The request has its answer.
@@ -218,8 +224,9 @@ impl Drop for Leased {
             self.process.suspect();
         }
         // What its client told it when it asked is not for the next one.
-        let asked = self.process.switch().has_asked();
-        let reusable = self.answered && !asked && !link.is_closed() && link.in_flight() == 0;
+        let switch = self.process.switch();
+        let clean = !switch.has_asked() && link.in_flight() == 0 && !switch.has_unfinished();
+        let reusable = self.answered && clean && !link.is_closed();
         if self.exclusive.is_some() {
             self.process.switch().set_own(None);
         } else if self.pool.release_at_once(self.id) {

@@ -418,6 +418,30 @@ async fn a_leased_process_serves_the_next_one_like_it_if_it_was_left_clean() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leased_process_that_still_works_for_its_client_serves_no_other() {
+    let (house, server) = House::with("legacy", quiet());
+    let lease = || house.lease(&server, PoolKey::Exclusive, client(json!({}), None));
+    let mut first = lease().await;
+    call(&first, "task").await.expect("answered");
+    first.answered();
+    let pid = first.pid();
+    drop(first);
+    let mut second = lease().await;
+    assert_ne!(second.pid(), pid);
+    // A call was given up, another one answered.
+    drop(
+        second
+            .request("tools/call", Some(&params("hush")), None)
+            .expect("sent"),
+    );
+    call(&second, "look").await.expect("answered");
+    second.answered();
+    let pid = second.pid();
+    drop(second);
+    assert_ne!(lease().await.pid(), pid);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_of_both_eras_is_opened_in_each_even_if_a_process_keeps_to_its_first() {
     for era in ["dual", "pinned"] {
         let (house, server) = House::with(era, quiet());

@@ -50,9 +50,10 @@ pub(super) async fn listen(process: &Process, standing: &Standing) {
         }}));
         let ear = Arc::new(Ear(Arc::clone(&process.switch)));
         let method = "subscriptions/listen";
-        let Ok(mut call) = process.link.request(method, Some(&params), Some(ear)) else {
+        let Ok(call) = process.link.request(method, Some(&params), Some(ear)) else {
             return pending().await;
         };
+        let mut call = call.of_gateway();
         // Only now, so that nothing is missed between the two.
         drop(before.take());
         let ended = tokio::select! {

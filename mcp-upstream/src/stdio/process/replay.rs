@@ -93,6 +93,7 @@ async fn read_pages(process: &Process) -> Result<Vec<(Option<String>, Bytes)>, C
         };
         let params = process.own_params(fields);
         let call = process.link.request("tools/list", Some(&params), None)?;
+        let call = call.of_gateway();
         let RawReply::Result(result) = call.await? else {
             let refused = "the server does not list its tools";
             return Err(CallError::new(CallErrorCode::InternalError, refused));

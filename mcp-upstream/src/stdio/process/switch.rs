@@ -1,19 +1,28 @@
 //! Who hears what a process says that belongs to no call.
 //!
 //! A process of one session, or leased for one request, has a handler of its own and that hears everything. A process
-//! of many has none: changes go to the audience of the namespace, requests are refused, and anything else reaches a
-//! client only where exactly one uses the process. With two, nothing says which of them it is meant for, and guessing
-//! would show one tenant's words to another (DESIGN §3).
+//! of many has none: requests are refused, and the rest is one of these.
+//!
+//! - A list or a resource that changed: the audience of the namespace hears of the change. It hears the server's own
+//!   words only while the server works for nobody: otherwise they may be about a client's call.
+//! - What names a task goes to the owner of the task ([`Tasks`]).
+//! - Anything else reaches a client only while that client's call is all the server can be doing: its call is the only
+//!   one in flight, and every call before had its own answer. A call that ran out of time, was cancelled or became a
+//!   task may go on in the server, and nothing says which call the server speaks of; guessing would show one tenant's
+//!   words to another (DESIGN §3).
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use slab::Slab;
 use tooldock_workers::names::NamespaceName;
 
+use super::tasks::Tasks;
 use crate::bridge::news;
 use crate::protocol::code;
 use crate::stdio::link::Inbound;
@@ -23,18 +32,23 @@ use crate::stdio::metrics::ServerMetrics;
 use crate::stdio::splice;
 use crate::stream::audience::{Audience, Change};
 
+/// Calls that were given up and are remembered until the server answers them. With more, the server counts as busy with
+/// them for as long as it lives.
+const GIVEN_UP_MAX: usize = 1024;
+
 /// Who hears one process.
 pub(crate) struct Switch {
     namespace: NamespaceName,
     audience: Arc<Audience>,
     lists: Arc<Lists>,
     metrics: Arc<ServerMetrics>,
-    /// What it says of changes is not everybody's: that they are there is said in our words.
+    /// It is not everybody's: what it says of changes never is, either.
     keeps_words: AtomicBool,
     /// It asked whoever had it for itself: it may know now what nobody else is to be told.
     asked: AtomicBool,
     /// Those who use the process now.
     users: AtomicUsize,
+    tasks: Arc<Tasks>,
     /// Plain data; nothing is called under it.
     inner: Mutex<Inner>,
 }
@@ -44,7 +58,14 @@ struct Inner {
     own: Option<Arc<dyn Inbound>>,
     /// Those of the users who want to hear what can only be meant for them.
     listening: Slab<Arc<dyn Inbound>>,
+    /// Calls the server may still work on although nobody waits for them.
+    given_up: HashSet<u64>,
+    /// There were more of these than are remembered.
+    countless: bool,
 }
+
+/// A use of a process without a lease; dropping it ends the use.
+pub(crate) struct InUse(Arc<Switch>);
 
 /// A user's ear at a process of many; dropping it takes it away.
 pub(crate) struct Hearing {
@@ -67,8 +88,19 @@ impl Switch {
             keeps_words: AtomicBool::new(false),
             asked: AtomicBool::new(false),
             users: AtomicUsize::new(0),
+            tasks: Arc::default(),
             inner: Mutex::default(),
         })
+    }
+
+    /// Whose the tasks of the process are.
+    pub(crate) fn tasks(&self) -> &Arc<Tasks> {
+        &self.tasks
+    }
+
+    /// Whether the server may still work on something that nobody waits for.
+    pub(crate) fn has_unfinished(&self) -> bool {
+        !self.lock().is_settled() || !self.tasks.are_over()
     }
 
     /// Gives everything to one handler, or to the audience again.
@@ -78,8 +110,7 @@ impl Switch {
         drop(before);
     }
 
-    /// Whether the namespace is told of changes without the server's own words: of a process that is not everybody's they
-    /// may hold what is not.
+    /// Whether the namespace is never told of changes in the server's own words, as of a process that is not everybody's.
     pub(super) fn keep_words(&self, keep: bool) {
         self.keeps_words.store(keep, Ordering::Release);
     }
@@ -108,13 +139,19 @@ impl Switch {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// The same, for as long as what it gives back is kept.
+    pub(crate) fn in_use(self: &Arc<Self>) -> InUse {
+        self.enter();
+        InUse(Arc::clone(self))
+    }
+
     /// Tells the audience what changed. `false`: the notification is about something else.
     pub(super) fn announce(&self, notification: &Notification<'_>) -> bool {
         let Some(change) = change(notification) else {
             return false;
         };
         self.note(&change);
-        if self.keeps_words.load(Ordering::Acquire) {
+        if self.keeps_words.load(Ordering::Acquire) || self.works() {
             self.audience.announce(&self.namespace, change);
         } else {
             let message = &notification.message;
@@ -157,15 +194,23 @@ impl Switch {
         self.lock().own.clone()
     }
 
-    /// The one user there is, if it listens.
+    /// Whether the server may be working for a client.
+    fn works(&self) -> bool {
+        // Users first: whoever gives a call up has said so before leaving.
+        self.users.load(Ordering::Acquire) > 0 || self.has_unfinished()
+    }
+
+    /// The one user there is, if it listens and the server can be doing nothing else.
     fn only_user(&self) -> Option<Arc<dyn Inbound>> {
         let inner = self.lock();
         let mut listening = inner.listening.iter().map(|(_, handler)| handler);
         let users = self.users.load(Ordering::Acquire);
-        match (users, listening.next(), listening.next()) {
-            (1, Some(handler), None) => Some(Arc::clone(handler)),
-            _ => None,
-        }
+        let only = match (users, listening.next(), listening.next()) {
+            (1, Some(handler), None) if inner.is_settled() => Arc::clone(handler),
+            _ => return None,
+        };
+        drop(inner);
+        self.tasks.are_over().then_some(only)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -181,10 +226,28 @@ impl Inbound for Switch {
             }
             own.notification(notification);
         } else if !self.announce(&notification)
+            && !self.tasks.tell(&notification)
             && let Some(user) = self.only_user()
         {
             user.notification(notification);
         }
+    }
+
+    fn given_up(&self, call: u64) {
+        let mut inner = self.lock();
+        if inner.given_up.len() < GIVEN_UP_MAX {
+            inner.given_up.insert(call);
+        } else {
+            inner.countless = true;
+        }
+    }
+
+    fn settled(&self, call: u64) {
+        self.lock().given_up.remove(&call);
+    }
+
+    fn began_task(&self, call: Option<u64>, result: &RawValue) {
+        self.tasks.begin(call, result);
     }
 
     fn request(&self, request: ServerRequest) {
@@ -206,6 +269,19 @@ impl Inbound for Switch {
 
     fn oddity(&self, oddity: Oddity) {
         self.metrics.oddity(oddity);
+    }
+}
+
+impl Inner {
+    /// Whether every call that was given up has been answered since.
+    fn is_settled(&self) -> bool {
+        self.given_up.is_empty() && !self.countless
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 
@@ -246,6 +322,7 @@ impl fmt::Debug for Switch {
 #[cfg(test)]
 pub(super) mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use super::*;
     use crate::session::config::EventLogConfig;
@@ -315,6 +392,99 @@ pub(super) mod tests {
         // A change is the audience's.
         say(&switch, "notifications/tools/list_changed");
         assert_eq!(one.heard(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_was_given_up_keeps_others_from_hearing_until_the_server_answers_it() {
+        let switch = switch();
+        // One client's call runs out of time, with or without another's in flight.
+        switch.enter();
+        switch.given_up(7);
+        switch.leave();
+        let ear = Arc::new(Ear::default());
+        let _hearing = switch.hear(Arc::clone(&ear) as _);
+        switch.enter();
+        for method in ["notifications/message", "x/unknown"] {
+            say(&switch, method);
+        }
+        assert_eq!(ear.heard(), 0);
+        // Another process of ours, another id.
+        switch.settled(8);
+        say(&switch, "notifications/message");
+        assert_eq!(ear.heard(), 0);
+        switch.settled(7);
+        say(&switch, "notifications/message");
+        assert_eq!(ear.heard(), 1);
+    }
+
+    #[tokio::test]
+    async fn more_calls_given_up_than_are_remembered_are_never_forgotten() {
+        let switch = switch();
+        let all = GIVEN_UP_MAX as u64 + 1;
+        (0..all).for_each(|call| switch.given_up(call));
+        (0..all).for_each(|call| switch.settled(call));
+        assert!(switch.has_unfinished());
+        assert!(switch.lock().given_up.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_task_keeps_others_from_hearing_until_it_is_over() {
+        let switch = switch();
+        let created = r#"{"task":{"taskId":"t","status":"working"}}"#;
+        switch.began_task(Some(7), serde_json::from_str(created).expect("JSON"));
+        let ear = Arc::new(Ear::default());
+        let _hearing = switch.hear(Arc::clone(&ear) as _);
+        switch.enter();
+        let status = |status: &str| {
+            let params = format!(r#"{{"taskId":"t","status":"{status}"}}"#);
+            switch.notification(Notification {
+                method: "notifications/tasks/status",
+                params: Some(params.into()),
+                message: Bytes::new(),
+            });
+        };
+        status("working");
+        say(&switch, "notifications/message");
+        assert_eq!(ear.heard(), 0);
+        status("completed");
+        say(&switch, "notifications/tasks/status");
+        assert_eq!(ear.heard(), 0);
+        say(&switch, "notifications/message");
+        assert_eq!(ear.heard(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_change_is_told_in_the_servers_words_only_while_it_works_for_nobody() {
+        let name = "ns".parse().expect("a name");
+        for (works, keeps) in [(false, false), (true, false), (false, true)] {
+            let audience = audience();
+            let switch = Switch::new(
+                "ns".parse().expect("a name"),
+                Arc::clone(&audience),
+                Arc::default(),
+                ServerMetrics::unregistered("ns"),
+            );
+            switch.keep_words(keeps);
+            let stream = crate::stream::Stream::detached(&Pulse::new(Duration::from_secs(15)));
+            let filter = crate::stream::audience::Filter {
+                tools: true,
+                ..Default::default()
+            };
+            let _guard = audience.listen(&name, filter, "1", &stream);
+            let mut events = stream.read();
+            let in_use = works.then(|| switch.in_use());
+            let message = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"x":"of ada"}}"#;
+            switch.notification(Notification {
+                method: "notifications/tools/list_changed",
+                params: None,
+                message: Bytes::from_static(message.as_bytes()),
+            });
+            let heard = events.next().await.expect("the change");
+            let heard = String::from_utf8(heard.to_vec()).expect("UTF-8");
+            assert!(heard.contains("tools/list_changed"), "{heard}");
+            assert_eq!(heard.contains("of ada"), !works && !keeps, "{heard}");
+            drop(in_use);
+        }
     }
 
     #[tokio::test]

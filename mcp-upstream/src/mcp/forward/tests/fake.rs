@@ -25,6 +25,7 @@ use crate::stdio::link::{Canceller, Cancels, ReplySink};
 use crate::stdio::message::{
     Answer, Asker, ClientRequest, Notification, RawId, RpcError, ServerRequest,
 };
+use crate::stdio::process::tasks::Tasks;
 use crate::stdio::testing::response;
 
 /// The server of the namespace `shared`.
@@ -68,6 +69,8 @@ pub(super) struct Seen {
     pub(super) silent: AtomicUsize,
     /// It does not start any more.
     pub(super) down: AtomicUsize,
+    /// Whose its tasks are.
+    pub(super) tasks: Tasks,
 }
 
 impl Fake {
@@ -345,6 +348,10 @@ impl Process for FakeProcess {
         granted.push(method.to_owned());
     }
 
+    fn tasks(&self) -> &Tasks {
+        &self.seen.tasks
+    }
+
     fn hear(&self, inbound: Arc<dyn Inbound>) {
         *self.ear.lock().expect("not poisoned") = Some(inbound);
     }
@@ -436,9 +443,12 @@ async fn answer(
     };
     let read: Value = serde_json::from_str(&params).unwrap_or_else(|_| name().unwrap_or_default());
     match method {
-        "completion/complete" | "resources/templates/list" | "tasks/get" => {
-            result(format!(r#"{{"params":{params}}}"#))
-        }
+        "completion/complete"
+        | "resources/templates/list"
+        | "tasks/get"
+        | "tasks/result"
+        | "tasks/cancel"
+        | "tasks/update" => result(format!(r#"{{"params":{params}}}"#)),
         "tools/list" if seen.silent.load(Ordering::SeqCst) > 0 => std::future::pending().await,
         "tools/list" if modern => result(format!(
             r#"{{"resultType":"complete","ttlMs":5,"cacheScope":"public",{}"#,
@@ -448,7 +458,10 @@ async fn answer(
         "tools/call" => call(seen, &read, &params, modern, ear, sink).await,
         "resources/read" => Ok(error(json!({ "code": if modern { -32602 } else { -32002 },
             "message": "Resource not found", "data": { "uri": read["uri"] } }))),
-        "tasks/list" => result(r#"{"tasks":[]}"#),
+        "tasks/list" => result(format!(
+            r#"{{"tasks":{},"nextCursor":"after-t2","by":{}}}"#,
+            r#"[{"taskId":"t1","n":1.50},{"taskId":"t2"}]"#, read["cursor"]
+        )),
         "custom/echo" => result(format!(r#"{{"params":{params}}}"#)),
         "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" => result("{}"),
         _ => Ok(error(
@@ -561,6 +574,18 @@ async fn call(
             }
         }
         "hang" => std::future::pending().await,
+        "begin" => {
+            let state = format!(r#""taskId":{},"status":"working""#, read["arguments"]["id"]);
+            let created = match modern {
+                true => format!(r#"{{"resultType":"task",{state},"ttlMs":null}}"#),
+                false => format!(r#"{{"task":{{{state},"ttl":null}}}}"#),
+            };
+            // As the link does.
+            let call = OURS.parse().expect("a number");
+            let created_task = serde_json::from_str(&created).expect("JSON");
+            seen.tasks.begin(Some(call), created_task);
+            result(created)
+        }
         "safe" | "unsafe" if seen.gone.load(Ordering::SeqCst) > 0 => {
             seen.gone.fetch_sub(1, Ordering::SeqCst);
             let error = CallError::new(CallErrorCode::WorkerUnavailable, "gone");

@@ -102,6 +102,10 @@ def call(name):
         send({"method": "notifications/message", "params": {"level": "info", "data": "said"}})
     if name == "change":
         changed()
+    if name == "task":
+        return {"task": {"taskId": "t", "status": "working", "ttl": None}}
+    if name == "hush":
+        return None
     return {"content": [], "pid": os.getpid(), "client": client, "opened_by": opened_by, "subscribed": subscribed, "level": level}
 
 
@@ -157,6 +161,8 @@ while True:
             watch(uri)
         continue
     try:
-        send({"id": message["id"], "result": answer(message["method"], message.get("params") or {})})
+        result = answer(message["method"], message.get("params") or {})
+        if result is not None:
+            send({"id": message["id"], "result": result})
     except LookupError as error:
         send({"id": message["id"], "error": {"code": error.args[0], "message": "no"}})
