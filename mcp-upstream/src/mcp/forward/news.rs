@@ -1,13 +1,14 @@
 //! Notifications of clients that are for their server.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dashmap::DashMap;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tooldock_workers::names::NamespaceName;
 
 use super::isolation::Who;
 use super::process::{Opening, ProcessKey};
+use super::{External, tasks};
+use crate::bridge::news;
 use crate::mcp::Conversation;
 
 /// What the gateway acts on itself.
@@ -16,26 +17,125 @@ const OURS: [&str; 3] = [
     "initialized",
     "notifications/cancelled",
 ];
-/// What one of several clients must not tell a server they share.
-const PRIVATE: [&str; 2] = ["notifications/roots/list_changed", "notifications/progress"];
+/// What one of several clients must not tell a server they share: it asked none of them.
+const PRIVATE: [&str; 3] = [
+    "notifications/roots/list_changed",
+    "notifications/progress",
+    "notifications/tasks/status",
+];
 
-/// Notifications of one namespace that are on their way at a time. Each may wait for a process; beyond, they are dropped.
-const ON_THE_WAY_MAX: usize = 32;
+/// Notifications of one client that are on their way at a time, in one namespace. Each may wait for a process; beyond, they
+/// are dropped.
+const OF_ONE_MAX: usize = 32;
+/// Notifications of all clients on their way: of so many clients each may have all of its own.
+const ALL_MAX: usize = 32 * OF_ONE_MAX;
+/// Bytes of one client's: the longest message and some more.
+const OF_ONE_BYTES: usize = 8 * 1024 * 1024;
+/// Bytes of all.
+const ALL_BYTES: usize = 16 * OF_ONE_BYTES;
 
-/// The notifications on their way, by namespace. Holds nothing of a namespace that has none.
+/// The notifications on their way, by client. Holds nothing of a client that has none.
 #[derive(Debug, Default)]
-pub(super) struct Notices(DashMap<NamespaceName, Arc<Semaphore>>);
+pub(super) struct Notices(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    all: Held,
+    by_client: HashMap<Client, Held>,
+}
+
+/// How many notifications, and their bytes.
+#[derive(Debug, Default, Clone, Copy)]
+struct Held {
+    count: usize,
+    bytes: usize,
+}
+
+/// Whose notification it is, and for which namespace: the principal's, or of who needs no credentials the session's.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Client(NamespaceName, Option<Arc<str>>, Option<Arc<str>>);
+
+/// A notification on its way; dropping it makes room.
+struct OnTheWay {
+    external: Arc<External>,
+    client: Client,
+    bytes: usize,
+}
+
+impl Client {
+    fn of(namespace: &NamespaceName, principal: Option<&Arc<str>>, who: &Who) -> Self {
+        let session = match who {
+            Who::Session(session) if principal.is_none() => Some(Arc::clone(session.tag())),
+            _ => None,
+        };
+        Self(namespace.clone(), principal.cloned(), session)
+    }
+}
+
+impl Held {
+    /// With one more of so many bytes, if there is room.
+    fn and(self, bytes: usize, count_max: usize, bytes_max: usize) -> Option<Self> {
+        let more = Self {
+            count: self.count + 1,
+            bytes: self.bytes.saturating_add(bytes),
+        };
+        (more.count <= count_max && more.bytes <= bytes_max).then_some(more)
+    }
+
+    fn without(self, bytes: usize) -> Self {
+        Self {
+            count: self.count - 1,
+            bytes: self.bytes - bytes,
+        }
+    }
+}
 
 impl Notices {
-    /// A place for one more, if there is one.
-    fn begin(&self, namespace: &NamespaceName) -> Option<OwnedSemaphorePermit> {
-        if !self.0.contains_key(namespace) {
-            // Whoever has a place holds on to what it is one of.
-            self.0.retain(|_, places| Arc::strong_count(places) > 1);
+    /// Counts one more of that client, if there is room.
+    fn begin(&self, client: &Client, bytes: usize) -> bool {
+        let mut waiting = self.lock();
+        let own = waiting.by_client.get(client).copied().unwrap_or_default();
+        let own = own.and(bytes, OF_ONE_MAX, OF_ONE_BYTES);
+        let all = waiting.all.and(bytes, ALL_MAX, ALL_BYTES);
+        let Some((own, all)) = own.zip(all) else {
+            return false;
+        };
+        waiting.by_client.insert(client.clone(), own);
+        waiting.all = all;
+        true
+    }
+
+    /// One that was counted is not on its way any more.
+    fn end(&self, client: &Client, bytes: usize) {
+        let mut waiting = self.lock();
+        let Some(own) = waiting.by_client.get_mut(client) else {
+            return;
+        };
+        *own = own.without(bytes);
+        if own.count == 0 {
+            waiting.by_client.remove(client);
         }
-        let entry = self.0.entry(namespace.clone());
-        let places = entry.or_insert_with(|| Arc::new(Semaphore::new(ON_THE_WAY_MAX)));
-        Arc::clone(&places).try_acquire_owned().ok()
+        waiting.all = waiting.all.without(bytes);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OnTheWay {
+    fn begin(external: &Arc<External>, client: Client, bytes: usize) -> Option<Self> {
+        external.notices.begin(&client, bytes).then(|| Self {
+            external: Arc::clone(external),
+            client,
+            bytes,
+        })
+    }
+}
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        self.external.notices.end(&self.client, self.bytes);
     }
 }
 
@@ -47,13 +147,14 @@ pub(crate) fn notify(conversation: &Conversation<'_>, message: &str, method: &st
         return;
     }
     let external = Arc::clone(&core.external);
-    let Some(on_the_way) = external.notices.begin(&conversation.namespace.name) else {
+    let principal = conversation.caller.principal.clone();
+    let who = conversation.who();
+    let client = Client::of(&conversation.namespace.name, principal.as_ref(), &who);
+    let Some(on_the_way) = OnTheWay::begin(&external, client, message.len()) else {
         tracing::debug!(namespace = %conversation.namespace.name, "a client's notification was dropped: too many at a time");
         return;
     };
     let namespace = Arc::clone(&conversation.namespace);
-    let principal = conversation.caller.principal.clone();
-    let who = conversation.who();
     let (method, message) = (method.to_owned(), message.to_owned());
     // Bounded by its place and by the time a process may take to start.
     tokio::spawn(async move {
@@ -80,7 +181,9 @@ pub(crate) fn notify(conversation: &Conversation<'_>, message: &str, method: &st
             (Who::Modern(_), Opening::Modern(_))
                 | (Who::Session(_) | Who::Bare, Opening::Legacy(_))
         );
-        if alike || !private {
+        let params = news::params(message.as_bytes()).map(|(_, params)| params);
+        let own = tasks::may_name(&leased, principal.as_ref(), params);
+        if own && (alike || !private) {
             let _ = leased.process.notify(&message);
         }
     });
@@ -90,20 +193,42 @@ pub(crate) fn notify(conversation: &Conversation<'_>, message: &str, method: &st
 mod tests {
     use super::*;
 
+    fn client(namespace: &str, principal: &str) -> Client {
+        let principal = Some(principal.into());
+        Client(namespace.parse().expect("a name"), principal, None)
+    }
+
     #[test]
-    fn a_namespace_has_so_many_on_their_way_and_others_have_their_own() {
+    fn one_client_on_its_way_with_all_it_may_leaves_room_for_the_others() {
         let notices = Notices::default();
-        let [a, b]: [NamespaceName; 2] = ["a", "b"].map(|name| name.parse().expect("a name"));
-        let mut held: Vec<_> = std::iter::from_fn(|| notices.begin(&a)).collect();
-        assert_eq!(held.len(), ON_THE_WAY_MAX);
-        assert!(notices.begin(&b).is_some() && notices.begin(&a).is_none());
-        held.pop();
-        assert!(notices.begin(&a).is_some());
-        held.clear();
-        // What has none is forgotten with the next that begins.
-        let _b = notices.begin(&b);
-        let c = "c".parse().expect("a name");
-        let _c = notices.begin(&c);
-        assert_eq!(notices.0.len(), 2);
+        let (ada, bob) = (client("a", "ada"), client("a", "bob"));
+        let begun = std::iter::from_fn(|| notices.begin(&ada, 1).then_some(()));
+        assert_eq!(begun.count(), OF_ONE_MAX);
+        assert!(notices.begin(&bob, 1) && notices.begin(&client("b", "ada"), 1));
+        notices.end(&ada, 1);
+        assert!(notices.begin(&ada, 1) && !notices.begin(&ada, 1));
+        for _ in 0..OF_ONE_MAX {
+            notices.end(&ada, 1);
+        }
+        // Whoever has none is forgotten.
+        assert_eq!(notices.lock().by_client.len(), 2);
+    }
+
+    #[test]
+    fn large_notifications_count_by_their_bytes() {
+        let notices = Notices::default();
+        let ada = client("a", "ada");
+        assert!(notices.begin(&ada, OF_ONE_BYTES) && !notices.begin(&ada, 1));
+        assert!(notices.begin(&client("a", "bob"), 1));
+        notices.end(&ada, OF_ONE_BYTES);
+        assert!(notices.begin(&ada, 1));
+    }
+
+    #[test]
+    fn all_clients_together_have_a_bound() {
+        let notices = Notices::default();
+        let begun = (0..).map(|number| client("a", &format!("{}", number / OF_ONE_MAX)));
+        let begun = begun.take_while(|client| notices.begin(client, 1)).count();
+        assert_eq!(begun, ALL_MAX);
     }
 }
