@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! pool ── who gets which process; starting, keeping and ending them
+//!    ├─ turns ─── how many start at once, over all servers
 //!    └─ process ── one process: opened, watched, heard
 //! handshake ── which revisions the server speaks; opening it in one of them
 //!    └─ link ── pending calls, what belongs to which call, the server's own requests
@@ -20,6 +21,7 @@ pub(crate) mod metrics;
 pub(crate) mod pool;
 pub(crate) mod process;
 pub(crate) mod splice;
+pub(crate) mod turns;
 pub(crate) mod wire;
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 mod check;
 mod config;
 mod file;
+mod install;
 mod process;
 mod registry_name;
 mod resolve;
@@ -25,6 +26,7 @@ pub use config::{
     InvalidServer, Isolation, Restart, StdioServerConfig, StdioServersConfig, StdioSettings,
 };
 pub(crate) use file::{EXTERNAL_FILE, ServersFile};
+pub use install::{InstallStep, NotInstalled};
 pub use process::{Pipes, ProcessHost, ServerProcess};
 pub(crate) use resolve::{COLLISION, External, resolve};
 pub use spec::{ExternalServer, StdioSpec};

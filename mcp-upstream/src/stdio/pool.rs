@@ -13,6 +13,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ use tooldock_workers::registry::Registry;
 use super::breaker::BreakerState;
 use super::lists::Lists;
 use super::metrics::{LastGood, ServerMetrics};
-use super::process::{Opened, Process};
+use super::process::{Installation, Opened, Process};
+use super::turns::{Requests, StartTurns};
 use crate::stream::audience::Audience;
 
 mod driver;
@@ -64,6 +66,12 @@ pub(super) struct PoolShared {
     pub(super) lists: Arc<Lists>,
     /// When a process is taken for hung.
     pub(super) patience: Patience,
+    /// Those of all pools together.
+    pub(super) turns: StartTurns,
+    /// Requests that wait for a process.
+    pub(super) requests: Requests,
+    /// Whether the server's package is installed.
+    pub(super) installation: Installation,
     /// How processes of several clients are opened, in either era.
     common: [Arc<OpenAs>; 2],
     /// Plain data, short sections; nothing awaits and nothing of others is dropped under it.
@@ -125,10 +133,13 @@ pub(crate) struct PoolState {
 }
 
 impl PoolState {
-    /// One word for it: `ready`, `starting`, `idle` or `failed`.
+    /// One word for it: `ready`, `installing`, `starting`, `idle` or `failed`.
     pub(crate) fn as_str(&self) -> &'static str {
         if self.processes.serving > 0 {
             "ready"
+        } else if self.processes.installing > 0 && !self.dead {
+            // Even after failures: it takes its time now, and may be what helps.
+            "installing"
         } else if self.dead || self.error.is_some() || self.breaker == BreakerState::Open {
             "failed"
         } else if self.processes.starting > 0 {
@@ -164,6 +175,7 @@ impl PoolShared {
         audience: Arc<Audience>,
         metrics: Arc<ServerMetrics>,
         mut patience: Patience,
+        turns: StartTurns,
     ) -> Arc<Self> {
         let mut rules = Rules::from(&server.spec.settings);
         if let Some(namespace) = registry.namespace(server.name.as_str()) {
@@ -186,6 +198,7 @@ impl PoolShared {
             away_since: None,
             told_of_last_good: false,
         };
+        let installation = Installation::of(&server.spec);
         Arc::new(Self {
             server,
             host,
@@ -194,6 +207,9 @@ impl PoolShared {
             metrics,
             lists: Arc::default(),
             patience,
+            turns,
+            requests: Requests::default(),
+            installation,
             common: [EraKind::Legacy, EraKind::Modern].map(|era| Arc::new(OpenAs::gateway(era))),
             inner: Mutex::new(inner),
             wake: Notify::new(),
@@ -360,6 +376,8 @@ impl PoolShared {
             }
             self.metrics.breaker(inner.state.breaker(now));
             self.metrics.waiting(inner.state.waiting());
+            let requests = inner.state.waiting();
+            self.requests.store(requests, Ordering::Relaxed);
             match told_of_away {
                 true => Vec::new(),
                 false => inner.state.to_ask(),

@@ -16,6 +16,7 @@ use super::link::Link;
 use super::pool::EraKind;
 use crate::protocol::MODERN;
 
+mod install;
 pub(super) mod keep;
 mod listen;
 mod open;
@@ -23,6 +24,7 @@ mod replay;
 mod switch;
 pub(crate) mod tasks;
 
+pub(super) use install::Installation;
 pub(crate) use switch::{Hearing, Switch};
 
 /// How a process was opened, with what the server said of itself.

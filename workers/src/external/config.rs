@@ -51,6 +51,9 @@ pub struct StdioServerConfig {
     /// From the start of a process to its first possible call.
     #[serde(with = "humantime_serde")]
     pub connect_timeout: Duration,
+    /// How long the package of a server that `npx` or `uvx` runs may take to install, before it is started.
+    #[serde(with = "humantime_serde")]
+    pub install_timeout: Duration,
     /// How long it may think about which protocol it speaks.
     #[serde(with = "humantime_serde")]
     pub probe_timeout: Duration,
@@ -83,6 +86,7 @@ impl Default for StdioServerConfig {
             isolation: settings.isolation,
             restart: settings.restart,
             connect_timeout: settings.connect_timeout,
+            install_timeout: settings.install_timeout,
             probe_timeout: settings.probe_timeout,
             idle_stop: settings.idle_stop,
             max_lifetime: settings.max_lifetime,
@@ -104,6 +108,8 @@ pub struct StdioSettings {
     pub restart: Restart,
     /// See [`StdioServerConfig::connect_timeout`].
     pub connect_timeout: Duration,
+    /// See [`StdioServerConfig::install_timeout`].
+    pub install_timeout: Duration,
     /// See [`StdioServerConfig::probe_timeout`].
     pub probe_timeout: Duration,
     /// See [`StdioServerConfig::idle_stop`].
@@ -124,6 +130,7 @@ impl Default for StdioSettings {
             isolation: Isolation::Auto,
             restart: Restart::OnFailure,
             connect_timeout: Duration::from_secs(30),
+            install_timeout: Duration::from_secs(600),
             probe_timeout: Duration::from_secs(5),
             idle_stop: Duration::from_secs(600),
             max_lifetime: Duration::from_secs(24 * 3600),
@@ -198,6 +205,7 @@ impl StdioServerConfig {
             isolation: self.isolation,
             restart: self.restart,
             connect_timeout: self.connect_timeout,
+            install_timeout: self.install_timeout,
             probe_timeout: self.probe_timeout,
             idle_stop: self.idle_stop,
             max_lifetime: self.max_lifetime,
@@ -238,6 +246,7 @@ impl StdioServerConfig {
         }
         for (key, value) in [
             ("connect_timeout", self.connect_timeout),
+            ("install_timeout", self.install_timeout),
             ("probe_timeout", self.probe_timeout),
             ("idle_stop", self.idle_stop),
             ("max_lifetime", self.max_lifetime),
@@ -384,13 +393,14 @@ mod tests {
     fn every_key_is_read_by_its_name() {
         let config = parse(
             "{ command: x, args: [--port, 8080], env: { A: '${B}' }, cwd: /tmp, isolation: principal, \
-             restart: on-failure, connect_timeout: 1s, probe_timeout: 2s, idle_stop: 3s, max_lifetime: 4s, \
+             restart: on-failure, connect_timeout: 1s, install_timeout: 90s, probe_timeout: 2s, idle_stop: 3s, max_lifetime: 4s, \
              max_processes: 5, max_per_principal: 6, warm: 0, enabled: false, \
              limits: { timeout: 1m, tools_allow: ['get_*'], tools: { get_all: { max_result: 1MiB } } } }",
         );
         assert_eq!(config.args, ["--port", "8080"]);
         assert_eq!(config.isolation, Isolation::Principal);
         assert_eq!(config.settings().max_per_principal, 6);
+        assert_eq!(config.settings().install_timeout, Duration::from_secs(90));
         assert_eq!(config.limits.timeout, Some(Duration::from_secs(60)));
         assert_eq!(config.limits.tools.len(), 1);
         assert!(!config.enabled && config.validate().is_ok());
@@ -409,6 +419,7 @@ mod tests {
             ("{ command: x, env: { 'A=B': c } }", "env.A=B"),
             ("{ command: x, cwd: '' }", "cwd"),
             ("{ command: x, connect_timeout: 0s }", "connect_timeout"),
+            ("{ command: x, install_timeout: 0s }", "install_timeout"),
             ("{ command: x, probe_timeout: 0s }", "probe_timeout"),
             ("{ command: x, idle_stop: 2years }", "idle_stop"),
             ("{ command: x, max_lifetime: 0s }", "max_lifetime"),

@@ -1,9 +1,10 @@
 //! What a child prints: read without ever making it wait, cut into bounded lines, logged at a bounded rate.
 //!
 //! A child that floods its output is slowed by nothing and costs the log nothing: lines beyond the rate are dropped and
-//! their number is logged once per window. Secrets that whoever owns the child named are hidden. What it deliberately does not do: keep output, or look for meaning in it —
-//! except that a line may be diverted to whoever owns the child before it is logged ([`Pump::divert`]).
+//! their number is logged once per window. Secrets that whoever owns the child named are hidden. What it deliberately does not do: keep output but
+//! for its last line ([`LastLine`]), or look for meaning in it — except that a line may be diverted to whoever owns the child before it is logged ([`Pump::divert`]).
 
+mod last_line;
 mod lines;
 mod rate;
 mod redact;
@@ -17,6 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::names::NamespaceName;
 
+pub use last_line::LastLine;
 use lines::{Line, Lines};
 use rate::{Admission, Rate, WINDOW};
 pub(crate) use redact::Redactor;
@@ -31,6 +33,7 @@ pub struct OutputLimit {
     rate: Arc<Mutex<Rate>>,
     suppressed: IntCounter,
     redactor: Arc<Redactor>,
+    last: Option<LastLine>,
 }
 
 impl fmt::Debug for OutputLimit {
@@ -46,6 +49,7 @@ impl OutputLimit {
             rate: Arc::new(Mutex::new(Rate::new(Instant::now()))),
             suppressed,
             redactor: Arc::default(),
+            last: None,
         }
     }
 
@@ -53,6 +57,15 @@ impl OutputLimit {
     pub(crate) fn hiding(self, redactor: Redactor) -> Self {
         Self {
             redactor: Arc::new(redactor),
+            ..self
+        }
+    }
+
+    /// With the last line kept for whoever explains the end of the child. Said after [`OutputLimit::hiding`].
+    pub(crate) fn remembering(self, last: &LastLine) -> Self {
+        last.hiding(&self.redactor);
+        Self {
+            last: Some(last.clone()),
             ..self
         }
     }
@@ -157,6 +170,9 @@ impl<R: AsyncRead + Unpin> Pump<R> {
                             log_line(&self.namespace, self.stream, &line, &self.limit.redactor);
                         }
                         Admission::Suppress => self.limit.suppressed.inc(),
+                    }
+                    if let Some(last) = &self.limit.last {
+                        last.keep(line);
                     }
                 }
             }

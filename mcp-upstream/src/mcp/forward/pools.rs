@@ -167,6 +167,7 @@ impl Externals for Pooled {
             processes: Processes {
                 serving: counts.serving,
                 starting: counts.starting,
+                installing: counts.installing,
                 spare: counts.spare,
                 stopping: counts.stopping,
             },

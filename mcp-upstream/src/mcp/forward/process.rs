@@ -182,7 +182,7 @@ pub(crate) trait Externals: Send + Sync {
 /// How a server is, for `/ready`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ServerHealth {
-    /// `ready`, `starting`, `idle` or `failed`.
+    /// `ready`, `installing`, `starting`, `idle` or `failed`.
     #[serde(skip)]
     pub(crate) state: &'static str,
     /// Why it does not start.
@@ -218,6 +218,8 @@ pub(crate) struct Processes {
     pub(crate) serving: usize,
     /// On their way there.
     pub(crate) starting: usize,
+    /// Waiting for the installation of their package.
+    pub(crate) installing: usize,
     /// Kept for who comes next.
     pub(crate) spare: usize,
     /// On their way out.

@@ -21,6 +21,7 @@ use super::{Driver, Leased, PoolShared, PoolState};
 use crate::stdio::lists::Lists;
 use crate::stdio::metrics::{LastGood, StdioMetrics};
 use crate::stdio::process::Opened;
+use crate::stdio::turns::StartTurns;
 use crate::stream::audience::Audience;
 
 /// Finds or makes the pool of a server. Dropping it ends every process, in the background.
@@ -30,6 +31,7 @@ pub(crate) struct Pools {
     audience: Arc<Audience>,
     metrics: StdioMetrics,
     patience: Patience,
+    turns: StartTurns,
     /// By namespace: the pool that serves, and those before it that are not over. Plain data; nothing awaits under it.
     pools: Mutex<HashMap<NamespaceName, Vec<Pool>>>,
     /// Nothing is made any more.
@@ -74,6 +76,7 @@ impl Pools {
             audience,
             metrics,
             patience,
+            turns: StartTurns::of_machine(),
             pools: Mutex::default(),
             ended: AtomicBool::new(false),
             maintenance: OnceLock::new(),
@@ -293,6 +296,7 @@ impl Pools {
             Arc::clone(&self.audience),
             self.metrics.server(&server.name),
             self.patience,
+            self.turns.clone(),
         );
         // Under the lock: as soon as the new one is seen, another may retire the one before, which forgets it.
         let before = own.last().map(|pool| pool.shared.lasting());

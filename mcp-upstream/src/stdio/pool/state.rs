@@ -79,6 +79,8 @@ pub(in crate::stdio) struct Restarted {
 struct Process {
     duty: Duty,
     born: Instant,
+    /// Its package is being installed before it is started.
+    installing: bool,
     users: usize,
     /// When it was last used, while nobody uses it.
     idle_since: Instant,
@@ -137,6 +139,8 @@ pub(crate) struct Counts {
     pub(crate) serving: usize,
     /// On their way there.
     pub(crate) starting: usize,
+    /// Waiting for the installation of their package, before their start.
+    pub(crate) installing: usize,
     /// Ready to be opened, or to be leased again.
     pub(crate) spare: usize,
     /// On their way out.
@@ -176,6 +180,11 @@ impl State {
             Event::Abandoned { waiter } => self.waiting.retain(|it| it.id != waiter),
             Event::Released { process, reusable } => {
                 self.released(process, reusable, now, &mut actions);
+            }
+            Event::Installing { process, now } => {
+                if let Some(entry) = self.processes.get_mut(&process) {
+                    entry.installing = now;
+                }
             }
             Event::Spawned { process } => {
                 if let Some(Process {
@@ -540,6 +549,9 @@ impl State {
         for process in self.processes.values() {
             *match process.duty {
                 Duty::Serving { .. } => &mut counts.serving,
+                Duty::Starting(_) | Duty::Spare { runs: false } if process.installing => {
+                    &mut counts.installing
+                }
                 Duty::Starting(_) | Duty::Spare { runs: false } => &mut counts.starting,
                 Duty::Spare { runs: true } | Duty::Returned { .. } => &mut counts.spare,
                 Duty::Draining { .. } | Duty::Stopping => &mut counts.stopping,

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -23,6 +22,7 @@ use crate::stdio::testing::program::{SCRIPT, guard, within};
 use crate::stream::{MemoryEventLog, Pulse, StreamMetrics};
 
 mod healing;
+mod installing;
 mod life;
 
 /// The pools of a gateway with one namespace, `ns`.

@@ -80,23 +80,37 @@ impl Keeper {
 
     async fn begin(&mut self, order: Option<Order>) -> Next {
         let limit = self.pool.settings().connect_timeout;
-        let started = Instant::now();
-        let running = tokio::select! {
-            running = timeout(limit, start(&self.pool)) => {
-                running.unwrap_or_else(|_| Err(slow(&self.pool)))
-            }
+        // A request may wait for a process; none waits for a spare.
+        let requests = order.as_ref().map(|_| Arc::clone(&self.pool.requests));
+        let (pool, id) = (Arc::clone(&self.pool), self.id);
+        let begun = async {
+            let installed = pool.installation.ensure(&pool, id, requests.clone());
+            installed.await?;
+            let turn = pool.turns.starting.take(requests).await;
+            let started = Instant::now();
+            let running = timeout(limit, start(&pool)).await;
+            let running = running.unwrap_or_else(|_| Err(slow(&pool)))?;
+            Ok((turn, started, running))
+        };
+        let begun = tokio::select! {
+            begun = begun => begun,
             _ = stopped(&mut self.commands) => return Next::End(None),
         };
-        let running = match running {
-            Ok(running) => running,
+        // The turn is held until the process serves or has failed.
+        let (turn, started, running) = match begun {
+            Ok(begun) => begun,
             Err(error) => return self.failed(None, order.as_ref(), error),
         };
         let (order, until) = match order {
             Some(order) => (order, started + limit),
-            None => match self.wait_for_order(&running).await {
-                Some(order) => (order, Instant::now() + limit),
-                None => return Next::End(Some(running)),
-            },
+            None => {
+                // A spare has done what it does for now.
+                drop(turn);
+                let Some(order) = self.wait_for_order(&running).await else {
+                    return Next::End(Some(running));
+                };
+                (order, Instant::now() + limit)
+            }
         };
         self.open(running, order, until).await
     }
@@ -307,6 +321,7 @@ impl Keeper {
                 server.name
             );
         }
+        self.pool.installation.forget();
         self.report(Event::StartFailed {
             process: self.id,
             error,

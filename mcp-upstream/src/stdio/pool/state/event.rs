@@ -29,6 +29,8 @@ pub(in crate::stdio) enum Event {
     Abandoned { waiter: WaiterId },
     /// A request is done with its process. `reusable`: the process owes it nothing more.
     Released { process: ProcessId, reusable: bool },
+    /// The package a process is to run from is being installed, or is not any more.
+    Installing { process: ProcessId, now: bool },
     /// A spare process runs.
     Spawned { process: ProcessId },
     /// A process takes requests.

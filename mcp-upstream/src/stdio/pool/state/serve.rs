@@ -188,6 +188,7 @@ impl State {
         let entry = Process {
             duty: Duty::Starting(slot.clone()),
             born: self.processes.get(&process).map_or(now, |it| it.born),
+            installing: false,
             users: 0,
             idle_since: now,
             principal: match slot.key {

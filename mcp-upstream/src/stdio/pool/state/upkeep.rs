@@ -133,6 +133,7 @@ impl State {
             let entry = Process {
                 duty: Duty::Spare { runs: false },
                 born: now,
+                installing: false,
                 users: 0,
                 idle_since: now,
                 principal: None,

@@ -1,0 +1,201 @@
+//! How many servers start at once, over all pools of the gateway.
+//!
+//! Every start takes a turn and gives it back when its process serves or has failed; while nobody has one left, starts
+//! wait in order. One that a request waits for goes before those that nobody waits for yet: the first processes of new
+//! servers, spares. Which of them that is is looked at when a turn comes free, so a start in the queue moves up as soon as
+//! somebody needs it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::available_parallelism;
+
+use tokio::sync::oneshot;
+
+/// Starts at once for each core. More would only make each of them slower.
+const PER_CORE: usize = 2;
+
+/// Turns of one kind.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    /// Plain data; nothing awaits and no turn is dropped under it.
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    free: usize,
+    waiting: VecDeque<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    requests: Option<Requests>,
+    give: oneshot::Sender<Turn>,
+}
+
+/// How many requests wait for a process of one server.
+pub(crate) type Requests = Arc<AtomicUsize>;
+
+/// The right to start; dropping it gives it to the next.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    turns: Arc<Turns>,
+}
+
+/// The turns of a gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct StartTurns {
+    /// To start a process.
+    pub(crate) starting: Arc<Turns>,
+    /// To install a package. Apart from the others: one that takes minutes keeps only installations waiting.
+    pub(crate) installing: Arc<Turns>,
+}
+
+impl StartTurns {
+    /// As many of each kind as suits the machine.
+    pub(crate) fn of_machine() -> Self {
+        let cores = available_parallelism().map_or(1, usize::from);
+        Self {
+            starting: Turns::new(cores * PER_CORE),
+            installing: Turns::new(cores * PER_CORE),
+        }
+    }
+}
+
+impl Turns {
+    pub(crate) fn new(count: usize) -> Arc<Self> {
+        Arc::new(Self {
+            queue: Mutex::new(Queue {
+                free: count,
+                waiting: VecDeque::new(),
+            }),
+        })
+    }
+
+    /// A turn. `requests` tells whether somebody waits for what is to start; `None`: nobody will.
+    pub(crate) async fn take(self: &Arc<Self>, requests: Option<Requests>) -> Turn {
+        loop {
+            let given = {
+                let mut queue = self.lock();
+                if queue.free > 0 {
+                    queue.free -= 1;
+                    break;
+                }
+                let (give, given) = oneshot::channel();
+                let requests = requests.clone();
+                queue.waiting.push_back(Waiting { requests, give });
+                given
+            };
+            // The queue is ours, so it is always answered.
+            if let Ok(turn) = given.await {
+                return turn;
+            }
+        }
+        Turn {
+            turns: Arc::clone(self),
+        }
+    }
+
+    fn pass_on(self: &Arc<Self>) {
+        let next = {
+            let mut queue = self.lock();
+            queue.waiting.retain(|it| !it.give.is_closed());
+            let wanted = queue.waiting.iter().position(Waiting::is_wanted);
+            let next = queue.waiting.remove(wanted.unwrap_or(0));
+            if next.is_none() {
+                queue.free += 1;
+            }
+            next
+        };
+        if let Some(next) = next {
+            let turn = Turn {
+                turns: Arc::clone(self),
+            };
+            // Who left at this moment drops it, which passes it on again.
+            let _ = next.give.send(turn);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn is_wanted(&self) -> bool {
+        let requests = self.requests.as_ref();
+        requests.is_some_and(|it| it.load(Ordering::Relaxed) > 0)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.turns.pass_on();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn requests(count: usize) -> Requests {
+        Arc::new(AtomicUsize::new(count))
+    }
+
+    #[tokio::test]
+    async fn no_more_than_so_many_have_a_turn_and_the_others_wait_in_order() {
+        let turns = Turns::new(2);
+        let (one, two) = (turns.take(None).await, turns.take(None).await);
+        let mut third = Box::pin(turns.take(None));
+        let mut fourth = Box::pin(turns.take(None));
+        assert!((&mut third).now_or_never().is_none());
+        assert!((&mut fourth).now_or_never().is_none());
+        drop(one);
+        assert!((&mut fourth).now_or_never().is_none());
+        let third = (&mut third).now_or_never().expect("its turn");
+        drop((two, third));
+        assert!((&mut fourth).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn what_a_request_waits_for_goes_first_even_if_that_came_later() {
+        let turns = Turns::new(1);
+        let first = turns.take(None).await;
+        let (nobody, somebody) = (requests(0), requests(0));
+        let mut spare = Box::pin(turns.take(None));
+        let mut unwanted = Box::pin(turns.take(Some(nobody)));
+        let mut wanted = Box::pin(turns.take(Some(Arc::clone(&somebody))));
+        for waiting in [&mut spare, &mut unwanted, &mut wanted] {
+            assert!(waiting.now_or_never().is_none());
+        }
+        somebody.fetch_add(1, Ordering::Relaxed);
+        drop(first);
+        let turn = (&mut wanted).now_or_never().expect("its turn");
+        drop(turn);
+        let turn = (&mut spare).now_or_never().expect("the next");
+        assert!((&mut unwanted).now_or_never().is_none());
+        drop(turn);
+        assert!((&mut unwanted).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn one_who_leaves_the_queue_or_does_not_take_its_turn_keeps_nobody_waiting() {
+        let turns = Turns::new(1);
+        let first = turns.take(None).await;
+        let mut left = Box::pin(turns.take(None));
+        let mut given = Box::pin(turns.take(None));
+        let mut last = Box::pin(turns.take(None));
+        for waiting in [&mut left, &mut given, &mut last] {
+            assert!(waiting.now_or_never().is_none());
+        }
+        drop(left);
+        drop(first);
+        // It has its turn and never looked.
+        drop(given);
+        assert!((&mut last).now_or_never().is_some());
+        assert_eq!(turns.lock().free, 1);
+    }
+}
