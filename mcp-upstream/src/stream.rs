@@ -10,7 +10,7 @@
 //!
 //! What bounds them, in bytes of frames and a little per event: a kept stream `sessions.event_log.bytes` and `events`, the
 //! kept streams of one session a 64th of `total` (but those that are read, and the newest, whatever they hold within
-//! their own bounds), all kept streams `total`; a passing stream 16 MiB and 1024 events unread, all passing streams
+//! their own bounds), all kept streams `total`, beyond which the principal that holds the most loses its oldest events; a passing stream 16 MiB and 1024 events unread, all passing streams
 //! `total` once more, beyond which each may hold 64 KiB. A stream's newest event may be of any size within those totals.
 //!
 //! The life of a kept stream, `▷` being a reader:
@@ -62,7 +62,8 @@ pub use metrics::StreamMetrics;
 pub use pulse::Pulse;
 pub use subscription::Subscription;
 
-use ledger::Ledger;
+use ledger::Share;
+pub(crate) use ledger::in_memory;
 use pulse::Place;
 use window::{Bounds, Trimmed, Window};
 
@@ -83,8 +84,8 @@ pub struct Stream {
     place: Place,
     /// The session it belongs to; dangling for a stream without one.
     session: Weak<Session>,
-    /// There for a stream that keeps what was read.
-    ledger: Option<Arc<Ledger>>,
+    /// There for a stream that keeps what was read: what its principal's streams hold.
+    share: Option<Arc<Share>>,
     /// Short critical sections, nothing awaits under it.
     state: Mutex<State>,
     /// The reader left, or caught up with a writer that waits for it.
@@ -113,7 +114,7 @@ struct State {
     ending: Ending,
     /// The last frame of a stream that the pulse ends, where it is not just when to come back.
     farewell: Option<Box<Bytes>>,
-    /// The ledger has an entry for this stream.
+    /// The share has an entry for this stream.
     listed: bool,
 }
 
@@ -193,7 +194,7 @@ impl Stream {
         role: Role,
         number: u32,
         session: Weak<Session>,
-        ledger: Option<Arc<Ledger>>,
+        share: Option<Arc<Share>>,
         sequence: u64,
     ) -> Self {
         Self {
@@ -201,7 +202,7 @@ impl Stream {
             pulse: Arc::clone(pulse),
             place: Place::none(),
             session,
-            ledger,
+            share,
             state: Mutex::new(State {
                 window: Window::after(sequence),
                 role,
@@ -228,7 +229,7 @@ impl Stream {
     /// streams together hold more than they may. Does nothing on a kept stream, whose events come through its
     /// [`EventLog`].
     pub fn push(&self, frame: Bytes) -> bool {
-        if self.ledger.is_some() {
+        if self.share.is_some() {
             return false;
         }
         let mut state = self.lock();
@@ -296,9 +297,9 @@ impl Stream {
     /// that did not catch up in time is not waited for again.
     pub(crate) async fn caught_up(&self, patience: Duration) {
         let bounds = self
-            .ledger
+            .share
             .as_ref()
-            .map_or(PASSING, |ledger| ledger.bounds());
+            .map_or(PASSING, |share| share.ledger().bounds());
         let taken = async {
             loop {
                 let moved = self.moved.notified();
@@ -370,7 +371,7 @@ impl Stream {
         state.waker = None;
         slots.leave(self);
         self.pulse.metrics().open(state.role).dec();
-        let passing = self.ledger.is_none();
+        let passing = self.share.is_none();
         if passing {
             state.phase = Phase::Closed;
             let before = state.window.cost();
@@ -386,8 +387,8 @@ impl Stream {
 
     /// The window has changed from one cost to another: counted among what is kept, or what passes.
     fn account(&self, before: usize, after: usize) {
-        match &self.ledger {
-            Some(ledger) => ledger.account(before, after),
+        match &self.share {
+            Some(share) => share.account(before, after),
             None => self.pulse.account_passing(before, after),
         }
     }
@@ -409,8 +410,8 @@ impl Drop for Stream {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let (cost, listed) = (state.window.cost(), state.listed);
         self.account(cost, 0);
-        if let Some(ledger) = &self.ledger {
-            ledger.unlist(listed);
+        if let Some(share) = &self.share {
+            share.unlist(listed);
         }
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::frame::{self, EventId};
-use super::ledger::Ledger;
+use super::ledger::Share;
 use super::window::Trimmed;
 use super::{Ending, Phase, Pulse, Role, Stream, StreamKind, Subscription, wake};
 use crate::session::Session;
@@ -16,17 +16,17 @@ use crate::session::Session;
 /// What became of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Appended {
-    /// It is on the stream, which the ledger knows.
+    /// It is on the stream, which the share has an entry for.
     Taken,
-    /// It is on the stream; the ledger must be told of it, by [`Ledger::list`].
+    /// It is on the stream; its share must be told, by [`Stream::list`].
     Unlisted,
     /// The stream is over.
     Over,
 }
 
-/// What is left of a stream after the ledger took events out.
+/// What is left of a stream after its share took events out.
 pub(super) struct Left {
-    /// The oldest event, by which the ledger lists the stream from now on. It lists none without events.
+    /// The oldest event, by which the share lists the stream from now on. It lists none without events.
     pub(super) oldest: Option<u64>,
     /// Nothing can ever be read from the stream again.
     pub(super) useless: bool,
@@ -39,13 +39,17 @@ impl Stream {
         kind: StreamKind,
         number: u32,
         session: Weak<Session>,
-        ledger: &Arc<Ledger>,
+        share: Arc<Share>,
         prime: bool,
     ) -> Arc<Self> {
         let kept = kind != StreamKind::Sse;
-        let sequence = if prime { ledger.next_sequence() } else { 0 };
-        let ledger = kept.then(|| Arc::clone(ledger));
-        let stream = Self::new(pulse, Role::from(kind), number, session, ledger, sequence);
+        let sequence = if prime {
+            share.ledger().next_sequence()
+        } else {
+            0
+        };
+        let share = kept.then_some(share);
+        let stream = Self::new(pulse, Role::from(kind), number, session, share, sequence);
         if kept {
             stream.lock().priming = NonZeroU64::new(sequence);
         }
@@ -54,7 +58,7 @@ impl Stream {
 
     /// Whether events stay after they were read.
     pub(super) fn is_kept(&self) -> bool {
-        self.ledger.is_some()
+        self.share.is_some()
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -96,7 +100,7 @@ impl Stream {
         }
         let before = state.window.cost();
         state.window.clear();
-        // The ledger's entry stays and is found to be behind, as after a trim.
+        // The share's entry stays and is found to be behind, as after a trim.
         self.account(before, 0);
         before
     }
@@ -109,14 +113,12 @@ impl Stream {
     }
 
     /// Puts a message on a kept stream, under the given sequence unless another event has overtaken it. `framed` is the
-    /// message under that sequence.
-    pub(super) fn append(
-        &self,
-        ledger: &Ledger,
-        sequence: u64,
-        framed: Bytes,
-        message: &[u8],
-    ) -> Appended {
+    /// message under that sequence. On a passing stream it goes nowhere.
+    pub(super) fn append(&self, sequence: u64, framed: Bytes, message: &[u8]) -> Appended {
+        let Some(share) = &self.share else {
+            return Appended::Over;
+        };
+        let ledger = share.ledger();
         let now = Instant::now();
         let mut state = self.lock();
         if state.phase != Phase::Open {
@@ -133,7 +135,7 @@ impl Stream {
         let reading = state.attached && !state.cut;
         let slow = state.window.trim(ledger.bounds(), reading) == Trimmed::ReaderTooSlow;
         state.cut |= slow;
-        ledger.account(before, state.window.cost());
+        share.account(before, state.window.cost());
         let listed = std::mem::replace(&mut state.listed, true);
         let waker = state.waker.take();
         drop(state);
@@ -145,6 +147,13 @@ impl Stream {
             Appended::Taken
         } else {
             Appended::Unlisted
+        }
+    }
+
+    /// Tells the share of a stream that held nothing before an event of this sequence.
+    pub(super) fn list(self: &Arc<Self>, sequence: u64) {
+        if let Some(share) = &self.share {
+            share.list(sequence, self);
         }
     }
 
@@ -166,16 +175,16 @@ impl Stream {
     }
 
     /// Takes out events that are older than `since`.
-    pub(super) fn evict_before(&self, ledger: &Ledger, since: Instant) -> Left {
-        self.evict(ledger, |_, at| at < since)
+    pub(super) fn evict_before(&self, since: Instant) -> Left {
+        self.evict(|_, at| at < since)
     }
 
     /// Takes out one event if it is still the oldest.
-    pub(super) fn evict_one(&self, ledger: &Ledger, sequence: u64) -> Left {
-        self.evict(ledger, |oldest, _| oldest == sequence)
+    pub(super) fn evict_one(&self, sequence: u64) -> Left {
+        self.evict(|oldest, _| oldest == sequence)
     }
 
-    fn evict(&self, ledger: &Ledger, mut goes: impl FnMut(u64, Instant) -> bool) -> Left {
+    fn evict(&self, mut goes: impl FnMut(u64, Instant) -> bool) -> Left {
         let mut state = self.lock();
         let before = state.window.cost();
         let mut slow = false;
@@ -186,7 +195,7 @@ impl Stream {
         {
             slow |= state.window.evict_oldest() == Some(true);
         }
-        ledger.account(before, state.window.cost());
+        self.account(before, state.window.cost());
         let oldest = state.window.oldest().map(|(sequence, _)| sequence);
         state.listed = oldest.is_some();
         let useless = oldest.is_none() && state.phase != Phase::Open && !state.attached;
@@ -196,8 +205,8 @@ impl Stream {
         let waker = slow.then(|| state.waker.take()).flatten();
         drop(state);
         wake(waker);
-        if slow {
-            ledger.metrics.slow_readers.inc();
+        if let Some(share) = self.share.as_ref().filter(|_| slow) {
+            share.ledger().metrics.slow_readers.inc();
         }
         Left { oldest, useless }
     }

@@ -46,15 +46,16 @@ impl MemoryEventLog {
         prime: bool,
     ) -> Result<Arc<Stream>, StoreError> {
         let session_ref = Arc::downgrade(session);
+        let share = self.ledger.share(session.binding().principal.as_ref());
         session
             .streams()
             .open(kind, |number| {
-                Stream::of_session(&self.pulse, kind, number, session_ref, &self.ledger, prime)
+                Stream::of_session(&self.pulse, kind, number, session_ref, share, prime)
             })
             .ok_or_else(|| StoreError("a session has used up its stream numbers".into()))
     }
 
-    /// Puts one message on one stream and tells the ledger.
+    /// Puts one message on one stream, and makes room for it.
     fn put(&self, session: &Session, stream: &Arc<Stream>, message: &[u8]) {
         if !stream.is_kept() {
             stream.push(frame::message(None, message));
@@ -62,9 +63,9 @@ impl MemoryEventLog {
         }
         let sequence = self.ledger.next_sequence();
         let framed = frame::message(Some(stream.event_id(sequence)), message);
-        match stream.append(&self.ledger, sequence, framed, message) {
+        match stream.append(sequence, framed, message) {
             Appended::Over => return,
-            Appended::Unlisted => self.ledger.list(sequence, [stream]),
+            Appended::Unlisted => stream.list(sequence),
             Appended::Taken => {}
         }
         self.ledger.metrics.events.inc();
@@ -149,7 +150,6 @@ impl EventLog for MemoryEventLog {
             kept: HashMap::new(),
         };
         let mut reached = 0;
-        let mut unlisted = Vec::new();
         for some in sessions.chunks(BROADCAST_STEP) {
             for session in some {
                 let Some(stream) = session.streams().general() else {
@@ -162,15 +162,12 @@ impl EventLog for MemoryEventLog {
                 }
                 let framed = broadcast.kept(stream.number());
                 let sequence = broadcast.sequence;
-                let appended = stream.append(&self.ledger, sequence, framed, message);
+                if stream.append(sequence, framed, message) == Appended::Unlisted {
+                    stream.list(sequence);
+                }
                 let max = self.ledger.session_max();
                 session.streams().shrink(max, &stream);
-                if appended == Appended::Unlisted {
-                    unlisted.push(stream);
-                }
             }
-            self.ledger.list(broadcast.sequence, &unlisted);
-            unlisted.clear();
             self.ledger.enforce_total();
             tokio::task::yield_now().await;
         }

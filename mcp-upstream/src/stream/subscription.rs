@@ -67,7 +67,7 @@ impl Stream {
         if let Some(priming) = state.priming.take() {
             return Next::Chunk(frame::priming(self.event_id(priming.get())));
         }
-        let event = if self.ledger.is_some() {
+        let event = if self.share.is_some() {
             state.window.read()
         } else {
             let before = state.window.cost();

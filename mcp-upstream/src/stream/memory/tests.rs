@@ -34,9 +34,13 @@ pub(super) fn log(limits: EventLogConfig) -> (MemoryEventLog, Arc<StreamMetrics>
 }
 
 pub(super) fn session() -> Arc<Session> {
+    session_of(None)
+}
+
+pub(super) fn session_of(principal: Option<&str>) -> Arc<Session> {
     let binding = Binding {
         namespace: "shared".parse().expect("a name"),
-        principal: None,
+        principal: principal.map(Arc::from),
         version: ProtocolVersion::V2025_11_25,
         transport: SessionTransport::Streamable,
     };
@@ -159,6 +163,46 @@ async fn one_session_does_not_push_out_what_others_keep() {
     assert_eq!(data(&ready(&mut events).0), ["more"]);
 }
 
+proptest::proptest! {
+    #[test]
+    fn a_principal_within_its_equal_part_of_the_total_loses_nothing(
+        steps in proptest::collection::vec((0..3_usize, 0..4_usize, 1..900_usize), 1..150),
+    ) {
+        const TOTAL: usize = 12 * 1024;
+        let (log, _) = log(EventLogConfig { total: ByteSize::b(TOTAL as u64), ..limits(256, 8192) });
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut streams = Vec::new();
+            for principal in [None, Some("a"), Some("b")] {
+                for _ in 0..4 {
+                    let session = session_of(principal);
+                    let stream = open(&log, &session, StreamKind::General).await;
+                    streams.push((session, stream));
+                }
+            }
+            let held = |principal: usize| -> usize {
+                let own = &streams[principal * 4..][..4];
+                own.iter().map(|(_, stream)| stream.cost()).sum()
+            };
+            // With what an event costs besides its message.
+            let mut put_by = [0; 3];
+            for (principal, stream, length) in steps {
+                let before = [0, 1, 2].map(held);
+                put_by[principal] += length + 100;
+                let (session, stream) = &streams[principal * 4 + stream];
+                put(&log, session, stream, &"x".repeat(length)).await;
+                let after = [0, 1, 2].map(held);
+                let all: usize = after.iter().sum();
+                assert!(all <= TOTAL && all == log.ledger.bytes(), "{all}");
+                for principal in 0..3 {
+                    let within = put_by[principal] <= TOTAL / 3;
+                    assert!(!within || after[principal] >= before[principal]);
+                }
+            }
+        });
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_ages_is_gone_and_leaves_no_memory_behind() {
     let (log, metrics) = log(limits(256, 1 << 20));
@@ -272,7 +316,7 @@ async fn a_broadcast_that_was_overtaken_keeps_the_order_of_the_stream() {
     let early = log.ledger.next_sequence();
     put(&log, &session, &stream, "1").await;
     let framed = frame::message(Some(stream.event_id(early)), b"2");
-    stream.append(&log.ledger, early, framed, b"2");
+    stream.append(early, framed, b"2");
     let (read, _) = ready(&mut reader);
     assert_eq!(data(&read), ["1", "2"]);
     let sequences: Vec<_> = read

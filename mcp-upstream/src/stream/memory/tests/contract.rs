@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Seen, data, limits, ready, session};
+use super::{Seen, data, limits, ready, session, session_of};
 use crate::session::Session;
 use crate::session::config::EventLogConfig;
 use crate::stream::{EventLog, ResumeError, Stream, StreamKind, StreamMetrics, Subscription};
@@ -29,6 +29,7 @@ macro_rules! holds_for {
                 a_stream_of_http_sse_has_no_ids_and_keeps_nothing,
                 a_broadcast_reaches_each_session_once,
                 a_general_stream_that_was_forgotten_goes_on_empty,
+                who_fills_the_log_pushes_out_only_what_is_its_own,
             );
         }
     };
@@ -448,3 +449,32 @@ fact!(
         assert_eq!(data(&ready(&mut reader).0), ["2"]);
     }
 );
+
+pub(super) async fn who_fills_the_log_pushes_out_only_what_is_its_own<L: EventLog + 'static>(
+    make: impl Fn(EventLogConfig) -> (Arc<L>, Arc<StreamMetrics>),
+) {
+    let (log, _) = make(EventLogConfig {
+        total: bytesize::ByteSize::kib(64),
+        ..limits(16, 4096)
+    });
+    let log = Log(log);
+    let quiet = session_of(Some("quiet"));
+    let kept = log.open(&quiet, StreamKind::Request).await;
+    log.put(&quiet, &kept, "kept").await;
+    let message = "x".repeat(1000);
+    // More sessions than have room, each within what one may hold, all of them newer than what is kept.
+    let mut noisy = Vec::new();
+    for number in 0..100 {
+        let session = session_of(Some("noisy"));
+        let stream = log.open(&session, StreamKind::General).await;
+        log.put(&session, &stream, &format!("{number} {message}"))
+            .await;
+        noisy.push((session, stream));
+    }
+    let id = |stream: &Stream| format!("{}-0", stream.number());
+    assert_eq!(data(&log.after(&quiet, &id(&kept)).await.0), ["kept"]);
+    let (first, stream) = &noisy[0];
+    assert!(log.after(first, &id(stream)).await.0.is_empty());
+    let (last, stream) = &noisy[99];
+    assert_eq!(log.after(last, &id(stream)).await.0.len(), 1);
+}
