@@ -11,10 +11,13 @@ use tooldock_workers::json;
 
 use crate::error::Failure;
 
+mod batch;
 mod depth;
 #[cfg(test)]
 mod properties;
 pub(crate) mod subject;
+
+pub(crate) use batch::MESSAGES_MAX;
 
 /// The deepest nesting a body may have.
 pub(crate) const MAX_DEPTH: usize = json::DEPTH_MAX;
@@ -84,7 +87,7 @@ pub(crate) fn present<'de, D: Deserializer<'de>>(
 pub(crate) enum Body<'a> {
     /// One message, and all of its text.
     One(&'a str, Message<'a>),
-    /// The messages of a batch, unread.
+    /// The messages of a batch, unread. Of too many of them [`MESSAGES_MAX`] and one more.
     Batch(Vec<&'a RawValue>),
 }
 
@@ -97,7 +100,7 @@ pub(crate) fn body(body: &[u8]) -> Result<Body<'_>, Invalid<'_>> {
     }
     within_depth(text)?;
     if text.trim_ascii_start().starts_with('[') {
-        let messages = serde_json::from_str(text).map_err(|error| syntax_or_shape(&error))?;
+        let messages = batch::messages(text).map_err(|error| syntax_or_shape(&error))?;
         return Ok(Body::Batch(messages));
     }
     is_object(text)?;

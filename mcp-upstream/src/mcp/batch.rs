@@ -6,12 +6,9 @@ use serde_json::value::RawValue;
 
 use super::exchange::{Exchange, Outcome};
 use super::{Conversation, methods, notification, response};
-use crate::envelope::{self, Message};
+use crate::envelope::{self, MESSAGES_MAX, Message};
 use crate::error::Failure;
 use crate::reply::Reply;
-
-/// The most messages of one batch.
-const MAX_MESSAGES: usize = 50;
 
 /// Answers a batch: an array of responses, a stream of them when one of its calls says something first, or 202 when
 /// nothing in it wants an answer.
@@ -52,8 +49,8 @@ pub(crate) async fn begin(
     if messages.is_empty() {
         return Err(Failure::Shape("a batch needs at least one message".into()));
     }
-    if messages.len() > MAX_MESSAGES {
-        let reason = format!("a batch has at most {MAX_MESSAGES} messages");
+    if messages.len() > MESSAGES_MAX {
+        let reason = format!("a batch has at most {MESSAGES_MAX} messages");
         return Err(Failure::Shape(reason.into()));
     }
     let parsed: Vec<_> = messages

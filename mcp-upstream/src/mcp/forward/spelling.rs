@@ -93,6 +93,15 @@ impl Level {
         }
     }
 
+    fn too_many(self) -> Failure {
+        let more = format!("has more than {MEMBERS_MAX} members");
+        match self {
+            Self::Message => Failure::Shape(format!("the message {more}").into()),
+            Self::Params => Failure::InvalidParams(format!("params {more}").into()),
+            Self::Meta => Failure::InvalidParams(format!("params._meta {more}").into()),
+        }
+    }
+
     fn refused(self, key: &str, known: &str) -> Failure {
         let differs = format!("{key:?} differs from {known} only in case");
         match self {
@@ -160,7 +169,8 @@ pub(super) fn string(raw: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str(raw).ok().map(Cow::Owned)
 }
 
-/// Members of `params` a message may have: each is noted, so that a body full of empty names would take many times its size.
+/// Members that a message, its `params`, and `_meta` in them may have: they are noted here or where they are rewritten, so
+/// that a body full of empty names would take many times its size.
 const MEMBERS_MAX: usize = 1024;
 
 /// Refuses a message that holds a key which differs from a known name only in case. `message` has been read as JSON.
@@ -205,6 +215,7 @@ impl<'a> Text<'a> {
             return self.value();
         }
         self.at += 1;
+        let mut members = 0;
         loop {
             self.space();
             match self.peek() {
@@ -232,11 +243,11 @@ impl<'a> Text<'a> {
                 Some((below, level)) if name == Some(below) => self.object(level)?,
                 _ => self.value()?,
             }
+            members += 1;
+            if members > MEMBERS_MAX {
+                return Err(level.too_many());
+            }
             if level == Level::Params {
-                if self.seen.members.len() == MEMBERS_MAX {
-                    let reason = format!("params has more than {MEMBERS_MAX} members");
-                    return Err(Failure::InvalidParams(reason.into()));
-                }
                 let value = text.get(begin..self.at).unwrap_or_default();
                 let value = value.trim_ascii();
                 self.seen.members.push((key, value));
@@ -286,14 +297,21 @@ mod tests {
 
     #[test]
     fn there_is_an_end_to_the_members_that_are_noted() {
-        let message = |members: usize| {
+        let object = |members: usize| {
             let members = vec!["\"\":1"; members].join(",");
-            format!("{{\"params\":{{{members}}},\"id\":1}}")
+            format!("{{{members}}}")
         };
-        assert_eq!(refusal(&message(MEMBERS_MAX)), None);
-        let (code, reason) = refusal(&message(MEMBERS_MAX + 1)).expect("refused");
-        assert_eq!(code, -32602);
-        assert!(reason.contains("1024"), "{reason}");
+        for (whole, code, what) in [
+            ("MANY", -32600, "the message has"),
+            (r#"{"params":MANY,"id":1}"#, -32602, "params has"),
+            (r#"{"params":{"_meta":MANY}}"#, -32602, "params._meta has"),
+        ] {
+            let message = |members: usize| whole.replace("MANY", &object(members));
+            assert_eq!(refusal(&message(MEMBERS_MAX)), None);
+            let (refused, reason) = refusal(&message(MEMBERS_MAX + 1)).expect("refused");
+            assert_eq!(refused, code);
+            assert!(reason.contains(what) && reason.contains("1024"), "{reason}");
+        }
     }
 
     #[test]

@@ -58,19 +58,24 @@ pub(super) struct Request<'a> {
 /// The answers in a request: a key and a raw object each.
 pub(super) type Inputs<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
 
+/// The most answers in one request: as many as questions may be open in a session.
+const INPUTS_MAX: usize = 1000;
+
 /// Reads `inputResponses`.
 ///
 /// # Errors
 ///
-/// `InvalidParams` for anything but an object of objects.
+/// `InvalidParams` for anything but an object of objects, or for more than 1000 of them.
 pub(super) fn inputs<'a>(params: &Params<'a>) -> Result<Inputs<'a>, Failure> {
     let Some(raw) = params.input_responses else {
         return Ok(Vec::new());
     };
-    object::entries(raw)
+    object::few_entries(raw, INPUTS_MAX)
         .filter(|entries| entries.iter().all(|(_, it)| it.get().starts_with('{')))
         .ok_or_else(|| {
-            Failure::InvalidParams("params.inputResponses must be an object of objects".into())
+            let what =
+                format!("params.inputResponses must be an object of objects, at most {INPUTS_MAX}");
+            Failure::InvalidParams(what.into())
         })
 }
 

@@ -6,7 +6,9 @@ use std::fmt;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-struct Entries;
+struct Entries {
+    max: usize,
+}
 
 impl<'de> Visitor<'de> for Entries {
     type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
@@ -23,6 +25,9 @@ impl<'de> Visitor<'de> for Entries {
             if !seen.insert(key.clone()) {
                 return Err(A::Error::custom("a key is there twice"));
             }
+            if entries.len() == self.max {
+                return Err(A::Error::custom("too many keys"));
+            }
             entries.push((key, value));
         }
         Ok(entries)
@@ -31,8 +36,14 @@ impl<'de> Visitor<'de> for Entries {
 
 /// The entries in their order. `None` for anything but an object whose keys are unique.
 pub(crate) fn entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
+    few_entries(raw, usize::MAX)
+}
+
+/// The entries of an object that has no more of them than `max`, for what clients send: of more than that `None`, and
+/// nothing is kept of them.
+pub(super) fn few_entries(raw: &RawValue, max: usize) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
-    deserializer.deserialize_map(Entries).ok()
+    deserializer.deserialize_map(Entries { max }).ok()
 }
 
 #[cfg(test)]
@@ -59,5 +70,12 @@ mod tests {
         for text in [r#"{"a":1,"\u0061":2}"#, "[]", "null", "3", r#""{}""#] {
             assert_eq!(keys(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn there_is_an_end_to_the_entries_a_client_may_send() {
+        let raw: &RawValue = serde_json::from_str(r#"{"a":1,"b":2}"#).expect("JSON");
+        assert_eq!(few_entries(raw, 2).map(|entries| entries.len()), Some(2));
+        assert!(few_entries(raw, 1).is_none());
     }
 }

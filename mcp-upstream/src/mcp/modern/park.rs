@@ -27,6 +27,9 @@ const ID_BYTES: usize = 16;
 /// The layout of a state: number, expiry in milliseconds of Unix time, digest of what it is bound to.
 const STATE_BYTES: usize = ID_BYTES + 8 + 32;
 
+/// The longest arguments that are compared by value, in bytes: 64 KiB. Read as values they take up to forty times that.
+const ARGUMENTS_READ_MAX: usize = 64 * 1024;
+
 type ParkId = [u8; ID_BYTES];
 
 /// Which request a state belongs to.
@@ -37,7 +40,7 @@ pub(super) struct Bound<'a> {
     pub(super) method: &'a str,
     /// The tool, the prompt or the URI.
     pub(super) subject: &'a str,
-    /// The arguments as JSON; a retry may spell the same ones otherwise.
+    /// The arguments as JSON; a retry may spell the same ones otherwise, up to 64 KiB of them.
     pub(super) arguments: &'a [u8],
 }
 
@@ -212,10 +215,13 @@ impl Bound<'_> {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part.as_bytes());
         }
-        // Whitespace is nobody's meaning. What no value can hold (1e400) counts as it is spelled.
-        match serde_json::from_slice::<serde_json::Value>(self.arguments) {
-            Ok(arguments) => hash.update(arguments.to_string()),
-            Err(_) => hash.update(self.arguments),
+        // Whitespace is nobody's meaning. What no value can hold (1e400) counts as it is spelled, and so do arguments of
+        // which a value would take too much memory.
+        let short = self.arguments.len() <= ARGUMENTS_READ_MAX;
+        let value = short.then(|| serde_json::from_slice::<serde_json::Value>(self.arguments));
+        match value {
+            Some(Ok(arguments)) => hash.update(arguments.to_string()),
+            Some(Err(_)) | None => hash.update(self.arguments),
         }
         hash.finalize().into()
     }
