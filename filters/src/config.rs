@@ -148,6 +148,8 @@ pub struct LimitsConfig {
     pub streams_per_principal: usize,
     /// Sessions of one principal.
     pub sessions_per_principal: usize,
+    /// What the sessions of one principal hold together, without what their streams keep for resumption.
+    pub session_bytes_per_principal: ByteSize,
 }
 
 /// `admission.timeouts:` — how long a client may take.
@@ -198,6 +200,7 @@ impl Default for LimitsConfig {
             connections: 100_000,
             streams_per_principal: 10_000,
             sessions_per_principal: 10_000,
+            session_bytes_per_principal: ByteSize::mib(64),
         }
     }
 }
@@ -287,7 +290,7 @@ mod tests {
             tokens: []
             flood: off
             rate_limits: []
-            limits: { header_bytes: 32KiB, header_fields: 100, body: 4MiB, bodies_total: 256MiB, connections: 100000, streams_per_principal: 10000, sessions_per_principal: 10000 }
+            limits: { header_bytes: 32KiB, header_fields: 100, body: 4MiB, bodies_total: 256MiB, connections: 100000, streams_per_principal: 10000, sessions_per_principal: 10000, session_bytes_per_principal: 64MiB }
             timeouts: { header: 15s, body: 30s, keepalive: 75s, write: 30s }
         "#;
         assert_eq!(parse(documented).unwrap(), AdmissionConfig::default());

@@ -477,7 +477,7 @@ fn empty_object() -> &'static RawValue {
 #[cfg(test)]
 pub(crate) fn body_of(reply: &Reply) -> bytes::Bytes {
     match reply {
-        Reply::Full { body, .. } => body.clone(),
+        Reply::Full { body, .. } | Reply::Opening { body, .. } => body.clone(),
         other => panic!("{other:?}"),
     }
 }

@@ -21,7 +21,7 @@ use crate::envelope::Invalid;
 use crate::error::Failure;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::session::{Binding, Session, SessionTransport, State};
+use crate::session::{Binding, ClientFacts, Session, SessionTransport, State};
 use crate::state::Core;
 use crate::stream::StreamGuard;
 
@@ -38,10 +38,13 @@ pub(crate) mod notification;
 mod outgoing;
 mod post;
 pub(crate) mod response;
+mod unclaimed;
 
 pub(crate) use exchange::events_head;
 use head::McpHead;
 pub(crate) use modern::entries;
+pub use unclaimed::Unclaimed;
+pub(crate) use unclaimed::end_without_waiting;
 
 /// What a message is spoken in: who, to which namespace, in which era.
 pub(crate) struct Conversation<'a> {
@@ -114,14 +117,27 @@ async fn end_session(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Resul
     Ok(())
 }
 
-/// Opens a session, which may cost its principal an older one.
-pub(crate) async fn create_session(core: &Core, binding: Binding) -> Result<Arc<Session>, Failure> {
-    let created = core.sessions.create(binding, Instant::now()).await;
+/// Opens a session, which may cost its principal older ones.
+pub(crate) async fn create_session(
+    core: &Core,
+    binding: Binding,
+    client: Option<ClientFacts>,
+) -> Result<Arc<Session>, Failure> {
+    let created = core.sessions.create(binding, client, Instant::now()).await;
     let created = created.map_err(|error| store_failure(&error))?;
     core.metrics.sessions_created.inc();
     core.metrics.sessions_evicted.inc_by(created.evicted as u64);
     core.metrics.sessions.set(gauge(core.sessions.count()));
     Ok(created.session)
+}
+
+/// To be called when a client made its session hold more or less. It may cost its principal other sessions.
+pub(crate) fn weigh(core: &Core, session: &Session) {
+    let evicted = core.sessions.weigh(session, Instant::now());
+    if evicted > 0 {
+        core.metrics.sessions_evicted.inc_by(evicted as u64);
+        core.metrics.sessions.set(gauge(core.sessions.count()));
+    }
 }
 
 /// Ends a session that its client is done with. Says whether it was still there.

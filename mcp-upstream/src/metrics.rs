@@ -30,6 +30,7 @@ pub struct UpstreamMetrics {
     /// Resolved once per namespace, so that a call looks up one map instead of three.
     namespaces: DashMap<NamespaceName, Arc<NamespaceMetrics>, BuildHasherDefault<NameHasher>>,
     pub(crate) sessions: IntGauge,
+    pub(crate) session_bytes: IntGauge,
     pub(crate) sessions_created: IntCounter,
     pub(crate) sessions_expired: IntCounter,
     pub(crate) sessions_evicted: IntCounter,
@@ -116,11 +117,16 @@ impl UpstreamMetrics {
             &["namespace"],
         )?;
         let sessions = IntGauge::new("tooldock_sessions", "Sessions alive")?;
+        let session_bytes = IntGauge::new(
+            "tooldock_session_bytes",
+            "Memory of sessions, without what their streams keep for resumption",
+        )?;
         registry.register(Box::new(calls.clone()))?;
         registry.register(Box::new(other_calls.clone()))?;
         registry.register(Box::new(latency.clone()))?;
         registry.register(Box::new(in_flight.clone()))?;
         registry.register(Box::new(sessions.clone()))?;
+        registry.register(Box::new(session_bytes.clone()))?;
         Ok(Self {
             calls,
             other_calls,
@@ -132,6 +138,7 @@ impl UpstreamMetrics {
             in_flight,
             namespaces: DashMap::default(),
             sessions,
+            session_bytes,
             sessions_created: counter("tooldock_sessions_created_total", "Sessions opened")?,
             sessions_expired: counter("tooldock_sessions_expired_total", "Sessions ended by time")?,
             sessions_evicted: counter(

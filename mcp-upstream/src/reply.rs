@@ -1,6 +1,6 @@
 //! What goes back to the client. Produced here, written by the edge; tests see it as an ordinary response.
 //!
-//! `Full` is one write with a known length. `Body` is streamed chunk by chunk. `Events` is a long stream of framed
+//! `Full` is one write with a known length, and so is `Opening`, which names a new session. `Body` is streamed chunk by chunk. `Events` is a long stream of framed
 //! chunks whose guards (limits, gauges, audit) live exactly as long as it does. `Content-Length` is not among the
 //! headers: whoever writes the reply sets it from the body.
 
@@ -18,6 +18,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use smallvec::SmallVec;
 
+pub use crate::mcp::Unclaimed;
 pub use crate::stream::Subscription;
 
 /// `application/json`.
@@ -72,6 +73,15 @@ pub enum Reply {
         /// The whole body; may be empty.
         body: Bytes,
     },
+    /// As [`Reply::Full`], and names a new session. Whoever has written it says so ([`Unclaimed::delivered`]).
+    Opening {
+        /// Status and headers.
+        head: Head,
+        /// The whole body.
+        body: Bytes,
+        /// Ends the session if the client does not get to know of it.
+        session: Unclaimed,
+    },
     /// The length is not known, or the body is too large to hold.
     Body {
         /// Status and headers.
@@ -110,7 +120,10 @@ impl Reply {
     /// The head, whichever the kind of body.
     pub fn head(&self) -> &Head {
         match self {
-            Self::Full { head, .. } | Self::Body { head, .. } | Self::Events { head, .. } => head,
+            Self::Full { head, .. }
+            | Self::Opening { head, .. }
+            | Self::Body { head, .. }
+            | Self::Events { head, .. } => head,
         }
     }
 
@@ -155,6 +168,16 @@ impl IntoResponse for Reply {
                 let length = body.len();
                 (head, Body::from(body), Some(length))
             }
+            Self::Opening {
+                head,
+                body,
+                session,
+            } => {
+                // A response is not told whether it was written.
+                session.delivered();
+                let length = body.len();
+                (head, Body::from(body), Some(length))
+            }
             Self::Body { head, body } => (head, Body::from_stream(body), None),
             Self::Events {
                 head,
@@ -183,6 +206,7 @@ impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self {
             Self::Full { .. } => "Full",
+            Self::Opening { .. } => "Opening",
             Self::Body { .. } => "Body",
             Self::Events { .. } => "Events",
         };

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::response::Response;
 use bytes::Bytes;
+use bytesize::ByteSize;
 use http::Request;
 use tokio::time::Instant;
 use tooldock_workers::external::ProcessHost;
@@ -37,7 +38,7 @@ use crate::session::memory::{MemoryStore, StoreLimits};
 use crate::state::Core;
 use crate::stdio::pool::Pools;
 use crate::stream::audience::{Audience, follow};
-use crate::stream::{EventLog, MemoryEventLog, Pulse, StreamLimiter};
+use crate::stream::{EventLog, MemoryEventLog, Pulse, StreamLimiter, in_memory};
 use crate::supervise::supervise;
 use crate::{legacy, mcp, rest};
 
@@ -51,6 +52,8 @@ pub struct ServiceParts {
     pub sessions: SessionsConfig,
     /// Sessions one principal may hold.
     pub sessions_per_principal: usize,
+    /// What the sessions of one principal may hold together.
+    pub session_bytes_per_principal: ByteSize,
     /// Seals session ids and what clients of 2026-07-28 carry between their requests.
     pub session_key: SessionKey,
     /// Long streams one principal may hold open.
@@ -117,8 +120,11 @@ impl Service {
     ) -> Self {
         let limits = StoreLimits {
             ttl: parts.sessions.ttl,
+            unused_ttl: parts.sessions.unused_ttl,
             max: parts.sessions.max,
             per_principal: parts.sessions_per_principal,
+            bytes: in_memory(parts.sessions.bytes),
+            bytes_per_principal: in_memory(parts.session_bytes_per_principal),
         };
         let sessions = MemoryStore::new(limits, parts.session_key.clone());
         let stream_metrics = Arc::clone(&parts.metrics.streams);
@@ -300,6 +306,8 @@ impl Service {
         self.core.metrics.sessions_expired.inc_by(expired as u64);
         let alive = mcp::gauge(self.core.sessions.count());
         self.core.metrics.sessions.set(alive);
+        let bytes = mcp::gauge(self.core.sessions.bytes());
+        self.core.metrics.session_bytes.set(bytes);
     }
 }
 

@@ -13,10 +13,12 @@
 //! Closing is one step for everything a session has: its calls are cancelled, its streams end and forget their events,
 //! the questions it has open fail, and nothing is announced to it any more. A session with a call or with a stream
 //! somebody reads is in use, however long nothing is heard of its client.
+//!
+//! What a client can make a session hold is weighed ([`Session::weight`]), so that the store can bound it in bytes.
 
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -42,6 +44,7 @@ mod released;
 pub mod store;
 pub(crate) mod streams;
 pub(crate) mod subscriptions;
+mod weight;
 
 pub use client::ClientFacts;
 pub use id::SessionId;
@@ -111,6 +114,8 @@ pub struct Session {
     /// The store has set it aside because of its streams and wants to hear when the last reader leaves.
     set_aside: AtomicBool,
     released: OnceLock<Arc<Released>>,
+    /// The weight the store has on its books.
+    booked: AtomicUsize,
 }
 
 /// What stands for a session in logs: part of a digest of its id, which is as good as a credential.
@@ -139,6 +144,7 @@ impl Session {
             companion: Mutex::default(),
             set_aside: AtomicBool::new(false),
             released: OnceLock::new(),
+            booked: AtomicUsize::new(0),
         }
     }
 
@@ -184,9 +190,7 @@ impl Session {
     ///
     /// [`client::TooMuch`] beyond [`client::CLIENT_FACTS_MAX`].
     pub fn set_client(&self, facts: ClientFacts) -> Result<(), client::TooMuch> {
-        if !facts.is_within() {
-            return Err(client::TooMuch);
-        }
+        client::check(Some(&facts.capabilities), facts.info.as_deref())?;
         let _ = self.client.set(Box::new(facts));
         Ok(())
     }
@@ -285,11 +289,20 @@ impl Session {
 
     /// When the session was last used; a session with a call in flight or a stream that is read is in use.
     pub fn used_at(&self, now: Instant) -> Instant {
-        if self.in_flight.is_empty() && !self.streams.any_read() {
-            self.last_use.at()
-        } else {
+        if self.is_busy() {
             now
+        } else {
+            self.last_use.at()
         }
+    }
+
+    /// Whether it was used since it was opened, or is in use.
+    fn is_used(&self) -> bool {
+        self.last_use.is_touched() || self.is_busy()
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.in_flight.is_empty() || self.streams.any_read()
     }
 
     /// Whether it was not used for so long.
@@ -380,12 +393,12 @@ impl fmt::Debug for Session {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
 
-    fn session() -> Arc<Session> {
+    pub(crate) fn session() -> Arc<Session> {
         let binding = Binding {
             namespace: "shared".parse().expect("a name"),
             principal: None,
@@ -394,6 +407,15 @@ mod tests {
         };
         let id = SessionId::random();
         Arc::new(Session::new(id, binding, Instant::now()))
+    }
+
+    /// A client of these capabilities.
+    pub(crate) fn facts(capabilities: &str) -> ClientFacts {
+        let capabilities = RawValue::from_string(capabilities.to_owned()).expect("JSON");
+        ClientFacts {
+            capabilities: capabilities.into(),
+            info: None,
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -478,10 +500,6 @@ mod tests {
     fn what_a_client_said_first_about_itself_holds() {
         let session = session();
         assert_eq!(session.client().capabilities.get(), "{}");
-        let facts = |text: &str| ClientFacts {
-            capabilities: RawValue::from_string(text.to_owned()).expect("JSON").into(),
-            info: None,
-        };
         let long = format!("\"{}\"", "x".repeat(client::CLIENT_FACTS_MAX));
         assert_eq!(session.set_client(facts(&long)), Err(client::TooMuch));
         session

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use bytesize::ByteSize;
 use http::StatusCode;
 use serde_json::Value;
 use serde_json::json;
@@ -180,6 +181,7 @@ pub(crate) struct Harness {
 pub(crate) struct Wanted {
     pub(crate) namespaces: Vec<Namespace>,
     pub(crate) sessions: SessionsConfig,
+    pub(crate) session_bytes_per_principal: ByteSize,
     pub(crate) streams_per_principal: usize,
     pub(crate) limiter: Arc<dyn ToolCallLimiter>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
@@ -194,6 +196,7 @@ impl Default for Wanted {
         Self {
             namespaces: vec![namespace("shared"), namespace("other"), broken("broken")],
             sessions: SessionsConfig::default(),
+            session_bytes_per_principal: ByteSize::mib(64),
             streams_per_principal: 10,
             limiter: Arc::new(Unlimited),
             reloader: None,
@@ -217,6 +220,7 @@ impl Wanted {
             reloader: self.reloader,
             sessions: self.sessions,
             sessions_per_principal: 100,
+            session_bytes_per_principal: self.session_bytes_per_principal,
             session_key: SessionKey::from_text("a key for tests"),
             streams_per_principal: self.streams_per_principal,
             tool_call_limiter: self.limiter,
@@ -298,6 +302,13 @@ pub(crate) fn parts(reply: &Reply) -> (StatusCode, Value) {
     (reply.head().status, value)
 }
 
+/// The reply was written.
+pub(crate) fn delivered(reply: Reply) {
+    if let Reply::Opening { session, .. } = reply {
+        session.delivered();
+    }
+}
+
 impl Harness {
     /// Serves these namespaces instead.
     pub(crate) fn publish(&self, namespaces: Vec<Namespace>) {
@@ -316,7 +327,10 @@ impl Harness {
         body: &str,
     ) -> (StatusCode, Value) {
         let body = Bytes::copy_from_slice(body.as_bytes());
-        parts(&self.service.post(caller, head, body).await)
+        let reply = self.service.post(caller, head, body).await;
+        let answer = parts(&reply);
+        delivered(reply);
+        answer
     }
 
     /// Initializes and gives the session id; `confirm` sends the notification, too.
@@ -337,6 +351,7 @@ impl Harness {
             .clone();
         assert_eq!(name, "mcp-session-id");
         let id = id.to_str().expect("visible ASCII").to_owned();
+        delivered(reply);
         if confirm {
             let body = r#"{"jsonrpc":"2.0","method":"notifications/initialized","params":{}}"#;
             let answer = self.post(head(Some(&id), None), body).await;

@@ -354,6 +354,14 @@ impl Gateway {
                 respond::unread(session, head, body, envelope).await?;
             }
             Reply::Full { head, body } => respond::full(session, head, body, envelope).await?,
+            Reply::Opening {
+                head,
+                body,
+                session: opened,
+            } => {
+                respond::full(session, head, body, envelope).await?;
+                opened.delivered();
+            }
             Reply::Body { head, body } => {
                 let close = unread && respond::leaves_body(session);
                 respond::body(session, head, body, envelope).await?;

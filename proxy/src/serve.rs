@@ -209,6 +209,7 @@ impl Parts {
             sessions: config.sessions.clone(),
             session_key,
             sessions_per_principal: config.admission.limits.sessions_per_principal,
+            session_bytes_per_principal: config.admission.limits.session_bytes_per_principal,
             streams_per_principal: config.admission.limits.streams_per_principal,
             tool_call_limiter: Arc::new(ToolCalls(Arc::clone(rules))),
             audit: audit_sender,

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::runtime::Handle;
-
 use crate::caller::Caller;
 use crate::error::Failure;
 use crate::mcp;
@@ -25,7 +23,7 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, F
         version: ProtocolVersion::V2024_11_05,
         transport: SessionTransport::Sse,
     };
-    let session = mcp::create_session(core, binding).await?;
+    let session = mcp::create_session(core, binding, None).await?;
     let end = EndOfStream {
         core: Arc::clone(core),
         session: Arc::clone(&session),
@@ -34,6 +32,7 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, F
     let stream = opened.map_err(|error| mcp::store_failure(&error))?;
     let prefix = &caller.profile.path_prefix;
     let endpoint = format!("{prefix}{MESSAGES}{}", session.id().as_str());
+    mcp::weigh(core, &session);
     core.audience.join(&session);
     stream.push(frame::named("endpoint", &endpoint));
     Ok(Reply::Events {
@@ -51,14 +50,6 @@ struct EndOfStream {
 
 impl Drop for EndOfStream {
     fn drop(&mut self) {
-        // At once: from here on nobody finds the session. Its record follows.
-        self.session.close();
-        let (core, session) = (Arc::clone(&self.core), Arc::clone(&self.session));
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                // A store that cannot be asked has said so in the log, and forgets by time.
-                let _ = mcp::forget_session(&core, &session).await;
-            });
-        }
+        mcp::end_without_waiting(Arc::clone(&self.core), Arc::clone(&self.session));
     }
 }

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::methods::{Outcome as Called, Prepared, UpstreamCall};
-use super::{Conversation, store_failure};
+use super::{Conversation, store_failure, weigh};
 use crate::engine::{Detached, go_on};
 use crate::error::Failure;
 use crate::protocol::ProtocolVersion;
@@ -225,6 +225,7 @@ impl Exchange {
         let kind = StreamKind::Request;
         let opened = self.core.events.open(&session, kind, self.primes);
         let stream = opened.await.map_err(|error| store_failure(&error))?;
+        weigh(&self.core, &session);
         let events = stream.read();
         let poll_at = self.poll_at;
         // Bounded by the calls' own time limits, ended by the session's end or by cancelling each of them.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::head::McpHead;
 use super::{
     agree, events_head, forward, header_version, namespace, session, store_failure, stream_place,
-    takes_method,
+    takes_method, weigh,
 };
 use crate::caller::Caller;
 use crate::error::Failure;
@@ -41,6 +41,7 @@ pub(super) async fn answer(
             let prime = version.has_priming_events();
             let opened = core.events.open(&session, StreamKind::General, prime).await;
             let stream = opened.map_err(|error| store_failure(&error))?;
+            weigh(core, &session);
             core.audience.join(&session);
             forward::listens(core, &namespace, &session);
             stream.read()

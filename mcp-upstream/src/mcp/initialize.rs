@@ -10,13 +10,16 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::head::{AcceptFlags, SESSION_HEADER};
-use super::{Conversation, acceptable, capabilities, create_session, forget_session, forward};
+use super::{
+    Conversation, Unclaimed, acceptable, capabilities, create_session, forget_session, forward,
+    weigh,
+};
 use crate::content::{self, Answer, Dress};
 use crate::envelope;
 use crate::error::Failure;
 use crate::protocol::ProtocolVersion;
 use crate::reply::{Head, Reply};
-use crate::session::client::{CLIENT_FACTS_MAX, TooMuch};
+use crate::session::client::{self, TooMuch};
 use crate::session::{Binding, ClientFacts, Session, SessionTransport};
 
 #[derive(Deserialize)]
@@ -71,8 +74,9 @@ pub(super) async fn answer(
         version,
         transport: SessionTransport::Streamable,
     };
-    let session = create_session(conversation.core, binding).await?;
-    session.set_client(asked.client).map_err(too_much)?;
+    let session = create_session(conversation.core, binding, Some(asked.client)).await?;
+    // A client that leaves before it has its answer leaves no session behind.
+    let unclaimed = Unclaimed::new(conversation.core, &session);
     let opened = body(conversation, &session, id, version).await;
     let body = match opened {
         Ok(body) => body,
@@ -85,9 +89,10 @@ pub(super) async fn answer(
     let value =
         HeaderValue::from_str(session.id().as_str()).expect("a session id is visible ASCII");
     let head = Head::json(StatusCode::OK).with(HeaderName::from_static(SESSION_HEADER), value);
-    Ok(Reply::Full {
+    Ok(Reply::Opening {
         head,
         body: body.into(),
+        session: unclaimed,
     })
 }
 
@@ -108,6 +113,7 @@ pub(crate) async fn over_sse(
         return Err(Failure::Shape("the session is initialized already".into()));
     }
     session.set_client(asked.client).map_err(too_much)?;
+    weigh(conversation.core, session);
     let body = body(conversation, session, id, version).await?;
     forward::listens(conversation.core, &conversation.namespace, session);
     Ok(body)
@@ -121,11 +127,8 @@ fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, Failure> {
         .ok_or_else(|| Failure::InvalidParams("params.protocolVersion must be a string".into()))?;
     envelope::object(params.capabilities, "params.capabilities")?;
     envelope::object(params.client_info, "params.clientInfo")?;
-    let length = |raw: Option<&RawValue>| raw.map_or(0, |raw| raw.get().len());
     // Before anything is opened or settled for such a client.
-    if length(params.capabilities) + length(params.client_info) > CLIENT_FACTS_MAX {
-        return Err(too_much(TooMuch));
-    }
+    client::check(params.capabilities, params.client_info).map_err(too_much)?;
     let capabilities = match params.capabilities {
         Some(capabilities) => capabilities.to_owned(),
         None => RawValue::from_string("{}".into()).expect("an empty object is JSON"),

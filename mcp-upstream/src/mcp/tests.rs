@@ -1,6 +1,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::response::IntoResponse;
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -10,7 +11,8 @@ mod streams;
 mod talking;
 pub(crate) mod wire;
 
-use crate::testing::{Refuses, Wanted, caller, harness, head, parts};
+use crate::caller::Caller;
+use crate::testing::{Harness, Refuses, Wanted, caller, delivered, harness, head, parts};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#;
 const LIST: &str = r#"{"jsonrpc":"2.0","id":"l","method":"tools/list","params":{}}"#;
@@ -63,8 +65,77 @@ async fn initialize_negotiates_and_issues_a_session() {
         let id = id.to_str().expect("visible ASCII");
         let version = harness.service.session_version(id).expect("known");
         assert_eq!(version.as_str(), answered);
+        delivered(reply);
     }
     assert_eq!(harness.metrics.sessions.get(), 5);
+}
+
+#[tokio::test]
+async fn a_session_whose_client_did_not_get_its_answer_ends() {
+    let harness = harness();
+    let core = harness.service.core();
+    let opened = || {
+        let body = initialize("2025-11-25").into();
+        harness.service.post(caller(), head(None, None), body)
+    };
+    let reply = opened().await;
+    assert_eq!(core.sessions.count(), 1);
+    drop(reply);
+    tokio::task::yield_now().await;
+    assert_eq!(core.sessions.count(), 0);
+    assert_eq!(harness.metrics.sessions_deleted.get(), 1);
+    delivered(opened().await);
+    tokio::task::yield_now().await;
+    assert_eq!(core.sessions.count(), 1);
+    // As for one that is answered through the router, which tells nobody whether it was written.
+    drop(opened().await.into_response());
+    tokio::task::yield_now().await;
+    assert_eq!(core.sessions.count(), 2);
+}
+
+#[tokio::test]
+async fn what_clients_say_about_themselves_takes_no_more_than_their_share() {
+    let share = 2 << 20;
+    let harness = Wanted {
+        session_bytes_per_principal: bytesize::ByteSize::b(share),
+        ..Wanted::default()
+    }
+    .build();
+    let other = Caller {
+        principal: Some("other".into()),
+        ..caller()
+    };
+    let (_, theirs) = opened_as(&harness, other.clone(), "{}").await;
+    let large = format!(r#"{{"experimental":{{"x":"{}"}}}}"#, "x".repeat(60_000));
+    for _ in 0..90 {
+        opened_as(&harness, caller(), &large).await;
+    }
+    let core = harness.service.core();
+    assert!(core.sessions.bytes() <= share as usize + 4096);
+    assert!((30..40).contains(&core.sessions.count()));
+    let evicted = harness.metrics.sessions_evicted.get();
+    assert_eq!(evicted as usize + core.sessions.count(), 91);
+    harness.service.evict_expired().await;
+    let gauge = harness.metrics.session_bytes.get();
+    assert_eq!(usize::try_from(gauge), Ok(core.sessions.bytes()));
+    let pong = harness
+        .post_as(other, head(Some(&theirs), None), PING)
+        .await;
+    assert_eq!(pong.0, StatusCode::OK);
+}
+
+/// A session of that caller, whose client has these capabilities.
+async fn opened_as(harness: &Harness, caller: Caller, capabilities: &str) -> (StatusCode, String) {
+    let body = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-11-25","capabilities":{capabilities}}}}}"#
+    );
+    let reply = harness.service.post(caller, head(None, None), body.into());
+    let reply = reply.await;
+    let (_, id) = reply.head().headers.last().expect("a session").clone();
+    let id = id.to_str().expect("ASCII").to_owned();
+    let status = reply.head().status;
+    delivered(reply);
+    (status, id)
 }
 
 #[tokio::test]

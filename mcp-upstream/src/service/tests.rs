@@ -18,7 +18,7 @@ use crate::engine::Unlimited;
 use crate::mcp::head::MirroredHeaders;
 use crate::mcp::tests::wire::Wire;
 use crate::stdio::testing::program::{SCRIPT, guard, within};
-use crate::testing::{caller, head, namespace, parts};
+use crate::testing::{caller, delivered, head, namespace, parts};
 
 mod cost;
 
@@ -75,6 +75,7 @@ impl House {
             reloader: None,
             sessions: SessionsConfig::default(),
             sessions_per_principal: 100,
+            session_bytes_per_principal: bytesize::ByteSize::mib(64),
             session_key: SessionKey::from_text("a key for tests"),
             streams_per_principal: 10,
             tool_call_limiter: Arc::new(Unlimited),
@@ -105,6 +106,7 @@ impl House {
         let id = id.map(|(_, id)| id.to_str().expect("ASCII").to_owned());
         let (status, answer) = parts(&reply);
         assert_eq!(status, StatusCode::OK, "{answer}");
+        delivered(reply);
         let id = id.expect("a session");
         let confirmed = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
         self.post(head(Some(&id), None), &confirmed).await;

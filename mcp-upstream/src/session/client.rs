@@ -33,8 +33,28 @@ impl ClientFacts {
         &NONE
     }
 
-    pub(super) fn is_within(&self) -> bool {
-        let info = self.info.as_ref().map_or(0, |info| info.get().len());
-        self.capabilities.get().len() + info <= CLIENT_FACTS_MAX
+    /// What a session that remembers them holds for it, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        length(Some(&self.capabilities), self.info.as_deref())
     }
+}
+
+/// Refuses what no client needs to say about itself.
+///
+/// # Errors
+///
+/// [`TooMuch`] beyond [`CLIENT_FACTS_MAX`].
+pub(crate) fn check(
+    capabilities: Option<&RawValue>,
+    info: Option<&RawValue>,
+) -> Result<(), TooMuch> {
+    match length(capabilities, info) {
+        0..=CLIENT_FACTS_MAX => Ok(()),
+        _ => Err(TooMuch),
+    }
+}
+
+fn length(capabilities: Option<&RawValue>, info: Option<&RawValue>) -> usize {
+    let parts = capabilities.into_iter().chain(info);
+    parts.map(|raw| raw.get().len()).sum()
 }

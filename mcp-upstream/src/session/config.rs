@@ -5,6 +5,9 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// The least [`SessionsConfig::bytes`], and the least of one principal: one session at its own bounds fits in.
+pub const BYTES_MIN: usize = 1024 * 1024;
+
 /// `sessions:` — how long sessions live and what their streams keep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -12,8 +15,13 @@ pub struct SessionsConfig {
     /// How long a session lives after its last use.
     #[serde(with = "humantime_serde")]
     pub ttl: Duration,
+    /// How long a session lives whose client sends nothing after `initialize`, not even a confirmation.
+    #[serde(with = "humantime_serde")]
+    pub unused_ttl: Duration,
     /// Sessions of all principals together.
     pub max: usize,
+    /// What the sessions of all principals hold together, without what their streams keep for resumption.
+    pub bytes: ByteSize,
     /// How often an idle stream carries a comment.
     #[serde(with = "humantime_serde")]
     pub keepalive: Duration,
@@ -55,7 +63,9 @@ impl Default for SessionsConfig {
     fn default() -> Self {
         Self {
             ttl: Duration::from_secs(24 * 60 * 60),
+            unused_ttl: Duration::from_secs(2 * 60),
             max: 200_000,
+            bytes: ByteSize::mib(512),
             keepalive: Duration::from_secs(15),
             poll_after: PollAfter::Off,
             event_log: EventLogConfig::default(),
@@ -103,7 +113,9 @@ mod tests {
     fn reads_the_documented_spelling_and_refuses_unknown_keys() {
         let documented = "
             ttl: 24h
+            unused_ttl: 2m
             max: 200000
+            bytes: 512MiB
             keepalive: 15s
             poll_after: off
             event_log: { events: 256, bytes: 1MiB, age: 5m, total: 256MiB }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Nanoseconds after the creation, so that one word is enough for 500 years.
+/// Nanoseconds after the creation, so that one word is enough for 500 years. 0 is never.
 #[derive(Debug)]
 pub(super) struct LastUse {
     created: Instant,
@@ -23,8 +23,12 @@ impl LastUse {
     /// Moves forward only: two requests at once may bring their times in either order.
     pub(super) fn touch(&self, now: Instant) {
         let nanos = now.saturating_duration_since(self.created).as_nanos();
-        self.nanos
-            .fetch_max(u64::try_from(nanos).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let nanos = u64::try_from(nanos).unwrap_or(u64::MAX).max(1);
+        self.nanos.fetch_max(nanos, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_touched(&self) -> bool {
+        self.nanos.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn at(&self) -> Instant {

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use crate::stdio::message::Answer;
 
 /// Open questions of one session. One more fails at once; what bounds them in practice are the calls that ask.
-const OPEN_MAX: usize = 1000;
+pub(super) const OPEN_MAX: usize = 1000;
 
 /// What became of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +61,10 @@ impl Questions {
             return Answered::Over;
         };
         let (_, sender) = table.open.swap_remove(at);
+        if table.open.is_empty() {
+            // A session holds memory for the questions that are open, not for those there once were.
+            table.open = Vec::new();
+        }
         drop(table);
         match sender.send(answer) {
             Ok(()) => Answered::Taken,
@@ -76,6 +80,11 @@ impl Questions {
             std::mem::take(&mut table.open)
         };
         drop(open);
+    }
+
+    /// How many questions are open, or were given up since the last one.
+    pub(super) fn len(&self) -> usize {
+        self.lock().open.len()
     }
 
     /// Whether an answer is awaited.

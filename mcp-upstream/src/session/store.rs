@@ -5,17 +5,23 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::{Binding, Session};
+use super::{Binding, ClientFacts, Session};
 
 /// Creates, finds and ends sessions. An id is valid only while the store knows it.
 #[async_trait]
 pub trait SessionStore: Send + Sync {
-    /// Opens a session. A full table makes room; the new session is not refused for it.
+    /// Opens a session, whose client may have said already what it is. A full table makes room, in sessions and in bytes;
+    /// the new session is not refused for it. A session that is not used for a while after that ends.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store cannot be written or no id can be made.
-    async fn create(&self, binding: Binding, now: Instant) -> Result<Created, StoreError>;
+    /// [`StoreError`] when the store cannot be written, no id can be made, or the client said too much.
+    async fn create(
+        &self,
+        binding: Binding,
+        client: Option<ClientFacts>,
+        now: Instant,
+    ) -> Result<Created, StoreError>;
 
     /// The session of that id if it is alive. Finding it is no use of it: that is the caller's to say, once it knows
     /// that the session is the client's ([`Session::touch`]).
@@ -28,6 +34,10 @@ pub trait SessionStore: Send + Sync {
     /// What this process knows about an id, without waiting. May be stale or miss a
     /// session that lives elsewhere.
     fn peek(&self, id: &str) -> Option<Arc<Session>>;
+
+    /// To be called after a session has come to hold more or less. Closes other sessions where that is too much together,
+    /// and answers how many.
+    fn weigh(&self, session: &Session, now: Instant) -> usize;
 
     /// Ends a session. Answers whether it was there.
     ///
@@ -42,6 +52,9 @@ pub trait SessionStore: Send + Sync {
 
     /// Sessions alive in this process.
     fn count(&self) -> usize;
+
+    /// What they hold, in bytes.
+    fn bytes(&self) -> usize;
 }
 
 /// What opening a session did.

@@ -155,7 +155,6 @@ impl Streams {
     }
 
     /// Streams that are kept or read.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.lock().streams.len()
     }

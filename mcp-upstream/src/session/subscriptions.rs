@@ -74,6 +74,12 @@ impl Subscriptions {
         self.lock().all.contains(uri)
     }
 
+    /// How many there are, and the bytes of their URIs.
+    pub(super) fn size(&self) -> (usize, usize) {
+        let uris = self.lock();
+        (uris.all.len(), uris.bytes)
+    }
+
     /// Drops them all.
     pub(super) fn clear(&self) {
         *self.lock() = Uris::default();

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use tooldock_upstream::session::config::PollAfter;
+use tooldock_upstream::session::config::{BYTES_MIN, PollAfter};
 use tooldock_workers::config::{LimitsPatch, PROCESSES_MAX};
 
 use super::{Config, ConfigError};
@@ -17,6 +17,9 @@ const MESSAGE_BYTES: RangeInclusive<u64> = 1..=1 << 30;
 
 /// Events of all streams, kept in memory.
 const EVENT_LOG_BYTES: RangeInclusive<u64> = 1..=1 << 40;
+
+/// Sessions, kept in memory.
+const SESSION_BYTES: RangeInclusive<u64> = BYTES_MIN as u64..=1 << 40;
 
 /// Streams are looked after in sixteenths of it; a shorter one keeps the machine busy and no connection open.
 const KEEPALIVE_MIN: Duration = Duration::from_millis(10);
@@ -59,6 +62,7 @@ const DURATIONS: &[Value<Duration>] = &[
     value!(namespaces.defaults.ask_timeout),
     value!(namespaces.ceilings.timeout),
     value!(sessions.ttl),
+    value!(sessions.unused_ttl),
     value!(sessions.keepalive),
     value!(sessions.event_log.age),
     value!(workers.ready_timeout),
@@ -74,6 +78,10 @@ const NUMBERS: &[(Value<u64>, RangeInclusive<u64>)] = &[
     (value!(admission.limits.bodies_total), EVENT_LOG_BYTES),
     (value!(admission.limits.connections), MANY),
     (value!(admission.limits.sessions_per_principal), MANY),
+    (
+        value!(admission.limits.session_bytes_per_principal),
+        SESSION_BYTES,
+    ),
     (value!(admission.limits.streams_per_principal), MANY),
     (value!(namespaces.defaults.max_concurrency), CALLS),
     (value!(namespaces.defaults.queue), WAITING_CALLS),
@@ -86,6 +94,7 @@ const NUMBERS: &[(Value<u64>, RangeInclusive<u64>)] = &[
     (value!(namespaces.ceilings.sync_concurrency), TOOL_THREADS),
     (value!(namespaces.ceilings.processes), PROCESSES),
     (value!(sessions.max), MANY),
+    (value!(sessions.bytes), SESSION_BYTES),
     (value!(sessions.event_log.events), 1..=1_000_000),
     (value!(sessions.event_log.bytes), MESSAGE_BYTES),
     (value!(sessions.event_log.total), EVENT_LOG_BYTES),
@@ -284,6 +293,12 @@ mod tests {
                 "sessions: { event_log: { age: 0s } }",
                 "sessions.event_log.age",
             ),
+            (
+                "admission: { limits: { session_bytes_per_principal: 1000KiB } }",
+                "admission.limits.session_bytes_per_principal",
+            ),
+            ("sessions: { bytes: 1B }", "sessions.bytes"),
+            ("sessions: { unused_ttl: 0s }", "sessions.unused_ttl"),
             (
                 "admission: { limits: { streams_per_principal: 0 } }",
                 "admission.limits.streams_per_principal",

@@ -39,6 +39,7 @@ const FIXED: &[Rule] = &[
     fixed!(workers.crash_loop),
     fixed!(admission.limits.connections),
     fixed!(admission.limits.sessions_per_principal),
+    fixed!(admission.limits.session_bytes_per_principal),
     fixed!(admission.limits.streams_per_principal),
     fixed!(sessions),
     fixed!(replicas.grace),

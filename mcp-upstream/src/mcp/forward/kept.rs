@@ -19,7 +19,7 @@ use crate::content;
 use crate::engine::RawReply;
 use crate::envelope;
 use crate::error::Failure;
-use crate::mcp::Conversation;
+use crate::mcp::{Conversation, weigh};
 use crate::session::Session;
 use crate::state::Core;
 use crate::stdio::message::Answer;
@@ -114,6 +114,7 @@ async fn subscription_at(
     if method == "resources/unsubscribe" {
         session.subscriptions().remove(&uri);
         companion.leave(&uri);
+        weigh(conversation.core, session);
         return Ok(Some(empty(conversation, id)));
     }
     if session.subscriptions().add(&uri).is_err() {
@@ -121,6 +122,7 @@ async fn subscription_at(
             "the session has as many subscriptions as it may".into(),
         ));
     }
+    weigh(conversation.core, session);
     if companion.watches(&uri) {
         return Ok(Some(empty(conversation, id)));
     }

@@ -13,7 +13,7 @@ use crate::caller::Caller;
 use crate::mcp::head::{McpHead, MirroredHeaders};
 use crate::mcp::tests::wire::Wire;
 use crate::reply::Reply;
-use crate::testing::{Harness, Wanted, caller, head, namespace, parts};
+use crate::testing::{Harness, Wanted, caller, delivered, head, namespace, parts};
 
 mod fake;
 mod legacy;
@@ -99,6 +99,7 @@ impl House {
         let id = id.expect("a session").1.to_str().expect("ASCII").to_owned();
         let (status, answer) = parts(&reply);
         assert_eq!(status, StatusCode::OK, "{answer}");
+        delivered(reply);
         let confirmed = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
         self.post(head(Some(&id), None), &confirmed).await;
         (id, answer["result"].clone())

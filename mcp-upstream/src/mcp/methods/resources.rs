@@ -12,7 +12,7 @@ use crate::content::Answer;
 use crate::engine::Engine;
 use crate::envelope;
 use crate::error::Failure;
-use crate::mcp::Conversation;
+use crate::mcp::{Conversation, weigh};
 use crate::session::Session;
 
 #[derive(Deserialize)]
@@ -59,6 +59,7 @@ pub(super) fn subscribe(
             "the session has as many subscriptions as it may".into(),
         ));
     }
+    weigh(conversation.core, session);
     Ok(Answer::begin(id, &conversation.dress(), 0).end())
 }
 
@@ -72,6 +73,7 @@ pub(super) fn unsubscribe(
     if !session.subscriptions().remove(&uri) && !there_is(&conversation.namespace, &uri) {
         return Err(Failure::ResourceNotFound(uri));
     }
+    weigh(conversation.core, session);
     Ok(Answer::begin(id, &conversation.dress(), 0).end())
 }
 

@@ -11,7 +11,7 @@ use super::{PING, accept, call};
 use crate::mcp::head::McpHead;
 use crate::reply::Reply;
 use crate::session::config::{PollAfter, SessionsConfig};
-use crate::testing::{Harness, Wanted, caller, harness, head, parts};
+use crate::testing::{Harness, Wanted, caller, delivered, harness, head, parts};
 
 /// A call of `talk` with the id 7 and a progress token.
 fn talk(steps: Value) -> String {
@@ -41,6 +41,7 @@ impl Harness {
         let headers = &reply.head().headers;
         let (_, id) = headers.last().expect("a session").clone();
         let id = id.to_str().expect("ASCII").to_owned();
+        delivered(reply);
         let confirmed = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
         self.post(head(Some(&id), None), confirmed).await;
         id

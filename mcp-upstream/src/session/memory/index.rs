@@ -1,0 +1,244 @@
+//! The books of the memory store: which sessions there are, whose they are, what they hold, and in which order they go.
+//! Plain data without a lock or a clock.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::session::SessionId;
+
+pub(super) type Principal = Option<Arc<str>>;
+type ByTime = BTreeSet<(Instant, SessionId)>;
+
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    known: HashMap<SessionId, Known>,
+    bytes: usize,
+    /// By when they are to be looked at for their end.
+    by_due: ByTime,
+    principals: HashMap<Principal, Owned>,
+    /// (sessions held, principal) and (bytes held, principal), to find the one that holds the most.
+    by_sessions: BTreeSet<(usize, Principal)>,
+    by_bytes: BTreeSet<(usize, Principal)>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// When the index last saw it used.
+    seen: Instant,
+    due: Instant,
+    principal: Principal,
+    bytes: usize,
+    aside: bool,
+}
+
+/// The sessions of one principal.
+#[derive(Debug, Default)]
+struct Owned {
+    bytes: usize,
+    candidates: ByTime,
+    /// Those that had an open stream when they were last looked at.
+    aside: ByTime,
+}
+
+/// How much there is of something.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) sessions: usize,
+    pub(super) bytes: usize,
+}
+
+impl Index {
+    /// What all principals hold.
+    pub(super) fn held(&self) -> Held {
+        Held {
+            sessions: self.known.len(),
+            bytes: self.bytes,
+        }
+    }
+
+    /// What one principal holds.
+    pub(super) fn held_by(&self, principal: &Principal) -> Held {
+        let owned = self.principals.get(principal);
+        owned.map(Owned::held).unwrap_or_default()
+    }
+
+    /// The principal that holds the most sessions.
+    pub(super) fn most_sessions(&self) -> Principal {
+        let most = self.by_sessions.last();
+        most.and_then(|(_, principal)| principal.clone())
+    }
+
+    /// The principal whose sessions hold the most bytes.
+    pub(super) fn most_bytes(&self) -> Principal {
+        let most = self.by_bytes.last();
+        most.and_then(|(_, principal)| principal.clone())
+    }
+
+    /// The session that is to be looked at first.
+    pub(super) fn first_due(&self) -> Option<(Instant, SessionId)> {
+        self.by_due.first().cloned()
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        id: SessionId,
+        principal: Principal,
+        bytes: usize,
+        seen: Instant,
+        due: Instant,
+    ) {
+        self.by_due.insert((due, id.clone()));
+        self.bytes += bytes;
+        self.change(&principal, |owned| {
+            owned.bytes += bytes;
+            owned.candidates.insert((seen, id.clone()));
+        });
+        let known = Known {
+            seen,
+            due,
+            principal,
+            bytes,
+            aside: false,
+        };
+        self.known.insert(id, known);
+    }
+
+    pub(super) fn remove(&mut self, id: &SessionId) {
+        let Some(known) = self.known.remove(id) else {
+            return;
+        };
+        self.by_due.remove(&(known.due, id.clone()));
+        self.bytes -= known.bytes;
+        self.change(&known.principal, |owned| {
+            owned.bytes -= known.bytes;
+            owned.of(known.aside).remove(&(known.seen, id.clone()));
+        });
+    }
+
+    /// Notes what a session holds. Answers whether it is there.
+    pub(super) fn book(&mut self, id: &SessionId, bytes: usize) -> bool {
+        let Some(known) = self.known.get_mut(id) else {
+            return false;
+        };
+        let before = std::mem::replace(&mut known.bytes, bytes);
+        let principal = known.principal.clone();
+        self.bytes = self.bytes - before + bytes;
+        self.change(&principal, |owned| {
+            owned.bytes = owned.bytes - before + bytes;
+        });
+        true
+    }
+
+    /// Moves a session to a newer time, and to when it is to be looked at then.
+    pub(super) fn see(&mut self, id: &SessionId, used: Instant, due: Instant) {
+        let Some(known) = self.known.get_mut(id) else {
+            return;
+        };
+        let seen = std::mem::replace(&mut known.seen, used);
+        let was_due = std::mem::replace(&mut known.due, due);
+        self.by_due.remove(&(was_due, id.clone()));
+        self.by_due.insert((due, id.clone()));
+        if let Some(owned) = self.principals.get_mut(&known.principal) {
+            let own = owned.of(known.aside);
+            own.remove(&(seen, id.clone()));
+            own.insert((used, id.clone()));
+        }
+    }
+
+    /// Moves a session out of the way of the search, or back.
+    pub(super) fn set_aside(&mut self, id: &SessionId, aside: bool) {
+        let Some(known) = self.known.get_mut(id) else {
+            return;
+        };
+        let entry = (known.seen, id.clone());
+        if let Some(owned) = self.principals.get_mut(&known.principal) {
+            owned.of(known.aside).remove(&entry);
+            owned.of(aside).insert(entry);
+        }
+        known.aside = aside;
+    }
+
+    /// Sessions of a principal that are not set aside.
+    pub(super) fn candidates(&self, principal: &Principal) -> usize {
+        let owned = self.principals.get(principal);
+        owned.map_or(0, |owned| owned.candidates.len())
+    }
+
+    pub(super) fn oldest_candidate(&self, principal: &Principal) -> Option<(Instant, SessionId)> {
+        self.principals.get(principal)?.candidates.first().cloned()
+    }
+
+    /// The oldest session of a principal that is set aside, but not `spared`.
+    pub(super) fn oldest_aside(
+        &self,
+        principal: &Principal,
+        spared: Option<&SessionId>,
+    ) -> Option<SessionId> {
+        let mut aside = self.principals.get(principal)?.aside.iter();
+        let (_, id) = aside.find(|(_, id)| Some(id) != spared)?;
+        Some(id.clone())
+    }
+
+    /// Changes what a principal holds, and where that puts it among the others.
+    fn change(&mut self, principal: &Principal, change: impl FnOnce(&mut Owned)) {
+        let owned = self.principals.entry(principal.clone()).or_default();
+        let before = owned.held();
+        change(owned);
+        let after = owned.held();
+        if before.sessions != after.sessions {
+            self.by_sessions
+                .remove(&(before.sessions, principal.clone()));
+            if after.sessions > 0 {
+                self.by_sessions.insert((after.sessions, principal.clone()));
+            }
+        }
+        if before.bytes != after.bytes {
+            self.by_bytes.remove(&(before.bytes, principal.clone()));
+            if after.sessions > 0 {
+                self.by_bytes.insert((after.bytes, principal.clone()));
+            }
+        }
+        if after.sessions == 0 {
+            self.principals.remove(principal);
+        }
+    }
+
+    /// Whether the books say the same in all places, and that there are `sessions`.
+    #[cfg(test)]
+    pub(super) fn balance(&self, sessions: usize) {
+        let owned = || self.principals.values();
+        let all = self.held();
+        assert_eq!(all.sessions, sessions);
+        assert_eq!(self.by_due.len(), sessions);
+        assert_eq!(
+            owned().map(|it| it.held().sessions).sum::<usize>(),
+            sessions
+        );
+        assert_eq!(owned().map(|it| it.bytes).sum::<usize>(), all.bytes);
+        let booked = self.known.values().map(|known| known.bytes);
+        assert_eq!(booked.sum::<usize>(), all.bytes);
+        for (ranked, total) in [(&self.by_sessions, sessions), (&self.by_bytes, all.bytes)] {
+            assert_eq!(ranked.len(), self.principals.len());
+            assert_eq!(ranked.iter().map(|(held, _)| held).sum::<usize>(), total);
+        }
+    }
+}
+
+impl Owned {
+    fn held(&self) -> Held {
+        Held {
+            sessions: self.candidates.len() + self.aside.len(),
+            bytes: self.bytes,
+        }
+    }
+
+    fn of(&mut self, aside: bool) -> &mut ByTime {
+        if aside {
+            &mut self.aside
+        } else {
+            &mut self.candidates
+        }
+    }
+}

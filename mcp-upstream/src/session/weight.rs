@@ -1,0 +1,88 @@
+//! What a session holds, in bytes: everything a client can make grow, and what any session costs. What streams keep for
+//! resumption is not among it; the event log bounds that itself. Neither are calls in flight, which are bounded with their
+//! namespace.
+
+use std::sync::atomic::Ordering;
+
+use super::Session;
+
+/// A session about which nothing is known yet, its id and its entries in the store's books included.
+pub(super) const SESSION_COST: usize = 1536;
+/// What a client said about itself, beside its text.
+const FACTS_COST: usize = 128;
+/// A resource a session subscribes to, beside its URI, and how often the URI is held where the resource is an external
+/// server's: by the session, by what is kept for it, and by the pool of the server's processes.
+const SUBSCRIPTION_COST: usize = 400;
+const URI_COPIES: usize = 4;
+/// A stream that is read or kept, beside its events.
+const STREAM_COST: usize = 384;
+/// A question to the client that is not answered.
+const QUESTION_COST: usize = 192;
+
+impl Session {
+    /// What the session holds now, in bytes, about. Takes the locks of its parts.
+    pub fn weight(&self) -> usize {
+        let client = self.client.get();
+        let facts = client.map_or(0, |facts| facts.bytes() + FACTS_COST);
+        let (subscriptions, uris) = self.subscriptions.size();
+        SESSION_COST
+            + facts
+            + subscriptions * SUBSCRIPTION_COST
+            + uris * URI_COPIES
+            + self.streams.len() * STREAM_COST
+            + self.questions.len() * QUESTION_COST
+    }
+
+    /// The weight the store has on its books.
+    pub(super) fn booked(&self) -> usize {
+        self.booked.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn book(&self, weight: usize) {
+        self.booked.store(weight, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::client::CLIENT_FACTS_MAX;
+    use crate::session::questions::OPEN_MAX;
+    use crate::session::subscriptions::{URI_BYTES_MAX, URIS_MAX};
+    use crate::session::tests::{facts, session};
+
+    #[test]
+    fn everything_a_client_can_make_grow_has_its_weight() {
+        let session = session();
+        assert_eq!(session.weight(), SESSION_COST);
+        session
+            .set_client(facts(r#"{"sampling":{}}"#))
+            .expect("short");
+        let with_facts = session.weight();
+        assert!(with_facts >= SESSION_COST + 15);
+        session.subscriptions().add("test://a").expect("the first");
+        let with_subscription = session.weight();
+        assert!(with_subscription >= with_facts + 8 + SUBSCRIPTION_COST);
+        let (id, answer) = session.ask();
+        assert_eq!(session.weight(), with_subscription + QUESTION_COST);
+        drop(answer);
+        let late = serde_json::from_str("{}").expect("JSON");
+        let late: &serde_json::value::RawValue = late;
+        let late = crate::stdio::message::RawReply::Result(late.get().to_owned().into());
+        session.answer(&id.to_string(), crate::stdio::message::Answer::of(late));
+        session.subscriptions().remove("test://a");
+        assert_eq!(session.weight(), with_facts);
+    }
+
+    #[test]
+    fn one_session_at_its_own_bounds_fits_into_the_smallest_share() {
+        let most = SESSION_COST
+            + CLIENT_FACTS_MAX
+            + FACTS_COST
+            + URIS_MAX * SUBSCRIPTION_COST
+            + URI_BYTES_MAX * URI_COPIES
+            + OPEN_MAX * QUESTION_COST
+            + 64 * STREAM_COST;
+        assert!(most <= crate::session::config::BYTES_MIN, "{most}");
+    }
+}
