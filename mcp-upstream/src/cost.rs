@@ -123,6 +123,8 @@ macro_rules! modern_body {
     };
 }
 
+mod bodies;
+
 #[test]
 fn cost_of_a_ping_without_a_session() {
     let made = Scene::new().allocations_of(&head(None, None), PING);

@@ -14,6 +14,7 @@ use tooldock_workers::worker::LogLevel;
 
 use crate::envelope;
 use crate::error::Failure;
+use crate::session::client;
 
 /// The part of a key that all of the protocol's own metadata shares is spelled out in each `rename` below.
 #[derive(Deserialize)]
@@ -148,6 +149,7 @@ pub(super) fn read<'a>(body: &Bytes, params: &Params<'a>) -> Result<Read<'a>, Co
     let capabilities = fields
         .capabilities
         .ok_or("params._meta must have io.modelcontextprotocol/clientCapabilities")?;
+    client::check(Some(capabilities), fields.client_info).map_err(|error| error.to_string())?;
     let object = |raw: &RawValue, what: &'static str| match raw.get().starts_with('{') {
         true => Ok(span(body, raw)),
         false => Err(what),

@@ -1,0 +1,132 @@
+//! What bodies cost that are made to cost much: of values that are small in text and large when they are read.
+
+use std::fmt::Write;
+
+use super::*;
+
+/// An eighth of what a body may have, so that the test takes a few seconds.
+const BODY: usize = 512 * 1024;
+/// What one such body may take beside itself while it is answered, in bytes: a quarter of it.
+const BESIDE_MAX: u64 = BODY as u64 / 4;
+
+/// Values of about that size: elements without end, and objects of many keys, the same and different ones.
+fn large_values() -> Vec<(&'static str, String)> {
+    let array = |element: &str| {
+        let elements = vec![element; BODY / (element.len() + 1) - 100];
+        format!("[{}]", elements.join(","))
+    };
+    let deep = format!("{}{}", "[".repeat(100), "]".repeat(100));
+    let mut different = String::from("{");
+    for key in 0.. {
+        if different.len() > BODY - 1000 {
+            break;
+        }
+        let _ = write!(different, r#""{key:x}":0,"#);
+    }
+    different.push_str(r#""last":0}"#);
+    let same = array(r#""":0"#);
+    vec![
+        ("zeros", array("0")),
+        ("empty arrays", array("[]")),
+        ("empty objects", array("{}")),
+        ("empty strings", array(r#""""#)),
+        ("deep arrays", array(&deep)),
+        ("one key", format!("{{{}}}", &same[1..same.len() - 1])),
+        ("different keys", different),
+    ]
+}
+
+/// Where such a value can stand in a message.
+const PLACES: &[&str] = &[
+    "LARGE",
+    r#"{"jsonrpc":"2.0","id":1,"method":"ping","x":LARGE}"#,
+    r#"{"jsonrpc":"2.0","id":LARGE,"method":"ping"}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":LARGE}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":LARGE}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"result":LARGE}"#,
+    r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":LARGE}"#,
+    r#"{"jsonrpc":"2.0","method":"x","params":LARGE}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":LARGE}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":LARGE}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":LARGE,"capabilities":{}}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":LARGE}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":LARGE}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":LARGE}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"talk","arguments":LARGE}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","_meta":{"progressToken":LARGE}}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"x","arguments":LARGE}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"completion/complete","params":{"ref":LARGE,"argument":LARGE}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"completion/complete","params":{"ref":{"type":"ref/prompt","name":"x"},"argument":{"name":"a","value":"b"},"context":LARGE}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":LARGE}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":LARGE}}"#,
+];
+
+/// The same for what says in each request who its client is.
+const MODERN_PLACES: &[&str] = &[
+    modern_body!(
+        "tools/call",
+        r#","x":1},"name":"echo","arguments":LARGE,"y":{"#
+    ),
+    modern_body!(
+        "tools/call",
+        r#","x":1},"name":"echo","inputResponses":LARGE,"y":{"#
+    ),
+    modern_body!(
+        "tools/call",
+        r#","x":1},"name":"echo","requestState":LARGE,"y":{"#
+    ),
+    modern_body!("tools/call", r#","x":LARGE},"name":"echo","y":{"#),
+    modern_body!(
+        "subscriptions/listen",
+        r#","x":1},"notifications":LARGE,"y":{"#
+    ),
+    r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":LARGE},"name":"talk","arguments":{}}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":LARGE},"name":"talk","arguments":{}}}"#,
+];
+
+impl Scene {
+    /// The most memory that answering takes at any time beside the body.
+    fn peak_of(&self, head: &McpHead, body: &str) -> u64 {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        let answer = || {
+            let reply = self
+                .house
+                .service
+                .post(caller(), head.clone(), body.clone());
+            black_box(self.runtime.block_on(reply));
+        };
+        allocation_counter::measure(answer).bytes_max
+    }
+}
+
+#[test]
+fn no_body_takes_much_more_memory_than_it_has() {
+    let scene = Scene::new();
+    let session = scene.session();
+    let batches = head(None, Some("2025-03-26"));
+    let mut too_much = Vec::new();
+    for (value, large) in large_values() {
+        for place in PLACES {
+            // Two places share what one body may have.
+            let body = match place.matches("LARGE").count() {
+                1 => place.replace("LARGE", &large),
+                _ => place.replacen("LARGE", &large, 1).replace("LARGE", "0"),
+            };
+            for head in [&session, &batches] {
+                let peak = scene.peak_of(head, &body);
+                if peak > BESIDE_MAX {
+                    too_much.push(format!("{value} in {place}: {peak}"));
+                }
+            }
+        }
+        for place in MODERN_PLACES {
+            let method = place.split('"').nth(9).expect("a method");
+            let body = place.replace("LARGE", &large);
+            let peak = scene.peak_of(&modern(method, Some("echo")), &body);
+            if peak > BESIDE_MAX {
+                too_much.push(format!("{value} in {place}: {peak}"));
+            }
+        }
+    }
+    assert!(too_much.is_empty(), "{}", too_much.join("\n"));
+}
