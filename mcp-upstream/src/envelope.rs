@@ -11,16 +11,19 @@ use tooldock_workers::json;
 
 use crate::error::Failure;
 
-mod batch;
 mod depth;
+mod few;
 #[cfg(test)]
 mod properties;
 pub(crate) mod subject;
 
-pub(crate) use batch::MESSAGES_MAX;
+pub(crate) use few::few;
 
 /// The deepest nesting a body may have.
 pub(crate) const MAX_DEPTH: usize = json::DEPTH_MAX;
+
+/// The most messages of one batch.
+pub(crate) const MESSAGES_MAX: usize = 50;
 
 /// The longest id of a request and the longest progress token, in bytes of their raw JSON. Both are repeated in every
 /// message that belongs to the request, so that a long one would cost its length many times.
@@ -100,7 +103,7 @@ pub(crate) fn body(body: &[u8]) -> Result<Body<'_>, Invalid<'_>> {
     }
     within_depth(text)?;
     if text.trim_ascii_start().starts_with('[') {
-        let messages = batch::messages(text).map_err(|error| syntax_or_shape(&error))?;
+        let messages = few(text, MESSAGES_MAX).map_err(|error| syntax_or_shape(&error))?;
         return Ok(Body::Batch(messages));
     }
     is_object(text)?;

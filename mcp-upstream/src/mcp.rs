@@ -152,10 +152,14 @@ pub(crate) async fn forget_session(core: &Core, session: &Arc<Session>) -> Resul
     Ok(ended)
 }
 
-/// A place for a long stream of the caller's principal.
-pub(crate) fn stream_place(core: &Core, caller: &Caller) -> Result<StreamGuard, Failure> {
+/// A place for a long stream of the caller's principal, which holds so many bytes beside what is said on it.
+pub(crate) fn stream_place(
+    core: &Core,
+    caller: &Caller,
+    bytes: usize,
+) -> Result<StreamGuard, Failure> {
     core.stream_limiter
-        .enter(caller.principal.as_ref())
+        .enter(caller.principal.as_ref(), bytes)
         .map_err(|_| Failure::StreamLimit)
 }
 

@@ -52,7 +52,7 @@ pub struct ServiceParts {
     pub sessions: SessionsConfig,
     /// Sessions one principal may hold.
     pub sessions_per_principal: usize,
-    /// What the sessions of one principal may hold together.
+    /// What the sessions of one principal may hold together, and its listeners once more.
     pub session_bytes_per_principal: ByteSize,
     /// Seals session ids and what clients of 2026-07-28 carry between their requests.
     pub session_key: SessionKey,
@@ -158,7 +158,10 @@ impl Service {
             events,
             audience,
             pulse,
-            stream_limiter: StreamLimiter::new(parts.streams_per_principal),
+            stream_limiter: StreamLimiter::new(
+                parts.streams_per_principal,
+                in_memory(parts.session_bytes_per_principal),
+            ),
             poll_after: parts.sessions.poll_after,
             parked: ParkedCalls::new(parts.session_key),
             lists: WrittenLists::default(),

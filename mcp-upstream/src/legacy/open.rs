@@ -16,7 +16,7 @@ const MESSAGES: &str = "/messages?session_id=";
 
 pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, Failure> {
     let namespace = mcp::namespace(core, caller)?;
-    let place = mcp::stream_place(core, caller)?;
+    let place = mcp::stream_place(core, caller, 0)?;
     let binding = Binding {
         namespace: namespace.name.clone(),
         principal: caller.principal.clone(),

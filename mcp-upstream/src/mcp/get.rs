@@ -29,7 +29,7 @@ pub(super) async fn answer(
         return Err(Failure::NotAcceptable("text/event-stream"));
     }
     // Before anything is replayed: a client that may not hold another stream must not take one over either.
-    let place = stream_place(core, caller)?;
+    let place = stream_place(core, caller, 0)?;
     let events = match &head.last_event_id {
         Some(id) => {
             let resumed = core.events.resume(&session, id).await;

@@ -8,6 +8,16 @@ pub(crate) const URIS_MAX: usize = 1000;
 /// Bytes of their URIs together: 64 KiB.
 pub(crate) const URI_BYTES_MAX: usize = 64 * 1024;
 
+/// A resource somebody subscribes to costs this beside its URI, in bytes, and its URI is held so often where the resource is
+/// an external server's: by who subscribes, by what is kept for that one, and by the pool of the server's processes.
+const COST: usize = 400;
+const URI_COPIES: usize = 4;
+
+/// What so many subscriptions with so many bytes of URIs cost, in bytes, about.
+pub(crate) const fn cost(subscriptions: usize, uris: usize) -> usize {
+    subscriptions * COST + uris * URI_COPIES
+}
+
 /// Resource URIs, as the client spelled them.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
@@ -74,10 +84,10 @@ impl Subscriptions {
         self.lock().all.contains(uri)
     }
 
-    /// How many there are, and the bytes of their URIs.
-    pub(super) fn size(&self) -> (usize, usize) {
+    /// What they cost, in bytes, about.
+    pub(super) fn weight(&self) -> usize {
         let uris = self.lock();
-        (uris.all.len(), uris.bytes)
+        cost(uris.all.len(), uris.bytes)
     }
 
     /// Drops them all.

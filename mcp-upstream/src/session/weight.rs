@@ -10,10 +10,6 @@ use super::Session;
 pub(super) const SESSION_COST: usize = 1536;
 /// What a client said about itself, beside its text.
 const FACTS_COST: usize = 128;
-/// A resource a session subscribes to, beside its URI, and how often the URI is held where the resource is an external
-/// server's: by the session, by what is kept for it, and by the pool of the server's processes.
-const SUBSCRIPTION_COST: usize = 400;
-const URI_COPIES: usize = 4;
 /// A stream that is read or kept, beside its events.
 const STREAM_COST: usize = 384;
 /// A question to the client that is not answered.
@@ -24,11 +20,9 @@ impl Session {
     pub fn weight(&self) -> usize {
         let client = self.client.get();
         let facts = client.map_or(0, |facts| facts.bytes() + FACTS_COST);
-        let (subscriptions, uris) = self.subscriptions.size();
         SESSION_COST
             + facts
-            + subscriptions * SUBSCRIPTION_COST
-            + uris * URI_COPIES
+            + self.subscriptions.weight()
             + self.streams.len() * STREAM_COST
             + self.questions.len() * QUESTION_COST
     }
@@ -48,7 +42,7 @@ mod tests {
     use super::*;
     use crate::session::client::CLIENT_FACTS_MAX;
     use crate::session::questions::OPEN_MAX;
-    use crate::session::subscriptions::{URI_BYTES_MAX, URIS_MAX};
+    use crate::session::subscriptions::{URI_BYTES_MAX, URIS_MAX, cost};
     use crate::session::tests::{facts, session};
 
     #[test]
@@ -62,7 +56,7 @@ mod tests {
         assert!(with_facts >= SESSION_COST + 15);
         session.subscriptions().add("test://a").expect("the first");
         let with_subscription = session.weight();
-        assert!(with_subscription >= with_facts + 8 + SUBSCRIPTION_COST);
+        assert_eq!(with_subscription, with_facts + cost(1, 8));
         let (id, answer) = session.ask();
         assert_eq!(session.weight(), with_subscription + QUESTION_COST);
         drop(answer);
@@ -79,8 +73,7 @@ mod tests {
         let most = SESSION_COST
             + CLIENT_FACTS_MAX
             + FACTS_COST
-            + URIS_MAX * SUBSCRIPTION_COST
-            + URI_BYTES_MAX * URI_COPIES
+            + cost(URIS_MAX, URI_BYTES_MAX)
             + OPEN_MAX * QUESTION_COST
             + 64 * STREAM_COST;
         assert!(most <= crate::session::config::BYTES_MIN, "{most}");

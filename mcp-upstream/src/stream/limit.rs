@@ -1,4 +1,4 @@
-//! How many streams one principal may hold open.
+//! How many streams one principal may hold open, and how much in them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,54 +6,70 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 
-/// Counts the open streams of every principal. Holds an entry only while there are some.
+/// Counts the open streams of every principal, and what their clients made them hold. Keeps an entry only while there are
+/// some.
 #[derive(Debug, Clone)]
 pub struct StreamLimiter {
-    open: Arc<DashMap<Arc<str>, usize>>,
-    per_principal: usize,
+    open: Arc<DashMap<Arc<str>, Open>>,
+    per_principal: Open,
+}
+
+/// Streams, and the bytes they hold beside what is said on them.
+#[derive(Debug, Clone, Copy, Default)]
+struct Open {
+    streams: usize,
+    bytes: usize,
 }
 
 /// A place for one stream; dropping it gives the place back.
 pub struct StreamGuard {
     limiter: StreamLimiter,
     principal: Arc<str>,
+    bytes: usize,
 }
 
-/// The principal holds as many streams as it may.
+/// The principal holds as many streams as it may, or as much in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many open streams")]
 pub struct Full;
 
 impl StreamLimiter {
-    /// A limiter that lets each principal hold so many streams.
-    pub fn new(per_principal: usize) -> Self {
+    /// A limiter that lets each principal hold so many streams, and so many bytes in them.
+    pub fn new(per_principal: usize, bytes_per_principal: usize) -> Self {
         Self {
             open: Arc::default(),
-            per_principal,
+            per_principal: Open {
+                streams: per_principal,
+                bytes: bytes_per_principal,
+            },
         }
     }
 
-    /// Takes a place for a stream of that principal. Callers without one share the empty name.
+    /// Takes a place for a stream of that principal that holds so many bytes beside what is said on it. Callers without a
+    /// principal share the empty name.
     ///
     /// # Errors
     ///
     /// [`Full`] when there is none; it says nothing about when there will be.
-    pub fn enter(&self, principal: Option<&Arc<str>>) -> Result<StreamGuard, Full> {
+    pub fn enter(&self, principal: Option<&Arc<str>>, bytes: usize) -> Result<StreamGuard, Full> {
         let principal = principal.map_or_else(|| Arc::from(""), Arc::clone);
-        let mut open = self.open.entry(Arc::clone(&principal)).or_insert(0);
-        if *open >= self.per_principal {
-            let none = *open == 0;
+        let mut open = self.open.entry(Arc::clone(&principal)).or_default();
+        let most = self.per_principal;
+        if open.streams >= most.streams || open.bytes + bytes > most.bytes {
+            let none = open.streams == 0;
             drop(open);
             if none {
-                self.open.remove_if(&principal, |_, open| *open == 0);
+                self.open.remove_if(&principal, |_, open| open.streams == 0);
             }
             return Err(Full);
         }
-        *open += 1;
+        open.streams += 1;
+        open.bytes += bytes;
         drop(open);
         Ok(StreamGuard {
             limiter: self.clone(),
             principal,
+            bytes,
         })
     }
 }
@@ -61,10 +77,11 @@ impl StreamLimiter {
 impl Drop for StreamGuard {
     fn drop(&mut self) {
         if let Entry::Occupied(mut open) = self.limiter.open.entry(Arc::clone(&self.principal)) {
-            if *open.get() <= 1 {
+            if open.get().streams <= 1 {
                 open.remove();
             } else {
-                *open.get_mut() -= 1;
+                open.get_mut().streams -= 1;
+                open.get_mut().bytes -= self.bytes;
             }
         }
     }
@@ -82,25 +99,42 @@ mod tests {
 
     #[test]
     fn a_principal_holds_so_many_and_no_more_until_one_ends() {
-        let limiter = StreamLimiter::new(2);
+        let limiter = StreamLimiter::new(2, 100);
         let ada: Arc<str> = "ada".into();
         let bob: Arc<str> = "bob".into();
-        let first = limiter.enter(Some(&ada)).expect("one of two");
-        let second = limiter.enter(Some(&ada)).expect("two of two");
-        assert_eq!(limiter.enter(Some(&ada)).expect_err("full"), Full);
-        let other = limiter.enter(Some(&bob)).expect("its own count");
-        let nobody = limiter.enter(None).expect("its own count");
+        let first = limiter.enter(Some(&ada), 0).expect("one of two");
+        let second = limiter.enter(Some(&ada), 0).expect("two of two");
+        assert_eq!(limiter.enter(Some(&ada), 0).expect_err("full"), Full);
+        let other = limiter.enter(Some(&bob), 0).expect("its own count");
+        let nobody = limiter.enter(None, 0).expect("its own count");
         drop(first);
-        let third = limiter.enter(Some(&ada)).expect("a place was given back");
-        assert!(limiter.enter(Some(&ada)).is_err());
+        let third = limiter.enter(Some(&ada), 0);
+        let third = third.expect("a place was given back");
+        assert!(limiter.enter(Some(&ada), 0).is_err());
         drop((second, third, other, nobody));
         assert!(limiter.open.is_empty());
     }
 
     #[test]
+    fn a_principal_holds_so_much_in_its_streams_and_no_more() {
+        let limiter = StreamLimiter::new(10, 100);
+        assert_eq!(limiter.enter(None, 101).expect_err("too much"), Full);
+        assert!(limiter.open.is_empty());
+        let first = limiter.enter(None, 60).expect("within");
+        let second = limiter.enter(None, 40).expect("just so");
+        assert_eq!(limiter.enter(None, 1).expect_err("full"), Full);
+        let small = limiter.enter(None, 0).expect("it holds nothing");
+        drop(first);
+        let third = limiter.enter(None, 60).expect("room was given back");
+        assert_eq!(limiter.enter(None, 1).expect_err("full"), Full);
+        drop((second, small, third));
+        assert!(limiter.open.is_empty());
+    }
+
+    #[test]
     fn a_limit_of_nothing_admits_nothing_and_keeps_nothing() {
-        let limiter = StreamLimiter::new(0);
-        assert!(limiter.enter(None).is_err());
+        let limiter = StreamLimiter::new(0, 100);
+        assert!(limiter.enter(None, 0).is_err());
         assert!(limiter.open.is_empty());
     }
 }

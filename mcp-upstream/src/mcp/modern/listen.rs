@@ -14,6 +14,7 @@ use crate::error::Failure;
 use crate::mcp::exchange::events_head;
 use crate::mcp::{Conversation, forward, stream_place};
 use crate::reply::{Guards, Reply};
+use crate::session::subscriptions::URIS_MAX;
 use crate::stream::audience::Filter;
 use crate::stream::{Stream, frame};
 
@@ -22,6 +23,9 @@ struct Params<'a> {
     #[serde(borrow, default, deserialize_with = "envelope::present")]
     notifications: Option<&'a RawValue>,
 }
+
+/// The most kinds of changes a client may name, those that nobody knows among them.
+const KINDS_MAX: usize = 100;
 
 /// Opens the stream.
 pub(super) async fn open(
@@ -32,7 +36,7 @@ pub(super) async fn open(
     let params: Params<'_> = envelope::fields(params, "params")?;
     let filter = requested(params.notifications)?;
     let core = conversation.core;
-    let place = stream_place(core, conversation.caller)?;
+    let place = stream_place(core, conversation.caller, filter.bytes())?;
     let mut guards: Guards = vec![Box::new(place)];
     let filter = if core.external.serves(&conversation.namespace) {
         let (granted, watch) = forward::listen(conversation, filter).await?;
@@ -58,7 +62,7 @@ pub(super) async fn open(
 fn requested(raw: Option<&RawValue>) -> Result<Filter, Failure> {
     let invalid = |reason: &'static str| Failure::InvalidParams(reason.into());
     let entries = raw
-        .and_then(object::entries)
+        .and_then(|raw| object::few_entries(raw, KINDS_MAX))
         .ok_or_else(|| invalid("params.notifications must be an object"))?;
     let mut filter = Filter::default();
     for (key, value) in entries {
@@ -72,7 +76,7 @@ fn requested(raw: Option<&RawValue>) -> Result<Filter, Failure> {
             "promptsListChanged" => filter.prompts = wanted()?,
             "resourcesListChanged" => filter.resources = wanted()?,
             "resourceSubscriptions" => {
-                filter.updates = serde_json::from_str(value.get()).map_err(|_| {
+                filter.updates = envelope::few(value.get(), URIS_MAX).map_err(|_| {
                     invalid("params.notifications.resourceSubscriptions must be a list of strings")
                 })?;
             }

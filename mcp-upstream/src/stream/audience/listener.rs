@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{Change, Changes, Members, Stream, URI_BYTES_MAX, URIS_MAX, frame};
+use crate::session::subscriptions;
 
 /// What a listener wants to hear of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,6 +54,14 @@ impl Filter {
             return Err(TooManyUpdates);
         }
         Ok(())
+    }
+}
+
+impl Filter {
+    /// What a listener of it holds, in bytes, about.
+    pub(crate) fn bytes(&self) -> usize {
+        let uris = self.updates.iter().map(String::len).sum();
+        subscriptions::cost(self.updates.len(), uris)
     }
 }
 

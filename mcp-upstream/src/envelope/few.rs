@@ -1,42 +1,48 @@
-//! The messages of a batch as spans, and never many more of them than one batch may have: a body of zeros has a million.
+//! The elements of an array, and never many more of them than there may be: a body of zeros has a million.
 
 use std::fmt;
 
+use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
-use serde_json::value::RawValue;
 
-/// The most messages of one batch.
-pub(crate) const MESSAGES_MAX: usize = 50;
-
-/// The messages of a batch, unread. Of a batch that is too long only the first [`MESSAGES_MAX`] and one more, which says so;
-/// what comes behind them is not looked at.
+/// The elements of an array. Of an array that is too long only the first `max` and one more, which says so; what comes
+/// behind them is not looked at.
 ///
 /// # Errors
 ///
-/// Those of `serde_json` for an array of anything.
-pub(super) fn messages(text: &str) -> Result<Vec<&RawValue>, serde_json::Error> {
-    let mut messages = Vec::new();
+/// Those of `serde_json` for an array of such elements.
+pub(crate) fn few<'de, T: Deserialize<'de>>(
+    text: &'de str,
+    max: usize,
+) -> Result<Vec<T>, serde_json::Error> {
+    let mut elements = Vec::new();
     let mut reader = serde_json::Deserializer::from_str(text);
-    let read = reader.deserialize_seq(First(&mut messages));
-    if messages.len() > MESSAGES_MAX {
-        return Ok(messages);
+    let read = reader.deserialize_seq(First {
+        elements: &mut elements,
+        max,
+    });
+    if elements.len() > max {
+        return Ok(elements);
     }
-    read.and_then(|()| reader.end()).map(|()| messages)
+    read.and_then(|()| reader.end()).map(|()| elements)
 }
 
-struct First<'m, 'de>(&'m mut Vec<&'de RawValue>);
+struct First<'e, T> {
+    elements: &'e mut Vec<T>,
+    max: usize,
+}
 
-impl<'de> Visitor<'de> for First<'_, 'de> {
+impl<'de, T: Deserialize<'de>> Visitor<'de> for First<'_, T> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an array of messages")
+        f.write_str("an array")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while let Some(message) = items.next_element()? {
-            self.0.push(message);
-            if self.0.len() > MESSAGES_MAX {
+        while let Some(element) = items.next_element()? {
+            self.elements.push(element);
+            if self.elements.len() > self.max {
                 // Only this ends the reading; the caller goes by the number.
                 return Err(A::Error::custom("enough"));
             }
@@ -47,14 +53,21 @@ impl<'de> Visitor<'de> for First<'_, 'de> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::value::RawValue;
+
     use super::*;
+    use crate::envelope::MESSAGES_MAX;
+
+    fn messages(text: &str) -> Result<Vec<&RawValue>, serde_json::Error> {
+        few(text, MESSAGES_MAX)
+    }
 
     fn of(messages: usize, end: &str) -> String {
         format!("[{}{end}", vec!["0"; messages].join(","))
     }
 
     #[test]
-    fn a_batch_is_read_up_to_the_first_message_that_is_too_many() {
+    fn an_array_is_read_up_to_the_first_element_that_is_too_many() {
         let read = |text: &str| messages(text).map(|messages| messages.len()).ok();
         assert_eq!(read(&of(0, "]")), Some(0));
         assert_eq!(read(&of(MESSAGES_MAX, "] ")), Some(MESSAGES_MAX));
