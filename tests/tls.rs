@@ -17,7 +17,7 @@ use crate::support::ports::free_address;
 use crate::support::{Gateway, TOKEN, eventually};
 
 /// Writes a new self-signed certificate for localhost and its key.
-fn write_certificate(folder: &Path) -> CertificateDer<'static> {
+pub fn write_certificate(folder: &Path) -> CertificateDer<'static> {
     let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     fs::write(folder.join("cert.pem"), certified.cert.pem()).unwrap();
     fs::write(
