@@ -16,9 +16,9 @@ help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 .PHONY: run
-run: prerequisites ## build, start on loopback and print a token, a curl line and a client configuration
+run: prerequisites ## build and start on loopback (options: make run ARGS='-c FILE'; variables: make run PORT=8100)
 	cargo build --profile $(PROFILE) --package tooldock
-	exec $(BINARY) serve --dev
+	exec $(BINARY) serve --dev $(ARGS)
 
 .PHONY: release
 release: prerequisites ## the fast binary, target/release/tooldock

@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 use serde_json::json;
 use tokio::net::TcpSocket;
 
-use crate::support::{Gateway, eventually};
+use crate::support::ports::free_address;
+use crate::support::{Gateway, eventually, programs};
 
 fn tooldock(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let folder = tempfile::TempDir::new().unwrap();
@@ -102,6 +103,26 @@ fn wrong_usage_and_wrong_values_exit_2_with_one_line_that_names_them() {
             with(("TOOL_CALL_TIMEOUT_SECONDS", "0")),
             "TOOL_CALL_TIMEOUT_SECONDS",
         ),
+        (
+            &["serve"],
+            with(("NAMESPACE_MAX_CONCURRENCY", "0")),
+            "NAMESPACE_MAX_CONCURRENCY: 0 is not between",
+        ),
+        (
+            &["serve"],
+            with(("TOOLDOCK_METRICS_PORT", "8000")),
+            "TOOLDOCK_METRICS_PORT",
+        ),
+        (
+            &["serve"],
+            with(("BEARER_TOKEN_FILE", "token.txt")),
+            "BEARER_TOKEN_FILE: BEARER_TOKEN is set, too",
+        ),
+        (
+            &["check"],
+            vec![("MANAGER_INTERNAL_TOKEN_FILE", "/no/such/file")],
+            "MANAGER_INTERNAL_TOKEN_FILE: /no/such/file: No such file",
+        ),
     ] {
         let output = tooldock(arguments, &environment);
         assert_eq!(
@@ -115,6 +136,7 @@ fn wrong_usage_and_wrong_values_exit_2_with_one_line_that_names_them() {
             "{named} not in {}",
             stderr(&output)
         );
+        assert_eq!(stderr(&output).trim().lines().count(), 1);
     }
 }
 
@@ -198,7 +220,47 @@ async fn a_taken_address_ends_the_start_with_a_line_that_names_it() {
         .config(json!({"listeners": [{"name": "core", "address": address, "profile": "core"}]}))
         .spawn();
     assert_eq!(gateway.ended().await.code(), Some(1));
-    assert!(gateway.log().contains(&address), "{}", gateway.log());
+    let log = gateway.log();
+    assert!(log.contains(&address), "{log}");
+    assert!(
+        log.contains("TOOLDOCK_CORE_PORT, or listeners[0].address in ") && log.contains("moves it"),
+        "{log}"
+    );
+    let port = taken.local_addr().unwrap().port().to_string();
+    for variable in ["PORT", "TOOLDOCK_METRICS_PORT"] {
+        let gateway = Gateway::empty().env(variable, &port).spawn();
+        assert_eq!(gateway.ended().await.code(), Some(1));
+        let log = gateway.log();
+        assert!(log.contains(&format!("{variable} sets this port")), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn every_listener_is_moved_by_a_variable_with_its_name() {
+    let metrics = free_address();
+    let gateway = Gateway::empty()
+        .env("TOOLDOCK_METRICS_PORT", &metrics.port().to_string())
+        .start()
+        .await;
+    let ready = gateway.client.get(format!("http://{metrics}/ready")).send();
+    assert_eq!(ready.await.unwrap().status(), 200);
+}
+
+#[test]
+fn make_run_passes_its_arguments_on() {
+    let output = Command::new("make")
+        .args(["--dry-run", "run", "ARGS=-c my.yaml --role core"])
+        .current_dir(programs::root())
+        .env_remove("MAKEFLAGS")
+        .env_remove("MAKELEVEL")
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        printed.contains("tooldock serve --dev -c my.yaml --role core\n"),
+        "{printed}{}",
+        stderr(&output)
+    );
 }
 
 #[tokio::test]

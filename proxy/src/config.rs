@@ -34,6 +34,7 @@ use tooldock_workers::secrets::Secret;
 
 pub(crate) use self::access_log::{AccessLogConfig, AccessLogFormat};
 pub(crate) use self::environment::Environment;
+use self::environment::{SaidBy, blame, port_variable_of};
 pub(crate) use self::error::ConfigError;
 use self::later::{RelayConfig, ReplicasConfig, Unbuilt, UpstreamsConfig};
 pub(crate) use self::listener::{ListenerConfig, ProfileName, TlsConfig};
@@ -192,6 +193,7 @@ pub(crate) struct Effective {
     pub(crate) data_dir: PathBuf,
     /// What the operator should know, a sentence each.
     pub(crate) warnings: Vec<String>,
+    said_by: SaidBy,
     options: LoadOptions,
 }
 
@@ -211,15 +213,34 @@ impl Effective {
         for key in live::keep_unreloadable(&self.config, &mut next.config) {
             tracing::warn!(key, "changed, but takes effect only after a restart");
         }
+        if next.session_key != self.session_key {
+            let key = "SESSION_KEY";
+            tracing::warn!(key, "changed, but takes effect only after a restart");
+            next.session_key.clone_from(&self.session_key);
+        }
         next.data_dir.clone_from(&self.data_dir);
         next.options = self.options.clone();
-        validate::check(&next.config, next.role, next.dev)?;
+        validate::check(&next.config, next.role, next.dev)
+            .map_err(|error| blame(error, &next.said_by))?;
         Ok(next)
     }
 
     /// What it was loaded for.
     pub(crate) fn purpose(&self) -> Purpose {
         self.options.purpose
+    }
+
+    /// What to change for another port of a listener, for a line about an address that is taken.
+    pub(crate) fn port_is_set_by(&self, index: usize, listener: &ListenerConfig) -> String {
+        let key = format!("listeners[{index}].address");
+        if let Some(variable) = self.said_by.get(&key) {
+            return format!("{variable} sets this port");
+        }
+        let variable = port_variable_of(&listener.name);
+        match &self.source {
+            Some(file) => format!("{variable}, or {key} in {}, moves it", file.display()),
+            None => format!("{variable} moves it, or {key} in a file that -c names"),
+        }
     }
 
     /// The listeners this process opens, with their place in `listeners`.
@@ -256,6 +277,8 @@ struct Settings {
     manager_token: Option<Secret>,
     session_key: Option<Secret>,
     legacy_sse: bool,
+    said_by: SaidBy,
+    warnings: Vec<String>,
 }
 
 impl Settings {
@@ -268,6 +291,8 @@ impl Settings {
             manager_token: None,
             session_key: None,
             legacy_sse: true,
+            said_by: SaidBy::new(),
+            warnings: Vec::new(),
         }
     }
 }
@@ -296,9 +321,11 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
     }
     let mut settings = Settings::new(config, options.role);
     options.environment.apply(&mut settings)?;
-    unsupported::refuse(&settings.config)?;
-    validate::check(&settings.config, options.role, options.dev)?;
-    let mut warnings = validate::warnings(&settings.config, options.role);
+    unsupported::refuse(&settings.config)
+        .and_then(|()| validate::check(&settings.config, options.role, options.dev))
+        .map_err(|error| blame(error, &settings.said_by))?;
+    let mut warnings = std::mem::take(&mut settings.warnings);
+    warnings.extend(validate::warnings(&settings.config, options.role));
     let tokens = tokens::settle(&settings, options, &mut warnings)?;
     Ok(Effective {
         config: settings.config,
@@ -312,6 +339,7 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
         generated: tokens.generated,
         data_dir,
         warnings,
+        said_by: settings.said_by,
         options: options.clone(),
     })
 }

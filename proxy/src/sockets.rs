@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use pingora_core::server::{Fds, ListenFds};
 
 use crate::config::Effective;
@@ -21,15 +21,17 @@ impl Sockets {
     ///
     /// # Errors
     ///
-    /// The first address that cannot be bound, with its listener's name.
+    /// The first address that cannot be bound, with its listener's name and what moves the listener.
     pub(crate) fn bind(effective: &Effective) -> anyhow::Result<Self> {
         let listeners = effective.served_listeners();
-        let bound = listeners.map(|(_, listener)| {
+        let bound = listeners.map(|(index, listener)| {
             let bound = TcpListener::bind(listener.address)
                 .and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
             let (name, address) = (&listener.name, listener.address);
-            let socket =
-                bound.with_context(|| format!("listener {name}: cannot bind {address}"))?;
+            let socket = bound.map_err(|error| {
+                let moved_by = effective.port_is_set_by(index, listener);
+                anyhow!("listener {name}: cannot bind {address}: {error}; {moved_by}")
+            })?;
             Ok((address, socket))
         });
         bound.collect::<anyhow::Result<_>>().map(Self)

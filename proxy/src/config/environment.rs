@@ -1,33 +1,34 @@
 //! The environment variables: one table of what there is and what each sets.
 //!
 //! The process's environment is captured once and passed in; nothing here reads it in place, and nothing hands it on to
-//! children. An empty variable is an unset one. Variables this table does not name are not looked at.
+//! children. An empty variable is an unset one. Variables this table does not name are not looked at, with two
+//! exceptions: a secret may come from a file (`secret_file`), and every listener has a variable for its port (`ports`).
 
 mod parse;
+mod ports;
+mod secret_file;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tooldock_upstream::protocol::ProtocolVersion;
 
 use self::parse::{
     boolean, bytes, list, only_default, port, session_key, span, token, versions, whole,
 };
-use super::{Config, ConfigError, LogLevel, ProfileName, ReplicasConfig, Role, Settings};
+pub(super) use self::ports::variable_of as port_variable_of;
+use super::{ConfigError, LogLevel, ProfileName, ReplicasConfig, Role, Settings};
+
+/// Which variable a key has its value from. A complaint about the key names the variable.
+pub(crate) type SaidBy = BTreeMap<String, String>;
 
 /// A variable: its name, what it sets, and how.
 struct Variable {
     name: &'static str,
-    /// The key of the file it wins over, or in words what has no key there.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "the table is documentation too; a test holds it to the keys"
-        )
-    )]
+    /// The key of the file it wins over; `listeners[]` before a key of some of them; or in words what has no key there.
     sets: &'static str,
     set: fn(&mut Settings, &str) -> Result<(), String>,
 }
@@ -51,31 +52,33 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CORE_PORT",
-        sets: "listeners",
-        set: |s, text| port(text).map(|port| move_listener(&mut s.config, ProfileName::Core, port)),
+        sets: "listeners[].address",
+        set: |s, text| {
+            port(text).map(|port| move_listener(s, ProfileName::Core, port, "CORE_PORT"))
+        },
     },
     Variable {
         name: "MANAGER_PORT",
-        sets: "listeners",
+        sets: "listeners[].address",
         set: |s, text| {
-            port(text).map(|port| move_listener(&mut s.config, ProfileName::Manager, port))
+            port(text).map(|port| move_listener(s, ProfileName::Manager, port, "MANAGER_PORT"))
         },
     },
     Variable {
         name: "PORT",
-        sets: "listeners",
+        sets: "listeners[].address",
         set: |s, text| {
             let profile = match s.role {
                 Role::All | Role::Core => ProfileName::Core,
                 Role::Manager => ProfileName::Manager,
             };
-            port(text).map(|port| move_listener(&mut s.config, profile, port))
+            port(text).map(|port| move_listener(s, profile, port, "PORT"))
         },
     },
     Variable {
         name: "MCP_SUPPORTED_VERSIONS",
-        sets: "listeners",
-        set: |s, text| versions(text).map(|versions| serve_versions(&mut s.config, &versions)),
+        sets: "listeners[].versions",
+        set: |s, text| versions(text).map(|versions| serve_versions(s, &versions)),
     },
     Variable {
         name: "DATA_DIR",
@@ -174,23 +177,39 @@ const VARIABLES: &[Variable] = &[
     },
 ];
 
-/// The variables of the table that are set, as they were when the process began. `Debug` shows names only.
+impl Variable {
+    /// The one key it sets, if it is one.
+    fn key(&self) -> Option<&'static str> {
+        (!self.sets.contains([' ', '['])).then_some(self.sets)
+    }
+}
+
+/// The variables that are ours and set, as they were when the process began. `Debug` shows names only.
 #[derive(Clone, Default)]
-pub(crate) struct Environment(BTreeMap<&'static str, OsString>);
+pub(crate) struct Environment(BTreeMap<String, OsString>);
+
+/// What a variable says.
+struct Said<'a> {
+    text: Cow<'a, str>,
+    /// The name for complaints: the variable's own, or that of the one which names a file.
+    name: &'static str,
+    /// The file the text comes from.
+    file: Option<&'a str>,
+}
 
 impl Environment {
     /// What the process was started with.
     pub(crate) fn of_process() -> Self {
-        Self::from_lookup(|name| std::env::var_os(name))
+        Self::from_vars(std::env::vars_os())
     }
 
-    /// The variables `lookup` knows.
-    pub(crate) fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Self {
-        let set = |variable: &Variable| {
-            let value = lookup(variable.name).filter(|value| !value.is_empty())?;
-            Some((variable.name, value))
+    /// Those of the variables that are ours.
+    pub(crate) fn from_vars(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        let ours = |(name, value): (OsString, OsString)| {
+            let name = name.into_string().ok()?;
+            (!value.is_empty() && is_ours(&name)).then_some((name, value))
         };
-        Self(VARIABLES.iter().filter_map(set).collect())
+        Self(variables.into_iter().filter_map(ours).collect())
     }
 
     /// The data directory, which is needed before the rest.
@@ -198,25 +217,84 @@ impl Environment {
         Ok(self.text("DATA_DIR")?.map(PathBuf::from))
     }
 
-    /// Puts every variable over the settings of the files.
+    /// Puts every variable over the settings of the files. Files with secrets are read here.
     pub(super) fn apply(&self, settings: &mut Settings) -> Result<(), ConfigError> {
         for variable in VARIABLES {
-            if let Some(text) = self.text(variable.name)? {
-                (variable.set)(settings, text)
-                    .map_err(|reason| ConfigError::variable(variable.name, reason))?;
+            let Some(said) = self.said(variable.name)? else {
+                continue;
+            };
+            (variable.set)(settings, &said.text).map_err(|reason| {
+                let reason = match said.file {
+                    Some(file) => format!("{file}: {reason}"),
+                    None => reason,
+                };
+                ConfigError::variable(said.name, reason)
+            })?;
+            if let Some(key) = variable.key() {
+                let name = variable.name.to_owned();
+                settings.said_by.insert(key.to_owned(), name);
             }
         }
-        Ok(())
+        ports::apply(self, settings)
     }
 
-    fn text(&self, name: &'static str) -> Result<Option<&str>, ConfigError> {
+    /// What a variable says, or the file that another one names in its place.
+    fn said(&self, name: &'static str) -> Result<Option<Said<'_>>, ConfigError> {
+        let direct = self.text(name)?;
+        let named = match secret_file::variable_of(name) {
+            Some(variable) => self.text(variable)?.map(|file| (variable, file)),
+            None => None,
+        };
+        let (text, name, file) = match (direct, named) {
+            (None, None) => return Ok(None),
+            (Some(text), None) => (text.into(), name, None),
+            (None, Some((variable, file))) => {
+                let text = secret_file::read(Path::new(file)).map_err(|reason| {
+                    ConfigError::variable(variable, format!("{file}: {reason}"))
+                })?;
+                (text.into(), variable, Some(file))
+            }
+            (Some(_), Some((variable, _))) => {
+                let reason = format!("{name} is set, too; leave out one of the two");
+                return Err(ConfigError::variable(variable, reason));
+            }
+        };
+        Ok(Some(Said { text, name, file }))
+    }
+
+    fn text(&self, name: &str) -> Result<Option<&str>, ConfigError> {
         match self.0.get(name) {
             Some(value) => match value.to_str() {
                 Some(text) => Ok(Some(text)),
-                None => Err(ConfigError::variable(name, "is not UTF-8")),
+                None => Err(ConfigError::variable(name.to_owned(), "is not UTF-8")),
             },
             None => Ok(None),
         }
+    }
+}
+
+fn is_ours(name: &str) -> bool {
+    VARIABLES.iter().any(|variable| variable.name == name)
+        || secret_file::is_variable(name)
+        || ports::is_variable(name)
+}
+
+/// A complaint about a key whose value a variable gave, as one about the variable.
+pub(super) fn blame(error: ConfigError, said_by: &SaidBy) -> ConfigError {
+    let ConfigError::Key { key, reason } = &error else {
+        return error;
+    };
+    let is_about = |said: &str| {
+        let rest = key.strip_prefix(said);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    if let Some((_, name)) = said_by.iter().find(|(said, _)| is_about(said)) {
+        return ConfigError::variable(name.clone(), format!("{reason} (it sets {key})"));
+    }
+    // An address that is taken by another listener, which a variable has moved there.
+    match said_by.iter().find(|(said, _)| reason.contains(*said)) {
+        Some((said, name)) => ConfigError::key(key, format!("{reason} ({name} sets {said})")),
+        None => error,
     }
 }
 
@@ -226,16 +304,23 @@ impl fmt::Debug for Environment {
     }
 }
 
-fn move_listener(config: &mut Config, profile: ProfileName, port: u16) {
-    if let Some(listener) = config.listeners.iter_mut().find(|l| l.profile == profile) {
+/// Moves the first listener of a profile.
+fn move_listener(settings: &mut Settings, profile: ProfileName, port: u16, variable: &'static str) {
+    let mut listeners = settings.config.listeners.iter_mut().enumerate();
+    if let Some((index, listener)) = listeners.find(|(_, it)| it.profile == profile) {
         listener.address.set_port(port);
+        let key = format!("listeners[{index}].address");
+        settings.said_by.insert(key, variable.to_owned());
     }
 }
 
-fn serve_versions(config: &mut Config, versions: &[ProtocolVersion]) {
-    for listener in &mut config.listeners {
+fn serve_versions(settings: &mut Settings, versions: &[ProtocolVersion]) {
+    for (index, listener) in settings.config.listeners.iter_mut().enumerate() {
         if matches!(listener.profile, ProfileName::Core | ProfileName::Manager) {
             listener.versions = Some(versions.to_vec());
+            let key = format!("listeners[{index}].versions");
+            let variable = "MCP_SUPPORTED_VERSIONS".to_owned();
+            settings.said_by.insert(key, variable);
         }
     }
 }
@@ -248,12 +333,14 @@ mod tests {
     use tooldock_workers::secrets::Secret;
 
     use super::*;
+    use crate::config::Config;
 
     fn apply(role: Role, variables: &[(&str, &str)]) -> Result<Settings, ConfigError> {
-        let variables: BTreeMap<&str, &str> = variables.iter().copied().collect();
+        let variables = variables
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()));
         let mut settings = Settings::new(Config::default(), role);
-        Environment::from_lookup(|name| variables.get(name).map(OsString::from))
-            .apply(&mut settings)?;
+        Environment::from_vars(variables).apply(&mut settings)?;
         Ok(settings)
     }
 
@@ -380,6 +467,114 @@ mod tests {
     }
 
     #[test]
+    fn a_listeners_own_variable_wins_over_that_of_its_profile() {
+        let ports = |variables: &[(&str, &str)]| {
+            let s = apply(Role::All, variables).expect("valid");
+            let ports = s.config.listeners.iter().map(|l| l.address.port());
+            (ports.collect::<Vec<_>>(), s.warnings)
+        };
+        let (moved, warnings) = ports(&[
+            ("TOOLDOCK_METRICS_PORT", "9191"),
+            ("TOOLDOCK_CORE_PORT", "9000"),
+            ("PORT", "9001"),
+        ]);
+        assert_eq!((moved, warnings), (vec![9000, 8001, 9191], Vec::new()));
+        // What Kubernetes sets for a service of that name is no port.
+        let (moved, warnings) = ports(&[("TOOLDOCK_METRICS_PORT", "tcp://10.0.0.1:9090")]);
+        assert_eq!(moved, [8000, 8001, 9090]);
+        assert!(
+            warnings[0].starts_with("TOOLDOCK_METRICS_PORT: "),
+            "{warnings:?}"
+        );
+        for wrong in ["0", "http", "70000"] {
+            let error = apply(Role::All, &[("TOOLDOCK_METRICS_PORT", wrong)]).expect_err(wrong);
+            assert!(
+                error.to_string().starts_with("TOOLDOCK_METRICS_PORT: "),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_variable_that_two_listeners_share_is_refused() {
+        let mut settings = Settings::new(Config::default(), Role::All);
+        settings.config.listeners[0].name = "my-tools".to_owned();
+        settings.config.listeners[2].name = "my.tools".to_owned();
+        let variable = [("TOOLDOCK_MY_TOOLS_PORT".into(), "9000".into())];
+        let error = Environment::from_vars(variable)
+            .apply(&mut settings)
+            .expect_err("whose?")
+            .to_string();
+        assert!(error.contains("my-tools and my.tools"), "{error}");
+    }
+
+    #[test]
+    fn a_secret_comes_from_a_file_without_its_last_newline() {
+        let folder = tempfile::tempdir().expect("directory");
+        let file = folder.path().join("secret");
+        let path = file.to_str().expect("text");
+        for (written, expected) in [("hush", "hush"), ("hush\n", "hush"), ("hush\r\n", "hush")] {
+            std::fs::write(&file, written).expect("write");
+            let s = apply(
+                Role::All,
+                &[
+                    ("BEARER_TOKEN_FILE", path),
+                    ("MANAGER_INTERNAL_TOKEN_FILE", path),
+                ],
+            )
+            .expect("valid");
+            assert_eq!(s.bearer.as_ref().map(Secret::expose), Some(expected));
+            assert_eq!(s.manager_token.as_ref().map(Secret::expose), Some(expected));
+        }
+        std::fs::write(&file, "a sentence of more than 32 letters\n").expect("write");
+        let s = apply(Role::All, &[("SESSION_KEY_FILE", path)]).expect("valid");
+        assert_eq!(
+            s.session_key.as_ref().map(Secret::expose),
+            Some("a sentence of more than 32 letters")
+        );
+    }
+
+    #[test]
+    fn a_file_without_a_secret_is_one_line_that_names_variable_and_file_and_not_what_it_holds() {
+        let folder = tempfile::tempdir().expect("directory");
+        let at = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+        std::fs::write(at("empty"), "\n").expect("write");
+        std::fs::write(at("words"), "hush hush").expect("write");
+        std::fs::write(at("two"), "hush\n\n").expect("write");
+        std::fs::write(at("bytes"), b"hush\xff").expect("write");
+        std::fs::write(at("large"), "hush".repeat(20_000)).expect("write");
+        for (name, reason) in [
+            ("missing", "No such file"),
+            ("", "not a regular file"),
+            ("empty", "is empty"),
+            ("words", ""),
+            ("two", ""),
+            ("bytes", "UTF-8"),
+            ("large", "larger than 64 KiB"),
+        ] {
+            let file = at(name);
+            let error = apply(Role::All, &[("BEARER_TOKEN_FILE", &file)])
+                .expect_err(name)
+                .to_string();
+            let begins = format!("BEARER_TOKEN_FILE: {file}: ");
+            assert!(
+                error.starts_with(&begins) && error.contains(reason),
+                "{error}"
+            );
+            assert!(!error.contains("hush") && !error.contains('\n'), "{error}");
+        }
+        let error = apply(
+            Role::All,
+            &[("SESSION_KEY", "x"), ("SESSION_KEY_FILE", &at("words"))],
+        );
+        let error = error.expect_err("both").to_string();
+        assert!(
+            error.starts_with("SESSION_KEY_FILE: SESSION_KEY is set, too"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn supported_versions_reach_the_listeners_that_negotiate() {
         let s = apply(Role::All, &[("MCP_SUPPORTED_VERSIONS", "2025-06-18")]).expect("valid");
         let said: Vec<bool> = s
@@ -413,7 +608,8 @@ mod tests {
 
     #[test]
     fn debug_output_shows_no_value() {
-        let environment = Environment::from_lookup(|_| Some("hush".into()));
+        let all = ["BEARER_TOKEN", "BEARER_TOKEN_FILE", "TOOLDOCK_CORE_PORT"];
+        let environment = Environment::from_vars(all.map(|name| (name.into(), "hush".into())));
         let shown = format!("{environment:?}");
         assert!(
             shown.contains("BEARER_TOKEN") && !shown.contains("hush"),
@@ -425,10 +621,14 @@ mod tests {
     fn every_variable_names_a_key_that_exists_or_says_why_not() {
         let tree = serde_yaml::to_value(Config::default()).expect("yaml");
         for variable in VARIABLES.iter().filter(|v| !v.sets.contains(' ')) {
-            let found = variable
-                .sets
-                .split('.')
-                .try_fold(&tree, |tree, key| tree.get(key));
+            let found = variable.sets.split('.').try_fold(&tree, |tree, key| {
+                match key.strip_suffix("[]") {
+                    Some(list) => tree.get(list)?.get(0),
+                    None => tree.get(key),
+                }
+            });
+            // A listener says its versions only where they are fewer than all.
+            let found = found.or((variable.sets == "listeners[].versions").then_some(&tree));
             assert!(found.is_some(), "{}: {}", variable.name, variable.sets);
         }
     }

@@ -1,5 +1,6 @@
 //! Why a configuration is refused: always one line that names the file, key or variable.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 /// What every refusal of a later version's feature says.
@@ -38,7 +39,7 @@ pub(crate) enum ConfigError {
     #[error("{name}: {reason}")]
     Variable {
         /// Name of the variable.
-        name: &'static str,
+        name: Cow<'static, str>,
         /// What is wrong with it.
         reason: String,
     },
@@ -62,9 +63,9 @@ impl ConfigError {
     }
 
     /// An environment variable that cannot be used.
-    pub(crate) fn variable(name: &'static str, reason: impl Into<String>) -> Self {
+    pub(crate) fn variable(name: impl Into<Cow<'static, str>>, reason: impl Into<String>) -> Self {
         Self::Variable {
-            name,
+            name: name.into(),
             reason: reason.into(),
         }
     }

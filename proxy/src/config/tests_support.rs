@@ -61,7 +61,9 @@ fn options(
         role,
         dev,
         purpose,
-        environment: Environment::from_lookup(|name| values.get(name).cloned()),
+        environment: Environment::from_vars(
+            values.into_iter().map(|(name, value)| (name.into(), value)),
+        ),
         generated: GeneratedTokens::new().expect("randomness"),
     }
 }

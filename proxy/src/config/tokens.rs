@@ -1,6 +1,6 @@
 //! The two tokens a process needs: who may call tools, and who may reload.
 //!
-//! They come from the environment only, never from a file. What is missing is an error to `serve`, a warning to `check`,
+//! They come from the environment only, or from files of their own that it names; never from the configuration. What is missing is an error to `serve`, a warning to `check`,
 //! and made up where DESIGN says so: the manager token of a single process, and both of them in `--dev`.
 
 use tooldock_workers::secrets::Secret;
@@ -77,7 +77,7 @@ pub(super) fn settle(
             if settings.config.admission.tokens.is_empty() {
                 missing(
                     BEARER,
-                    "not set, and admission.tokens is empty: nobody could call a tool",
+                    "not set, nor is BEARER_TOKEN_FILE, and admission.tokens is empty: nobody could call a tool",
                 )?;
             }
             None
@@ -89,7 +89,7 @@ pub(super) fn settle(
             if options.role != Role::All && !options.dev {
                 missing(
                     MANAGER,
-                    "not set; core and manager as processes of their own share it",
+                    "not set, nor is MANAGER_INTERNAL_TOKEN_FILE; core and manager as processes of their own share it",
                 )?;
             }
             generated.manager = true;

@@ -150,20 +150,22 @@ fn few_can_come(config: &Config, listener: &ListenerConfig) -> bool {
 }
 
 fn addresses(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> {
-    let mut taken: Vec<SocketAddr> = Vec::new();
+    let mut taken: Vec<(usize, SocketAddr)> = Vec::new();
     for (index, listener) in config.listeners_of(role) {
         let address = listener.address;
         let wrong = |reason: &str| {
             let key = format!("listeners[{index}].address");
             Err(ConfigError::key(key, format!("{address} {reason}")))
         };
-        if taken.iter().any(|other| overlap(*other, address)) {
-            return wrong("is taken by another listener");
+        if let Some((other, _)) = taken.iter().find(|(_, other)| overlap(*other, address)) {
+            return wrong(&format!(
+                "is taken by another listener, see listeners[{other}].address"
+            ));
         }
         if dev && !address.ip().is_loopback() {
             return wrong("is no loopback address, and --dev serves no other");
         }
-        taken.push(address);
+        taken.push((index, address));
     }
     let core = |listener: &ListenerConfig| listener.profile == ProfileName::Core;
     if role != Role::Manager && !config.listeners.iter().any(core) {

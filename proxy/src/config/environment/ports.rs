@@ -1,0 +1,73 @@
+//! `TOOLDOCK_<NAME>_PORT`: the port of the listener of that name. The most particular variable, so it wins over `PORT` and
+//! its like, which mean the first listener of a profile.
+
+use super::parse::port;
+use super::{ConfigError, Environment, Settings};
+
+const PREFIX: &str = "TOOLDOCK_";
+const SUFFIX: &str = "_PORT";
+
+/// The variable of a listener: its name in capitals, with `_` for what is neither letter nor digit.
+pub(in crate::config) fn variable_of(listener: &str) -> String {
+    let spelled = listener.chars().map(|letter| match letter {
+        letter if letter.is_ascii_alphanumeric() => letter.to_ascii_uppercase(),
+        _ => '_',
+    });
+    format!("{PREFIX}{}{SUFFIX}", spelled.collect::<String>())
+}
+
+/// Whether a variable could be that of a listener.
+pub(super) fn is_variable(name: &str) -> bool {
+    let inner = name.strip_prefix(PREFIX);
+    inner.is_some_and(|inner| inner.strip_suffix(SUFFIX).is_some_and(|it| !it.is_empty()))
+}
+
+/// Moves the listeners whose variables are set. Those that belong to no listener are not looked at.
+pub(super) fn apply(environment: &Environment, settings: &mut Settings) -> Result<(), ConfigError> {
+    for index in 0..settings.config.listeners.len() {
+        let variable = variable_of(&settings.config.listeners[index].name);
+        let Some(text) = environment.text(&variable)? else {
+            continue;
+        };
+        let listeners = settings.config.listeners.iter();
+        let sharing: Vec<_> = listeners
+            .map(|listener| &*listener.name)
+            .filter(|name| variable_of(name) == variable)
+            .collect();
+        if sharing.len() > 1 {
+            let reason = format!("could mean any of the listeners {}", sharing.join(" and "));
+            return Err(ConfigError::variable(variable, reason));
+        }
+        // Kubernetes sets variables of this form for a service that has our name and the listener's.
+        if text.contains("://") {
+            settings.warnings.push(format!(
+                "{variable}: a link to a service, not a port, so it moves no listener"
+            ));
+            continue;
+        }
+        let port = port(text).map_err(|reason| ConfigError::variable(variable.clone(), reason))?;
+        settings.config.listeners[index].address.set_port(port);
+        let key = format!("listeners[{index}].address");
+        settings.said_by.insert(key, variable);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listeners_name_is_spelled_as_variables_are() {
+        for (listener, variable) in [
+            ("metrics", "TOOLDOCK_METRICS_PORT"),
+            ("my-tools.2", "TOOLDOCK_MY_TOOLS_2_PORT"),
+        ] {
+            assert_eq!(variable_of(listener), variable);
+            assert!(is_variable(variable));
+        }
+        for other in ["TOOLDOCK_PORT", "TOOLDOCK_X", "PORT", "X_PORT"] {
+            assert!(!is_variable(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Secrets out of files. Each variable that holds a secret has a second one, with `_FILE` behind its name, which says
+//! where the secret is: a file is not inherited, not shown by `ps e` or `docker inspect`, and can change while we run.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+
+/// The variables that hold a secret, and those that name a file with it.
+const SECRETS: [(&str, &str); 3] = [
+    ("BEARER_TOKEN", "BEARER_TOKEN_FILE"),
+    ("MANAGER_INTERNAL_TOKEN", "MANAGER_INTERNAL_TOKEN_FILE"),
+    ("SESSION_KEY", "SESSION_KEY_FILE"),
+];
+
+/// A larger file is some other file.
+const BYTES_MAX: u64 = 64 * 1024;
+
+/// The variable that names a file in place of this one.
+pub(super) fn variable_of(secret: &str) -> Option<&'static str> {
+    let found = SECRETS.iter().find(|(name, _)| *name == secret);
+    found.map(|(_, file)| *file)
+}
+
+/// Whether a variable names a file with a secret.
+pub(super) fn is_variable(name: &str) -> bool {
+    SECRETS.iter().any(|(_, file)| *file == name)
+}
+
+/// The secret in a file, without the newline that an editor leaves at its end. The message never shows what it holds.
+pub(super) fn read(file: &Path) -> Result<String, String> {
+    let metadata = fs::metadata(file).map_err(|error| error.to_string())?;
+    // A pipe would stop the start until somebody writes, and have nothing to say at a reload.
+    if !metadata.is_file() {
+        return Err("not a regular file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    File::open(file)
+        .and_then(|open| open.take(BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err("larger than 64 KiB, which no secret is".to_owned());
+    }
+    let text = String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned())?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    let text = text.strip_suffix('\r').unwrap_or(text);
+    if text.is_empty() {
+        return Err("is empty".to_owned());
+    }
+    Ok(text.to_owned())
+}
