@@ -230,6 +230,14 @@ impl Effective {
         self.options.purpose
     }
 
+    /// Puts a bearer token that was kept in place of the one that was made, from now on. One that the operator set stays.
+    pub(crate) fn keep_bearer(&mut self, kept: Secret) {
+        if self.generated.bearer {
+            self.bearer = Some(kept.clone());
+            self.options.generated.bearer = kept;
+        }
+    }
+
     /// What to change for another port of a listener, for a line about an address that is taken.
     pub(crate) fn port_is_set_by(&self, index: usize, listener: &ListenerConfig) -> String {
         let key = format!("listeners[{index}].address");

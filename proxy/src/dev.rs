@@ -1,18 +1,22 @@
-//! `--dev`: example namespaces for an empty data directory, and lines that work when pasted.
+//! `--dev`: example namespaces for an empty data directory, a token that stays, and lines that work when pasted.
 //!
-//! Tokens made for this run are printed, to standard output and nowhere else; a token the operator set is named by its
-//! variable.
+//! The token is kept in the data directory, so that a client configuration that was saved works tomorrow. Tokens made here
+//! are printed, to standard output and nowhere else; a token the operator set is named by its variable.
 
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::secrets::Secret;
 
-use crate::config::{Effective, ListenerConfig, ProfileName};
+use crate::config::{Effective, GeneratedTokens, ListenerConfig, ProfileName};
+use crate::kept_file;
+
+/// The file of the data directory that keeps the token.
+const TOKEN_FILE: &str = "dev.token";
 
 /// The examples that work without a key of somebody else: a namespace each, with its files.
 const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
@@ -55,6 +59,30 @@ pub(crate) fn place_examples(data: &DataDir) -> anyhow::Result<()> {
         copy_examples(&data.tools_dir()).context("cannot copy the example tools")?;
     }
     Ok(())
+}
+
+/// The bearer token of earlier runs on this data directory, or a new one for this and later runs.
+///
+/// # Errors
+///
+/// When the file cannot be read or made, or holds something else than such a token.
+pub(crate) fn kept_token(data_dir: &Path) -> anyhow::Result<Secret> {
+    let file = data_dir.join(TOKEN_FILE);
+    let length = GeneratedTokens::LENGTH;
+    let made = || Ok(format!("{}\n", GeneratedTokens::one()?.expose()).into_bytes());
+    let bytes = kept_file::read_or_make(&file, length + 1, made)?;
+    let token = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    match str::from_utf8(token) {
+        // Nothing else is printed into lines for a shell.
+        Ok(text) if token.len() == length && token.iter().all(u8::is_ascii_hexdigit) => {
+            Ok(Secret::new(text))
+        }
+        _ => bail!(
+            "{} holds no token of --dev, which has {length} hexadecimal digits; remove it and a new one is made, \
+             or set BEARER_TOKEN",
+            file.display()
+        ),
+    }
 }
 
 fn copy_examples(tools: &Path) -> io::Result<()> {
@@ -115,7 +143,7 @@ pub(crate) fn announce(effective: &Effective) -> String {
         "\n\
          ToolDock serves {url}\n\
          Tools live in   {tools}\n\
-         Bearer token    {bearer}\n\
+         Bearer token    {bearer}{kept}\n\
          \n\
          Call a tool:\n\
          {curl} {url}/tools/say_hello -H \"Authorization: Bearer {bearer}\" -H 'X-Namespace: shared' \
@@ -132,6 +160,13 @@ pub(crate) fn announce(effective: &Effective) -> String {
          {client}\n\
          \n",
         tools = effective.data_dir.join("tools").display(),
+        kept = match generated.bearer {
+            true => format!(
+                " (kept in {})",
+                effective.data_dir.join(TOKEN_FILE).display()
+            ),
+            false => String::new(),
+        },
     );
     text
 }
@@ -212,6 +247,27 @@ mod tests {
         let text = announce(&effective);
         assert!(!text.contains("hush"), "{text}");
         assert!(text.contains("Bearer ${BEARER_TOKEN}\""), "{text}");
+    }
+
+    #[test]
+    fn a_token_is_made_once_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let data = tempfile::tempdir().expect("directory");
+        let made = kept_token(data.path()).expect("made");
+        assert_eq!(made.expose().len(), GeneratedTokens::LENGTH);
+        assert_eq!(kept_token(data.path()).expect("kept"), made);
+        let file = data.path().join(TOKEN_FILE);
+        let mode = fs::metadata(&file).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        for wrong in ["", "hush", "$(reboot)", &format!("{}0", made.expose())] {
+            fs::write(&file, wrong).expect("write");
+            let error = kept_token(data.path()).expect_err("no token").to_string();
+            assert!(
+                error.contains("dev.token holds no token of --dev"),
+                "{error}"
+            );
+            assert!(!error.contains("hush"), "{error}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod dev;
 mod edge;
 mod gateway;
 mod hub;
+mod kept_file;
 mod logging;
 mod metrics;
 mod reconfigure;

@@ -65,7 +65,7 @@ const GRACE_BACKSTOP: Duration = Duration::from_secs(30);
 /// # Errors
 ///
 /// When a part cannot be built or an address cannot be bound.
-pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
+pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     let signals = Signals::install().context("signal handlers")?;
     die_with_a_dead_listener();
     for warning in &effective.warnings {
@@ -73,10 +73,14 @@ pub(crate) fn run(effective: Effective) -> anyhow::Result<()> {
     }
     let certificates = open_certificates(&effective)?;
     let sockets = Sockets::bind(&effective)?;
+    let data = DataDir::open(&effective.data_dir, false)?;
+    if effective.generated.bearer {
+        effective.keep_bearer(dev::kept_token(&effective.data_dir)?);
+    }
     let control = control_runtime()?;
     let admission = rules::admission(&effective).map_err(|error| anyhow!(error))?;
     let rules = Arc::new(ArcSwap::from_pointee(rules::rules(&effective, admission)));
-    let parts = Parts::build(&effective, &control, &rules)?;
+    let parts = Parts::build(&effective, data, &control, &rules)?;
 
     let state = StateMetrics::new(&parts.exported)?;
     for certificate in certificates.iter().flatten() {
@@ -157,6 +161,7 @@ struct Parts {
 impl Parts {
     fn build(
         effective: &Effective,
+        data: DataDir,
         control: &Runtime,
         rules: &Arc<ArcSwap<Rules>>,
     ) -> anyhow::Result<Self> {
@@ -164,7 +169,6 @@ impl Parts {
         let exported = prometheus::Registry::new();
         let metrics = Arc::new(EdgeMetrics::new(&exported)?);
         let upstream_metrics = Arc::new(UpstreamMetrics::new(&exported)?);
-        let data = DataDir::open(&effective.data_dir, false)?;
         end_what_was_left_behind(&data);
         if effective.dev {
             dev::place_examples(&data)?;

@@ -1,16 +1,14 @@
 //! The key that session ids are sealed with: `SESSION_KEY`, or 32 random bytes kept in `$DATA/session.key`.
 //!
-//! The file is made once, readable by its owner alone, and there as a whole or not at all. It is never made from a token:
-//! a token is handed to clients, and whoever holds the key can make session ids.
+//! It is never made from a token: a token is handed to clients, and whoever holds the key can make session ids.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use tooldock_upstream::session::SessionKey;
 use tooldock_workers::secrets::Secret;
+
+use crate::kept_file;
 
 /// The file's name in the data directory.
 const FILE: &str = "session.key";
@@ -30,70 +28,26 @@ pub(crate) fn load(configured: Option<&Secret>, data_dir: &Path) -> anyhow::Resu
     }
 }
 
-/// The key in the file, which is made if there is none. The caller holds the data directory's lock: nobody else makes
-/// one meanwhile.
+/// The key in the file, which is made if there is none.
 fn kept(file: &Path) -> anyhow::Result<[u8; BYTES]> {
-    match read(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make(file).with_context(|| format!("cannot make {}", file.display()))
-        }
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
-        Ok(bytes) => match bytes.try_into() {
-            Ok(key) => Ok(key),
-            Err(_) => bail!(
-                "{} is no session key: it does not hold exactly {BYTES} bytes; remove it and a new one is made, \
-                 which ends all sessions",
-                file.display()
-            ),
-        },
-    }
-}
-
-/// The file's bytes; one more than a key has where there are more.
-fn read(file: &Path) -> io::Result<Vec<u8>> {
-    // Tools write into this directory: a link could lead anywhere, a pipe would never end.
-    let metadata = fs::symlink_metadata(file)?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    if metadata.mode() & 0o007 != 0 {
-        tracing::warn!(
-            "{} is open to every user of this machine: chmod 600 it",
+    let bytes = kept_file::read_or_make(file, BYTES, || {
+        let mut key = vec![0; BYTES];
+        getrandom::fill(&mut key)?;
+        Ok(key)
+    })?;
+    match bytes.try_into() {
+        Ok(key) => Ok(key),
+        Err(_) => bail!(
+            "{} is no session key: it does not hold exactly {BYTES} bytes; remove it and a new one is made, \
+             which ends all sessions",
             file.display()
-        );
+        ),
     }
-    let mut bytes = Vec::with_capacity(BYTES + 1);
-    File::open(file)?
-        .take(BYTES as u64 + 1)
-        .read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn make(file: &Path) -> anyhow::Result<[u8; BYTES]> {
-    let mut key = [0; BYTES];
-    getrandom::fill(&mut key).map_err(|error| anyhow::anyhow!("no randomness: {error}"))?;
-    let staged = file.with_extension("key.new");
-    match fs::remove_file(&staged) {
-        // What a crash half way leaves behind.
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-    let mut open = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&staged)?;
-    open.write_all(&key)?;
-    open.sync_all()?;
-    fs::rename(&staged, file)?;
-    if let Some(directory) = file.parent() {
-        File::open(directory)?.sync_all()?;
-    }
-    Ok(key)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;

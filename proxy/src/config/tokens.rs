@@ -10,31 +10,41 @@ use super::{ConfigError, LoadOptions, Purpose, Role, Settings};
 const BEARER: &str = "BEARER_TOKEN";
 const MANAGER: &str = "MANAGER_INTERNAL_TOKEN";
 
-/// Tokens for whoever has none: 32 random bytes each, made once per process.
+/// Tokens for whoever has none: 32 random bytes each. Made once per process; `--dev` puts the bearer token that it keeps
+/// in place of the one made here.
 #[derive(Debug, Clone)]
 pub(crate) struct GeneratedTokens {
-    bearer: Secret,
+    pub(super) bearer: Secret,
     manager: Secret,
 }
 
 impl GeneratedTokens {
+    /// How many hexadecimal digits a token has.
+    pub(crate) const LENGTH: usize = 64;
+
     /// Makes both.
     ///
     /// # Errors
     ///
     /// When the operating system gives no randomness.
     pub(crate) fn new() -> Result<Self, ConfigError> {
+        let one = || Self::one().map_err(|error| ConfigError::Randomness(error.to_string()));
         Ok(Self {
-            bearer: random()?,
-            manager: random()?,
+            bearer: one()?,
+            manager: one()?,
         })
     }
-}
 
-fn random() -> Result<Secret, ConfigError> {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|error| ConfigError::Randomness(error.to_string()))?;
-    Ok(Secret::new(hex::encode(bytes)))
+    /// Makes one.
+    ///
+    /// # Errors
+    ///
+    /// When the operating system gives no randomness.
+    pub(crate) fn one() -> Result<Secret, getrandom::Error> {
+        let mut bytes = [0; Self::LENGTH / 2];
+        getrandom::fill(&mut bytes)?;
+        Ok(Secret::new(hex::encode(bytes)))
+    }
 }
 
 /// Which tokens were made here, so that `--dev` knows what to print.
