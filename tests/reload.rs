@@ -453,3 +453,41 @@ async fn who_may_not_come_in_any_more_hears_nothing_more_and_others_resume() {
     told_to_come_back(&mut resumed).await;
     assert_eq!(hers.get(None).await.status, 403);
 }
+
+#[tokio::test]
+async fn what_tool_code_writes_into_the_data_directory_lets_nobody_in() {
+    let gateway = Gateway::with_tools([
+        ("vault", "hello.py", tools::HELLO),
+        ("calc", "math_tools.py", tools::MATH),
+    ])
+    .config(json!({"namespaces": {"overrides": {
+        "vault": {"principals": ["admin"]}, "calc": {"tools_deny": ["mul*"]}}}}))
+    .start()
+    .await;
+    let statuses = async || {
+        let (vault, _) = gateway.call("vault", "say_hello", json!({})).await;
+        let (add, _) = gateway.call("calc", "add", json!({"a": 1, "b": 2})).await;
+        let product = json!({"a": 1, "b": 2});
+        let (multiply, _) = gateway.call("calc", "multiply", product).await;
+        [vault, add, multiply]
+    };
+    assert_eq!(statuses().await, [403, 200, 404]);
+    let over = json!({"namespaces": {
+        "defaults": {"principals": ["*"]},
+        "overrides": {"vault": {"principals": ["*"]}, "calc": {"tools_deny": []}}}});
+    fs::write(gateway.data_dir().join("config.yaml"), over.to_string()).unwrap();
+    hang_up(&gateway).await;
+    assert_eq!(statuses().await, [403, 200, 404]);
+    let log = gateway.log();
+    for told in [
+        "config.yaml: namespaces.overrides.vault.principals: \"*\" counts only as far",
+        "config.yaml: namespaces.overrides.calc.tools_deny: the operator's \"mul*\" stays denied",
+    ] {
+        assert!(log.contains(told), "{told}\n{log}");
+    }
+    // What takes away is in force.
+    let over = json!({"namespaces": {"defaults": {"principals": []}}});
+    fs::write(gateway.data_dir().join("config.yaml"), over.to_string()).unwrap();
+    hang_up(&gateway).await;
+    assert_eq!(statuses().await, [403, 403, 403]);
+}

@@ -318,7 +318,7 @@ impl Service {
 fn admits_others(before: &Snapshot, after: &Snapshot) -> bool {
     before.namespaces.iter().any(|(name, old)| {
         let new = after.namespaces.get(name);
-        new.is_none_or(|new| new.limits.principals != old.limits.principals)
+        new.is_none_or(|new| !new.limits.same_principals(&old.limits))
     })
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! default < file < $DATA/config.yaml < environment < command line      document, environment
+//!                  (takes away only)
 //!                          │
 //!                       Settings ── unsupported ── validate ── tokens ──▶ Effective
 //! ```
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use tooldock_filters::config::AdmissionConfig;
 use tooldock_upstream::session::config::SessionsConfig;
 use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
+use tooldock_workers::narrow::narrow;
 use tooldock_workers::secrets::Secret;
 
 pub(crate) use self::access_log::{AccessLogConfig, AccessLogFormat};
@@ -324,10 +326,20 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
     let data_dir = std::path::absolute(&configured).map_err(|error| {
         ConfigError::key("data_dir", format!("{}: {error}", configured.display()))
     })?;
-    if let Some(merged) = document::read_data_file(&data_dir, tree)? {
+    let mut in_vain = Vec::new();
+    if let Some(mut merged) = document::read_data_file(&data_dir, tree)? {
+        let ignored = narrow(
+            &mut merged.namespaces,
+            &mut merged.upstreams.stdio,
+            &config.namespaces,
+            &config.upstreams.stdio,
+        );
+        let file = document::data_file(&data_dir);
+        in_vain.extend(ignored.iter().map(|it| format!("{}: {it}", file.display())));
         config = merged;
     }
     let mut settings = Settings::new(config, options.role);
+    settings.warnings = in_vain;
     options.environment.apply(&mut settings)?;
     unsupported::refuse(&settings.config)
         .and_then(|()| validate::check(&settings.config, options.role, options.dev))

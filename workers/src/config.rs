@@ -1,6 +1,7 @@
 //! The keys `workers:` and `namespaces:` of the configuration file. `Default` is the reference for their defaults.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -104,6 +105,18 @@ pub struct NamespacesConfig {
     pub ceilings: Ceilings,
     /// The operator's last word, by namespace. Not bound by the ceilings.
     pub overrides: BTreeMap<NamespaceName, LimitsPatch>,
+    /// What the operator's file alone says, where `$DATA/config.yaml` is part of the above. See [`crate::narrow`].
+    #[serde(skip)]
+    pub operator: Option<Arc<OperatorLimits>>,
+}
+
+/// What the operator's file alone says of limits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OperatorLimits {
+    /// Its `namespaces:`.
+    pub namespaces: NamespacesConfig,
+    /// The limits of its servers, `upstreams.stdio.NAME.limits`.
+    pub servers: BTreeMap<NamespaceName, LimitsPatch>,
 }
 
 /// The limits of one namespace, complete.
@@ -136,6 +149,38 @@ pub struct Limits {
     pub principals: Vec<String>,
     /// Whether callers read of an exception only that there was one, and the id under which the log has it.
     pub mask_errors: bool,
+    /// Further lists that must allow a tool and a principal, too: the operator's, where the ones above are not only the
+    /// operator's.
+    #[serde(skip)]
+    pub within: Option<Box<AccessLists>>,
+}
+
+/// The lists of [`Limits`] that say who may use what.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AccessLists {
+    /// See [`Limits::tools_allow`].
+    pub tools_allow: Vec<String>,
+    /// See [`Limits::tools_deny`].
+    pub tools_deny: Vec<String>,
+    /// See [`Limits::principals`].
+    pub principals: Vec<String>,
+}
+
+impl Limits {
+    /// Its own lists.
+    pub fn lists(&self) -> AccessLists {
+        AccessLists {
+            tools_allow: self.tools_allow.clone(),
+            tools_deny: self.tools_deny.clone(),
+            principals: self.principals.clone(),
+        }
+    }
+
+    /// Whether the same principals may use a namespace under both limits.
+    pub fn same_principals(&self, other: &Self) -> bool {
+        let operators = |limits: &Self| limits.within.as_ref().map(|it| it.principals.clone());
+        self.principals == other.principals && operators(self) == operators(other)
+    }
 }
 
 impl NamespacesConfig {
@@ -166,6 +211,7 @@ impl Default for Limits {
             tools_deny: Vec::new(),
             principals: vec!["*".into()],
             mask_errors: false,
+            within: None,
         }
     }
 }

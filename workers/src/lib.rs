@@ -23,6 +23,7 @@ pub mod json;
 pub mod manifest;
 pub mod metrics;
 pub mod names;
+pub mod narrow;
 pub mod parking;
 pub mod policy;
 pub mod process;

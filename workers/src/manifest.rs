@@ -30,8 +30,8 @@ pub(crate) const CLAMPED: &str = "limit_clamped";
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 
 /// Bounds of the limits that have no ceiling in the configuration.
-const QUEUE_MAX: usize = 65_536;
-const ASK_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const QUEUE_MAX: usize = 65_536;
+pub(crate) const ASK_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// A namespace's manifest, parsed. The default is what a folder without one has.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -167,6 +167,8 @@ impl Manifest {
 
 /// As [`Manifest::effective_limits`], for what somebody else asked for: in a file of this name, or, without one, the
 /// operator, for whom there are no ceilings.
+///
+/// Where the configuration is not only the operator's, the operator's lists alone must allow tools and principals, too.
 pub(crate) fn effective_limits(
     own: &LimitsPatch,
     file: Option<&str>,
@@ -185,6 +187,14 @@ pub(crate) fn effective_limits(
         .flatten()
     {
         apply(patch, &mut limits, &mut tools);
+    }
+    if let Some(operator) = &config.operator {
+        let said = match file {
+            Some(_) => own,
+            None => operator.servers.get(namespace).cloned().unwrap_or_default(),
+        };
+        let (alone, ..) = effective_limits(&said, None, namespace, &operator.namespaces);
+        limits.within = Some(Box::new(alone.lists())).filter(|it| **it != limits.lists());
     }
     (limits, tools, issues)
 }
@@ -351,7 +361,11 @@ fn clamp<T: PartialOrd + Copy + std::fmt::Debug>(
     }
 }
 
-fn apply(patch: &LimitsPatch, limits: &mut Limits, tools: &mut BTreeMap<String, ToolLimits>) {
+pub(crate) fn apply(
+    patch: &LimitsPatch,
+    limits: &mut Limits,
+    tools: &mut BTreeMap<String, ToolLimits>,
+) {
     // Taken apart so that a new limit cannot be forgotten here.
     let LimitsPatch {
         timeout,

@@ -2,11 +2,18 @@
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-use crate::config::Limits;
+use crate::config::{AccessLists, Limits};
 
 /// The compiled allow and deny lists of one namespace.
 #[derive(Debug, Clone)]
 pub struct ToolPolicy {
+    own: Lists,
+    /// The operator's, where these are others. Both must allow.
+    within: Option<Box<Lists>>,
+}
+
+#[derive(Debug, Clone)]
+struct Lists {
     allow: Patterns,
     deny: Patterns,
     principals: Patterns,
@@ -44,22 +51,46 @@ impl ToolPolicy {
     ///
     /// [`InvalidPattern`] names the key and the pattern.
     pub fn new(limits: &Limits) -> Result<Self, InvalidPattern> {
+        let within = limits.within.as_deref().map(Lists::new).transpose()?;
         Ok(Self {
-            allow: compile("tools_allow", &limits.tools_allow)?,
-            deny: compile("tools_deny", &limits.tools_deny)?,
-            principals: compile("principals", &limits.principals)?,
+            own: Lists::new(&limits.lists())?,
+            within: within.map(Box::new),
         })
     }
 
     /// Whether the tool may be listed and called.
     pub fn allows_tool(&self, tool: &str) -> bool {
-        self.allow.is_match(tool) && !self.deny.is_match(tool)
+        self.own.allow_tool(tool) && self.within.as_ref().is_none_or(|it| it.allow_tool(tool))
     }
 
     /// Whether the principal may use the namespace.
     pub fn allows_principal(&self, principal: &str) -> bool {
-        self.principals.is_match(principal)
+        let within = self.within.as_ref();
+        self.own.principals.is_match(principal)
+            && within.is_none_or(|it| it.principals.is_match(principal))
     }
+}
+
+impl Lists {
+    fn new(lists: &AccessLists) -> Result<Self, InvalidPattern> {
+        Ok(Self {
+            allow: compile("tools_allow", &lists.tools_allow)?,
+            deny: compile("tools_deny", &lists.tools_deny)?,
+            principals: compile("principals", &lists.principals)?,
+        })
+    }
+
+    fn allow_tool(&self, tool: &str) -> bool {
+        self.allow.is_match(tool) && !self.deny.is_match(tool)
+    }
+}
+
+/// Whether every name that a pattern matches is matched by some pattern of a list, as far as that can be told: a name by
+/// the patterns that match it, a pattern by itself or `*`.
+pub(crate) fn covers(list: &[String], pattern: &str) -> bool {
+    let is_name = !pattern.contains(['*', '?', '[', '{', '\\']);
+    list.iter().any(|known| known == "*" || known == pattern)
+        || (is_name && compile("", list).is_ok_and(|known| known.is_match(pattern)))
 }
 
 fn compile(key: &'static str, patterns: &[String]) -> Result<Patterns, InvalidPattern> {

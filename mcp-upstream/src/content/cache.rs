@@ -31,7 +31,8 @@ impl CacheScope {
             && !caller.profile.scoped_tokens
             && limits.principals == usual.principals
             && limits.tools_allow == usual.tools_allow
-            && limits.tools_deny == usual.tools_deny;
+            && limits.tools_deny == usual.tools_deny
+            && limits.within.is_none();
         if open { Self::Public } else { Self::Private }
     }
 
@@ -74,6 +75,7 @@ mod tests {
             |limits: &mut Limits| limits.principals = vec!["ci".into()],
             |limits: &mut Limits| limits.tools_allow = vec!["get_*".into()],
             |limits: &mut Limits| limits.tools_deny = vec!["drop_*".into()],
+            |limits: &mut Limits| limits.within = Some(Box::new(limits.lists())),
         ] {
             let mut filtered = namespace("shared");
             filtered.limits = Limits::default();

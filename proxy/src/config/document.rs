@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -19,7 +19,8 @@ use super::{Config, ConfigError};
 /// A configuration is written by hand; what is larger is some other file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// What `$DATA/config.yaml` may hold. Tool code can write there, so nothing that decides who is let in.
+/// What `$DATA/config.yaml` may hold. Tool code can write there, so nothing that decides who is let in; of the limits
+/// here it can take away only, see [`tooldock_workers::narrow`]. A section that is added needs the same care.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct DataFile {
@@ -36,9 +37,14 @@ pub(super) fn read_file(file: Option<&Path>) -> Result<(Config, Value), ConfigEr
     }
 }
 
+/// Where the second file is.
+pub(super) fn data_file(data_dir: &Path) -> PathBuf {
+    data_dir.join("config.yaml")
+}
+
 /// Reads `$DATA/config.yaml`, if there is one, over the tree of the configuration file.
 pub(super) fn read_data_file(data_dir: &Path, below: Value) -> Result<Option<Config>, ConfigError> {
-    let file = data_dir.join("config.yaml");
+    let file = data_file(data_dir);
     match std::fs::symlink_metadata(&file) {
         Ok(metadata) if metadata.is_file() => {}
         // A pipe put there by a tool would stop the start for good, a link could lead anywhere.

@@ -104,6 +104,127 @@ fn the_data_directorys_file_decides_nothing_about_admission() {
     );
 }
 
+fn name(text: &str) -> tooldock_workers::names::NamespaceName {
+    text.parse().expect("a name")
+}
+
+#[test]
+fn the_data_directorys_file_takes_away_and_never_adds() {
+    let (dir, file) = write(
+        "namespaces: { overrides: { vault: { principals: [admin] } } }\n\
+         upstreams: { stdio: { db: { command: x, limits: { tools_deny: ['drop_*'] } } } }",
+    );
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).expect("create");
+    let path = data.join("config.yaml");
+    let over = "namespaces: { overrides: { vault: { principals: ['*'] } }, ceilings: { timeout: 1d } }\n\
+         upstreams: { stdio: { db: { limits: { tools_deny: [], timeout: 2h } }, new: { command: y } } }";
+    std::fs::write(&path, over).expect("write");
+    let effective = checked(&file, &[("BEARER_TOKEN", "b")]).expect("valid");
+    let namespaces = &effective.config.namespaces;
+    let operator = &namespaces.operator.as_ref().expect("kept").namespaces;
+    let vault = &operator.overrides[&name("vault")];
+    assert_eq!(vault.principals.as_deref(), Some(&["admin".to_owned()][..]));
+    assert_eq!(namespaces.ceilings.timeout.as_secs(), 600);
+    let servers = &effective.config.upstreams.stdio;
+    assert_eq!(servers.len(), 2);
+    let db = &servers[&name("db")];
+    assert_eq!(db.limits.timeout.map(|it| it.as_secs()), Some(600));
+    let keys = [
+        "namespaces.ceilings.timeout",
+        "namespaces.overrides.vault.principals",
+        "upstreams.stdio.db.limits.timeout",
+        "upstreams.stdio.db.limits.tools_deny",
+    ];
+    assert_eq!(
+        effective.warnings.len(),
+        keys.len(),
+        "{:?}",
+        effective.warnings
+    );
+    for (warning, key) in effective.warnings.iter().zip(keys) {
+        let begins = format!("{}: {key}: ", path.display());
+        assert!(warning.starts_with(&begins), "{warning}");
+    }
+    std::fs::remove_file(&path).expect("remove");
+    let without = checked(&file, &[("BEARER_TOKEN", "b")]).expect("valid");
+    assert_eq!(without.config.namespaces.operator, None);
+}
+
+#[test]
+fn a_value_out_of_bounds_names_the_variable_that_gave_it() {
+    let (_dir, file) = write("");
+    for (variable, value, begins) in [
+        (
+            "NAMESPACE_MAX_CONCURRENCY",
+            "0",
+            "NAMESPACE_MAX_CONCURRENCY: 0 is not between 1 and 100000 (it sets namespaces.defaults.max_concurrency)",
+        ),
+        ("MAX_RESULT_BYTES", "1TiB", "MAX_RESULT_BYTES: "),
+        ("LOG_RETENTION_DAYS", "40000", "LOG_RETENTION_DAYS: "),
+        (
+            "MCP_SUPPORTED_VERSIONS",
+            "2024-11-05",
+            "MCP_SUPPORTED_VERSIONS: ",
+        ),
+        // The address is that of another listener, and the variable moved the first one there.
+        (
+            "CORE_PORT",
+            "8001",
+            "listeners[1].address: 127.0.0.1:8001 is taken",
+        ),
+        ("TOOLDOCK_METRICS_PORT", "8000", "TOOLDOCK_METRICS_PORT: "),
+    ] {
+        let error = checked(&file, &[(variable, value)])
+            .expect_err(variable)
+            .to_string();
+        assert!(
+            error.starts_with(begins) && error.contains(variable),
+            "{error}"
+        );
+    }
+    let (_dir, file) = write("namespaces: { defaults: { max_concurrency: 0 } }");
+    let error = checked(&file, &[("LOG_LEVEL", "debug")])
+        .expect_err("zero")
+        .to_string();
+    assert!(
+        error.starts_with("namespaces.defaults.max_concurrency: "),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_kept_token_replaces_the_one_made_and_outlives_a_reload() {
+    let (_dir, file) = write("");
+    let kept = GeneratedTokens::one().expect("randomness");
+    let mut effective = served_dev(&file, &[]).expect("valid");
+    effective.keep_bearer(kept.clone());
+    assert_eq!(effective.bearer.as_ref(), Some(&kept));
+    assert_eq!(
+        effective.reload().expect("valid").bearer,
+        Some(kept.clone())
+    );
+    let mut own = served_dev(&file, &[("BEARER_TOKEN", "mine")]).expect("valid");
+    own.keep_bearer(kept);
+    assert_eq!(own.bearer.expect("set").expose(), "mine");
+}
+
+#[test]
+fn a_token_in_a_file_is_read_again_at_a_reload() {
+    let (dir, file) = write("");
+    let token = dir.path().join("token");
+    std::fs::write(&token, "one\n").expect("write");
+    let path = token.to_str().expect("text");
+    let effective = served(&file, Role::All, &[("BEARER_TOKEN_FILE", path)]).expect("valid");
+    assert_eq!(effective.bearer.as_ref().expect("set").expose(), "one");
+    std::fs::write(&token, "two\n").expect("write");
+    let again = effective.reload().expect("valid");
+    assert_eq!(again.bearer.as_ref().expect("set").expose(), "two");
+    std::fs::remove_file(&token).expect("remove");
+    let error = again.reload().expect_err("gone").to_string();
+    assert!(error.starts_with("BEARER_TOKEN_FILE: "), "{error}");
+}
+
 #[test]
 fn a_data_directorys_file_that_is_no_file_is_refused() {
     let (dir, file) = write("");
@@ -134,7 +255,10 @@ fn a_file_that_is_gone_at_reload_does_not_open_what_it_closed() {
 #[test]
 fn a_reload_applies_no_rule_of_a_new_address_to_the_open_socket() {
     let listener = |address: &str, auth: &str| {
-        format!("listeners: [{{ name: a, address: '{address}', profile: core, auth: [{auth}] }}]")
+        format!(
+            "listeners: [{{ name: a, address: '{address}', profile: core, auth: [{auth}] }}]\n\
+             admission: {{ origins: [] }}"
+        )
     };
     let (_dir, file) = write(&listener("0.0.0.0:1", "bearer"));
     let effective = served(&file, Role::All, &[("BEARER_TOKEN", "b")]).expect("valid");
@@ -148,7 +272,7 @@ fn a_reload_that_would_open_a_socket_to_everyone_is_refused() {
     let file_with = |address: &str, allow: &str| {
         format!(
             "listeners: [{{ name: a, address: '{address}', profile: core, auth: [none] }}]\n\
-             admission: {{ cidrs: {{ allow: [{allow}] }} }}"
+             admission: {{ origins: [], cidrs: {{ allow: [{allow}] }} }}"
         )
     };
     let (_dir, file) = write(&file_with("0.0.0.0:1", "10.0.0.0/8"));

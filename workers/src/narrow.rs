@@ -1,0 +1,530 @@
+//! What `$DATA/config.yaml` may say of limits: tool code can write there, so it takes away and never adds.
+//!
+//! | of the merged configuration | in force |
+//! |---|---|
+//! | `principals`, `tools_allow`, `tools_deny` | what they allow, and the operator's file alone would allow, too |
+//! | `ceilings` | the lower of both |
+//! | numbers and times of limits | at most the ceiling, or what the operator's file says where that is more |
+//! | `mask_errors` | on where the operator's file says so |
+//! | `env_allowed` | the variables that both name |
+//! | `enabled` of a server | off where the operator's file says so |
+//!
+//! The lists cannot be cut to one list, since patterns have no common part that is a pattern. So the operator's are kept
+//! beside the merged ones ([`NamespacesConfig::operator`]), and [`crate::policy::ToolPolicy`] asks both.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::config::{Ceilings, Limits, LimitsPatch, NamespacesConfig, OperatorLimits, ToolLimits};
+use crate::external::StdioServersConfig;
+use crate::manifest::{ASK_TIMEOUT_MAX, QUEUE_MAX, apply};
+use crate::policy::covers;
+
+/// Cuts a configuration that was merged over the operator's back to what the operator allows. Answers with what was
+/// asked for in vain: a sentence each that begins with the key.
+pub fn narrow(
+    namespaces: &mut NamespacesConfig,
+    servers: &mut StdioServersConfig,
+    operator: &NamespacesConfig,
+    operators_servers: &StdioServersConfig,
+) -> Vec<String> {
+    let mut vain = Vec::new();
+    ceilings(&mut namespaces.ceilings, &operator.ceilings, &mut vain);
+    namespaces.env_allowed.retain(|name| {
+        let allowed = operator.env_allowed.contains(name);
+        if !allowed {
+            vain.push(format!(
+                "namespaces.env_allowed: {name:?} is not in the operator's list"
+            ));
+        }
+        allowed
+    });
+    let mut narrowing = Narrowing {
+        ceilings: &namespaces.ceilings,
+        defaults: &operator.defaults,
+        vain,
+    };
+    narrowing.defaults(&mut namespaces.defaults);
+    let nothing = LimitsPatch::default();
+    for (name, patch) in &mut namespaces.overrides {
+        let server = operators_servers.get(name).map(|server| &server.limits);
+        let own = operator.overrides.get(name);
+        let key = format!("namespaces.overrides.{name}");
+        narrowing.patch(&key, patch, own.unwrap_or(&nothing), server);
+    }
+    for (name, server) in servers.iter_mut() {
+        let own = operators_servers.get(name);
+        let key = format!("upstreams.stdio.{name}");
+        if server.enabled && own.is_some_and(|own| !own.enabled) {
+            server.enabled = false;
+            narrowing.say(&format!("{key}.enabled"), "stays false");
+        }
+        let limits = own.map_or(&nothing, |own| &own.limits);
+        narrowing.patch(&format!("{key}.limits"), &mut server.limits, limits, None);
+    }
+    let vain = narrowing.vain;
+    let limits = operators_servers
+        .iter()
+        .map(|(name, server)| (name.clone(), server.limits.clone()));
+    namespaces.operator = Some(Arc::new(OperatorLimits {
+        namespaces: operator.clone(),
+        servers: limits.collect(),
+    }));
+    vain
+}
+
+fn ceilings(merged: &mut Ceilings, operator: &Ceilings, vain: &mut Vec<String>) {
+    fn lower<T: PartialOrd + Copy + Debug>(
+        key: &str,
+        merged: &mut T,
+        operator: T,
+        vain: &mut Vec<String>,
+    ) {
+        if *merged > operator {
+            vain.push(format!(
+                "namespaces.ceilings.{key}: {merged:?} is above the operator's; {operator:?} applies"
+            ));
+            *merged = operator;
+        }
+    }
+    // Taken apart so that a new ceiling cannot be forgotten here.
+    let Ceilings {
+        timeout,
+        max_concurrency,
+        max_result,
+        sync_concurrency,
+        processes,
+    } = merged;
+    lower("timeout", timeout, operator.timeout, vain);
+    let most = operator.max_concurrency;
+    lower("max_concurrency", max_concurrency, most, vain);
+    lower("max_result", max_result, operator.max_result, vain);
+    let most = operator.sync_concurrency;
+    lower("sync_concurrency", sync_concurrency, most, vain);
+    lower("processes", processes, operator.processes, vain);
+}
+
+struct Narrowing<'a> {
+    ceilings: &'a Ceilings,
+    /// The operator's.
+    defaults: &'a Limits,
+    vain: Vec<String>,
+}
+
+impl Narrowing<'_> {
+    fn defaults(&mut self, merged: &mut Limits) {
+        let mut patch = all_of(merged);
+        let operator = all_of(self.defaults);
+        self.patch("namespaces.defaults", &mut patch, &operator, None);
+        apply(&patch, merged, &mut BTreeMap::new());
+    }
+
+    /// One place that says limits. `other` is where the operator may have said lists for the same namespace, too.
+    fn patch(
+        &mut self,
+        at: &str,
+        merged: &mut LimitsPatch,
+        operator: &LimitsPatch,
+        other: Option<&LimitsPatch>,
+    ) {
+        // Taken apart so that a new limit cannot be forgotten here.
+        let LimitsPatch {
+            timeout,
+            ask_timeout,
+            max_concurrency,
+            queue,
+            max_parked,
+            max_result,
+            sync_concurrency,
+            processes,
+            tools_allow,
+            tools_deny,
+            principals,
+            mask_errors,
+            tools,
+        } = merged;
+        let most = self.ceilings;
+        let own = operator;
+        let key = |name: &str| format!("{at}.{name}");
+        self.number(&key("timeout"), timeout, own.timeout, most.timeout);
+        self.number(
+            &key("ask_timeout"),
+            ask_timeout,
+            own.ask_timeout,
+            ASK_TIMEOUT_MAX,
+        );
+        let ceiling = most.max_concurrency;
+        self.number(
+            &key("max_concurrency"),
+            max_concurrency,
+            own.max_concurrency,
+            ceiling,
+        );
+        self.number(&key("queue"), queue, own.queue, QUEUE_MAX);
+        self.number(&key("max_parked"), max_parked, own.max_parked, QUEUE_MAX);
+        self.number(
+            &key("max_result"),
+            max_result,
+            own.max_result,
+            most.max_result,
+        );
+        let ceiling = most.sync_concurrency;
+        self.number(
+            &key("sync_concurrency"),
+            sync_concurrency,
+            own.sync_concurrency,
+            ceiling,
+        );
+        self.number(&key("processes"), processes, own.processes, most.processes);
+        for (name, tool) in tools {
+            let own = own.tools.get(name).copied().unwrap_or_default();
+            let ToolLimits {
+                timeout,
+                max_result,
+            } = tool;
+            let key = |name: &str, limit| format!("{at}.tools.{name}.{limit}");
+            self.number(&key(name, "timeout"), timeout, own.timeout, most.timeout);
+            self.number(
+                &key(name, "max_result"),
+                max_result,
+                own.max_result,
+                most.max_result,
+            );
+        }
+
+        let masked = own.mask_errors.unwrap_or(self.defaults.mask_errors);
+        if *mask_errors == Some(false) && masked {
+            self.say(&key("mask_errors"), "stays true");
+            *mask_errors = own.mask_errors;
+        }
+
+        let of = |list: fn(&LimitsPatch) -> &Option<Vec<String>>, default| {
+            let said = list(operator).as_ref();
+            said.or_else(|| other.and_then(|other| list(other).as_ref()))
+                .unwrap_or(default)
+                .clone()
+        };
+        let allowed = of(|it| &it.tools_allow, &self.defaults.tools_allow);
+        self.allowing(&key("tools_allow"), tools_allow.as_ref(), &allowed);
+        let allowed = of(|it| &it.principals, &self.defaults.principals);
+        self.allowing(&key("principals"), principals.as_ref(), &allowed);
+        let denied = of(|it| &it.tools_deny, &self.defaults.tools_deny);
+        self.denying(&key("tools_deny"), tools_deny.as_ref(), &denied);
+    }
+
+    fn number<T: PartialOrd + Copy + Debug>(
+        &mut self,
+        key: &str,
+        merged: &mut Option<T>,
+        operator: Option<T>,
+        ceiling: T,
+    ) {
+        let most = operator.filter(|own| *own > ceiling).unwrap_or(ceiling);
+        if let Some(asked) = merged.filter(|asked| *asked > most) {
+            self.say(
+                key,
+                &format!("{asked:?} is above the ceiling; {most:?} applies"),
+            );
+            *merged = Some(most);
+        }
+    }
+
+    fn allowing(&mut self, key: &str, said: Option<&Vec<String>>, operator: &[String]) {
+        for pattern in said.into_iter().flatten() {
+            if !covers(operator, pattern) {
+                self.say(
+                    key,
+                    &format!("{pattern:?} counts only as far as the operator's list goes"),
+                );
+            }
+        }
+    }
+
+    fn denying(&mut self, key: &str, said: Option<&Vec<String>>, operator: &[String]) {
+        let Some(said) = said else { return };
+        for pattern in operator.iter().filter(|pattern| !covers(said, pattern)) {
+            self.say(key, &format!("the operator's {pattern:?} stays denied"));
+        }
+    }
+
+    fn say(&mut self, key: &str, what: &str) {
+        self.vain.push(format!("{key}: {what}"));
+    }
+}
+
+/// Complete limits as a patch that says all of them.
+fn all_of(limits: &Limits) -> LimitsPatch {
+    let Limits {
+        timeout,
+        ask_timeout,
+        max_concurrency,
+        queue,
+        max_parked,
+        max_result,
+        sync_concurrency,
+        processes,
+        tools_allow,
+        tools_deny,
+        principals,
+        mask_errors,
+        within: _,
+    } = limits.clone();
+    LimitsPatch {
+        timeout: Some(timeout),
+        ask_timeout: Some(ask_timeout),
+        max_concurrency: Some(max_concurrency),
+        queue: Some(queue),
+        max_parked: Some(max_parked),
+        max_result: Some(max_result),
+        sync_concurrency: Some(sync_concurrency),
+        processes: Some(processes),
+        tools_allow: Some(tools_allow),
+        tools_deny: Some(tools_deny),
+        principals: Some(principals),
+        mask_errors: Some(mask_errors),
+        tools: BTreeMap::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+    use serde_yaml::Value;
+
+    use super::*;
+    use crate::manifest::effective_limits;
+    use crate::names::NamespaceName;
+    use crate::policy::ToolPolicy;
+
+    /// A merged configuration, and what was asked for in vain.
+    struct Narrowed {
+        namespaces: NamespacesConfig,
+        servers: StdioServersConfig,
+        vain: Vec<String>,
+    }
+
+    /// `namespaces:` and `upstreams.stdio:` of both files.
+    fn narrowed(operator: [&str; 2], data_file: [&str; 2]) -> Narrowed {
+        fn parsed<T: DeserializeOwned>(below: &str, over: &str) -> T {
+            let mut tree = serde_yaml::from_str(below).expect(below);
+            merge(&mut tree, serde_yaml::from_str(over).expect(over));
+            serde_yaml::from_value(tree).expect(over)
+        }
+        let [namespaces, servers] = operator;
+        let mut narrowed = Narrowed {
+            namespaces: parsed(namespaces, data_file[0]),
+            servers: parsed(servers, data_file[1]),
+            vain: Vec::new(),
+        };
+        narrowed.vain = narrow(
+            &mut narrowed.namespaces,
+            &mut narrowed.servers,
+            &parsed(namespaces, "{}"),
+            &parsed(servers, "{}"),
+        );
+        narrowed
+    }
+
+    /// As the configuration is merged.
+    fn merge(below: &mut Value, over: Value) {
+        match (below, over) {
+            (Value::Mapping(below), Value::Mapping(over)) => {
+                for (key, value) in over {
+                    merge(below.entry(key).or_insert(Value::Null), value);
+                }
+            }
+            (below, over) => *below = over,
+        }
+    }
+
+    impl Narrowed {
+        fn policy(&self, name: &str) -> ToolPolicy {
+            let name: NamespaceName = name.parse().expect("a name");
+            let nothing = LimitsPatch::default();
+            let server = self.servers.get(&name).map_or(&nothing, |it| &it.limits);
+            let (limits, ..) = effective_limits(server, None, &name, &self.namespaces);
+            ToolPolicy::new(&limits).expect("patterns")
+        }
+    }
+
+    #[test]
+    fn nobody_is_let_in_whom_the_operator_keeps_out_by_whatever_key() {
+        let operator = [
+            "{ defaults: { principals: [admin] }, overrides: { vault: { principals: ['ops-*'] } } }",
+            "{ mine: { command: x, limits: { principals: [ci] } } }",
+        ];
+        for (merged, name, let_in) in [
+            (
+                ["{ defaults: { principals: ['*'] } }", "{}"],
+                "tools",
+                "admin",
+            ),
+            (
+                ["{ overrides: { tools: { principals: ['*'] } } }", "{}"],
+                "tools",
+                "admin",
+            ),
+            (
+                ["{ overrides: { vault: { principals: ['*'] } } }", "{}"],
+                "vault",
+                "ops-1",
+            ),
+            (
+                ["{ overrides: { mine: { principals: ['*'] } } }", "{}"],
+                "mine",
+                "ci",
+            ),
+            (
+                [
+                    "{}",
+                    "{ mine: { command: x, limits: { principals: ['*'] } } }",
+                ],
+                "mine",
+                "ci",
+            ),
+            (
+                [
+                    "{}",
+                    "{ new: { command: x, limits: { principals: ['*'] } } }",
+                ],
+                "new",
+                "admin",
+            ),
+        ] {
+            let narrowed = narrowed(operator, merged);
+            let policy = narrowed.policy(name);
+            for principal in ["guest", "admin", "ops-1", "ci"] {
+                assert_eq!(
+                    policy.allows_principal(principal),
+                    principal == let_in,
+                    "{merged:?}: {principal}"
+                );
+            }
+            assert_eq!(narrowed.vain.len(), 1, "{:?}", narrowed.vain);
+            assert!(narrowed.vain[0].contains("principals: \"*\" counts only as far"));
+        }
+    }
+
+    #[test]
+    fn no_tool_appears_that_the_operator_denies_or_does_not_allow() {
+        let operator = "{ defaults: { tools_deny: ['delete_*'] }, overrides: { db: { tools_allow: ['get_*'] } } }";
+        let merged = "{ defaults: { tools_deny: ['get_b'] }, overrides: { db: { tools_allow: ['*'], tools_deny: [] } } }";
+        let narrowed = narrowed([operator, "{}"], [merged, "{}"]);
+        let shown = |name: &str| {
+            let policy = narrowed.policy(name);
+            let tools = ["get_a", "get_b", "delete_a", "put"];
+            tools
+                .into_iter()
+                .filter(|it| policy.allows_tool(it))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(shown("db"), ["get_a", "get_b"]);
+        assert_eq!(shown("other"), ["get_a", "put"]);
+        let keys: Vec<_> = narrowed
+            .vain
+            .iter()
+            .filter_map(|it| it.split_once(": "))
+            .collect();
+        assert_eq!(
+            keys,
+            [
+                (
+                    "namespaces.defaults.tools_deny",
+                    "the operator's \"delete_*\" stays denied"
+                ),
+                (
+                    "namespaces.overrides.db.tools_allow",
+                    "\"*\" counts only as far as the operator's list goes"
+                ),
+                (
+                    "namespaces.overrides.db.tools_deny",
+                    "the operator's \"delete_*\" stays denied"
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_takes_away_is_in_force_without_a_word() {
+        let operator = "{ defaults: { principals: [admin, 'ci-*'] } }";
+        let merged = "{ defaults: { principals: [ci-1], tools_deny: ['drop_*'], timeout: 1s }, \
+             ceilings: { timeout: 2s } }";
+        let narrowed = narrowed([operator, "{}"], [merged, "{}"]);
+        let policy = narrowed.policy("any");
+        assert!(policy.allows_principal("ci-1") && !policy.allows_principal("admin"));
+        assert!(policy.allows_tool("get") && !policy.allows_tool("drop_all"));
+        assert_eq!(narrowed.namespaces.ceilings.timeout.as_secs(), 2);
+        assert_eq!(narrowed.vain, Vec::<String>::new());
+    }
+
+    #[test]
+    fn numbers_go_up_to_the_ceilings_and_ceilings_only_down() {
+        let operator = [
+            "{ defaults: { timeout: 20m }, ceilings: { max_concurrency: 10 }, overrides: { a: { processes: 9 } } }",
+            "{ s: { command: x, limits: { timeout: 15m }, enabled: false } }",
+        ];
+        let merged = [
+            "{ defaults: { timeout: 1h, queue: 100000, max_result: 1MiB }, \
+               ceilings: { max_concurrency: 5000, processes: 2 }, \
+               overrides: { a: { processes: 12, max_concurrency: 11 }, b: { processes: 3, tools: { t: { timeout: 1h } } } } }",
+            "{ s: { limits: { timeout: 16m }, enabled: true }, n: { command: x, limits: { timeout: 16m } } }",
+        ];
+        let narrowed = narrowed(operator, merged);
+        let found = &narrowed.namespaces;
+        assert_eq!(found.ceilings.max_concurrency, 10);
+        assert_eq!(found.ceilings.processes, 2);
+        assert_eq!(found.defaults.timeout.as_secs(), 20 * 60);
+        assert_eq!(found.defaults.queue, QUEUE_MAX);
+        assert_eq!(found.defaults.max_result, bytesize::ByteSize::mib(1));
+        let of = |name: &str| &found.overrides[&name.parse::<NamespaceName>().unwrap()];
+        assert_eq!(
+            (of("a").processes, of("a").max_concurrency),
+            (Some(9), Some(10))
+        );
+        assert_eq!(of("b").processes, Some(2));
+        assert_eq!(of("b").tools["t"].timeout.unwrap().as_secs(), 600);
+        let server = |name: &str| &narrowed.servers[&name.parse::<NamespaceName>().unwrap()];
+        assert_eq!(server("s").limits.timeout.unwrap().as_secs(), 15 * 60);
+        assert_eq!(server("n").limits.timeout.unwrap().as_secs(), 600);
+        assert!(!server("s").enabled && server("n").enabled);
+        assert_eq!(narrowed.vain.len(), 10, "{:#?}", narrowed.vain);
+    }
+
+    #[test]
+    fn errors_stay_masked_and_no_variable_of_the_gateway_is_let_out() {
+        let operator = "{ env_allowed: [A, B], defaults: { mask_errors: true }, overrides: { open: { mask_errors: false } } }";
+        let data_file = "{ env_allowed: [B, AWS_SECRET], defaults: { mask_errors: false }, \
+             overrides: { open: { mask_errors: false }, other: { mask_errors: false } } }";
+        let narrowed = narrowed([operator, "{}"], [data_file, "{}"]);
+        assert_eq!(narrowed.namespaces.env_allowed, ["B"]);
+        let masked = |name: &str| {
+            let name: NamespaceName = name.parse().expect("a name");
+            let nothing = LimitsPatch::default();
+            effective_limits(&nothing, None, &name, &narrowed.namespaces)
+                .0
+                .mask_errors
+        };
+        assert_eq!(
+            [masked("open"), masked("other"), masked("any")],
+            [false, true, true]
+        );
+        assert_eq!(narrowed.vain.len(), 3, "{:?}", narrowed.vain);
+    }
+
+    #[test]
+    fn a_namespaces_own_file_is_asked_under_both_configurations() {
+        let operator = "{ overrides: { a: { principals: [admin] } } }";
+        let merged = "{ overrides: { a: { principals: ['*'] } } }";
+        let narrowed = narrowed([operator, "{}"], [merged, "{}"]);
+        let own: LimitsPatch = serde_yaml::from_str("{ principals: [x] }").expect("yaml");
+        let policy = |name: &str| {
+            let name: NamespaceName = name.parse().expect("a name");
+            let file = Some("tooldock.yaml");
+            let (limits, ..) = effective_limits(&own, file, &name, &narrowed.namespaces);
+            ToolPolicy::new(&limits).expect("patterns")
+        };
+        assert!(policy("a").allows_principal("admin") && !policy("a").allows_principal("x"));
+        assert!(policy("b").allows_principal("x") && !policy("b").allows_principal("admin"));
+    }
+}
