@@ -27,6 +27,7 @@ mod reload;
 mod rest;
 mod rust_client;
 mod sdk;
+mod secrets;
 mod sessions;
 mod shutdown;
 mod signals;

@@ -188,10 +188,17 @@ impl Memory {
 }
 
 /// Memory of several processes in KiB, each page they share counted once in all (`Pss`). Those that have ended have none.
+///
+/// The gateway shows its share to root only; for anybody else all that is resident counts, which is more.
 pub(crate) fn proportional_kib(processes: &[u32]) -> u64 {
     let each = processes.iter().filter_map(|process| {
-        let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
-        pss_kib(&rollup)
+        match fs::read_to_string(format!("/proc/{process}/smaps_rollup")) {
+            Ok(rollup) => pss_kib(&rollup),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Some(Memory::of(*process).ok()?.resident_kib)
+            }
+            Err(_) => None,
+        }
     });
     each.sum()
 }

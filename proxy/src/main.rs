@@ -40,6 +40,7 @@ use crate::config::{ConfigError, Effective, Environment, GeneratedTokens, LoadOp
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    tooldock_workers::process::hide_from_tools();
     // Before anything else: one of these runs beside every child, and must stay as small as it is.
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == "__guard") {

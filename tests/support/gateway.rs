@@ -84,10 +84,10 @@ impl Gateway {
         self.process.lock().expect("not poisoned").id() as i32
     }
 
-    /// How many descriptors the process has open.
+    /// How many descriptors the process has open. Root alone may look: the gateway hides from its own user.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid()))
-            .expect("the process is there")
+            .expect("the process is there, and this is root")
             .count()
     }
 
@@ -231,6 +231,12 @@ impl Builder {
 
     pub fn arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments = arguments.iter().map(|text| (*text).to_owned()).collect();
+        self
+    }
+
+    /// Starts another program, which becomes the gateway.
+    pub fn binary(mut self, program: &Path) -> Self {
+        self.binary = program.to_owned();
         self
     }
 

@@ -24,6 +24,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::process::{ChildStderr, ChildStdout, Command};
@@ -42,6 +43,14 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 const REPORT_MAX: usize = 16 * 1024;
 /// How a command ends that could not be started; nothing is left behind of it.
 const NOT_STARTED: Exit = Exit::Code(127);
+
+/// Makes this process one that is not dumpable. Tools run as the same user, and could otherwise read its variables and
+/// memory, its tokens among them, in `/proc`, or attach a debugger. It costs core dumps, and whoever wants to look inside
+/// has to be root. A command that is started is dumpable again.
+pub fn hide_from_tools() {
+    // The kernel refuses this to nobody.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
 
 /// What to run. The environment is complete: nothing of the gateway's own is inherited.
 #[derive(Debug, Clone)]

@@ -209,7 +209,9 @@ impl Held {
 fn entries(process: u32, folder: &str) -> anyhow::Result<usize> {
     let folder = format!("/proc/{process}/{folder}");
     let entries =
-        fs::read_dir(&folder).with_context(|| format!("reading {folder}: has it ended?"))?;
+        fs::read_dir(&folder).with_context(|| {
+            format!("reading {folder}: has it ended, or is this not root, as the gateway shows it to root only?")
+        })?;
     Ok(entries.count())
 }
 
