@@ -48,6 +48,17 @@ TOOLS = '''
         with multiprocessing.get_context("fork").Pool(2) as pool:
             return pool.map(abs, [-1, -2])
 
+    def doubled(number):
+        import helper
+        return helper.double(number)
+
+    @tool
+    def doubles(method: str) -> list[int]:
+        import concurrent.futures, multiprocessing
+        context = multiprocessing.get_context(method)
+        with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+            return list(pool.map(doubled, [1, 2]))
+
     @tool
     def sockets_of_a_child() -> list[str]:
         """What a long-lived child has open."""
@@ -79,7 +90,8 @@ TOOLS = '''
 
 @pytest.fixture(scope="module")
 def served(venv, workers) -> Worker:
-    return workers(venv).write("t.py", TOOLS).start()
+    helper = "def double(number): return 2 * number\n"
+    return workers(venv).write("t.py", TOOLS).write("helper.py", helper).start()
 
 
 @pytest.mark.parametrize("tool", ["fork_and_return", "fork_async", "fork_and_await", "fork_and_raise", "task_forks"])
@@ -97,6 +109,11 @@ def test_multiprocessing_works(served):
     assert served.value("pool") == [1, 2]
     assert served.value("fork_and_return") == str(served.process.pid)
     served.value("children_left")
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_processes_of_every_kind_find_the_tools_module(served, method):
+    assert served.value("doubles", method=method) == [2, 4]
 
 
 def test_child_holds_none_of_the_workers_sockets(plain_worker):

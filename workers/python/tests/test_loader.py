@@ -309,3 +309,32 @@ def test_helpers_of_the_package_are_the_same_under_every_import(plain_worker):
     assert [block["type"] for block in frame["content"]] == ["text", "image", "resource"]
     assert plain_worker.error("result", error=True)["message"] == "text"
     assert plain_worker.error("refuses") == {"code": "tool_error", "message": "not today", "details": {}}
+
+
+def test_a_helper_named_like_the_runtimes_package_is_the_authors(worker):
+    worker.write("app.py", "NAME = 'the author'\n")
+    worker.write(
+        "t.py",
+        """
+        import app, sys
+        from app import NAME
+        from fastmcp.tools import tool
+
+        @tool
+        def whose() -> str: return app.NAME
+        @tool
+        async def late() -> str:
+            from app import NAME
+            return NAME
+        @tool
+        def boom(): raise ValueError("x")
+        """,
+    ).start()
+    assert worker.ready["issues"] == []
+    assert worker.value("whose") == worker.value("late") == "the author"
+    assert "threads.py" not in worker.error("boom")["details"]["traceback"]
+
+
+def test_without_a_helper_of_that_name_there_is_none(plain_worker):
+    plain_worker.write("t.py", "import app\nfrom fastmcp.tools import tool\n@tool\ndef f(): ...\n").start()
+    assert plain_worker.issues()["t.py"]["message"].startswith("No module named 'app'")
