@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import command_line, stdio
+from . import command_line, output, stdio
 
 if TYPE_CHECKING:
     import asyncio
@@ -35,7 +35,7 @@ def main() -> int:
     """Runs the worker; the exit status."""
     options = command_line.parse(sys.argv[1:])
     _use_venv_interpreter(options.venv)
-    announcement = stdio.claim()
+    announcement = stdio.claim(options.addressed_log)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until we serve, Ctrl-C just ends us, whatever a tool file catches
     started = time.monotonic()
     gc.disable()  # importing makes garbage of next to nothing, and looking for it takes a tenth of the start
@@ -188,6 +188,7 @@ def leave(status: int) -> NoReturn:
     def now(signum: int, frame: object) -> None:
         os._exit(status)
 
+    output.settle()
     signal.signal(signal.SIGALRM, now)
     signal.setitimer(signal.ITIMER_REAL, LAST_MOMENT)
     sys.exit(status)

@@ -10,10 +10,11 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import failures, forks, frames, jsontext
+from . import failures, forks, frames, jsontext, output
 from .context import Context
 from .declaration import Target
 from .exceptions import is_not_found
+from .output import REQUEST
 from .questions import Questions
 from .resources import Resource
 from .results import Encode
@@ -27,11 +28,15 @@ _monotonic = time.monotonic
 class Call:
     """One running call. Whoever sets `done` answers, so that nobody does twice; it is set on the loop's thread only."""
 
-    __slots__ = ("asking", "connection", "done", "encode", "id", "started", "target", "task", "thread", "timeout", "timer", "told")
+    __slots__ = (
+        *("asking", "connection", "done", "encode", "id", "request", "started", "target", "task", "thread", "timeout"),
+        *("timer", "told"),
+    )
 
     def __init__(self, connection: Connection, call_id: bytes, target: Target, encode: Encode) -> None:
         self.connection = connection
         self.id = call_id
+        self.request: Any = ""
         self.target = target
         self.encode = encode
         self.started = _monotonic()
@@ -92,6 +97,7 @@ class Call:
 
     async def run(self, arguments: dict[str, Any]) -> None:
         """Runs an async function."""
+        REQUEST.set(self.request)
         try:
             frame = self.success(await self.target.function(**arguments))
         except BaseException as error:  # SystemExit too: a tool does not decide over the worker
@@ -100,10 +106,12 @@ class Call:
             frame = self.failure(error)
         finally:
             forks.leave_if_child()
+            output.settle()
         self.connection.finish(self, frame)
 
     async def finish_awaiting(self, awaitable: Any) -> None:
         """A sync function returned something to await: the rest of it belongs on the loop."""
+        REQUEST.set(self.request)
         try:
             frame = self.success(await awaitable)
         except BaseException as error:
@@ -112,10 +120,12 @@ class Call:
             frame = self.failure(error)
         finally:
             forks.leave_if_child()
+            output.settle()
         self.connection.finish(self, frame)
 
     def run_in_thread(self, arguments: dict[str, Any]) -> Any:
         """Runs a sync function, in a thread of its own: the answer's frame, or what is left to await."""
+        REQUEST.set(self.request)
         try:
             value = self.target.function(**arguments)
             if hasattr(type(value), "__await__"):
@@ -125,3 +135,4 @@ class Call:
             return self.failure(error)
         finally:
             forks.leave_if_child()
+            output.settle()

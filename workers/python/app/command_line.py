@@ -23,6 +23,7 @@ Serves one folder of tools.
   --max-frame BYTES        bytes in a line, both ways; default: 10 MiB
   --import-timeout SECONDS for importing one tool file; default: 10
   --no-greeting            do not send the ready line to every client
+  --addressed-log          begin each line of output with its level and request
 """
 
 
@@ -40,6 +41,7 @@ class Options:
         self.sync_concurrency: int = given.get("sync_concurrency", 1)
         self.max_frame: int = given.get("max_frame", MAX_FRAME)
         self.import_timeout: float = given.get("import_timeout", 10.0)
+        self.addressed_log: bool = given.get("addressed_log", False)
         self.greets: bool = not given.get("no_greeting", False)
 
 
@@ -52,8 +54,8 @@ def parse(arguments: list[str]) -> Options:
             print(_USAGE, end="")
             sys.exit(0)
         name, has_value, value = argument.partition("=")
-        if name == "--no-greeting" and not has_value:
-            given["no_greeting"] = True
+        if name in ("--no-greeting", "--addressed-log") and not has_value:
+            given[name.removeprefix("--").replace("-", "_")] = True
             continue
         if (read := _READERS.get(name)) is None:
             _wrong(f"unknown argument {argument}")

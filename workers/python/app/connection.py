@@ -218,6 +218,8 @@ class Connection(asyncio.Protocol):
             return
         call = Call(self, call_id, target, encode)
         call.timeout = timeout
+        if isinstance(origin := request.get("request"), str):
+            call.request = origin
         self._calls[call_id] = call
         if target.context_parameter is not None:
             call.inject_context(arguments, request.get("caller"))

@@ -76,7 +76,7 @@ class Context:
             raise ValueError(f"a log level is one of {', '.join(LEVELS)}")
         name = self._call.target.name
         origin = name if logger_name is None else f"{name} {logger_name}"
-        stdio.log(f"{level} [{origin}] {message}" + ("" if extra is None else f" {extra}"))
+        stdio.log(f"{level} [{origin}] {message}" + ("" if extra is None else f" {extra}"), level)
         if self._listens(level):
             params: dict[str, Any] = {"level": level}
             if logger_name is not None:

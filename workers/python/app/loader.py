@@ -84,7 +84,7 @@ class Loaded:
     def report(self, code: str, subject: str, message: str) -> None:
         message = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "…"
         self.issues.append(Issue(code, subject, message))
-        stdio.log(f"{subject}: {code}: {message}")
+        stdio.log(f"{subject}: {code}: {message}", "warning")
 
 
 def load(folder: str, import_timeout: float) -> Loaded:

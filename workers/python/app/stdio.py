@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import forks
+from . import forks, output
 
 
 class Announcement:
@@ -36,8 +36,9 @@ class Announcement:
         self._fd = None
 
 
-def claim() -> Announcement:
-    """Takes standard output away from everyone else and closes standard input."""
+def claim(addressed_log: bool) -> Announcement:
+    """Takes standard output away from everyone else and closes standard input. What is written to the standard streams
+    from now on is for the log, with its address if somebody reads that."""
     _ensure_stderr()
     try:
         announcement = Announcement(os.dup(1))
@@ -54,14 +55,16 @@ def claim() -> Announcement:
         sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lives as long as we do)
     else:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    output.set_up(addressed_log)
     return announcement
 
 
-def log(message: str) -> None:
-    """One line for the worker's log."""
+def log(message: str, level: str = "info") -> None:
+    """One line for the worker's log, of one of MCP's levels."""
     try:
-        sys.stderr.write(message.rstrip("\n") + "\n")
-        sys.stderr.flush()
+        with output.level(level):
+            sys.stderr.write(message.rstrip("\n") + "\n")
+            sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         pass  # nobody reads the log any more; that must not fail a call
 
