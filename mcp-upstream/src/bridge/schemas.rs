@@ -76,7 +76,7 @@ fn output_schema(schema: &str) -> Option<Cow<'_, str>> {
         Type::Either => None,
         Type::Other => {
             let moves = |name: &&str| json::may_hold(schema.as_bytes(), name);
-            if NAMES_PLACES.iter().any(|name| moves(&name)) {
+            if NAMES_PLACES.iter().any(moves) {
                 return None;
             }
             Some(Cow::Owned(format!(
@@ -133,7 +133,7 @@ fn with_object_properties(schema: &str) -> Cow<'_, str> {
     }
     let changes: Vec<_> = changes
         .iter()
-        .map(|(name, value)| Change::Set(&**name, (*value).into()))
+        .map(|(name, value)| Change::Set(name, (*value).into()))
         .collect();
     let properties = json::edit(properties, &changes);
     json::edit(schema, &[Change::Set("properties", properties.into())]).into()
