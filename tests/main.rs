@@ -13,6 +13,7 @@ mod authors;
 mod certificates;
 mod command_line;
 mod conformance;
+mod connections;
 mod edge;
 mod http_traps;
 mod legacy_sse;

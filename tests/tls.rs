@@ -7,6 +7,7 @@ use std::sync::Arc;
 use reqwest::Version;
 use rustix::process::Signal;
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -14,7 +15,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::support::ports::free_address;
-use crate::support::{Gateway, TOKEN, eventually};
+use crate::support::raw::closes_within;
+use crate::support::{DEADLINE, Gateway, TOKEN, eventually};
 
 /// Writes a new self-signed certificate for localhost and its key.
 pub fn write_certificate(folder: &Path) -> CertificateDer<'static> {
@@ -85,6 +87,56 @@ pub async fn connect(
         .connect(ServerName::try_from("localhost").unwrap(), stream)
         .await
         .ok()
+}
+
+/// How many connections the gateway counts.
+async fn connections(gateway: &Gateway) -> usize {
+    let metrics = gateway.metrics_text().await;
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("tooldock_connections "));
+    line.unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_connection_counts_from_the_first_byte_of_its_handshake_which_has_the_time_of_a_head() {
+    let secure = secure_with(json!({"timeouts": {"header": "2s"}})).await;
+    let before = connections(&secure.gateway).await;
+    let mut silent = TcpStream::connect(("127.0.0.1", secure.port))
+        .await
+        .unwrap();
+    eventually("it is counted before its handshake", || async {
+        (connections(&secure.gateway).await > before).then_some(())
+    })
+    .await;
+    assert!(closes_within(&mut silent, DEADLINE).await);
+    let log = secure.gateway.log();
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+#[tokio::test]
+async fn a_handshake_that_is_none_is_no_error_of_ours() {
+    let secure = secure().await;
+    let mut plain = TcpStream::connect(("127.0.0.1", secure.port))
+        .await
+        .unwrap();
+    plain
+        .write_all(b"GET /health HTTP/1.1\r\n\r\n")
+        .await
+        .unwrap();
+    assert!(closes_within(&mut plain, DEADLINE).await);
+    drop(
+        TcpStream::connect(("127.0.0.1", secure.port))
+            .await
+            .unwrap(),
+    );
+    assert!(
+        connect(secure.port, &[secure.certificate.clone()])
+            .await
+            .is_some()
+    );
+    let log = secure.gateway.log();
+    assert!(!log.contains("ERROR"), "{log}");
 }
 
 /// The certificate a new connection is shown.

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT};
+use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use prometheus::IntGauge;
+use tokio::io::AsyncReadExt;
 
 use crate::timeout::fast_timeout;
 
@@ -194,6 +196,22 @@ pub(crate) async fn linger(session: &mut ServerSession) {
     if !expects_continue(session) {
         read_past(session, LINGER_BYTES, LINGER).await;
     }
+}
+
+/// The same on a connection whose request is not known. The client is told first that nothing more comes.
+pub(crate) async fn linger_on(mut stream: Stream) {
+    stream.shutdown().await;
+    let discard = async {
+        let mut bytes = [0; 1024];
+        let mut discarded = 0;
+        while let Ok(read @ 1..) = stream.read(&mut bytes).await {
+            discarded += read;
+            if discarded > LINGER_BYTES {
+                break;
+            }
+        }
+    };
+    let _ = fast_timeout(LINGER, discard).await;
 }
 
 /// The announced length, if there is one.

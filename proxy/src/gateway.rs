@@ -37,7 +37,6 @@ use tooldock_workers::registry::Registry;
 
 use crate::access_log::{AccessLog, Entry};
 use crate::body::{self, Body, BodyError, BodyLimits};
-use crate::edge;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond::{self, ClientGone, Envelope};
@@ -85,7 +84,7 @@ pub(crate) struct Gateway {
     pub(crate) service: Service,
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) exported: prometheus::Registry,
-    pub(crate) request_ids: RequestIds,
+    pub(crate) request_ids: Arc<RequestIds>,
     /// None where none is wanted.
     pub(crate) access_log: Option<AccessLog>,
 }
@@ -456,7 +455,6 @@ impl ProxyHttp for Gateway {
     type CTX = Passage;
 
     fn new_ctx(&self) -> Passage {
-        edge::head_seen();
         Passage {
             started: Instant::now(),
             request_id: None,

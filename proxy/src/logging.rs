@@ -80,10 +80,7 @@ impl Log for Libraries {
 /// balancer that looks whether a port is open does so every few seconds.
 fn is_a_clients_doing(text: &str) -> bool {
     [
-        "Downstream handshake error",
-        "Downstream handshake timeout",
         "H2 handshake error",
-        "TLS shutdown failed",
         // A head that was cut off. What fails later is told by us.
         "Fail to proxy:",
         "failed to send error response to downstream",
@@ -173,7 +170,7 @@ mod tests {
     #[test]
     fn what_clients_do_is_told_from_what_fails_here() {
         assert!(is_a_clients_doing(
-            "Downstream handshake error from 10.0.0.9:1: TLSHandshakeFailure"
+            "H2 handshake error while h2 handshaking with client"
         ));
         assert!(is_a_clients_doing("Fail to proxy: Downstream ReadError"));
         assert!(!is_a_clients_doing("Accept() failed Too many open files"));

@@ -15,7 +15,7 @@ use tooldock_upstream::Service;
 use tooldock_workers::reload::{ReloadOutcome, Reloader};
 
 use crate::config::Effective;
-use crate::edge::Deadlines;
+use crate::edge::Limits;
 use crate::gateway::Rules;
 use crate::logging;
 use crate::metrics::StateMetrics;
@@ -27,7 +27,7 @@ pub(crate) struct Reconfigure {
     /// The configuration in force. It knows how it was found, and the same way finds the next one.
     pub(crate) current: Effective,
     pub(crate) rules: Arc<ArcSwap<Rules>>,
-    pub(crate) deadlines: Arc<ArcSwap<Deadlines>>,
+    pub(crate) connection_limits: Arc<ArcSwap<Limits>>,
     pub(crate) certificates: Vec<Arc<Certificate>>,
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) service: Service,
@@ -83,7 +83,8 @@ impl Reconfigure {
 
     fn put_into_force(&self, next: &Effective, admission: Admission) {
         self.rules.store(Arc::new(rules::rules(next, admission)));
-        self.deadlines.store(Arc::new(rules::deadlines(next)));
+        let limits = rules::connection_limits(next);
+        self.connection_limits.store(Arc::new(limits));
         self.reloader.set_namespaces(next.config.namespaces.clone());
         self.reloader
             .set_servers(next.config.upstreams.stdio.clone());

@@ -11,6 +11,8 @@ use futures_util::StreamExt;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pingora_core::ErrorType;
+use pingora_core::protocols::Stream;
+use pingora_core::protocols::http::ServerSession;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 use tooldock_filters::{CorsHeaders, ErrorShape, Rejection};
@@ -272,14 +274,45 @@ pub(crate) async fn rejection(
         session.set_keepalive(None);
     }
     let close = rejection.close || leaves_body(session);
-    let mut head =
-        Head::json(rejection.status()).with(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    head.headers.extend(rejection.headers.iter().cloned());
-    full(session, head, rejection.body(shape), envelope).await?;
+    full(session, refusal(rejection), rejection.body(shape), envelope).await?;
     if close {
         body::linger(&mut session.downstream_session).await;
     }
     Ok(())
+}
+
+/// The head of a refusal.
+fn refusal(rejection: &Rejection) -> Head {
+    let mut head =
+        Head::json(rejection.status()).with(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    head.headers.extend(rejection.headers.iter().cloned());
+    head
+}
+
+/// Writes a refusal where there is no request yet, or none that could be trusted, and closes the connection.
+pub(crate) async fn without_a_request(
+    stream: Stream,
+    rejection: &Rejection,
+    shape: ErrorShape,
+    request_id: &str,
+) {
+    let envelope = Envelope {
+        request_id,
+        cors: None,
+        // The connection itself limits every write.
+        write_timeout: Duration::MAX,
+    };
+    let body = rejection.body(shape);
+    let length = (CONTENT_LENGTH, body.len().into());
+    let head = envelope.head(refusal(rejection), Some(length));
+    let mut session = ServerSession::new_http1(stream);
+    if let Err(error) = session.write_error_response(head, body).await {
+        tracing::debug!(%error, "a client did not take its refusal");
+        return;
+    }
+    if let ServerSession::H1(session) = session {
+        body::linger_on(session.into_inner()).await;
+    }
 }
 
 /// Answers a request that failed inside the gateway. What failed is in the log under the request's id.

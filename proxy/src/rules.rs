@@ -11,7 +11,7 @@ use tooldock_workers::secrets::Secret;
 
 use crate::body::BodyLimits;
 use crate::config::{Effective, ProfileName};
-use crate::edge::Deadlines;
+use crate::edge::Limits;
 use crate::gateway::{Listener, Rules};
 
 /// The admission list of a configuration.
@@ -60,12 +60,14 @@ fn in_memory(size: ByteSize) -> usize {
     usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
 }
 
-/// The time limits of request heads, from a configuration.
-pub(crate) fn deadlines(effective: &Effective) -> Deadlines {
-    let timeouts = &effective.config.admission.timeouts;
-    Deadlines {
-        header: timeouts.header,
-        keepalive: timeouts.keepalive,
+/// The limits of connections, from a configuration.
+pub(crate) fn connection_limits(effective: &Effective) -> Limits {
+    let admission = &effective.config.admission;
+    Limits {
+        header: admission.timeouts.header,
+        keepalive: admission.timeouts.keepalive,
+        write: admission.timeouts.write,
+        header_bytes: in_memory(admission.limits.header_bytes),
     }
 }
 

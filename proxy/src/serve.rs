@@ -11,11 +11,9 @@ use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use pingora_core::apps::HttpServerOptions;
-use pingora_core::listeners::{L4BufferSettings, ListenerConfig as PingoraListener};
 use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::server::configuration::ServerConf;
-use pingora_core::server::{ListenFds, RunArgs, Server};
-use pingora_core::services::listening::Service as PingoraService;
+use pingora_core::server::{RunArgs, Server};
 use pingora_proxy::HttpProxy;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -37,7 +35,7 @@ use tooldock_workers::worker::WorkerHost;
 use crate::access_log::AccessLog;
 use crate::config::{Effective, ProfileName};
 use crate::dev;
-use crate::edge::{Announced, Deadlines, Edge, EdgeService, Listening};
+use crate::edge::{Announced, Edge, EdgeService, Endpoint, Limits, Listening};
 use crate::gateway::{Gateway, Rules};
 use crate::hub::Hub;
 use crate::metrics::{EdgeMetrics, StateMetrics};
@@ -52,11 +50,6 @@ use crate::tls::Certificate;
 /// Threads of the control runtime: one for the loop, one so that a blocking step there does not stop it.
 const CONTROL_THREADS: usize = 2;
 
-/// Read buffer of a connection, in bytes. Most requests fit; Pingora's default of 64 KiB costs 6 KiB per idle stream.
-const READ_BUFFER: usize = 4 * 1024;
-/// Write buffer of a connection, in bytes: one segment. A larger one does not save a system call.
-const WRITE_BUFFER: usize = 1460;
-
 /// Beyond the drain's own deadline, should the control loop be gone: Pingora then ends the process.
 const GRACE_BACKSTOP: Duration = Duration::from_secs(30);
 
@@ -67,7 +60,7 @@ const GRACE_BACKSTOP: Duration = Duration::from_secs(30);
 /// When a part cannot be built or an address cannot be bound.
 pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     let signals = Signals::install().context("signal handlers")?;
-    die_with_a_dead_listener();
+    log_panics();
     for warning in &effective.warnings {
         tracing::warn!("{warning}");
     }
@@ -90,12 +83,13 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     let access_log = AccessLog::start(&effective.config.observability.access_log, &parts.exported)?;
     let (access_log, access_log_guard) = access_log.unzip();
 
-    let deadlines = Arc::new(ArcSwap::from_pointee(rules::deadlines(&effective)));
+    let limits = rules::connection_limits(&effective);
+    let connection_limits = Arc::new(ArcSwap::from_pointee(limits));
     let server = Assembly {
         effective: &effective,
         parts: &parts,
         rules: &rules,
-        deadlines: &deadlines,
+        connection_limits: &connection_limits,
         certificates: &certificates,
         sockets: &sockets,
         access_log: access_log.as_ref(),
@@ -117,7 +111,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
         reconfigure: Reconfigure {
             current: effective,
             rules,
-            deadlines,
+            connection_limits,
             certificates: certificates.into_iter().flatten().collect(),
             reloader: parts.reloader,
             service: parts.service,
@@ -271,7 +265,7 @@ struct Assembly<'a> {
     effective: &'a Effective,
     parts: &'a Parts,
     rules: &'a Arc<ArcSwap<Rules>>,
-    deadlines: &'a Arc<ArcSwap<Deadlines>>,
+    connection_limits: &'a Arc<ArcSwap<Limits>>,
     certificates: &'a [Option<Arc<Certificate>>],
     sockets: &'a Sockets,
     access_log: Option<&'a AccessLog>,
@@ -295,23 +289,26 @@ impl Assembly<'_> {
             },
         );
         server.bootstrap();
-        let traffic = self.services("edge", layout, &server.configuration, |profile| {
+        let cap = self.effective.config.admission.limits.connections;
+        let traffic = self.services("edge", layout, cap, &server.configuration, |profile| {
             profile != ProfileName::Metrics
         })?;
         let announced = Announced::new(traffic.len(), Arc::clone(&self.parts.runtimes));
         let announced = Arc::new(announced);
-        for (service, sockets) in traffic {
-            let announced = Arc::clone(&announced);
-            server.add_service(EdgeService::traffic(service, sockets, announced));
+        for service in traffic {
+            server.add_service(service.announced_to(Arc::clone(&announced)));
         }
         let (keep_open, lifetime) = watch::channel(false);
         // The metrics listener answers `/ready` during the drain, so nothing ever tells it to stop.
         std::mem::forget(keep_open);
-        let metrics = self.services("metrics", Layout::ONE, &server.configuration, |profile| {
+        // A cap of its own, so that no number of clients silences it.
+        let cap = self.effective.config.admission.limits.connections;
+        let one = Layout::ONE;
+        let metrics = self.services("metrics", one, cap, &server.configuration, |profile| {
             profile == ProfileName::Metrics
         })?;
-        for (service, sockets) in metrics {
-            server.add_service(EdgeService::until_exit(service, sockets, lifetime.clone()));
+        for service in metrics {
+            server.add_service(service.until_exit(lifetime.clone()));
         }
         Ok(server)
     }
@@ -319,39 +316,36 @@ impl Assembly<'_> {
     /// One edge on the listeners that belong to it, under as many services as the layout says.
     fn services(
         &self,
-        name: &str,
+        name: &'static str,
         layout: Layout,
+        max_connections: usize,
         conf: &Arc<ServerConf>,
         belongs: impl Fn(ProfileName) -> bool,
-    ) -> anyhow::Result<Vec<(PingoraService<Listening>, ListenFds)>> {
-        let limits = &self.effective.config.admission.limits;
-        let edge = Edge::new(
-            self.proxy(conf)?,
-            Arc::clone(self.deadlines),
-            Arc::clone(&self.parts.metrics),
-        );
-        let listening = Listening::new(edge, limits.connections);
-        let mut services: Vec<_> = (0..layout.services)
-            .map(|_| {
-                let mut service = PingoraService::new(name.to_owned(), listening.clone());
-                service.threads = Some(layout.threads);
-                service
-            })
-            .collect();
-        let mut addresses = Vec::new();
+    ) -> anyhow::Result<Vec<EdgeService>> {
+        let request_ids = Arc::new(RequestIds::new()?);
+        let edge = Edge {
+            proxy: Arc::new(self.proxy(conf, &request_ids)?),
+            limits: Arc::clone(self.connection_limits),
+            metrics: Arc::clone(&self.parts.metrics),
+            request_ids,
+        };
+        let listening = Listening::new(edge, max_connections);
+        let mut endpoints: Vec<_> = (0..layout.services).map(|_| Vec::new()).collect();
         for ((_, listener), certificate) in self.effective.served_listeners().zip(self.certificates)
         {
             if !belongs(listener.profile) {
                 continue;
             }
-            addresses.push(listener.address);
-            for service in &mut services {
-                let mut endpoint = PingoraListener::tcp(listener.address.to_string())
-                    .l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER));
-                if let Some(certificate) = certificate {
-                    endpoint = endpoint.tls(certificate.settings()?);
-                }
-                service.add_listener(endpoint);
+            let acceptor = certificate
+                .as_ref()
+                .map(Certificate::acceptor)
+                .transpose()?;
+            let tls = acceptor.map(Arc::new);
+            for own in &mut endpoints {
+                own.push(Endpoint {
+                    socket: self.sockets.handle(listener.address)?,
+                    tls: tls.clone(),
+                });
             }
             tracing::info!(
                 listener = listener.name,
@@ -360,20 +354,22 @@ impl Assembly<'_> {
                 listener.address
             );
         }
-        let with_sockets = services
-            .into_iter()
-            .map(|service| Ok((service, self.sockets.table(&addresses)?)));
-        with_sockets.collect()
+        let service = |own| EdgeService::new(name, Arc::clone(&listening), own, layout.threads);
+        Ok(endpoints.into_iter().map(service).collect())
     }
 
-    fn proxy(&self, conf: &Arc<ServerConf>) -> anyhow::Result<HttpProxy<Gateway>> {
+    fn proxy(
+        &self,
+        conf: &Arc<ServerConf>,
+        request_ids: &Arc<RequestIds>,
+    ) -> anyhow::Result<HttpProxy<Gateway>> {
         let gateway = Gateway {
             rules: Arc::clone(self.rules),
             registry: Arc::clone(&self.parts.registry),
             service: self.parts.service.clone(),
             metrics: Arc::clone(&self.parts.metrics),
             exported: self.parts.exported.clone(),
-            request_ids: RequestIds::new()?,
+            request_ids: Arc::clone(request_ids),
             access_log: self.access_log.cloned(),
         };
         let mut proxy = pingora_proxy::http_proxy(conf, gateway);
@@ -430,18 +426,12 @@ fn open_certificates(effective: &Effective) -> anyhow::Result<Vec<Option<Arc<Cer
         .collect()
 }
 
-/// Ends the process when Pingora gives up on a listener. Any other panic is one request's misfortune and only logged.
-fn die_with_a_dead_listener() {
+/// A panic is one request's misfortune and only logged.
+fn log_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         default(panic);
         tracing::error!(%panic, "a task panicked");
-        if panic
-            .payload_as_str()
-            .is_some_and(|text| text.contains("Failed to build listeners"))
-        {
-            std::process::exit(1);
-        }
     }));
 }
 

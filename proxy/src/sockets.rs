@@ -5,11 +5,8 @@
 //! process of the same user listen there as well, a tool of ours among them, and have a part of the clients and their tokens.
 
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::IntoRawFd;
-use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
-use pingora_core::server::{Fds, ListenFds};
 
 use crate::config::Effective;
 
@@ -37,20 +34,14 @@ impl Sockets {
         bound.collect::<anyhow::Result<_>>().map(Self)
     }
 
-    /// The sockets of these addresses for one service, in the form in which Pingora takes them over.
+    /// Another handle of the socket at this address, for one service.
     ///
     /// # Errors
     ///
     /// When there are too many open files.
-    pub(crate) fn table(&self, addresses: &[SocketAddr]) -> anyhow::Result<ListenFds> {
-        let mut table = Fds::new();
-        for (address, socket) in &self.0 {
-            if addresses.contains(address) {
-                let own = socket.try_clone().context("another handle of a socket")?;
-                // The service closes it.
-                table.add(address.to_string(), own.into_raw_fd());
-            }
-        }
-        Ok(Arc::new(table.into()))
+    pub(crate) fn handle(&self, address: SocketAddr) -> anyhow::Result<TcpListener> {
+        let found = self.0.iter().find(|(bound, _)| *bound == address);
+        let (_, socket) = found.context("a listener without a socket")?;
+        socket.try_clone().context("another handle of a socket")
     }
 }

@@ -4,7 +4,7 @@
 //! So a stream's head is written as any other, and then the stream leaves:
 //!
 //! ```text
-//! HTTP/1, plain ── the socket, duplicated ── a task of its own   (about 1 KiB)
+//! HTTP/1, plain ── the socket ────────────── a task of its own   (about 1 KiB)
 //! HTTP/1, TLS ──── the TLS connection ────── a task of its own
 //! HTTP/2 ───────── Pingora's session ─────── the request's task, after Pingora is done with it (see `edge::afterwards`)
 //! ```
@@ -15,7 +15,6 @@
 
 mod detach;
 mod session;
-mod socket;
 mod writer;
 
 use std::sync::Arc;

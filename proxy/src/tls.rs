@@ -8,14 +8,13 @@
 mod facts;
 
 use std::fmt;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use pingora_core::listeners::TlsAccept;
-use pingora_core::listeners::tls::TlsSettings;
+use pingora_core::listeners::tls::{Acceptor, TlsSettings};
 use pingora_core::protocols::tls::TlsRef;
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
@@ -26,6 +25,7 @@ use tooldock_filters::host::HostPattern;
 
 use self::facts::{Expected, Facts};
 use crate::config::{Effective, ListenerConfig, TlsConfig};
+use crate::edge::{self, OpenConnection};
 
 /// The certificate of one listener.
 pub(crate) struct Certificate {
@@ -103,12 +103,12 @@ impl Certificate {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pingora's settings for a listener with this certificate: HTTP/2 and HTTP/1.1 by ALPN.
-    pub(crate) fn settings(self: &Arc<Self>) -> pingora_core::Result<TlsSettings> {
+    /// Makes the handshakes of a listener with this certificate: HTTP/2 and HTTP/1.1 by ALPN.
+    pub(crate) fn acceptor(self: &Arc<Self>) -> pingora_core::Result<Acceptor> {
         let mut settings = TlsSettings::with_callbacks(Box::new(MarkConnections))?;
         settings.set_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
         settings.enable_h2();
-        Ok(settings)
+        Ok(settings.build())
     }
 }
 
@@ -190,12 +190,18 @@ impl fmt::Debug for Certificate {
     }
 }
 
-/// Set when the first request of a TLS connection has arrived.
+/// Tells a TLS connection that its first request has arrived.
 ///
 /// An HTTP/2 connection's requests run in tasks of their own; what they share with their connection is the TLS digest,
 /// and this rides in it.
-#[derive(Debug, Default)]
-pub(crate) struct FirstRequest(pub(crate) AtomicBool);
+pub(crate) struct FirstRequest(Arc<OpenConnection>);
+
+impl FirstRequest {
+    /// A request is there: its client is not waited for any more.
+    pub(crate) fn arrived(&self) {
+        self.0.request_arrived();
+    }
+}
 
 /// Gives every TLS connection its mark.
 struct MarkConnections;
@@ -206,6 +212,7 @@ impl TlsAccept for MarkConnections {
         &self,
         _tls: &TlsRef,
     ) -> Option<Arc<dyn std::any::Any + Send + Sync>> {
-        Some(Arc::new(FirstRequest::default()))
+        let open = edge::open_connection()?;
+        Some(Arc::new(FirstRequest(open)))
     }
 }

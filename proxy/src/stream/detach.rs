@@ -13,11 +13,10 @@ use std::task::Poll;
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v1::server::HttpSession;
-use pingora_core::protocols::l4;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::socket;
+use crate::edge::Wire;
 use crate::respond::ClientGone;
 
 /// A connection, or what of it carries one stream.
@@ -39,15 +38,12 @@ pub(super) async fn detach(slot: &mut Box<ServerSession>) -> Result<Detached, Cl
     match *mem::replace(slot, nothing()) {
         ServerSession::H1(session) => {
             let stream = idle(session).await?;
-            match stream.as_any().downcast_ref::<l4::stream::Stream>() {
-                Some(plain) => socket::duplicate(plain)
-                    .map(Detached::Socket)
-                    .map_err(|error| {
-                        tracing::warn!(%error, "a stream's socket could not be duplicated");
-                        ClientGone
-                    }),
-                None => Ok(Detached::Tls(stream)),
+            if !stream.as_any().is::<Wire<TcpStream>>() {
+                return Ok(Detached::Tls(stream));
             }
+            let plain = stream.into_any().downcast::<Wire<TcpStream>>();
+            let plain = plain.map_err(|_| ClientGone)?;
+            Ok(Detached::Socket(plain.into_socket()))
         }
         session => Ok(Detached::Session(Box::new(session))),
     }
@@ -95,6 +91,8 @@ async fn idle(mut session: HttpSession) -> Result<Stream, ClientGone> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -107,8 +105,8 @@ mod tests {
         let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
         let mut client = client.expect("connected");
         client.write_all(request.as_bytes()).await.expect("sent");
-        let (socket, _) = accepted.expect("accepted");
-        let stream = l4::stream::Stream::from(socket);
+        let (socket, peer) = accepted.expect("accepted");
+        let stream = Wire::accepted(socket, peer, Duration::from_secs(1));
         let mut session = Box::new(ServerSession::new_http1(Box::new(stream)));
         assert!(session.read_request().await.expect("a request"));
         (client, session)
@@ -117,9 +115,8 @@ mod tests {
     /// Waits until there is something to read: `detach` looks and does not wait.
     async fn arrived(session: &ServerSession) {
         let stream = session.as_http1().expect("HTTP/1").stream();
-        let plain = stream.as_any().downcast_ref().expect("plain");
-        let watched = socket::duplicate(plain).expect("open");
-        watched.readable().await.expect("open");
+        let plain: &Wire<TcpStream> = stream.as_any().downcast_ref().expect("plain");
+        plain.socket().readable().await.expect("open");
     }
 
     #[tokio::test]

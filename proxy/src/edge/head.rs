@@ -1,0 +1,355 @@
+//! Gathers the head of a request of HTTP/1 before Pingora sees any of it.
+//!
+//! Pingora bounds a head by a megabyte, reads it from its start again with every segment, and takes a bare line feed for
+//! the end of a line. Here a head is looked at once as it arrives: it never grows beyond the limit, and a line that does not
+//! end in CR LF is refused. What Pingora is then given is a complete head and whatever came with it, as if all of it
+//! had come at once.
+
+use std::io;
+
+use bytes::BytesMut;
+use memchr::memchr_iter;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tooldock_filters::{ErrorShape, Reason, Rejection};
+
+/// What is read into at first, in bytes; nearly every request fits.
+const FIRST_READ: usize = 4096;
+
+const TRANSFER_ENCODING: &[u8] = b"transfer-encoding:";
+
+/// A head that is complete.
+#[derive(Debug)]
+pub(crate) struct Head {
+    /// The head, and what came with its last segment.
+    pub(crate) bytes: BytesMut,
+    /// Where the head ends.
+    pub(crate) end: usize,
+    /// There is a Transfer-Encoding.
+    pub(crate) coded: bool,
+}
+
+/// How the wait for a head ended.
+#[derive(Debug)]
+pub(crate) enum Gathered {
+    /// It is there.
+    Whole(Head),
+    /// The client has left.
+    Closed,
+    /// It cannot be served.
+    Refused(Refusal),
+}
+
+/// A head that is not served.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    fault: Fault,
+    /// Of what arrived.
+    bytes: BytesMut,
+    limit: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// It has more bytes than the limit, and is not complete.
+    TooLarge,
+    /// A line does not end in CR LF.
+    LineFeed,
+    /// It does not begin as a request of HTTP/1 does.
+    NotHttp,
+    /// The body that came with it is not framed as its Transfer-Encoding says.
+    Chunks,
+}
+
+impl Refusal {
+    /// A request whose body, as far as it is there, is not framed as it should be.
+    pub(crate) fn of_body(bytes: BytesMut) -> Self {
+        Self {
+            fault: Fault::Chunks,
+            bytes,
+            limit: 0,
+        }
+    }
+
+    /// What the client is told.
+    pub(crate) fn rejection(&self) -> Rejection {
+        match self.fault {
+            Fault::TooLarge => Rejection::new(
+                Reason::HeadersTooLarge,
+                format!(
+                    "The request head is larger than the {} bytes this server accepts.",
+                    self.limit
+                ),
+            ),
+            Fault::LineFeed => Rejection::new(
+                Reason::BadRequest,
+                "A line of the request head ends in a bare line feed: end every line in CR LF.",
+            ),
+            Fault::Chunks => Rejection::new(
+                Reason::BadRequest,
+                "The chunked body is not framed as HTTP: end every line of its framing in CR LF.",
+            ),
+            Fault::NotHttp => Rejection::new(
+                Reason::BadRequest,
+                "This is no request of HTTP/1.1. If it is TLS or HTTP/2: this address speaks plain HTTP/1.1.",
+            ),
+        }
+    }
+
+    /// How the client expects to be told.
+    pub(crate) fn shape(&self) -> ErrorShape {
+        let mut words = self.bytes[..].split(|byte| matches!(byte, b' ' | b'\r' | b'\n'));
+        let target = words.nth(1).unwrap_or_default();
+        let path = target.split(|byte| *byte == b'?').next();
+        ErrorShape::of_path(&String::from_utf8_lossy(path.unwrap_or_default()))
+    }
+}
+
+/// Reads until a head of at most `limit` bytes is complete. `begun` is told when a part of one is there and has to be
+/// waited for.
+///
+/// # Errors
+///
+/// When the connection cannot be read from.
+pub(crate) async fn gather<C: AsyncRead + Unpin>(
+    connection: &mut C,
+    limit: usize,
+    begun: impl FnOnce(),
+) -> io::Result<Gathered> {
+    let mut bytes = BytesMut::with_capacity(FIRST_READ);
+    let mut scan = Scan::default();
+    let mut begun = Some(begun);
+    loop {
+        if connection.read_buf(&mut bytes).await? == 0 {
+            if !bytes.is_empty() {
+                tracing::debug!("a client left in the middle of a request head");
+            }
+            return Ok(Gathered::Closed);
+        }
+        let fault = match scan.look(&bytes) {
+            Ok(Some(end)) => {
+                let coded = scan.coded;
+                return Ok(Gathered::Whole(Head { bytes, end, coded }));
+            }
+            Ok(None) if bytes.len() <= limit => {
+                if let Some(begun) = begun.take() {
+                    begun();
+                }
+                if bytes.len() == bytes.capacity() {
+                    bytes.reserve(bytes.len());
+                }
+                continue;
+            }
+            Ok(None) => Fault::TooLarge,
+            Err(fault) => fault,
+        };
+        return Ok(Gathered::Refused(Refusal {
+            fault,
+            bytes,
+            limit,
+        }));
+    }
+}
+
+/// How far a head has been looked at.
+#[derive(Debug, Default)]
+struct Scan {
+    /// So many bytes are never looked at again.
+    seen: usize,
+    /// Where the line begins that is not complete yet.
+    line: usize,
+    /// The request line has been seen.
+    begun: bool,
+    coded: bool,
+}
+
+impl Scan {
+    /// Looks at what has arrived since the last time. Gives the end of the head once it is there.
+    fn look(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
+        if self.seen == 0
+            && let Some(first) = bytes.first()
+            && !may_begin(*first)
+        {
+            return Err(Fault::NotHttp);
+        }
+        for found in memchr_iter(b'\n', &bytes[self.seen..]) {
+            let feed = self.seen + found;
+            let line = match bytes[self.line..feed].split_last() {
+                Some((b'\r', line)) => line,
+                _ => return Err(Fault::LineFeed),
+            };
+            self.line = feed + 1;
+            if line.is_empty() {
+                // Empty lines before a request are passed over (RFC 9112 §2.2).
+                if self.begun {
+                    return Ok(Some(feed + 1));
+                }
+            } else if !self.begun {
+                if !names_a_version(line) {
+                    return Err(Fault::NotHttp);
+                }
+                self.begun = true;
+            } else if is_transfer_encoding(line) {
+                self.coded = true;
+            }
+        }
+        self.seen = bytes.len();
+        Ok(None)
+    }
+}
+
+/// Whether a method, or an empty line before one, can begin so.
+fn may_begin(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(byte, b'\r' | b'\n')
+        || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Whether a request line ends in ` HTTP/1.1` or the like.
+fn names_a_version(line: &[u8]) -> bool {
+    line.len() > 9 && line[line.len() - 9..].starts_with(b" HTTP/")
+}
+
+fn is_transfer_encoding(line: &[u8]) -> bool {
+    matches!(line.first(), Some(b't' | b'T'))
+        && line
+            .get(..TRANSFER_ENCODING.len())
+            .is_some_and(|name| name.eq_ignore_ascii_case(TRANSFER_ENCODING))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt, duplex};
+
+    use super::*;
+
+    const HEAD: &str = "POST /mcp HTTP/1.1\r\nHost: x\r\nTransfer-encoding : x\r\n\r\n";
+
+    fn looked_at(bytes: &str) -> Result<Option<usize>, Fault> {
+        let mut scan = Scan::default();
+        let at_once = scan.look(bytes.as_bytes());
+        let mut pieces = Scan::default();
+        let mut one_by_one = Ok(None);
+        for end in 1..=bytes.len() {
+            one_by_one = pieces.look(&bytes.as_bytes()[..end]);
+            if one_by_one != Ok(None) {
+                break;
+            }
+        }
+        assert_eq!(at_once, one_by_one, "{bytes:?}");
+        at_once
+    }
+
+    #[test]
+    fn a_head_ends_with_its_empty_line_wherever_it_was_cut() {
+        assert_eq!(looked_at(HEAD), Ok(Some(HEAD.len())));
+        assert_eq!(
+            looked_at(&format!("{HEAD}body\n\r\n\r\n")),
+            Ok(Some(HEAD.len()))
+        );
+        assert_eq!(
+            looked_at(&format!("\r\n\r\n{HEAD}")),
+            Ok(Some(HEAD.len() + 4))
+        );
+        for end in 0..HEAD.len() {
+            assert_eq!(looked_at(&HEAD[..end]), Ok(None), "{end}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_does_not_end_in_cr_lf_is_refused_at_once() {
+        for bytes in [
+            "\nGET / HTTP/1.1\r\n",
+            "GET / HTTP/1.1\n",
+            "GET / HTTP/1.1\r\nHost: x\n",
+            "GET / HTTP/1.1\r\nHost: x\r\n\n",
+            "GET / HTTP/1.1\r\nHost: x\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x\r\nA: b\nC: d\r\n\r\n",
+        ] {
+            assert_eq!(looked_at(bytes), Err(Fault::LineFeed), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_http_1_is_refused_before_it_is_complete() {
+        for bytes in [
+            "\u{16}\u{3}\u{1}",
+            "{\"jsonrpc\"",
+            "GET /\r\n",
+            "SSH-2.0-x\r\n",
+        ] {
+            assert_eq!(looked_at(bytes), Err(Fault::NotHttp), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_coded_body_is_known_by_its_field_and_by_nothing_like_it() {
+        let coded = |field: &str| {
+            let mut scan = Scan::default();
+            let head = format!("POST / HTTP/1.1\r\nHost: x\r\n{field}\r\n\r\n");
+            assert!(scan.look(head.as_bytes()).expect("well formed").is_some());
+            scan.coded
+        };
+        assert!(coded("transfer-encoding: chunked"));
+        assert!(coded("TRANSFER-ENCODING:chunked"));
+        assert!(!coded("X-Transfer-Encoding: chunked"));
+        assert!(!coded("transfer-encodings: chunked"));
+        assert!(!coded("t:"));
+    }
+
+    #[test]
+    fn no_byte_is_looked_at_twice() {
+        let mut scan = Scan::default();
+        let head = format!("GET / HTTP/1.1\r\nA: {}", "x".repeat(1000));
+        for end in 1..head.len() {
+            assert_eq!(scan.look(&head.as_bytes()[..end]), Ok(None));
+            assert_eq!(scan.seen, end);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_unfinished_head_is_given_up_when_it_reaches_the_limit() {
+        let (mut client, mut server) = duplex(100);
+        let sending = async {
+            let _ = client.write_all(b"GET /mcp?x HTTP/1.1\r\n").await;
+            // Until the server has had enough.
+            while client.write_all(b"A: b\r\n").await.is_ok() {}
+        };
+        let gathering = async move {
+            let gathered = gather(&mut server, 2000, || {}).await.expect("open");
+            drop(server);
+            gathered
+        };
+        let ((), gathered) = tokio::join!(sending, gathering);
+        let Gathered::Refused(refusal) = gathered else {
+            panic!("{gathered:?}");
+        };
+        assert_eq!(refusal.fault, Fault::TooLarge);
+        assert!(
+            refusal.bytes.len() <= 2000 + FIRST_READ,
+            "{}",
+            refusal.bytes.len()
+        );
+        assert_eq!(refusal.rejection().code(), "headers_too_large");
+        assert_eq!(refusal.shape(), ErrorShape::Mcp);
+    }
+
+    #[tokio::test]
+    async fn only_a_head_that_has_to_be_waited_for_is_announced() {
+        let gathered = async |pieces: &[&str]| {
+            let (mut client, mut server) = duplex(15);
+            let mut begun = false;
+            let sending = async {
+                for piece in pieces {
+                    client.write_all(piece.as_bytes()).await.expect("sent");
+                }
+                drop(client);
+            };
+            let ((), gathered) = tokio::join!(sending, gather(&mut server, 1000, || begun = true));
+            (matches!(gathered, Ok(Gathered::Whole(_))), begun)
+        };
+        assert_eq!(gathered(&["A / HTTP/1.1\r\n", "\r\n"]).await, (true, true));
+        assert_eq!(gathered(&["A HTTP/1.1\r\n\r\n"]).await, (true, false));
+        assert_eq!(gathered(&["A / HTTP"]).await, (false, true));
+        assert_eq!(gathered(&[]).await, (false, false));
+    }
+}

@@ -1,0 +1,221 @@
+//! How Pingora runs the listeners: a service accepts on its sockets until it is told to stop.
+//!
+//! Pingora's own accept loop is not used: it counts nothing before a TLS handshake is done, gives one 60 s, tells
+//! nobody its runtimes, and makes every broken handshake an error of ours.
+
+use std::io;
+use std::net::TcpListener as StdListener;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use pingora_core::listeners::tls::Acceptor;
+use pingora_core::server::{ListenFds, ShutdownWatch};
+use pingora_core::services::Service as PingoraService;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tooldock_workers::runtimes::Runtimes;
+
+use super::Listening;
+
+/// Before the next attempt to accept where the process has no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often the log says that connections cannot be accepted.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// A listening socket of one service, and what is spoken on it.
+pub(crate) struct Endpoint {
+    pub(crate) socket: StdListener,
+    /// None on a plain listener.
+    pub(crate) tls: Option<Arc<Acceptor>>,
+}
+
+/// One edge on its sockets.
+pub(crate) struct EdgeService {
+    name: &'static str,
+    listening: Arc<Listening>,
+    endpoints: Vec<Endpoint>,
+    threads: usize,
+    /// Told of the runtime the service finds itself in.
+    runtimes: Option<Arc<Announced>>,
+    /// Used in place of Pingora's shutdown watch, so that `/ready` can be asked during the drain.
+    lifetime: Option<ShutdownWatch>,
+}
+
+impl EdgeService {
+    /// A service that stops with the gateway.
+    pub(crate) fn new(
+        name: &'static str,
+        listening: Arc<Listening>,
+        endpoints: Vec<Endpoint>,
+        threads: usize,
+    ) -> Self {
+        Self {
+            name,
+            listening,
+            endpoints,
+            threads,
+            runtimes: None,
+            lifetime: None,
+        }
+    }
+
+    /// Has its runtime carry message I/O.
+    pub(crate) fn announced_to(mut self, runtimes: Arc<Announced>) -> Self {
+        self.runtimes = Some(runtimes);
+        self
+    }
+
+    /// Answers until the process ends.
+    pub(crate) fn until_exit(mut self, lifetime: ShutdownWatch) -> Self {
+        self.lifetime = Some(lifetime);
+        self
+    }
+}
+
+#[async_trait]
+impl PingoraService for EdgeService {
+    async fn start_service(
+        &mut self,
+        _: Option<ListenFds>,
+        shutdown: ShutdownWatch,
+        listeners_per_socket: usize,
+    ) {
+        if let Some(runtimes) = &self.runtimes {
+            runtimes.add(Handle::current());
+        }
+        let shutdown = self.lifetime.clone().unwrap_or(shutdown);
+        let mut accepting = JoinSet::new();
+        for Endpoint { socket, tls } in self.endpoints.drain(..) {
+            let socket = Arc::new(listen(socket));
+            for _ in 0..listeners_per_socket {
+                let loops = AcceptLoop {
+                    socket: Arc::clone(&socket),
+                    tls: tls.clone(),
+                    listening: Arc::clone(&self.listening),
+                    shutdown: shutdown.clone(),
+                };
+                accepting.spawn(loops.run());
+            }
+        }
+        while accepting.join_next().await.is_some() {}
+        self.listening.stopped().await;
+    }
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn threads(&self) -> Option<usize> {
+        Some(self.threads)
+    }
+}
+
+/// Registers a socket with this runtime. A listener that cannot be is not started without: the process ends.
+fn listen(socket: StdListener) -> TcpListener {
+    TcpListener::from_std(socket).unwrap_or_else(|error| {
+        tracing::error!(%error, "a listener cannot be started");
+        std::process::exit(1);
+    })
+}
+
+/// Accepts on one socket.
+struct AcceptLoop {
+    socket: Arc<TcpListener>,
+    tls: Option<Arc<Acceptor>>,
+    listening: Arc<Listening>,
+    shutdown: ShutdownWatch,
+}
+
+impl AcceptLoop {
+    /// Runs until the service is to stop. Two things wake it: a connection, or that no more can be accepted; the stop.
+    async fn run(mut self) {
+        let mut complained: Option<Instant> = None;
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.socket.accept() => accepted,
+                () = stop(&mut self.shutdown) => return,
+            };
+            match accepted {
+                Ok((socket, peer)) => {
+                    let tls = self.tls.clone();
+                    let shutdown = self.shutdown.clone();
+                    Arc::clone(&self.listening).take(socket, peer, tls, shutdown);
+                    if self.listening.is_full() {
+                        // Those that give way are let go before the next one is taken.
+                        tokio::task::yield_now().await;
+                    }
+                }
+                Err(error) if is_the_clients(&error) => {
+                    tracing::debug!(%error, "a client left before it was accepted");
+                }
+                Err(error) => {
+                    if complained.is_none_or(|then| then.elapsed() >= COMPLAIN_EVERY) {
+                        complained = Some(Instant::now());
+                        tracing::error!(%error, "connections cannot be accepted; is the limit on open files (ulimit -n) too low?");
+                    }
+                    self.listening.make_room();
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Resolves when the service is to stop, or nobody is there any more who could say so.
+async fn stop(shutdown: &mut ShutdownWatch) {
+    let _ = shutdown.wait_for(|stopped| *stopped).await;
+}
+
+/// Whether accepting failed because of the one connection that was next.
+fn is_the_clients(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+    )
+}
+
+/// The runtimes of the services that carry traffic, one each. They are provided when the last service has started.
+pub(crate) struct Announced {
+    expected: usize,
+    known: Mutex<Vec<Handle>>,
+    runtimes: Arc<Runtimes>,
+}
+
+impl Announced {
+    pub(crate) fn new(expected: usize, runtimes: Arc<Runtimes>) -> Self {
+        Self {
+            expected,
+            known: Mutex::default(),
+            runtimes,
+        }
+    }
+
+    fn add(&self, handle: Handle) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.push(handle);
+        if known.len() == self.expected {
+            self.runtimes.provide(std::mem::take(&mut *known));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn runtimes_are_known_when_the_last_service_has_started() {
+        let runtimes = Arc::new(Runtimes::new());
+        let announced = Announced::new(2, Arc::clone(&runtimes));
+        let mut first = std::pin::pin!(runtimes.pick());
+        announced.add(Handle::current());
+        assert!(futures_util::poll!(first.as_mut()).is_pending());
+        announced.add(Handle::current());
+        assert_eq!(first.await.id(), Handle::current().id());
+    }
+}
