@@ -6,7 +6,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::support::raw::{answer, closes_within, exchange};
-use crate::support::{DEADLINE, Gateway, TOKEN, tools};
+use crate::support::{DEADLINE, Gateway, TOKEN, eventually, tools};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
@@ -177,6 +177,42 @@ async fn strangers(gateway: &Gateway, count: usize) -> Vec<TcpStream> {
 }
 
 #[tokio::test]
+async fn idle_strangers_silence_nobody_under_a_low_limit_on_open_files() {
+    const LIMIT: u64 = 256;
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .open_files(128, LIMIT)
+        .start()
+        .await;
+    let log = gateway.log();
+    assert!(
+        log.contains("up to 128, by the limit on open files: 256, of which 128 are kept"),
+        "the soft limit was raised: {log}"
+    );
+    let _strangers = strangers(&gateway, LIMIT as usize + 100).await;
+    assert!(
+        gateway
+            .metrics_text()
+            .await
+            .contains("tooldock_connections")
+    );
+    assert_eq!(
+        gateway.call("calc", "add", json!({"a": 1, "b": 2})).await.0,
+        200
+    );
+    // A worker is started meanwhile.
+    gateway.drop_tool("late", "hello.py", tools::HELLO);
+    let report = gateway.reload().await;
+    assert_eq!(report["failed"], json!([]), "{report}");
+    let (status, answer) = gateway.call("late", "say_hello", json!({})).await;
+    assert_eq!(status, 200, "{answer}");
+    assert!(
+        !gateway.log().contains("cannot be accepted"),
+        "{}",
+        gateway.log()
+    );
+}
+
+#[tokio::test]
 async fn at_the_cap_the_idle_give_way_and_who_is_served_stays() {
     let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
         .config(json!({"admission": {"limits": {"connections": 2}}}))
@@ -211,4 +247,20 @@ async fn at_the_cap_the_idle_give_way_and_who_is_served_stays() {
         metrics.contains(r#"tooldock_refusals_total{reason="connections"}"#),
         "{metrics}"
     );
+}
+
+#[tokio::test]
+async fn what_tools_run_in_has_the_limit_on_open_files_the_gateway_was_started_with() {
+    const LIMITS: &str = "import resource\nfrom fastmcp.tools import tool\n\n\n@tool\ndef limits() -> list[int]:\n    \
+        \"\"\"Says the limits on open files.\"\"\"\n    return list(resource.getrlimit(resource.RLIMIT_NOFILE))\n";
+    let gateway = Gateway::with_tools([("limits", "limits.py", LIMITS)])
+        .open_files(300, 600)
+        .start()
+        .await;
+    let called = eventually("the worker is there", || async {
+        let (status, answer) = gateway.call("limits", "limits", json!({})).await;
+        (status == 200).then_some(answer)
+    })
+    .await;
+    assert_eq!(called, json!([300, 600]));
 }

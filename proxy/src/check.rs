@@ -9,6 +9,7 @@ use tooldock_workers::external::{self, Checked, Finding};
 use tooldock_workers::secrets::NoSecrets;
 
 use crate::config::{Config, Effective, ListenerConfig, ProfileName};
+use crate::descriptors::Connections;
 
 /// What stands for a secret.
 const MASK: &str = "***MASKED***";
@@ -60,6 +61,8 @@ pub(crate) fn report(
     for listener in &effective.config.listeners {
         let _ = writeln!(report, "#   {}", describe(listener, effective.legacy_sse));
     }
+    let connections = Connections::expected(effective.config.admission.limits.connections);
+    let _ = writeln!(report, "# connections: {connections}");
     if !servers.servers.is_empty() {
         report.push_str("# external servers\n");
     }

@@ -8,6 +8,7 @@ mod body;
 mod check;
 mod cli;
 mod config;
+mod descriptors;
 mod dev;
 mod edge;
 mod gateway;

@@ -34,6 +34,7 @@ use tooldock_workers::worker::WorkerHost;
 
 use crate::access_log::AccessLog;
 use crate::config::{Effective, ProfileName};
+use crate::descriptors::Connections;
 use crate::dev;
 use crate::edge::{Announced, Edge, EdgeService, Endpoint, Limits, Listening};
 use crate::gateway::{Gateway, Rules};
@@ -64,6 +65,8 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     for warning in &effective.warnings {
         tracing::warn!("{warning}");
     }
+    let connections = Connections::raised(effective.config.admission.limits.connections)?;
+    tracing::info!("connections: {connections}");
     let certificates = open_certificates(&effective)?;
     let sockets = Sockets::bind(&effective)?;
     let data = DataDir::open(&effective.data_dir, false)?;
@@ -93,6 +96,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
         certificates: &certificates,
         sockets: &sockets,
         access_log: access_log.as_ref(),
+        connections,
     }
     .server()?;
     // The services have their own handles: nothing is to be left open when they stop accepting.
@@ -269,6 +273,7 @@ struct Assembly<'a> {
     certificates: &'a [Option<Arc<Certificate>>],
     sockets: &'a Sockets,
     access_log: Option<&'a AccessLog>,
+    connections: Connections,
 }
 
 impl Assembly<'_> {
@@ -289,7 +294,7 @@ impl Assembly<'_> {
             },
         );
         server.bootstrap();
-        let cap = self.effective.config.admission.limits.connections;
+        let cap = self.connections.clients;
         let traffic = self.services("edge", layout, cap, &server.configuration, |profile| {
             profile != ProfileName::Metrics
         })?;
@@ -302,7 +307,7 @@ impl Assembly<'_> {
         // The metrics listener answers `/ready` during the drain, so nothing ever tells it to stop.
         std::mem::forget(keep_open);
         // A cap of its own, so that no number of clients silences it.
-        let cap = self.effective.config.admission.limits.connections;
+        let cap = self.connections.management;
         let one = Layout::ONE;
         let metrics = self.services("metrics", one, cap, &server.configuration, |profile| {
             profile == ProfileName::Metrics

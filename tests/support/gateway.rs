@@ -34,6 +34,8 @@ pub struct Builder {
     tokens: bool,
     /// Further keys of the core listener.
     core: Value,
+    /// The soft and the hard limit on open files.
+    open_files: Option<(u64, u64)>,
 }
 
 /// A running gateway. Dropping it ends the process.
@@ -66,6 +68,7 @@ impl Gateway {
             addresses: None,
             tokens: true,
             core: json!({}),
+            open_files: None,
             tools: files
                 .map(|(namespace, file, source)| {
                     (namespace.to_owned(), file.to_owned(), source.to_owned())
@@ -315,6 +318,12 @@ impl Builder {
         gateway
     }
 
+    /// Under a limit on open files: the soft and the hard one.
+    pub fn open_files(mut self, soft: u64, hard: u64) -> Self {
+        self.open_files = Some((soft, hard));
+        self
+    }
+
     /// Starts the process and waits for nothing.
     pub fn spawn(mut self) -> Gateway {
         // Every HTTP client wants one, plain HTTP or not. A second call changes nothing.
@@ -337,7 +346,15 @@ impl Builder {
         let config_file = self.data.path().join("tooldock.test.yaml");
         write_config(&config_file, &config);
         let log = fs::File::create(self.data.path().join("gateway.log")).expect("a log file");
-        let mut command = Command::new(&self.binary);
+        let mut command = match self.open_files {
+            None => Command::new(&self.binary),
+            Some((soft, hard)) => {
+                let mut shell = Command::new("sh");
+                let limited = format!("ulimit -Sn {soft}; ulimit -Hn {hard}; exec \"$0\" \"$@\"");
+                shell.arg("-c").arg(limited).arg(&self.binary);
+                shell
+            }
+        };
         command
             .arg("serve")
             .arg("-c")

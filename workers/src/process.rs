@@ -11,6 +11,7 @@
 pub mod guard;
 mod hand_over;
 mod left_behind;
+pub mod open_files;
 pub mod output;
 pub mod pipe;
 mod tree;
@@ -178,6 +179,7 @@ impl Child {
         command
             .arg("__guard")
             .args(stdin.as_ref().map(|_| guard::STDIN_OPTION))
+            .args(open_files::for_children().into_iter().flatten())
             .arg("--")
             .arg(&spec.program)
             .args(&spec.args)

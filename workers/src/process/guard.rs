@@ -1,4 +1,4 @@
-//! `tooldock __guard [--stdin] -- COMMAND ARGS…`: the small process between the gateway and each of its children.
+//! `tooldock __guard [--stdin] [--open-files N] -- COMMAND ARGS…`: the small process between the gateway and each of its children.
 //!
 //! A SIGKILLed gateway cannot end its children. The guard can: it is the child subreaper of the tree it starts, and it
 //! watches a socket whose other end only the gateway holds. However the gateway ends, the kernel closes that end and
@@ -38,7 +38,7 @@ use rustix::process::{
 };
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
-use super::{Exit, hand_over, tree};
+use super::{Exit, hand_over, open_files, tree};
 
 /// Says that the command's standard input comes over the control socket.
 pub(super) const STDIN_OPTION: &str = "--stdin";
@@ -53,10 +53,16 @@ const SWEEP_LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks at `/proc` while processes are ending.
 const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 
-/// Runs the guard to its end. `arguments` are those after `__guard`: its option, `--`, the command, its arguments.
+/// Runs the guard to its end. `arguments` are those after `__guard`: its options, `--`, the command, its arguments.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut arguments = arguments.peekable();
     let takes_stdin = arguments.next_if(|it| it == STDIN_OPTION).is_some();
+    if arguments.next_if(|it| it == open_files::OPTION).is_some() {
+        let soft = arguments.next().and_then(|it| it.to_str()?.parse().ok());
+        if let Some(soft) = soft {
+            open_files::lower(soft);
+        }
+    }
     arguments.next_if(|it| it == "--");
     let Some(program) = arguments.next() else {
         report("failed no command was given");

@@ -1,0 +1,122 @@
+//! How many connections the limit on open files leaves room for.
+//!
+//! A connection costs a descriptor. If they could take all, a worker could not be started, the audit log not be opened
+//! and the metrics not be read, just when it matters. So a part is kept for everything else.
+
+use std::fmt;
+
+use anyhow::ensure;
+use tooldock_workers::process::open_files;
+
+/// Below this many open files the gateway does not start: there would be no room beside the reserve.
+const LIMIT_MIN: u64 = 128;
+
+/// What is kept for workers, logs and management under limits like 1024, and the part of larger ones.
+const RESERVE_MIN: u64 = 256;
+const RESERVE_PART: u64 = 32;
+
+/// Connections of the metrics listener, part of the reserve.
+const MANAGEMENT_MAX: usize = 64;
+
+/// How many connections there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Connections {
+    /// On all listeners but the metrics listener.
+    pub(crate) clients: usize,
+    /// On the metrics listener.
+    pub(crate) management: usize,
+    configured: usize,
+    /// The limit on open files and what of it is kept. None: there is no limit.
+    files: Option<(u64, u64)>,
+}
+
+impl Connections {
+    /// For this process, whose limit on open files is raised as far as it goes.
+    ///
+    /// # Errors
+    ///
+    /// One line that says how many open files are needed.
+    pub(crate) fn raised(configured: usize) -> anyhow::Result<Self> {
+        let connections = Self::under(configured, open_files::raise());
+        if let Some((limit, _)) = connections.files {
+            ensure!(
+                limit >= LIMIT_MIN,
+                "the limit on open files is {limit}, and at least {LIMIT_MIN} are needed: raise it (ulimit -n, LimitNOFILE=)"
+            );
+        }
+        Ok(connections)
+    }
+
+    /// For a gateway that is started as this process was.
+    pub(crate) fn expected(configured: usize) -> Self {
+        Self::under(configured, open_files::highest())
+    }
+
+    fn under(configured: usize, limit: Option<u64>) -> Self {
+        let Some(limit) = limit else {
+            return Self {
+                clients: configured,
+                management: MANAGEMENT_MAX,
+                configured,
+                files: None,
+            };
+        };
+        let reserve = (limit / RESERVE_PART).max(RESERVE_MIN).min(limit / 2);
+        let room = usize::try_from(limit - reserve).unwrap_or(usize::MAX);
+        let management = usize::try_from(reserve / 4).unwrap_or(usize::MAX);
+        Self {
+            clients: configured.min(room),
+            management: management.min(MANAGEMENT_MAX),
+            configured,
+            files: Some((limit, reserve)),
+        }
+    }
+}
+
+impl fmt::Display for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "up to {}", self.clients)?;
+        if self.clients == self.configured {
+            return write!(f, ", as configured");
+        }
+        if let Some((limit, reserve)) = self.files {
+            write!(
+                f,
+                ", by the limit on open files: {limit}, of which {reserve} are kept for workers, logs and management; \
+                 admission.limits.connections is {}",
+                self.configured
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smaller_of_what_is_configured_and_what_files_leave_is_the_cap() {
+        let under = |limit| {
+            let Connections {
+                clients,
+                management,
+                ..
+            } = Connections::under(100_000, limit);
+            (clients, management)
+        };
+        assert_eq!(under(None), (100_000, 64));
+        assert_eq!(under(Some(1_048_576)), (100_000, 64));
+        assert_eq!(under(Some(20_000)), (19_375, 64));
+        assert_eq!(under(Some(1024)), (768, 64));
+        assert_eq!(under(Some(256)), (128, 32));
+    }
+
+    #[test]
+    fn it_says_which_of_the_two_it_is() {
+        let said = |configured| Connections::under(configured, Some(1024)).to_string();
+        assert_eq!(said(100), "up to 100, as configured");
+        let by_files = said(100_000);
+        assert!(by_files.starts_with("up to 768, by the limit on open files: 1024, of which 256"));
+    }
+}

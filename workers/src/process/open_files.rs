@@ -1,0 +1,56 @@
+//! The limit on open files: the gateway takes all it may have, its children get back what they would have had.
+//!
+//! A program that closes every descriptor it could have, or waits with `select`, is slow or wrong under a limit it does
+//! not expect. So the soft limit is raised for the gateway alone, and its guards put the old one back for what they run.
+
+use std::sync::OnceLock;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Says a command's soft limit to its guard.
+pub(super) const OPTION: &str = "--open-files";
+
+/// The soft limit this process was started with, if it was raised since.
+static BEFORE: OnceLock<u64> = OnceLock::new();
+
+/// How many files this process may have open; `None` is any number.
+pub fn limit() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
+/// How many files this process could have open after [`raise`].
+pub fn highest() -> Option<u64> {
+    getrlimit(Resource::Nofile).maximum
+}
+
+/// Raises the soft limit to the hard one. Gives the limit then in force.
+pub fn raise() -> Option<u64> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let before = current?;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    if maximum.is_none_or(|maximum| maximum > before) && setrlimit(Resource::Nofile, raised).is_ok()
+    {
+        let _ = BEFORE.set(before);
+    }
+    limit()
+}
+
+/// What a guard is told of it.
+pub(super) fn for_children() -> Option<[String; 2]> {
+    BEFORE
+        .get()
+        .map(|before| [OPTION.to_owned(), before.to_string()])
+}
+
+/// Sets the soft limit of this process and of what it starts. Without success the command has the higher one.
+pub(super) fn lower(soft: u64) {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let lowered = Rlimit {
+        current: Some(soft),
+        maximum,
+    };
+    let _ = setrlimit(Resource::Nofile, lowered);
+}
