@@ -98,7 +98,9 @@ impl Level {
         match self {
             Self::Message => Failure::Shape(format!("the message {more}").into()),
             Self::Params => Failure::InvalidParams(format!("params {more}").into()),
-            Self::Meta => Failure::InvalidParams(format!("params._meta {more}").into()),
+            Self::Meta | Self::RelatedTask => {
+                Failure::InvalidParams(format!("params._meta {more}").into())
+            }
         }
     }
 
