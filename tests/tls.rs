@@ -131,7 +131,7 @@ async fn a_handshake_that_is_none_is_no_error_of_ours() {
             .unwrap(),
     );
     assert!(
-        connect(secure.port, &[secure.certificate.clone()])
+        connect(secure.port, std::slice::from_ref(&secure.certificate))
             .await
             .is_some()
     );
