@@ -207,3 +207,23 @@ def test_reasonable_depth_passes(give):
 
 def test_long_is_not_deep(give):
     assert give("long")["result"] == [[]] * 1000
+
+
+def test_what_pandas_calls_missing_is_null(plain_worker):
+    """By the names of the classes, since `NaT` is also a `datetime`; the package itself is a large download."""
+    plain_worker.write(
+        "t.py",
+        """
+        import datetime
+        from fastmcp.tools import tool
+
+        class NaTType(datetime.datetime):
+            __module__ = "pandas._libs.tslibs.nattype"
+        class NAType:
+            __module__ = "pandas._libs.missing"
+
+        @tool
+        def missing() -> list: return [NaTType(1, 1, 1), NAType(), datetime.datetime(2020, 1, 2)]
+        """,
+    ).start()
+    assert plain_worker.value("missing") == [None, None, "2020-01-02T00:00:00"]
