@@ -245,8 +245,9 @@ impl Exchange {
         out.extend_from_slice(b"},\"requestState\":");
         content::escape(&mut out, state.as_bytes());
         if let Dress::Modern(dress) = &self.dress {
-            out.extend_from_slice(b",\"_meta\":");
+            out.extend_from_slice(b",\"_meta\":{");
             dress.meta(&mut out);
+            out.push(b'}');
         }
         out.extend_from_slice(b"}}");
         Ok(out)
