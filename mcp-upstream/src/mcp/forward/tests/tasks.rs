@@ -30,6 +30,7 @@ impl<'a> Person<'a> {
         let headers = &reply.head().headers;
         let id = headers.iter().find(|(name, _)| name == "mcp-session-id");
         let session = id.expect("a session").1.to_str().expect("ASCII").to_owned();
+        delivered(reply);
         let person = Self {
             house,
             name,
