@@ -112,8 +112,8 @@ def test_arguments_that_are_no_object_are_refused(served, arguments):
 
 def test_the_functions_own_defaults_hold(served):
     assert served.value("defaults") == [[1], 7, []]
-    assert served.value("defaults") == [[1, 1], 7, []], "as in Python, for better or worse"
-    assert served.value("defaults", b=1, c=[2]) == [[1, 1, 1], 1, [2]]
+    assert served.value("defaults") == [[1], 7, []], "what a call changes is a copy, as in FastMCP"
+    assert served.value("defaults", b=1, c=[2]) == [[1], 1, [2]]
 
 
 def test_alias_is_the_name_outside(served):
