@@ -182,6 +182,15 @@ impl From<StreamKind> for Role {
     }
 }
 
+/// Finishes a stream when dropped.
+pub(crate) struct Finishing(Arc<Stream>);
+
+impl Drop for Finishing {
+    fn drop(&mut self) {
+        self.0.finish();
+    }
+}
+
 impl Stream {
     /// A passing stream without a session: the answer to one request. `Audience::listen` makes it a
     /// listener's.
@@ -258,6 +267,12 @@ impl Stream {
             metrics.events.inc();
         }
         !slow
+    }
+
+    /// Finishes the stream when what this gives back is dropped: whatever ends who feeds it, a panic included, no reader
+    /// waits for more.
+    pub(crate) fn finish_on_drop(self: &Arc<Self>) -> Finishing {
+        Finishing(Arc::clone(self))
     }
 
     /// No event comes any more: the reader reads what is left, then the end.

@@ -26,7 +26,7 @@ use crate::reply::Reply;
 use crate::session::config::PollAfter;
 use crate::session::{InFlight, Session, State};
 use crate::state::Core;
-use crate::stream::{Stream, StreamKind, frame};
+use crate::stream::{Finishing, Stream, StreamKind, frame};
 
 mod body;
 mod members;
@@ -249,6 +249,7 @@ impl Exchange {
     /// Runs the members to their end.
     async fn deliver(mut self, target: Target) {
         let core = Arc::clone(&self.core);
+        let _finishing = target.finish_on_drop();
         let mut patience = Patience::default();
         for message in std::mem::take(&mut self.ready) {
             if !target.append(&core, &message).await {
@@ -261,7 +262,6 @@ impl Exchange {
             }
             target.pace(&mut patience).await;
         }
-        target.finish();
     }
 }
 
@@ -345,11 +345,11 @@ impl Target {
         }
     }
 
-    /// Says that nothing else comes, where the stream is for nothing else.
-    fn finish(&self) {
+    /// Says that nothing else comes, where the stream is for nothing else, when what this gives back is dropped.
+    fn finish_on_drop(&self) -> Option<Finishing> {
         match self {
-            Self::Logged { stream, .. } | Self::Bare(stream) => stream.finish(),
-            Self::Whole(_) => {}
+            Self::Logged { stream, .. } | Self::Bare(stream) => Some(stream.finish_on_drop()),
+            Self::Whole(_) => None,
         }
     }
 }
@@ -396,6 +396,20 @@ mod tests {
             patience.wait_for(&stream).await;
         }
         assert_eq!(start.elapsed(), PATIENCE);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_panics_leaves_no_reader_waiting() {
+        let stream = Stream::detached(&Pulse::new(Duration::from_secs(15)));
+        let mut events = stream.read();
+        let target = Target::Bare(stream);
+        let task = tokio::spawn(async move {
+            let _finishing = target.finish_on_drop();
+            assert!(target.is_open());
+            panic!("a call panics, as this test wants it to");
+        });
+        task.await.expect_err("it panicked");
+        assert_eq!(events.next().await, None);
     }
 
     #[tokio::test]

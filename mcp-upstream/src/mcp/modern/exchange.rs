@@ -183,6 +183,7 @@ impl Exchange {
 
     /// Runs the rest of the call beside the stream its client reads. Ends with the reader, and with that the call.
     async fn deliver(self, first: Vec<u8>, mut talking: Talking, stream: Arc<Stream>) {
+        let _finishing = stream.finish_on_drop();
         let push = |message: &[u8]| stream.push(frame::message(None, message));
         if !push(&first) {
             return;
@@ -209,7 +210,6 @@ impl Exchange {
             };
         };
         push(&last.unwrap_or_else(|failure| failure.modern_body(Some(&self.id))));
-        stream.finish();
     }
 
     fn response(&self, call: &UpstreamCall, outcome: Outcome) -> Result<Vec<u8>, Failure> {
