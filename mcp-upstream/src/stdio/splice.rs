@@ -162,12 +162,6 @@ pub(crate) fn with_request_id(message: &str, id: &str) -> Option<Vec<u8>> {
     Some(edited(message, old, id))
 }
 
-/// A notification that belongs to another subscription. `None` if it belongs to none.
-pub(crate) fn with_subscription_id(message: &str, id: &str) -> Option<Vec<u8>> {
-    let old = Names::of(notified(message)?).ok()?.subscription?;
-    Some(edited(message, old, id))
-}
-
 /// A `notifications/progress` under another token. `None` if it is none.
 pub(crate) fn with_progress_token(message: &str, token: &str) -> Option<Vec<u8>> {
     let Ok(Message::Notification { method, params }) = envelope::message(message) else {

@@ -5,7 +5,6 @@
 //! up by an audience of thousands. Changes that are noted before the task comes to them are one: clients fetch what
 //! changed anyway, so a list that changed twice has changed.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,7 +17,6 @@ use tooldock_workers::worker::Notice;
 
 use super::log::EventLog;
 use super::{Stream, frame};
-use crate::bridge::news::News;
 use crate::session::Session;
 use crate::session::subscriptions::{URI_BYTES_MAX, URIS_MAX};
 
@@ -31,7 +29,7 @@ pub use listener::{Filter, ListenGuard, TooManyUpdates};
 
 /// Updated resources of one namespace that wait for the task; more than that in one go are not told of.
 const UPDATES_MAX: usize = 10_000;
-/// Bytes of their URIs, and of what their servers said of them, together: 4 MiB.
+/// Bytes of their URIs together: 4 MiB.
 const UPDATE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Streams of listeners that one step of the task serves before it lets others run.
 const STEP: usize = 256;
@@ -71,10 +69,8 @@ struct Changes {
     prompts: bool,
     resources: bool,
     updated: BTreeSet<Arc<str>>,
-    /// Of the URIs in `updated` and what was said of them.
+    /// Of the URIs in `updated`.
     updated_bytes: usize,
-    /// What the namespace's server said of a change, the last time.
-    words: HashMap<Change, News>,
 }
 
 /// What has changed in a namespace.
@@ -128,20 +124,6 @@ impl Audience {
 
     /// Tells whoever listens to a namespace. Does not wait; the delivery runs in the runtime this is called in.
     pub(crate) fn announce(self: &Arc<Self>, namespace: &NamespaceName, change: Change) {
-        self.note(namespace, change, None);
-    }
-
-    /// The same, in the words of the namespace's own server: `message` is its whole notification.
-    pub(crate) fn pass_on(
-        self: &Arc<Self>,
-        namespace: &NamespaceName,
-        change: Change,
-        message: &[u8],
-    ) {
-        self.note(namespace, change, News::new(message));
-    }
-
-    fn note(self: &Arc<Self>, namespace: &NamespaceName, change: Change, words: Option<News>) {
         if !self.namespaces.contains_key(namespace) {
             return;
         }
@@ -151,7 +133,7 @@ impl Audience {
                 noted.changes.insert(namespace.clone(), Changes::default());
             }
             if let Some(changes) = noted.changes.get_mut(namespace) {
-                changes.note(change, words);
+                changes.note(change);
             }
             !std::mem::replace(&mut noted.running, true)
         };
@@ -193,7 +175,7 @@ impl Audience {
             return;
         }
         for change in changes.lists() {
-            self.broadcast(&sessions, &changes.told(&change)).await;
+            self.broadcast(&sessions, &change.message(None)).await;
         }
         let mut subscribers: BTreeMap<&Arc<str>, Vec<Arc<Session>>> = BTreeMap::new();
         for session in &sessions {
@@ -204,7 +186,7 @@ impl Audience {
         }
         for (uri, sessions) in subscribers {
             let change = Change::Updated(Arc::clone(uri));
-            self.broadcast(&sessions, &changes.told(&change)).await;
+            self.broadcast(&sessions, &change.message(None)).await;
         }
     }
 
@@ -257,7 +239,7 @@ async fn tell_listeners(members: &Members, changes: &Changes) {
                 framed_for = id;
             }
             for change in listener.among(changes) {
-                let message = || frame::message(None, &changes.told_to_listener(&change, id));
+                let message = || frame::message(None, &change.message(Some(id)));
                 let frame = framed.entry(change.clone()).or_insert_with(message);
                 listener.push(frame.clone());
             }
@@ -306,8 +288,8 @@ impl Noted {
 }
 
 impl Changes {
-    fn note(&mut self, change: Change, words: Option<News>) {
-        match &change {
+    fn note(&mut self, change: Change) {
+        match change {
             Change::Tools => self.tools = true,
             Change::Prompts => self.prompts = true,
             Change::Resources => self.resources = true,
@@ -317,45 +299,10 @@ impl Changes {
                 let fits = uri.len() <= URI_BYTES_MAX
                     && self.updated.len() < UPDATES_MAX
                     && bytes <= UPDATE_BYTES_MAX;
-                if fits && self.updated.insert(Arc::clone(uri)) {
+                if fits && self.updated.insert(uri) {
                     self.updated_bytes = bytes;
                 }
-                if !self.updated.contains(uri) {
-                    return;
-                }
             }
-        }
-        if let Some(words) = words {
-            self.keep(change, words);
-        }
-    }
-
-    /// Keeps what the server said, if there is room for it.
-    fn keep(&mut self, change: Change, words: News) {
-        if let Change::Updated(_) = change {
-            let before = self.words.get(&change).map_or(0, News::len);
-            let bytes = self.updated_bytes - before + words.len();
-            if bytes > UPDATE_BYTES_MAX {
-                return;
-            }
-            self.updated_bytes = bytes;
-        }
-        self.words.insert(change, words);
-    }
-
-    /// The notification of a change for sessions.
-    fn told(&self, change: &Change) -> Cow<'_, [u8]> {
-        match self.words.get(change) {
-            Some(words) => words.for_session(),
-            None => change.message(None).into(),
-        }
-    }
-
-    /// The same for a listener of that subscription.
-    fn told_to_listener(&self, change: &Change, subscription_id: &str) -> Vec<u8> {
-        match self.words.get(change) {
-            Some(words) => words.for_listener(subscription_id),
-            None => change.message(Some(subscription_id)),
         }
     }
 

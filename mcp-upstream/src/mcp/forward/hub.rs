@@ -2,7 +2,7 @@
 //!
 //! | it says | on a process of several clients | on a session's own | on one for a single call |
 //! |---|---|---|---|
-//! | `*/list_changed`, `resources/updated` | the namespace's audience | the session | the namespace's audience, in our words |
+//! | `*/list_changed`, `resources/updated` | the namespace's audience, in our words | the session | the namespace's audience, in our words |
 //! | what names a task | the session that began the task | the newest call, else the session | the call |
 //! | log message, any other notification | the one call that runs, if the server can be doing nothing else | the newest call, else the session | the call |
 //! | elicitation, sampling, roots | refused | the newest call, else the session | the call, once it begins |

@@ -137,7 +137,6 @@ impl Keeper {
         let mut outcome = Err(broken(&self.pool));
         for attempt in 0..TRIES {
             running.switch.set_own(order.open.inbound.clone());
-            running.switch.keep_words(order.slot.key != Key::Shared);
             let limits = Limits {
                 probe: self.pool.settings().probe_timeout,
                 until,

@@ -3,8 +3,8 @@
 //! A process of one session, or leased for one request, has a handler of its own and that hears everything. A process
 //! of many has none: requests are refused, and the rest is one of these.
 //!
-//! - A list or a resource that changed: the audience of the namespace hears of the change. It hears the server's own
-//!   words only while the server works for nobody: otherwise they may be about a client's call.
+//! - A list or a resource that changed: the audience of the namespace hears of the change, in our words. The server's
+//!   may be about a client's call.
 //! - What names a task goes to the owner of the task ([`Tasks`]).
 //! - Anything else reaches a client only while that client's call is all the server can be doing: its call is the only
 //!   one in flight, and every call before had its own answer. A call that ran out of time, was cancelled or became a
@@ -42,8 +42,6 @@ pub(crate) struct Switch {
     audience: Arc<Audience>,
     lists: Arc<Lists>,
     metrics: Arc<ServerMetrics>,
-    /// It is not everybody's: what it says of changes never is, either.
-    keeps_words: AtomicBool,
     /// It asked whoever had it for itself: it may know now what nobody else is to be told.
     asked: AtomicBool,
     /// Those who use the process now.
@@ -85,7 +83,6 @@ impl Switch {
             audience,
             lists,
             metrics,
-            keeps_words: AtomicBool::new(false),
             asked: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             tasks: Arc::default(),
@@ -108,11 +105,6 @@ impl Switch {
         let before = std::mem::replace(&mut self.lock().own, handler);
         // Outside the lock: it may be the last of much.
         drop(before);
-    }
-
-    /// Whether the namespace is never told of changes in the server's own words, as of a process that is not everybody's.
-    pub(super) fn keep_words(&self, keep: bool) {
-        self.keeps_words.store(keep, Ordering::Release);
     }
 
     /// Hears what can only be meant for this user of a process of many: log messages, while nobody else uses it.
@@ -151,12 +143,7 @@ impl Switch {
             return false;
         };
         self.note(&change);
-        if self.keeps_words.load(Ordering::Acquire) || self.works() {
-            self.audience.announce(&self.namespace, change);
-        } else {
-            let message = &notification.message;
-            self.audience.pass_on(&self.namespace, change, message);
-        }
+        self.audience.announce(&self.namespace, change);
         true
     }
 
@@ -194,16 +181,11 @@ impl Switch {
         self.lock().own.clone()
     }
 
-    /// Whether the server may be working for a client.
-    fn works(&self) -> bool {
-        // Users first: whoever gives a call up has said so before leaving.
-        self.users.load(Ordering::Acquire) > 0 || self.has_unfinished()
-    }
-
     /// The one user there is, if it listens and the server can be doing nothing else.
     fn only_user(&self) -> Option<Arc<dyn Inbound>> {
         let inner = self.lock();
         let mut listening = inner.listening.iter().map(|(_, handler)| handler);
+        // Under the lock: whoever gave a call up before leaving is noted.
         let users = self.users.load(Ordering::Acquire);
         let only = match (users, listening.next(), listening.next()) {
             (1, Some(handler), None) if inner.is_settled() => Arc::clone(handler),
@@ -454,37 +436,32 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_is_told_in_the_servers_words_only_while_it_works_for_nobody() {
+    async fn a_change_at_a_shared_process_is_told_in_our_words() {
+        let audience = audience();
         let name = "ns".parse().expect("a name");
-        for (works, keeps) in [(false, false), (true, false), (false, true)] {
-            let audience = audience();
-            let switch = Switch::new(
-                "ns".parse().expect("a name"),
-                Arc::clone(&audience),
-                Arc::default(),
-                ServerMetrics::unregistered("ns"),
-            );
-            switch.keep_words(keeps);
-            let stream = crate::stream::Stream::detached(&Pulse::new(Duration::from_secs(15)));
-            let filter = crate::stream::audience::Filter {
-                tools: true,
-                ..Default::default()
-            };
-            let _guard = audience.listen(&name, filter, "1", &stream);
-            let mut events = stream.read();
-            let in_use = works.then(|| switch.in_use());
-            let message = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"x":"of ada"}}"#;
-            switch.notification(Notification {
-                method: "notifications/tools/list_changed",
-                params: None,
-                message: Bytes::from_static(message.as_bytes()),
-            });
-            let heard = events.next().await.expect("the change");
-            let heard = String::from_utf8(heard.to_vec()).expect("UTF-8");
-            assert!(heard.contains("tools/list_changed"), "{heard}");
-            assert_eq!(heard.contains("of ada"), !works && !keeps, "{heard}");
-            drop(in_use);
-        }
+        let switch = Switch::new(
+            "ns".parse().expect("a name"),
+            Arc::clone(&audience),
+            Arc::default(),
+            ServerMetrics::unregistered("ns"),
+        );
+        let stream = crate::stream::Stream::detached(&Pulse::new(Duration::from_secs(15)));
+        let filter = crate::stream::audience::Filter {
+            tools: true,
+            ..Default::default()
+        };
+        let _guard = audience.listen(&name, filter, "1", &stream);
+        let mut events = stream.read();
+        let message = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"x":"of ada"}}"#;
+        switch.notification(Notification {
+            method: "notifications/tools/list_changed",
+            params: Some(Bytes::from_static(br#"{"x":"of ada"}"#)),
+            message: Bytes::from_static(message.as_bytes()),
+        });
+        let heard = events.next().await.expect("the change");
+        let heard = String::from_utf8(heard.to_vec()).expect("UTF-8");
+        assert!(heard.contains("tools/list_changed"), "{heard}");
+        assert!(!heard.contains("of ada"), "{heard}");
     }
 
     #[tokio::test]

@@ -197,17 +197,6 @@ proptest! {
     }
 
     #[test]
-    fn a_subscriptions_notification_gets_another_subscription_and_keeps_the_rest(
-        shape in any_shape(), id in any_name(), other in any_name(),
-    ) {
-        let build = |id: &str| {
-            let params = shape.meta(SUBSCRIPTION_ID, id);
-            shape.message(&[V, ("method", "\"notifications/x\"")], Some(("params", &params)))
-        };
-        prop_assert_eq!(text(with_subscription_id(&build(&id), &other)), Some(build(&other)));
-    }
-
-    #[test]
     fn one_line_is_the_same_json_with_no_line_break(value in any_json()) {
         let mut line = value.clone().into_bytes();
         on_one_line(&mut line);

@@ -305,8 +305,8 @@ fn updates_that_wait_are_bounded_in_bytes_too() {
     let uri = |number: usize| format!("{number:04}{}", "x".repeat(URI_BYTES_MAX - 4));
     let fit = UPDATE_BYTES_MAX / URI_BYTES_MAX;
     for number in 0..fit + 10 {
-        changes.note(Change::Updated(uri(number).into()), None);
-        changes.note(Change::Updated(uri(0).into()), None);
+        changes.note(Change::Updated(uri(number).into()));
+        changes.note(Change::Updated(uri(0).into()));
     }
     assert_eq!(changes.updated.len(), fit);
     assert_eq!(changes.updated_bytes, UPDATE_BYTES_MAX);

@@ -266,60 +266,6 @@ async fn a_client_cancels_in_its_own_words_and_who_leaves_in_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_shared_server_says_of_changes_reaches_sessions_and_listeners_in_its_words() {
-    let tag = r#""_meta":{"io.modelcontextprotocol/subscriptionId":"#;
-    for speaks in ERAS {
-        let house = house(speaks);
-        let (session, _) = house.open(json!({})).await;
-        let params = json!({ "uri": "test://a" });
-        house
-            .in_session(&session, "resources/subscribe", params)
-            .await;
-        let service = &house.harness.service;
-        let mut stream = Wire::of(service.get(caller(), head(Some(&session), None)).await);
-        let wish = json!({ "notifications": { "toolsListChanged": true,
-            "resourceSubscriptions": ["test://a"] } });
-        let mut listener = Wire::of(house.modern("subscriptions/listen", wish).await);
-        listener.message().await.expect("an acknowledgement");
-        let said = |method: &str, params: &str, id: Option<&str>| {
-            let tag = id.map(|id| format!(r#"{tag}{id}}}"#));
-            let both: Vec<_> = [Some(params.to_owned()), tag]
-                .into_iter()
-                .flatten()
-                .collect();
-            let both = both.join(",");
-            format!(
-                r#"{{"x":1e400,"jsonrpc":"2.0","method":"notifications/{method}","params":{{{both}}},"z":0}}"#
-            )
-        };
-        let audience = &house.harness.service.core().audience;
-        let name = "shared".parse().expect("a name");
-        for (change, method, params) in [
-            (
-                crate::stream::Change::Tools,
-                "tools/list_changed",
-                r#""n":1.50"#,
-            ),
-            (
-                crate::stream::Change::Updated("test://a".into()),
-                "resources/updated",
-                r#""uri":"test:\/\/a","n":1.50"#,
-            ),
-        ] {
-            // A modern server's names the subscription the gateway has there.
-            let ours = (speaks == Speaks::Modern).then_some("65536");
-            let message = said(method, params, ours);
-            audience.pass_on(&name, change, message.as_bytes());
-            assert_eq!(stream.line().await, Some(said(method, params, None)));
-            assert_eq!(
-                listener.line().await,
-                Some(said(method, params, Some("\"m\"")))
-            );
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_readers_could_read_in_two_ways_is_not_passed() {
     let house = house(Speaks::Legacy);
     let (session, _) = house.open(json!({})).await;
