@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use crate::support::raw::exchange;
 use crate::support::session::Session;
 use crate::support::{Gateway, TOKEN, eventually, sha256, tools};
 use crate::tls::{connect, secure_with};
@@ -83,6 +84,22 @@ async fn a_refusal_has_a_line_with_address_principal_and_reason() {
     for secret in ["hush", "canary", other] {
         assert!(!text.contains(secret), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_head_that_is_refused_while_it_arrives_has_a_line_too() {
+    let Logged { gateway, path, .. } = logged("combined", json!({})).await;
+    for request in ["POST /mcp?x HTTP/1.1\nHost: localhost\n\n", "\u{16}\u{3}"] {
+        let text = exchange(gateway.address, request.as_bytes()).await;
+        assert!(text.starts_with("HTTP/1.1 400"), "{text:?}");
+    }
+    let line = line_with(&path, "POST").await;
+    assert!(line.starts_with("127.0.0.1 - - ["), "{line}");
+    assert!(
+        line.contains(" HTTP/1.1\" 400 ") && line.ends_with("\"bad_request\""),
+        "{line}"
+    );
+    line_with(&path, "\"- * HTTP/1.1\" 400 ").await;
 }
 
 #[tokio::test]

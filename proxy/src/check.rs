@@ -242,6 +242,7 @@ mod tests {
             "core http://127.0.0.1:8000: /mcp",
             "manager http://127.0.0.1:8001: not part of this version",
             "metrics http://127.0.0.1:9090: /metrics",
+            "# connections: up to ",
             "warning: BEARER_TOKEN: not set",
         ] {
             assert!(report.contains(expected), "{expected}\n{report}");

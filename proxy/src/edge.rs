@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use http::request::Parts;
 use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
 use pingora_core::listeners::tls::Acceptor;
 use pingora_core::protocols::http::ServerSession;
@@ -32,6 +33,7 @@ use pingora_core::server::ShutdownWatch;
 use pingora_proxy::HttpProxy;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
+use tooldock_filters::{ErrorShape, Rejection};
 
 use self::chunks::Chunks;
 pub(crate) use self::connections::{Connections, OpenConnection};
@@ -39,6 +41,7 @@ use self::head::{Gathered, Head, Refusal};
 pub(crate) use self::service::{Announced, EdgeService, Endpoint};
 use self::wire::Carrier;
 pub(crate) use self::wire::Wire;
+use crate::access_log::{AccessLog, Entry};
 use crate::gateway::Gateway;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
@@ -92,6 +95,7 @@ pub(crate) struct Edge {
     pub(crate) limits: Arc<ArcSwap<Limits>>,
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) request_ids: Arc<RequestIds>,
+    pub(crate) access_log: Option<AccessLog>,
 }
 
 /// How Pingora comes back with the requests of an HTTP/2 connection. Those of HTTP/1 do not come this way.
@@ -227,10 +231,10 @@ impl Listening {
             let gathered = head::gather(&mut wire, limits.header_bytes, begun).await;
             open.waiting.seen();
             let Head { bytes, end, coded } = match gathered {
-                Ok(Gathered::Whole(head)) => head,
-                Ok(Gathered::Refused(refusal)) => return self.refuse(wire, refusal).await,
+                Gathered::Whole(head) => head,
+                Gathered::Refused(refusal) => return self.refuse(wire, refusal).await,
                 // Nobody is there who could be told.
-                Ok(Gathered::Closed) | Err(_) => return,
+                Gathered::Closed => return,
             };
             let mut chunks = coded.then(Chunks::default);
             if let Some(chunks) = &mut chunks
@@ -258,8 +262,27 @@ impl Listening {
         let rejection = refusal.rejection();
         self.edge.metrics.refused(rejection.code());
         let request_id = self.edge.request_ids.of(None);
+        let parts = refusal.parts();
+        self.note(&stream, &parts, &rejection, &request_id);
         tracing::debug!(%request_id, code = rejection.code(), message = %rejection.message, "refused");
-        respond::without_a_request(stream, &rejection, refusal.shape(), &request_id).await;
+        let shape = ErrorShape::of_path(parts.uri.path());
+        respond::without_a_request(stream, &rejection, shape, &request_id).await;
+    }
+
+    /// Writes a refusal of this kind to the access log.
+    fn note(&self, stream: &Stream, parts: &Parts, rejection: &Rejection, request_id: &Arc<str>) {
+        let Some(log) = &self.edge.access_log else {
+            return;
+        };
+        let socket = stream.get_socket_digest();
+        let peer = socket.as_ref().and_then(|socket| socket.peer_addr());
+        let Some(peer) = peer.and_then(|peer| peer.as_inet()) else {
+            return;
+        };
+        let mut entry = Entry::new(parts, request_id, peer.ip());
+        entry.refused(rejection);
+        entry.answered(rejection.status().as_u16(), 0, Duration::ZERO);
+        log.send(entry);
     }
 
     /// Serves a connection until it ends, is late with what is awaited of it, or gives way to another.

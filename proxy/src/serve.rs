@@ -333,6 +333,7 @@ impl Assembly<'_> {
             limits: Arc::clone(self.connection_limits),
             metrics: Arc::clone(&self.parts.metrics),
             request_ids,
+            access_log: self.access_log.cloned(),
         };
         let listening = Listening::new(edge, max_connections);
         let mut endpoints: Vec<_> = (0..layout.services).map(|_| Vec::new()).collect();

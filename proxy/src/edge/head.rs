@@ -5,12 +5,12 @@
 //! end in CR LF is refused. What Pingora is then given is a complete head and whatever came with it, as if all of it
 //! had come at once.
 
-use std::io;
-
 use bytes::BytesMut;
+use http::request::Parts;
+use http::{Method, Uri};
 use memchr::memchr_iter;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tooldock_filters::{ErrorShape, Reason, Rejection};
+use tooldock_filters::{Reason, Rejection};
 
 /// What is read into at first, in bytes; nearly every request fits.
 const FIRST_READ: usize = 4096;
@@ -33,7 +33,7 @@ pub(crate) struct Head {
 pub(crate) enum Gathered {
     /// It is there.
     Whole(Head),
-    /// The client has left.
+    /// The client has left, or its connection broke.
     Closed,
     /// It cannot be served.
     Refused(Refusal),
@@ -95,40 +95,43 @@ impl Refusal {
         }
     }
 
-    /// How the client expects to be told.
-    pub(crate) fn shape(&self) -> ErrorShape {
-        let mut words = self.bytes[..].split(|byte| matches!(byte, b' ' | b'\r' | b'\n'));
-        let target = words.nth(1).unwrap_or_default();
-        let path = target.split(|byte| *byte == b'?').next();
-        ErrorShape::of_path(&String::from_utf8_lossy(path.unwrap_or_default()))
+    /// What can be made out of the request: its method and target, a `-` and `*` where there are none.
+    pub(crate) fn parts(&self) -> Parts {
+        let mut lines = self.bytes[..].split(|byte| matches!(byte, b'\r' | b'\n'));
+        let line = lines.find(|line| !line.is_empty());
+        let mut words = line.unwrap_or_default().split(|byte| *byte == b' ');
+        let method = words.next().and_then(|word| Method::from_bytes(word).ok());
+        let target = words.next().and_then(|word| Uri::try_from(word).ok());
+        let (mut parts, ()) = http::Request::new(()).into_parts();
+        if let Some(method) = method.or_else(|| Method::from_bytes(b"-").ok()) {
+            parts.method = method;
+        }
+        parts.uri = target.unwrap_or_else(|| Uri::from_static("*"));
+        parts
     }
 }
 
 /// Reads until a head of at most `limit` bytes is complete. `begun` is told when a part of one is there and has to be
 /// waited for.
-///
-/// # Errors
-///
-/// When the connection cannot be read from.
 pub(crate) async fn gather<C: AsyncRead + Unpin>(
     connection: &mut C,
     limit: usize,
     begun: impl FnOnce(),
-) -> io::Result<Gathered> {
+) -> Gathered {
     let mut bytes = BytesMut::with_capacity(FIRST_READ);
     let mut scan = Scan::default();
     let mut begun = Some(begun);
     loop {
-        if connection.read_buf(&mut bytes).await? == 0 {
+        let Ok(1..) = connection.read_buf(&mut bytes).await else {
             if !bytes.is_empty() {
                 tracing::debug!("a client left in the middle of a request head");
             }
-            return Ok(Gathered::Closed);
-        }
+            return Gathered::Closed;
+        };
         let fault = match scan.look(&bytes) {
             Ok(Some(end)) => {
                 let coded = scan.coded;
-                return Ok(Gathered::Whole(Head { bytes, end, coded }));
+                return Gathered::Whole(Head { bytes, end, coded });
             }
             Ok(None) if bytes.len() <= limit => {
                 if let Some(begun) = begun.take() {
@@ -142,11 +145,11 @@ pub(crate) async fn gather<C: AsyncRead + Unpin>(
             Ok(None) => Fault::TooLarge,
             Err(fault) => fault,
         };
-        return Ok(Gathered::Refused(Refusal {
+        return Gathered::Refused(Refusal {
             fault,
             bytes,
             limit,
-        }));
+        });
     }
 }
 
@@ -315,7 +318,7 @@ mod tests {
             while client.write_all(b"A: b\r\n").await.is_ok() {}
         };
         let gathering = async move {
-            let gathered = gather(&mut server, 2000, || {}).await.expect("open");
+            let gathered = gather(&mut server, 2000, || {}).await;
             drop(server);
             gathered
         };
@@ -330,7 +333,21 @@ mod tests {
             refusal.bytes.len()
         );
         assert_eq!(refusal.rejection().code(), "headers_too_large");
-        assert_eq!(refusal.shape(), ErrorShape::Mcp);
+        let parts = refusal.parts();
+        assert_eq!((parts.method, parts.uri.path()), (Method::GET, "/mcp"));
+    }
+
+    #[test]
+    fn what_is_no_request_has_no_method_and_no_target() {
+        for bytes in ["", "\u{16}\u{3}", "\r\n\u{0} \u{0}"] {
+            let refusal = Refusal {
+                fault: Fault::NotHttp,
+                bytes: bytes.into(),
+                limit: 0,
+            };
+            let parts = refusal.parts();
+            assert_eq!((parts.method.as_str(), parts.uri.path()), ("-", "*"));
+        }
     }
 
     #[tokio::test]
@@ -345,7 +362,7 @@ mod tests {
                 drop(client);
             };
             let ((), gathered) = tokio::join!(sending, gather(&mut server, 1000, || begun = true));
-            (matches!(gathered, Ok(Gathered::Whole(_))), begun)
+            (matches!(gathered, Gathered::Whole(_)), begun)
         };
         assert_eq!(gathered(&["A / HTTP/1.1\r\n", "\r\n"]).await, (true, true));
         assert_eq!(gathered(&["A HTTP/1.1\r\n\r\n"]).await, (true, false));
