@@ -843,6 +843,7 @@ impl CallSink for Ada {
             CallEvent::Log { level, .. } => level.as_str().to_owned(),
             CallEvent::Notice(notice) => notice.method().to_owned(),
             CallEvent::Progress(_) => "progress".to_owned(),
+            CallEvent::Dropped(count) => format!("{count} dropped"),
         };
         self.0.lock().unwrap().push(heard);
     }

@@ -29,8 +29,8 @@ class Call:
     """One running call. Whoever sets `done` answers, so that nobody does twice; it is set on the loop's thread only."""
 
     __slots__ = (
-        *("asking", "connection", "done", "encode", "id", "request", "started", "target", "task", "thread", "timeout"),
-        *("timer", "told"),
+        *("asking", "connection", "done", "dropped", "encode", "id", "request", "started", "target", "task", "thread"),
+        *("timeout", "timer", "told"),
     )
 
     def __init__(self, connection: Connection, call_id: bytes, target: Target, encode: Encode) -> None:
@@ -45,6 +45,7 @@ class Call:
         self.thread: Any = None
         self.asking: Questions | None = None
         self.told: list[tuple[str, dict[str, Any]]] | None = None
+        self.dropped = 0
         self.timeout: float | None = None
         self.timer: asyncio.TimerHandle | None = None
 

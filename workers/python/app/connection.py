@@ -100,6 +100,8 @@ class Connection(asyncio.Protocol):
             return
         if call.told is not None:
             self.telling.send_waiting(call)  # said before the end
+        if call.dropped:
+            self.send(frames.dropped(call.id, call.dropped))
         call.done = True
         call.stop_clock()
         if call.asking is not None:

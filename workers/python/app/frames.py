@@ -128,6 +128,11 @@ def log(call_id: bytes, params: dict[str, Any]) -> bytes:
     return b'{"op":"log","id":%b,"params":%b}\n' % (call_id, jsontext.dumps_any(results.plain(params)))
 
 
+def dropped(call_id: bytes, count: int) -> bytes:
+    """How many messages of a running call were left out, because nobody read them in time."""
+    return b'{"op":"dropped","id":%b,"params":{"count":%d}}\n' % (call_id, count)
+
+
 def notify(call_id: bytes, notification: dict[str, Any]) -> bytes:
     """Something changed, says a running call: `method`, and `params` if there are any."""
     return b'{"op":"notify","id":%b,%b\n' % (call_id, jsontext.dumps_any(results.plain(notification))[1:])

@@ -50,6 +50,8 @@ class Telling:
                 waiting[-1] = (kind, params)
             elif len(waiting) < MAX_WAITING:
                 waiting.append((kind, params))
+            else:
+                call.dropped += 1
         if waiting is None:
             try:
                 self._loop.call_soon_threadsafe(self.send_waiting, call)
@@ -65,7 +67,10 @@ class Telling:
 
     def _send(self, call: Call, kind: str, params: dict[str, Any]) -> None:
         connection = self._connection
-        if call.done or connection.congested(kind != "notify"):
+        if call.done:
+            return
+        if connection.congested(kind != "notify"):
+            call.dropped += 1
             return
         frame = _FRAMES[kind](call.id, params)
         if len(frame) <= connection.max_frame:

@@ -34,6 +34,8 @@ pub enum CallEvent {
     Ask(Ask),
     /// The function says that something has changed.
     Notice(Notice),
+    /// So many reports and log messages were left out by the worker, since they were not read in time.
+    Dropped(u64),
 }
 
 /// How severe a log message is, in syslog's order, which is MCP's.

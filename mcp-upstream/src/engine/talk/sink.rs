@@ -63,6 +63,8 @@ impl CallSink for Sink {
         match event {
             CallEvent::Progress(report) => tell(Event::Progress(report)),
             CallEvent::Log { level, params } => tell(Event::Log { level, params }),
+            CallEvent::Dropped(count) if self.events.is_some() => self.dropped.inc_by(count),
+            CallEvent::Dropped(_) => {}
             CallEvent::Ask(ask) => self.ask(ask, None),
             CallEvent::Notice(notice) => {
                 if self.inbox.try_send(Inward::Notice(notice)).is_err() {

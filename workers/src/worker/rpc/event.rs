@@ -47,6 +47,17 @@ pub(super) fn log(frame: &Frame<'_>, line: &Bytes) -> Option<(LogLevel, Bytes)> 
     Some((level.parse().ok()?, params))
 }
 
+/// How many messages the worker left out.
+pub(super) fn dropped(frame: &Frame<'_>) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Params {
+        count: u64,
+    }
+    let params = frame.params.filter(|params| is_object(params))?;
+    let params: Params = serde_json::from_str(params.get()).ok()?;
+    Some(params.count)
+}
+
 /// What a function says has changed.
 pub(super) fn notice(frame: &Frame<'_>) -> Option<Notice> {
     #[derive(Deserialize)]
@@ -155,6 +166,18 @@ mod tests {
             assert!(on(&line, log).is_none(), "{params}");
         }
         assert!(on(r#"{"op":"log","id":1}"#, log).is_none());
+    }
+
+    #[test]
+    fn the_worker_says_how_many_messages_it_left_out() {
+        let count = |params: &str| {
+            let line = format!(r#"{{"op":"dropped","id":1,"params":{params}}}"#);
+            dropped(&Frame::parse(line.as_bytes()).expect("a frame"))
+        };
+        assert_eq!(count(r#"{"count":3}"#), Some(3));
+        for params in [r#"{"count":-1}"#, "[3]", "3", "{}"] {
+            assert_eq!(count(params), None, "{params}");
+        }
     }
 
     #[test]

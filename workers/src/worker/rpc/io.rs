@@ -259,7 +259,9 @@ impl Reader {
             return Some(());
         }
         match frame.op.as_deref()? {
-            "progress" | "log" | "notify" | "ask" => self.handle_event(&frame, line, link)?,
+            "progress" | "log" | "notify" | "dropped" | "ask" => {
+                self.handle_event(&frame, line, link)?
+            }
             "recycle" => {
                 // Full means that several such wishes wait already.
                 let _ = announced.try_send(boot::read(line, spec)?);
@@ -288,6 +290,7 @@ impl Reader {
                 "log" => {
                     event::log(frame, line).map(|(level, params)| CallEvent::Log { level, params })
                 }
+                "dropped" => event::dropped(frame).map(CallEvent::Dropped),
                 _ => event::notice(frame).map(CallEvent::Notice),
             };
             read.map(|event| sink.event(event))
