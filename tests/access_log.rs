@@ -260,3 +260,39 @@ async fn a_client_that_breaks_off_is_no_error_of_the_gateway() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_long_stream_has_its_line_at_its_end() {
+    let Logged { gateway, path, .. } = logged("json", json!({})).await;
+    let session = Session::start(&gateway, "calc", "2025-11-25").await;
+    let of = |reason: Option<&'static str>| {
+        let streams = |text: String| {
+            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+            let streams =
+                lines.filter(|line: &Value| line["method"] == "GET" && line["path"] != "/ready");
+            streams.collect::<Vec<_>>()
+        };
+        let path = &path;
+        eventually("the line of the stream", move || async move {
+            let found = streams(text(path));
+            found
+                .into_iter()
+                .find(|line| line.get("reason").and_then(Value::as_str) == reason)
+        })
+    };
+    let left = session.get(None).await;
+    assert!(!text(&path).contains("client_left"));
+    drop(left);
+    let line = of(Some("client_left")).await;
+    assert_eq!(
+        (&line["status"], &line["namespace"]),
+        (&json!(200), &json!("calc"))
+    );
+    assert!(line["session"].is_string(), "{line}");
+
+    let mut ended = session.get(None).await;
+    assert_eq!(session.delete().await, 204);
+    ended.end().await;
+    let line = of(None).await;
+    assert!(line["duration"].as_f64().unwrap() > 0.0, "{line}");
+}

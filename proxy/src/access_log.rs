@@ -5,14 +5,18 @@
 //! in and what does not: never a query, since one may carry a session id or a token; never a header but those of the
 //! client program and the page before; values of clients are cut and escaped, so that nobody writes lines of his own.
 //!
-//! A long stream has its line when its head is out, as it is counted.
+//! A long stream has its line at its end, wherever that is.
 
 mod entry;
 mod lines;
 mod pattern;
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
+use http::request::Parts;
 use prometheus::{IntCounter, Registry};
 use tooldock_upstream::log_file::{self, LogFile, LogGuard, LogSender, Losses, Target};
 
@@ -73,14 +77,34 @@ impl AccessLog {
         Ok(Some((log, guard)))
     }
 
-    /// Whether a line says what is in a body: the MCP method, the tool.
-    pub(crate) fn reads_bodies(&self) -> bool {
-        self.reads_bodies
+    /// The entry of a request whose head has been read.
+    pub(crate) fn entry(&self, head: &Parts, request_id: &Arc<str>, address: IpAddr) -> Pending {
+        Pending {
+            entry: Entry::new(head, request_id, address),
+            log: self.clone(),
+        }
+    }
+}
+
+/// A request that will have a line.
+pub(crate) struct Pending {
+    /// What is known of it.
+    pub(crate) entry: Box<Entry>,
+    log: AccessLog,
+}
+
+impl Pending {
+    /// Notes the message of an MCP request, if a line says what is in one: its method, the tool.
+    pub(crate) fn message(&mut self, body: &Bytes) {
+        if self.log.reads_bodies {
+            self.entry.message(body);
+        }
     }
 
-    /// Hands over the entry of a request that has ended; never waits.
-    pub(crate) fn send(&self, entry: Box<Entry>) {
-        self.log.send(*entry);
+    /// Hands over what is known of the request, which is at its end; never waits.
+    pub(crate) fn answered(mut self, status: u16, bytes: u64, duration: Duration) {
+        self.entry.answered(status, bytes, duration);
+        self.log.log.send(*self.entry);
     }
 }
 

@@ -41,7 +41,7 @@ use self::head::{Gathered, Head, Refusal};
 pub(crate) use self::service::{Announced, EdgeService, Endpoint};
 use self::wire::Carrier;
 pub(crate) use self::wire::Wire;
-use crate::access_log::{AccessLog, Entry};
+use crate::access_log::AccessLog;
 use crate::gateway::Gateway;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
@@ -279,10 +279,9 @@ impl Listening {
         let Some(peer) = peer.and_then(|peer| peer.as_inet()) else {
             return;
         };
-        let mut entry = Entry::new(parts, request_id, peer.ip());
-        entry.refused(rejection);
-        entry.answered(rejection.status().as_u16(), 0, Duration::ZERO);
-        log.send(entry);
+        let mut logged = log.entry(parts, request_id, peer.ip());
+        logged.entry.refused(rejection);
+        logged.answered(rejection.status().as_u16(), 0, Duration::ZERO);
     }
 
     /// Serves a connection until it ends, is late with what is awaited of it, or gives way to another.

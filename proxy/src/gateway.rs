@@ -35,7 +35,7 @@ use tooldock_upstream::{AcceptFlags, McpHead, MirroredHeaders, Service};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Registry;
 
-use crate::access_log::{AccessLog, Entry};
+use crate::access_log::{AccessLog, Pending};
 use crate::body::{self, Body, BodyError, BodyLimits};
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
@@ -105,7 +105,7 @@ pub(crate) struct Passage {
     /// The status of a long stream that has left.
     left_with: Option<u16>,
     /// What the access log is told of it, where there is one.
-    entry: Option<Box<Entry>>,
+    logged: Option<Pending>,
     in_flight: InFlight,
 }
 
@@ -282,11 +282,10 @@ impl Gateway {
         } else {
             Body::EMPTY
         };
-        if let (Some(entry), Some(log)) = (&mut passage.entry, &self.access_log)
-            && log.reads_bodies()
+        if let Some(logged) = &mut passage.logged
             && is_mcp(&admitted.route)
         {
-            entry.message(&body);
+            logged.message(&body);
         }
         let caller = Caller {
             namespace: admitted.namespace.take(),
@@ -383,8 +382,9 @@ impl Gateway {
                     events,
                     guards,
                 };
+                let logged = &mut passage.logged;
                 stream
-                    .start(session, envelope, &request_id, &self.metrics)
+                    .start(session, envelope, &request_id, logged, &self.metrics)
                     .await?;
                 passage.left_with = Some(status);
                 return Ok(Written::Left);
@@ -396,8 +396,8 @@ impl Gateway {
     /// Counts a refusal and tells the log what the client is not told.
     fn refused(&self, rejection: &Rejection, passage: &mut Passage) {
         self.metrics.refused(rejection.code());
-        if let Some(entry) = &mut passage.entry {
-            entry.refused(rejection);
+        if let Some(logged) = &mut passage.logged {
+            logged.entry.refused(rejection);
         }
         tracing::debug!(
             request_id = %passage.request_id(),
@@ -466,7 +466,7 @@ impl ProxyHttp for Gateway {
             profile: None,
             route: "unknown",
             left_with: None,
-            entry: None,
+            logged: None,
             in_flight: InFlight::new(&self.metrics.in_flight),
         }
     }
@@ -484,10 +484,10 @@ impl ProxyHttp for Gateway {
         let fields = Fields::of(&header.headers);
         let request_id = self.request_ids.of(fields.request_id());
         passage.request_id = Some(Arc::clone(&request_id));
-        if self.access_log.is_some() {
+        if let Some(log) = &self.access_log {
             let admission = &passage.rules.admission;
             let address = admission.client_address(peer_of(session), &fields);
-            passage.entry = Some(Entry::new(header, &request_id, address));
+            passage.logged = Some(log.entry(header, &request_id, address));
         }
         let verdict = self.admit(session, &fields, passage)?;
         if let Verdict::Admitted(admitted) = &verdict
@@ -503,8 +503,9 @@ impl ProxyHttp for Gateway {
         match verdict {
             Verdict::Admitted(admitted) => {
                 passage.route = admitted.route.label();
-                if let Some(entry) = &mut passage.entry {
-                    entry.admitted(&admitted, passage.head.session.as_deref());
+                if let Some(logged) = &mut passage.logged {
+                    let session = passage.head.session.as_deref();
+                    logged.entry.admitted(&admitted, session);
                 }
                 passage.admitted = Some(admitted);
                 Ok(false)
@@ -627,13 +628,12 @@ impl ProxyHttp for Gateway {
             .or_else(written)
             .unwrap_or(STATUS_CLIENT_GONE);
         self.metrics.answered(passage.route, status, elapsed);
-        if let (Some(mut entry), Some(log)) = (passage.entry.take(), &self.access_log) {
+        if let Some(mut logged) = passage.logged.take() {
             if status == STATUS_CLIENT_GONE {
-                entry.client_left();
+                logged.entry.broken_off("client_left");
             }
             let bytes = session.downstream_session.body_bytes_sent();
-            entry.answered(status, bytes, elapsed);
-            log.send(entry);
+            logged.answered(status, bytes as u64, elapsed);
         }
         tracing::debug!(
             request_id = %passage.request_id(),

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! What a stream is counted under stays counted until it ends: the service's guards, the connection's place under the
-//! cap, the gauge the drain waits for. The request is logged and counted as answered when its head is out; a second line
-//! tells when and why the stream ended.
+//! cap, the gauge the drain waits for. The request is counted as answered when its head is out; the access log has a line
+//! at the stream's end.
 
 mod detach;
 mod session;
@@ -20,12 +20,14 @@ mod writer;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use pingora_proxy::Session;
 use tooldock_upstream::reply::{Guards, Head, Subscription};
 
 use self::detach::Detached;
 pub(crate) use self::writer::Ending;
-use self::writer::Framing;
+use self::writer::{Events, Framing};
+use crate::access_log::Pending;
 use crate::edge::{self, OpenConnection};
 use crate::metrics::{EdgeMetrics, OpenStream, StreamTransport};
 use crate::respond::{self, ClientGone, Envelope};
@@ -49,6 +51,7 @@ impl LongStream {
         session: &mut Session,
         envelope: &Envelope<'_>,
         request_id: &Arc<str>,
+        logged: &mut Option<Pending>,
         metrics: &EdgeMetrics,
     ) -> Result<(), ClientGone> {
         // Its end is the end of its connection: nothing may follow it (DESIGN §4, *Hand-over*).
@@ -57,6 +60,7 @@ impl LongStream {
             http::Version::HTTP_10 => Framing::UntilClose,
             _ => Framing::Chunked,
         };
+        let status = self.head.status.as_u16();
         respond::stream_head(session, self.head, envelope).await?;
         let detached = detach::detach(&mut session.downstream_session).await?;
         let transport = match detached {
@@ -64,12 +68,18 @@ impl LongStream {
             _ => StreamTransport::Direct,
         };
         let running = Running {
-            events: self.events,
+            events: Counted {
+                events: self.events,
+                bytes: 0,
+            },
             framing,
             write_timeout: envelope.write_timeout,
             held: Held {
                 open: metrics.stream_opened(transport),
                 request_id: Arc::clone(request_id),
+                status,
+                // From here on the request has its line at the end of its stream.
+                logged: logged.take(),
                 started: Instant::now(),
                 _guards: self.guards,
                 _connection: edge::open_connection(),
@@ -87,16 +97,32 @@ impl LongStream {
 
 /// A stream that has left Pingora.
 struct Running {
-    events: Subscription,
+    events: Counted,
     framing: Framing,
     write_timeout: Duration,
     held: Held,
+}
+
+/// The events of a stream, and how many bytes of them there were.
+struct Counted {
+    events: Subscription,
+    bytes: u64,
+}
+
+impl Events for Counted {
+    async fn next(&mut self) -> Option<Bytes> {
+        let event = self.events.next().await?;
+        self.bytes += event.len() as u64;
+        Some(event)
+    }
 }
 
 /// What a stream keeps until its end.
 struct Held {
     open: OpenStream,
     request_id: Arc<str>,
+    status: u16,
+    logged: Option<Pending>,
     started: Instant,
     _guards: Guards,
     _connection: Option<Arc<OpenConnection>>,
@@ -114,18 +140,24 @@ impl Running {
             self.write_timeout,
         )
         .await;
-        self.held.ended(ending);
+        self.held.ended(ending, self.events.bytes);
     }
 
     async fn on_session(mut self, mut session: Box<pingora_core::protocols::http::ServerSession>) {
         let ending = session::run(&mut session, &mut self.events, self.write_timeout).await;
-        self.held.ended(ending);
+        self.held.ended(ending, self.events.bytes);
     }
 }
 
 impl Held {
-    fn ended(&self, ending: Ending) {
+    fn ended(&mut self, ending: Ending, bytes: u64) {
         self.open.ended(ending);
+        if let Some(mut logged) = self.logged.take() {
+            if ending != Ending::Complete {
+                logged.entry.broken_off(ending.label());
+            }
+            logged.answered(self.status, bytes, self.started.elapsed());
+        }
         tracing::debug!(
             request_id = %self.request_id,
             reason = ending.label(),

@@ -42,13 +42,13 @@ pub(crate) struct Entry {
     /// The body of an MCP request, whose method and tool the writer reads.
     pub(super) message: Option<Bytes>,
     pub(super) status: u16,
-    pub(super) bytes: usize,
+    pub(super) bytes: u64,
     pub(super) reason: Option<&'static str>,
 }
 
 impl Entry {
     /// A request whose head has been read.
-    pub(crate) fn new(head: &Parts, request_id: &Arc<str>, address: IpAddr) -> Box<Self> {
+    pub(super) fn new(head: &Parts, request_id: &Arc<str>, address: IpAddr) -> Box<Self> {
         let value = |name: &HeaderName| {
             let value = head.headers.get(name)?.as_bytes();
             Some(Box::<[u8]>::from(cut(value, VALUE_MAX)))
@@ -92,7 +92,7 @@ impl Entry {
     }
 
     /// Notes the message of an MCP request.
-    pub(crate) fn message(&mut self, body: &Bytes) {
+    pub(super) fn message(&mut self, body: &Bytes) {
         if body.len() <= BODY_MAX {
             self.message = Some(body.clone());
         }
@@ -106,13 +106,13 @@ impl Entry {
         }
     }
 
-    /// Notes that its client did not wait for the answer.
-    pub(crate) fn client_left(&mut self) {
-        self.reason.get_or_insert("client_left");
+    /// Notes that its answer did not come to its end, and why.
+    pub(crate) fn broken_off(&mut self, reason: &'static str) {
+        self.reason.get_or_insert(reason);
     }
 
     /// Notes how it was answered.
-    pub(crate) fn answered(&mut self, status: u16, bytes: usize, duration: Duration) {
+    pub(super) fn answered(&mut self, status: u16, bytes: u64, duration: Duration) {
         self.ended = SystemTime::now();
         self.status = status;
         self.bytes = bytes;

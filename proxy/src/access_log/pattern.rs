@@ -69,7 +69,7 @@ fields! {
     Bytes = "bytes",
     /// Seconds from the request's head to the end of the answer.
     Duration = "duration",
-    /// The code of a refusal.
+    /// The code of a refusal, or why an answer broke off.
     Reason = "reason",
     /// The request's id.
     RequestId = "request_id",

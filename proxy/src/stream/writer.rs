@@ -11,7 +11,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use pingora_timeout::fast_timeout::fast_timeout;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tooldock_upstream::reply::Subscription;
 
 /// Ends a chunked body.
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
@@ -20,12 +19,6 @@ const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 pub(super) trait Events: Send {
     /// The next event; `None` at the end. Cancel safe.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
-}
-
-impl Events for Subscription {
-    fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send {
-        Subscription::next(self)
-    }
 }
 
 /// How a body is told from what follows it.
