@@ -325,3 +325,63 @@ async fn dev_prints_lines_that_work_when_pasted() {
         "{reload}: {answer:?}"
     );
 }
+
+#[test]
+fn check_takes_a_data_directory_a_file_of_servers_or_a_namespace() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write(
+        "data/external/config.yaml",
+        "servers: { good: { command: sh }, bad: { command: sh, warm: -1 } }",
+    );
+    write("data/tools/wrong/tooldock.yaml", "timeout: soon");
+    write("data/tools/good/tooldock.yaml", "timeout: 10s");
+    write("conf/tooldock.yaml", "listeners: []");
+    let check = |path: &str| {
+        let path = folder.path().join(path);
+        let output = tooldock(&["check", path.to_str().unwrap()], &[]);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), printed, stderr(&output))
+    };
+    let (code, printed, errors) = check("data");
+    assert_eq!(code, Some(2), "{errors}");
+    let lines: Vec<_> = errors.lines().collect();
+    assert_eq!(lines.len(), 2, "{errors}");
+    assert!(
+        lines[0].contains("servers.bad.warm: ") && lines[1].contains("tools/wrong: "),
+        "{errors}"
+    );
+    assert!(
+        printed.contains("# data directory: ") && printed.contains("#   good: sh"),
+        "{printed}"
+    );
+
+    let (code, printed, errors) = check("data/external/config.yaml");
+    assert_eq!(code, Some(2), "{errors}");
+    assert!(
+        errors.lines().count() == 1 && errors.contains("servers.bad.warm: "),
+        "{errors}"
+    );
+    assert!(
+        printed.contains("1 error") && printed.contains("#   good: sh"),
+        "{printed}"
+    );
+
+    let (code, _, errors) = check("data/tools/wrong/tooldock.yaml");
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("tooldock.yaml: timeout"), "{errors}");
+    let (code, printed, errors) = check("data/tools/good/tooldock.yaml");
+    assert_eq!((code, &*errors), (Some(0), ""));
+    assert!(
+        printed.contains("good/tooldock.yaml: no errors"),
+        "{printed}"
+    );
+
+    let (code, _, errors) = check("conf/tooldock.yaml");
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("say tooldock check -c FILE"), "{errors}");
+}

@@ -4,6 +4,7 @@ mod bridge;
 mod client;
 mod configured;
 mod failing;
+mod installing;
 mod isolation;
 mod misbehaving;
 mod operators;

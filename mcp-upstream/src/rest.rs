@@ -20,6 +20,7 @@ use crate::mcp::{self, head::McpHead};
 use crate::reply::Reply;
 use crate::state::Core;
 
+mod failing;
 mod namespaces;
 mod openapi;
 mod public;

@@ -3,13 +3,19 @@
 //! The output is YAML: what is no key stands in comments. Sizes are rounded to one decimal.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use serde_yaml::Value;
 use tooldock_workers::external::{self, Checked, Finding};
+use tooldock_workers::scan;
 use tooldock_workers::secrets::NoSecrets;
 
 use crate::config::{Config, Effective, ListenerConfig, ProfileName};
 use crate::descriptors::Connections;
+
+mod target;
+
+pub(crate) use target::Target;
 
 /// What stands for a secret.
 const MASK: &str = "***MASKED***";
@@ -63,6 +69,31 @@ pub(crate) fn report(
     }
     let connections = Connections::expected(effective.config.admission.limits.connections);
     let _ = writeln!(report, "# connections: {connections}");
+    list_servers(&mut report, servers);
+    for warning in &effective.warnings {
+        let _ = writeln!(report, "# warning: {warning}");
+    }
+    list_warnings(&mut report, servers);
+    Ok(report)
+}
+
+/// What is printed of one part of it alone.
+pub(crate) fn report_on(path: &Path, checked: &Checked) -> String {
+    let mut report = String::new();
+    let errors = checked.findings.iter().filter(|it| it.is_error).count();
+    let verdict = match errors {
+        0 => "no errors".to_owned(),
+        1 => "1 error".to_owned(),
+        more => format!("{more} errors"),
+    };
+    let line = format!("{}: {verdict}", path.display());
+    let _ = writeln!(report, "# {}", one_line(&line));
+    list_servers(&mut report, checked);
+    list_warnings(&mut report, checked);
+    report
+}
+
+fn list_servers(report: &mut String, servers: &Checked) {
     if !servers.servers.is_empty() {
         report.push_str("# external servers\n");
     }
@@ -76,13 +107,30 @@ pub(crate) fn report(
         );
         let _ = writeln!(report, "#   {}", one_line(&line));
     }
-    for warning in &effective.warnings {
-        let _ = writeln!(report, "# warning: {warning}");
-    }
+}
+
+fn list_warnings(report: &mut String, servers: &Checked) {
     for finding in servers.findings.iter().filter(|it| !it.is_error) {
         let _ = writeln!(report, "# warning: {}", told(finding));
     }
-    Ok(report)
+}
+
+/// What is said of one part: a file of external servers, or the folder of a namespace.
+pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
+    let namespaces = &effective.config.namespaces;
+    match target {
+        Target::Servers(file) => external::check_file(file, namespaces, &NoSecrets),
+        Target::Namespace(folder) => Checked {
+            findings: scan::check_folder(folder, namespaces),
+            ..Checked::default()
+        },
+        Target::DataDir(data) => {
+            let mut checked = servers(effective);
+            let folders = scan::check(&data.join("tools"), namespaces);
+            checked.findings.extend(folders);
+            checked
+        }
+    }
 }
 
 /// What is said of external servers, in the configuration and in the data directory.

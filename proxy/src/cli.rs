@@ -46,6 +46,10 @@ pub(crate) struct CheckArgs {
     /// Configuration file [default: conf/tooldock.yaml, if there is one]
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// Check this: a data directory with everything in it, an external/config.yaml, or a namespace's tooldock.yaml or
+    /// folder. Ceilings and limits are those of the configuration
+    #[arg(value_name = "PATH")]
+    pub(crate) path: Option<PathBuf>,
 }
 
 /// Which half of the gateway a process is.

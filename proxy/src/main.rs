@@ -34,6 +34,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
+use crate::check::Target;
 use crate::cli::{CheckArgs, Cli, Command, Role, ServeArgs};
 use crate::config::{ConfigError, Effective, Environment, GeneratedTokens, LoadOptions, Purpose};
 
@@ -95,20 +96,37 @@ fn run(effective: Effective) -> anyhow::Result<()> {
 }
 
 fn check(arguments: CheckArgs) -> ExitCode {
+    let target = match arguments.path.as_deref().map(Target::at).transpose() {
+        Ok(target) => target,
+        Err(reason) => return refuse(reason),
+    };
+    let environment = match &target {
+        Some(Target::DataDir(data)) => Environment::of_process().with_data_dir(data),
+        _ => Environment::of_process(),
+    };
     let options = |generated| LoadOptions {
         file: arguments.config,
         role: Role::All,
         dev: false,
         purpose: Purpose::Check,
-        environment: Environment::of_process(),
+        environment,
         generated,
     };
     let effective = match load(options) {
         Ok(effective) => effective,
         Err(error) => return refuse(error),
     };
-    let servers = check::servers(&effective);
-    let printed = match check::report(&effective, &servers) {
+    let checked = match &target {
+        Some(target) => check::part(&effective, target),
+        None => check::servers(&effective),
+    };
+    let report = match (&target, &arguments.path) {
+        (Some(Target::Servers(_) | Target::Namespace(_)), Some(path)) => {
+            Ok(check::report_on(path, &checked))
+        }
+        _ => check::report(&effective, &checked),
+    };
+    let printed = match report {
         Ok(report) => print(&report),
         Err(error) => {
             eprintln!("tooldock: cannot print the configuration: {error}");
@@ -116,7 +134,7 @@ fn check(arguments: CheckArgs) -> ExitCode {
         }
     };
     // The gateway would start without these servers: all of them are told at once.
-    check::errors(&servers).fold(printed, |_, error| refuse(error))
+    check::errors(&checked).fold(printed, |_, error| refuse(error))
 }
 
 /// Loads the configuration and reads every certificate it names.

@@ -1,5 +1,6 @@
 //! Servers that end or do not start: what their clients are told, and how they come back.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use super::client::Modern;
 use super::misbehaving::{beside, fails};
 use super::{
     called, health, is_gone, metric, pid, readiness, serving, shared_pid, silent_session, start,
-    stray,
+    stray, with_servers, write_servers,
 };
 use crate::support::eventually;
 use crate::support::session::Session;
@@ -214,4 +215,113 @@ async fn a_server_that_is_never_to_be_restarted_stays_down_and_says_so() {
     let started = metric(&gateway, "tooldock_server_processes_started_total", "bad").await;
     assert_eq!(started, Some(1.0));
     assert!(shared_pid(&gateway, "good").await > 0);
+}
+
+#[tokio::test]
+async fn why_a_server_does_not_start_is_told_to_operators_and_something_to_do_to_clients() {
+    let script = "echo starting >&2; echo \"no such tenant: $TENANT\" >&2; exit 3";
+    let ends =
+        json!({"command": "sh", "args": ["-c", script], "env": {"TENANT": "${TENANT_OF_TEST}"}});
+    let servers = json!({
+        "ends": ends,
+        "missing": {"command": "no-such-server-here"},
+        "unset": {"command": "sh", "env": {"TOKEN": "${NOT_SET_ANYWHERE}"}},
+    });
+    let builder = with_servers(servers).env("TENANT_OF_TEST", "hunter2-hunter2");
+    let gateway = start(builder).await;
+    for (name, why, said) in [
+        (
+            "ends",
+            "exited with status 3 before it answered",
+            Some("it said last: no such tenant: [redacted]"),
+        ),
+        (
+            "missing",
+            "no-such-server-here is not on PATH: install it",
+            None,
+        ),
+    ] {
+        let (status, body) = gateway.call(name, "pid", json!({})).await;
+        assert_eq!(status, 503, "{body}");
+        let told = body["error"]["message"].as_str().unwrap();
+        assert!(told.contains(why), "{told}");
+        assert!(
+            told.contains("Try again later") && told.contains("GET /ready"),
+            "{told}"
+        );
+        assert!(!told.contains("tenant"), "{told}");
+        let reason = eventually("the reason is in /ready", || async {
+            let entry = readiness(&gateway, name).await;
+            entry["server"]["reason"].as_str().map(str::to_owned)
+        })
+        .await;
+        assert!(reason.contains(why), "{reason}");
+        assert!(said.is_none_or(|said| reason.contains(said)), "{reason}");
+        eventually("the log says the same", || async {
+            gateway.log().contains(&reason).then_some(())
+        })
+        .await;
+    }
+    let unset = readiness(&gateway, "unset").await;
+    let message = unset["issues"][0]["message"].as_str().unwrap();
+    assert!(
+        message.contains("${NOT_SET_ANYWHERE} is set neither"),
+        "{unset}"
+    );
+
+    let namespaces = gateway.request("GET", "/namespaces").send().await.unwrap();
+    let namespaces: Value = namespaces.json().await.unwrap();
+    let errors: BTreeMap<&str, &str> = namespaces
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|it| Some((it["name"].as_str()?, it["error"]["message"].as_str()?)))
+        .collect();
+    assert!(
+        errors["ends"].contains("no such tenant: [redacted]"),
+        "{errors:?}"
+    );
+    assert!(errors["missing"].contains("is not on PATH"), "{errors:?}");
+    assert!(errors["unset"].contains("NOT_SET_ANYWHERE"), "{errors:?}");
+
+    write_servers(
+        gateway.data_dir(),
+        &json!({"late": {"command": "npx-of-nobody"}}),
+    );
+    let report = gateway.reload().await;
+    let failed: BTreeMap<&str, &str> = report["failed"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|it| Some((it["namespace"].as_str()?, it["message"].as_str()?)))
+        .collect();
+    for (name, why) in [
+        ("late", "npx-of-nobody is not on PATH"),
+        ("missing", "no-such-server-here is not on PATH"),
+        ("ends", "no such tenant: [redacted]"),
+        ("unset", "NOT_SET_ANYWHERE"),
+    ] {
+        assert!(failed[name].contains(why), "{failed:?}");
+    }
+    assert!(!gateway.log().contains("hunter2"));
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_ending_says_how_it_ended_last() {
+    let gateway = start(beside(&[], json!({"restart": "never"}))).await;
+    assert!(shared_pid(&gateway, "bad").await > 0);
+    gateway.call("bad", "crash", json!({})).await;
+    let reason = eventually("how it ended is known", || async {
+        let entry = readiness(&gateway, "bad").await;
+        entry["server"]["reason"].as_str().map(str::to_owned)
+    })
+    .await;
+    assert!(
+        reason.contains("a process of the server of namespace bad"),
+        "{reason}"
+    );
+    assert!(
+        reason.contains("exited with status") || reason.contains("signal"),
+        "{reason}"
+    );
 }

@@ -21,7 +21,7 @@ mod resolve;
 mod spec;
 
 pub use crate::template::Template;
-pub use check::{Checked, Finding, Listed, check};
+pub use check::{Checked, Finding, Listed, check, check_file};
 pub use config::{
     InvalidServer, Isolation, Restart, StdioServerConfig, StdioServersConfig, StdioSettings,
 };

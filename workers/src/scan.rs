@@ -16,6 +16,10 @@ use crate::names::NamespaceName;
 use crate::registry::Issue;
 use crate::tree_file::{self, Refused, resolve};
 
+mod check;
+
+pub use check::{check, check_folder};
+
 /// The file with a namespace's dependencies.
 pub const REQUIREMENTS_FILE: &str = "requirements.txt";
 

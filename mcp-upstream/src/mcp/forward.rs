@@ -122,6 +122,11 @@ impl External {
         self.processes.health(namespace)
     }
 
+    /// Waits until a server that came into the registry serves, why it does not is known, or that takes long.
+    pub(crate) async fn settled(&self, namespace: &Namespace) {
+        self.processes.settled(namespace).await;
+    }
+
     /// Which process a request goes to.
     async fn place(
         &self,

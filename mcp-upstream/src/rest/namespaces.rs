@@ -7,6 +7,7 @@ use axum::extract::State;
 use serde::Serialize;
 use tooldock_workers::registry;
 
+use super::failing::{self, Failing};
 use super::json;
 use crate::caller::Caller;
 use crate::reply::Reply;
@@ -19,6 +20,9 @@ struct Namespace<'a> {
     has_requirements: bool,
     secrets_status: &'static str,
     description: &'a str,
+    /// Why it is not served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Failing>,
 }
 
 pub(super) async fn list(
@@ -36,6 +40,7 @@ pub(super) async fn list(
             has_requirements: namespace.has_requirements,
             secrets_status: namespace.secrets_status.as_str(),
             description: &namespace.description,
+            error: failing::of(&core, namespace),
         })
         .collect();
     json(&visible)

@@ -2,7 +2,7 @@
 //!
 //! A caller with a token is told of the namespaces that the token opens. The manager, and everybody on a listener whose
 //! probes are open, is told of all. Namespaces, files and codes are named; a text that comes from tool code or an
-//! installer is in the log and in the answer to `/reload`, not here.
+//! installer is in the log and in the answer to `/reload`, not here, but for why an external server does not start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::mcp::forward::process::ServerHealth;
 use crate::reply::Reply;
 use crate::state::Core;
 
-/// The issue whose text is our own: which limit was cut to what.
-const LIMIT_CLAMPED: &str = "limit_clamped";
+/// Issues whose text is our own: which limit was cut to what, which key of an external server is wrong.
+const OWN_TEXT: [&str; 3] = ["limit_clamped", "missing_variable", "invalid_config"];
 
 #[derive(Serialize)]
 struct Failing<'a> {
@@ -203,7 +203,7 @@ fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
             .map(|issue| Issue {
                 code: issue.code,
                 subject: &issue.subject,
-                message: (issue.code == LIMIT_CLAMPED).then_some(&*issue.message),
+                message: OWN_TEXT.contains(&issue.code).then_some(&*issue.message),
             })
             .collect(),
     }

@@ -1,14 +1,18 @@
 //! `POST /reload` (EX-80). Its three controls are the edge's; by the time a request is here it may reload.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::extract::State;
+use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::json;
-use tooldock_workers::registry::Snapshot;
+use tokio::time::timeout;
+use tooldock_workers::registry::{Namespace, Snapshot};
 use tooldock_workers::reload::ReloadReport;
 
+use super::failing;
 use crate::error;
 use crate::reply::Reply;
 use crate::state::Core;
@@ -24,6 +28,10 @@ pub trait ReloadControl: Send + Sync {
     async fn reload(&self) -> Result<Arc<ReloadReport>, String>;
 }
 
+/// How long the answer waits for external servers that the reload brought: what cannot be started mostly says so at
+/// once.
+const SETTLE: Duration = Duration::from_secs(2);
+
 /// A namespace that failed does not fail the reload: it is named in `failed`, the others are served.
 pub(super) async fn reload(State(core): State<Arc<Core>>) -> Reply {
     let Some(reloader) = &core.reloader else {
@@ -34,7 +42,15 @@ pub(super) async fn reload(State(core): State<Arc<Core>>) -> Reply {
         );
     };
     match reloader.reload().await {
-        Ok(report) => super::json(&body(&report, &core.registry.snapshot())),
+        Ok(report) => {
+            let snapshot = core.registry.snapshot();
+            let started = report.workers_restarted.iter();
+            let started = started.filter_map(|name| snapshot.namespaces.get(name));
+            let settled = join_all(started.map(|namespace| core.external.settled(namespace)));
+            // One that takes longer says why in `/ready`.
+            let _ = timeout(SETTLE, settled).await;
+            super::json(&body(&core, &report, &snapshot))
+        }
         Err(reason) => {
             tracing::error!(%reason, "the reload failed; what was served before is served on");
             error::rest_plain(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", &reason)
@@ -43,7 +59,7 @@ pub(super) async fn reload(State(core): State<Arc<Core>>) -> Reply {
 }
 
 /// What was done, and what is wrong with the namespaces that are served all the same: skipped files, clamped limits.
-fn body(report: &ReloadReport, snapshot: &Snapshot) -> serde_json::Value {
+fn body(core: &Core, report: &ReloadReport, snapshot: &Snapshot) -> serde_json::Value {
     let issues: Vec<_> = snapshot
         .namespaces
         .values()
@@ -58,6 +74,20 @@ fn body(report: &ReloadReport, snapshot: &Snapshot) -> serde_json::Value {
             })
         })
         .collect();
+    let told = |namespace: &Namespace| {
+        let mut failed = report.failed.iter();
+        failed.any(|failure| failure.namespace == namespace.name.as_str())
+    };
+    // A reload starts no server again that did not change; one that fails since before is named all the same.
+    let servers = snapshot.namespaces.values().filter(|it| !told(it));
+    let servers = servers.filter_map(|namespace| {
+        let failing = failing::server(core, namespace)?;
+        Some(json!({
+            "namespace": namespace.name,
+            "code": failing.code,
+            "message": failing.message,
+        }))
+    });
     let failed: Vec<_> = report
         .failed
         .iter()
@@ -68,6 +98,7 @@ fn body(report: &ReloadReport, snapshot: &Snapshot) -> serde_json::Value {
                 "message": failure.message,
             })
         })
+        .chain(servers)
         .collect();
     json!({
         "reloaded": true,

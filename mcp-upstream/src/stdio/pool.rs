@@ -27,6 +27,7 @@ use tooldock_workers::registry::Registry;
 use super::breaker::BreakerState;
 use super::lists::Lists;
 use super::metrics::{LastGood, ServerMetrics};
+use super::process::failure::{self, ADVICE};
 use super::process::{Installation, Opened, Process};
 use super::turns::{Requests, StartTurns};
 use crate::stream::audience::Audience;
@@ -80,6 +81,8 @@ pub(super) struct PoolShared {
     wake: Notify,
     /// The driver has ended: nothing of it is left.
     over: watch::Sender<bool>,
+    /// The word for how it is, see [`PoolState::as_str`].
+    word: watch::Sender<&'static str>,
 }
 
 struct Inner {
@@ -104,6 +107,27 @@ impl Inner {
     fn last_era(&self) -> Option<ServerEra> {
         self.state.server().or(self.spoke)
     }
+
+    fn state_now(&self) -> PoolState {
+        let state = &self.state;
+        let counts = state.counts();
+        PoolState {
+            processes: counts,
+            waiting: state.waiting(),
+            breaker: state.breaker(Instant::now()),
+            server: state.server(),
+            error: state.last_error().map(|failure| failure.error.clone()),
+            // How a process ended is of no interest while another one serves.
+            reason: state
+                .why()
+                .filter(|_| counts.serving == 0)
+                .map(|failure| Arc::clone(&failure.reason)),
+            dead: state.is_dead(),
+            last_restart: state
+                .last_restart()
+                .map(|last| (last.reason, last.at.elapsed())),
+        }
+    }
 }
 
 struct Waiter {
@@ -126,6 +150,8 @@ pub(crate) struct PoolState {
     pub(crate) server: Option<ServerEra>,
     /// Why its server does not start, until it does.
     pub(crate) error: Option<CallError>,
+    /// Why no process serves, for those who operate the gateway: with what the server said last, without secrets.
+    pub(crate) reason: Option<Arc<str>>,
     /// It ended, and is not to be restarted.
     pub(crate) dead: bool,
     /// How the last process had ended that another took the place of, and how long ago that was.
@@ -214,6 +240,7 @@ impl PoolShared {
             inner: Mutex::new(inner),
             wake: Notify::new(),
             over: watch::Sender::new(false),
+            word: watch::Sender::new("starting"),
         })
     }
 
@@ -378,6 +405,9 @@ impl PoolShared {
             self.metrics.waiting(inner.state.waiting());
             let requests = inner.state.waiting();
             self.requests.store(requests, Ordering::Relaxed);
+            let word = inner.state_now().as_str();
+            self.word
+                .send_if_modified(|shown| std::mem::replace(shown, word) != word);
             match told_of_away {
                 true => Vec::new(),
                 false => inner.state.to_ask(),
@@ -537,19 +567,14 @@ impl PoolShared {
     }
 
     fn state(&self) -> PoolState {
-        let inner = self.lock();
-        let state = &inner.state;
-        PoolState {
-            processes: state.counts(),
-            waiting: state.waiting(),
-            breaker: state.breaker(Instant::now()),
-            server: state.server(),
-            error: state.last_error().cloned(),
-            dead: state.is_dead(),
-            last_restart: state
-                .last_restart()
-                .map(|last| (last.reason, last.at.elapsed())),
-        }
+        self.lock().state_now()
+    }
+
+    /// Waits until its first process serves, or why it does not is known, or that will take long.
+    async fn settled(&self) {
+        let mut word = self.word.subscribe();
+        // The sender is `self`.
+        let _ = word.wait_for(|word| *word != "starting").await;
     }
 
     fn refused(&self, refusal: Refusal) -> CallError {
@@ -561,11 +586,15 @@ impl PoolShared {
             ),
             Refusal::Unavailable { retry_after } => (
                 "unavailable",
-                self.unavailable("failed repeatedly", Some(retry_after)),
+                self.failed_repeatedly(retry_after),
             ),
             Refusal::Dead => (
                 "unavailable",
-                self.unavailable("ended and is not restarted (restart: never)", None),
+                self.unavailable(
+                    "ended and is not restarted (restart: never). Ask whoever operates the gateway to start it again: \
+                     POST /reload after a change does",
+                    None,
+                ),
             ),
             Refusal::Failed(error) => ("failed", error),
             Refusal::SessionClosed => (
@@ -576,6 +605,19 @@ impl PoolShared {
         };
         self.metrics.refused(reason);
         error
+    }
+
+    /// What is told while the breaker is open: how it was the last time.
+    fn failed_repeatedly(&self, retry_after: Duration) -> CallError {
+        let last = self.lock().state.why().map(|failure| failure.error.clone());
+        let what = match &last {
+            Some(last) => {
+                let what = failure::what(&last.message, self.server.name.as_str());
+                format!("failed repeatedly, the last time so: {what}")
+            }
+            None => format!("failed repeatedly. {ADVICE}"),
+        };
+        self.unavailable(&what, Some(retry_after))
     }
 
     fn overloaded(&self, full: Full) -> String {

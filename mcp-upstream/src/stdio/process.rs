@@ -16,6 +16,7 @@ use super::link::Link;
 use super::pool::EraKind;
 use crate::protocol::MODERN;
 
+pub(super) mod failure;
 mod install;
 pub(super) mod keep;
 mod listen;

@@ -212,6 +212,12 @@ impl Environment {
         Self(variables.into_iter().filter_map(ours).collect())
     }
 
+    /// The same with that data directory, as if `DATA_DIR` named it.
+    pub(crate) fn with_data_dir(mut self, data_dir: &Path) -> Self {
+        self.0.insert("DATA_DIR".to_owned(), data_dir.into());
+        self
+    }
+
     /// The data directory, which is needed before the rest.
     pub(super) fn data_dir(&self) -> Result<Option<PathBuf>, ConfigError> {
         Ok(self.text("DATA_DIR")?.map(PathBuf::from))

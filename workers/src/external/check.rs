@@ -57,10 +57,35 @@ pub fn check(
     namespaces: &NamespacesConfig,
     secrets: &dyn SecretSource,
 ) -> Checked {
-    let mut checked = Checked::default();
     let path = data.join(EXTERNAL_FILE);
+    let file = ServersFile::read(data);
+    checked(&path, Some(data), file, configured, namespaces, secrets)
+}
+
+/// The same for a file like `external/config.yaml`, wherever it is.
+pub fn check_file(
+    path: &Path,
+    namespaces: &NamespacesConfig,
+    secrets: &dyn SecretSource,
+) -> Checked {
+    let file = ServersFile::read_alone(path);
+    let file = file.and_then(|file| file.ok_or_else(|| "no such file".into()));
+    let none = StdioServersConfig::new();
+    checked(path, None, file, &none, namespaces, secrets)
+}
+
+fn checked(
+    path: &Path,
+    data: Option<&Path>,
+    file: Result<ServersFile, String>,
+    configured: &StdioServersConfig,
+    namespaces: &NamespacesConfig,
+    secrets: &dyn SecretSource,
+) -> Checked {
+    let mut checked = Checked::default();
+    let from = path;
     let path = path.display();
-    let file = ServersFile::read(data).unwrap_or_else(|message| {
+    let file = file.unwrap_or_else(|message| {
         checked.error(path.to_string(), message);
         ServersFile::default()
     });
@@ -73,23 +98,28 @@ pub fn check(
     }
     let environment = |name: &str| std::env::var(name).ok();
     for external in resolve(configured, &file, secrets, &environment) {
-        checked.look_at(external, data, namespaces);
+        checked.look_at(external, from, data, namespaces);
     }
     checked
 }
 
 impl Checked {
-    fn look_at(&mut self, external: External, data: &Path, namespaces: &NamespacesConfig) {
+    fn look_at(
+        &mut self,
+        external: External,
+        file: &Path,
+        data: Option<&Path>,
+        namespaces: &NamespacesConfig,
+    ) {
         let place = match external.place {
             Place::Configuration => format!("upstreams.stdio.{}", external.name),
             Place::File => {
-                let file = data.join(EXTERNAL_FILE);
                 format!("{}: servers.{}", file.display(), external.name)
             }
         };
         let at = |key: &str| format!("{place}.{key}");
-        let folder = data.join("tools").join(external.name.as_str());
-        if folder.is_dir() {
+        let folder = data.map(|data| data.join("tools").join(external.name.as_str()));
+        if let Some(folder) = folder.filter(|it| it.is_dir()) {
             let message = format!(
                 "{} has this name, too, and is served; rename one of them",
                 folder.display()
@@ -146,7 +176,7 @@ impl Checked {
 }
 
 /// Why a start would fail on this machine as it is now.
-fn not_startable(spec: &StdioSpec) -> Option<(&'static str, String)> {
+pub(super) fn not_startable(spec: &StdioSpec) -> Option<(&'static str, String)> {
     if !spec.cwd.is_dir() {
         return Some(("cwd", format!("{}: no such directory", spec.cwd.display())));
     }
@@ -250,6 +280,24 @@ mod tests {
             ("upstreams.stdio.both.args[0]", false),
         ];
         assert_eq!(found, expected.map(|(place, it)| (place.to_owned(), it)));
+    }
+
+    #[test]
+    fn a_file_of_servers_is_checked_wherever_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("servers.yaml");
+        let look = || check_file(&path, &NamespacesConfig::default(), &NoSecrets);
+        let missing = look();
+        assert!(missing.findings[0].is_error && missing.findings[0].message == "no such file");
+        fs::write(
+            &path,
+            "servers: { a: { command: sh }, b: { command: sh, warm: -1 } }",
+        )
+        .unwrap();
+        let checked = look();
+        assert_eq!(checked.servers[0].name.as_str(), "a");
+        let place = format!("{}: servers.b.warm", path.display());
+        assert_eq!(checked.findings[0].place, place);
     }
 
     #[test]

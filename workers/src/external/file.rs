@@ -53,14 +53,26 @@ impl ServersFile {
     ///
     /// What is wrong with the file as a whole, in one line.
     pub(crate) fn read(data: &Path) -> Result<Self, String> {
-        match read_yaml(data, EXTERNAL_FILE)? {
-            None => Ok(Self::default()),
-            Some(tree) => {
-                let mut file = Self::parse(tree, || cache(data))?;
-                file.remarks.extend(writable_by_all(data));
-                Ok(file)
-            }
-        }
+        let file = Self::read_at(&data.join(EXTERNAL_FILE), &data.join(CACHE_FILE))?;
+        Ok(file.unwrap_or_default())
+    }
+
+    /// Reads a file like it, with the cache beside it; `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`ServersFile::read`].
+    pub(super) fn read_alone(path: &Path) -> Result<Option<Self>, String> {
+        Self::read_at(path, &path.with_file_name("registry-cache.yaml"))
+    }
+
+    fn read_at(path: &Path, cache_file: &Path) -> Result<Option<Self>, String> {
+        let Some(tree) = read_yaml(path)? else {
+            return Ok(None);
+        };
+        let mut file = Self::parse(tree, || cache(cache_file))?;
+        file.remarks.extend(writable_by_all(path));
+        Ok(Some(file))
     }
 
     fn parse(tree: Value, cache: impl FnOnce() -> RegistryCache) -> Result<Self, String> {
@@ -150,9 +162,8 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
 }
 
 /// Whoever writes the file says which commands the gateway runs.
-fn writable_by_all(data: &Path) -> Option<String> {
-    let file = data.join(EXTERNAL_FILE);
-    [file.parent()?, &file].into_iter().find_map(|path| {
+fn writable_by_all(file: &Path) -> Option<String> {
+    [file.parent()?, file].into_iter().find_map(|path| {
         let mode = path.metadata().ok()?.mode();
         let sticky = path.is_dir() && mode & 0o1000 != 0;
         (mode & 0o002 != 0 && !sticky).then(|| {
@@ -175,13 +186,13 @@ fn take<T: DeserializeOwned>(
 }
 
 /// What registries said. Without a usable file they said nothing.
-fn cache(data: &Path) -> RegistryCache {
+fn cache(path: &Path) -> RegistryCache {
     #[derive(Deserialize)]
     struct File {
         #[serde(default)]
         servers: RegistryCache,
     }
-    let read = read_yaml(data, CACHE_FILE).and_then(|tree| match tree {
+    let read = read_yaml(path).and_then(|tree| match tree {
         None | Some(Value::Null) => Ok(RegistryCache::new()),
         Some(tree) => serde_yaml::from_value(tree)
             .map(|file: File| file.servers)
@@ -193,15 +204,14 @@ fn cache(data: &Path) -> RegistryCache {
     })
 }
 
-fn read_yaml(data: &Path, file: &str) -> Result<Option<Value>, String> {
-    let path = data.join(file);
-    let directory = path.parent().unwrap_or(data);
+fn read_yaml(path: &Path) -> Result<Option<Value>, String> {
+    let directory = path.parent().unwrap_or(path);
     let tree = match directory.canonicalize() {
         Ok(tree) => tree,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
-    let text = match tree_file::read(&path, &tree, BYTES_MAX) {
+    let text = match tree_file::read(path, &tree, BYTES_MAX) {
         Ok(Some(text)) => text,
         Ok(None) => return Ok(None),
         Err(Refused::Outside) => return Err("a symlink that leaves its directory".into()),

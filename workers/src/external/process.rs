@@ -17,10 +17,11 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::check::not_startable;
 use super::spec::ExternalServer;
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::{ServerMetrics, WorkerMetrics};
-use crate::process::output::{OutputLimit, Pump, Redactor, Stream};
+use crate::process::output::{LastLine, OutputLimit, Pump, Redactor, Stream};
 use crate::process::{Child, Exit, ProcessSpec, Stdin};
 use crate::runtimes::Runtimes;
 
@@ -28,6 +29,8 @@ use crate::runtimes::Runtimes;
 const EOF_GRACE: Duration = Duration::from_secs(2);
 /// How long it may take after SIGTERM.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);
+/// How long whoever explains an end waits for the last output.
+const LAST_WORDS_WAIT: Duration = Duration::from_millis(500);
 /// How long the last output of a process that ended is read.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 
@@ -67,8 +70,17 @@ pub struct ServerProcess {
     /// Until they are taken. A plain mutex: held for a move.
     pipes: Mutex<Option<Pipes>>,
     exit: watch::Receiver<Option<Exit>>,
+    said: Said,
     stop: CancellationToken,
     _stop_on_drop: DropGuard,
+}
+
+/// What the process wrote to standard error.
+#[derive(Debug, Clone)]
+struct Said {
+    last: LastLine,
+    /// Nothing more will come.
+    all: watch::Receiver<bool>,
 }
 
 impl ServerProcess {
@@ -96,10 +108,11 @@ impl ServerProcess {
             .retry_after(Duration::from_secs(1))
         };
         match outcome.await {
-            Ok(Ok(Started { pid, pipes, exit })) => Ok(Self {
-                pid,
-                pipes: Mutex::new(Some(pipes)),
-                exit,
+            Ok(Ok(started)) => Ok(Self {
+                pid: started.pid,
+                pipes: Mutex::new(Some(started.pipes)),
+                exit: started.exit,
+                said: started.said,
                 stop,
                 _stop_on_drop: stop_on_drop,
             }),
@@ -138,6 +151,16 @@ impl ServerProcess {
             .unwrap_or(Exit::Lost)
     }
 
+    /// The last line of standard error that says something, as it was logged. Of a process that ended, all of what the
+    /// process wrote is read first, for a moment.
+    pub async fn last_words(&self) -> Option<String> {
+        if self.exit().is_some() {
+            let mut all = self.said.all.clone();
+            let _ = timeout(LAST_WORDS_WAIT, all.wait_for(|all| *all)).await;
+        }
+        self.said.last.line()
+    }
+
     /// Runs the ladder to its end. Whoever took the pipes drops their `stdin` first: a server that waits for the end of
     /// its input otherwise only ends by the signal that follows. Dropping the future does not stop the ladder.
     pub async fn stop(&self) -> Exit {
@@ -151,6 +174,7 @@ struct Started {
     pid: u32,
     pipes: Pipes,
     exit: watch::Receiver<Option<Exit>>,
+    said: Said,
 }
 
 /// The task that owns the child.
@@ -183,10 +207,13 @@ impl Owner {
         let mut child = match spawned {
             Ok(child) => child,
             Err(error) => {
-                let _ = started.send(Err(error.to_string()));
+                let hint = not_startable(spec).map(|(_, hint)| format!("; {hint}"));
+                let reason = format!("{error}{}", hint.unwrap_or_default());
+                let _ = started.send(Err(reason));
                 return;
             }
         };
+        let last = LastLine::default();
         let log = child.take_stderr().map(|reader| {
             let suppressed = self.host.servers().output_suppressed(&self.server.name);
             let redactor = Redactor::new(&spec.secrets);
@@ -194,18 +221,27 @@ impl Owner {
                 namespace: self.server.name.clone(),
                 stream: Stream::Stderr,
                 reader,
-                limit: OutputLimit::new(suppressed).hiding(redactor),
+                limit: OutputLimit::new(suppressed)
+                    .hiding(redactor)
+                    .remembering(&last),
             };
             tokio::spawn(pump.log())
         });
         let (ended, exit) = watch::channel(None);
+        let (all_said, all) = watch::channel(false);
+        let said = Said { last, all };
         let pipes = child
             .take_stdin()
             .zip(child.take_stdout_fd())
             .map(|(stdin, stdout)| Pipes { stdin, stdout });
         let pid = child.pid();
         let outcome = pipes
-            .map(|pipes| Started { pid, pipes, exit })
+            .map(|pipes| Started {
+                pid,
+                pipes,
+                exit,
+                said,
+            })
             .ok_or_else(|| "its pipes cannot be used".to_owned());
         // Where nobody takes it, `stop` is cancelled or the pipes are gone: the ladder is short.
         let _ = started.send(outcome);
@@ -217,6 +253,7 @@ impl Owner {
         {
             log.abort();
         }
+        all_said.send_replace(true);
     }
 
     /// Waits for the end of the child, or for the order to bring it about.

@@ -147,12 +147,19 @@ impl Externals for Pooled {
         }
     }
 
+    async fn settled(&self, namespace: &Namespace) {
+        if let Some(server) = server(namespace) {
+            self.0.settled(server).await;
+        }
+    }
+
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {
         let state = self.0.state(&server(namespace)?.name)?;
         let counts = state.processes;
         Some(ServerHealth {
             state: state.as_str(),
             error: state.error.as_ref().map(|error| error.code.as_str()),
+            reason: state.reason.map(|reason| reason.to_string()),
             era: state.server.map(|era| match era {
                 ServerEra::Legacy => "legacy",
                 ServerEra::Modern | ServerEra::ModernAtLeast => "modern",

@@ -167,6 +167,9 @@ pub(crate) trait Externals: Send + Sync {
     /// How the server of a namespace is; `None` where nobody asked for it yet.
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth>;
 
+    /// Waits until a server that came into the registry serves, why it does not is known, or that takes long.
+    async fn settled(&self, _: &Namespace) {}
+
     /// One client less wants to hear of a resource. Waits for nothing.
     fn unsubscribe(&self, namespace: &Namespace, key: &ProcessKey, era: OpenEra, uri: &str);
 
@@ -185,9 +188,12 @@ pub(crate) struct ServerHealth {
     /// `ready`, `installing`, `starting`, `idle` or `failed`.
     #[serde(skip)]
     pub(crate) state: &'static str,
-    /// Why it does not start.
+    /// Why it does not start: the code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<&'static str>,
+    /// Why nothing serves: the sentence of the log, with what the server said last, without secrets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
     /// What it speaks, once that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) era: Option<&'static str>,

@@ -216,6 +216,13 @@ impl Pools {
         }
     }
 
+    /// Waits until a server that came into the registry serves, or why it does not is known.
+    pub(crate) async fn settled(&self, server: &Arc<ExternalServer>) {
+        if let Ok(pool) = self.pool(server) {
+            pool.settled().await;
+        }
+    }
+
     /// How the pool of a namespace is; `None` where it has none.
     pub(crate) fn state(&self, namespace: &NamespaceName) -> Option<PoolState> {
         Some(self.latest(namespace)?.state())

@@ -27,7 +27,6 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tooldock_workers::error::CallError;
 
 use super::key::{EraKind, Key, OpenAs, PoolKey, ServerEra, SlotKey};
 use super::rules::{Rules, SLOT_WAIT, SLOTS_MAX, WAITERS_MAX};
@@ -42,7 +41,7 @@ mod serve;
 mod upkeep;
 
 pub(in crate::stdio) use event::{
-    Action, End, Event, Full, Order, Place, ProcessId, Refusal, StopReason, WaiterId,
+    Action, End, Event, Failure, Full, Order, Place, ProcessId, Refusal, StopReason, WaiterId,
 };
 
 /// The whole state.
@@ -60,7 +59,9 @@ pub(in crate::stdio) struct State {
     retired: bool,
     next_process: ProcessId,
     next_lease: u64,
-    last_error: Option<CallError>,
+    last_error: Option<Failure>,
+    /// How the last process ended unasked, until one starts.
+    last_end: Option<Failure>,
     last_restart: Option<Restarted>,
     /// When it was last looked at what is due.
     looked_at: Option<Instant>,
@@ -162,6 +163,7 @@ impl State {
             next_process: 0,
             next_lease: 0,
             last_error: None,
+            last_end: None,
             last_restart: None,
             looked_at: None,
             room: Room::default(),
@@ -200,9 +202,10 @@ impl State {
                 server,
                 opened,
             } => self.started(process, server, opened, now, &mut actions),
-            Event::StartFailed { process, error } => {
-                self.start_failed(process, error, now, jitter, &mut actions);
+            Event::StartFailed { process, failure } => {
+                self.start_failed(process, failure, now, jitter, &mut actions);
             }
+            Event::Explained { why } => self.last_end = Some(why),
             Event::Lost { process, end } => self.lost(process, end, now, jitter),
             Event::Gone { process } => {
                 // Its task may have ended without having said so.
@@ -493,8 +496,13 @@ impl State {
     }
 
     /// Why the last start failed, until one succeeds.
-    pub(super) fn last_error(&self) -> Option<&CallError> {
+    pub(super) fn last_error(&self) -> Option<&Failure> {
         self.last_error.as_ref()
+    }
+
+    /// Why no process serves: why the last start failed, else how the last process ended.
+    pub(super) fn why(&self) -> Option<&Failure> {
+        self.last_error.as_ref().or(self.last_end.as_ref())
     }
 
     /// The last process that took another's place.

@@ -512,10 +512,12 @@ async fn a_server_that_ends_as_it_starts_is_said_to_have_and_with_what_status() 
         .pools
         .lease(&server, PoolKey::Shared, shared(EraKind::Legacy));
     let error = within(lease).await.expect_err("it does not start");
+    let (what, advice) = error.message.split_once(". ").expect("two sentences");
     assert_eq!(
-        error.message,
+        what,
         "the server of namespace ns exited with status 1 before it answered initialize"
     );
+    assert!(advice.starts_with("Try again later"), "{advice}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

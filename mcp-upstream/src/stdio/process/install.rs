@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{InstallStep, NotInstalled, StdioSpec};
 
+use super::failure::Raw;
 use crate::stdio::pool::PoolShared;
 use crate::stdio::pool::state::{Event, ProcessId};
 use crate::stdio::turns::Requests;
@@ -39,7 +40,7 @@ impl Installation {
         pool: &Arc<PoolShared>,
         process: ProcessId,
         requests: Option<Requests>,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), Raw> {
         let Some(step) = &self.step else {
             return Ok(());
         };
@@ -62,7 +63,7 @@ impl Installation {
     }
 }
 
-async fn run(step: &InstallStep, pool: &PoolShared) -> Result<(), CallError> {
+async fn run(step: &InstallStep, pool: &PoolShared) -> Result<(), Raw> {
     let server = &pool.server;
     let name = &server.name;
     let limit = pool.settings().install_timeout;
@@ -89,13 +90,17 @@ async fn run(step: &InstallStep, pool: &PoolShared) -> Result<(), CallError> {
             );
             Ok(())
         }
-        Err(error @ NotInstalled::TooLong { .. }) => Err(CallError::new(
-            CallErrorCode::WorkerUnavailable,
-            format!(
-                "the server of namespace {name} was not started: installing its package was {error} \
+        Err(NotInstalled::TooLong { limit, last }) => {
+            let limit = humantime_serde::re::humantime::format_duration(limit);
+            let message = format!(
+                "the server of namespace {name} was not started: its package was not installed within {limit} \
                  (configuration key install_timeout)"
-            ),
-        )),
+            );
+            Err(Raw {
+                error: CallError::new(CallErrorCode::WorkerUnavailable, message),
+                said: last,
+            })
+        }
     }
 }
 

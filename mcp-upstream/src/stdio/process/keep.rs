@@ -10,9 +10,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::external::{ExternalServer, Isolation, ServerProcess};
+use tooldock_workers::external::{Isolation, ServerProcess};
 use tooldock_workers::process::Exit;
 
+use super::failure::{self, Raw};
 use super::open::{self, Limits, Outcome};
 use super::{Opened, Process, Switch, listen, replay};
 use crate::stdio::link::{Closed, Link, LinkLimits};
@@ -24,8 +25,6 @@ use crate::stdio::wire::Pipes;
 const EXIT_WAIT: Duration = Duration::from_millis(50);
 /// The same of one that was not open yet: its status is all there is to tell.
 const LAST_EXIT_WAIT: Duration = Duration::from_millis(500);
-/// Characters of why a server did not start, most of which may be its own words.
-const WORDS_MAX: usize = 300;
 /// Processes one attempt to start takes at most: one that is asked what it speaks, one that may not take the handshake,
 /// and one that is opened.
 const TRIES: usize = 3;
@@ -90,7 +89,7 @@ impl Keeper {
             let started = Instant::now();
             let running = timeout(limit, start(&pool)).await;
             let running = running.unwrap_or_else(|_| Err(slow(&pool)))?;
-            Ok((turn, started, running))
+            Ok::<_, Raw>((turn, started, running))
         };
         let begun = tokio::select! {
             begun = begun => begun,
@@ -124,8 +123,9 @@ impl Keeper {
                 Some(Command::Stop(_)) | None => None,
             },
             _ = running.link.closed() => {
-                let end = running.how_it_ended().await;
-                self.report(Event::Lost { process: self.id, end });
+                let exit = failure::exit_within(&running.child, EXIT_WAIT).await;
+                let (process, end) = (self.id, end_of(exit));
+                self.report(Event::Lost { process, end });
                 None
             }
         }
@@ -134,7 +134,7 @@ impl Keeper {
     /// Opens it; where that needs another process, with that.
     async fn open(&mut self, mut running: Running, order: Order, until: Instant) -> Next {
         let mut server = order.server;
-        let mut outcome = Err(broken(&self.pool));
+        let mut outcome = Err(Raw::from(broken(&self.pool)));
         for attempt in 0..TRIES {
             running.switch.set_own(order.open.inbound.clone());
             let limits = Limits {
@@ -176,7 +176,7 @@ impl Keeper {
                 again = timeout_at(until, start(&self.pool)) => {
                     match again.unwrap_or_else(|_| Err(slow(&self.pool))) {
                         Ok(running) => running,
-                        Err(error) => return self.failed(None, Some(&order), error),
+                        Err(error) => return self.failed(None, Some(&order), error.into()),
                     }
                 }
                 _ = stopped(&mut self.commands) => return Next::End(None),
@@ -246,7 +246,7 @@ impl Keeper {
         };
         tokio::pin!(beside);
         let mut asking: Option<Pin<Box<dyn Future<Output = bool> + Send + '_>>> = None;
-        let end = loop {
+        let (end, what) = loop {
             tokio::select! {
                 biased;
                 reason = stopped(&mut self.commands) => {
@@ -263,9 +263,14 @@ impl Keeper {
                             "a process of the server broke the protocol: {what}"
                         );
                     }
-                    break running.how_it_ended().await;
+                    let exit = failure::exit_within(&running.child, EXIT_WAIT).await;
+                    let what = match closed {
+                        Closed::Violation(what) => format!("broke the protocol: {what}"),
+                        Closed::Disconnected | Closed::Ended => failure::how(exit),
+                    };
+                    break (end_of(exit), what);
                 }
-                exit = running.child.exited() => break end_of(exit),
+                exit = running.child.exited() => break (end_of(Some(exit)), failure::how(Some(exit))),
                 () = process.suspected.notified(), if asking.is_none() => {
                     asking = Some(Box::pin(is_alive(process, patience)));
                 }
@@ -274,38 +279,35 @@ impl Keeper {
                 {
                     asking = None;
                     if !alive {
-                        break End::Unresponsive;
+                        break (End::Unresponsive, "answered nothing any more".to_owned());
                     }
                     process.answered();
                 }
                 () = &mut beside => {}
             }
         };
-        tracing::warn!(
-            namespace = %self.pool.server.name,
-            pid = process.pid,
-            ?end,
-            "a process of the server of namespace {} ended unasked",
-            self.pool.server.name
-        );
         self.report(Event::Lost {
             process: self.id,
             end,
         });
         // Nothing more will come: whoever waits is told now, not at the end of the ladder.
         running.link.close();
+        let why = Raw::of_end(&self.pool.server, &running.child, &what).await;
+        let why = why.of(&self.pool.server);
+        tracing::warn!(
+            namespace = %self.pool.server.name,
+            pid = process.pid,
+            ?end,
+            "{} unasked",
+            why.reason
+        );
+        self.report(Event::Explained { why });
     }
 
-    fn failed(
-        &self,
-        running: Option<Running>,
-        order: Option<&Order>,
-        mut error: CallError,
-    ) -> Next {
+    fn failed(&self, running: Option<Running>, order: Option<&Order>, raw: Raw) -> Next {
         let server = &self.pool.server;
-        // Before anybody sees it: a server's own words may hold what it was told in confidence.
-        error.message = fit_for_others(server, &error.message);
-        let why = reason(&error.message, server.name.as_str());
+        let failure = raw.of(server);
+        let why = &failure.reason;
         let tried = order.and_then(|order| order.server.zip(Some(order.slot.era)));
         if tried.is_some_and(|(server, wanted)| open::is_trial(server, wanted)) {
             tracing::info!(
@@ -323,7 +325,7 @@ impl Keeper {
         self.pool.installation.forget();
         self.report(Event::StartFailed {
             process: self.id,
-            error,
+            failure,
         });
         Next::End(running)
     }
@@ -346,14 +348,6 @@ impl Keeper {
     fn report(&self, event: Event) {
         self.pool.apply(event);
     }
-}
-
-/// The message of an error without the server it is about, if it begins with that.
-fn reason<'a>(message: &'a str, namespace: &str) -> &'a str {
-    let named = message.strip_prefix("the server of namespace ");
-    let rest = named.and_then(|rest| rest.strip_prefix(namespace));
-    let rest = rest.and_then(|rest| rest.strip_prefix(": ").or(rest.strip_prefix(' ')));
-    rest.unwrap_or(message)
 }
 
 /// Starts a process and connects its pipes.
@@ -386,20 +380,6 @@ async fn start(pool: &Arc<PoolShared>) -> Result<Running, CallError> {
     })
 }
 
-/// A text that quotes the server, for clients and the log: first without secrets, then cut short, so that half of one
-/// does not remain, and on one line.
-fn fit_for_others(server: &ExternalServer, text: &str) -> String {
-    let mut fit = String::new();
-    for letter in server.without_secrets(text).chars().take(WORDS_MAX) {
-        if letter.is_control() {
-            fit.extend(letter.escape_default());
-        } else {
-            fit.push(letter);
-        }
-    }
-    fit
-}
-
 fn slow(pool: &PoolShared) -> CallError {
     let name = &pool.server.name;
     CallError::new(
@@ -424,29 +404,18 @@ impl Running {
         self.link.close();
     }
 
-    /// Why a process was not opened by a request that was not answered, where it ended.
-    async fn why_not_open(&self, pool: &PoolShared, error: CallError, asked: &str) -> CallError {
+    /// Why a process was not opened by a request that was not answered: how it ended, if it did, and what it said last.
+    async fn why_not_open(&self, pool: &PoolShared, error: CallError, asked: &str) -> Raw {
         if !self.link.is_closed() || self.link.closed().await != Closed::Disconnected {
-            return error;
+            let said = self.child.last_words().await;
+            return Raw { error, said };
         }
-        let what = match timeout(LAST_EXIT_WAIT, self.child.exited()).await {
-            Ok(Exit::Code(code)) => format!("exited with status {code}"),
-            Ok(Exit::Signal(signal)) => format!("was ended by signal {signal}"),
-            Ok(Exit::Lost) => "ended".to_owned(),
-            Err(_) => "closed its pipes".to_owned(),
-        };
-        let name = &pool.server.name;
-        CallError {
-            message: format!("the server of namespace {name} {what} before it answered {asked}"),
-            ..error
-        }
-    }
-
-    async fn how_it_ended(&self) -> End {
-        match timeout(EXIT_WAIT, self.child.exited()).await {
-            Ok(exit) => end_of(exit),
-            // It closed its output and lives.
-            Err(_) => End::Crash,
+        let exit = failure::exit_within(&self.child, LAST_EXIT_WAIT).await;
+        let (name, what) = (&pool.server.name, failure::how(exit));
+        let message = format!("the server of namespace {name} {what} before it answered {asked}");
+        Raw {
+            error: CallError { message, ..error },
+            said: self.child.last_words().await,
         }
     }
 }
@@ -459,9 +428,10 @@ impl Drop for Running {
     }
 }
 
-fn end_of(exit: Exit) -> End {
+/// One that closed its output and lives is as good as crashed.
+fn end_of(exit: Option<Exit>) -> End {
     match exit {
-        Exit::Code(0) => End::Clean,
+        Some(Exit::Code(0)) => End::Clean,
         _ => End::Crash,
     }
 }
@@ -543,33 +513,14 @@ mod tests {
     }
 
     #[test]
-    fn the_log_names_a_server_once() {
-        for (message, why) in [
-            (
-                "the server of namespace ns: cannot start x",
-                "cannot start x",
-            ),
-            (
-                "the server of namespace ns exited with status 3",
-                "exited with status 3",
-            ),
-            (
-                "the server of namespace nsx ended",
-                "the server of namespace nsx ended",
-            ),
-            (
-                "the server refused initialize",
-                "the server refused initialize",
-            ),
-        ] {
-            assert_eq!(reason(message, "ns"), why);
-        }
-    }
-
-    #[test]
     fn only_exit_code_zero_is_a_clean_end() {
-        assert_eq!(end_of(Exit::Code(0)), End::Clean);
-        for exit in [Exit::Code(1), Exit::Signal(9), Exit::Lost] {
+        assert_eq!(end_of(Some(Exit::Code(0))), End::Clean);
+        for exit in [
+            Some(Exit::Code(1)),
+            Some(Exit::Signal(9)),
+            Some(Exit::Lost),
+            None,
+        ] {
             assert_eq!(end_of(exit), End::Crash);
         }
     }

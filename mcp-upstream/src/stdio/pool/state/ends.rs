@@ -7,7 +7,7 @@ use tooldock_workers::error::CallError;
 
 use super::super::key::{EraKind, Key, ServerEra, SlotKey};
 use super::super::rules::Rules;
-use super::{Action, Duty, End, ProcessId, Refusal, State, StopReason};
+use super::{Action, Duty, End, Failure, ProcessId, Refusal, State, StopReason};
 
 impl State {
     pub(super) fn started(
@@ -33,6 +33,7 @@ impl State {
         self.server = Some(server);
         self.breaker.succeeded();
         self.last_error = None;
+        self.last_end = None;
         self.settle_eras(server, &slot);
         // It may speak another protocol than the one it was started for.
         let actual = SlotKey {
@@ -123,7 +124,7 @@ impl State {
     pub(super) fn start_failed(
         &mut self,
         process: ProcessId,
-        error: CallError,
+        failure: Failure,
         now: Instant,
         jitter: f64,
         actions: &mut Vec<Action>,
@@ -139,10 +140,10 @@ impl State {
             }
             Duty::Starting(slot) => {
                 self.breaker.failed(now);
-                self.last_error = Some(error.clone());
+                self.last_error = Some(failure.clone());
                 let scouted = self.scout == Some(process);
                 self.forget_scout(process);
-                self.refuse_waiting(&slot, scouted, &error, actions);
+                self.refuse_waiting(&slot, scouted, &failure.error, actions);
                 self.failed(&slot, false, now, jitter);
                 // What it was known to speak may be what is wrong: the next one is asked anew.
                 let mut others = self.processes.values();
@@ -153,7 +154,7 @@ impl State {
             Duty::Spare { runs } => {
                 if !runs {
                     self.breaker.failed(now);
-                    self.last_error = Some(error);
+                    self.last_error = Some(failure);
                 }
                 self.spare_failed(now, jitter);
             }

@@ -42,8 +42,10 @@ pub(in crate::stdio) enum Event {
     /// A process did not come so far.
     StartFailed {
         process: ProcessId,
-        error: CallError,
+        failure: Failure,
     },
+    /// What there is to say of a process that ended unasked.
+    Explained { why: Failure },
     /// A process ended, or stopped to listen or to speak, unasked.
     Lost { process: ProcessId, end: End },
     /// Nothing of a process is left.
@@ -60,6 +62,15 @@ pub(in crate::stdio) enum Event {
     Retire,
     /// Time has passed.
     Tick,
+}
+
+/// Why there is no process: for those who asked for it, and for those who operate the gateway.
+#[derive(Debug, Clone)]
+pub(in crate::stdio) struct Failure {
+    /// What clients are told. Nothing in it is the server's own standard error.
+    pub(in crate::stdio) error: CallError,
+    /// The sentence of the log, with what the server said last. Without secrets.
+    pub(in crate::stdio) reason: Arc<str>,
 }
 
 /// A place in which something lasts, for the pool that takes another's place.

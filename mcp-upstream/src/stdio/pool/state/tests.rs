@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::value::RawValue;
-use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{Isolation, Restart, StdioSettings};
 
 use super::*;
@@ -126,7 +126,9 @@ impl World {
     fn fail_last(&mut self) {
         let process = self.started.last().expect("one was started").0;
         let error = CallError::new(CallErrorCode::WorkerUnavailable, "no such file");
-        self.step(Event::StartFailed { process, error });
+        let reason = "no such file; it said last: oh".into();
+        let failure = Failure { error, reason };
+        self.step(Event::StartFailed { process, failure });
         self.step(Event::Gone { process });
     }
 
@@ -659,4 +661,52 @@ fn a_start_whose_task_broke_off_counts_as_failed() {
     assert_eq!(world.started.len(), 2);
     world.start_all(ServerEra::Legacy);
     assert_eq!(world.granted[&waiter], 2);
+}
+
+#[test]
+fn why_nothing_serves_is_known_until_something_does() {
+    let mut world = World::plain();
+    let why = |world: &World| world.state.why().map(|it| it.reason.to_string());
+    world.lease(PoolKey::Shared, legacy());
+    world.start_all(ServerEra::Legacy);
+    assert_eq!(why(&world), None);
+    let error = CallError::new(CallErrorCode::WorkerUnavailable, "it ended");
+    let reason = "exited with status 3; it said last: oh".into();
+    world.step(Event::Lost {
+        process: 1,
+        end: End::Crash,
+    });
+    world.step(Event::Explained {
+        why: Failure { error, reason },
+    });
+    world.step(Event::Gone { process: 1 });
+    let ended = "exited with status 3; it said last: oh";
+    assert_eq!(why(&world).as_deref(), Some(ended));
+    world.fail_last();
+    let failed = "no such file; it said last: oh";
+    assert_eq!(why(&world).as_deref(), Some(failed));
+    world.pass(seconds(10));
+    world.start_all(ServerEra::Legacy);
+    assert_eq!(why(&world), None);
+}
+
+#[test]
+fn a_process_that_waits_for_its_package_is_told_apart_from_one_that_starts() {
+    let mut world = World::plain();
+    world.lease(PoolKey::Shared, legacy());
+    let counts = |world: &World| {
+        let counts = world.state.counts();
+        (counts.installing, counts.starting, counts.serving)
+    };
+    assert_eq!(counts(&world), (0, 1, 0));
+    for (now, expected) in [(true, (1, 0, 0)), (false, (0, 1, 0))] {
+        world.step(Event::Installing { process: 1, now });
+        assert_eq!(counts(&world), expected);
+    }
+    world.step(Event::Installing {
+        process: 1,
+        now: true,
+    });
+    world.start_all(ServerEra::Legacy);
+    assert_eq!(counts(&world), (0, 0, 1));
 }

@@ -96,7 +96,7 @@ async fn an_installation_that_takes_too_long_is_ended_and_the_server_is_not_star
     let leased = within(house.pools.lease(&server, PoolKey::Shared, open)).await;
     let error = leased.expect_err("it cannot start").message;
     assert!(
-        error.contains("installing its package was not done after 500ms"),
+        error.contains("its package was not installed within 500ms"),
         "{error}"
     );
     assert!(error.contains("install_timeout"), "{error}");

@@ -1,0 +1,43 @@
+//! Why a namespace is not served, for those who may use it and those who operate the gateway.
+
+use serde::Serialize;
+use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::registry::{Namespace, Upstream};
+
+use crate::state::Core;
+
+/// What is wrong with a namespace as a whole.
+#[derive(Debug, Serialize)]
+pub(super) struct Failing {
+    /// The stable code.
+    pub(super) code: &'static str,
+    /// What is wrong. Without secrets.
+    pub(super) message: String,
+}
+
+/// What keeps a namespace from being served: its configuration or its dependencies, or the end of its server.
+pub(super) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
+    match &namespace.upstream {
+        Upstream::Failed(error) => Some(Failing {
+            code: error.code.as_str(),
+            message: error.message.clone(),
+        }),
+        Upstream::External(_) => server(core, namespace),
+        Upstream::Worker(_) | Upstream::Empty => None,
+    }
+}
+
+/// The same of an external server that cannot be started, or ends again and again.
+pub(super) fn server(core: &Core, namespace: &Namespace) -> Option<Failing> {
+    let health = core.external.health(namespace)?;
+    (health.state == "failed").then(|| Failing {
+        code: health
+            .error
+            .unwrap_or(CallErrorCode::WorkerUnavailable.as_str()),
+        message: health
+            .reason
+            .as_deref()
+            .unwrap_or("its server ended and is not started now")
+            .to_owned(),
+    })
+}

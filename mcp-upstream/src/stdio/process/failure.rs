@@ -1,0 +1,131 @@
+//! Why a process did not start or ended: one sentence for clients, one for those who operate the gateway.
+//!
+//! Both say what happened. The operators' one adds what the server said last on standard error, which may be about
+//! anything and is nothing for clients; theirs says what they can do.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::external::{ExternalServer, ServerProcess};
+use tooldock_workers::process::Exit;
+
+use crate::stdio::pool::state::Failure;
+
+/// Characters of a sentence, most of which may be the server's own words; of what the server said last, too.
+const WORDS_MAX: usize = 300;
+
+/// What a client can do about a server that does not start.
+pub(in crate::stdio) const ADVICE: &str = "Try again later; if that does not help, ask whoever operates the gateway: its \
+     log and GET /ready say more";
+
+/// A failure before anybody may see it.
+#[derive(Debug)]
+pub(super) struct Raw {
+    pub(super) error: CallError,
+    /// What was last said on standard error, as it was logged.
+    pub(super) said: Option<String>,
+}
+
+impl From<CallError> for Raw {
+    fn from(error: CallError) -> Self {
+        Self { error, said: None }
+    }
+}
+
+impl Raw {
+    /// Fit to be shown. A server's own words may hold what the server was told in confidence.
+    pub(super) fn of(self, server: &ExternalServer) -> Failure {
+        let Self { mut error, said } = self;
+        let told = fit_for_others(server, &error.message);
+        let what = what(&told, server.name.as_str());
+        let reason = match said {
+            Some(said) => {
+                let said: String = said.chars().take(WORDS_MAX).collect();
+                format!("{what}; it said last: {said}")
+            }
+            None => what.to_owned(),
+        };
+        error.message = format!("{}. {ADVICE}", told.trim_end_matches('.'));
+        Failure {
+            error,
+            reason: reason.into(),
+        }
+    }
+
+    /// Why a process that had served does so no more.
+    pub(super) async fn of_end(server: &ExternalServer, child: &ServerProcess, what: &str) -> Self {
+        let name = &server.name;
+        let message = format!("a process of the server of namespace {name} {what}");
+        Self {
+            error: CallError::new(CallErrorCode::WorkerUnavailable, message),
+            said: child.last_words().await,
+        }
+    }
+}
+
+/// How a process ended, to follow its name.
+pub(super) fn how(exit: Option<Exit>) -> String {
+    match exit {
+        Some(Exit::Code(code)) => format!("exited with status {code}"),
+        Some(Exit::Signal(signal)) => format!("was ended by signal {signal}"),
+        Some(Exit::Lost) => "ended".to_owned(),
+        None => "closed its pipes".to_owned(),
+    }
+}
+
+/// How it ended, if it does within that time.
+pub(super) async fn exit_within(child: &ServerProcess, limit: Duration) -> Option<Exit> {
+    timeout(limit, child.exited()).await.ok()
+}
+
+/// The message of an error without the server it is about, if it begins with that.
+pub(in crate::stdio) fn what<'a>(message: &'a str, namespace: &str) -> &'a str {
+    let named = message.strip_prefix("the server of namespace ");
+    let rest = named.and_then(|rest| rest.strip_prefix(namespace));
+    let rest = rest.and_then(|rest| rest.strip_prefix(": ").or(rest.strip_prefix(' ')));
+    rest.unwrap_or(message)
+}
+
+/// A text that quotes the server: first without secrets, then cut short, so that half of one does not remain, and on one
+/// line.
+fn fit_for_others(server: &ExternalServer, text: &str) -> String {
+    let mut fit = String::new();
+    for letter in server.without_secrets(text).chars().take(WORDS_MAX) {
+        if letter.is_control() {
+            fit.extend(letter.escape_default());
+        } else {
+            fit.push(letter);
+        }
+    }
+    fit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_names_a_server_once() {
+        for (message, why) in [
+            (
+                "the server of namespace ns: cannot start x",
+                "cannot start x",
+            ),
+            (
+                "the server of namespace ns exited with status 3",
+                "exited with status 3",
+            ),
+            (
+                "the server of namespace nsx ended",
+                "the server of namespace nsx ended",
+            ),
+            (
+                "the server refused initialize",
+                "the server refused initialize",
+            ),
+        ] {
+            assert_eq!(what(message, "ns"), why);
+        }
+    }
+}

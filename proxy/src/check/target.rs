@@ -1,0 +1,127 @@
+//! What `tooldock check PATH` is to check, told by the path and the keys of its file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_yaml::Value;
+use tooldock_workers::manifest::MANIFEST_FILE;
+
+use crate::config::Config;
+
+/// A file that is no larger than this may be looked into.
+const BYTES_MAX: u64 = 1024 * 1024;
+
+/// Something that can be checked.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A data directory, and all that is in it.
+    DataDir(PathBuf),
+    /// A file like `external/config.yaml`.
+    Servers(PathBuf),
+    /// The folder of a namespace.
+    Namespace(PathBuf),
+}
+
+impl Target {
+    /// What is at a path.
+    ///
+    /// # Errors
+    ///
+    /// Why nothing there can be checked, in one line that names the path.
+    pub(crate) fn at(path: &Path) -> Result<Self, String> {
+        let said = |what: &str| format!("{}: {what}", path.display());
+        let real = std::path::absolute(path).map_err(|error| said(&error.to_string()))?;
+        let metadata = fs::metadata(&real).map_err(|error| said(&error.to_string()))?;
+        if metadata.is_dir() {
+            let has = |name: &str| real.join(name).exists();
+            return if has("tools") || has("external") || has("config.yaml") {
+                Ok(Self::DataDir(real))
+            } else if has(MANIFEST_FILE) {
+                Ok(Self::Namespace(real))
+            } else {
+                Err(said(
+                    "neither a data directory (tools/ or external/ is in one) nor the folder of a namespace with a tooldock.yaml",
+                ))
+            };
+        }
+        if !metadata.is_file() || metadata.len() > BYTES_MAX {
+            return Err(said("not a regular file of at most 1 MiB"));
+        }
+        let keys = keys(&real).map_err(|error| said(&error))?;
+        if keys.iter().any(|key| is_gateways(key)) {
+            return Err(said(
+                "a configuration of the gateway; say tooldock check -c FILE",
+            ));
+        }
+        match real.parent() {
+            Some(folder) if real.ends_with(MANIFEST_FILE) => Ok(Self::Namespace(folder.to_owned())),
+            _ if keys.iter().any(|key| key == "servers")
+                || real.ends_with("external/config.yaml") =>
+            {
+                Ok(Self::Servers(real))
+            }
+            _ => Err(said(
+                "neither external servers (the key servers) nor a namespace's tooldock.yaml",
+            )),
+        }
+    }
+}
+
+fn keys(file: &Path) -> Result<Vec<String>, String> {
+    let text = fs::read(file).map_err(|error| error.to_string())?;
+    if !tooldock_workers::yaml::readable_in_time(&text) {
+        return Err(tooldock_workers::yaml::UNREADABLE.into());
+    }
+    let tree: Value =
+        serde_yaml::from_slice(&text).map_err(|error| format!("not valid YAML: {error}"))?;
+    let keys = tree.as_mapping().into_iter().flat_map(|keys| keys.keys());
+    Ok(keys
+        .filter_map(|key| key.as_str().map(str::to_owned))
+        .collect())
+}
+
+/// Whether only the gateway's own configuration has such a key.
+fn is_gateways(key: &str) -> bool {
+    let all = serde_yaml::to_value(Config::default()).unwrap_or_default();
+    all.get(key).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_of_a_path_is_told_by_its_place_and_keys() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |path: &str| folder.path().join(path);
+        let write = |path: &str, text: &str| {
+            fs::create_dir_all(at(path).parent().expect("a folder")).expect("made");
+            fs::write(at(path), text).expect("written");
+        };
+        write("data/external/config.yaml", "");
+        write("data/tools/github/tooldock.yaml", "timeout: 5s");
+        write("servers.yaml", "servers: {}");
+        write("conf/tooldock.yaml", "listeners: []");
+        write("other.yaml", "a: 1");
+        write("empty/file", "");
+        let target = |path: &str| Target::at(&at(path));
+        let data = Target::DataDir(at("data"));
+        assert_eq!(target("data"), Ok(data));
+        let servers = |path: &str| Ok(Target::Servers(at(path)));
+        for path in ["data/external/config.yaml", "servers.yaml"] {
+            assert_eq!(target(path), servers(path));
+        }
+        let namespace = Ok(Target::Namespace(at("data/tools/github")));
+        assert_eq!(target("data/tools/github/tooldock.yaml"), namespace);
+        assert_eq!(target("data/tools/github"), namespace);
+        for (path, why) in [
+            ("conf/tooldock.yaml", "check -c FILE"),
+            ("other.yaml", "neither"),
+            ("empty", "neither"),
+            ("none", "No such file"),
+        ] {
+            let error = target(path).expect_err(path);
+            assert!(error.contains(path) && error.contains(why), "{error}");
+        }
+    }
+}

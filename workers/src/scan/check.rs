@@ -1,0 +1,95 @@
+//! Namespace folders as `tooldock check` sees them: what a scan would make of them. Nothing is run.
+
+use std::path::Path;
+
+use super::{NamespaceSource, look_at, scan};
+use crate::config::NamespacesConfig;
+use crate::external::Finding;
+use crate::names::NamespaceName;
+
+/// Looks at every folder under `tools/`. A directory that is not there has no namespaces.
+pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig) -> Vec<Finding> {
+    match scan(tools_dir) {
+        Ok(sources) => {
+            let found = sources
+                .iter()
+                .flat_map(|source| findings(source, namespaces));
+            found.collect()
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => vec![error_at(tools_dir, error.to_string())],
+    }
+}
+
+/// Looks at one folder.
+pub fn check_folder(folder: &Path, namespaces: &NamespacesConfig) -> Vec<Finding> {
+    let real = match folder.canonicalize() {
+        Ok(real) => real,
+        Err(error) => return vec![error_at(folder, error.to_string())],
+    };
+    let name = real.file_name().unwrap_or_default().to_string_lossy();
+    let name = match name.parse::<NamespaceName>() {
+        Ok(name) => name,
+        Err(error) => return vec![error_at(&real, format!("not a namespace name: {error}"))],
+    };
+    let source = look_at(name, real.clone(), &real, &real);
+    findings(&source, namespaces)
+}
+
+fn findings(source: &NamespaceSource, namespaces: &NamespacesConfig) -> Vec<Finding> {
+    let (.., clamped) = source.manifest.effective_limits(&source.name, namespaces);
+    let failure = source.failure.iter();
+    let failure = failure.map(|failure| error_at(&source.dir, failure.message.clone()));
+    let issues = source.issues.iter().chain(&clamped).map(|issue| Finding {
+        place: source.dir.join(&issue.subject).display().to_string(),
+        message: issue.message.clone(),
+        is_error: false,
+    });
+    failure.chain(issues).collect()
+}
+
+fn error_at(path: &Path, message: String) -> Finding {
+    Finding {
+        place: path.display().to_string(),
+        message,
+        is_error: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_wrong_manifest_is_an_error_and_a_limit_above_its_ceiling_a_warning() {
+        let data = tempfile::tempdir().unwrap();
+        for (name, manifest) in [
+            ("wrong", "timeout: soon"),
+            ("slow", "timeout: 2days\nstrange: 1"),
+            ("good", "timeout: 10s"),
+        ] {
+            let folder = data.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("tooldock.yaml"), manifest).unwrap();
+        }
+        let config = NamespacesConfig::default();
+        let all = check(data.path(), &config);
+        assert_eq!(all.len(), 3, "{all:?}");
+        let of = |name: &str| check_folder(&data.path().join(name), &config);
+        assert!(of("good").is_empty());
+        let wrong = of("wrong");
+        assert!(
+            wrong[0].is_error && wrong[0].message.contains("timeout"),
+            "{wrong:?}"
+        );
+        let slow = of("slow");
+        assert!(
+            slow.len() == 2 && slow.iter().all(|it| !it.is_error),
+            "{slow:?}"
+        );
+        assert!(check(&data.path().join("none"), &config).is_empty());
+        assert!(of("none")[0].is_error);
+    }
+}
