@@ -168,7 +168,8 @@ impl Manifest {
 /// As [`Manifest::effective_limits`], for what somebody else asked for: in a file of this name, or, without one, the
 /// operator, for whom there are no ceilings.
 ///
-/// Where the configuration is not only the operator's, the operator's lists alone must allow tools and principals, too.
+/// Where the configuration is not only the operator's, the operator's lists alone must allow tools and principals, too,
+/// and errors are masked where they would be without it.
 pub(crate) fn effective_limits(
     own: &LimitsPatch,
     file: Option<&str>,
@@ -195,6 +196,7 @@ pub(crate) fn effective_limits(
         };
         let (alone, ..) = effective_limits(&said, None, namespace, &operator.namespaces);
         limits.within = Some(Box::new(alone.lists())).filter(|it| **it != limits.lists());
+        limits.mask_errors |= alone.mask_errors;
     }
     (limits, tools, issues)
 }

@@ -193,7 +193,10 @@ impl Narrowing<'_> {
             );
         }
 
-        let masked = own.mask_errors.unwrap_or(self.defaults.mask_errors);
+        let masked = own
+            .mask_errors
+            .or_else(|| other.and_then(|other| other.mask_errors))
+            .unwrap_or(self.defaults.mask_errors);
         if *mask_errors == Some(false) && masked {
             self.say(&key("mask_errors"), "stays true");
             *mask_errors = own.mask_errors;
@@ -510,6 +513,22 @@ mod tests {
             [false, true, true]
         );
         assert_eq!(narrowed.vain.len(), 3, "{:?}", narrowed.vain);
+    }
+
+    #[test]
+    fn errors_of_a_server_stay_masked_by_whatever_key() {
+        let operator = "{ s: { command: x, limits: { mask_errors: true } } }";
+        for merged in [
+            ["{ overrides: { s: { mask_errors: false } } }", "{}"],
+            ["{}", "{ s: { limits: { mask_errors: false } } }"],
+        ] {
+            let narrowed = narrowed(["{}", operator], merged);
+            let name: NamespaceName = "s".parse().expect("a name");
+            let own = &narrowed.servers[&name].limits;
+            let (limits, ..) = effective_limits(own, None, &name, &narrowed.namespaces);
+            assert!(limits.mask_errors, "{merged:?}");
+            assert_eq!(narrowed.vain.len(), 1, "{merged:?}: {:?}", narrowed.vain);
+        }
     }
 
     #[test]

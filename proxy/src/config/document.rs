@@ -1,7 +1,8 @@
 //! Reading the two files: the configuration file and `$DATA/config.yaml`.
 //!
 //! Each is parsed on its own first, so that an error names the file it is in. Where both are there, their trees are merged
-//! (maps merge, everything else is replaced) and the result is parsed once more.
+//! (maps merge, everything else is replaced) and the result is parsed once more. YAML tags are refused: a map with a tag
+//! is no map to a merge, so it would replace what the operator says instead of adding to it.
 
 use std::fs::File;
 use std::io::Read;
@@ -87,12 +88,30 @@ fn parse<T: DeserializeOwned + Default>(
         return Err(file_error(file, yaml::UNREADABLE));
     }
     let tree = serde_yaml::from_str(text).map_err(|error| file_error(file, error))?;
+    if let Some(tag) = tag_in(&tree) {
+        return Err(file_error(
+            file,
+            format!("the YAML tag {tag} has no meaning here; leave it out"),
+        ));
+    }
     if matches!(tree, Value::Null) {
         return Ok((T::default(), tree));
     }
     let typed = serde_path_to_error::deserialize(serde_yaml::Deserializer::from_str(text))
         .map_err(|error| ConfigError::in_file(file, error))?;
     Ok((typed, tree))
+}
+
+/// A tag of a key or a value. The reader limits nesting to 128, so recursion is bounded.
+fn tag_in(tree: &Value) -> Option<String> {
+    match tree {
+        Value::Tagged(tagged) => Some(tagged.tag.to_string()),
+        Value::Sequence(values) => values.iter().find_map(tag_in),
+        Value::Mapping(entries) => entries
+            .iter()
+            .find_map(|(key, value)| tag_in(key).or_else(|| tag_in(value))),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
 }
 
 fn from_tree(tree: Value) -> Result<Config, serde_path_to_error::Error<serde_yaml::Error>> {
@@ -168,6 +187,31 @@ mod tests {
             .expect_err("refused")
             .to_string();
         assert!(error.contains("too many brackets"), "{error}");
+    }
+
+    #[test]
+    fn a_tag_never_replaces_what_the_operator_says() {
+        let dir = tempfile::tempdir().expect("directory");
+        let operator = serde_yaml::from_str::<Value>(
+            "{ admission: { cidrs: { allow: [10.0.0.0/8] } }, namespaces: { overrides: { a: { timeout: 5s } } } }",
+        )
+        .expect("yaml");
+        for over in [
+            "!x\nnamespaces: {}\n",
+            "!x { namespaces: {} }",
+            "namespaces: !x { overrides: {} }",
+            "namespaces: { overrides: !x {} }",
+            "namespaces: { overrides: { !x a: { timeout: 6s } } }",
+            "namespaces: { env_allowed: [!x A] }",
+        ] {
+            std::fs::write(data_file(dir.path()), over).expect("write");
+            let read = read_data_file(dir.path(), operator.clone());
+            let error = read.expect_err(over).to_string();
+            assert!(
+                error.contains("the YAML tag !x has no meaning here"),
+                "{over}: {error}"
+            );
+        }
     }
 
     #[test]
