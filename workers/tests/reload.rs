@@ -542,6 +542,11 @@ async fn two_namespaces_have_two_versions_of_one_package() {
         "nothing changed"
     );
     house.write("a/requirements.txt", &house.wheel("localpkg", "1.5"));
+    // The installer stands in this folder, and must not import its own standard library from it.
+    house.write(
+        "a/keyword.py",
+        "raise SystemExit('not the keyword of pip')\n",
+    );
     let report = house.reload().await;
     assert_eq!(names(&report.deps_synced), ["a"]);
     assert_eq!(house.call("a", "version").await.unwrap(), "1.5");

@@ -140,7 +140,8 @@ async fn install(
             uv
         }
         None => {
-            arguments.extend(["-m", "pip", "--python"].map(OsString::from));
+            // `-P`: a file of the namespace named like a module of the standard library is not what pip imports.
+            arguments.extend(["-P", "-m", "pip", "--python"].map(OsString::from));
             arguments.push(python.into());
             arguments.extend(
                 ["install", "-q", "--no-input", "--disable-pip-version-check"].map(OsString::from),
