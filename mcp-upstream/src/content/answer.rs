@@ -41,9 +41,14 @@ impl<'d> Answer<'d> {
     }
 
     /// Says how long and for whom the result may be kept, where the era has such hints.
-    pub(crate) fn cached(mut self, scope: CacheScope) -> Self {
+    pub(crate) fn cached(self, scope: CacheScope) -> Self {
+        self.cached_for(TTL_MS, scope)
+    }
+
+    /// [`cached`](Self::cached), with the milliseconds for which the result may be kept.
+    pub(crate) fn cached_for(mut self, ttl_ms: u64, scope: CacheScope) -> Self {
         if let Dress::Modern(_) = self.dress {
-            let ttl = TTL_MS.to_string();
+            let ttl = ttl_ms.to_string();
             self.key("ttlMs").extend_from_slice(ttl.as_bytes());
             let out = self.key("cacheScope");
             out.push(b'"');
@@ -64,9 +69,15 @@ impl<'d> Answer<'d> {
 
     /// Takes over the members of a JSON object as they are.
     pub(crate) fn members(&mut self, object: &[u8]) {
+        self.members_after(0, object);
+    }
+
+    /// [`members`](Self::members), without so many bytes that follow the opening brace.
+    pub(crate) fn members_after(&mut self, skipped: usize, object: &[u8]) {
         let inner = object.trim_ascii();
         let inner = inner.strip_prefix(b"{").unwrap_or_default();
-        let inner = inner.strip_suffix(b"}").unwrap_or_default().trim_ascii();
+        let inner = inner.strip_suffix(b"}").unwrap_or_default();
+        let inner = inner.get(skipped..).unwrap_or_default().trim_ascii();
         if inner.is_empty() {
             return;
         }

@@ -9,7 +9,7 @@ use crate::caller::{Caller, Visibility};
 
 /// Five minutes: what is served changes with a reload, and a client that listens hears of that at once; one that does
 /// not is behind by no more than this.
-pub(super) const TTL_MS: u32 = 300_000;
+pub(super) const TTL_MS: u64 = 300_000;
 
 /// Who may be given a cached result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -385,10 +385,14 @@ impl UpstreamCall {
             )));
         }
         let mut answer = content::Answer::begin(id, dress, result.len());
+        let mut skipped = 0;
         if let Some(scope) = scope {
-            answer = answer.cached(scope);
+            // A resource is what a function returns now: unless its author says so, nobody may go on showing it.
+            let (ttl_ms, length) = own_ttl(result).unwrap_or((0, 0));
+            skipped = length;
+            answer = answer.cached_for(ttl_ms, scope);
         }
-        answer.members(result);
+        answer.members_after(skipped, result);
         Ok(answer.end())
     }
 
@@ -399,6 +403,18 @@ impl UpstreamCall {
             Request::Forward(request) => &*request.method == TOOLS_CALL,
         }
     }
+}
+
+/// For how many milliseconds a worker says that its result may be kept, and the bytes that takes at the beginning of the
+/// object.
+fn own_ttl(result: &[u8]) -> Option<(u64, usize)> {
+    let name = b"\"ttlMs\":";
+    let rest = result.strip_prefix(b"{")?.strip_prefix(name)?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let ttl_ms = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
+    rest[digits..]
+        .starts_with(b",")
+        .then_some((ttl_ms, name.len() + digits + 1))
 }
 
 /// The client's progress token; anything but a string or a number is none.

@@ -92,8 +92,14 @@ impl Backend for FakeBackend {
                     "test://static" | "test://item/7" => "text".into(),
                     _ => return Err(CallError::new(CallErrorCode::ResourceNotFound, "no such")),
                 };
-                let contents = json!({ "contents": [{ "uri": *uri, "text": text }] });
-                Ok(plain(contents.to_string()))
+                let contents = json!({ "contents": [{ "uri": *uri, "text": text }] }).to_string();
+                // As workers write what may be kept for a while.
+                let kept = &*uri == "test://item/7";
+                Ok(plain(if kept {
+                    contents.replacen('{', "{\"ttlMs\":1500,", 1)
+                } else {
+                    contents
+                }))
             }
             Operation::GetPrompt { prompt, arguments } => {
                 let text = match &*prompt {

@@ -291,6 +291,15 @@ async fn a_resource_is_read_and_an_unknown_one_is_an_error_of_the_era() {
         .await;
     assert_eq!(found["result"]["cacheScope"], "private");
     assert_eq!(found["result"]["resultType"], "complete");
+    assert_eq!(
+        found["result"]["ttlMs"], 0,
+        "unless its author says otherwise"
+    );
+    let kept = fixture
+        .call(modern(), "resources/read", read("test://item/7"))
+        .await;
+    assert_eq!(kept["result"]["ttlMs"], 1500);
+    assert_eq!(kept["result"]["contents"][0]["text"], "text");
     for (era, code) in [(legacy(None), -32002), (modern(), -32602)] {
         let missing = fixture
             .call(era, "resources/read", read("test://none"))
