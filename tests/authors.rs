@@ -141,3 +141,50 @@ async fn a_variable_without_a_value_is_named_and_the_namespace_serves() {
     assert!(log.contains("${ALLOWED_UNSET} is set neither"), "{log}");
     assert!(!log.contains("not for tools"), "{log}");
 }
+
+const SAYS: &str = r#"
+import logging
+from fastmcp.tools import tool
+
+@tool
+def say(what: str) -> str:
+    """Print and log."""
+    print("printed " + what)
+    logging.getLogger("mine").info("logged " + what)
+    logging.getLogger("mine").error("broken " + what)
+    return what
+"#;
+
+#[tokio::test]
+async fn what_a_tool_prints_and_logs_has_namespace_level_and_request_in_the_log() {
+    let gateway = Gateway::with_tools([("author", "says.py", SAYS)])
+        .start()
+        .await;
+    for (id, what) in [("request-1", "one"), ("request-2", "two")] {
+        let answered = gateway
+            .request("POST", "/tools/say")
+            .header("X-Namespace", "author")
+            .header("X-Request-ID", id)
+            .json(&json!({ "what": what }))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answered.status(), 200);
+        let id = answered.headers()["x-request-id"].to_str().unwrap();
+        let logged = eventually("the last line in the log", async || {
+            let log = gateway.log();
+            log.contains(&format!("broken {what}")).then_some(log)
+        })
+        .await;
+        for (text, level) in [
+            (format!("printed {what}"), "INFO"),
+            (format!("mine: logged {what}"), "INFO"),
+            (format!("mine: broken {what}"), "ERROR"),
+        ] {
+            let line = logged.lines().find(|line| line.contains(&text)).unwrap();
+            for part in [level, "author", id] {
+                assert!(line.contains(part), "{part} in {line}");
+            }
+        }
+    }
+}

@@ -182,6 +182,7 @@ impl Engine {
         let call = WorkerCall {
             operation: request.operation.clone(),
             caller: request.caller_facts.clone(),
+            request: Arc::clone(&caller.request_id),
             max_result: limits.max_result,
         };
         let reply = if limits.talks {

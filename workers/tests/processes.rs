@@ -175,6 +175,7 @@ fn asking_for(operation: Operation) -> WorkerCall {
     WorkerCall {
         operation,
         caller: None,
+        request: "".into(),
         max_result: 10_000,
     }
 }

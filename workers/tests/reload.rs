@@ -188,6 +188,7 @@ async fn call(worker: &Worker, tool: &str, arguments: &str) -> Result<String, Ca
             arguments: Bytes::copy_from_slice(arguments.as_bytes()),
         },
         caller: None,
+        request: "".into(),
         max_result: 1 << 20,
     };
     let reply = worker.call(call, None).await?;
@@ -858,6 +859,7 @@ async fn value_of(worker: &Worker, operation: Operation) -> Result<serde_json::V
     let call = WorkerCall {
         operation,
         caller: None,
+        request: "".into(),
         max_result: 1 << 20,
     };
     let reply = worker.call(call, None).await?;
@@ -930,6 +932,7 @@ async fn a_tool_with_a_context_logs_asks_and_announces() {
             arguments: Bytes::new(),
         },
         caller: Some(Bytes::from_static(caller.as_bytes())),
+        request: "".into(),
         max_result: 1 << 20,
     };
     let ada = Arc::new(Ada::default());

@@ -158,12 +158,14 @@ impl InstallStep {
             stream: Stream::Stdout,
             reader,
             limit: output.clone(),
+            addressed: false,
         });
         let stderr = child.take_stderr().map(|reader| Pump {
             namespace: server.name.clone(),
             stream: Stream::Stderr,
             reader,
             limit: output,
+            addressed: false,
         });
         let log = async {
             let stdout = async {

@@ -224,6 +224,7 @@ impl Owner {
                 limit: OutputLimit::new(suppressed)
                     .hiding(redactor)
                     .remembering(&last),
+                addressed: false,
             };
             tokio::spawn(pump.log())
         });

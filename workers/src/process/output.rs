@@ -4,6 +4,7 @@
 //! their number is logged once per window. Secrets that whoever owns the child named are hidden. What it deliberately does not do: keep output but
 //! for its last line ([`LastLine`]), or look for meaning in it — except that a line may be diverted to whoever owns the child before it is logged ([`Pump::divert`]).
 
+mod address;
 mod last_line;
 mod lines;
 mod rate;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use prometheus::IntCounter;
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, timeout};
+use tracing::Level;
 
 use crate::names::NamespaceName;
 
@@ -126,6 +128,8 @@ pub struct Pump<R> {
     pub reader: R,
     /// Shared by the streams of one child.
     pub limit: OutputLimit,
+    /// Lines may begin with their level and request: they come from our own runtime.
+    pub addressed: bool,
 }
 
 impl<R: AsyncRead + Unpin> Pump<R> {
@@ -167,7 +171,14 @@ impl<R: AsyncRead + Unpin> Pump<R> {
                     }
                     match self.limit.admit(Instant::now()) {
                         Admission::Log => {
-                            log_line(&self.namespace, self.stream, &line, &self.limit.redactor);
+                            let redactor = &self.limit.redactor;
+                            log_line(
+                                &self.namespace,
+                                self.stream,
+                                self.addressed,
+                                &line,
+                                redactor,
+                            );
                         }
                         Admission::Suppress => self.limit.suppressed.inc(),
                     }
@@ -180,17 +191,41 @@ impl<R: AsyncRead + Unpin> Pump<R> {
     }
 }
 
-fn log_line(namespace: &NamespaceName, stream: Stream, line: &Line, redactor: &Redactor) {
-    if line.bytes.is_empty() {
+/// Logs a line. Where lines are `addressed`, they come from our own runtime and may say their level and request.
+fn log_line(
+    namespace: &NamespaceName,
+    stream: Stream,
+    addressed: bool,
+    line: &Line,
+    redactor: &Redactor,
+) {
+    let found = if addressed {
+        address::read(&line.bytes)
+    } else {
+        address::plain(&line.bytes)
+    };
+    if found.text.is_empty() {
         return;
     }
-    tracing::info!(
-        target: "worker_output",
-        namespace = namespace.as_str(),
-        stream = stream.as_str(),
-        "{}",
-        printable(line, redactor)
-    );
+    let text = printable(found.text, line.cut, redactor);
+    // The level of an event is part of its code.
+    macro_rules! log {
+        ($level:ident) => {
+            tracing::$level!(
+                target: "worker_output",
+                namespace = namespace.as_str(),
+                stream = stream.as_str(),
+                request_id = found.request,
+                "{text}"
+            )
+        };
+    }
+    match found.level {
+        Level::ERROR => log!(error),
+        Level::WARN => log!(warn),
+        Level::INFO => log!(info),
+        _ => log!(debug),
+    }
 }
 
 fn report_suppressed(namespace: &NamespaceName, count: u64) {
@@ -227,9 +262,9 @@ fn push_printable(out: &mut String, line: &str) {
 }
 
 /// The line as text that cannot forge another log line or drive a terminal.
-fn printable(line: &Line, redactor: &Redactor) -> String {
-    let shown = &line.bytes[..line.bytes.len().min(LINE_MAX)];
-    let cut = line.cut || shown.len() < line.bytes.len();
+fn printable(line: &[u8], cut: bool, redactor: &Redactor) -> String {
+    let shown = &line[..line.len().min(LINE_MAX)];
+    let cut = cut || shown.len() < line.len();
     let shown = redactor.hide(shown.to_vec(), cut);
     let mut text = String::with_capacity(shown.len());
     push_printable(&mut text, &String::from_utf8_lossy(&shown));
@@ -246,17 +281,13 @@ mod tests {
 
     #[test]
     fn a_printed_line_cannot_forge_another_one_and_a_long_one_says_that_it_was_cut() {
-        let line = |bytes: &[u8], cut| Line {
-            bytes: bytes::BytesMut::from(bytes),
-            cut,
-        };
         let none = Redactor::default();
         assert_eq!(
-            printable(&line(b"a\tb\x1b[31m\rc", false), &none),
+            printable(b"a\tb\x1b[31m\rc", false, &none),
             "a\tb\\u{1b}[31m\\rc"
         );
-        assert_eq!(printable(&line(b"abc", true), &none), "abc … [cut]");
-        assert_eq!(printable(&line(&[0xff], false), &none), "\u{fffd}");
+        assert_eq!(printable(b"abc", true, &none), "abc … [cut]");
+        assert_eq!(printable(&[0xff], false, &none), "\u{fffd}");
     }
 
     #[test]
@@ -279,6 +310,7 @@ mod tests {
             stream: Stream::Stdout,
             reader: input.as_bytes(),
             limit: OutputLimit::new(IntCounter::new("c", "c").expect("valid")),
+            addressed: false,
         }
         .divert(Divert {
             prefix: b"{\"op\"",
@@ -301,6 +333,7 @@ mod tests {
             stream: Stream::Stderr,
             reader: flood.as_bytes(),
             limit: OutputLimit::new(suppressed.clone()),
+            addressed: false,
         }
         .log()
         .await;

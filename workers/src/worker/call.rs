@@ -40,6 +40,8 @@ pub struct WorkerCall {
     pub operation: Operation,
     /// Who asks and what can be asked back, as a JSON object; only functions that take a context need it.
     pub caller: Option<Bytes>,
+    /// The id of the request, by which what the function prints is known in the log.
+    pub request: Arc<str>,
     /// The largest result, in bytes of JSON.
     pub max_result: u64,
 }
@@ -80,6 +82,6 @@ impl WorkerCall {
             Operation::ReadResource { uri } => (uri.len(), 0),
             Operation::Complete { params } => (0, params.len()),
         };
-        subject + json + self.caller.as_ref().map_or(0, Bytes::len)
+        subject + json + self.request.len() + self.caller.as_ref().map_or(0, Bytes::len)
     }
 }

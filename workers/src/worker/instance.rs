@@ -141,6 +141,7 @@ impl Instance {
             spec.sync_concurrency.to_string().into(),
         );
         option("--max-frame", spec.max_frame.to_string().into());
+        args.push("--addressed-log".into());
         ProcessSpec {
             program: spec.python.clone(),
             args,
@@ -161,6 +162,7 @@ impl Instance {
                 stream: Stream::Stderr,
                 reader,
                 limit: limit.clone(),
+                addressed: true,
             };
             tasks.spawn(pump.log());
         }
@@ -170,6 +172,7 @@ impl Instance {
                 stream: Stream::Stdout,
                 reader,
                 limit,
+                addressed: false,
             };
             let (announce, spec) = (announce.clone(), Arc::clone(&self.spec));
             let divert = Divert {

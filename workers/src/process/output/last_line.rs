@@ -25,7 +25,11 @@ impl LastLine {
     pub fn line(&self) -> Option<String> {
         let kept = self.lock();
         let line = kept.line.as_ref()?;
-        Some(printable(line, &kept.redactor).trim().to_owned())
+        Some(
+            printable(&line.bytes, line.cut, &kept.redactor)
+                .trim()
+                .to_owned(),
+        )
     }
 
     pub(super) fn hiding(&self, redactor: &Arc<Redactor>) {

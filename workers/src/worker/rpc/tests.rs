@@ -129,6 +129,7 @@ impl House {
                 arguments: Bytes::new(),
             },
             caller: None,
+            request: "".into(),
             max_result: 1000,
         };
         let in_flight = self.connection.link.begin(&call, sink).expect("begun");

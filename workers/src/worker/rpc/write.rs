@@ -11,7 +11,7 @@ pub(super) const NO_REPLY: u64 = 0;
 /// Room for the names and punctuation around a call's variable parts.
 const CALL_OVERHEAD: usize = 96;
 
-/// Appends a call: `{"id":…,"op":"tools.call","tool":"…","arguments":{…},"caller":{…}}` and a newline.
+/// Appends a call: `{"id":…,"op":"tools.call","tool":"…","arguments":{…},"request":"…","caller":{…}}` and a newline.
 pub(super) fn call(buffer: &mut BytesMut, id: u64, call: &WorkerCall) {
     buffer.reserve(call.size() + CALL_OVERHEAD);
     buffer.put_slice(b"{\"id\":");
@@ -35,6 +35,10 @@ pub(super) fn call(buffer: &mut BytesMut, id: u64, call: &WorkerCall) {
             buffer.put_slice(b",\"op\":\"completion.complete\"");
             member(buffer, b",\"params\":", params);
         }
+    }
+    if !call.request.is_empty() {
+        buffer.put_slice(b",\"request\":");
+        string(buffer, &call.request);
     }
     if let Some(caller) = &call.caller {
         member(buffer, b",\"caller\":", caller);
@@ -147,6 +151,7 @@ mod tests {
         WorkerCall {
             operation,
             caller: caller.map(|caller| Bytes::from_static(caller.as_bytes())),
+            request: "".into(),
             max_result: 100,
         }
     }
@@ -174,6 +179,21 @@ mod tests {
                 r#"{"id":10,"op":"tools.call","tool":"t","arguments":{}}"#,
                 r#"{"op":"cancel","target":10}"#,
                 r#"{"id":0,"op":"shutdown"}"#,
+            ]
+        );
+    }
+
+    #[test]
+    fn a_call_names_its_request() {
+        let written = lines(|buffer| {
+            let mut named = asked(tool("t", "{}"), Some("{}"));
+            named.request = "r\"1".into();
+            call(buffer, 1, &named);
+        });
+        assert_eq!(
+            written,
+            [
+                r#"{"id":1,"op":"tools.call","tool":"t","arguments":{},"request":"r\"1","caller":{}}"#
             ]
         );
     }

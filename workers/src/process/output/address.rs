@@ -1,0 +1,90 @@
+//! What the worker's runtime puts before each line of Python code: the line's level and the request it belongs to.
+//!
+//! `\x1e LEVEL REQUEST \x1f TEXT`, without the blanks. Tool code can write such a beginning itself; it then says
+//! something about its own namespace's lines, which is all that a line can say.
+
+use tracing::Level;
+
+/// The longest request id that is believed.
+const REQUEST_MAX: usize = 128;
+
+/// A line of a worker, taken apart.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Addressed<'a> {
+    pub(super) level: Level,
+    /// The request during which the line was written, where that is known.
+    pub(super) request: Option<&'a str>,
+    pub(super) text: &'a [u8],
+}
+
+/// Reads a line's address. A line without one is of no request, and as severe as any output.
+pub(super) fn read(line: &[u8]) -> Addressed<'_> {
+    parse(line).unwrap_or_else(|| plain(line))
+}
+
+/// A line that has no address.
+pub(super) fn plain(line: &[u8]) -> Addressed<'_> {
+    Addressed {
+        level: Level::INFO,
+        request: None,
+        text: line,
+    }
+}
+
+fn parse(line: &[u8]) -> Option<Addressed<'_>> {
+    let [0x1e, letter, rest @ ..] = line else {
+        return None;
+    };
+    let level = match letter {
+        b'd' => Level::DEBUG,
+        b'i' => Level::INFO,
+        b'w' => Level::WARN,
+        b'e' => Level::ERROR,
+        _ => return None,
+    };
+    let end = rest
+        .iter()
+        .take(REQUEST_MAX + 1)
+        .position(|byte| *byte == 0x1f)?;
+    let request = std::str::from_utf8(&rest[..end]).ok()?;
+    let believable = request.bytes().all(|byte| byte.is_ascii_graphic());
+    Some(Addressed {
+        level,
+        request: (believable && !request.is_empty()).then_some(request),
+        text: &rest[end + 1..],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_taken_off_and_other_lines_stay_whole() {
+        for (line, level, request, text) in [
+            (
+                "\x1ewreq-1\x1fcareful",
+                Level::WARN,
+                Some("req-1"),
+                "careful",
+            ),
+            ("\x1ee\x1f", Level::ERROR, None, ""),
+            ("\x1ed\x1fa\x1fb", Level::DEBUG, None, "a\x1fb"),
+            ("\x1eino t\x1fx", Level::INFO, None, "x"),
+            ("\x1exreq\x1fx", Level::INFO, None, "\x1exreq\x1fx"),
+            ("\x1eireq", Level::INFO, None, "\x1eireq"),
+            ("plain", Level::INFO, None, "plain"),
+            ("", Level::INFO, None, ""),
+        ] {
+            let text = text.as_bytes();
+            let expected = Addressed {
+                level,
+                request,
+                text,
+            };
+            assert_eq!(read(line.as_bytes()), expected, "{line:?}");
+        }
+        let long = format!("\x1ei{}\x1fx", "r".repeat(REQUEST_MAX + 1));
+        assert_eq!(read(long.as_bytes()).text, long.as_bytes());
+    }
+}
