@@ -3,18 +3,22 @@
 //! Reads files and nothing else: no tool code is parsed or run here. The same tree gives the same result in the same
 //! order. What cannot be used is skipped and reported, never fatal for its neighbours.
 
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read as _};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
+mod requirements;
+mod walk;
+
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest as _, Sha256};
+use sha2::Digest as _;
 
 use crate::manifest::Manifest;
 use crate::names::NamespaceName;
 use crate::registry::Issue;
-use crate::tree_file::{self, Refused, resolve};
+use crate::tree_file::{self, resolve};
+
+pub use requirements::Requirements;
+use walk::Walk;
 
 mod check;
 
@@ -25,12 +29,6 @@ pub const REQUIREMENTS_FILE: &str = "requirements.txt";
 
 /// Folders beyond this many are not served.
 const NAMESPACES_MAX: usize = 10_000;
-/// Changes of files beyond this many in one namespace go unnoticed.
-const FILES_MAX: usize = 10_000;
-/// Beyond this much content in one namespace, changes are noticed by size and time only.
-const BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// Folders deeper than this are not looked into.
-const DEPTH_MAX: usize = 64;
 /// The largest `requirements.txt`.
 const REQUIREMENTS_BYTES_MAX: u64 = 1024 * 1024;
 
@@ -51,7 +49,8 @@ pub struct NamespaceSource {
     pub issues: Vec<Issue>,
     /// Why it cannot be served as it is now.
     pub failure: Option<SourceFailure>,
-    /// Hash over names and contents of its files, manifest and requirements included.
+    /// Hash over names and contents of its sources: Python files, requirements, manifest, and the local packages and
+    /// wheels that requirements name. Data that a tool writes beside them is not part of the hash.
     pub files_hash: [u8; 32],
 }
 
@@ -62,49 +61,6 @@ pub struct SourceFailure {
     pub code: &'static str,
     /// What is wrong, in one line.
     pub message: String,
-}
-
-/// A `requirements.txt` as it was read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Requirements {
-    /// The file, in its folder: relative lines in it are relative to that.
-    pub path: PathBuf,
-    /// Its text.
-    pub text: String,
-}
-
-impl Requirements {
-    /// Whether any line asks for something.
-    pub fn asks_for_packages(&self) -> bool {
-        self.lines().next().is_some()
-    }
-
-    /// Whether a line names other files, so that the text alone does not say what will be installed.
-    pub fn refers_to_files(&self) -> bool {
-        const OPTIONS: [&str; 8] = [
-            "-r",
-            "-c",
-            "-e",
-            "-f",
-            "--requirement",
-            "--constraint",
-            "--editable",
-            "--find-links",
-        ];
-        self.lines().any(|line| {
-            line.starts_with(['.', '/'])
-                || line.contains("file:")
-                || OPTIONS.iter().any(|option| line.starts_with(option))
-        })
-    }
-
-    fn lines(&self) -> impl Iterator<Item = &str> {
-        self.text
-            .trim_start_matches('\u{feff}')
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.is_empty() && !line.starts_with('#'))
-    }
 }
 
 /// Looks at every folder under `tools_dir`, in name order.
@@ -124,25 +80,8 @@ pub fn scan(tools_dir: &Path) -> io::Result<Vec<NamespaceSource>> {
         if text.starts_with(['_', '.']) {
             continue;
         }
-        let path = entry.path();
-        let folder = match resolve(&path, &tree) {
-            Ok(Some(real)) if real.is_dir() => real,
-            Ok(Some(_)) => continue,
-            Ok(None) => {
-                tracing::warn!(folder = %path.display(), "skipped: a symlink that leaves the tools directory");
-                continue;
-            }
-            Err(error) => {
-                tracing::warn!(folder = %path.display(), %error, "skipped: cannot be read");
-                continue;
-            }
-        };
-        let name = match text.parse::<NamespaceName>() {
-            Ok(name) => name,
-            Err(error) => {
-                tracing::warn!(folder = %path.display(), %error, "skipped: not a namespace name");
-                continue;
-            }
+        let Some((name, folder)) = namespace_at(&entry.path(), &tree) else {
+            continue;
         };
         if sources.len() == NAMESPACES_MAX {
             tracing::warn!(
@@ -151,20 +90,64 @@ pub fn scan(tools_dir: &Path) -> io::Result<Vec<NamespaceSource>> {
             );
             break;
         }
-        sources.push(look_at(name, path, &folder, &tree));
+        sources.push(look_at(name, entry.path(), &folder, &tree));
     }
     Ok(sources)
 }
 
+/// Looks at one folder under `tools_dir`; `None` if no namespace is there.
+///
+/// # Errors
+///
+/// When `tools_dir` itself cannot be read.
+pub(crate) fn scan_one(
+    tools_dir: &Path,
+    name: &NamespaceName,
+) -> io::Result<Option<NamespaceSource>> {
+    let tree = tools_dir.canonicalize()?;
+    let path = tree.join(name.as_str());
+    if !path.try_exists().unwrap_or(true) {
+        return Ok(None);
+    }
+    Ok(namespace_at(&path, &tree).map(|(name, folder)| look_at(name, path, &folder, &tree)))
+}
+
+/// What [`NamespaceSource::files_hash`] of a namespace folder is now; `None` if no namespace is there. Blocking.
+pub fn files_hash(dir: &Path) -> Option<[u8; 32]> {
+    let name = dir.file_name()?.to_str()?.parse().ok()?;
+    let source = scan_one(dir.parent()?, &name).ok()??;
+    Some(source.files_hash)
+}
+
+/// The namespace whose folder this is, and where that folder really is.
+fn namespace_at(path: &Path, tree: &Path) -> Option<(NamespaceName, PathBuf)> {
+    let folder = match resolve(path, tree) {
+        Ok(Some(real)) if real.is_dir() => real,
+        Ok(Some(_)) => return None,
+        Ok(None) => {
+            tracing::warn!(folder = %path.display(), "skipped: a symlink that leaves the tools directory");
+            return None;
+        }
+        Err(error) => {
+            tracing::warn!(folder = %path.display(), %error, "skipped: cannot be read");
+            return None;
+        }
+    };
+    match path.file_name()?.to_string_lossy().parse() {
+        Ok(name) => Some((name, folder)),
+        Err(error) => {
+            tracing::warn!(folder = %path.display(), %error, "skipped: not a namespace name");
+            None
+        }
+    }
+}
+
 fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> NamespaceSource {
     let mut walk = Walk::new(tree);
-    let mut failure = walk
-        .directory(folder, Path::new(""), 0)
-        .err()
-        .map(|error| SourceFailure {
-            code: "unreadable",
-            message: format!("the folder cannot be read: {error}"),
-        });
+    let mut failure = walk.sources(folder).err().map(|error| SourceFailure {
+        code: "unreadable",
+        message: format!("the folder cannot be read: {error}"),
+    });
     let manifest = Manifest::read(folder, tree).unwrap_or_else(|error| {
         failure.get_or_insert(SourceFailure {
             code: "invalid_manifest",
@@ -179,6 +162,9 @@ fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> Nam
         });
         None
     });
+    if let Some(requirements) = &requirements {
+        walk.packages(folder, requirements);
+    }
     // Once more by what they say: beyond the limits of the walk a change of these two is still a change.
     walk.field(format!("{manifest:?}").as_bytes());
     let text = requirements.as_ref().map(|found| found.text.as_bytes());
@@ -207,169 +193,6 @@ pub(crate) fn read_requirements(dir: &Path, tree: &Path) -> Result<Option<Requir
     };
     let text = String::from_utf8(bytes).map_err(|_| "not UTF-8".to_owned())?;
     Ok(Some(Requirements { path, text }))
-}
-
-/// One pass over a namespace folder: its hash, whether it has tool files, what was skipped.
-struct Walk<'a> {
-    tree: &'a Path,
-    hash: Sha256,
-    files: usize,
-    bytes: u64,
-    has_python: bool,
-    issues: Vec<Issue>,
-}
-
-impl<'a> Walk<'a> {
-    fn new(tree: &'a Path) -> Self {
-        Self {
-            tree,
-            hash: Sha256::new(),
-            files: 0,
-            bytes: 0,
-            has_python: false,
-            issues: Vec::new(),
-        }
-    }
-
-    /// Files first, so that a namespace's own tools count before any data below it exhausts the limits.
-    fn directory(&mut self, directory: &Path, relative: &Path, depth: usize) -> io::Result<()> {
-        let mut entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
-        entries.sort_by_key(fs::DirEntry::file_name);
-        let mut folders = Vec::new();
-        for entry in entries {
-            let file_name = entry.file_name();
-            let name = file_name.to_string_lossy();
-            let relative = relative.join(&file_name);
-            let kind = entry.file_type()?;
-            if name.starts_with('.')
-                || name == "__pycache__"
-                || depth == 0 && kind.is_file() && is_prose(&name)
-            {
-                continue;
-            }
-            if kind.is_dir() {
-                folders.push((entry.path(), relative));
-            } else if self.files == FILES_MAX {
-                self.too_much("files");
-                return Ok(());
-            } else {
-                self.files += 1;
-                self.entry(&entry.path(), &relative, kind.is_symlink(), depth == 0);
-            }
-        }
-        for (path, relative) in folders {
-            if depth == DEPTH_MAX {
-                self.too_much("nested folders");
-                return Ok(());
-            }
-            // One unreadable folder below is reported; the rest of the namespace is as good as before.
-            if let Err(error) = self.directory(&path, &relative, depth + 1) {
-                self.skipped("unreadable", &relative, format!("cannot be read: {error}"));
-            }
-        }
-        Ok(())
-    }
-
-    fn entry(&mut self, path: &Path, relative: &Path, is_symlink: bool, top: bool) {
-        self.field(relative.as_os_str().as_bytes());
-        let (file, metadata) = match tree_file::open(path, self.tree) {
-            Ok(opened) => opened,
-            // A symlinked folder inside the tree is somebody's own; following it could go in circles.
-            Err(Refused::Directory) if is_symlink => return,
-            Err(refused) => {
-                let code = match refused {
-                    Refused::Outside => "symlink_outside",
-                    Refused::Directory | Refused::Special => "not_a_file",
-                    Refused::TooLarge(_) | Refused::Unreadable(_) => "unreadable",
-                };
-                return self.skipped(code, relative, format!("{refused}; it is not loaded"));
-            }
-        };
-        if let Err(error) = self.content(file, &metadata) {
-            return self.skipped("unreadable", relative, format!("cannot be read: {error}"));
-        }
-        self.has_python |= top && is_tool_file(relative);
-    }
-
-    fn content(&mut self, file: File, metadata: &Metadata) -> io::Result<()> {
-        if metadata.len() > BYTES_MAX - self.bytes {
-            self.too_much("content");
-            for part in [
-                metadata.size() as i64,
-                metadata.mtime(),
-                metadata.mtime_nsec(),
-            ] {
-                self.field(&part.to_le_bytes());
-            }
-            return Ok(());
-        }
-        // Hashed on its own, so that a file growing while it is read cannot run into the next one's name.
-        let mut hash = Sha256::new();
-        let mut rest = file.take(BYTES_MAX - self.bytes);
-        self.bytes += io::copy(&mut rest, &mut HashWriter(&mut hash))?;
-        self.field(&hash.finalize());
-        Ok(())
-    }
-
-    fn field(&mut self, bytes: &[u8]) {
-        self.hash.update((bytes.len() as u64).to_le_bytes());
-        self.hash.update(bytes);
-    }
-
-    fn skipped(&mut self, code: &'static str, relative: &Path, message: String) {
-        // Part of the hash: a file that becomes readable is a change.
-        self.field(code.as_bytes());
-        self.issues.push(Issue {
-            code,
-            subject: relative.display().to_string(),
-            message,
-        });
-    }
-
-    fn too_much(&mut self, what: &str) {
-        if self
-            .issues
-            .iter()
-            .any(|issue| issue.code == "folder_too_large")
-        {
-            return;
-        }
-        self.issues.push(Issue {
-            code: "folder_too_large",
-            subject: ".".into(),
-            message: format!(
-                "too much {what} to compare; some changes will not be noticed on reload"
-            ),
-        });
-    }
-}
-
-struct HashWriter<'a>(&'a mut Sha256);
-
-impl io::Write for HashWriter<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Whether the file may hold tools (DRP-05, DRP-07). `tooldock.yaml` and the like do not end in `.py`.
-fn is_tool_file(relative: &Path) -> bool {
-    let name = relative.as_os_str().as_bytes();
-    name.ends_with(b".py") && !name.starts_with(b"_")
-}
-
-/// Files for people: editing them restarts nothing.
-fn is_prose(name: &str) -> bool {
-    let stem = name.split('.').next().unwrap_or(name);
-    ["README", "LICENSE", "LICENCE", "CHANGELOG"]
-        .iter()
-        .any(|prose| stem.eq_ignore_ascii_case(prose))
-        && !name.ends_with(".py")
 }
 
 #[cfg(test)]
@@ -450,27 +273,109 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_follows_tools_data_and_names_but_not_prose_and_caches() {
-        let tree = Tree::new(&[
-            ("ns/a.py", "1"),
-            ("ns/data/words.csv", "1"),
-            ("ns/README.md", "1"),
-        ]);
-        let first = tree.one().files_hash;
-        assert_eq!(tree.one().files_hash, first, "same tree, same hash");
-        tree.write("ns/README.md", "2");
-        tree.write("ns/LICENSE", "2");
-        tree.write("ns/__pycache__/a.pyc", "2");
-        tree.write("ns/.git/HEAD", "2");
-        assert_eq!(tree.one().files_hash, first);
-        tree.write("ns/data/words.csv", "2");
-        let second = tree.one().files_hash;
-        assert_ne!(second, first);
+    fn the_hash_follows_sources_and_their_names_and_no_data_beside_them() {
+        let tree = Tree::new(&[("ns/a.py", "1"), ("ns/pkg/inner.py", "1")]);
+        let mut last = tree.one().files_hash;
+        assert_eq!(tree.one().files_hash, last, "same tree, same hash");
+        for data in [
+            "ns/notes.db",
+            "ns/notes.db-wal",
+            "ns/cache/words.csv",
+            "ns/README.md",
+            "ns/__pycache__/a.pyc",
+            "ns/.git/HEAD",
+            "ns/pkg/tooldock.yaml",
+        ] {
+            tree.write(data, "2");
+            assert_eq!(tree.one().files_hash, last, "{data}");
+        }
+        for source in [
+            "ns/a.py",
+            "ns/pkg/inner.py",
+            "ns/pkg/new.py",
+            "ns/requirements.txt",
+            "ns/requirements-dev.txt",
+            "ns/tooldock.yaml",
+        ] {
+            tree.write(source, "# 2");
+            let hash = tree.one().files_hash;
+            assert_ne!(hash, last, "{source}");
+            last = hash;
+        }
         fs::rename(tree.path("ns/a.py"), tree.path("ns/b.py")).unwrap();
-        let third = tree.one().files_hash;
-        assert_ne!(third, second);
-        tree.write("ns/requirements.txt", "x");
-        assert_ne!(tree.one().files_hash, third);
+        assert_ne!(tree.one().files_hash, last);
+        assert_eq!(
+            files_hash(&tree.path("ns")),
+            Some(tree.one().files_hash),
+            "one folder alone"
+        );
+        assert_eq!(files_hash(&tree.path("none")), None);
+    }
+
+    #[test]
+    fn the_hash_follows_local_packages_and_wheels_that_requirements_name() {
+        let tree = Tree::new(&[
+            ("ns/a.py", ""),
+            (
+                "ns/requirements.txt",
+                "libs/mine\nwheels/x-1.0-py3-none-any.whl\n-r lists/more.txt\n",
+            ),
+            ("ns/lists/more.txt", "./other\n../shared/common\n"),
+            ("ns/libs/mine/pyproject.toml", ""),
+            ("ns/libs/mine/mine/words.txt", "1"),
+            ("ns/wheels/x-1.0-py3-none-any.whl", "1"),
+            ("ns/wheels/y-1.0-py3-none-any.whl", "1"),
+            ("ns/other/setup.cfg", "1"),
+            ("shared/common/data.txt", "1"),
+        ]);
+        let hash = || {
+            let mut sources = tree.scan().into_iter();
+            let ns = sources.find(|source| source.name.as_str() == "ns").unwrap();
+            assert_eq!(ns.issues, []);
+            ns.files_hash
+        };
+        let mut last = hash();
+        for named in [
+            "ns/libs/mine/mine/words.txt",
+            "ns/wheels/x-1.0-py3-none-any.whl",
+            "ns/lists/more.txt",
+            "ns/other/setup.cfg",
+        ] {
+            let before = fs::read_to_string(tree.path(named)).unwrap();
+            tree.write(named, &format!("{before}\n# 2"));
+            let now = hash();
+            assert_ne!(now, last, "{named}");
+            last = now;
+        }
+        tree.write("shared/common/data.txt", "2");
+        assert_ne!(hash(), last, "beside the namespace");
+        last = hash();
+        for left in [
+            // What building it leaves.
+            "ns/libs/mine/build/lib/mine/mod.py",
+            "ns/libs/mine/mine.egg-info/PKG-INFO",
+            "ns/libs/mine/mine/__pycache__/mod.pyc",
+            // Not asked for.
+            "ns/wheels/y-1.0-py3-none-any.whl",
+        ] {
+            tree.write(left, "2");
+            assert_eq!(hash(), last, "{left}");
+        }
+    }
+
+    #[test]
+    fn requirements_that_name_their_own_folder_or_what_is_outside_of_the_tree_are_harmless() {
+        let tree = Tree::new(&[("ns/a.py", "")]);
+        let outside = tree.0.path().join("x-1.0-py3-none-any.whl");
+        fs::write(&outside, "1").unwrap();
+        let text = format!("-e .\n..\n/\n-r requirements.txt\n{}\n", outside.display());
+        tree.write("ns/requirements.txt", &text);
+        let first = tree.one();
+        assert_eq!(first.issues, []);
+        tree.write("ns/notes.db", "1");
+        assert_eq!(tree.one().files_hash, first.files_hash);
+        fs::write(&outside, "longer").unwrap();
+        assert_ne!(tree.one().files_hash, first.files_hash, "by size and time");
     }
 
     #[test]
@@ -530,14 +435,14 @@ mod tests {
         ] {
             let tree = Tree::new(&[("ns/a.py", ""), ("other/a.py", "")]);
             make_pipe(&tree.path("ns").join(file));
-            make_pipe(&tree.path("ns/data.csv"));
+            make_pipe(&tree.path("ns/data.py"));
             let sources = without_waiting(move || tree.scan());
             let failure = sources[0].failure.as_ref().unwrap();
             assert_eq!(failure.code, code);
             assert_eq!(failure.message, format!("{file}: not a regular file"));
             let mut issues = sources[0].issues.iter();
             assert!(
-                issues.any(|issue| (issue.code, &*issue.subject) == ("not_a_file", "data.csv")),
+                issues.any(|issue| (issue.code, &*issue.subject) == ("not_a_file", "data.py")),
                 "{:?}",
                 sources[0].issues
             );
@@ -557,26 +462,6 @@ mod tests {
                 failure.message.starts_with(file) && failure.message.contains("leaves the tools"),
                 "{failure:?}"
             );
-        }
-    }
-
-    #[test]
-    fn requirements_tell_whether_they_ask_for_anything_or_name_files() {
-        let requirements = |text: &str| Requirements {
-            path: PathBuf::new(),
-            text: text.into(),
-        };
-        assert!(!requirements("\n# nothing\n").asks_for_packages());
-        assert!(requirements("httpx>=0.28.0\n").asks_for_packages());
-        assert!(!requirements("httpx>=0.28.0\n--index-url https://x/\n").refers_to_files());
-        for text in [
-            "-r base.txt",
-            "-e .",
-            "./wheels/x.whl",
-            "x @ file:///tmp/x.whl",
-            "--find-links w",
-        ] {
-            assert!(requirements(text).refers_to_files(), "{text}");
         }
     }
 }
