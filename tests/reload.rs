@@ -491,3 +491,28 @@ async fn what_tool_code_writes_into_the_data_directory_lets_nobody_in() {
     hang_up(&gateway).await;
     assert_eq!(statuses().await, [403, 403, 403]);
 }
+
+#[tokio::test]
+async fn a_crash_after_an_edit_lists_what_is_loaded_and_ready_says_so() {
+    let gateway = Gateway::with_tools([("ns", "t.py", PID)]).start().await;
+    let (_, pid) = gateway.call("ns", "pid", json!({})).await;
+    gateway.drop_tool("ns", "t.py", &PID.replace("def pid", "def renamed"));
+    let pid = i32::try_from(pid.as_i64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    eventually("the renamed tool is listed", || async {
+        let (_, answer) = gateway.mcp("ns", list.clone()).await;
+        (names_of(&answer["result"]["tools"]) == ["renamed"]).then_some(())
+    })
+    .await;
+    assert_eq!(gateway.call("ns", "renamed", json!({})).await.0, 200);
+    assert_eq!(gateway.call("ns", "pid", json!({})).await.0, 404);
+    let ready = gateway.request("GET", "/ready").send().await.unwrap();
+    let ready: Value = ready.json().await.unwrap();
+    let namespaces = ready["namespaces"].as_array().unwrap();
+    let ns = namespaces.iter().find(|it| it["name"] == "ns").unwrap();
+    assert_eq!(ns["issues"][0]["code"], "files_changed", "{ready}");
+    let message = ns["issues"][0]["message"].as_str().unwrap();
+    assert!(message.ends_with("it was reloaded"), "{message}");
+}

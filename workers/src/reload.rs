@@ -16,6 +16,7 @@
 //! and a hanging installer delays nobody else. Each swap is complete in itself: a reader sees each namespace old or new.
 
 mod external;
+mod itself;
 mod metrics;
 mod run;
 mod wanted;
@@ -41,6 +42,7 @@ use crate::registry::Registry;
 use crate::secrets::SecretSource;
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
 
+use itself::{Itself, Scope};
 pub use metrics::{ReloadMetrics, ReloadOutcome};
 use wanted::{Identity, build_of};
 
@@ -67,6 +69,7 @@ pub struct Reloader {
     noted: Mutex<ReloadOutcome>,
     control: OnceLock<Handle>,
     queue: Mutex<Queue>,
+    itself: Mutex<Itself>,
     fleet: Mutex<Fleet>,
     /// Held around "read the snapshot, swap the next one", so that no publisher loses another's change.
     publishing: Mutex<()>,
@@ -141,8 +144,8 @@ type Ticket = watch::Sender<Option<Answer>>;
 #[derive(Debug, Default)]
 struct Queue {
     running: bool,
-    /// The run after the current one, if anybody waits for it.
-    next: Option<Ticket>,
+    /// The run after the current one, if anybody waits for it, and what it is about.
+    next: Option<(Scope, Ticket)>,
 }
 
 /// Every worker that was started and is not gone yet.
@@ -194,6 +197,7 @@ impl Reloader {
             noted: Mutex::default(),
             control: OnceLock::new(),
             queue: Mutex::default(),
+            itself: Mutex::default(),
             fleet: Mutex::default(),
             publishing: Mutex::default(),
             next_generation: AtomicU64::new(generation),
@@ -230,6 +234,16 @@ impl Reloader {
     ///
     /// Only when nothing could be done at all. Namespaces that fail are in the report.
     pub async fn reload(self: &Arc<Self>) -> Result<Arc<ReloadReport>, ReloadError> {
+        self.request(Scope::All).await
+    }
+
+    /// Makes what is served of one namespace equal to what is on disk, and touches no other.
+    async fn reload_only(self: &Arc<Self>, name: &NamespaceName) -> Answer {
+        let only = BTreeSet::from([name.clone()]);
+        self.request(Scope::Only(only)).await
+    }
+
+    async fn request(self: &Arc<Self>, scope: Scope) -> Answer {
         let control = self.control.get().ok_or(ReloadError::NotStarted)?;
         if self.closing.is_cancelled() {
             return Err(ReloadError::ShuttingDown);
@@ -237,15 +251,16 @@ impl Reloader {
         let mut answer = {
             let mut queue = lock(&self.queue);
             if queue.running {
-                queue
+                let (waiting, ticket) = queue
                     .next
-                    .get_or_insert_with(|| watch::Sender::new(None))
-                    .subscribe()
+                    .get_or_insert_with(|| (scope.clone(), watch::Sender::new(None)));
+                waiting.extend(scope);
+                ticket.subscribe()
             } else {
                 queue.running = true;
                 let ticket = watch::Sender::new(None);
                 let answer = ticket.subscribe();
-                control.spawn(Arc::clone(self).run_queue(ticket));
+                control.spawn(Arc::clone(self).run_queue(scope, ticket));
                 answer
             }
         };
@@ -263,11 +278,11 @@ impl Reloader {
     }
 
     /// Runs until nobody waits.
-    async fn run_queue(self: Arc<Self>, mut ticket: Ticket) {
+    async fn run_queue(self: Arc<Self>, mut scope: Scope, mut ticket: Ticket) {
         let mut before: Option<Answer> = None;
         loop {
             // A task of its own, so that a panic ends one run and not the queue.
-            let own = tokio::spawn(run::run(Arc::clone(&self)))
+            let own = tokio::spawn(run::run(Arc::clone(&self), scope))
                 .await
                 .unwrap_or(Err(ReloadError::Interrupted));
             let answer = match (&before, &own) {
@@ -284,7 +299,7 @@ impl Reloader {
             ticket.send_replace(Some(answer));
             before = Some(own);
             match next {
-                Some(next) => ticket = next,
+                Some(next) => (scope, ticket) = next,
                 None => return,
             }
         }
@@ -313,12 +328,13 @@ impl Reloader {
     }
 
     /// Starts a worker and keeps it, unless the gateway is closing.
-    fn start(&self, spec: WorkerSpec, identity: Identity) -> Option<Arc<Worker>> {
+    fn start(self: &Arc<Self>, spec: WorkerSpec, identity: Identity) -> Option<Arc<Worker>> {
         let mut fleet = lock(&self.fleet);
         if fleet.closed {
             return None;
         }
         let worker = Worker::start(spec, Arc::clone(&self.host));
+        self.watch(worker.spec().namespace.clone(), worker.refusals());
         fleet.members.push(Member {
             worker: Arc::clone(&worker),
             identity,

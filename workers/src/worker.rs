@@ -32,15 +32,16 @@ mod rpc;
 mod state;
 mod supervisor;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::num::NonZero;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::{PROCESSES_MAX, WorkersConfig};
@@ -60,7 +61,7 @@ pub use event::{
     Answers, Ask, AskMethod, CallEvent, CallSink, LogLevel, Notice, OPEN_QUESTIONS_MAX, Question,
     Replier, UnknownLogLevel,
 };
-use member::Member;
+use member::{Common, Member};
 use rpc::{Link, Refused};
 
 /// How long a call waits for a worker that is starting or restarting.
@@ -79,6 +80,9 @@ pub struct WorkerSpec {
     pub venv: PathBuf,
     /// The folder of the tool files, and the process's working directory.
     pub tools_dir: PathBuf,
+    /// What [`crate::scan::NamespaceSource::files_hash`] was when the worker was started. A later process is started from
+    /// the same files only. `None`: not compared.
+    pub files_hash: Option<[u8; 32]>,
     /// `<ns>.sock`: what the worker renames its own socket to; at most 100 bytes long. Further processes have
     /// `<ns>.p1.sock` and so on.
     pub socket: PathBuf,
@@ -128,12 +132,50 @@ pub struct Declared {
     pub issues: Vec<Issue>,
 }
 
+impl Declared {
+    /// Whether clients are shown the same lists of this and of the other, issues apart.
+    fn lists_what(&self, other: &Self) -> bool {
+        // `Debug` shows every field, so a field added later is part of this without being named here.
+        let lists = |it: &Self| {
+            format!(
+                "{:?}",
+                (
+                    &it.tools,
+                    &it.resources,
+                    &it.resource_templates,
+                    &it.prompts,
+                    it.completions
+                )
+            )
+        };
+        lists(self) == lists(other)
+    }
+
+    /// Whether what can be asked of this and of the other has the same names.
+    fn has_the_names_of(&self, other: &Self) -> bool {
+        let names = |it: &Self| -> BTreeSet<(u8, Arc<str>)> {
+            let tools = it.tools.iter().map(|tool| (0, Arc::clone(&tool.name)));
+            let resources = it.resources.iter().map(|it| (1, Arc::from(&*it.uri)));
+            let templates = it.resource_templates.iter();
+            let templates = templates.map(|it| (2, Arc::from(&*it.uri_template)));
+            let prompts = it.prompts.iter().map(|it| (3, Arc::clone(&it.name)));
+            let both = tools.chain(resources);
+            both.chain(templates).chain(prompts).collect()
+        };
+        names(self) == names(other)
+    }
+}
+
 /// A namespace's processes, seen as one; clones of its `Arc` are handed to the snapshot and to calls in flight.
 pub struct Worker {
     /// At least one.
     members: Box<[Member]>,
     /// Some member entered another state.
     changed: Arc<Notify>,
+    /// What the first process to come up declared.
+    declared: Arc<OnceLock<Arc<Declared>>>,
+    /// Hears of every start that was refused.
+    refused: watch::Receiver<()>,
     /// Where the next search for the least busy member begins, so that equally busy ones take turns.
     turn: AtomicUsize,
     retired: AtomicBool,
@@ -242,24 +284,26 @@ impl Worker {
     ///
     /// Outside a tokio runtime.
     pub fn start(spec: WorkerSpec, host: Arc<WorkerHost>) -> Arc<Self> {
-        let changed = Arc::new(Notify::new());
-        let boots = Arc::new(Semaphore::new(boots_at_once()));
+        let (refused, refusals) = watch::channel(());
+        let common = Common {
+            boots: Arc::new(Semaphore::new(boots_at_once())),
+            changed: Arc::new(Notify::new()),
+            declared: Arc::default(),
+            refused: Arc::new(refused),
+        };
         let start = |socket| {
             let spec = WorkerSpec {
                 socket,
                 ..spec.clone()
             };
-            Member::start(
-                spec,
-                Arc::clone(&host),
-                Arc::clone(&boots),
-                Arc::clone(&changed),
-            )
+            Member::start(spec, Arc::clone(&host), &common)
         };
         Arc::new(Self {
             redactor: Redactor::new(&spec.hidden),
             members: spec.sockets().map(start).collect(),
-            changed,
+            changed: common.changed,
+            declared: common.declared,
+            refused: refusals,
             turn: AtomicUsize::new(0),
             retired: AtomicBool::new(false),
         })
@@ -272,16 +316,30 @@ impl Worker {
     /// Why one of them failed: `dependency_error` if it said so (it then stays [`WorkerState::Failed`]), else
     /// `worker_unavailable`, and it goes on trying; [`Worker::declared`] has the outcome of later boots.
     pub async fn ready(&self) -> Result<Arc<Declared>, CallError> {
-        let declared = self.members[0].ready().await?;
-        for member in &self.members[1..] {
+        for member in &self.members {
             member.ready().await?;
         }
-        Ok(declared)
+        Ok(self.declared().expect("a process that is ready declared"))
     }
 
-    /// What a process that became ready declared, the last time it did. All run the same code.
+    /// What the first process to come up declared. Another that declares something else takes no calls.
     pub fn declared(&self) -> Option<Arc<Declared>> {
-        self.members.iter().find_map(Member::declared)
+        self.declared.get().cloned()
+    }
+
+    /// Whether some process of it is not started again, since its files or functions are not those it was started with.
+    pub fn is_outdated(&self) -> bool {
+        self.members.iter().any(Member::is_outdated)
+    }
+
+    /// Whether it is outdated and no process of it is left that takes calls: nothing of what it declared is loaded.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_outdated() && !self.members.iter().any(Member::takes_calls)
+    }
+
+    /// Changes whenever the start of a process is refused, since the worker is outdated. Closed when the worker is gone.
+    pub(crate) fn refusals(&self) -> watch::Receiver<()> {
+        self.refused.clone()
     }
 
     /// Runs one call, in the process that has the fewest. Has no time limit of its own besides the wait for a process
@@ -430,6 +488,7 @@ mod tests {
             python: "/usr/bin/python3".into(),
             venv: "/nowhere".into(),
             tools_dir: "/".into(),
+            files_hash: None,
             socket: "/nowhere/demo.sock".into(),
             processes: 1,
             environment: vec![("TOKEN".into(), Secret::new("hunter2"))],

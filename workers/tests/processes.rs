@@ -130,6 +130,7 @@ impl House {
             python: python(),
             venv: "/nowhere".into(),
             tools_dir: self.dir.path().to_owned(),
+            files_hash: None,
             socket: self.dir.path().join("demo.sock"),
             environment: vec![
                 variable("PYTHONPATH", fake.to_str().unwrap()),

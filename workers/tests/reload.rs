@@ -995,3 +995,149 @@ async fn new_limits_keep_what_is_declared_and_the_calls_that_wait_for_their_clie
     assert_eq!(house.pid("talk"), pid, "no new process");
     house.close().await;
 }
+
+// === processes started again without a reload ===
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+fn listed(namespace: &Namespace) -> Vec<&str> {
+    namespace.tools.iter().map(|tool| &*tool.name).collect()
+}
+
+fn lists(registry: &Registry, name: &str, tools: &[&str]) -> bool {
+    let namespace = registry.namespace(name);
+    namespace.is_some_and(|namespace| listed(&namespace) == tools)
+}
+
+fn codes(namespace: &Namespace) -> Vec<&str> {
+    namespace.issues.iter().map(|issue| issue.code).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_after_an_edit_reloads_that_namespace_and_no_other() {
+    let house = House::new();
+    for name in ["edited", "other"] {
+        house.write(&format!("{name}/t.py"), &tool("old", "return 'one'"));
+    }
+    house.reload().await;
+    let other = house.namespace("other");
+    for name in ["edited", "other"] {
+        house.write(&format!("{name}/t.py"), &tool("new", "return 'two'"));
+    }
+    assert_eq!(house.call("edited", "old").await.unwrap(), "one");
+    kill(house.pid("edited"));
+    eventually("the new tool is listed", || {
+        lists(&house.registry, "edited", &["new"])
+    })
+    .await;
+    assert_eq!(house.call("edited", "new").await.unwrap(), "two");
+    assert_eq!(codes(&house.namespace("edited")), ["files_changed"]);
+    assert!(
+        Arc::ptr_eq(&other, &house.namespace("other")),
+        "nobody reloaded the other one"
+    );
+    let pid = house.pid("edited");
+    let report = house.reload().await;
+    assert_eq!(names(&report.workers_restarted), ["other"]);
+    assert_eq!(house.pid("edited"), pid);
+    assert_eq!(codes(&house.namespace("edited")), [""; 0]);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_after_a_tool_wrote_data_is_a_restart_of_the_same_worker() {
+    let house = House::new();
+    house.write(
+        "ns/t.py",
+        &tool("note", "open('notes.db', 'a').write('x'); return 'noted'"),
+    );
+    house.reload().await;
+    assert_eq!(house.call("ns", "note").await.unwrap(), "noted");
+    let worker = house.worker("ns");
+    kill(worker.pid().unwrap());
+    eventually("it is started again", || worker.restarts() == 1).await;
+    assert_eq!(call(&worker, "note", "{}").await.unwrap(), "noted");
+    assert!(Arc::ptr_eq(&worker, &house.worker("ns")));
+    assert!(house.reload().await.workers_restarted.is_empty());
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_after_an_edit_that_cannot_be_served_lists_nothing_until_it_can() {
+    let house = House::with(|config| config.backoff.max = Duration::from_millis(200));
+    house.write("ns/t.py", &tool("old", "return 'one'"));
+    house.reload().await;
+    house.write("ns/t.py", &tool("new", "return 'two'"));
+    house.write("ns/tooldock.yaml", "timeout: [\n");
+    kill(house.pid("ns"));
+    let registry = Arc::clone(&house.registry);
+    eventually("nothing is listed", || lists(&registry, "ns", &[])).await;
+    assert!(house.failure("ns").message.contains("tooldock.yaml"));
+    fs::remove_file(house.path("tools/ns/tooldock.yaml")).unwrap();
+    eventually("it is tried again", || lists(&registry, "ns", &["new"])).await;
+    assert_eq!(house.call("ns", "new").await.unwrap(), "two");
+
+    // The same with a process that does not come up: what it lists in the end is what is loaded.
+    let dies = format!("os._exit(1)\n{}", tool("newer", "return ''"));
+    house.write("ns/t.py", &dies);
+    kill(house.pid("ns"));
+    eventually("nothing is listed", || lists(&registry, "ns", &[])).await;
+    house.write("ns/t.py", &tool("newer", "return 'three'"));
+    eventually("it comes up", || lists(&registry, "ns", &["newer"])).await;
+    assert_eq!(house.call("ns", "newer").await.unwrap(), "three");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_of_a_namespace_never_answer_from_two_versions() {
+    let house = House::new();
+    house.write("ns/t.py", &tool("version", "return 'one'"));
+    house.write("ns/tooldock.yaml", "processes: 2\n");
+    let mut config = NamespacesConfig::default();
+    config.ceilings.processes = 2;
+    house.reloader.set_namespaces(config);
+    assert_eq!(house.reload().await.failed, []);
+    let old = house.worker("ns");
+    assert_eq!(old.pids().count(), 2);
+    house.write("ns/t.py", &tool("version", "return 'two'"));
+    kill(house.pid("ns"));
+    eventually("the namespace has another worker", || {
+        !Arc::ptr_eq(&old, &house.worker("ns"))
+    })
+    .await;
+    assert_eq!(
+        old.restarts(),
+        0,
+        "no process of the old worker loads new files"
+    );
+    for _ in 0..4 {
+        assert_eq!(house.call("ns", "version").await.unwrap(), "two");
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_declares_other_functions_when_it_is_started_again_is_not_served_as_it_was()
+{
+    let house = House::new();
+    house.write("ns/name.txt", "first");
+    house.write(
+        "ns/t.py",
+        "@tool(name=open('name.txt').read())\ndef made() -> str:\n    \"\"\"A tool.\"\"\"\n    return ''\n",
+    );
+    let report = house.reload().await;
+    assert_eq!(report.failed, []);
+    assert_eq!(listed(&house.namespace("ns")), ["first"]);
+    house.write("ns/name.txt", "second");
+    kill(house.pid("ns"));
+    let registry = Arc::clone(&house.registry);
+    eventually("the list is what is loaded", || {
+        lists(&registry, "ns", &["second"])
+    })
+    .await;
+    assert_eq!(codes(&house.namespace("ns")), ["functions_changed"]);
+    house.close().await;
+}

@@ -21,8 +21,15 @@ use crate::mcp::forward::process::ServerHealth;
 use crate::reply::Reply;
 use crate::state::Core;
 
-/// Issues whose text is our own: which limit was cut to what, which key of an external server is wrong.
-const OWN_TEXT: [&str; 3] = ["limit_clamped", "missing_variable", "invalid_config"];
+/// Issues whose text is our own: which limit was cut to what, which key of an external server is wrong, why a namespace
+/// reloaded itself.
+const OWN_TEXT: [&str; 5] = [
+    "limit_clamped",
+    "missing_variable",
+    "invalid_config",
+    "files_changed",
+    "functions_changed",
+];
 
 #[derive(Serialize)]
 struct Failing<'a> {

@@ -8,15 +8,19 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use super::external;
+use super::itself::{FILES_CHANGED, FUNCTIONS_CHANGED, Scope};
 use super::metrics::ReloadOutcome;
-use super::wanted::{Identity, Wanted, build_of, call_error, declared_by, relimited};
+use super::wanted::{
+    Identity, UPDATE, Wanted, build_of, call_error, declared_by, noted, relimited,
+};
 use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
 use crate::config::NamespacesConfig;
 use crate::environment::{EnvironmentError, Prepared, Toolchain, worker_variables};
 use crate::error::{CallError, CallErrorCode};
+use crate::external::COLLISION;
 use crate::names::NamespaceName;
 use crate::registry::{Issue, Namespace, Snapshot, Upstream};
-use crate::scan::{NamespaceSource, scan};
+use crate::scan::{NamespaceSource, files_hash, scan, scan_one};
 use crate::worker::{Declared, Worker, WorkerSpec, WorkerState};
 
 /// The shortest time after which a worker that answers nothing counts as hung.
@@ -44,6 +48,8 @@ struct Booted {
     worker: Arc<Worker>,
     declared: Arc<Declared>,
     issues: Vec<Issue>,
+    /// The files are not those that were scanned: some of them may be loaded, or none.
+    files_changed: bool,
 }
 
 /// What became of bringing one namespace up.
@@ -68,10 +74,13 @@ impl From<EnvironmentError> for NotUp {
     }
 }
 
-pub(super) async fn run(reloader: Arc<Reloader>) -> Answer {
+pub(super) async fn run(reloader: Arc<Reloader>, scope: Scope) -> Answer {
     let started = Instant::now();
-    let noted = std::mem::take(&mut *lock(&reloader.noted));
-    let answer = Run::new(reloader.clone()).go().await;
+    let noted = match scope {
+        Scope::All => std::mem::take(&mut *lock(&reloader.noted)),
+        Scope::Only(_) => ReloadOutcome::default(),
+    };
+    let answer = Run::new(reloader.clone(), scope).go().await;
     let outcome = match &answer {
         Ok(report) if report.failed.is_empty() => ReloadOutcome::Complete,
         Ok(_) => ReloadOutcome::Partial,
@@ -96,6 +105,7 @@ pub(super) async fn run(reloader: Arc<Reloader>) -> Answer {
 
 struct Run {
     reloader: Arc<Reloader>,
+    scope: Scope,
     /// What was served when the run began. Only this run changes it, but for workers that recover.
     before: Arc<Snapshot>,
     changes: Changes,
@@ -105,9 +115,17 @@ struct Run {
 }
 
 impl Run {
-    fn new(reloader: Arc<Reloader>) -> Self {
+    fn new(reloader: Arc<Reloader>, mut scope: Scope) -> Self {
+        let before = reloader.registry.snapshot();
+        if let Scope::Only(names) = &mut scope {
+            // What went or became a server of others meanwhile is no folder to look at.
+            let is_folder =
+                |served: &Arc<Namespace>| !matches!(served.upstream, Upstream::External(_));
+            names.retain(|name| before.namespaces.get(name).is_some_and(is_folder));
+        }
         Self {
-            before: reloader.registry.snapshot(),
+            before,
+            scope,
             reloader,
             changes: Changes::new(),
             recovering: Vec::new(),
@@ -120,13 +138,21 @@ impl Run {
         if self.reloader.closing.is_cancelled() {
             return Err(ReloadError::ShuttingDown);
         }
-        self.reloader.take_over_recovering();
+        self.reloader.take_over_recovering(&self.scope);
         let mut sources = self.scan().await?;
         let reloader = Arc::clone(&self.reloader);
-        let externals = reloader.externals(&mut sources, &mut self.report).await;
+        let externals = match &self.scope {
+            Scope::All => reloader.externals(&mut sources, &mut self.report).await,
+            Scope::Only(_) => {
+                self.keep_collisions(&mut sources);
+                Vec::new()
+            }
+        };
         let folders = sources.iter().map(|source| &source.name);
         let servers = externals.iter().map(|external| &external.name);
-        self.report.namespaces = folders.chain(servers).cloned().collect();
+        let others = self.before.namespaces.keys();
+        let others = others.filter(|name| !self.scope.covers(name));
+        self.report.namespaces = folders.chain(servers).chain(others).cloned().collect();
         self.report.namespaces.sort();
         for name in self.before.namespaces.keys() {
             if self.report.namespaces.binary_search(name).is_err() {
@@ -199,11 +225,28 @@ impl Run {
             path: path.clone(),
             source: Arc::new(source),
         };
-        let tools = path.clone();
-        tokio::task::spawn_blocking(move || scan(&tools))
+        let (tools, scope) = (path.clone(), self.scope.clone());
+        let scan = move || match scope {
+            Scope::All => scan(&tools),
+            Scope::Only(names) => {
+                let found = names.iter().map(|name| scan_one(&tools, name));
+                found.filter_map(Result::transpose).collect()
+            }
+        };
+        tokio::task::spawn_blocking(scan)
             .await
             .map_err(|_| ReloadError::Interrupted)?
             .map_err(failed)
+    }
+
+    /// That a server of others has the name of a folder was found out by the reload that looked at both.
+    fn keep_collisions(&self, sources: &mut [NamespaceSource]) {
+        for source in sources {
+            let current = self.before.namespaces.get(&source.name);
+            let issues = current.into_iter().flat_map(|current| &current.issues);
+            let collisions = issues.filter(|issue| issue.code == COLLISION).cloned();
+            source.issues.extend(collisions);
+        }
     }
 
     /// Compares what is on disk with what is served. What needs no process is settled at once; what needs one is
@@ -250,6 +293,7 @@ impl Run {
             });
             match (current, reason) {
                 (Some(current), None) => {
+                    self.reloader.settle(&current.name, false);
                     if !wanted.is_same_as(current) {
                         self.rewrap(current, &wanted);
                     }
@@ -257,6 +301,7 @@ impl Run {
                 (_, reason) => {
                     tracing::info!(namespace = %wanted.source.name, reason, "bringing the namespace up");
                     self.relimit(current, running.as_ref(), &config);
+                    self.note_reload(current, running.as_ref(), &wanted);
                     changed.push(wanted);
                 }
             }
@@ -290,6 +335,31 @@ impl Run {
         }
     }
 
+    /// Says of a namespace that reloads itself what it does, until the outcome is known.
+    fn note_reload(
+        &mut self,
+        current: Option<&Namespace>,
+        running: Option<&Identity>,
+        wanted: &Wanted,
+    ) {
+        let (Scope::Only(_), Some(current)) = (&self.scope, current) else {
+            return;
+        };
+        let name = &wanted.source.name;
+        let code = reason_for(running, wanted);
+        tracing::warn!(namespace = %name, code, "the namespace reloads itself");
+        // With its new limits, where those are not published yet.
+        let current = match self.changes.get(name) {
+            Some(Change::Publish(relimited)) => relimited,
+            _ => current,
+        };
+        if let Upstream::Worker(worker) = &current.upstream {
+            let message = format!("{}; it is being reloaded", sentence(code));
+            let noted = noted(current, worker, code, message);
+            self.changes.insert(name.clone(), Change::Publish(noted));
+        }
+    }
+
     /// What is different about the process that would be started from the one that serves.
     fn reason_to_replace(
         &self,
@@ -317,6 +387,8 @@ impl Run {
         } else if !spec.python.is_file() || !spec.venv.join("bin/python").is_file() {
             // The process lives on, but its next start would fail.
             Some("its environment is gone")
+        } else if worker.is_outdated() {
+            Some("a process of it could not be started again as it was")
         } else {
             None
         }
@@ -424,10 +496,12 @@ impl Run {
                 worker,
                 declared,
                 mut issues,
+                files_changed,
             }) => {
                 self.report.workers_restarted.push(name.clone());
                 issues.extend(declared.issues.iter().cloned());
                 let current = self.before.namespaces.get(&name).cloned();
+                issues.extend(self.about_files(&wanted, current.as_deref(), files_changed));
                 self.change(wanted.namespace(
                     current.as_deref(),
                     Upstream::Worker(worker),
@@ -438,28 +512,59 @@ impl Run {
             Err(NotUp { error, worker }) => {
                 self.fail(&wanted, error.code.as_str(), error.clone());
                 let Some(worker) = worker else { return };
-                match self
-                    .before
-                    .namespaces
-                    .get(&name)
-                    .map(|current| &current.upstream)
-                {
-                    Some(Upstream::Worker(serving)) => {
-                        let build = build_of(&serving.spec().python);
-                        self.reloader.environments.point_back(&name, build);
-                        self.reloader.retire(worker, Duration::ZERO);
+                let Some(Change::Publish(failed)) = self.changes.get_mut(&name) else {
+                    return;
+                };
+                if let Upstream::Worker(serving) = &failed.upstream {
+                    let build = build_of(&serving.spec().python);
+                    self.reloader.environments.point_back(&name, build);
+                    self.reloader.retire(worker, Duration::ZERO);
+                } else {
+                    if let Some(failed) = Arc::get_mut(failed) {
+                        failed.recovering = Arc::downgrade(&worker);
                     }
-                    _ => {
-                        if let Some(Change::Publish(failed)) = self.changes.get_mut(&name)
-                            && let Some(failed) = Arc::get_mut(failed)
-                        {
-                            failed.recovering = Arc::downgrade(&worker);
-                        }
-                        self.recovering.push((wanted, worker));
-                    }
+                    self.recovering.push((wanted, worker));
                 }
             }
         }
+    }
+
+    /// What there is to say of a worker's files once the worker is up. Files that changed while it started are loaded by one
+    /// more reload.
+    fn about_files(
+        &self,
+        wanted: &Wanted,
+        before: Option<&Namespace>,
+        changed: bool,
+    ) -> Option<Issue> {
+        let name = &wanted.source.name;
+        let issue = |code, message| {
+            Some(Issue {
+                code,
+                subject: UPDATE.into(),
+                message,
+            })
+        };
+        if self.reloader.settle(name, changed) {
+            tracing::warn!(namespace = %name, "its files changed while it started; it is reloaded once more");
+            let (reloader, name) = (Arc::clone(&self.reloader), name.clone());
+            tokio::spawn(async move { reloader.reload_only(&name).await });
+            return issue(
+                FILES_CHANGED,
+                "its files changed while it started; it is reloaded once more".to_owned(),
+            );
+        }
+        if changed {
+            return issue(
+                FILES_CHANGED,
+                "its files change whenever it starts; what is loaded may be older than what is on disk".to_owned(),
+            );
+        }
+        let (Scope::Only(_), Some(before)) = (&self.scope, before) else {
+            return None;
+        };
+        let code = reason_for(self.running(before).as_ref(), wanted);
+        issue(code, format!("{}; it was reloaded", sentence(code)))
     }
 
     fn interrupted(&mut self, error: &JoinError, names: &HashMap<Id, NamespaceName>) {
@@ -533,9 +638,18 @@ impl Run {
 
 impl Reloader {
     /// Ends the workers that failed to boot and still try: every namespace without a working one is tried afresh.
-    fn take_over_recovering(self: &Arc<Self>) {
-        let recovering = std::mem::take(&mut lock(&self.fleet).recovering);
-        for worker in recovering.into_values() {
+    fn take_over_recovering(self: &Arc<Self>, scope: &Scope) {
+        let taken: Vec<_> = {
+            let mut fleet = lock(&self.fleet);
+            let recovering = std::mem::take(&mut fleet.recovering);
+            let (taken, left) = recovering
+                .into_iter()
+                .partition(|(name, _)| scope.covers(name));
+            fleet.recovering = left;
+            let taken: BTreeMap<_, _> = taken;
+            taken.into_values().collect()
+        };
+        for worker in taken {
             self.retire(worker, Duration::ZERO);
         }
     }
@@ -630,6 +744,7 @@ async fn boot(
         python: prepared.python,
         venv: prepared.venv,
         tools_dir: wanted.source.dir.clone(),
+        files_hash: Some(wanted.source.files_hash),
         socket,
         environment,
         hidden: wanted.hidden(),
@@ -647,16 +762,39 @@ async fn boot(
         let message = format!("the worker of namespace {name} was not ready after {limit:?}");
         Err(CallError::new(CallErrorCode::WorkerUnavailable, message))
     });
+    let dir = wanted.source.dir.clone();
+    let now = tokio::task::spawn_blocking(move || files_hash(&dir)).await;
     match first_boot {
         Ok(declared) => Ok(Booted {
             worker,
             declared,
             issues,
+            files_changed: !matches!(now, Ok(Some(now)) if now == wanted.source.files_hash),
         }),
         Err(error) => Err(NotUp {
             error,
             worker: Some(worker),
         }),
+    }
+}
+
+/// Why a namespace reloads itself. `running` is what the worker that serves was started with.
+fn reason_for(running: Option<&Identity>, wanted: &Wanted) -> &'static str {
+    let same_files = running.is_some_and(|it| it.files_hash == wanted.source.files_hash);
+    match same_files {
+        true => FUNCTIONS_CHANGED,
+        false => FILES_CHANGED,
+    }
+}
+
+fn sentence(code: &str) -> &'static str {
+    match code {
+        FUNCTIONS_CHANGED => {
+            "a process of the namespace was started again and declared other functions than those listed"
+        }
+        _ => {
+            "the files were not those that were loaded when a process of the namespace was to be started again"
+        }
     }
 }
 

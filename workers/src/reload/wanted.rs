@@ -191,8 +191,11 @@ impl Wanted {
         error: &CallError,
     ) -> Arc<Namespace> {
         let Some((current, worker)) = current.and_then(|current| match &current.upstream {
-            Upstream::Worker(worker) => Some((current, worker)),
-            Upstream::Empty | Upstream::External(_) | Upstream::Failed(_) => None,
+            // Of one that is lost nothing is loaded any more, so nothing of it may be listed.
+            Upstream::Worker(worker) if !worker.is_lost() => Some((current, worker)),
+            Upstream::Worker(_) | Upstream::Empty | Upstream::External(_) | Upstream::Failed(_) => {
+                None
+            }
         }) else {
             return self.namespace(
                 current,
@@ -201,21 +204,8 @@ impl Wanted {
                 &[],
             );
         };
-        let mut issues: Vec<_> = current
-            .issues
-            .iter()
-            .filter(|issue| issue.subject != UPDATE)
-            .cloned()
-            .collect();
-        issues.push(Issue {
-            code,
-            subject: UPDATE.into(),
-            message: format!("the last change is not served: {}", error.message),
-        });
-        Arc::new(Namespace {
-            issues,
-            ..serving(current, worker)
-        })
+        let message = format!("the last change is not served: {}", error.message);
+        noted(current, worker, code, message)
     }
 
     /// The variables of its manifest; a secret of the same name wins.
@@ -315,6 +305,26 @@ pub(super) fn relimited(
         tool_limits,
         ..serving(current, worker)
     }))
+}
+
+/// A namespace as it is served, and what there is to say about its update.
+pub(super) fn noted(
+    current: &Namespace,
+    worker: &Arc<Worker>,
+    code: &'static str,
+    message: String,
+) -> Arc<Namespace> {
+    let mut issues = current.issues.clone();
+    issues.retain(|issue| issue.subject != UPDATE);
+    issues.push(Issue {
+        code,
+        subject: UPDATE.into(),
+        message,
+    });
+    Arc::new(Namespace {
+        issues,
+        ..serving(current, worker)
+    })
 }
 
 /// A namespace as it is served.

@@ -22,6 +22,7 @@ use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
 use crate::process::output::{Divert, OutputLimit, Pump, Redactor, Stream};
 use crate::process::{Child, Exit, ProcessSpec, Stdin};
+use crate::scan;
 
 /// How long a process may take after it was asked to end.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
@@ -44,6 +45,8 @@ pub(super) enum Report {
         declared: Arc<Declared>,
         links: Arc<Links>,
     },
+    /// Its files are not those the worker was started with: it was not started, or takes no calls. Its end follows.
+    Outdated,
     /// It did not come up. Its end follows.
     BootFailed { error: CallError, permanent: bool },
     /// It wants to be replaced.
@@ -78,6 +81,14 @@ impl Instance {
             () = asked_to_finish(&mut finish) => return,
             turn = self.boots.acquire() => turn,
         };
+        let outdated = tokio::select! {
+            () = asked_to_finish(&mut finish) => return,
+            outdated = self.is_outdated() => outdated,
+        };
+        if outdated {
+            self.report(Report::Outdated).await;
+            return;
+        }
         let started = Instant::now();
         let process = self.process();
         let spawned = tokio::select! {
@@ -100,17 +111,25 @@ impl Instance {
         let (announce, mut announced) = mpsc::channel(ANNOUNCEMENTS);
         let mut output = self.read_output(&mut child, &announce);
 
+        let boot = async {
+            let booted = self
+                .boot(&mut child, &mut output, announce, &mut announced)
+                .await;
+            // Once more: the files may have changed while the process read them.
+            (booted, self.is_outdated().await)
+        };
         let booted = tokio::select! {
             () = asked_to_finish(&mut finish) => None,
-            booted = self.boot(&mut child, &mut output, announce, &mut announced) => Some(booted),
+            booted = boot => Some(booted),
         };
         drop(turn);
         match booted {
             None => {}
-            Some(Err(BootFailure { error, permanent })) => {
+            Some((_, true)) => self.report(Report::Outdated).await,
+            Some((Err(BootFailure { error, permanent }), false)) => {
                 self.report(Report::BootFailed { error, permanent }).await;
             }
-            Some(Ok((declared, connections))) => {
+            Some((Ok((declared, connections)), false)) => {
                 self.metrics.started(started.elapsed());
                 self.report(Report::Booted {
                     declared: Arc::new(declared),
@@ -122,6 +141,17 @@ impl Instance {
         }
         child.stop(TERMINATE_GRACE).await;
         let _ = timeout(OUTPUT_WAIT, output.finished()).await;
+    }
+
+    /// Whether the files are others than the worker was started with. The first process is not asked: whoever starts a
+    /// worker looks at the files then.
+    async fn is_outdated(&self) -> bool {
+        let Some(started_with) = self.spec.files_hash.filter(|_| self.number > 1) else {
+            return false;
+        };
+        let folder = self.spec.tools_dir.clone();
+        let now = tokio::task::spawn_blocking(move || scan::files_hash(&folder)).await;
+        !matches!(now, Ok(Some(now)) if now == started_with)
     }
 
     fn process(&self) -> ProcessSpec {

@@ -1,7 +1,7 @@
 //! One process of a worker across its restarts: what its supervisor publishes, and what calls read of it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -13,6 +13,18 @@ use super::rpc::{Link, Links};
 use super::{Declared, WorkerHost, WorkerSpec, WorkerState, supervisor};
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
+
+/// What the processes of one worker share.
+pub(super) struct Common {
+    /// One permit for each process that may boot now.
+    pub(super) boots: Arc<Semaphore>,
+    /// Some process entered another state.
+    pub(super) changed: Arc<Notify>,
+    /// See [`Shared::declared`].
+    pub(super) declared: Arc<OnceLock<Arc<Declared>>>,
+    /// See [`Shared::refused`].
+    pub(super) refused: Arc<watch::Sender<()>>,
+}
 
 /// The handle; dropping it ends the supervisor and its processes.
 pub(super) struct Member {
@@ -34,8 +46,13 @@ pub(super) struct Shared {
     status: watch::Sender<Status>,
     /// Told of every new status of any process of the worker.
     changed: Arc<Notify>,
-    first_boot: watch::Sender<Option<Result<Arc<Declared>, CallError>>>,
-    pub(super) declared: ArcSwapOption<Declared>,
+    first_boot: watch::Sender<Option<Result<(), CallError>>>,
+    /// What the first process of the worker to come up declared; the others are held to it.
+    pub(super) declared: Arc<OnceLock<Arc<Declared>>>,
+    /// The last start was refused: the files or the functions are not those the worker was started with.
+    pub(super) outdated: AtomicBool,
+    /// Told of every refused start of any process of the worker.
+    pub(super) refused: Arc<watch::Sender<()>>,
     /// 0 while there is no process.
     pub(super) pid: AtomicU32,
     pub(super) restarts: AtomicU64,
@@ -51,26 +68,23 @@ pub(super) struct Status {
 
 impl Member {
     /// Starts the supervisor in the current runtime.
-    pub(super) fn start(
-        spec: WorkerSpec,
-        host: Arc<WorkerHost>,
-        boots: Arc<Semaphore>,
-        changed: Arc<Notify>,
-    ) -> Self {
+    pub(super) fn start(spec: WorkerSpec, host: Arc<WorkerHost>, common: &Common) -> Self {
         let metrics = Arc::new(host.metrics.worker(&spec.namespace));
         metrics.entered(WorkerState::Starting);
         let shared = Arc::new(Shared {
             spec: Arc::new(spec),
             metrics,
-            boots,
+            boots: Arc::clone(&common.boots),
             links: ArcSwapOption::empty(),
             status: watch::Sender::new(Status {
                 state: WorkerState::Starting,
                 retry_at: None,
             }),
-            changed,
+            changed: Arc::clone(&common.changed),
             first_boot: watch::Sender::new(None),
-            declared: ArcSwapOption::empty(),
+            declared: Arc::clone(&common.declared),
+            outdated: AtomicBool::new(false),
+            refused: Arc::clone(&common.refused),
             pid: AtomicU32::new(0),
             restarts: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
@@ -85,7 +99,7 @@ impl Member {
     }
 
     /// The outcome of the first boot.
-    pub(super) async fn ready(&self) -> Result<Arc<Declared>, CallError> {
+    pub(super) async fn ready(&self) -> Result<(), CallError> {
         let mut outcome = self.shared.first_boot.subscribe();
         loop {
             if let Some(outcome) = &*outcome.borrow_and_update() {
@@ -96,9 +110,9 @@ impl Member {
         }
     }
 
-    /// What the process that became ready last declared.
-    pub(super) fn declared(&self) -> Option<Arc<Declared>> {
-        self.shared.declared.load_full()
+    /// Whether its process is not started again, since its files or functions are others now.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.shared.outdated.load(Ordering::Relaxed)
     }
 
     pub(super) fn state(&self) -> WorkerState {
@@ -171,6 +185,11 @@ impl Member {
         }
         let namespace = &self.shared.spec.namespace;
         let message = match status.state {
+            WorkerState::Starting | WorkerState::Backoff { .. } if self.is_outdated() => {
+                format!(
+                    "the process of namespace {namespace} ended, and its files are not those that were loaded; it is being reloaded"
+                )
+            }
             WorkerState::Starting | WorkerState::Ready => {
                 format!("the worker of namespace {namespace} is still starting")
             }
@@ -209,7 +228,7 @@ impl Shared {
     }
 
     /// Answers [`Member::ready`], the first time.
-    pub(super) fn first_boot(&self, outcome: Result<Arc<Declared>, CallError>) {
+    pub(super) fn first_boot(&self, outcome: Result<(), CallError>) {
         self.first_boot.send_if_modified(|first| {
             let unknown = first.is_none();
             first.get_or_insert(outcome);

@@ -13,6 +13,9 @@
 //! TimerElapsed
 //! ```
 //!
+//! A process that is not started, since its files are not those that were loaded, leads from Starting to Backoff as well, at
+//! the longest delay. It is no failure: whoever owns the worker is told and brings up another one.
+//!
 //! A failure is a boot that failed or a process that ended unasked. Delays double from `initial` to `max`, less up to
 //! half of it by jitter. So many failures in the window are a crash loop: retried at `max` until it once was ready for
 //! longer than the window. A process that was ready that long starts with a clean record.
@@ -34,6 +37,8 @@ pub(super) enum Event {
     Booted,
     /// The current process did not come up; `permanent` if trying again is pointless.
     BootFailed { permanent: bool },
+    /// The process to come has other files or functions than those the worker was started with.
+    Outdated,
     /// The current process, or the connection with it, ended unasked.
     Ended,
     /// The current process asks to be replaced.
@@ -155,6 +160,13 @@ impl State {
                 vec![]
             }
             (Starting, Event::BootFailed { .. } | Event::Ended) => self.fail(now, rules, jitter),
+            (Starting, Event::Outdated) => {
+                // Looked at again: the files may be put back.
+                self.phase = Backoff {
+                    until: now + rules.max,
+                };
+                vec![Action::Schedule(rules.max)]
+            }
             (
                 Ready {
                     recycle: Recycle::Booting,
@@ -333,8 +345,8 @@ mod tests {
     #[test]
     fn every_event_in_every_state_leads_where_the_diagram_says() {
         use Event::{
-            AllGone, BootFailed, Booted, Ended, RecycleAsked, ReplacementBooted, ReplacementFailed,
-            Retire, TimerElapsed,
+            AllGone, BootFailed, Booted, Ended, Outdated, RecycleAsked, ReplacementBooted,
+            ReplacementFailed, Retire, TimerElapsed,
         };
         let failed = BootFailed { permanent: false };
         let hopeless = BootFailed { permanent: true };
@@ -347,6 +359,10 @@ mod tests {
             (&[], Ended, "backoff", &[half]),
             (&[], hopeless, "failed", &[]),
             (&[], Retire, "stopping", &[Action::FinishAll]),
+            (&[failed, TimerElapsed], Outdated, "backoff", &[longest]),
+            (&[Booted, Ended, TimerElapsed, Outdated], TimerElapsed, "starting", &[Action::Spawn]),
+            (&[Booted, Ended, TimerElapsed, Outdated], Retire, "stopping", &[Action::FinishAll]),
+            (&[Booted], Outdated, "ready", &[]),
             (&[], TimerElapsed, "starting", &[]),
             (&[], RecycleAsked, "starting", &[]),
             (&[failed], TimerElapsed, "starting", &[Action::Spawn]),

@@ -130,8 +130,32 @@ impl Supervisor {
                 if is_current {
                     self.shared.pid.store(pid, Ordering::Relaxed);
                 }
+                if number > 1 {
+                    self.shared.restarts.fetch_add(1, Ordering::Relaxed);
+                    self.shared.metrics.restarted();
+                }
             }
+            Report::Outdated => self.refuse(number, "its files are not those that were loaded"),
             Report::Booted { declared, links } => {
+                if !is_current && !is_replacement {
+                    return;
+                }
+                let first = self.shared.declared.get_or_init(|| Arc::clone(&declared));
+                if number == 1 && !first.has_the_names_of(&declared) {
+                    // Calls go to any process, so one that lacks a function would fail some of them.
+                    let what = "declares other functions than another process of the same files";
+                    self.finish(number, Instant::now());
+                    self.boot_failed(number, self.unavailable(what), false);
+                    return;
+                }
+                if number > 1 && !first.lists_what(&declared) {
+                    self.refuse(
+                        number,
+                        "it declares other functions than those that are listed",
+                    );
+                    return;
+                }
+                self.shared.outdated.store(false, Ordering::Relaxed);
                 if let Some(handle) = self.instances.get_mut(&number) {
                     handle.booted = Some((declared, links));
                 }
@@ -142,20 +166,7 @@ impl Supervisor {
                 }
             }
             Report::BootFailed { error, permanent } => {
-                tracing::warn!(
-                    namespace = namespace.as_str(),
-                    code = error.code.as_str(),
-                    "the worker of namespace {namespace} did not start: {}",
-                    error.message
-                );
-                if is_current {
-                    self.forget_current();
-                    self.shared.first_boot(Err(error));
-                    self.advance(Event::BootFailed { permanent });
-                } else if is_replacement {
-                    self.replacement = None;
-                    self.advance(Event::ReplacementFailed);
-                }
+                self.boot_failed(number, error, permanent);
             }
             Report::Recycle { reason } if is_current => {
                 tracing::info!(
@@ -176,6 +187,48 @@ impl Supervisor {
                 self.lost(number);
             }
         }
+    }
+
+    fn boot_failed(&mut self, number: u64, error: CallError, permanent: bool) {
+        let namespace = &self.shared.spec.namespace;
+        tracing::warn!(
+            namespace = namespace.as_str(),
+            code = error.code.as_str(),
+            "the worker of namespace {namespace} did not start: {}",
+            error.message
+        );
+        if self.current == Some(number) {
+            self.forget_current();
+            self.shared.first_boot(Err(error));
+            self.advance(Event::BootFailed { permanent });
+        } else if self.replacement == Some(number) {
+            self.replacement = None;
+            self.advance(Event::ReplacementFailed);
+        }
+    }
+
+    /// An instance is not what the worker was started as. It takes no calls, and the owner of the worker is told: what is
+    /// listed must be what is loaded.
+    fn refuse(&mut self, number: u64, reason: &str) {
+        self.finish(number, Instant::now());
+        let event = if self.current == Some(number) {
+            self.forget_current();
+            Event::Outdated
+        } else if self.replacement == Some(number) {
+            self.replacement = None;
+            Event::ReplacementFailed
+        } else {
+            return;
+        };
+        let namespace = &self.shared.spec.namespace;
+        tracing::warn!(
+            namespace = namespace.as_str(),
+            reason,
+            "a process of namespace {namespace} is not started again: {reason}; the namespace has to be reloaded"
+        );
+        self.shared.outdated.store(true, Ordering::Relaxed);
+        self.advance(event);
+        self.shared.refused.send_replace(());
     }
 
     /// An instance's task ended. Its reports may still be in the queue; they mean nothing then.
@@ -301,10 +354,6 @@ impl Supervisor {
             return None;
         }
         self.spawned += 1;
-        if self.spawned > 1 {
-            self.shared.restarts.fetch_add(1, Ordering::Relaxed);
-            self.shared.metrics.restarted();
-        }
         let (finish, finish_receiver) = watch::channel(None);
         let instance = Instance {
             number: self.spawned,
@@ -349,9 +398,8 @@ impl Supervisor {
             "the worker of namespace {namespace} is ready"
         );
         self.shared.pid.store(handle.pid, Ordering::Relaxed);
-        self.shared.declared.store(Some(Arc::clone(&declared)));
         self.shared.links.store(Some(links));
-        self.shared.first_boot(Ok(declared));
+        self.shared.first_boot(Ok(()));
     }
 
     fn finish_all(&mut self) {

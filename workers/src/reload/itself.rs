@@ -1,0 +1,207 @@
+//! Namespaces that reload themselves.
+//!
+//! A process that ended, or is to be replaced, is not started again from files that no reload has seen: its worker refuses
+//! and says so. Then the namespace alone goes through a reload of its own, so that what is listed is what is loaded.
+//! Folders of others that changed meanwhile still wait for somebody to reload them. While nothing serves the namespace the
+//! reload is tried again, at growing intervals.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::{Reloader, lock};
+use crate::config::WorkersConfig;
+use crate::names::NamespaceName;
+use crate::registry::Upstream;
+
+/// The issue of a namespace whose files changed without a reload.
+pub(super) const FILES_CHANGED: &str = "files_changed";
+/// The issue of a namespace that declared other functions when a process of it was started again.
+pub(super) const FUNCTIONS_CHANGED: &str = "functions_changed";
+
+/// Which namespaces a run of a reload is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Everything: somebody asked for a reload.
+    All,
+    /// These alone: they reload themselves.
+    Only(BTreeSet<NamespaceName>),
+}
+
+impl Scope {
+    pub(super) fn covers(&self, name: &NamespaceName) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.contains(name),
+        }
+    }
+
+    /// This and the other.
+    pub(super) fn extend(&mut self, other: Self) {
+        match (self, other) {
+            (Self::All, _) => {}
+            (Self::Only(names), Self::Only(more)) => names.extend(more),
+            (all, Self::All) => *all = Self::All,
+        }
+    }
+}
+
+/// Which namespaces reload themselves now, and which did so lately.
+#[derive(Debug, Default)]
+pub(super) struct Itself {
+    paces: BTreeMap<NamespaceName, Pace>,
+    /// Their files changed while their workers started, and they were reloaded once more for that.
+    unsettled: BTreeSet<NamespaceName>,
+}
+
+#[derive(Debug)]
+struct Pace {
+    busy: bool,
+    /// When the last reload was allowed to begin.
+    last: Option<Instant>,
+    delay: Duration,
+}
+
+impl Pace {
+    /// How long the next reload waits: not at all, but for those that follow soon, as after failures.
+    fn next(&mut self, now: Instant, config: &WorkersConfig) -> Duration {
+        let soon = |last| now.saturating_duration_since(last) <= config.crash_loop.window;
+        self.delay = if self.last.is_some_and(soon) {
+            let doubled = self.delay.saturating_mul(2);
+            doubled.max(config.backoff.initial).min(config.backoff.max)
+        } else {
+            Duration::ZERO
+        };
+        self.last = Some(now + self.delay);
+        self.delay
+    }
+}
+
+impl Reloader {
+    /// Reloads the namespace whenever its worker refuses to start a process, until the worker is gone.
+    pub(super) fn watch(self: &Arc<Self>, name: NamespaceName, mut refusals: watch::Receiver<()>) {
+        // The worker belongs to the reloader: the task must not keep both.
+        let reloader = Arc::downgrade(self);
+        tokio::spawn(async move {
+            while refusals.changed().await.is_ok() {
+                let Some(reloader) = reloader.upgrade() else {
+                    return;
+                };
+                reloader.reload_itself(&name).await;
+            }
+        });
+    }
+
+    async fn reload_itself(self: &Arc<Self>, name: &NamespaceName) {
+        {
+            let mut itself = lock(&self.itself);
+            let pace = itself.paces.entry(name.clone()).or_insert(Pace {
+                busy: false,
+                last: None,
+                delay: Duration::ZERO,
+            });
+            // The other one looks at the namespace again before it ends.
+            if std::mem::replace(&mut pace.busy, true) {
+                return;
+            }
+        }
+        while self.is_behind(name) {
+            let delay = {
+                let mut itself = lock(&self.itself);
+                let pace = itself.paces.get_mut(name);
+                pace.map_or(Duration::ZERO, |it| {
+                    it.next(Instant::now(), &self.host.config)
+                })
+            };
+            tokio::select! {
+                () = sleep(delay) => {}
+                () = self.closing.cancelled() => return,
+            }
+            if self.is_behind(name) && self.reload_only(name).await.is_err() {
+                // The log has it. A gateway on its way out needs nothing more.
+                if self.closing.is_cancelled() {
+                    return;
+                }
+            }
+        }
+        let mut itself = lock(&self.itself);
+        if self.registry.namespace(name.as_str()).is_none() {
+            itself.paces.remove(name);
+            itself.unsettled.remove(name);
+        } else if let Some(pace) = itself.paces.get_mut(name) {
+            pace.busy = false;
+        }
+    }
+
+    /// Whether a process cannot be started again as it was, or nothing serves the namespace and nothing tries to.
+    fn is_behind(&self, name: &NamespaceName) -> bool {
+        let Some(namespace) = self.registry.namespace(name.as_str()) else {
+            return false;
+        };
+        match &namespace.upstream {
+            Upstream::Worker(worker) => worker.is_outdated(),
+            Upstream::Failed(_) => {
+                let recovering = namespace.recovering.upgrade();
+                recovering.is_none_or(|worker| worker.is_outdated())
+            }
+            Upstream::Empty | Upstream::External(_) => false,
+        }
+    }
+
+    /// Notes whether the files of a namespace changed while its worker started; says whether to reload it once more for
+    /// that. Files that change at every start would be reloaded for ever.
+    pub(super) fn settle(&self, name: &NamespaceName, changed: bool) -> bool {
+        let mut itself = lock(&self.itself);
+        match changed {
+            true => itself.unsettled.insert(name.clone()),
+            false => {
+                itself.unsettled.remove(name);
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_for_everybody_covers_those_of_single_namespaces() {
+        let only = |name: &str| Scope::Only(BTreeSet::from([name.parse().unwrap()]));
+        let mut scope = only("a");
+        scope.extend(only("b"));
+        assert!(scope.covers(&"a".parse().unwrap()) && scope.covers(&"b".parse().unwrap()));
+        assert!(!scope.covers(&"c".parse().unwrap()));
+        scope.extend(Scope::All);
+        assert_eq!(scope, Scope::All);
+        scope.extend(only("a"));
+        assert_eq!(scope, Scope::All);
+    }
+
+    #[test]
+    fn reloads_that_follow_soon_wait_longer_each_time_up_to_the_longest_delay() {
+        let config = WorkersConfig::default();
+        let mut pace = Pace {
+            busy: false,
+            last: None,
+            delay: Duration::ZERO,
+        };
+        let mut now = Instant::now();
+        let mut delays = Vec::new();
+        for _ in 0..20 {
+            let delay = pace.next(now, &config);
+            now += delay;
+            delays.push(delay);
+        }
+        assert_eq!(delays[0], Duration::ZERO);
+        assert_eq!(delays[1], config.backoff.initial);
+        assert_eq!(delays[2], config.backoff.initial * 2);
+        assert_eq!(delays[19], config.backoff.max);
+        now += config.crash_loop.window * 2;
+        assert_eq!(pace.next(now, &config), Duration::ZERO, "long ago");
+    }
+}
