@@ -619,7 +619,8 @@ async fn a_new_client_sees_what_it_sees_directly() {
     let heard = log["heard"].as_array().unwrap().iter();
     let levels = heard.filter(|it| {
         let data = it["params"]["data"].as_str().unwrap_or_default();
-        data.contains("-level message")
+        // At the level it draws it says "Debug-level message", or "Alert level-message".
+        data.contains("-level message") || data.contains(" level-message")
     });
     assert_eq!(levels.count(), 1, "{log}");
     assert_eq!(

@@ -67,12 +67,7 @@ impl<'d> Answer<'d> {
         &mut self.out
     }
 
-    /// Takes over the members of a JSON object as they are.
-    pub(crate) fn members(&mut self, object: &[u8]) {
-        self.members_after(0, object);
-    }
-
-    /// [`members`](Self::members), without so many bytes that follow the opening brace.
+    /// Takes over the members of a JSON object as they are, without so many bytes that follow the opening brace.
     pub(crate) fn members_after(&mut self, skipped: usize, object: &[u8]) {
         let inner = object.trim_ascii();
         let inner = inner.strip_prefix(b"{").unwrap_or_default();
@@ -159,8 +154,8 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":"a","result":{}}"#
         );
         let mut answer = Answer::begin("1.50", &dress, 0);
-        answer.members(br#" { "n": 9007199254740993 } "#);
-        answer.members(b"{}");
+        answer.members_after(0, br#" { "n": 9007199254740993 } "#);
+        answer.members_after(0, b"{}");
         answer.key("x").extend_from_slice(b"null");
         assert_eq!(
             String::from_utf8(answer.end()).expect("UTF-8"),
@@ -172,7 +167,7 @@ mod tests {
     fn a_modern_result_says_that_it_is_one_and_who_answered() {
         let dress = modern();
         let mut answer = Answer::begin("1", &dress, 0).cached(CacheScope::Private);
-        answer.members(br#"{"contents":[{"_meta":{"a":1}}]}"#);
+        answer.members_after(0, br#"{"contents":[{"_meta":{"a":1}}]}"#);
         let name = json!({ "name": "tooldock/shared", "version": env!("CARGO_PKG_VERSION") });
         assert_eq!(
             parsed(&answer.end())["result"],
@@ -188,7 +183,7 @@ mod tests {
     fn a_meta_of_the_result_itself_is_kept() {
         let dress = modern();
         let mut answer = Answer::begin("1", &dress, 0);
-        answer.members(br#"{"_meta":{"a":1}}"#);
+        answer.members_after(0, br#"{"_meta":{"a":1}}"#);
         let bytes = answer.end();
         assert_eq!(memmem::find_iter(&bytes, b"_meta").count(), 1);
         assert_eq!(parsed(&bytes)["result"]["_meta"], json!({"a": 1}));

@@ -85,7 +85,7 @@ proptest! {
     fn a_response_begins_with_the_bytes_of_the_id(id in id(), result in params()) {
         let dress = Dress::Legacy(ProtocolVersion::V2025_11_25);
         let mut answer = Answer::begin(&id, &dress, 0);
-        answer.members(result.as_bytes());
+        answer.members_after(0, result.as_bytes());
         let bytes = answer.end();
         let text = std::str::from_utf8(&bytes).expect("JSON is UTF-8");
         let begin = format!(r#"{{"jsonrpc":"2.0","id":{id},"#);
