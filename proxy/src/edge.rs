@@ -8,7 +8,7 @@
 //!
 //! Pingora bounds each read of a head but never the head as a whole, neither in time nor, before a megabyte, in bytes.
 //! So a head of HTTP/1 is gathered here and handed over when it is complete. An HTTP/2 connection is Pingora's from its
-//! handshake on; only the wait for its first request is limited here.
+//! handshake on; only the wait for its first request is limited here, and while none is answered it may have to give way.
 
 mod chunks;
 mod connections;
@@ -36,7 +36,7 @@ use tokio::time::Instant;
 use tooldock_filters::{ErrorShape, Rejection};
 
 use self::chunks::Chunks;
-pub(crate) use self::connections::{Connections, OpenConnection};
+pub(crate) use self::connections::{Connections, MultiplexedRequest, OpenConnection};
 use self::head::{Gathered, Head, Refusal};
 pub(crate) use self::service::{Announced, EdgeService, Endpoint};
 use self::wire::Carrier;
@@ -46,7 +46,7 @@ use crate::gateway::Gateway;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond;
-use crate::tls::FirstRequest;
+use crate::tls::Requests;
 
 /// What is left of a request when Pingora has let go of it.
 type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -109,9 +109,9 @@ impl HttpServerApp for Edge {
         let digest = session
             .digest()
             .and_then(|digest| digest.ssl_digest.as_ref());
-        if let Some(first) = digest.and_then(|tls| tls.extension.get::<FirstRequest>()) {
-            first.arrived();
-        }
+        let requests = digest.and_then(|tls| tls.extension.get::<Requests>());
+        // Until the rest of a long stream has ended, too.
+        let _running = requests.map(|requests| requests.arrived(&self.limits.load()));
         let slot = Arc::new(Mutex::new(None));
         let ended = REST
             .scope(

@@ -25,7 +25,7 @@ use tooldock_filters::host::HostPattern;
 
 use self::facts::{Expected, Facts};
 use crate::config::{Effective, ListenerConfig, TlsConfig};
-use crate::edge::{self, OpenConnection};
+use crate::edge::{self, Limits, MultiplexedRequest, OpenConnection};
 
 /// The certificate of one listener.
 pub(crate) struct Certificate {
@@ -190,16 +190,16 @@ impl fmt::Debug for Certificate {
     }
 }
 
-/// Tells a TLS connection that its first request has arrived.
+/// Tells a TLS connection of its requests.
 ///
 /// An HTTP/2 connection's requests run in tasks of their own; what they share with their connection is the TLS digest,
 /// and this rides in it.
-pub(crate) struct FirstRequest(Arc<OpenConnection>);
+pub(crate) struct Requests(Arc<OpenConnection>);
 
-impl FirstRequest {
-    /// A request is there: its client is not waited for any more.
-    pub(crate) fn arrived(&self) {
-        self.0.request_arrived();
+impl Requests {
+    /// A request is there: its client is not waited for until what this gives back is dropped.
+    pub(crate) fn arrived(&self, limits: &Limits) -> MultiplexedRequest {
+        self.0.request_arrived(limits)
     }
 }
 
@@ -213,6 +213,6 @@ impl TlsAccept for MarkConnections {
         _tls: &TlsRef,
     ) -> Option<Arc<dyn std::any::Any + Send + Sync>> {
         let open = edge::open_connection()?;
-        Some(Arc::new(FirstRequest(open)))
+        Some(Arc::new(Requests(open)))
     }
 }

@@ -85,10 +85,13 @@ impl Connections {
         self.table().make_room()
     }
 
-    /// Closes all connections that wait for a request.
+    /// Closes all connections that wait for a request, but for those of HTTP/2 that were used: Pingora takes leave of
+    /// them.
     pub(super) fn dismiss_waiting(&self) {
         for (_, connection) in &self.table().open {
-            connection.dismiss();
+            if !connection.multiplexed.load(Ordering::Relaxed) {
+                connection.dismiss();
+            }
         }
     }
 
@@ -120,9 +123,36 @@ impl Table {
 }
 
 impl OpenConnection {
-    /// A request of HTTP/2 has arrived. The connection's idle time is Pingora's from now on.
-    pub(crate) fn request_arrived(&self) {
-        self.waiting.seen();
+    /// A request of HTTP/2 has arrived. The connection waits again when the last of its requests has ended.
+    pub(crate) fn request_arrived(self: &Arc<Self>, limits: &Limits) -> MultiplexedRequest {
+        let waiting = &self.waiting;
+        let mut running = waiting.running();
+        *running += 1;
+        waiting.multiplexed.store(true, Ordering::Relaxed);
+        waiting.seen();
+        drop(running);
+        MultiplexedRequest {
+            open: Arc::clone(self),
+            limits: *limits,
+        }
+    }
+}
+
+/// A request of HTTP/2 while it is answered.
+pub(crate) struct MultiplexedRequest {
+    open: Arc<OpenConnection>,
+    limits: Limits,
+}
+
+impl Drop for MultiplexedRequest {
+    fn drop(&mut self) {
+        let waiting = &self.open.waiting;
+        let mut running = waiting.running();
+        *running -= 1;
+        if *running == 0 {
+            // Pingora closes an idle connection in order, and before this is due.
+            waiting.awaited(&self.limits, Instant::now() + self.limits.header);
+        }
     }
 }
 
@@ -133,7 +163,8 @@ impl Drop for OpenConnection {
     }
 }
 
-/// What a connection waits for, and by when it has to be there. Its own task writes this, all others read.
+/// What a connection waits for, and by when it has to be there. Its own task writes this, and those of its requests;
+/// all others read.
 pub(super) struct Waiting {
     opened: Instant,
     /// By when the client has to have sent what is awaited, in milliseconds after `opened`; [`Waiting::NOTHING`] while a
@@ -144,6 +175,10 @@ pub(super) struct Waiting {
     /// Nothing of the next head is there.
     idle: AtomicBool,
     dismissed: AtomicBool,
+    /// There were requests of HTTP/2.
+    multiplexed: AtomicBool,
+    /// Those that are being answered. Held while one begins or ends, so that the others agree on what is awaited.
+    running: Mutex<usize>,
     task: AtomicWaker,
 }
 
@@ -158,6 +193,8 @@ impl Waiting {
             first: AtomicBool::new(true),
             idle: AtomicBool::new(true),
             dismissed: AtomicBool::new(false),
+            multiplexed: AtomicBool::new(false),
+            running: Mutex::new(0),
             task: AtomicWaker::new(),
         }
     }
@@ -184,6 +221,10 @@ impl Waiting {
     pub(super) fn seen(&self) {
         self.due.store(Self::NOTHING, Ordering::Relaxed);
         self.first.store(false, Ordering::Relaxed);
+    }
+
+    fn running(&self) -> MutexGuard<'_, usize> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn until(&self, due: Instant) {
@@ -270,6 +311,24 @@ mod tests {
         waiting.begun(&LIMITS, at(310));
         assert_eq!(waiting.due(), Some(at(325)));
         assert!(waiting.is_overdue_request());
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_of_http_2_gives_way_and_one_with_a_request_does_not() {
+        let connections = connections(1);
+        let open = Arc::new(connections.admit(&LIMITS).expect("room"));
+        let [first, second] = [(); 2].map(|()| open.request_arrived(&LIMITS));
+        drop(first);
+        assert!(connections.admit(&LIMITS).is_none(), "a request runs");
+        drop(second);
+        connections.dismiss_waiting();
+        assert!(open.waiting.can_be_dismissed(), "Pingora takes leave");
+        drop(open.request_arrived(&LIMITS));
+        assert!(
+            connections.admit(&LIMITS).is_some(),
+            "an idle one gives way"
+        );
+        open.waiting.dismissal().await;
     }
 
     #[tokio::test]
