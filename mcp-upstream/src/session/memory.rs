@@ -1,6 +1,6 @@
 //! Sessions in this process.
 //!
-//! Looking one up touches a sharded map and one atomic. Order is kept lazily: the [`Index`] remembers when each session was
+//! Looking one up touches a sharded map and one atomic. Order is kept lazily: the index remembers when each session was
 //! last *seen by the index*, and an entry that turns out to have been used since goes back in under its newer time. So
 //! neither expiry nor eviction ever walks the table; what they do is paid for by uses and by sessions that end.
 //!
