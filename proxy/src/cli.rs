@@ -19,7 +19,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run the gateway
     Serve(ServeArgs),
-    /// Validate the configuration, print what is in force, and every listener
+    /// Validate the configuration, or one part of it; print what is in force, every listener and every external server
     Check(CheckArgs),
 }
 
@@ -35,8 +35,8 @@ pub(crate) struct ServeArgs {
     /// For trying out: loopback only, a token made for you, example tools, and lines to paste
     #[arg(long)]
     pub(crate) dev: bool,
-    /// Take over the listening sockets of a running gateway
-    #[arg(long)]
+    /// Take over the listening sockets of a running gateway. Hidden, since this version refuses it
+    #[arg(long, hide = true)]
     pub(crate) upgrade: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct CheckArgs {
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Check this: a data directory with everything in it, an external/config.yaml, or a namespace's tooldock.yaml or
-    /// folder. Ceilings and limits are those of the configuration
+    /// the folder it is in. Ceilings and limits are those of the configuration
     #[arg(value_name = "PATH")]
     pub(crate) path: Option<PathBuf>,
 }
@@ -59,7 +59,8 @@ pub(crate) enum Role {
     All,
     /// Tools over MCP and REST
     Core,
-    /// The management server
+    /// The management server. Hidden, since this version refuses it
+    #[value(hide = true)]
     Manager,
 }
 
@@ -103,6 +104,17 @@ mod tests {
         assert_eq!(args.config, Some(PathBuf::from("x.yaml")));
         assert_eq!(args.role, Role::Core);
         assert!(args.dev);
+    }
+
+    #[test]
+    fn help_shows_nothing_that_is_refused() {
+        let help = Cli::try_parse_from(["tooldock", "serve", "--help"]).expect_err("help");
+        let help = help.to_string();
+        assert!(help.contains("--dev") && help.contains("core"), "{help}");
+        assert!(
+            !help.contains("--upgrade") && !help.contains("manager"),
+            "{help}"
+        );
     }
 
     #[test]
