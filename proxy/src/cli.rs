@@ -112,7 +112,7 @@ mod tests {
         let help = help.to_string();
         assert!(help.contains("--dev") && help.contains("core"), "{help}");
         assert!(
-            !help.contains("--upgrade") && !help.contains("manager"),
+            !help.contains("--upgrade") && !help.contains("- manager"),
             "{help}"
         );
     }

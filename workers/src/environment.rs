@@ -69,6 +69,16 @@ impl From<EnvironmentError> for CallError {
     }
 }
 
+/// Whether packages may be installed for a namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Packages {
+    /// Somebody asked for a reload.
+    Install,
+    /// The namespace reloads itself: code that edits its own requirements must not start an installer, and nobody's
+    /// reload waits for one that was not asked for.
+    AsTheyAre,
+}
+
 /// What all namespaces' environments stand on.
 #[derive(Debug)]
 pub(crate) struct Toolchain {
@@ -162,8 +172,9 @@ impl Environments {
         &self,
         source: &NamespaceSource,
         toolchain: &Toolchain,
+        packages: Packages,
     ) -> Result<Prepared, EnvironmentError> {
-        venv::prepare(self, source, toolchain).await
+        venv::prepare(self, source, toolchain, packages).await
     }
 
     /// Points `venvs/<ns>` back to the build that serves, after a new one's worker did not come up: a worker restarted

@@ -128,6 +128,11 @@ impl Manifest {
     }
 
     fn set_env(&mut self, value: Value) -> Result<(), InvalidManifest> {
+        // The complaint is ours, since serde's would quote what may be a credential.
+        if !value.is_mapping() {
+            let message = "env: must be a mapping of names to single values";
+            return Err(InvalidManifest(message.into()));
+        }
         for (name, value) in typed::<BTreeMap<String, Value>>("env", value)? {
             let key = format!("env.{name}");
             if !is_variable_name(&name) {
@@ -277,6 +282,10 @@ fn scalar(key: &str, value: Value) -> Result<String, InvalidManifest> {
 }
 
 fn secrets(value: Value) -> Result<Vec<String>, InvalidManifest> {
+    let names = value.as_sequence();
+    if !names.is_some_and(|names| names.iter().all(Value::is_string)) {
+        return Err(InvalidManifest("secrets: must be a list of names".into()));
+    }
     let names: Vec<String> = typed("secrets", value)?;
     match names.iter().find(|name| !is_variable_name(name)) {
         Some(name) => Err(InvalidManifest(format!(
@@ -423,6 +432,20 @@ mod tests {
         Manifest::parse(text.as_bytes())
             .expect_err("invalid")
             .to_string()
+    }
+
+    #[test]
+    fn what_may_be_a_credential_in_the_wrong_place_is_not_quoted() {
+        for text in [
+            "env: KEY=hunter2",
+            "env: [hunter2]",
+            "secrets: hunter2",
+            "secrets: [{a: hunter2}]",
+        ] {
+            let refused = refusal(text);
+            assert!(refused.contains("must be a "), "{refused}");
+            assert!(!refused.contains("hunter2"), "{refused}");
+        }
     }
 
     #[test]

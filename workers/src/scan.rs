@@ -54,6 +54,29 @@ pub struct NamespaceSource {
     pub files_hash: [u8; 32],
 }
 
+impl NamespaceSource {
+    /// A folder that is gone, or has no Python file any more, while its namespace is served.
+    pub(crate) fn unreadable(name: NamespaceName, dir: PathBuf) -> Self {
+        let message = format!(
+            "{}: no Python file is there any more; a reload (POST /reload or SIGHUP) takes the namespace as it is then",
+            dir.display()
+        );
+        Self {
+            name,
+            dir,
+            has_python: false,
+            manifest: Manifest::default(),
+            requirements: None,
+            issues: Vec::new(),
+            failure: Some(SourceFailure {
+                code: "unreadable",
+                message,
+            }),
+            files_hash: [0; 32],
+        }
+    }
+}
+
 /// Why a folder cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFailure {

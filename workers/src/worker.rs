@@ -48,7 +48,7 @@ use crate::config::{PROCESSES_MAX, WorkersConfig};
 use crate::error::CallError;
 use crate::metrics::WorkerMetrics;
 use crate::names::NamespaceName;
-use crate::process::output::{self, Redactor};
+use crate::process::output::{self, OutputLimit, Redactor};
 use crate::prompt::Prompt;
 use crate::registry::Issue;
 use crate::resource::{Resource, ResourceTemplate};
@@ -179,7 +179,8 @@ pub struct Worker {
     /// Where the next search for the least busy member begins, so that equally busy ones take turns.
     turn: AtomicUsize,
     retired: AtomicBool,
-    redactor: Redactor,
+    /// What may be logged of what its functions raise.
+    output: OutputLimit,
 }
 
 /// Where a worker is, for metrics and `/ready`.
@@ -298,9 +299,16 @@ impl Worker {
             };
             Member::start(spec, Arc::clone(&host), &common)
         };
+        let members = spec.sockets().map(start).collect();
+        // After its members have theirs: the series of a namespace go with the last handle.
+        let suppressed = host
+            .metrics
+            .worker(&spec.namespace)
+            .output_suppressed
+            .clone();
         Arc::new(Self {
-            redactor: Redactor::new(&spec.hidden),
-            members: spec.sockets().map(start).collect(),
+            output: OutputLimit::new(suppressed).hiding(Redactor::new(&spec.hidden)),
+            members,
             changed: common.changed,
             declared: common.declared,
             refused: refusals,
@@ -372,9 +380,10 @@ impl Worker {
         }
     }
 
-    /// A text of its functions as it may be logged: without the namespace's secrets, and unable to forge a log line.
-    pub fn loggable(&self, text: &str) -> String {
-        output::loggable(text, &self.redactor)
+    /// A text of its functions as it may be logged: without the namespace's secrets, unable to forge a log line, and held
+    /// to the rate of what it prints. `None` where too much was logged already; that is counted and told.
+    pub fn loggable(&self, text: &str) -> Option<String> {
+        output::loggable(&self.spec().namespace, text, &self.output)
     }
 
     /// Where the worker is: where the best of its processes is.

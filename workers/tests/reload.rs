@@ -1066,6 +1066,30 @@ async fn a_crash_after_a_tool_wrote_data_is_a_restart_of_the_same_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_crash_in_the_middle_of_a_deployment_removes_nothing_and_installs_nothing() {
+    let house = House::with(|config| config.backoff.max = Duration::from_millis(200));
+    house.write("ns/t.py", &tool("old", "return 'one'"));
+    house.reload().await;
+    let registry = Arc::clone(&house.registry);
+    // The old folder goes before the new one comes.
+    fs::remove_dir_all(house.path("tools/ns")).unwrap();
+    kill(house.pid("ns"));
+    eventually("nothing is listed", || lists(&registry, "ns", &[])).await;
+    let failure = house.failure("ns").message;
+    assert!(failure.contains("no Python file"), "{failure}");
+    house.write("ns/t.py", &tool("new", "return 'two'"));
+    eventually("it comes back", || lists(&registry, "ns", &["new"])).await;
+
+    // Packages are installed when somebody asks for a reload.
+    house.write("ns/requirements.txt", "a-package-that-is-nowhere\n");
+    kill(house.pid("ns"));
+    eventually("nothing is listed", || lists(&registry, "ns", &[])).await;
+    let failure = house.failure("ns").message;
+    assert!(failure.contains("POST /reload"), "{failure}");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_crash_after_an_edit_that_cannot_be_served_lists_nothing_until_it_can() {
     let house = House::with(|config| config.backoff.max = Duration::from_millis(200));
     house.write("ns/t.py", &tool("old", "return 'one'"));

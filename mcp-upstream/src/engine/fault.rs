@@ -1,7 +1,5 @@
 //! What an exception in a Python function leaves behind: its traceback in the log, and what its caller may read.
 
-use std::fmt;
-
 use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::{Namespace, Upstream};
@@ -22,14 +20,8 @@ pub(super) fn reported(
     subject: &str,
 ) -> CallError {
     let traceback = error.details.as_deref().and_then(traceback);
-    if let (Some(traceback), Upstream::Worker(worker)) = (&traceback, &namespace.upstream) {
-        let text = worker.loggable(end_of(traceback));
-        report(
-            caller,
-            namespace,
-            subject,
-            format_args!("raised an exception{text}"),
-        );
+    if let Some(traceback) = &traceback {
+        report(caller, namespace, subject, traceback);
     }
     let is_masked = namespace.limits.mask_errors
         && error.code == CallErrorCode::InternalError
@@ -38,8 +30,7 @@ pub(super) fn reported(
         return error;
     }
     if traceback.is_none() {
-        let reason = one_line(&error.message);
-        report(caller, namespace, subject, format_args!("failed: {reason}"));
+        report(caller, namespace, subject, &error.message);
     }
     let message = format!(
         "The function failed. The gateway's log has the reason under request id {}.",
@@ -48,12 +39,21 @@ pub(super) fn reported(
     CallError::new(error.code, message)
 }
 
-/// The address stands before what happened, which may have many lines.
-fn report(caller: &Caller, namespace: &Namespace, subject: &str, what: fmt::Arguments<'_>) {
+/// Logs what a function raised, as far as its namespace may fill the log. The address stands before the text, which may
+/// have many lines.
+fn report(caller: &Caller, namespace: &Namespace, subject: &str, text: &str) {
+    let Upstream::Worker(worker) = &namespace.upstream else {
+        return;
+    };
+    let Some(text) = worker.loggable(end_of(text)) else {
+        return;
+    };
     let (namespace, request_id) = (&namespace.name, &*caller.request_id);
     // A URI is the client's own text: escaped, it cannot forge a line of the log.
     let subject = subject.escape_debug();
-    tracing::warn!("{subject} of namespace {namespace}, request {request_id}, {what}");
+    tracing::warn!(
+        "{subject} of namespace {namespace}, request {request_id}, raised an exception{text}"
+    );
 }
 
 /// The text under `traceback`.
@@ -72,10 +72,6 @@ fn end_of(text: &str) -> &str {
     let cut = text.len().saturating_sub(TRACEBACK_MAX);
     let begin = (cut..text.len()).find(|at| text.is_char_boundary(*at));
     &text[begin.unwrap_or(0)..]
-}
-
-fn one_line(text: &str) -> String {
-    end_of(text).replace(char::is_control, " ")
 }
 
 #[cfg(test)]

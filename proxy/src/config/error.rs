@@ -87,9 +87,13 @@ impl ConfigError {
 
 /// The YAML reader's message without its own copy of the path, in the words of this configuration.
 fn plain_reason(key: &str, message: &str) -> String {
-    // Somebody may have put the token itself where its digest belongs; the reader would quote it.
+    // Somebody may have put the token itself where its digest or its entry belongs; the reader would quote it.
     if key.ends_with(".sha256") && message.contains("invalid ") {
         return "invalid value".to_owned();
+    }
+    if key.starts_with("admission.tokens") && message.contains("invalid ") {
+        return "invalid value: a token is written as { name: NAME, sha256: HEX, namespaces: [PATTERN] }"
+            .to_owned();
     }
     let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let parent = key.rsplit_once('.').map_or("", |(parent, _)| parent);

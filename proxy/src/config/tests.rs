@@ -334,6 +334,17 @@ fn errors_name_file_and_key() {
 }
 
 #[test]
+fn a_token_put_where_its_entry_belongs_is_not_shown() {
+    for tokens in ["hush", "[hush]", "{ ci: hush }"] {
+        let error = error(&format!("admission: {{ tokens: {tokens} }}"));
+        assert!(
+            error.starts_with("FILE: admission.tokens") && !error.contains("hush"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_token_put_where_its_digest_belongs_is_not_shown() {
     let error = error("admission: { tokens: [{ name: ci, sha256: hush, namespaces: ['*'] }] }");
     assert!(

@@ -13,8 +13,8 @@ use super::installer::Step;
 use super::interpreter::find_program;
 use super::lock::FileLock;
 use super::{
-    EnvironmentError, Environments, Toolchain, blocking, empty, is_switch_leftover, stamp,
-    switch_symlink, turn,
+    EnvironmentError, Environments, LOCAL_STEP, Packages, Toolchain, blocking, empty,
+    is_switch_leftover, stamp, switch_symlink, turn,
 };
 use crate::data_dir::{DataDir, hex, short_hash, write_atomically};
 use crate::names::NamespaceName;
@@ -41,6 +41,7 @@ pub(super) async fn prepare(
     environments: &Environments,
     source: &NamespaceSource,
     toolchain: &Toolchain,
+    packages: Packages,
 ) -> Result<Prepared, EnvironmentError> {
     let name = &source.name;
     let requirements = source
@@ -52,10 +53,18 @@ pub(super) async fn prepare(
     let build = builds.join(format!("{name}-{key}"));
     let site_packages = build.join(&toolchain.interpreter.site_packages);
 
-    let limit = environments.config.sync_timeout;
+    let limit = match packages {
+        Packages::Install => environments.config.sync_timeout,
+        Packages::AsTheyAre => LOCAL_STEP,
+    };
     let _lock = FileLock::take(builds.join(format!("{name}.lock")), limit).await?;
     let mut synced = false;
     if !stamp::is_complete(&build, &key) {
+        if packages == Packages::AsTheyAre && requirements.is_some() {
+            return Err(EnvironmentError::new(format!(
+                "the requirements of namespace {name} changed: a reload (POST /reload or SIGHUP) installs them"
+            )));
+        }
         let (template, fresh) = (toolchain.empty.clone(), build.clone());
         blocking(move || {
             remove_tree(&fresh)?;

@@ -374,7 +374,10 @@ fn variables<'de, D: Deserializer<'de>>(
 
 /// Single values as texts: people write `[--port, 8080]` without quotes.
 fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    let values = Vec::<Value>::deserialize(deserializer)?;
+    // The complaint is ours, since serde's would quote what may be a credential.
+    let Value::Sequence(values) = Value::deserialize(deserializer)? else {
+        return Err(de::Error::custom("must be a list of single values"));
+    };
     let texts = values.into_iter().map(|value| {
         scalar(value).ok_or_else(|| de::Error::custom("every argument must be a single value"))
     });
@@ -384,6 +387,15 @@ fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_that_are_no_list_are_refused_without_being_quoted() {
+        let error =
+            serde_yaml::from_str::<StdioServerConfig>("{ command: x, args: --key=hunter2 }");
+        let error = error.expect_err("no list").to_string();
+        assert!(error.contains("must be a list"), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
 
     fn parse(yaml: &str) -> StdioServerConfig {
         serde_yaml::from_str(yaml).expect(yaml)

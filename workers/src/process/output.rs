@@ -240,15 +240,28 @@ fn report_suppressed(namespace: &NamespaceName, count: u64) {
 /// What begins each line of a text of several: nothing in it can look like a log line.
 const CONTINUED: &str = "\n    | ";
 
-/// A text of several lines as it may be logged: without secrets, each line marked as part of the text.
-pub(crate) fn loggable(text: &str, redactor: &Redactor) -> String {
-    let shown = redactor.hide(text.as_bytes().to_vec(), false);
+/// A text of several lines as it may be logged: without secrets, each line marked as part of the text, and no more lines
+/// than the limit allows. `None` where not even the first is allowed; the rest is counted.
+pub(crate) fn loggable(
+    namespace: &NamespaceName,
+    text: &str,
+    limit: &OutputLimit,
+) -> Option<String> {
+    let now = Instant::now();
+    if let Some(count) = limit.due(now) {
+        report_suppressed(namespace, count);
+    }
+    let shown = limit.redactor.hide(text.as_bytes().to_vec(), false);
     let mut out = String::with_capacity(shown.len() + shown.len() / 8);
     for line in String::from_utf8_lossy(&shown).lines() {
+        if limit.admit(now) == Admission::Suppress {
+            limit.suppressed.inc();
+            continue;
+        }
         out.push_str(CONTINUED);
         push_printable(&mut out, line);
     }
-    out
+    (!out.is_empty()).then_some(out)
 }
 
 fn push_printable(out: &mut String, line: &str) {
@@ -292,11 +305,24 @@ mod tests {
 
     #[test]
     fn a_text_of_several_lines_is_marked_line_by_line_and_holds_no_secret() {
+        let suppressed = IntCounter::new("c", "c").expect("valid");
         let redactor = Redactor::new(&[crate::secrets::Secret::new("hunter2")]);
+        let limit = OutputLimit::new(suppressed.clone()).hiding(redactor);
+        let namespace = "n".parse().expect("valid");
         assert_eq!(
-            loggable("Traceback:\n  x = 'hunter2'\r\nE\x1b[31m", &redactor),
-            "\n    | Traceback:\n    |   x = '[redacted]'\n    | E\\u{1b}[31m"
+            loggable(
+                &namespace,
+                "Traceback:\n  x = 'hunter2'\r\nE\x1b[31m",
+                &limit
+            )
+            .as_deref(),
+            Some("\n    | Traceback:\n    |   x = '[redacted]'\n    | E\\u{1b}[31m")
         );
+        // A caller who makes a function fail over and over fills no disk.
+        let flood = "line\n".repeat(10 * rate::BURST as usize);
+        let logged = loggable(&namespace, &flood, &limit).expect("the first lines");
+        assert!(logged.lines().count() <= rate::BURST as usize + 1);
+        assert!(suppressed.get() >= 9 * u64::from(rate::BURST));
     }
 
     #[tokio::test]

@@ -60,7 +60,7 @@ pub(super) struct Itself {
 #[derive(Debug)]
 struct Pace {
     busy: bool,
-    /// When the last reload was allowed to begin.
+    /// When the last reload was over, or is to begin.
     last: Option<Instant>,
     delay: Duration,
 }
@@ -120,11 +120,17 @@ impl Reloader {
                 () = sleep(delay) => {}
                 () = self.closing.cancelled() => return,
             }
-            if self.is_behind(name) && self.reload_only(name).await.is_err() {
-                // The log has it. A gateway on its way out needs nothing more.
-                if self.closing.is_cancelled() {
-                    return;
-                }
+            if !self.is_behind(name) {
+                break;
+            }
+            let failed = self.reload_only(name).await.is_err();
+            // The log has it. A gateway on its way out needs nothing more.
+            if failed && self.closing.is_cancelled() {
+                return;
+            }
+            // From its end on: one that takes long must not count as one that came long ago.
+            if let Some(pace) = lock(&self.itself).paces.get_mut(name) {
+                pace.last = Some(Instant::now());
             }
         }
         let mut itself = lock(&self.itself);

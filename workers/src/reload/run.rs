@@ -15,7 +15,7 @@ use super::wanted::{
 };
 use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
 use crate::config::NamespacesConfig;
-use crate::environment::{EnvironmentError, Prepared, Toolchain, worker_variables};
+use crate::environment::{EnvironmentError, Packages, Prepared, Toolchain, worker_variables};
 use crate::error::{CallError, CallErrorCode};
 use crate::external::COLLISION;
 use crate::names::NamespaceName;
@@ -200,7 +200,12 @@ impl Run {
             let name = wanted.source.name.clone();
             match &toolchain {
                 Some(Ok(toolchain)) => {
-                    let task = bring_up(Arc::clone(&self.reloader), Arc::clone(toolchain), wanted);
+                    let packages = match self.scope {
+                        Scope::All => Packages::Install,
+                        Scope::Only(_) => Packages::AsTheyAre,
+                    };
+                    let (reloader, toolchain) = (Arc::clone(&self.reloader), Arc::clone(toolchain));
+                    let task = bring_up(reloader, toolchain, wanted, packages);
                     names.insert(bringing_up.spawn(task).id(), name);
                 }
                 Some(Err(error)) => self.fail(&wanted, "dependency_error", error.clone().into()),
@@ -228,10 +233,17 @@ impl Run {
         let (tools, scope) = (path.clone(), self.scope.clone());
         let scan = move || match scope {
             Scope::All => scan(&tools),
-            Scope::Only(names) => {
-                let found = names.iter().map(|name| scan_one(&tools, name));
-                found.filter_map(Result::transpose).collect()
-            }
+            // That a folder is gone, or not all there yet, is for a reload that somebody asks for.
+            Scope::Only(names) => names
+                .iter()
+                .map(|name| match scan_one(&tools, name)? {
+                    Some(source) if source.has_python || source.failure.is_some() => Ok(source),
+                    _ => Ok(NamespaceSource::unreadable(
+                        name.clone(),
+                        tools.join(name.as_str()),
+                    )),
+                })
+                .collect(),
         };
         tokio::task::spawn_blocking(scan)
             .await
@@ -699,12 +711,17 @@ impl Reloader {
 }
 
 /// Environment, worker, ready line.
-async fn bring_up(reloader: Arc<Reloader>, toolchain: Arc<Toolchain>, wanted: Wanted) -> BroughtUp {
+async fn bring_up(
+    reloader: Arc<Reloader>,
+    toolchain: Arc<Toolchain>,
+    wanted: Wanted,
+    packages: Packages,
+) -> BroughtUp {
     let mut synced = false;
     let result = async {
         let prepared = reloader
             .environments
-            .prepare(&wanted.source, &toolchain)
+            .prepare(&wanted.source, &toolchain, packages)
             .await?;
         synced = prepared.synced;
         boot(&reloader, &toolchain, &wanted, prepared).await
