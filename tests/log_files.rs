@@ -45,7 +45,7 @@ fn days(gateway: &Gateway) -> Vec<PathBuf> {
     days.map(|day| day.unwrap().path()).collect()
 }
 
-/// Bounds the size of every file the gateway writes, as a disk with so much room would.
+/// Limits the size of each file that the gateway writes, which looks to the gateway like a full disk.
 fn limit_files(gateway: &Gateway, bytes: Option<u64>) {
     let pid = Pid::from_raw(gateway.pid()).unwrap();
     let limits = Rlimit {

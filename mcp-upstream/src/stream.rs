@@ -84,7 +84,7 @@ pub struct Stream {
     place: Place,
     /// The session it belongs to; dangling for a stream without one.
     session: Weak<Session>,
-    /// There for a stream that keeps what was read: what its principal's streams hold.
+    /// The account of what the principal's streams hold. `None` for a stream that keeps no event that was read.
     share: Option<Arc<Share>>,
     /// Short critical sections, nothing awaits under it.
     state: Mutex<State>,

@@ -299,7 +299,7 @@ pub(crate) async fn without_a_request(
     let envelope = Envelope {
         request_id,
         cors: None,
-        // The connection itself limits every write.
+        // Not asked here: Pingora writes this answer, and the connection (`edge/wire.rs`) limits each of its writes.
         write_timeout: Duration::MAX,
     };
     let body = rejection.body(shape);

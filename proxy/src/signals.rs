@@ -54,7 +54,8 @@ impl Signals {
         for signal in MEANINGLESS_ON_LINUX.into_iter().chain(REALTIME) {
             let _ = signals.add_signal(signal);
         }
-        // A file that reached its limit fails the write that goes on, which says so. A line here would be such a write.
+        // Ignored without a line in the log: the write to the file that is too large fails and is reported by its writer, and
+        // the log may be that file.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         let (stop_sender, stop) = watch::channel(false);
         let (reload_sender, reload) = watch::channel(0);

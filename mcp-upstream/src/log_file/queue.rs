@@ -95,7 +95,7 @@ impl<R> Queue<R> {
         self.filled.notify_one();
     }
 
-    /// Tells the writer to write what there is and end.
+    /// Asks the writer to write the records that wait, and to end.
     pub(super) fn end(&self) {
         self.lock().ends = true;
         self.filled.notify_one();

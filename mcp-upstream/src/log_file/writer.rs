@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::losses::Losses;
 use super::queue::{Queue, Record, Records, Turn};
 
-/// How long the writer collects before it writes: senders do not wake it meanwhile.
+/// How long records gather before they are written. Meanwhile no sender has to wake the writer.
 const LINGER: Duration = Duration::from_millis(10);
 /// How often the writer looks after its file while nothing is to be written.
 const IDLE: Duration = Duration::from_secs(60);
@@ -109,7 +109,7 @@ pub fn start<S: Sink>(thread: &str, mut sink: S, losses: Losses) -> io::Result<L
     Ok((LogSender(queue), guard))
 }
 
-/// One turn: wait for records, let others gather, write all there are, flush.
+/// Each turn waits for a record, lets more of them gather for [`LINGER`], writes them all and flushes.
 fn write_until_stopped<S: Sink>(queue: &Queue<S::Record>, sink: &mut S) {
     let records = Records::of(queue);
     let losses = queue.losses();

@@ -87,7 +87,7 @@ async fn a_session_whose_client_did_not_get_its_answer_ends() {
     delivered(opened().await);
     tokio::task::yield_now().await;
     assert_eq!(core.sessions.count(), 1);
-    // As for one that is answered through the router, which tells nobody whether it was written.
+    // An answer that goes through the router counts as delivered: the router does not tell whether it was written.
     drop(opened().await.into_response());
     tokio::task::yield_now().await;
     assert_eq!(core.sessions.count(), 2);

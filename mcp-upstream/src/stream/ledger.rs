@@ -5,7 +5,7 @@
 //! an event no newer than the stream's oldest, and puts an entry that turns out to be behind where it belongs. So appending
 //! to a stream that holds something touches two atomics here, and neither bound ever walks the streams.
 //!
-//! Where the total is reached, the principal that holds the most gives way: its oldest event goes, whoever appended. A
+//! Where the total is reached, the principal that holds the most gives way: its oldest event goes, even where another principal appended. A
 //! principal that holds less than its equal part of the total therefore loses nothing to the others. Within a principal one
 //! session may hold a 64th of the total, and at least what one stream may; the log sees to that when it appends.
 

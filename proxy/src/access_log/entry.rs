@@ -16,7 +16,7 @@ use tooldock_workers::names::NamespaceName;
 const PATH_MAX: usize = 2048;
 /// The longest value of a header that is written, in bytes.
 const VALUE_MAX: usize = 512;
-/// The largest body whose method is looked for. Larger ones are not kept in memory for that.
+/// The largest body, in bytes, in which the log looks for the MCP method and the tool. A larger body is not kept for the log.
 const BODY_MAX: usize = 64 * 1024;
 
 /// One request: what was asked, by whom, what became of it.

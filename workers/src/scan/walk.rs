@@ -290,7 +290,7 @@ fn referred(folder: &Path, tree: &Path, text: &str) -> BTreeSet<PathBuf> {
                 continue;
             }
             read += 1;
-            // One outside of the tree is not read; one that cannot be read is for the installer to complain about.
+            // A list outside of the tools directory is not read. Of a list that cannot be read, the installer complains.
             if let Ok(Some(content)) = tree_file::read(&list, tree, REQUIREMENTS_BYTES_MAX) {
                 let directory = list.parent().unwrap_or(folder).to_owned();
                 lists.push((String::from_utf8_lossy(&content).into_owned(), directory));

@@ -47,7 +47,8 @@ pub(super) struct Shared {
     /// Told of every new status of any process of the worker.
     changed: Arc<Notify>,
     first_boot: watch::Sender<Option<Result<(), CallError>>>,
-    /// What the first process of the worker to come up declared; the others are held to it.
+    /// The tools, resources and prompts that the first ready process of the worker declared. A process that declares others
+    /// takes no calls.
     pub(super) declared: Arc<OnceLock<Arc<Declared>>>,
     /// The last start was refused: the files or the functions are not those the worker was started with.
     pub(super) outdated: AtomicBool,
