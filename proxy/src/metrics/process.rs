@@ -26,6 +26,17 @@ pub(super) struct Process {
 }
 
 impl Process {
+    fn gauges(&self) -> [&Gauge; 6] {
+        [
+            &self.open_fds,
+            &self.max_fds,
+            &self.resident_bytes,
+            &self.virtual_bytes,
+            &self.threads,
+            &self.start_time,
+        ]
+    }
+
     /// For a process that has just started.
     pub(super) fn new() -> prometheus::Result<Self> {
         let process = Self {
@@ -96,29 +107,13 @@ pub(super) fn seconds_since_epoch() -> f64 {
 
 impl Collector for Process {
     fn desc(&self) -> Vec<&Desc> {
-        let gauges = [
-            &self.open_fds,
-            &self.max_fds,
-            &self.resident_bytes,
-            &self.virtual_bytes,
-            &self.threads,
-            &self.start_time,
-        ];
-        let gauges = gauges.into_iter().flat_map(Collector::desc);
+        let gauges = self.gauges().into_iter().flat_map(Collector::desc);
         self.cpu_seconds.desc().into_iter().chain(gauges).collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
         self.read();
-        let gauges = [
-            &self.open_fds,
-            &self.max_fds,
-            &self.resident_bytes,
-            &self.virtual_bytes,
-            &self.threads,
-            &self.start_time,
-        ];
-        let gauges = gauges.into_iter().flat_map(Collector::collect);
+        let gauges = self.gauges().into_iter().flat_map(Collector::collect);
         self.cpu_seconds
             .collect()
             .into_iter()
