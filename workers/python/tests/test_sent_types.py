@@ -1,5 +1,5 @@
-"""Whatever a tool returns, as its annotation says, fits the output schema that was published: also where a client
-checks formats, as both official SDKs can."""
+"""Whatever a tool returns, as its annotation says, fits the output schema that was published, in the eyes of both official
+SDKs: the Python one validates with jsonschema, the TypeScript one with ajv, which checks formats, too."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typing_extensions import NotRequired, TypedDict
 
+import typescript
 from app import output_schema
 
 _OFFSET = r"(?:z|[+-]\d\d(?::?\d\d)?)"
@@ -130,6 +131,11 @@ LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (dict[Number, int], st.dictionaries(st.sampled_from(Number), st.integers())),
     (dict[dt.date, float], st.dictionaries(st.dates(), floats)), (dict[decimal.Decimal, int], st.dictionaries(st.decimals(allow_nan=False), st.integers())),
     (Renamed, st.integers()),
+    (Annotated[str, pydantic.Field(pattern=r"(?i)^(?P<word>[a-z]+)\z")], st.sampled_from(["a", "BC"])),
+    (dict[Annotated[str, pydantic.Field(pattern=r"\A(?i:key)")], int], st.dictionaries(st.sampled_from(["key", "KEYS"]), st.integers())),
+    (Annotated[float, pydantic.Field(multiple_of=0.1)], st.sampled_from([0.1, 0.3, 0.7])),
+    (Annotated[int, pydantic.Field(ge=-3, lt=9)], st.integers(-3, 8)),
+    (Annotated[list[int], pydantic.Field(max_length=2)], st.lists(st.integers(), max_size=2)),
 ]
 
 
@@ -145,10 +151,37 @@ def _around(leaf: tuple[Any, st.SearchStrategy[Any]]):
 CASES = [case for leaf in LEAVES for case in _around(leaf)]
 
 
+def _wrong_in_python(schema: dict[str, Any], value: Any) -> dict[str, str]:
+    """What the Python SDK's validator says, made stricter: it would not look at formats."""
+    error = jsonschema.exceptions.best_match(
+        jsonschema.Draft202012Validator(schema, format_checker=CHECKER).iter_errors(value)
+    )
+    return {"python": error.message} if error else {}
+
+
+@pytest.fixture(scope="module", params=["python", "typescript"])
+def wrong(request):
+    """What a client of this SDK has against a result, given the schema it was announced with."""
+    if request.param == "python":
+        yield _wrong_in_python
+        return
+    validators = typescript.start()
+    yield validators.wrong
+    validators.stop()
+
+
+@pytest.mark.parametrize(
+    ("format", "value"), [("date-time", "2026-01-02T03:04:05"), ("time", "03:04:05"), ("duration", "1 day"), ("uuid", "7")]
+)
+def test_the_validators_check_formats(wrong, format, value):
+    schema = {"type": "object", "properties": {"result": {"type": "string", "format": format}}}
+    assert wrong(schema, {"result": value})
+
+
 @pytest.mark.parametrize(("hint", "values"), CASES, ids=[str(hint) for hint, _ in CASES])
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_results_fit_the_schema_they_were_announced_with(hint, values, data):
+def test_results_fit_the_schema_they_were_announced_with(wrong, hint, values, data):
     schema = output_schema.output_schema_of({"return": hint})
     assert schema is None or schema["type"] == "object"
     if schema is None:
@@ -158,7 +191,7 @@ def test_results_fit_the_schema_they_were_announced_with(hint, values, data):
     value = json.loads(result)
     assert content is None
     sent = value if isinstance(value, dict) else {"result": value}  # as the gateway does
-    jsonschema.Draft202012Validator(schema, format_checker=CHECKER).validate(sent)
+    assert wrong(schema, sent) == {}
 
 
 def _formats(schema: Any):
