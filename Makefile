@@ -118,6 +118,10 @@ cost: ## instructions of the hot paths, compared with what is kept
 cost-write: ## keep the instruction counts of this code
 	.ci/cost --write
 
+.PHONY: docs-write
+docs-write: ## make the reference in docs/configuration.md anew from conf/tooldock.yaml
+	TOOLDOCK_WRITE_DOCS=1 cargo test --quiet --package tooldock --bin tooldock --locked -- config::reference
+
 .PHONY: deny
 deny: ## licences, sources and banned crates
 	@if cargo deny --version >/dev/null 2>&1; then \

@@ -14,6 +14,7 @@ mod certificates;
 mod command_line;
 mod conformance;
 mod connections;
+mod documentation;
 mod edge;
 mod http_traps;
 mod legacy_sse;

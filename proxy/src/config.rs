@@ -365,6 +365,8 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
 }
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 pub(crate) mod tests_support;

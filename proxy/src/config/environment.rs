@@ -279,6 +279,14 @@ impl Environment {
     }
 }
 
+/// Every variable of the table, and what the variable sets: a key, or some words.
+#[cfg(test)]
+pub(super) fn documented_variables() -> impl Iterator<Item = (&'static str, &'static str)> {
+    VARIABLES
+        .iter()
+        .map(|variable| (variable.name, variable.sets))
+}
+
 fn is_ours(name: &str) -> bool {
     VARIABLES.iter().any(|variable| variable.name == name)
         || secret_file::is_variable(name)

@@ -48,6 +48,15 @@ const FIXED: &[Rule] = &[
     fixed!(observability.audit),
 ];
 
+/// Whether a change of this key waits for the next start.
+#[cfg(test)]
+pub(super) fn waits_for_start(path: &str) -> bool {
+    FIXED.iter().any(|(fixed, ..)| {
+        let rest = path.strip_prefix(fixed);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
+}
+
 /// The keys that differ and keep their old value until the next start.
 fn diff_unreloadable(old: &Config, new: &Config) -> Vec<&'static str> {
     let changed = FIXED.iter().filter(|(_, same, _)| !same(old, new));

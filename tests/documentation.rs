@@ -1,0 +1,170 @@
+//! The documentation: links that lead somewhere, a map of the code that names what is there, a first page that stays short.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The folders that hold no documentation of ours.
+const SKIPPED: [&str; 3] = ["target", "node_modules", "tooldock_data"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_owned()
+}
+
+fn pages_below(folder: &Path, pages: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.starts_with('.') || SKIPPED.contains(&name) || path.is_symlink() {
+            continue;
+        }
+        if path.is_dir() {
+            pages_below(&path, pages);
+        } else if name.ends_with(".md") {
+            pages.push(path);
+        }
+    }
+}
+
+fn pages() -> Vec<PathBuf> {
+    let mut pages = Vec::new();
+    pages_below(&root(), &mut pages);
+    assert!(pages.len() > 5, "{pages:?}");
+    pages
+}
+
+/// The lines outside fenced blocks of code.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut inside = false;
+    text.lines().filter(move |line| {
+        let fence = line.trim_start().starts_with("```");
+        inside ^= fence;
+        !inside && !fence
+    })
+}
+
+/// A line with its code spans emptied: what looks like a link there is none.
+fn without_code(line: &str) -> String {
+    let pieces = line.split('`').enumerate();
+    pieces
+        .filter_map(|(index, piece)| (index % 2 == 0).then_some(piece))
+        .collect()
+}
+
+/// The targets of `[text](target)`.
+fn links(text: &str) -> Vec<String> {
+    let mut links = Vec::new();
+    for line in prose(text) {
+        let line = without_code(line);
+        let ends = line.split("](").skip(1);
+        links.extend(ends.filter_map(|rest| Some(rest.split_once(')')?.0.to_owned())));
+    }
+    links
+}
+
+/// The names under which a page's headings can be linked to, as GitHub makes them, and those of `<a id="…">`.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut times: BTreeMap<String, usize> = BTreeMap::new();
+    let mut anchors = BTreeSet::new();
+    for line in prose(text) {
+        let after = line.split("<a id=\"").skip(1);
+        anchors.extend(after.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+        let heading = line.trim_start_matches('#');
+        if heading.len() == line.len() || !heading.starts_with(' ') {
+            continue;
+        }
+        let slug: String = heading
+            .trim()
+            .to_lowercase()
+            .chars()
+            .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+            .map(|c| if c == ' ' { '-' } else { c })
+            .collect();
+        let seen = times.entry(slug.clone()).or_default();
+        anchors.insert(match *seen {
+            0 => slug,
+            n => format!("{slug}-{n}"),
+        });
+        *seen += 1;
+    }
+    anchors
+}
+
+#[test]
+fn every_relative_link_of_the_documentation_leads_to_a_file_and_heading() {
+    let mut broken = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in links(&text) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match file {
+                "" => page.clone(),
+                file => page.parent().unwrap().join(file),
+            };
+            let known = match anchor {
+                "" => target.exists(),
+                anchor => {
+                    fs::read_to_string(&target).is_ok_and(|text| anchors(&text).contains(anchor))
+                }
+            };
+            if !known {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// The crates, whose sources are written without `src/`: `proxy/edge.rs` is `proxy/src/edge.rs`.
+const CRATES: [&str; 4] = ["proxy", "filters", "mcp-upstream", "workers"];
+
+/// Whether there is such a file. The crate may be left out, too.
+fn exists(path: &str) -> bool {
+    let root = root();
+    let (first, rest) = path.split_once('/').unwrap_or((path, ""));
+    let in_crates = CRATES
+        .iter()
+        .map(|name| Path::new(name).join("src").join(path));
+    let mut candidates = vec![
+        Path::new(path).to_owned(),
+        Path::new(first).join("src").join(rest),
+    ];
+    candidates.extend(in_crates);
+    candidates.iter().any(|path| root.join(path).exists())
+}
+
+#[test]
+fn every_path_that_the_architecture_names_exists() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let mut named = 0;
+    let mut missing = Vec::new();
+    for line in prose(&text) {
+        for span in line.split('`').skip(1).step_by(2) {
+            let is_path = !span.contains([' ', '*', '$', ':', '{', '<']) && !span.starts_with('/');
+            if is_path && (span.ends_with(".rs") || span.ends_with('/')) {
+                named += 1;
+                if !exists(span) {
+                    missing.push(span);
+                }
+            }
+        }
+    }
+    assert!(named > 50, "{named} paths: is this how they are written?");
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn the_readme_has_at_most_two_hundred_lines() {
+    let text = fs::read_to_string(root().join("README.md")).unwrap();
+    let lines = text.lines().count();
+    assert!(
+        lines <= 200,
+        "{lines} lines: what is not the first page belongs into docs/"
+    );
+}
