@@ -22,7 +22,7 @@
 //! | `ping`, `initialize`, `logging/setLevel`, `resources/(un)subscribe` | −32601: the era does not have them | answered here | the first two here, the others by the server |
 //! | `subscriptions/listen` | kept here over `resources/subscribe` and what the shared process announces | — | one upstream subscription for all listeners |
 //! | `resources/subscribe` | — | one upstream subscription for all sessions | counted by reference on a shared process, untouched on an own one |
-//! | `*/list_changed`, `resources/updated` | to the listeners, in our words, with their subscription's id | to the sessions, in our words | to both, in our words; from the session's own process whole, without the gateway's subscription ([`news`]) |
+//! | `*/list_changed`, `resources/updated` | to the listeners, in our words, with their subscription's id | to the sessions, in our words | to both, in our words; from the session's own process whole, without the gateway's subscription ([`crate::jsonrpc::notification::untagged`]) |
 //! | cancelling | closing the response sends `notifications/cancelled` | the client's own `notifications/cancelled` passes | as the client's era does it |
 //! | completion, pagination, unknown methods | pass | pass | pass |
 //! | tasks | a request that names a task passes to the process on which its principal began that task, and is −32602 otherwise | the same | the same |
@@ -34,8 +34,6 @@
 //! each passes by its own name and finds only servers that know it. A legacy server's notification that belongs to no
 //! request reaches a modern client only through `subscriptions/listen`.
 
-pub(crate) mod json;
-pub(crate) mod news;
 pub(crate) mod opening;
 pub(crate) mod params;
 pub(crate) mod reply;

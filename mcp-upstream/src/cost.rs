@@ -13,7 +13,7 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::{CallSink, ToolReply, WorkerCall};
 
 use crate::backend::{Backend, Backends};
-use crate::envelope;
+use crate::jsonrpc;
 use crate::mcp::head::{McpHead, MirroredHeaders};
 use crate::testing::{Harness, Wanted, caller, head};
 
@@ -169,7 +169,7 @@ fn cost_of_reading_an_envelope_of_16_kb() {
     let made = allocations(
         || body.as_bytes(),
         |body| {
-            black_box(envelope::body(black_box(body)).is_ok());
+            black_box(jsonrpc::body(black_box(body)).is_ok());
         },
     );
     assert!(made <= 1, "{made} allocations");

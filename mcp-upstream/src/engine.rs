@@ -35,7 +35,7 @@ mod talk;
 
 pub(crate) use detached::{Detached, go_on};
 pub(crate) use events::{Event, EventReceiver, EventSender, Questions, ask_failed, events};
-pub(crate) use forward::{ForwardRequest, Forwarded, RawReply, Voice};
+pub(crate) use forward::{ForwardRequest, Forwarded, ResponseOutcome, Voice};
 pub(crate) use notices::Announce;
 use record::{Noted, Record};
 use talk::{Sink, Talk};

@@ -1,136 +1,27 @@
 //! The one place here that maps a failure to a status or a JSON-RPC error.
 //!
-//! Two families. A [`Failure`] is a refused MCP message: a JSON-RPC error object, whose status and some of whose codes
+//! Two families. A [`RequestError`] is a refused MCP message: a JSON-RPC error object, whose status and some of whose codes
 //! differ between the eras. A `CallError` is a call that failed: of a tool an `isError` result in MCP (built in
-//! `content`), of anything else a `Failure`; a status and the one error shape in REST.
+//! `content`), of anything else a `RequestError`; a status and the one error shape in REST.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{ALLOW, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
-use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use crate::caller::Caller;
+use crate::jsonrpc::RequestError;
 use crate::protocol::code;
 use crate::reply::{Head, Reply};
-use crate::stdio::message::Answer;
 
 /// Seconds after which a principal with too many streams may try again: streams end by their clients, at any time.
 const STREAM_LIMIT_RETRY: u64 = 5;
 
-/// Why an MCP message is refused.
-#[derive(Debug, Clone)]
-pub(crate) enum Failure {
-    /// The body is no JSON. The reason is for `data`; the message is the specification's.
-    Parse(Cow<'static, str>),
-    /// JSON, but no message we take: shape, headers, batch rules.
-    Shape(Cow<'static, str>),
-    /// `MCP-Protocol-Version` names a version that is not served here; holds the list that is.
-    UnsupportedVersion(String),
-    /// `MCP-Protocol-Version` is not the session's.
-    VersionMismatch { session: &'static str },
-    /// `Accept` does not cover what the version wants.
-    NotAcceptable(&'static str),
-    /// The version in force wants a session id.
-    SessionRequired,
-    /// No such session: unknown, expired, ended, or another namespace's or principal's.
-    SessionNotFound,
-    /// The path needs a namespace and none was given.
-    NamespaceRequired,
-    /// The namespace is gone.
-    NamespaceNotFound(String),
-    /// The session waits for `notifications/initialized`.
-    NotInitialized,
-    /// Unknown method.
-    MethodNotFound(String),
-    /// The parameters do not fit the method.
-    InvalidParams(Cow<'static, str>),
-    /// 2026-07-28: a required member of `_meta` is missing or malformed.
-    MissingMeta(Cow<'static, str>),
-    /// 2026-07-28: a header does not say what the body says, or is there twice.
-    HeaderMismatch(Cow<'static, str>),
-    /// The call needs what its client did not declare; the capabilities as a JSON object.
-    MissingCapability(Box<RawValue>),
-    /// `_meta` names a version that is not served here.
-    UnsupportedModernVersion {
-        /// What was asked for.
-        requested: String,
-        /// What is served, of both eras.
-        supported: Vec<&'static str>,
-    },
-    /// The namespace has no such resource.
-    ResourceNotFound(Arc<str>),
-    /// `Last-Event-ID` names no event of this session.
-    UnknownEventId,
-    /// The principal has as many streams as it may.
-    StreamLimit,
-    /// 2026-07-28 has neither GET nor DELETE.
-    MethodNotAllowed,
-    /// An answer to a question nobody asked.
-    UnknownAnswer,
-    /// A namespace that could not be brought up, or a call of something that is no tool and failed.
-    Upstream(CallError),
-    /// What a server of others answered, passed on as it is.
-    Forwarded {
-        /// The whole response.
-        answer: Box<Answer>,
-        /// Its code, where it has one.
-        code: i64,
-    },
-    /// A fault of the gateway; the cause is in the log.
-    Internal,
-}
-
-impl Failure {
-    /// A failed call of something that is no tool: an error object, never a result (what a client reads would be taken
-    /// for a resource or a prompt).
-    pub(crate) fn of_call(error: CallError, subject: &str) -> Self {
-        match error.code {
-            CallErrorCode::ResourceNotFound => Self::ResourceNotFound(subject.into()),
-            CallErrorCode::PromptNotFound | CallErrorCode::InvalidArguments => {
-                Self::InvalidParams(error.message.into())
-            }
-            _ => Self::Upstream(error),
-        }
-    }
-
-    /// The error of a server, passed on.
-    pub(crate) fn forwarded(answer: Answer) -> Self {
-        #[derive(serde::Deserialize)]
-        struct Coded {
-            #[serde(default)]
-            code: i64,
-        }
-        let code = serde_json::from_slice::<Coded>(answer.part()).map_or(0, |coded| coded.code);
-        let answer = Box::new(answer);
-        Self::Forwarded { answer, code }
-    }
-
-    /// The capabilities a failed call missed, if that is why it failed.
-    pub(crate) fn missing_capability(error: &CallError) -> Option<Self> {
-        #[derive(serde::Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Details {
-            required_capabilities: Box<RawValue>,
-        }
-        if error.code != CallErrorCode::MissingCapability {
-            return None;
-        }
-        let required = error.details.as_ref().and_then(|details| {
-            let details: Details = serde_json::from_str(details.get()).ok()?;
-            Some(details.required_capabilities)
-        });
-        let required = required.filter(|required| required.get().starts_with('{'));
-        Some(Self::MissingCapability(
-            required.unwrap_or_else(|| empty_object().to_owned()),
-        ))
-    }
-
+impl RequestError {
     /// Method and parameter errors are answers (200); everything before is a refused request.
     fn status(&self) -> StatusCode {
         match self {
@@ -173,163 +64,6 @@ impl Failure {
             },
             _ => self.status(),
         }
-    }
-
-    fn rpc_code(&self) -> i32 {
-        match self {
-            Self::Parse(_) => code::PARSE,
-            Self::Shape(_)
-            | Self::UnsupportedVersion(_)
-            | Self::VersionMismatch { .. }
-            | Self::NotAcceptable(_)
-            | Self::SessionRequired
-            | Self::NamespaceRequired
-            | Self::UnknownEventId
-            | Self::MethodNotAllowed
-            | Self::UnknownAnswer
-            | Self::NotInitialized => code::INVALID_REQUEST,
-            Self::SessionNotFound | Self::NamespaceNotFound(_) => code::NOT_FOUND,
-            Self::MethodNotFound(_) => code::METHOD_NOT_FOUND,
-            Self::InvalidParams(_) | Self::MissingMeta(_) => code::INVALID_PARAMS,
-            Self::HeaderMismatch(_) => code::HEADER_MISMATCH,
-            Self::MissingCapability(_) => code::MISSING_CAPABILITY,
-            Self::UnsupportedModernVersion { .. } => code::UNSUPPORTED_VERSION,
-            Self::ResourceNotFound(_) => code::RESOURCE_NOT_FOUND,
-            Self::StreamLimit => code::LIMITED,
-            Self::Upstream(_) | Self::Forwarded { .. } | Self::Internal => code::INTERNAL,
-        }
-    }
-
-    fn modern_rpc_code(&self) -> i32 {
-        match self {
-            // -32002 is of the versions before it.
-            Self::ResourceNotFound(_) => code::INVALID_PARAMS,
-            _ => self.rpc_code(),
-        }
-    }
-
-    /// The stable code in `error.data.code`.
-    pub(crate) fn code(&self) -> &'static str {
-        match self {
-            Self::Parse(_) => "parse_error",
-            Self::Shape(_) => "invalid_request",
-            Self::UnsupportedVersion(_) | Self::UnsupportedModernVersion { .. } => {
-                "unsupported_version"
-            }
-            Self::VersionMismatch { .. } => "version_mismatch",
-            Self::NotAcceptable(_) => "not_acceptable",
-            Self::SessionRequired => "session_required",
-            Self::SessionNotFound => "session_not_found",
-            Self::NamespaceRequired => "namespace_required",
-            Self::NamespaceNotFound(_) => "namespace_not_found",
-            Self::NotInitialized => "not_initialized",
-            Self::MethodNotFound(_) => "method_not_found",
-            Self::InvalidParams(_) => "invalid_params",
-            Self::MissingMeta(_) => "missing_meta",
-            Self::HeaderMismatch(_) => "header_mismatch",
-            Self::MissingCapability(_) => "missing_capability",
-            Self::ResourceNotFound(_) => "resource_not_found",
-            Self::UnknownEventId => "unknown_event_id",
-            Self::StreamLimit => "stream_limit",
-            Self::MethodNotAllowed => "method_not_allowed",
-            Self::UnknownAnswer => "unknown_answer",
-            Self::Upstream(error) => error.code.as_str(),
-            Self::Forwarded { .. } => "upstream_error",
-            Self::Internal => "internal_error",
-        }
-    }
-
-    fn message(&self) -> Cow<'_, str> {
-        match self {
-            Self::Parse(_) => "Parse error".into(),
-            Self::Shape(reason)
-            | Self::InvalidParams(reason)
-            | Self::MissingMeta(reason)
-            | Self::HeaderMismatch(reason) => (&**reason).into(),
-            Self::UnsupportedVersion(supported) => {
-                format!("Unsupported MCP-Protocol-Version; supported: {supported}").into()
-            }
-            Self::VersionMismatch { session } => {
-                format!("MCP-Protocol-Version does not match the session's version {session}").into()
-            }
-            Self::NotAcceptable(wanted) => format!("Accept must cover {wanted}").into(),
-            Self::SessionRequired => {
-                "Mcp-Session-Id is required: send initialize first and repeat the id it answers with"
-                    .into()
-            }
-            Self::SessionNotFound => "Unknown or expired session: send initialize again".into(),
-            Self::NamespaceRequired => "X-Namespace is required".into(),
-            Self::NamespaceNotFound(name) => format!("Unknown namespace: {name}").into(),
-            Self::NotInitialized => {
-                "The session is not initialized: send notifications/initialized first".into()
-            }
-            Self::MethodNotFound(method) => format!("Method not found: {method}").into(),
-            Self::MissingCapability(_) => {
-                "The client did not declare a capability that this call needs".into()
-            }
-            Self::UnsupportedModernVersion { .. } => "Unsupported protocol version".into(),
-            Self::ResourceNotFound(_) => "Resource not found".into(),
-            Self::UnknownEventId => {
-                "Last-Event-ID names no event of this session: open a stream without it".into()
-            }
-            Self::StreamLimit => {
-                "Too many open streams: close one, or try again when one has ended".into()
-            }
-            Self::MethodNotAllowed => "2026-07-28 takes POST alone".into(),
-            Self::UnknownAnswer => "No question with this id waits for an answer".into(),
-            Self::Upstream(error) => (&*error.message).into(),
-            Self::Forwarded { .. } => "The server answered with an error".into(),
-            Self::Internal => "Internal error".into(),
-        }
-    }
-
-    /// What goes into `error.data`: the stable code and what the specification wants beside it.
-    fn data(&self) -> Value {
-        let mut data = serde_json::json!({ "code": self.code() });
-        match self {
-            Self::Parse(reason) => data["reason"] = (&**reason).into(),
-            Self::ResourceNotFound(uri) => data["uri"] = (&**uri).into(),
-            Self::UnsupportedModernVersion {
-                requested,
-                supported,
-            } => {
-                data["requested"] = requested.as_str().into();
-                data["supported"] = supported.as_slice().into();
-            }
-            Self::MissingCapability(required) => {
-                // A value of its own: names of capabilities are all it holds, so no number loses its spelling.
-                let required = serde_json::from_str(required.get());
-                data["requiredCapabilities"] = required.unwrap_or_else(|_| serde_json::json!({}));
-            }
-            _ => {}
-        }
-        data
-    }
-
-    fn error(&self, id: Option<&str>, rpc_code: i32) -> Vec<u8> {
-        if let Self::Forwarded { answer, .. } = self {
-            return answer.behind(id.unwrap_or("null"));
-        }
-        let error = serde_json::json!({
-            "code": rpc_code,
-            "message": self.message(),
-            "data": self.data(),
-        });
-        format!(
-            r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#,
-            id.unwrap_or("null")
-        )
-        .into_bytes()
-    }
-
-    /// The failure as a JSON-RPC error object; `id` is raw JSON, `None` answers with `null`.
-    pub(crate) fn body(&self, id: Option<&str>) -> Vec<u8> {
-        self.error(id, self.rpc_code())
-    }
-
-    /// The failure as a JSON-RPC error object of 2026-07-28.
-    pub(crate) fn modern_body(&self, id: Option<&str>) -> Vec<u8> {
-        self.error(id, self.modern_rpc_code())
     }
 
     /// The failure as the answer to a whole request.
@@ -484,7 +218,7 @@ pub(crate) fn body_of(reply: &Reply) -> bytes::Bytes {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -498,39 +232,39 @@ mod tests {
         let required = serde_json::from_str(r#"{"elicitation":{}}"#).expect("JSON");
         for (failure, legacy, modern) in [
             (
-                Failure::MethodNotFound("x".into()),
+                RequestError::MethodNotFound("x".into()),
                 (200, -32601),
                 (404, -32601),
             ),
             (
-                Failure::InvalidParams("x".into()),
+                RequestError::InvalidParams("x".into()),
                 (200, -32602),
                 (200, -32602),
             ),
             (
-                Failure::ResourceNotFound("a://b".into()),
+                RequestError::ResourceNotFound("a://b".into()),
                 (200, -32002),
                 (200, -32602),
             ),
             (
-                Failure::MissingMeta("x".into()),
+                RequestError::MissingMeta("x".into()),
                 (400, -32602),
                 (400, -32602),
             ),
             (
-                Failure::HeaderMismatch("x".into()),
+                RequestError::HeaderMismatch("x".into()),
                 (400, -32020),
                 (400, -32020),
             ),
             (
-                Failure::MissingCapability(required),
+                RequestError::MissingCapability(required),
                 (400, -32021),
                 (400, -32021),
             ),
-            (Failure::UnknownEventId, (400, -32600), (400, -32600)),
-            (Failure::UnknownAnswer, (400, -32600), (400, -32600)),
-            (Failure::StreamLimit, (429, -32013), (429, -32013)),
-            (Failure::MethodNotAllowed, (405, -32600), (405, -32600)),
+            (RequestError::UnknownEventId, (400, -32600), (400, -32600)),
+            (RequestError::UnknownAnswer, (400, -32600), (400, -32600)),
+            (RequestError::StreamLimit, (429, -32013), (429, -32013)),
+            (RequestError::MethodNotAllowed, (405, -32600), (405, -32600)),
         ] {
             let of = |reply: Reply| {
                 let (status, body) = parsed(&reply);
@@ -545,7 +279,7 @@ mod tests {
 
     #[test]
     fn an_error_says_what_would_do() {
-        let failure = Failure::UnsupportedModernVersion {
+        let failure = RequestError::UnsupportedModernVersion {
             requested: "2099-01-01".into(),
             supported: vec!["2026-07-28", "2025-11-25"],
         };
@@ -556,8 +290,8 @@ mod tests {
                 "supported": ["2026-07-28", "2025-11-25"] })
         );
         for (failure, name, value) in [
-            (Failure::StreamLimit, RETRY_AFTER, "5"),
-            (Failure::MethodNotAllowed, ALLOW, "POST"),
+            (RequestError::StreamLimit, RETRY_AFTER, "5"),
+            (RequestError::MethodNotAllowed, ALLOW, "POST"),
         ] {
             let reply = failure.reply(None);
             let headers = &reply.head().headers;
@@ -582,11 +316,11 @@ mod tests {
             (None, json!({})),
         ] {
             error.details = details.map(|text| serde_json::from_str(text).expect("JSON"));
-            let failure = Failure::missing_capability(&error).expect("it is one");
+            let failure = RequestError::missing_capability(&error).expect("it is one");
             let (_, body) = parsed(&failure.modern_reply(None));
             assert_eq!(body["error"]["data"]["requiredCapabilities"], required);
         }
         let other = CallError::new(CallErrorCode::InternalError, "no");
-        assert!(Failure::missing_capability(&other).is_none());
+        assert!(RequestError::missing_capability(&other).is_none());
     }
 }

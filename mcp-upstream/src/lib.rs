@@ -4,7 +4,7 @@
 //! matter and the body's bytes, and leaves as a [`reply::Reply`]. No socket is opened here and no Pingora type is known.
 //!
 //! ```text
-//! service ── mcp ── envelope            one JSON-RPC message as raw spans; version, session, method
+//! service ── mcp ── jsonrpc             one JSON-RPC message as raw spans; version, session, method
 //!    │        └── session               who may speak in which conversation
 //!    ├────── rest                       the same tools as plain HTTP; OpenAPI, health, reload
 //!    └────── engine ── backend          one call path: policy, limits, queue, timeout, audit, metrics
@@ -14,11 +14,11 @@ pub mod audit;
 pub mod backend;
 mod bridge;
 pub mod caller;
-mod content;
 pub mod engine;
-mod envelope;
 mod error;
+mod format;
 pub mod health;
+mod jsonrpc;
 mod legacy;
 pub mod log_file;
 mod mcp;
@@ -34,7 +34,7 @@ mod stdio;
 pub mod stream;
 mod supervise;
 
-pub use envelope::subject::Subject;
+pub use jsonrpc::subject::Subject;
 pub use mcp::head::{AcceptFlags, McpHead, MirroredHeaders};
 pub use rest::reload::ReloadControl;
 pub use service::{Service, ServiceParts};

@@ -16,9 +16,8 @@ use tokio::time::Instant;
 use tooldock_workers::registry::Namespace;
 
 use crate::caller::Caller;
-use crate::content::{Dress, ModernDress};
-use crate::envelope::Invalid;
-use crate::error::Failure;
+use crate::format::{ModernFormat, ResultFormat};
+use crate::jsonrpc::{Invalid, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::{Binding, ClientFacts, Session, SessionTransport, State};
@@ -42,7 +41,6 @@ mod unclaimed;
 
 pub(crate) use exchange::events_head;
 use head::McpHead;
-pub(crate) use modern::entries;
 pub use unclaimed::Unclaimed;
 pub(crate) use unclaimed::end_without_waiting;
 
@@ -104,15 +102,19 @@ pub(crate) fn refused(caller: &Caller, invalid: Invalid<'_>) -> Reply {
     failure.reply(id)
 }
 
-async fn end_session(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<(), Failure> {
+async fn end_session(
+    core: &Arc<Core>,
+    caller: &Caller,
+    head: &McpHead,
+) -> Result<(), RequestError> {
     takes_method(caller, head)?;
     let namespace = namespace(core, caller)?;
     let header = header_version(caller, head)?;
     let session = session(core, caller, head, &namespace).await?;
-    let session = session.ok_or(Failure::SessionRequired)?;
+    let session = session.ok_or(RequestError::SessionRequired)?;
     agree(header, Some(&session))?;
     if !forget_session(core, &session).await? {
-        return Err(Failure::SessionNotFound);
+        return Err(RequestError::SessionNotFound);
     }
     Ok(())
 }
@@ -122,7 +124,7 @@ pub(crate) async fn create_session(
     core: &Core,
     binding: Binding,
     client: Option<ClientFacts>,
-) -> Result<Arc<Session>, Failure> {
+) -> Result<Arc<Session>, RequestError> {
     let created = core.sessions.create(binding, client, Instant::now()).await;
     let created = created.map_err(|error| store_failure(&error))?;
     core.metrics.sessions_created.inc();
@@ -141,7 +143,10 @@ pub(crate) fn weigh(core: &Core, session: &Session) {
 }
 
 /// Ends a session that its client is done with. Says whether it was still there.
-pub(crate) async fn forget_session(core: &Core, session: &Arc<Session>) -> Result<bool, Failure> {
+pub(crate) async fn forget_session(
+    core: &Core,
+    session: &Arc<Session>,
+) -> Result<bool, RequestError> {
     let ended = core.sessions.remove(session.id().as_str()).await;
     let ended = ended.map_err(|error| store_failure(&error))?;
     core.events.forget(session).await;
@@ -157,10 +162,10 @@ pub(crate) fn stream_place(
     core: &Core,
     caller: &Caller,
     bytes: usize,
-) -> Result<StreamGuard, Failure> {
+) -> Result<StreamGuard, RequestError> {
     core.stream_limiter
         .enter(caller.principal.as_ref(), bytes)
-        .map_err(|_| Failure::StreamLimit)
+        .map_err(|_| RequestError::StreamLimit)
 }
 
 impl<'a> Conversation<'a> {
@@ -171,14 +176,14 @@ impl<'a> Conversation<'a> {
         head: &McpHead,
         body: &'a Bytes,
         initialize: bool,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RequestError> {
         let namespace = namespace(core, caller)?;
         let header = header_version(caller, head)?;
         let session = session(core, caller, head, &namespace).await?;
         let version = agree(header, session.as_ref())?;
         if !initialize {
             if session.is_none() && caller.profile.session_required(version) {
-                return Err(Failure::SessionRequired);
+                return Err(RequestError::SessionRequired);
             }
             acceptable(caller, head.accept, version)?;
         }
@@ -230,35 +235,38 @@ impl<'a> Conversation<'a> {
     }
 
     /// What results of this conversation begin with and hold.
-    fn dress(&self) -> Dress {
+    fn result_format(&self) -> ResultFormat {
         match &self.era {
-            Era::Legacy { version, .. } => Dress::Legacy(*version),
-            Era::Modern(_) => Dress::Modern(ModernDress::new(self.namespace.name.clone())),
+            Era::Legacy { version, .. } => ResultFormat::Legacy(*version),
+            Era::Modern(_) => ResultFormat::Modern(ModernFormat::new(self.namespace.name.clone())),
         }
     }
 }
 
 /// The namespace of a request, out of the current snapshot.
-pub(crate) fn namespace(core: &Core, caller: &Caller) -> Result<Arc<Namespace>, Failure> {
+pub(crate) fn namespace(core: &Core, caller: &Caller) -> Result<Arc<Namespace>, RequestError> {
     let name = caller
         .namespace
         .as_ref()
-        .ok_or(Failure::NamespaceRequired)?;
+        .ok_or(RequestError::NamespaceRequired)?;
     core.registry
         .namespace(name.as_str())
-        .ok_or_else(|| Failure::NamespaceNotFound(name.to_string()))
+        .ok_or_else(|| RequestError::NamespaceNotFound(name.to_string()))
 }
 
 /// Refuses GET and DELETE in the era that has neither streams outside of requests nor sessions.
-fn takes_method(caller: &Caller, head: &McpHead) -> Result<(), Failure> {
+fn takes_method(caller: &Caller, head: &McpHead) -> Result<(), RequestError> {
     let version = head.version.as_deref().map(str::trim);
     if caller.profile.modern && version == Some(modern::VERSION) {
-        return Err(Failure::MethodNotAllowed);
+        return Err(RequestError::MethodNotAllowed);
     }
     Ok(())
 }
 
-fn header_version(caller: &Caller, head: &McpHead) -> Result<Option<ProtocolVersion>, Failure> {
+fn header_version(
+    caller: &Caller,
+    head: &McpHead,
+) -> Result<Option<ProtocolVersion>, RequestError> {
     let Some(text) = &head.version else {
         return Ok(None);
     };
@@ -269,9 +277,9 @@ fn header_version(caller: &Caller, head: &McpHead) -> Result<Option<ProtocolVers
 }
 
 /// The refusal of a version header the listener does not serve.
-pub(crate) fn unsupported_version(caller: &Caller) -> Failure {
+pub(crate) fn unsupported_version(caller: &Caller) -> RequestError {
     let supported: Vec<_> = caller.profile.versions.iter().map(|v| v.as_str()).collect();
-    Failure::UnsupportedVersion(supported.join(", "))
+    RequestError::UnsupportedVersion(supported.join(", "))
 }
 
 /// The session the request names, if it names one.
@@ -280,7 +288,7 @@ async fn session(
     caller: &Caller,
     head: &McpHead,
     namespace: &Namespace,
-) -> Result<Option<Arc<Session>>, Failure> {
+) -> Result<Option<Arc<Session>>, RequestError> {
     match &head.session {
         Some(id) => find_session(core, caller, id, namespace, SessionTransport::Streamable)
             .await
@@ -296,7 +304,7 @@ pub(crate) async fn find_session(
     id: &str,
     namespace: &Namespace,
     transport: SessionTransport,
-) -> Result<Arc<Session>, Failure> {
+) -> Result<Arc<Session>, RequestError> {
     let now = Instant::now();
     let found = core.sessions.get(id, now).await;
     let session = found
@@ -306,7 +314,7 @@ pub(crate) async fn find_session(
                 && session.binding().transport == transport
                 && session.state() != State::Closed
         })
-        .ok_or(Failure::SessionNotFound)?;
+        .ok_or(RequestError::SessionNotFound)?;
     // Only now: a stranger must not keep a session alive.
     session.touch(now);
     Ok(session)
@@ -317,9 +325,9 @@ pub(crate) async fn find_session(
 fn agree(
     header: Option<ProtocolVersion>,
     session: Option<&Arc<Session>>,
-) -> Result<ProtocolVersion, Failure> {
+) -> Result<ProtocolVersion, RequestError> {
     match (session.map(|session| session.version()), header) {
-        (Some(own), Some(header)) if own != header => Err(Failure::VersionMismatch {
+        (Some(own), Some(header)) if own != header => Err(RequestError::VersionMismatch {
             session: own.as_str(),
         }),
         (Some(own), _) => Ok(own),
@@ -331,22 +339,22 @@ fn acceptable(
     caller: &Caller,
     accept: head::AcceptFlags,
     version: ProtocolVersion,
-) -> Result<(), Failure> {
+) -> Result<(), RequestError> {
     if accept.satisfy(&caller.profile, version) {
         return Ok(());
     }
     let strict = caller.profile.accept == crate::profile::AcceptRule::Strict
         && version >= ProtocolVersion::V2025_06_18;
-    Err(Failure::NotAcceptable(if strict {
+    Err(RequestError::NotAcceptable(if strict {
         "application/json and text/event-stream, both by name"
     } else {
         "application/json"
     }))
 }
 
-pub(crate) fn store_failure(error: &crate::session::store::StoreError) -> Failure {
+pub(crate) fn store_failure(error: &crate::session::store::StoreError) -> RequestError {
     tracing::error!(%error, "the session store failed");
-    Failure::Internal
+    RequestError::Internal
 }
 
 /// A count as a gauge's value.

@@ -14,11 +14,11 @@ use http_body_util::BodyExt;
 use tooldock_workers::registry::Namespace;
 
 use crate::caller::Caller;
-use crate::error;
-use crate::legacy;
-use crate::mcp::{self, head::McpHead};
+use crate::mcp;
+use crate::mcp::head::McpHead;
 use crate::reply::Reply;
 use crate::state::Core;
+use crate::{error, legacy};
 
 mod failing;
 mod namespaces;

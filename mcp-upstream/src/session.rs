@@ -28,8 +28,8 @@ use tokio::time::{Instant, timeout};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::LogLevel;
 
+use crate::jsonrpc::Response;
 use crate::protocol::ProtocolVersion;
-use crate::stdio::message::Answer;
 use crate::stream::audience::Seat;
 
 pub mod client;
@@ -329,12 +329,12 @@ impl Session {
 
     /// Notes a question to the client, and gives the JSON-RPC id to ask it under. The receiver fails when no answer will
     /// come: the session ended, or a thousand questions are open.
-    pub(crate) fn ask(&self) -> (u64, oneshot::Receiver<Answer>) {
+    pub(crate) fn ask(&self) -> (u64, oneshot::Receiver<Response>) {
         self.questions.ask()
     }
 
     /// Takes the client's answer to a question; `id` is raw JSON.
-    pub(crate) fn answer(&self, id: &str, answer: Answer) -> Answered {
+    pub(crate) fn answer(&self, id: &str, answer: Response) -> Answered {
         self.questions.answer(id, answer)
     }
 

@@ -16,11 +16,9 @@ pub(crate) mod breaker;
 pub(crate) mod handshake;
 pub(crate) mod link;
 pub(crate) mod lists;
-pub(crate) mod message;
 pub(crate) mod metrics;
 pub(crate) mod pool;
 pub(crate) mod process;
-pub(crate) mod splice;
 pub(crate) mod turns;
 pub(crate) mod wire;
 

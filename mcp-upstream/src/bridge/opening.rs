@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::json::{self, Change};
 use super::key;
-use crate::content::CacheScope;
+use crate::format::CacheScope;
+use crate::jsonrpc::spans::{self, Change};
 use crate::mcp::forward::process::Opening;
 
 /// How long clients may keep what a server says of itself.
@@ -15,14 +15,14 @@ const TTL_MS: &str = "300000";
 /// The capabilities a server declared, as it spelled them.
 fn capabilities(opening: &Opening) -> Option<&str> {
     let (Opening::Legacy(result) | Opening::Modern(result)) = opening;
-    json::find(std::str::from_utf8(result).ok()?, "capabilities")
+    spans::find(std::str::from_utf8(result).ok()?, "capabilities")
 }
 
 /// Whether the server declared a capability, or one below it.
 pub(crate) fn declares(opening: &Opening, path: &[&str]) -> bool {
     let mut found = capabilities(opening);
     for name in path {
-        found = found.and_then(|it| json::find(it, name));
+        found = found.and_then(|it| spans::find(it, name));
     }
     found.is_some_and(|it| !matches!(it, "false" | "null"))
 }
@@ -31,7 +31,7 @@ pub(crate) fn declares(opening: &Opening, path: &[&str]) -> bool {
 pub(crate) fn initialize(opening: &Opening, version: &str) -> Bytes {
     let version = Change::Set("protocolVersion", format!("\"{version}\"").into());
     let result = match opening {
-        Opening::Legacy(result) => json::edit(&String::from_utf8_lossy(result), &[version]),
+        Opening::Legacy(result) => spans::edit(&String::from_utf8_lossy(result), &[version]),
         Opening::Modern(result) => {
             let mut changes: Vec<_> = ["supportedVersions", "resultType", "ttlMs", "cacheScope"]
                 .map(Change::Remove)
@@ -40,10 +40,10 @@ pub(crate) fn initialize(opening: &Opening, version: &str) -> Bytes {
             changes.push(Change::Default("capabilities", Cow::Borrowed("{}")));
             // A handshake has a place of its own for who the server is.
             let result = String::from_utf8_lossy(result);
-            let meta = json::find(&result, "_meta");
-            let info = meta.and_then(|meta| json::find(meta, key::SERVER));
+            let meta = spans::find(&result, "_meta");
+            let info = meta.and_then(|meta| spans::find(meta, key::SERVER));
             if let Some(meta) = meta {
-                let rest = json::edit(meta, &[Change::Remove(key::SERVER)]);
+                let rest = spans::edit(meta, &[Change::Remove(key::SERVER)]);
                 changes.push(match &*rest {
                     "{}" => Change::Remove("_meta"),
                     _ => Change::Set("_meta", rest.into()),
@@ -51,7 +51,7 @@ pub(crate) fn initialize(opening: &Opening, version: &str) -> Bytes {
             }
             let info = info.unwrap_or(r#"{"name":"unknown","version":""}"#);
             changes.push(Change::Default("serverInfo", Cow::Borrowed(info)));
-            json::edit(&result, &changes)
+            spans::edit(&result, &changes)
         }
     };
     result.into()
@@ -78,14 +78,14 @@ pub(crate) fn discover(opening: &Opening, versions: &[&str], scope: CacheScope) 
             changes.push(Change::Default("capabilities", Cow::Borrowed("{}")));
             changes.push(Change::Remove("protocolVersion"));
             changes.push(Change::Remove("serverInfo"));
-            if let Some(info) = json::find(&result, "serverInfo") {
-                let meta = json::find(&result, "_meta").unwrap_or("{}");
+            if let Some(info) = spans::find(&result, "serverInfo") {
+                let meta = spans::find(&result, "_meta").unwrap_or("{}");
                 let info = Change::Set(key::SERVER, info.into());
-                changes.push(Change::Set("_meta", json::edit(meta, &[info]).into()));
+                changes.push(Change::Set("_meta", spans::edit(meta, &[info]).into()));
             }
         }
     }
-    json::edit(&result, &changes).into()
+    spans::edit(&result, &changes).into()
 }
 
 #[cfg(test)]

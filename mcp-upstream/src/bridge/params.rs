@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
-use super::json::{self, Change};
 use super::key;
+use crate::jsonrpc::spans::{self, Change};
 
 /// [`crate::protocol::MODERN`], quoted.
 const VERSION: &str = "\"2026-07-28\"";
@@ -25,18 +25,18 @@ pub(crate) struct Client<'a> {
 /// Without what the protocol itself put there. Answers that came along (`inputResponses`) stay: a server that never heard
 /// of them ignores them, and one that asked for them all the same gets them.
 pub(crate) fn to_legacy(params: &RawValue) -> String {
-    let Some(meta) = json::find(params.get(), "_meta") else {
+    let Some(meta) = spans::find(params.get(), "_meta") else {
         return params.get().to_owned();
     };
     let keys = [key::VERSION, key::CAPABILITIES, key::CLIENT, key::LOG_LEVEL];
-    let meta = json::edit(meta, &keys.map(Change::Remove));
-    json::edit(params.get(), &[Change::Set("_meta", meta.into())])
+    let meta = spans::edit(meta, &keys.map(Change::Remove));
+    spans::edit(params.get(), &[Change::Set("_meta", meta.into())])
 }
 
 /// With what modern servers want to know of the client.
 pub(crate) fn to_modern(params: Option<&RawValue>, client: Client<'_>) -> String {
     let params = params.map_or("{}", RawValue::get);
-    let meta = json::find(params, "_meta").unwrap_or("{}");
+    let meta = spans::find(params, "_meta").unwrap_or("{}");
     let mut changes: SmallVec<[_; 4]> = SmallVec::new();
     changes.push(Change::Set(key::VERSION, Cow::Borrowed(VERSION)));
     changes.push(Change::Set(
@@ -47,8 +47,8 @@ pub(crate) fn to_modern(params: Option<&RawValue>, client: Client<'_>) -> String
     if let Some(level) = client.log_level {
         changes.push(Change::Set(key::LOG_LEVEL, format!("\"{level}\"").into()));
     }
-    let meta = json::edit(meta, &changes);
-    json::edit(params, &[Change::Set("_meta", meta.into())])
+    let meta = spans::edit(meta, &changes);
+    spans::edit(params, &[Change::Set("_meta", meta.into())])
 }
 
 #[cfg(test)]

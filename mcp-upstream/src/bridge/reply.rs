@@ -6,10 +6,10 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
-use super::json::{self, Change};
 use super::{key, schemas};
-use crate::content::CacheScope;
-use crate::engine::RawReply;
+use crate::engine::ResponseOutcome;
+use crate::format::CacheScope;
+use crate::jsonrpc::spans::{self, Change};
 use crate::protocol::code;
 
 /// How long clients may keep a list whose server says when it changes.
@@ -31,13 +31,13 @@ impl<'a> Server<'a> {
     }
 
     fn info(&self) -> Option<&'a str> {
-        json::find(self.initialize, "serverInfo")
+        spans::find(self.initialize, "serverInfo")
     }
 
     fn announces(&self, list: &str) -> bool {
         let mut found = Some(self.initialize);
         for name in ["capabilities", list, "listChanged"] {
-            found = found.and_then(|it| json::find(it, name));
+            found = found.and_then(|it| spans::find(it, name));
         }
         found == Some("true")
     }
@@ -46,14 +46,14 @@ impl<'a> Server<'a> {
 /// The reply of a legacy server for a modern client. `scope` is that of its lists.
 pub(crate) fn to_modern(
     method: &str,
-    reply: RawReply,
+    reply: ResponseOutcome,
     server: Server<'_>,
     scope: CacheScope,
-) -> RawReply {
+) -> ResponseOutcome {
     let result = match reply {
-        RawReply::Result(result) => result,
-        RawReply::Error(error) => {
-            return RawReply::Error(recode(
+        ResponseOutcome::Result(result) => result,
+        ResponseOutcome::Error(error) => {
+            return ResponseOutcome::Error(recode(
                 error,
                 code::RESOURCE_NOT_FOUND,
                 code::INVALID_PARAMS,
@@ -62,7 +62,7 @@ pub(crate) fn to_modern(
         }
     };
     let Ok(object) = std::str::from_utf8(&result) else {
-        return RawReply::Result(result);
+        return ResponseOutcome::Result(result);
     };
     let mut changes: SmallVec<[_; 4]> = SmallVec::new();
     changes.push(Change::Default("resultType", "\"complete\"".into()));
@@ -74,11 +74,11 @@ pub(crate) fn to_modern(
         ));
     }
     if let Some(info) = server.info() {
-        let meta = json::find(object, "_meta").unwrap_or("{}");
+        let meta = spans::find(object, "_meta").unwrap_or("{}");
         let info = Change::Default(key::SERVER, info.into());
-        changes.push(Change::Set("_meta", json::edit(meta, &[info]).into()));
+        changes.push(Change::Set("_meta", spans::edit(meta, &[info]).into()));
     }
-    RawReply::Result(json::edit(object, &changes).into())
+    ResponseOutcome::Result(spans::edit(object, &changes).into())
 }
 
 /// For how long and for whom a result may be kept. What a resource holds may change without a word.
@@ -103,11 +103,11 @@ fn cache_hint(
 }
 
 /// The reply of a modern server for a legacy client.
-pub(crate) fn to_legacy(method: &str, reply: RawReply) -> RawReply {
+pub(crate) fn to_legacy(method: &str, reply: ResponseOutcome) -> ResponseOutcome {
     match reply {
-        RawReply::Result(result) => {
+        ResponseOutcome::Result(result) => {
             let Ok(text) = std::str::from_utf8(&result) else {
-                return RawReply::Result(result);
+                return ResponseOutcome::Result(result);
             };
             let mut changes: SmallVec<[_; 4]> = ["resultType", "ttlMs", "cacheScope"]
                 .map(Change::Remove)
@@ -118,16 +118,16 @@ pub(crate) fn to_legacy(method: &str, reply: RawReply) -> RawReply {
                 "tools/call" => schemas::of_call(text),
                 _ => None,
             });
-            RawReply::Result(json::edit(text, &changes).into())
+            ResponseOutcome::Result(spans::edit(text, &changes).into())
         }
-        RawReply::Error(error) => {
+        ResponseOutcome::Error(error) => {
             let names_uri = |error: &RawValue| {
-                let data = json::member(error, "data");
+                let data = spans::member(error, "data");
                 method == "resources/read"
-                    && data.is_some_and(|data| json::member(data, "uri").is_some())
+                    && data.is_some_and(|data| spans::member(data, "uri").is_some())
             };
             let (from, to) = (code::INVALID_PARAMS, code::RESOURCE_NOT_FOUND);
-            RawReply::Error(recode(error, from, to, names_uri))
+            ResponseOutcome::Error(recode(error, from, to, names_uri))
         }
     }
 }
@@ -135,14 +135,14 @@ pub(crate) fn to_legacy(method: &str, reply: RawReply) -> RawReply {
 /// The error with another code, where it has that one.
 fn recode(error: Bytes, from: i32, to: i32, applies: impl Fn(&RawValue) -> bool) -> Bytes {
     let is_from = |error: &RawValue| {
-        let code = json::member(error, "code");
+        let code = spans::member(error, "code");
         code.is_some_and(|code| code.get().parse() == Ok(from))
     };
-    let changed = json::raw(&error)
+    let changed = spans::raw(&error)
         .filter(|error| is_from(error) && applies(error))
         .map(|error| {
             let to = Change::Set("code", Cow::Owned(to.to_string()));
-            json::edit(error.get(), &[to])
+            spans::edit(error.get(), &[to])
         });
     changed.map_or(error, Into::into)
 }
@@ -156,16 +156,16 @@ mod tests {
     const INITIALIZED: &[u8] =
         br#"{"serverInfo":{"name":"s","x":1.0},"capabilities":{"tools":{"listChanged":true},"prompts":{}}}"#;
 
-    fn result(text: &'static str) -> RawReply {
-        RawReply::Result(Bytes::from_static(text.as_bytes()))
+    fn result(text: &'static str) -> ResponseOutcome {
+        ResponseOutcome::Result(Bytes::from_static(text.as_bytes()))
     }
 
-    fn text(reply: RawReply) -> String {
-        let (RawReply::Result(span) | RawReply::Error(span)) = reply;
+    fn text(reply: ResponseOutcome) -> String {
+        let (ResponseOutcome::Result(span) | ResponseOutcome::Error(span)) = reply;
         String::from_utf8(span.to_vec()).expect("UTF-8")
     }
 
-    fn modern(method: &str, reply: RawReply) -> String {
+    fn modern(method: &str, reply: ResponseOutcome) -> String {
         text(to_modern(
             method,
             reply,
@@ -213,7 +213,8 @@ mod tests {
 
     #[test]
     fn a_resource_that_is_not_there_has_each_eras_code() {
-        let error = |text: &'static str| RawReply::Error(Bytes::from_static(text.as_bytes()));
+        let error =
+            |text: &'static str| ResponseOutcome::Error(Bytes::from_static(text.as_bytes()));
         let old = r#"{"code":-32002,"message":"m","data":{"uri":"a://b"}}"#;
         let new = r#"{"code":-32602,"message":"m","data":{"uri":"a://b"}}"#;
         assert_eq!(modern("resources/read", error(old)), new);

@@ -10,9 +10,9 @@ use tokio::sync::oneshot;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{Answers, Ask, AskMethod, OPEN_QUESTIONS_MAX, Question, Replier};
 
-use super::json::{self, Change};
 use crate::engine::Voice;
-use crate::mcp::entries;
+use crate::jsonrpc::entries;
+use crate::jsonrpc::spans::{self, Change};
 
 /// Rounds of questions one call may take.
 pub(crate) const ROUNDS_MAX: usize = 32;
@@ -36,14 +36,14 @@ pub(crate) fn required(result: &[u8]) -> Result<Option<Required>, CallError> {
     if WORD.find(result).is_none() {
         return Ok(None);
     }
-    let Some(object) = json::raw(result) else {
+    let Some(object) = spans::raw(result) else {
         return Ok(None);
     };
-    let kind = json::member(object, "resultType");
+    let kind = spans::member(object, "resultType");
     if kind.map(RawValue::get) != Some("\"input_required\"") {
         return Ok(None);
     }
-    let requests = json::member(object, "inputRequests").and_then(entries);
+    let requests = spans::member(object, "inputRequests").and_then(entries);
     let requests = requests.unwrap_or_default();
     if requests.len() > OPEN_QUESTIONS_MAX {
         return Err(unusable("The server asks too much at once"));
@@ -51,20 +51,20 @@ pub(crate) fn required(result: &[u8]) -> Result<Option<Required>, CallError> {
     let questions = requests.into_iter().map(question);
     Ok(Some(Required {
         questions: questions.collect::<Result<_, _>>()?,
-        state: json::member(object, "requestState").map(json::owned),
+        state: spans::member(object, "requestState").map(spans::owned),
     }))
 }
 
 fn question((key, request): (Cow<'_, str>, &RawValue)) -> Result<Question, CallError> {
-    let method = json::member(request, "method");
-    let method = method.and_then(crate::envelope::string);
+    let method = spans::member(request, "method");
+    let method = method.and_then(crate::jsonrpc::string);
     let method = method.and_then(|method| AskMethod::from_method(&method));
     let method = method.ok_or_else(|| unusable("The server asks for what clients cannot do"))?;
-    let params = json::member(request, "params");
+    let params = spans::member(request, "params");
     Ok(Question {
         key: key.as_ref().into(),
         method,
-        params: params.map_or_else(|| Bytes::from_static(b"{}"), json::owned),
+        params: params.map_or_else(|| Bytes::from_static(b"{}"), spans::owned),
     })
 }
 
@@ -100,7 +100,7 @@ impl Required {
             Some(state) => Change::Set("requestState", String::from_utf8_lossy(state)),
             None => Change::Remove("requestState"),
         });
-        Ok(json::edit(params, &changes))
+        Ok(spans::edit(params, &changes))
     }
 }
 

@@ -7,14 +7,14 @@
 
 use std::borrow::Cow;
 
-use super::json::{self, Change};
+use crate::jsonrpc::spans::{self, Change};
 
 /// The member that holds what is no object.
 const WRAPPER: &str = "result";
 
 /// The changes to the result of `tools/list`.
 pub(super) fn of_list(result: &str) -> Option<Change<'static>> {
-    let tools = json::find(result, "tools")?;
+    let tools = spans::find(result, "tools")?;
     let all: Vec<&serde_json::value::RawValue> = serde_json::from_str(tools).ok()?;
     let adapted: Vec<_> = all.iter().map(|tool| adapted(tool.get())).collect();
     let is_same = |tool: &Cow<'_, str>| matches!(tool, Cow::Borrowed(_));
@@ -27,7 +27,7 @@ pub(super) fn of_list(result: &str) -> Option<Change<'static>> {
 
 /// The changes to the result of `tools/call`.
 pub(super) fn of_call(result: &str) -> Option<Change<'static>> {
-    let structured = json::find(result, "structuredContent")?;
+    let structured = spans::find(result, "structuredContent")?;
     if structured.starts_with('{') {
         return None;
     }
@@ -38,11 +38,11 @@ pub(super) fn of_call(result: &str) -> Option<Change<'static>> {
 /// A tool with schemas that legacy clients take.
 fn adapted(tool: &str) -> Cow<'_, str> {
     let mut changes = Vec::new();
-    let input = json::find(tool, "inputSchema").unwrap_or("{}");
+    let input = spans::find(tool, "inputSchema").unwrap_or("{}");
     if let Cow::Owned(input) = input_schema(input) {
         changes.push(Change::Set("inputSchema", input.into()));
     }
-    if let Some(output) = json::find(tool, "outputSchema") {
+    if let Some(output) = spans::find(tool, "outputSchema") {
         match output_schema(output) {
             Some(Cow::Borrowed(_)) => {}
             Some(Cow::Owned(output)) => changes.push(Change::Set("outputSchema", output.into())),
@@ -52,7 +52,7 @@ fn adapted(tool: &str) -> Cow<'_, str> {
     if changes.is_empty() {
         return tool.into();
     }
-    json::edit(tool, &changes).into()
+    spans::edit(tool, &changes).into()
 }
 
 /// Arguments are an object in every revision, so saying that changes no meaning.
@@ -60,7 +60,7 @@ fn input_schema(schema: &str) -> Cow<'_, str> {
     match Type::of(schema) {
         Type::Object => with_object_properties(schema),
         Type::Other | Type::Either if schema.starts_with('{') => {
-            let object = json::edit(schema, &[Change::Set("type", r#""object""#.into())]);
+            let object = spans::edit(schema, &[Change::Set("type", r#""object""#.into())]);
             with_object_properties(&object).into_owned().into()
         }
         Type::Other | Type::Either => Cow::Owned(r#"{"type":"object"}"#.to_owned()),
@@ -75,7 +75,7 @@ fn output_schema(schema: &str) -> Option<Cow<'_, str>> {
         Type::Object => Some(with_object_properties(schema)),
         Type::Either => None,
         Type::Other => {
-            let moves = |name: &&str| json::may_hold(schema.as_bytes(), name);
+            let moves = |name: &&str| spans::may_hold(schema.as_bytes(), name);
             if NAMES_PLACES.iter().any(moves) {
                 return None;
             }
@@ -99,7 +99,7 @@ enum Type {
 
 impl Type {
     fn of(schema: &str) -> Self {
-        let named = json::find(schema, "type");
+        let named = spans::find(schema, "type");
         match named.and_then(|named| serde_json::from_str(named).ok()) {
             Some(Names::One(name)) if name == "object" => Self::Object,
             Some(Names::One(_)) => Self::Other,
@@ -118,8 +118,8 @@ enum Names {
 
 /// The schema with `true` and `false` among its properties spelled as objects, the only form legacy clients take.
 fn with_object_properties(schema: &str) -> Cow<'_, str> {
-    let properties = json::find(schema, "properties").unwrap_or("{}");
-    let changes: Vec<_> = json::members(properties)
+    let properties = spans::find(schema, "properties").unwrap_or("{}");
+    let changes: Vec<_> = spans::members(properties)
         .into_iter()
         .flatten()
         .filter_map(|(name, value)| match value {
@@ -135,8 +135,8 @@ fn with_object_properties(schema: &str) -> Cow<'_, str> {
         .iter()
         .map(|(name, value)| Change::Set(name, (*value).into()))
         .collect();
-    let properties = json::edit(properties, &changes);
-    json::edit(schema, &[Change::Set("properties", properties.into())]).into()
+    let properties = spans::edit(properties, &changes);
+    spans::edit(schema, &[Change::Set("properties", properties.into())]).into()
 }
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
         let Some(change) = of_list(&list) else {
             return tool.clone();
         };
-        let list = parsed(&json::edit(&list, &[change]));
+        let list = parsed(&spans::edit(&list, &[change]));
         assert_eq!(list["nextCursor"], "c");
         list["tools"][0].clone()
     }
@@ -178,7 +178,7 @@ mod tests {
             );
         }
         let changed =
-            |result: &str| of_call(result).map(|change| parsed(&json::edit(result, &[change])));
+            |result: &str| of_call(result).map(|change| parsed(&spans::edit(result, &[change])));
         for value in [json!([1, 2]), json!("x"), json!(null), json!(5)] {
             let result = json!({ "content": [], "structuredContent": value }).to_string();
             let result = changed(&result).expect("a change");

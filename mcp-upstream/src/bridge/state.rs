@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::json::{self, Change};
-use crate::envelope;
+use crate::jsonrpc;
+use crate::jsonrpc::spans::{self, Change};
 use crate::session::SessionKey;
 
 /// What all wrapped states begin with: states of parked calls are random there, and of another length.
@@ -58,15 +58,15 @@ pub(crate) fn sealed<'a>(
     result: &[u8],
     time: Duration,
 ) -> Option<String> {
-    if !json::may_hold(result, "requestState") {
+    if !spans::may_hold(result, "requestState") {
         return None;
     }
-    let object = json::raw(result)?;
-    let kind = json::member(object, "resultType")?;
+    let object = spans::raw(result)?;
+    let kind = spans::member(object, "resultType")?;
     if kind.get() != "\"input_required\"" {
         return None;
     }
-    let state = json::member(object, "requestState").and_then(envelope::string)?;
+    let state = spans::member(object, "requestState").and_then(jsonrpc::string)?;
     if state.len() > STATE_MAX {
         return None;
     }
@@ -77,7 +77,7 @@ pub(crate) fn sealed<'a>(
     plain.extend_from_slice(state.as_bytes());
     let sealed = key.seal_state(&plain).ok()?;
     let state = Change::Set("requestState", format!("\"{sealed}\"").into());
-    Some(json::edit(object.get(), &[state]))
+    Some(spans::edit(object.get(), &[state]))
 }
 
 /// The parameters with the server's own state in them again. Parameters without one stay.
@@ -90,10 +90,10 @@ pub(crate) fn opened<'a>(
     bound: impl FnOnce() -> Bound<'a>,
     params: &RawValue,
 ) -> Result<Option<String>, InvalidState> {
-    let Some(state) = json::member(params, "requestState") else {
+    let Some(state) = spans::member(params, "requestState") else {
         return Ok(None);
     };
-    let sealed = envelope::string(state).ok_or(InvalidState)?;
+    let sealed = jsonrpc::string(state).ok_or(InvalidState)?;
     let plain = key.open_state(&sealed).ok_or(InvalidState)?;
     let (mark, rest) = plain.split_first_chunk().ok_or(InvalidState)?;
     let (expires, rest) = rest.split_first_chunk().ok_or(InvalidState)?;
@@ -106,7 +106,7 @@ pub(crate) fn opened<'a>(
     }
     let state = serde_json::Value::from(String::from_utf8_lossy(state)).to_string();
     let state = Change::Set("requestState", state.into());
-    Ok(Some(json::edit(params.get(), &[state])))
+    Ok(Some(spans::edit(params.get(), &[state])))
 }
 
 /// A state nobody here gave out for this request.
@@ -136,7 +136,7 @@ mod tests {
 
     fn params(result: &str) -> Box<RawValue> {
         let result: &RawValue = serde_json::from_str(result).expect("JSON");
-        let state = json::member(result, "requestState").expect("a state");
+        let state = spans::member(result, "requestState").expect("a state");
         let params = format!(r#"{{"n":1.50,"requestState":{}}}"#, state.get());
         RawValue::from_string(params).expect("JSON")
     }

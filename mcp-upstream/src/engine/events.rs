@@ -16,7 +16,7 @@ use tokio::task::coop::cooperative;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{LogLevel, Question};
 
-use crate::stdio::message::Verbatim;
+use crate::jsonrpc::RelayedRequest;
 
 /// Events that may wait for their reader.
 const EVENTS: usize = 4096;
@@ -196,16 +196,16 @@ pub(crate) struct Questions {
     /// What is asked.
     pub(crate) list: Vec<Question>,
     /// Where a single question is a whole request of an upstream that speaks MCP itself: that.
-    pub(crate) verbatim: Option<Arc<Verbatim>>,
+    pub(crate) relayed: Option<Arc<RelayedRequest>>,
     /// Tells these questions from others of the same call.
     turn: u64,
     given: Given,
-    answers: mpsc::Sender<Answer>,
+    answers: mpsc::Sender<InputResponse>,
 }
 
 /// An answer on its way to the engine.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct InputResponse {
     pub(super) turn: u64,
     /// The question's place in its list.
     pub(super) position: usize,
@@ -216,13 +216,13 @@ impl Questions {
     pub(super) fn new(
         turn: u64,
         list: Vec<Question>,
-        verbatim: Option<Arc<Verbatim>>,
-        answers: mpsc::Sender<Answer>,
+        relayed: Option<Arc<RelayedRequest>>,
+        answers: mpsc::Sender<InputResponse>,
     ) -> Self {
         Self {
             given: list.iter().map(|_| AtomicBool::new(false)).collect(),
             list,
-            verbatim,
+            relayed,
             turn,
             answers,
         }
@@ -261,7 +261,7 @@ impl Questions {
             return false;
         }
         let turn = self.turn;
-        let answer = Answer {
+        let answer = InputResponse {
             turn,
             position,
             outcome,

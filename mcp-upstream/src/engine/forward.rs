@@ -25,9 +25,9 @@ use super::{
 };
 use crate::audit::Transport;
 use crate::caller::Caller;
+pub(crate) use crate::jsonrpc::ResponseOutcome;
+use crate::jsonrpc::{RelayedRequest, Response};
 use crate::session::LastWords;
-pub(crate) use crate::stdio::message::RawReply;
-use crate::stdio::message::{Answer, Verbatim};
 
 /// One request on its way up.
 #[derive(Clone)]
@@ -66,7 +66,7 @@ impl fmt::Debug for ForwardRequest {
 #[async_trait]
 pub(crate) trait Forwarded: LastWords {
     /// Begins, and ends with the whole response. What the upstream says before it goes to `voice`.
-    async fn run(self: Arc<Self>, voice: Voice) -> Result<Answer, CallError>;
+    async fn run(self: Arc<Self>, voice: Voice) -> Result<Response, CallError>;
 }
 
 /// What a request that goes up can say to its client before the answer. Never waits. Cheap to clone.
@@ -88,9 +88,9 @@ impl Voice {
 
     /// Asks the client; questions it cannot be asked fail at once. A single question may be a whole request, for a
     /// client that takes requests.
-    pub(crate) fn ask(&self, ask: Ask, verbatim: Option<Arc<Verbatim>>) {
+    pub(crate) fn ask(&self, ask: Ask, relayed: Option<Arc<RelayedRequest>>) {
         match &self.sink {
-            Some(sink) => sink.ask(ask, verbatim),
+            Some(sink) => sink.ask(ask, relayed),
             None => {
                 let failed = ask_failed("The caller cannot be asked anything");
                 for question in &ask.questions {
@@ -125,7 +125,7 @@ impl Engine {
         caller: &Caller,
         request: &ForwardRequest,
         events: Option<EventSender>,
-    ) -> Result<Answer, CallError> {
+    ) -> Result<Response, CallError> {
         let method = known_method(&request.method);
         let noted = Noted {
             namespace: &request.namespace.name,
@@ -147,7 +147,7 @@ impl Engine {
         caller: &Caller,
         request: &ForwardRequest,
         events: Option<EventSender>,
-    ) -> Result<Answer, CallError> {
+    ) -> Result<Response, CallError> {
         let namespace = &*request.namespace;
         let (limit, max_result) = self.admit_forwarded(caller, request)?;
         let run = Arc::clone(&request.run);
@@ -174,7 +174,7 @@ impl Engine {
                 false => overloaded(),
             })??
         };
-        let size = answer.part().len();
+        let size = answer.payload().len();
         if size as u64 > max_result {
             return Err(CallError::new(
                 CallErrorCode::ResultTooLarge,
@@ -222,10 +222,10 @@ impl Engine {
 }
 
 /// How a request that was answered is counted.
-fn status(answer: &Answer) -> &'static str {
+fn status(answer: &Response) -> &'static str {
     if answer.is_error() {
         "upstream_error"
-    } else if is_error(answer.part()) {
+    } else if is_error(answer.payload()) {
         "tool_error"
     } else {
         "ok"
@@ -274,10 +274,13 @@ mod tests {
 
     #[test]
     fn an_answer_is_counted_by_what_it_says() {
-        let result =
-            |text: &'static str| Answer::of(RawReply::Result(Bytes::from_static(text.as_bytes())));
+        let result = |text: &'static str| {
+            Response::from_outcome(ResponseOutcome::Result(Bytes::from_static(text.as_bytes())))
+        };
         assert_eq!(
-            status(&Answer::of(RawReply::Error(Bytes::from_static(b"{}")))),
+            status(&Response::from_outcome(ResponseOutcome::Error(
+                Bytes::from_static(b"{}")
+            ))),
             "upstream_error"
         );
         assert_eq!(

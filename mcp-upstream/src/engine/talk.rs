@@ -30,7 +30,7 @@ use tooldock_workers::parking::{Parked, ParkingFull};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::{Notice, Replier};
 
-use super::events::{Answer, Given};
+use super::events::{Given, InputResponse};
 use super::{Engine, Event, EventSender, Questions, ask_failed, overloaded, timed_out};
 
 mod sink;
@@ -64,8 +64,8 @@ pub(super) struct Talk<'a> {
     /// What is left of it while the clock stands.
     left: Duration,
     events: Option<EventSender>,
-    answers: mpsc::Receiver<Answer>,
-    answering: mpsc::Sender<Answer>,
+    answers: mpsc::Receiver<InputResponse>,
+    answering: mpsc::Sender<InputResponse>,
     turns: Vec<Turn>,
     next_turn: u64,
 }
@@ -289,7 +289,7 @@ impl<'a> Talk<'a> {
 
     /// Opens questions and says whether it did; those that cannot be asked have failed.
     fn ask(&mut self, ask: Asking) -> bool {
-        let Asking { ask, verbatim } = ask;
+        let Asking { ask, relayed } = ask;
         let Some(events) = &self.events else {
             refuse(&ask, "The caller cannot be asked anything");
             return false;
@@ -304,7 +304,7 @@ impl<'a> Talk<'a> {
         self.next_turn += 1;
         let keys = ask.questions.iter();
         let keys = keys.map(|it| (Arc::clone(&it.key), None)).collect();
-        let questions = Questions::new(number, ask.questions, verbatim, self.answering.clone());
+        let questions = Questions::new(number, ask.questions, relayed, self.answering.clone());
         let turn = Turn {
             number,
             deadline: after(Instant::now(), self.namespace.limits.ask_timeout),
@@ -321,7 +321,7 @@ impl<'a> Talk<'a> {
     }
 
     /// Keeps an answer until the call may go on. One that comes too late finds nothing to answer.
-    fn take(&mut self, answer: Answer) {
+    fn take(&mut self, answer: InputResponse) {
         let mut turns = self.turns.iter_mut();
         let turn = turns.find(|turn| turn.number == answer.turn);
         if let Some((_, outcome)) = turn.and_then(|turn| turn.questions.get_mut(answer.position)) {

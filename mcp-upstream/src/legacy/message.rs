@@ -6,12 +6,11 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use crate::caller::Caller;
-use crate::envelope::{self, Body, Invalid, Message};
-use crate::error::Failure;
+use crate::jsonrpc::{self, Body, Invalid, Message, RequestError};
 use crate::mcp::exchange::Exchange;
 use crate::mcp::head::McpHead;
-use crate::mcp::methods::Prepared;
-use crate::mcp::{self, Conversation, batch, initialize, methods, notification, response};
+use crate::mcp::methods::{self, Prepared};
+use crate::mcp::{self, Conversation, batch, initialize, notification, response};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::{Session, SessionTransport};
@@ -26,9 +25,9 @@ pub(super) async fn take<'a>(
     head: &McpHead,
     body: &'a Bytes,
 ) -> Result<Reply, Invalid<'a>> {
-    let message = envelope::body(body)?;
+    let message = jsonrpc::body(body)?;
     let namespace = mcp::namespace(core, caller)?;
-    let id = session_id.ok_or(Failure::Shape(
+    let id = session_id.ok_or(RequestError::Shape(
         "session_id is missing: open GET /sse and post to the address it names".into(),
     ))?;
     let transport = SessionTransport::Sse;
@@ -36,7 +35,7 @@ pub(super) async fn take<'a>(
     // A reader that did not keep up has lost its stream, and with it the session, even if it has not noticed yet.
     let stream = session.streams().general();
     if stream.is_none_or(|stream| stream.is_over()) {
-        return Err(Failure::SessionNotFound.into());
+        return Err(RequestError::SessionNotFound.into());
     }
     agree(caller, head, &session)?;
     let conversation = Conversation::over_sse(core, caller, body, namespace, Arc::clone(&session));
@@ -49,7 +48,7 @@ pub(super) async fn take<'a>(
         Body::One(text, Message::Request { id, method, params }) => {
             let prepared = if method == "initialize" {
                 let answer = initialize::over_sse(&conversation, &session, id, params).await;
-                answer.map(Prepared::Answer)
+                answer.map(Prepared::Response)
             } else {
                 methods::prepare(&conversation, text, id, &method, params).await
             };
@@ -70,7 +69,7 @@ pub(super) async fn take<'a>(
 }
 
 /// A version header, which this transport does not have, must not contradict the session once that has a version.
-fn agree(caller: &Caller, head: &McpHead, session: &Session) -> Result<(), Failure> {
+fn agree(caller: &Caller, head: &McpHead, session: &Session) -> Result<(), RequestError> {
     let Some(sent) = &head.version else {
         return Ok(());
     };
@@ -82,7 +81,7 @@ fn agree(caller: &Caller, head: &McpHead, session: &Session) -> Result<(), Failu
         return Err(mcp::unsupported_version(caller));
     };
     if session.is_negotiated() && session.version() != sent {
-        return Err(Failure::VersionMismatch {
+        return Err(RequestError::VersionMismatch {
             session: session.version().as_str(),
         });
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::caller::Caller;
-use crate::error::Failure;
+use crate::jsonrpc::RequestError;
 use crate::mcp;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
@@ -14,7 +14,7 @@ use crate::stream::{StreamKind, frame};
 /// Where the client is told to post, after the listener's prefix.
 const MESSAGES: &str = "/messages?session_id=";
 
-pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, Failure> {
+pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, RequestError> {
     let namespace = mcp::namespace(core, caller)?;
     let place = mcp::stream_place(core, caller, 0)?;
     let binding = Binding {

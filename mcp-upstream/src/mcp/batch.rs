@@ -6,8 +6,7 @@ use serde_json::value::RawValue;
 
 use super::exchange::{Exchange, Outcome};
 use super::{Conversation, methods, notification, response};
-use crate::envelope::{self, MESSAGES_MAX, Message};
-use crate::error::Failure;
+use crate::jsonrpc::{self, MESSAGES_MAX, Message, RequestError};
 use crate::reply::Reply;
 
 /// Answers a batch: an array of responses, a stream of them when one of its calls says something first, or 202 when
@@ -15,7 +14,7 @@ use crate::reply::Reply;
 pub(super) async fn answer(
     conversation: &Conversation<'_>,
     messages: &[&RawValue],
-) -> Result<Reply, Failure> {
+) -> Result<Reply, RequestError> {
     let Some(exchange) = begin(conversation, messages).await? else {
         return Ok(Reply::empty(StatusCode::ACCEPTED));
     };
@@ -37,32 +36,34 @@ pub(super) async fn answer(
 pub(crate) async fn begin(
     conversation: &Conversation<'_>,
     messages: &[&RawValue],
-) -> Result<Option<Exchange>, Failure> {
+) -> Result<Option<Exchange>, RequestError> {
     let accepted = |version| conversation.caller.profile.batch_accepted(version);
     if !conversation.version().is_some_and(accepted) {
         let version = conversation
             .version()
             .map_or("this version", |v| v.as_str());
         let reason = format!("batches are not accepted in {version}: send one message per POST");
-        return Err(Failure::Shape(reason.into()));
+        return Err(RequestError::Shape(reason.into()));
     }
     if messages.is_empty() {
-        return Err(Failure::Shape("a batch needs at least one message".into()));
+        return Err(RequestError::Shape(
+            "a batch needs at least one message".into(),
+        ));
     }
     if messages.len() > MESSAGES_MAX {
         let reason = format!("a batch has at most {MESSAGES_MAX} messages");
-        return Err(Failure::Shape(reason.into()));
+        return Err(RequestError::Shape(reason.into()));
     }
     let parsed: Vec<_> = messages
         .iter()
-        .map(|raw| (raw.get(), envelope::message(raw.get())))
+        .map(|raw| (raw.get(), jsonrpc::message(raw.get())))
         .collect();
     let opens_session = |message: &Message<'_>| matches!(message, Message::Request { method, .. } | Message::Notification { method, .. } if method == "initialize");
     if parsed
         .iter()
         .any(|(_, message)| message.as_ref().is_ok_and(opens_session))
     {
-        return Err(Failure::Shape(
+        return Err(RequestError::Shape(
             "initialize must not be part of a batch".into(),
         ));
     }

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::methods::{Outcome as Called, Prepared, UpstreamCall};
 use super::{Conversation, store_failure, weigh};
 use crate::engine::{Detached, go_on};
-use crate::error::Failure;
+use crate::jsonrpc::RequestError;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::config::PollAfter;
@@ -94,7 +94,7 @@ pub(super) async fn one(
     conversation: &Conversation<'_>,
     id: &str,
     call: Box<UpstreamCall>,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, RequestError> {
     if conversation.streams && (call.talks || poll_at(conversation).is_some()) {
         let mut exchange = Exchange::new(conversation);
         exchange.call(conversation, id, call);
@@ -115,7 +115,12 @@ pub(super) async fn one(
             (call, outcome)
         }
     };
-    let response = call.response(id, conversation.caller, &conversation.dress(), outcome)?;
+    let response = call.response(
+        id,
+        conversation.caller,
+        &conversation.result_format(),
+        outcome,
+    )?;
     Ok(Reply::json(StatusCode::OK, response))
 }
 
@@ -160,10 +165,10 @@ impl Exchange {
         &mut self,
         conversation: &Conversation<'_>,
         id: &str,
-        prepared: Result<Prepared, Failure>,
+        prepared: Result<Prepared, RequestError>,
     ) {
         match prepared {
-            Ok(Prepared::Answer(answer)) => self.answer(answer),
+            Ok(Prepared::Response(answer)) => self.answer(answer),
             Ok(Prepared::Call(call)) => self.call(conversation, id, call),
             Err(failure) => self.answer(failure.body(Some(id))),
         }
@@ -179,7 +184,7 @@ impl Exchange {
     }
 
     /// Runs the members until all have answered or one speaks. In a session they go on when the POST goes away.
-    pub(super) async fn run(self) -> Result<Outcome, Failure> {
+    pub(super) async fn run(self) -> Result<Outcome, RequestError> {
         let mut kept = Kept(Some(self));
         let spoke = kept.exchange().until_spoken().await;
         let exchange = kept.take();
@@ -215,7 +220,7 @@ impl Exchange {
     }
 
     /// Turns the POST into a stream that begins with what is ready.
-    async fn into_stream(self) -> Result<Reply, Failure> {
+    async fn into_stream(self) -> Result<Reply, RequestError> {
         let Some(session) = self.session.clone() else {
             let stream = Stream::detached(&self.core.pulse);
             let events = stream.read();

@@ -23,18 +23,16 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
-use super::methods::{Prepared, Request, UpstreamCall};
+use super::methods::{Prepared, UpstreamCall, UpstreamRequest};
 use super::{Conversation, Era};
 use crate::audit::Transport;
-use crate::bridge::{json, opening as openings};
-use crate::content::CacheScope;
+use crate::bridge::opening as openings;
 use crate::engine::{ForwardRequest, TOOLS_CALL};
-use crate::envelope;
-use crate::error::Failure;
+use crate::format::CacheScope;
+use crate::jsonrpc::splice::Names;
+use crate::jsonrpc::{self, Request, RequestError, spans};
 use crate::session::{SessionKey, State};
 use crate::state::Core;
-use crate::stdio::message::ClientRequest;
-use crate::stdio::splice::Names;
 use crate::stream::EventLog;
 use crate::stream::audience::Audience;
 
@@ -252,12 +250,12 @@ pub(super) async fn prepare(
     id: &str,
     method: &str,
     params: Option<&RawValue>,
-) -> Result<Prepared, Failure> {
-    envelope::object(params, "params")?;
+) -> Result<Prepared, RequestError> {
+    jsonrpc::object(params, "params")?;
     let seen = spelling::check(message)?;
     // A server that looks at the method alone would take it for the notification, about whoever's request it names.
     if method.starts_with("notifications/") {
-        return Err(Failure::MethodNotFound(method.to_owned()));
+        return Err(RequestError::MethodNotFound(method.to_owned()));
     }
     let who = conversation.who();
     match (&who, method) {
@@ -272,18 +270,18 @@ pub(super) async fn prepare(
             | "resources/unsubscribe",
         )
         | (Who::Session(_) | Who::Bare, "server/discover" | "subscriptions/listen") => {
-            return Err(Failure::MethodNotFound(method.to_owned()));
+            return Err(RequestError::MethodNotFound(method.to_owned()));
         }
         (Who::Session(_) | Who::Bare, "logging/setLevel") => {
             if let Some(answer) = kept::set_level(conversation, &who, id, params).await? {
-                return Ok(Prepared::Answer(answer));
+                return Ok(Prepared::Response(answer));
             }
         }
         (Who::Session(_) | Who::Bare, "resources/subscribe" | "resources/unsubscribe") => {
             if let Some(answer) =
                 kept::subscription(conversation, &who, (id, method), params).await?
             {
-                return Ok(Prepared::Answer(answer));
+                return Ok(Prepared::Response(answer));
             }
         }
         _ => {}
@@ -294,11 +292,11 @@ pub(super) async fn prepare(
             let error = error.to_string();
             // Without the place, which would be one inside a span.
             let what = error.split(" at line ").next().unwrap_or_default();
-            Failure::InvalidParams(format!("params: {what}").into())
+            RequestError::InvalidParams(format!("params: {what}").into())
         })?,
         false => Names::default(),
     };
-    let request = ClientRequest::named(bytes, message, id, params, names.own_progress);
+    let request = Request::with_token(bytes, message, id, params, names.own_progress);
     let named = Named::read(method, params, &seen)?;
     let mut tasks = tasks::Named::read(method, params, seen.names_task)?;
     let key = &conversation.core.external.key;
@@ -318,7 +316,11 @@ struct Named<'a> {
 
 impl<'a> Named<'a> {
     /// What it names must be read as the server reads it, so nothing that another reader could read otherwise passes.
-    fn read(method: &str, params: Option<&'a RawValue>, seen: &Seen<'a>) -> Result<Self, Failure> {
+    fn read(
+        method: &str,
+        params: Option<&'a RawValue>,
+        seen: &Seen<'a>,
+    ) -> Result<Self, RequestError> {
         let (name, arguments) = match method {
             TOOLS_CALL | "prompts/get" => ("name", Some("arguments")),
             "resources/read" => ("uri", None),
@@ -332,14 +334,14 @@ impl<'a> Named<'a> {
         };
         let members = seen
             .members()
-            .ok_or_else(|| Failure::InvalidParams("params has a key twice".into()))?;
+            .ok_or_else(|| RequestError::InvalidParams("params has a key twice".into()))?;
         let member = |name| {
             let found = members.iter().find(|(key, _)| key == name);
             found.map(|(_, value)| *value)
         };
         let subject = member(name).map(|subject| {
             spelling::string(subject).ok_or_else(|| {
-                Failure::InvalidParams(format!("params.{name} must be a string").into())
+                RequestError::InvalidParams(format!("params.{name} must be a string").into())
             })
         });
         Ok(Self {
@@ -355,7 +357,7 @@ fn up(
     who: Who,
     method: &str,
     named: Named<'_>,
-    (request, tasks): (ClientRequest, tasks::Named),
+    (request, tasks): (Request, tasks::Named),
 ) -> Box<UpstreamCall> {
     let (core, caller) = (conversation.core, conversation.caller);
     let (method, subject): (Arc<str>, Arc<str>) = (method.into(), named.subject.into());
@@ -376,13 +378,13 @@ fn up(
     };
     let arguments = named.arguments.map(str::as_bytes);
     Box::new(UpstreamCall {
-        request: Request::Forward(ForwardRequest {
+        request: UpstreamRequest::Forward(ForwardRequest {
             namespace: Arc::clone(&conversation.namespace),
             method,
             subject,
             arguments: arguments.map_or_else(Bytes::new, |raw| conversation.own(raw)),
             transport: Transport::Mcp,
-            version: Some(conversation.dress().version()),
+            version: Some(conversation.result_format().version()),
             session: conversation.session().map(|it| Arc::clone(it.tag())),
             asks,
             run: Arc::new(run),
@@ -423,6 +425,6 @@ pub(crate) async fn input_schema(
         Err(_) => return Ok(None),
     };
     let definition = tools.definition(tool);
-    let schema = definition.and_then(|definition| json::member(definition, "inputSchema"));
+    let schema = definition.and_then(|definition| spans::member(definition, "inputSchema"));
     Ok(schema.map(ToOwned::to_owned))
 }

@@ -8,7 +8,7 @@ use super::{
     takes_method, weigh,
 };
 use crate::caller::Caller;
-use crate::error::Failure;
+use crate::jsonrpc::RequestError;
 use crate::reply::Reply;
 use crate::state::Core;
 use crate::stream::{ResumeError, StreamKind};
@@ -18,15 +18,15 @@ pub(super) async fn answer(
     core: &Arc<Core>,
     caller: &Caller,
     head: &McpHead,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, RequestError> {
     takes_method(caller, head)?;
     let namespace = namespace(core, caller)?;
     let header = header_version(caller, head)?;
     let session = session(core, caller, head, &namespace).await?;
     let version = agree(header, session.as_ref())?;
-    let session = session.ok_or(Failure::SessionRequired)?;
+    let session = session.ok_or(RequestError::SessionRequired)?;
     if !head.accept.sse_named {
-        return Err(Failure::NotAcceptable("text/event-stream"));
+        return Err(RequestError::NotAcceptable("text/event-stream"));
     }
     // Before anything is replayed: a client that may not hold another stream must not take one over either.
     let place = stream_place(core, caller, 0)?;
@@ -54,9 +54,9 @@ pub(super) async fn answer(
     })
 }
 
-fn resume_failure(error: ResumeError) -> Failure {
+fn resume_failure(error: ResumeError) -> RequestError {
     match error {
-        ResumeError::Malformed | ResumeError::Unknown => Failure::UnknownEventId,
+        ResumeError::Malformed | ResumeError::Unknown => RequestError::UnknownEventId,
         ResumeError::Store(error) => store_failure(&error),
     }
 }

@@ -14,9 +14,8 @@ use super::{
     Conversation, Unclaimed, acceptable, capabilities, create_session, forget_session, forward,
     weigh,
 };
-use crate::content::{self, Answer, Dress};
-use crate::envelope;
-use crate::error::Failure;
+use crate::format::{self, ResultFormat, ResultWriter};
+use crate::jsonrpc::{self, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::reply::{Head, Reply};
 use crate::session::client::{self, TooMuch};
@@ -28,16 +27,16 @@ struct Params<'a> {
         borrow,
         default,
         rename = "protocolVersion",
-        deserialize_with = "envelope::present"
+        deserialize_with = "jsonrpc::present"
     )]
     protocol_version: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     capabilities: Option<&'a RawValue>,
     #[serde(
         borrow,
         default,
         rename = "clientInfo",
-        deserialize_with = "envelope::present"
+        deserialize_with = "jsonrpc::present"
     )]
     client_info: Option<&'a RawValue>,
 }
@@ -54,9 +53,9 @@ pub(super) async fn answer(
     accept: AcceptFlags,
     id: &str,
     params: Option<&RawValue>,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, RequestError> {
     if conversation.session().is_some() {
-        return Err(Failure::Shape(
+        return Err(RequestError::Shape(
             "the session is initialized already; send initialize without Mcp-Session-Id".into(),
         ));
     }
@@ -102,7 +101,7 @@ pub(crate) async fn over_sse(
     session: &Arc<Session>,
     id: &str,
     params: Option<&RawValue>,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, RequestError> {
     let asked = read(params)?;
     let profile = &conversation.caller.profile;
     let version = asked.version.parse().ok();
@@ -110,7 +109,9 @@ pub(crate) async fn over_sse(
         .filter(|version| *version == ProtocolVersion::V2024_11_05 || profile.supports(*version));
     let version = version.unwrap_or_else(|| profile.default_version());
     if !session.negotiate(version) {
-        return Err(Failure::Shape("the session is initialized already".into()));
+        return Err(RequestError::Shape(
+            "the session is initialized already".into(),
+        ));
     }
     session.set_client(asked.client).map_err(too_much)?;
     weigh(conversation.core, session);
@@ -119,14 +120,16 @@ pub(crate) async fn over_sse(
     Ok(body)
 }
 
-fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, Failure> {
-    let params: Params<'a> = envelope::fields(params, "params")?;
+fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, RequestError> {
+    let params: Params<'a> = jsonrpc::fields(params, "params")?;
     let version = params
         .protocol_version
-        .and_then(envelope::string)
-        .ok_or_else(|| Failure::InvalidParams("params.protocolVersion must be a string".into()))?;
-    envelope::object(params.capabilities, "params.capabilities")?;
-    envelope::object(params.client_info, "params.clientInfo")?;
+        .and_then(jsonrpc::string)
+        .ok_or_else(|| {
+            RequestError::InvalidParams("params.protocolVersion must be a string".into())
+        })?;
+    jsonrpc::object(params.capabilities, "params.capabilities")?;
+    jsonrpc::object(params.client_info, "params.clientInfo")?;
     // Before anything is opened or settled for such a client.
     client::check(params.capabilities, params.client_info).map_err(too_much)?;
     let capabilities = match params.capabilities {
@@ -142,8 +145,8 @@ fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, Failure> {
     })
 }
 
-fn too_much(error: TooMuch) -> Failure {
-    Failure::InvalidParams(error.to_string().into())
+fn too_much(error: TooMuch) -> RequestError {
+    RequestError::InvalidParams(error.to_string().into())
 }
 
 async fn body(
@@ -151,22 +154,22 @@ async fn body(
     session: &Arc<Session>,
     id: &str,
     version: ProtocolVersion,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, RequestError> {
     let namespace = &conversation.namespace;
     if conversation.core.external.serves(namespace) {
         let result = forward::initialize(conversation, session, version).await;
-        let result = result.map_err(Failure::Upstream)?;
-        return Ok(content::raw_result(id, &result));
+        let result = result.map_err(RequestError::Upstream)?;
+        return Ok(format::raw_result(id, &result));
     }
-    let dress = Dress::Legacy(version);
-    let mut answer = Answer::begin(id, &dress, 256 + namespace.description.len());
+    let format = ResultFormat::Legacy(version);
+    let mut answer = ResultWriter::begin(id, &format, 256 + namespace.description.len());
     let out = answer.key("protocolVersion");
-    content::escape(out, version.as_str().as_bytes());
+    format::escape(out, version.as_str().as_bytes());
     let out = answer.key("capabilities");
     out.extend_from_slice(capabilities::of(namespace).to_string().as_bytes());
-    content::server_info(answer.key("serverInfo"), &namespace.name);
+    format::server_info(answer.key("serverInfo"), &namespace.name);
     if !namespace.description.is_empty() {
-        content::escape(answer.key("instructions"), namespace.description.as_bytes());
+        format::escape(answer.key("instructions"), namespace.description.as_bytes());
     }
     Ok(answer.end())
 }

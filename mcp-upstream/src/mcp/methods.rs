@@ -17,14 +17,12 @@ use tooldock_workers::worker::{Operation, ToolReply};
 use super::{Conversation, Era, forward};
 use crate::audit::Transport;
 use crate::caller::Caller;
-use crate::content::{self, CacheScope};
 use crate::engine::{CallRequest, EventSender, ForwardRequest, TOOLS_CALL};
-use crate::envelope;
-use crate::error::Failure;
+use crate::format::{self, CacheScope};
+use crate::jsonrpc::{self, RequestError, Response};
 use crate::protocol::ProtocolVersion;
 use crate::session::{LastWords, State};
 use crate::state::Core;
-use crate::stdio::message::Answer;
 
 mod completion;
 mod facts;
@@ -36,7 +34,7 @@ mod tools;
 mod uri_template;
 mod written;
 
-pub(crate) use crate::content::Dress;
+pub(crate) use crate::format::ResultFormat;
 pub(crate) use written::WrittenLists;
 
 /// Characters of an unknown prompt's name that go into messages.
@@ -49,7 +47,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) enum Prepared {
     /// The whole JSON-RPC response.
-    Answer(Vec<u8>),
+    Response(Vec<u8>),
     /// The upstream has the answer.
     Call(Box<UpstreamCall>),
 }
@@ -58,7 +56,7 @@ pub(crate) enum Prepared {
 #[derive(Debug)]
 pub(crate) struct UpstreamCall {
     /// What the engine is to run.
-    pub(crate) request: Request,
+    pub(crate) request: UpstreamRequest,
     /// What the client's progress notifications are to carry, raw JSON.
     pub(crate) progress_token: Option<String>,
     /// The function may report, log and ask before it answers.
@@ -67,7 +65,7 @@ pub(crate) struct UpstreamCall {
 
 /// What the engine can run.
 #[derive(Debug, Clone)]
-pub(crate) enum Request {
+pub(crate) enum UpstreamRequest {
     /// A function of a worker.
     Call(CallRequest),
     /// A request that goes up to a server as it is.
@@ -83,7 +81,7 @@ pub(crate) enum Answered {
     /// A function's value.
     Value(ToolReply),
     /// A server's own response.
-    Raw(Answer),
+    Raw(Response),
 }
 
 #[derive(Deserialize)]
@@ -91,7 +89,7 @@ struct Meta<'a> {
     #[serde(
         borrow,
         default,
-        deserialize_with = "envelope::present",
+        deserialize_with = "jsonrpc::present",
         rename = "progressToken"
     )]
     progress_token: Option<&'a RawValue>,
@@ -109,9 +107,9 @@ pub(crate) async fn prepare(
     id: &str,
     method: &str,
     params: Option<&RawValue>,
-) -> Result<Prepared, Failure> {
+) -> Result<Prepared, RequestError> {
     if method == "ping" && conversation.is_legacy() {
-        return ping(conversation, id, params).map(Prepared::Answer);
+        return ping(conversation, id, params).map(Prepared::Response);
     }
     if conversation.core.external.serves(&conversation.namespace) {
         confirmed(conversation).await?;
@@ -120,21 +118,21 @@ pub(crate) async fn prepare(
     let offered = offered(conversation, method)?;
     confirmed(conversation).await?;
     match offered {
-        Method::ToolsList => lists::tools(conversation, id, params).map(Prepared::Answer),
-        Method::ResourcesList => lists::resources(conversation, id, params).map(Prepared::Answer),
+        Method::ToolsList => lists::tools(conversation, id, params).map(Prepared::Response),
+        Method::ResourcesList => lists::resources(conversation, id, params).map(Prepared::Response),
         Method::ResourceTemplatesList => {
-            lists::resource_templates(conversation, id, params).map(Prepared::Answer)
+            lists::resource_templates(conversation, id, params).map(Prepared::Response)
         }
-        Method::PromptsList => lists::prompts(conversation, id, params).map(Prepared::Answer),
+        Method::PromptsList => lists::prompts(conversation, id, params).map(Prepared::Response),
         Method::ToolsCall => tools::call(conversation, params).map(Prepared::Call),
         Method::ResourcesRead => resources::read(conversation, params).map(Prepared::Call),
         Method::PromptsGet => prompts::get(conversation, params).map(Prepared::Call),
         Method::Complete => completion::complete(conversation, params).map(Prepared::Call),
-        Method::Subscribe => resources::subscribe(conversation, id, params).map(Prepared::Answer),
+        Method::Subscribe => resources::subscribe(conversation, id, params).map(Prepared::Response),
         Method::Unsubscribe => {
-            resources::unsubscribe(conversation, id, params).map(Prepared::Answer)
+            resources::unsubscribe(conversation, id, params).map(Prepared::Response)
         }
-        Method::SetLevel => logging::set_level(conversation, id, params).map(Prepared::Answer),
+        Method::SetLevel => logging::set_level(conversation, id, params).map(Prepared::Response),
     }
 }
 
@@ -156,7 +154,7 @@ enum Method {
 
 /// The method of that name, if the era has it and the namespace anything to do it with: what is not declared at the
 /// beginning of a conversation is not there.
-fn offered(conversation: &Conversation<'_>, method: &str) -> Result<Method, Failure> {
+fn offered(conversation: &Conversation<'_>, method: &str) -> Result<Method, RequestError> {
     let namespace = &*conversation.namespace;
     let has_resources =
         || !namespace.resources.is_empty() || !namespace.resource_templates.is_empty();
@@ -174,14 +172,14 @@ fn offered(conversation: &Conversation<'_>, method: &str) -> Result<Method, Fail
         "resources/subscribe" if legacy() => (Method::Subscribe, has_resources()),
         "resources/unsubscribe" if legacy() => (Method::Unsubscribe, has_resources()),
         "logging/setLevel" if legacy() => (Method::SetLevel, namespace.has_context()),
-        _ => return Err(Failure::MethodNotFound(method.to_owned())),
+        _ => return Err(RequestError::MethodNotFound(method.to_owned())),
     };
     match &namespace.upstream {
         _ if there => Ok(found),
         // What it would have is not known while it is down.
-        Upstream::Failed(error) => Err(Failure::Upstream(error.clone())),
+        Upstream::Failed(error) => Err(RequestError::Upstream(error.clone())),
         Upstream::Worker(_) | Upstream::External(_) | Upstream::Empty => {
-            Err(Failure::MethodNotFound(method.to_owned()))
+            Err(RequestError::MethodNotFound(method.to_owned()))
         }
     }
 }
@@ -190,13 +188,13 @@ fn ping(
     conversation: &Conversation<'_>,
     id: &str,
     params: Option<&RawValue>,
-) -> Result<Vec<u8>, Failure> {
-    envelope::object(params, "params")?;
-    Ok(content::Answer::begin(id, &conversation.dress(), 0).end())
+) -> Result<Vec<u8>, RequestError> {
+    jsonrpc::object(params, "params")?;
+    Ok(format::ResultWriter::begin(id, &conversation.result_format(), 0).end())
 }
 
 /// Waits for the client's confirmation where the listener and the version ask for it (MCP-08).
-async fn confirmed(conversation: &Conversation<'_>) -> Result<(), Failure> {
+async fn confirmed(conversation: &Conversation<'_>) -> Result<(), RequestError> {
     let Some(session) = conversation.session() else {
         return Ok(());
     };
@@ -209,8 +207,8 @@ async fn confirmed(conversation: &Conversation<'_>) -> Result<(), Failure> {
         return Ok(());
     }
     Err(match session.state() {
-        State::Closed => Failure::SessionNotFound,
-        _ => Failure::NotInitialized,
+        State::Closed => RequestError::SessionNotFound,
+        _ => RequestError::NotInitialized,
     })
 }
 
@@ -227,8 +225,8 @@ impl Conversation<'_> {
         operation: Operation,
         meta: Option<&RawValue>,
         talks: bool,
-    ) -> Result<Box<UpstreamCall>, Failure> {
-        envelope::object(meta, "params._meta")?;
+    ) -> Result<Box<UpstreamCall>, RequestError> {
+        jsonrpc::object(meta, "params._meta")?;
         // Progress comes only from functions that talk: of the others it need not be read.
         let progress_token = match meta.filter(|_| talks) {
             Some(meta) => progress_token(meta)?,
@@ -236,12 +234,12 @@ impl Conversation<'_> {
         };
         let session = self.session();
         Ok(Box::new(UpstreamCall {
-            request: Request::Call(CallRequest {
+            request: UpstreamRequest::Call(CallRequest {
                 caller_facts: talks.then(|| facts::of(self, progress_token.is_some())),
                 namespace: Arc::clone(&self.namespace),
                 operation,
                 transport: Transport::Mcp,
-                version: Some(self.dress().version()),
+                version: Some(self.result_format().version()),
                 session: session.map(|session| Arc::clone(session.tag())),
             }),
             progress_token,
@@ -271,7 +269,7 @@ impl Conversation<'_> {
 /// What stands for arguments where a method has none or they were left out.
 pub(crate) const NO_ARGUMENTS: &[u8] = b"{}";
 
-impl Request {
+impl UpstreamRequest {
     /// Runs it to its end. Dropping the future cancels it. What is said before the answer goes to `events`.
     pub(crate) async fn run(
         &self,
@@ -336,38 +334,39 @@ impl UpstreamCall {
     ///
     /// # Errors
     ///
-    /// Failures that are error objects: [`Dress::error`] writes them.
+    /// Failures that are error objects: [`ResultFormat::error`] writes them.
     pub(crate) fn response(
         &self,
         id: &str,
         caller: &Caller,
-        dress: &Dress,
+        format: &ResultFormat,
         outcome: Outcome,
-    ) -> Result<Vec<u8>, Failure> {
-        let modern = matches!(dress, Dress::Modern(_));
-        let missing = |error: &CallError| Failure::missing_capability(error).filter(|_| modern);
+    ) -> Result<Vec<u8>, RequestError> {
+        let modern = matches!(format, ResultFormat::Modern(_));
+        let missing =
+            |error: &CallError| RequestError::missing_capability(error).filter(|_| modern);
         let outcome = match outcome {
             // The status of one is nobody's but the modern era's.
             Ok(Answered::Raw(answer)) if answer.is_error() && modern => {
-                return Err(Failure::forwarded(answer));
+                return Err(RequestError::forwarded(answer));
             }
-            Ok(Answered::Raw(answer)) => return Ok(answer.behind(id)),
+            Ok(Answered::Raw(answer)) => return Ok(answer.with_id(id)),
             Ok(Answered::Value(reply)) => Ok(reply),
             Err(error) => Err(error),
         };
         let operation = match &self.request {
-            Request::Call(request) => Some(&request.operation),
-            Request::Forward(_) => None,
+            UpstreamRequest::Call(request) => Some(&request.operation),
+            UpstreamRequest::Forward(_) => None,
         };
         let scope = match operation {
             // What a function returned may be meant for its caller alone.
             Some(Operation::ReadResource { .. }) => Some(CacheScope::Private),
             _ if self.is_tool_call() => {
                 return match outcome {
-                    Ok(reply) => Ok(content::success(id, &reply, dress)),
+                    Ok(reply) => Ok(format::success(id, &reply, format)),
                     Err(error) => match missing(&error) {
                         Some(failure) => Err(failure),
-                        None => Ok(content::failure(id, &error, caller, dress)),
+                        None => Ok(format::failure(id, &error, caller, format)),
                     },
                 };
             }
@@ -375,16 +374,16 @@ impl UpstreamCall {
         };
         let reply = outcome.map_err(|error| match missing(&error) {
             Some(failure) => failure,
-            None => Failure::of_call(error, self.request.subject()),
+            None => RequestError::of_call(error, self.request.subject()),
         })?;
         let result = reply.value.trim_ascii();
         if !(result.starts_with(b"{") && result.ends_with(b"}")) {
-            return Err(Failure::Upstream(CallError::new(
+            return Err(RequestError::Upstream(CallError::new(
                 CallErrorCode::InternalError,
                 "The worker's answer is no result of this method",
             )));
         }
-        let mut answer = content::Answer::begin(id, dress, result.len());
+        let mut answer = format::ResultWriter::begin(id, format, result.len());
         let mut skipped = 0;
         if let Some(scope) = scope {
             // A resource is what a function returns now: unless its author says so, nobody may go on showing it.
@@ -399,8 +398,10 @@ impl UpstreamCall {
     /// What happens to a tool is a result, whoever runs it.
     fn is_tool_call(&self) -> bool {
         match &self.request {
-            Request::Call(request) => matches!(request.operation, Operation::CallTool { .. }),
-            Request::Forward(request) => &*request.method == TOOLS_CALL,
+            UpstreamRequest::Call(request) => {
+                matches!(request.operation, Operation::CallTool { .. })
+            }
+            UpstreamRequest::Forward(request) => &*request.method == TOOLS_CALL,
         }
     }
 }
@@ -421,17 +422,17 @@ fn own_ttl(result: &[u8]) -> Option<(u64, usize)> {
 ///
 /// # Errors
 ///
-/// A token of more than [`envelope::ID_MAX`] bytes.
-fn progress_token(meta: &RawValue) -> Result<Option<String>, Failure> {
-    let meta: Meta<'_> = envelope::fields(Some(meta), "params._meta")?;
+/// A token of more than [`jsonrpc::ID_MAX`] bytes.
+fn progress_token(meta: &RawValue) -> Result<Option<String>, RequestError> {
+    let meta: Meta<'_> = jsonrpc::fields(Some(meta), "params._meta")?;
     let token = meta.progress_token.map(RawValue::get);
     let is_token = |raw: &&str| raw.starts_with(|first| matches!(first, '"' | '-' | '0'..='9'));
     let token = token.filter(is_token);
-    if token.is_some_and(|raw| raw.len() > envelope::ID_MAX) {
-        return Err(Failure::InvalidParams(
+    if token.is_some_and(|raw| raw.len() > jsonrpc::ID_MAX) {
+        return Err(RequestError::InvalidParams(
             format!(
                 "params._meta.progressToken is longer than {} bytes",
-                envelope::ID_MAX
+                jsonrpc::ID_MAX
             )
             .into(),
         ));
@@ -448,24 +449,24 @@ struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    fn read(params: Option<&'a RawValue>) -> Result<Self, Failure> {
+    fn read(params: Option<&'a RawValue>) -> Result<Self, RequestError> {
         #[derive(Deserialize)]
         struct Fields<'a> {
-            #[serde(borrow, default, deserialize_with = "envelope::present")]
+            #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
             name: Option<&'a RawValue>,
-            #[serde(borrow, default, deserialize_with = "envelope::present")]
+            #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
             arguments: Option<&'a RawValue>,
             #[serde(
                 borrow,
                 default,
-                deserialize_with = "envelope::present",
+                deserialize_with = "jsonrpc::present",
                 rename = "_meta"
             )]
             meta: Option<&'a RawValue>,
         }
-        let fields: Fields<'a> = envelope::fields(params, "params")?;
+        let fields: Fields<'a> = jsonrpc::fields(params, "params")?;
         let name = string_member(fields.name, "params.name")?;
-        envelope::object(fields.arguments, "params.arguments")?;
+        jsonrpc::object(fields.arguments, "params.arguments")?;
         Ok(Self {
             name,
             arguments: fields.arguments,
@@ -478,9 +479,9 @@ impl<'a> Named<'a> {
 fn string_member<'a>(
     raw: Option<&'a RawValue>,
     what: &'static str,
-) -> Result<Cow<'a, str>, Failure> {
-    raw.and_then(envelope::string)
-        .ok_or_else(|| Failure::InvalidParams(format!("{what} must be a string").into()))
+) -> Result<Cow<'a, str>, RequestError> {
+    raw.and_then(jsonrpc::string)
+        .ok_or_else(|| RequestError::InvalidParams(format!("{what} must be a string").into()))
 }
 
 #[cfg(test)]

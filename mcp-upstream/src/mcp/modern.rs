@@ -15,8 +15,7 @@ use super::head::McpHead;
 use super::methods::{self, Prepared};
 use super::{Conversation, Era, forward, namespace};
 use crate::caller::Caller;
-use crate::envelope::{self, Message};
-use crate::error::Failure;
+use crate::jsonrpc::{self, Message, RequestError};
 use crate::profile::AcceptRule;
 use crate::protocol::{self, ProtocolVersion};
 use crate::reply::Reply;
@@ -27,14 +26,12 @@ mod exchange;
 mod headers;
 mod listen;
 mod meta;
-mod object;
 mod park;
 mod talking;
 
 use headers::Tools;
 
 pub(crate) use meta::RequestMeta;
-pub(crate) use object::entries;
 
 /// The revision spoken here.
 pub(super) const VERSION: &str = protocol::MODERN;
@@ -81,7 +78,7 @@ pub(super) async fn answer(
         }
         Message::Response { .. } => {
             let reason = "the server sends no requests in 2026-07-28, so it takes no responses";
-            (Err(Failure::Shape(reason.into())), None)
+            (Err(RequestError::Shape(reason.into())), None)
         }
     };
     outcome.unwrap_or_else(|failure| {
@@ -95,8 +92,8 @@ pub(super) async fn answer(
 }
 
 /// Why several messages in one body are refused.
-pub(super) fn batch_refused() -> Failure {
-    Failure::Shape("2026-07-28 has no batches: send one message per POST".into())
+pub(super) fn batch_refused() -> RequestError {
+    RequestError::Shape("2026-07-28 has no batches: send one message per POST".into())
 }
 
 /// One request: all of it, its raw id, its method, its parameters.
@@ -108,32 +105,34 @@ async fn request(
     head: &McpHead,
     body: &Bytes,
     (text, id, method, raw_params): Request<'_>,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, RequestError> {
     served(caller, head, raw_params)?;
     acceptable(caller, head)?;
     let namespace = namespace(core, caller)?;
     if head.version.is_none() {
-        return Err(Failure::HeaderMismatch(
+        return Err(RequestError::HeaderMismatch(
             "MCP-Protocol-Version is missing".into(),
         ));
     }
-    let params: meta::Params<'_> = envelope::fields(raw_params, "params").map_err(missing_meta)?;
-    let read = meta::read(body, &params).map_err(Failure::MissingMeta)?;
+    let params: meta::Params<'_> = jsonrpc::fields(raw_params, "params").map_err(missing_meta)?;
+    let read = meta::read(body, &params).map_err(RequestError::MissingMeta)?;
     let mut meta = read.meta;
     if let Some(fault) = headers::version_fault(head, &read.version) {
-        return Err(Failure::HeaderMismatch(fault));
+        return Err(RequestError::HeaderMismatch(fault));
     }
     if read.version != VERSION {
         return Err(unsupported(caller, &read.version));
     }
     let external = core.external.serves(&namespace);
-    let schema = match params.name.and_then(envelope::string) {
+    let schema = match params.name.and_then(jsonrpc::string) {
         Some(tool) if external && method == "tools/call" => {
             match forward::input_schema(core, &namespace, &tool).await {
                 Ok(schema) => schema,
                 // An intermediary may have gone by headers that cannot be compared with the body now. A call without
                 // them gave it nothing to go by, and need not wait for a list.
-                Err(error) if mirrors_parameters(head) => return Err(Failure::Upstream(error)),
+                Err(error) if mirrors_parameters(head) => {
+                    return Err(RequestError::Upstream(error));
+                }
                 Err(_) => None,
             }
         }
@@ -144,7 +143,7 @@ async fn request(
         schema: schema.as_deref(),
     };
     if let Some(fault) = headers::fault(head, tools, method, &params) {
-        return Err(Failure::HeaderMismatch(fault));
+        return Err(RequestError::HeaderMismatch(fault));
     }
     let retry = match subject(method, &params) {
         Some(subject) => {
@@ -202,7 +201,7 @@ async fn request(
         | "resources/read"
         | "completion/complete" => {
             match methods::prepare(&conversation, text, id, method, raw_params).await? {
-                Prepared::Answer(answer) => Ok(Reply::json(StatusCode::OK, answer)),
+                Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
                 Prepared::Call(call) => {
                     let request = exchange::Request {
                         id,
@@ -216,7 +215,7 @@ async fn request(
         // What the server has beside these, it knows.
         _ if external => match methods::prepare(&conversation, text, id, method, raw_params).await?
         {
-            Prepared::Answer(answer) => Ok(Reply::json(StatusCode::OK, answer)),
+            Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
             Prepared::Call(call) => {
                 let request = exchange::Request {
                     id,
@@ -227,7 +226,7 @@ async fn request(
             }
         },
         // What has gone with this revision (`initialize`, `ping`, `logging/setLevel`, `resources/subscribe`) too.
-        _ => Err(Failure::MethodNotFound(method.to_owned())),
+        _ => Err(RequestError::MethodNotFound(method.to_owned())),
     }
 }
 
@@ -238,7 +237,7 @@ fn mirrors_parameters(head: &McpHead) -> bool {
 }
 
 /// Whether the listener speaks this revision at all.
-fn served(caller: &Caller, head: &McpHead, params: Option<&RawValue>) -> Result<(), Failure> {
+fn served(caller: &Caller, head: &McpHead, params: Option<&RawValue>) -> Result<(), RequestError> {
     if caller.profile.modern {
         return Ok(());
     }
@@ -247,8 +246,8 @@ fn served(caller: &Caller, head: &McpHead, params: Option<&RawValue>) -> Result<
     Err(unsupported(caller, asked.as_deref().unwrap_or(VERSION)))
 }
 
-fn unsupported(caller: &Caller, requested: &str) -> Failure {
-    Failure::UnsupportedModernVersion {
+fn unsupported(caller: &Caller, requested: &str) -> RequestError {
+    RequestError::UnsupportedModernVersion {
         requested: requested.to_owned(),
         supported: supported(caller).collect(),
     }
@@ -273,26 +272,26 @@ fn subject<'a>(method: &str, params: &meta::Params<'a>) -> Option<Cow<'a, str>> 
         "resources/read" => params.uri,
         _ => None,
     }
-    .and_then(envelope::string)
+    .and_then(jsonrpc::string)
 }
 
-fn acceptable(caller: &Caller, head: &McpHead) -> Result<(), Failure> {
+fn acceptable(caller: &Caller, head: &McpHead) -> Result<(), RequestError> {
     let strict = caller.profile.accept == AcceptRule::Strict;
     let accept = head.accept;
     match strict {
         true if accept.json_named && accept.sse_named => Ok(()),
-        true => Err(Failure::NotAcceptable(
+        true => Err(RequestError::NotAcceptable(
             "application/json and text/event-stream, both by name",
         )),
         false if accept.json_acceptable => Ok(()),
-        false => Err(Failure::NotAcceptable("application/json")),
+        false => Err(RequestError::NotAcceptable("application/json")),
     }
 }
 
 /// Params that are no object hold no `_meta`.
-fn missing_meta(failure: Failure) -> Failure {
+fn missing_meta(failure: RequestError) -> RequestError {
     match failure {
-        Failure::InvalidParams(reason) => Failure::MissingMeta(reason),
+        RequestError::InvalidParams(reason) => RequestError::MissingMeta(reason),
         other => other,
     }
 }

@@ -6,8 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{Conversation, forward};
-use crate::envelope;
-use crate::error::Failure;
+use crate::jsonrpc::{self, RequestError};
 
 #[derive(Deserialize)]
 struct Cancelled<'a> {
@@ -15,7 +14,7 @@ struct Cancelled<'a> {
         borrow,
         default,
         rename = "requestId",
-        deserialize_with = "envelope::present"
+        deserialize_with = "jsonrpc::present"
     )]
     request_id: Option<&'a RawValue>,
 }
@@ -28,9 +27,9 @@ pub(crate) fn take(
     message: &str,
     method: &str,
     params: Option<&RawValue>,
-) -> Result<(), Failure> {
-    if envelope::object(params, "params").is_err() {
-        return Err(Failure::Shape("params must be an object".into()));
+) -> Result<(), RequestError> {
+    if jsonrpc::object(params, "params").is_err() {
+        return Err(RequestError::Shape("params must be an object".into()));
     }
     if conversation.core.external.serves(&conversation.namespace) {
         // Those acted on here go on to the server in their own words, too.
@@ -38,7 +37,7 @@ pub(crate) fn take(
     }
     let session = conversation.session();
     match method {
-        "initialize" => Err(Failure::Shape("initialize needs an id".into())),
+        "initialize" => Err(RequestError::Shape("initialize needs an id".into())),
         // The second spelling is what older clients send (MCP-09).
         "notifications/initialized" | "initialized" => {
             if let Some(session) = session {
@@ -47,8 +46,8 @@ pub(crate) fn take(
             Ok(())
         }
         "notifications/cancelled" => {
-            let params: Cancelled<'_> = envelope::fields(params, "params")
-                .map_err(|_| Failure::Shape("params has a key twice".into()))?;
+            let params: Cancelled<'_> = jsonrpc::fields(params, "params")
+                .map_err(|_| RequestError::Shape("params has a key twice".into()))?;
             if let (Some(session), Some(id)) = (session, params.request_id) {
                 session.in_flight().cancel(id.get(), message);
             }

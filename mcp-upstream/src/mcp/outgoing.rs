@@ -3,7 +3,7 @@
 
 use tooldock_workers::worker::Question;
 
-use crate::stdio::splice;
+use crate::jsonrpc::splice;
 
 /// `notifications/progress`. `token` is the client's, raw; `params` is the rest of the object.
 pub(super) fn progress(token: &str, params: &[u8]) -> Vec<u8> {

@@ -15,7 +15,7 @@ use super::head::McpHead;
 use super::methods::{self, Prepared};
 use super::{Conversation, batch, exchange, initialize, modern, notification, response};
 use crate::caller::Caller;
-use crate::envelope::{self, Body, Invalid, Message};
+use crate::jsonrpc::{self, Body, Invalid, Message};
 use crate::reply::Reply;
 use crate::state::Core;
 
@@ -26,7 +26,7 @@ pub(super) async fn answer<'a>(
     head: &McpHead,
     body: &'a Bytes,
 ) -> Result<Reply, Invalid<'a>> {
-    let (text, message) = match envelope::body(body)? {
+    let (text, message) = match jsonrpc::body(body)? {
         Body::One(text, message) => (text, message),
         Body::Batch(messages) => {
             if head.version.as_deref().map(str::trim) == Some(modern::VERSION) {
@@ -59,7 +59,7 @@ pub(super) async fn answer<'a>(
                 .await
                 .map_err(refused)?;
             match prepared {
-                Prepared::Answer(answer) => Ok(Reply::json(StatusCode::OK, answer)),
+                Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
                 Prepared::Call(call) => Box::pin(exchange::one(&conversation, id, call))
                     .await
                     .map_err(refused),

@@ -3,10 +3,9 @@
 use serde_json::value::RawValue;
 
 use super::{Conversation, forward};
-use crate::error::Failure;
+use crate::jsonrpc::splice::span;
+use crate::jsonrpc::{RequestError, Response};
 use crate::session::Answered;
-use crate::stdio::message::Answer;
-use crate::stdio::splice::span;
 
 /// Hands an answer to the call that asked; `message` is all of it. One that came too late is taken all the same: its
 /// sender could not know. An answer to a question that was never asked in this session is refused, and so is one that
@@ -16,14 +15,14 @@ pub(crate) fn take(
     message: &str,
     id: &str,
     outcome: Result<&RawValue, &RawValue>,
-) -> Result<(), Failure> {
+) -> Result<(), RequestError> {
     if conversation.core.external.serves(&conversation.namespace) {
         // The whole of it may go to the server.
         forward::spelling::check_unanswered(message)?;
     }
-    let session = conversation.session().ok_or(Failure::UnknownAnswer)?;
+    let session = conversation.session().ok_or(RequestError::UnknownAnswer)?;
     let (Ok(part) | Err(part)) = outcome;
-    let answer = Answer::new(
+    let answer = Response::new(
         conversation.own(message.as_bytes()),
         span(message, id),
         span(message, part.get()),
@@ -31,6 +30,6 @@ pub(crate) fn take(
     );
     match session.answer(id, answer) {
         Answered::Taken | Answered::Over => Ok(()),
-        Answered::Unknown => Err(Failure::UnknownAnswer),
+        Answered::Unknown => Err(RequestError::UnknownAnswer),
     }
 }

@@ -14,10 +14,10 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::tool::Tool;
 
 use super::unknown_namespace;
-use crate::bridge::json as spans;
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::error;
+use crate::jsonrpc::spans;
 use crate::mcp::forward::rest as external;
 use crate::reply::Reply;
 use crate::state::Core;

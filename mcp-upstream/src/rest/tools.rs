@@ -14,10 +14,9 @@ use tooldock_workers::worker::Operation;
 
 use super::{InNamespace, Refused, collect, json};
 use crate::audit::Transport;
-use crate::bridge;
 use crate::engine::{CallRequest, Engine};
-use crate::envelope;
-use crate::error::{self, Failure};
+use crate::error;
+use crate::jsonrpc::{self, RequestError, spans};
 use crate::mcp::forward::rest as external;
 use crate::reply::Reply;
 use crate::state::Core;
@@ -73,8 +72,8 @@ async fn list_external(core: &Core, scope: &InNamespace) -> Reply {
         .tools()
         .filter(|(name, _)| scope.namespace.policy.allows_tool(name))
         .map(|(name, definition)| {
-            let member = |key| bridge::json::member(definition, key);
-            let text = |key| member(key).and_then(envelope::string).map(Cow::into_owned);
+            let member = |key| spans::member(definition, key);
+            let text = |key| member(key).and_then(jsonrpc::string).map(Cow::into_owned);
             External {
                 name,
                 title: text("title"),
@@ -183,8 +182,8 @@ fn arguments(body: Bytes) -> Result<Bytes, Refused> {
         return Ok(Bytes::from_static(b"{}"));
     }
     let invalid = |reason: &str| Refused::new(StatusCode::BAD_REQUEST, "invalid_json", reason);
-    let text = envelope::text(&body).map_err(|failure| match failure {
-        Failure::Parse(reason) | Failure::Shape(reason) => invalid(&reason),
+    let text = jsonrpc::text(&body).map_err(|failure| match failure {
+        RequestError::Parse(reason) | RequestError::Shape(reason) => invalid(&reason),
         _ => invalid("the body is no JSON"),
     })?;
     let raw: &RawValue = serde_json::from_str(text).map_err(|error| invalid(&error.to_string()))?;

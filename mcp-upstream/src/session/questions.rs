@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::stdio::message::Answer;
+use crate::jsonrpc::Response;
 
 /// Open questions of one session. One more fails at once; what bounds them in practice are the calls that ask.
 pub(super) const OPEN_MAX: usize = 1000;
@@ -32,13 +32,13 @@ struct Table {
     closed: bool,
     /// The id of the last question.
     last: u64,
-    open: Vec<(u64, oneshot::Sender<Answer>)>,
+    open: Vec<(u64, oneshot::Sender<Response>)>,
 }
 
 impl Questions {
     /// Notes a question; the answer comes through the receiver. It fails when there will be none: the session has
     /// ended, or too many questions are open.
-    pub(super) fn ask(&self) -> (u64, oneshot::Receiver<Answer>) {
+    pub(super) fn ask(&self) -> (u64, oneshot::Receiver<Response>) {
         let (sender, receiver) = oneshot::channel();
         let mut table = self.lock();
         table.last += 1;
@@ -51,7 +51,7 @@ impl Questions {
     }
 
     /// Hands an answer to whoever asked. `id` is raw JSON.
-    pub(super) fn answer(&self, id: &str, answer: Answer) -> Answered {
+    pub(super) fn answer(&self, id: &str, answer: Response) -> Answered {
         let id: Option<u64> = id.parse().ok();
         let mut table = self.lock();
         let Some(id) = id.filter(|id| (1..=table.last).contains(id)) else {
@@ -103,10 +103,10 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::stdio::message::RawReply;
+    use crate::jsonrpc::ResponseOutcome;
 
-    fn result(text: &'static str) -> Answer {
-        Answer::of(RawReply::Result(Bytes::from_static(text.as_bytes())))
+    fn result(text: &'static str) -> Response {
+        Response::from_outcome(ResponseOutcome::Result(Bytes::from_static(text.as_bytes())))
     }
 
     #[tokio::test]
@@ -116,9 +116,9 @@ mod tests {
         let (second, two) = questions.ask();
         assert_ne!(first, second);
         let answer = result(r#"{"action":"accept"}"#);
-        let refusal = RawReply::Error(Bytes::from_static(br#"{"code":-1,"message":"no"}"#));
+        let refusal = ResponseOutcome::Error(Bytes::from_static(br#"{"code":-1,"message":"no"}"#));
         assert_eq!(
-            questions.answer(&second.to_string(), Answer::of(refusal.clone())),
+            questions.answer(&second.to_string(), Response::from_outcome(refusal.clone())),
             Answered::Taken
         );
         assert_eq!(
@@ -129,8 +129,8 @@ mod tests {
             questions.answer(&first.to_string(), answer.clone()),
             Answered::Over
         );
-        assert_eq!(one.await.expect("an answer").reply(), answer.reply());
-        assert_eq!(two.await.expect("an answer").reply(), refusal);
+        assert_eq!(one.await.expect("an answer").outcome(), answer.outcome());
+        assert_eq!(two.await.expect("an answer").outcome(), refusal);
         assert!(questions.is_empty());
     }
 

@@ -62,8 +62,11 @@ mod tests {
         drop(answer);
         let late = serde_json::from_str("{}").expect("JSON");
         let late: &serde_json::value::RawValue = late;
-        let late = crate::stdio::message::RawReply::Result(late.get().to_owned().into());
-        session.answer(&id.to_string(), crate::stdio::message::Answer::of(late));
+        let late = crate::jsonrpc::ResponseOutcome::Result(late.get().to_owned().into());
+        session.answer(
+            &id.to_string(),
+            crate::jsonrpc::Response::from_outcome(late),
+        );
         session.subscriptions().remove("test://a");
         assert_eq!(session.weight(), with_facts);
     }

@@ -17,8 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::link::{Call, Link};
-use super::message::RawReply;
-use crate::envelope;
+use crate::jsonrpc::{self, ResponseOutcome};
 use crate::protocol::{MODERN, ProtocolVersion};
 
 /// The newest revision that is opened by `initialize`.
@@ -217,8 +216,8 @@ struct Discovered {
 }
 
 /// What an answer to `server/discover` says, if it says that the server speaks the modern revision.
-fn discovered(reply: &RawReply) -> Option<Era> {
-    let RawReply::Result(result) = reply else {
+fn discovered(reply: &ResponseOutcome) -> Option<Era> {
+    let ResponseOutcome::Result(result) = reply else {
         return None;
     };
     let Discovered { supported_versions } = serde_json::from_slice(result).ok()?;
@@ -282,7 +281,7 @@ async fn initialize_until(
 ) -> Result<Initialized, CallError> {
     let call = link.request("initialize", Some(params), None)?;
     let reply = within(call, end, "initialize").await?;
-    let RawReply::Result(result) = &reply else {
+    let ResponseOutcome::Result(result) = &reply else {
         return Err(unusable(format!(
             "the server refused initialize{}",
             quoted(&reply)
@@ -290,7 +289,7 @@ async fn initialize_until(
     };
     let version = serde_json::from_slice::<InitializeResult<'_>>(result)
         .ok()
-        .and_then(|read| envelope::string(read.protocol_version)?.parse().ok());
+        .and_then(|read| jsonrpc::string(read.protocol_version)?.parse().ok());
     let Some(version) = version else {
         return Err(unusable(
             "the server's answer to initialize names no protocol version that is served".to_owned(),
@@ -303,7 +302,7 @@ async fn initialize_until(
     })
 }
 
-async fn within(call: Call, end: Instant, method: &str) -> Result<RawReply, CallError> {
+async fn within(call: Call, end: Instant, method: &str) -> Result<ResponseOutcome, CallError> {
     timeout_at(end, call).await.unwrap_or_else(|_| {
         Err(unusable(format!(
             "the server did not answer {method} in time"
@@ -316,12 +315,12 @@ fn unusable(message: String) -> CallError {
 }
 
 /// The message of a server's error, all of it: whoever passes it on first takes secrets out of it, and then cuts it short.
-fn quoted(reply: &RawReply) -> String {
+fn quoted(reply: &ResponseOutcome) -> String {
     #[derive(Deserialize)]
     struct Message {
         message: String,
     }
-    let RawReply::Error(error) = reply else {
+    let ResponseOutcome::Error(error) = reply else {
         return String::new();
     };
     match serde_json::from_slice::<Message>(error) {

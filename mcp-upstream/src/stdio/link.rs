@@ -33,9 +33,9 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 
 use self::shared::Shared;
-use super::message::{ClientRequest, Notification, Oddity, ServerRequest};
-use super::splice::{self, Names};
 use super::wire::{Lines, Pipes};
+use crate::jsonrpc::splice::Names;
+use crate::jsonrpc::{Notification, ProtocolViolation, Request, ServerRequest};
 
 #[cfg(test)]
 pub(crate) use self::call::Cancels;
@@ -112,7 +112,7 @@ pub(crate) trait ReplySink: Send + Sync {
 /// Hears what the server says that belongs to no call. Called from the link's reader, in order. Must not block, bounds
 /// what it keeps, and holds no `Arc` of the link: that would keep both for ever.
 pub(crate) trait Inbound: Send + Sync {
-    /// A log message, a changed list, a cancelled request of the server ([`splice::request_id`] tells which): anything
+    /// A log message, a changed list, a cancelled request of the server ([`crate::jsonrpc::splice::request_id`] tells which): anything
     /// without a call.
     fn notification(&self, notification: Notification<'_>);
 
@@ -131,7 +131,7 @@ pub(crate) trait Inbound: Send + Sync {
     fn began_task(&self, _call: Option<u64>, _result: &RawValue) {}
 
     /// The server sent what was ignored. For counting.
-    fn oddity(&self, _oddity: Oddity) {}
+    fn violation(&self, _oddity: ProtocolViolation) {}
 
     /// Since when the client of the process is away: it has neither a request nor an open stream, and no question to it
     /// waits for an answer. `None` while the client is there, and where nothing is known of it.
@@ -216,12 +216,12 @@ impl Link {
     /// [`CallError`]; nothing was sent then.
     pub(crate) fn forward(
         &self,
-        request: &ClientRequest,
+        request: &Request,
         sink: Option<Arc<dyn ReplySink>>,
     ) -> Result<Call, CallError> {
         self.shared
             .begin(true, request.token(), sink, request.len(), |out, ours| {
-                request.put_under(out, write::digits(ours, &mut [0; write::DIGITS]));
+                request.write_as(out, write::digits(ours, &mut [0; write::DIGITS]));
             })
     }
 

@@ -9,7 +9,7 @@ use prometheus::{
 use tooldock_workers::names::NamespaceName;
 
 use super::breaker::BreakerState;
-use super::message::Oddity;
+use crate::jsonrpc::ProtocolViolation;
 
 /// From a pooled process to a slow start.
 const WAIT_SECONDS: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
@@ -58,7 +58,7 @@ pub(crate) struct StdioMetrics {
     breaker: IntGaugeVec,
     refused: IntCounterVec,
     last_good: IntCounterVec,
-    oddities: IntCounterVec,
+    violations: IntCounterVec,
 }
 
 /// The series of one namespace; they go when the last of its pools does.
@@ -127,7 +127,7 @@ impl StdioMetrics {
                 "Requests that got no process of an external server",
                 &["namespace", "reason"],
             )?,
-            oddities: counter(
+            violations: counter(
                 "tooldock_server_oddities_total",
                 "What external servers sent that was ignored",
                 &["namespace", "kind"],
@@ -167,8 +167,10 @@ impl StdioMetrics {
         for reason in REFUSALS {
             let _ = self.refused.remove_label_values(&[name, reason]);
         }
-        for oddity in Oddity::ALL {
-            let _ = self.oddities.remove_label_values(&[name, oddity.as_str()]);
+        for violation in ProtocolViolation::ALL {
+            let _ = self
+                .violations
+                .remove_label_values(&[name, violation.as_str()]);
         }
     }
 }
@@ -205,9 +207,9 @@ impl ServerMetrics {
             .set(i64::try_from(requests).unwrap_or(i64::MAX));
     }
 
-    pub(super) fn oddity(&self, oddity: Oddity) {
-        let labels = &[self.namespace.as_str(), oddity.as_str()];
-        self.all.oddities.with_label_values(labels).inc();
+    pub(super) fn violation(&self, violation: ProtocolViolation) {
+        let labels = &[self.namespace.as_str(), violation.as_str()];
+        self.all.violations.with_label_values(labels).inc();
     }
 
     pub(super) fn breaker(&self, state: BreakerState) {
@@ -233,7 +235,7 @@ mod tests {
         server.waited(Duration::from_millis(3));
         server.refused("max_processes");
         server.fell_back(LastGood::List);
-        server.oddity(Oddity::Late);
+        server.violation(ProtocolViolation::Late);
         server.breaker(BreakerState::Open);
         let series = || {
             registry

@@ -14,10 +14,12 @@ use tokio::sync::mpsc;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::link::{Call, Inbound, Link, LinkLimits, ReplySink};
-use super::message::{Answer, ClientRequest, Notification, Oddity, RawReply, ServerRequest};
-use super::splice::span;
 use super::wire::Pipes;
-use crate::envelope::{self, Message};
+use crate::jsonrpc::splice::span;
+use crate::jsonrpc::{
+    self, Message, Notification, ProtocolViolation, Request, Response, ResponseOutcome,
+    ServerRequest,
+};
 
 pub(crate) mod program;
 
@@ -31,7 +33,7 @@ pub(super) struct Peer {
 pub(super) struct House {
     pub(super) said: mpsc::Sender<String>,
     pub(super) asked: mpsc::Sender<ServerRequest>,
-    pub(super) odd: Mutex<Vec<Oddity>>,
+    pub(super) odd: Mutex<Vec<ProtocolViolation>>,
     /// What became of calls that were given up, and which tasks began.
     pub(super) noted: Mutex<Vec<String>>,
 }
@@ -75,8 +77,8 @@ impl Inbound for House {
         self.note(format!("began {result} for {call}"));
     }
 
-    fn oddity(&self, oddity: Oddity) {
-        self.odd.lock().expect("not poisoned").push(oddity);
+    fn violation(&self, violation: ProtocolViolation) {
+        self.odd.lock().expect("not poisoned").push(violation);
     }
 }
 
@@ -165,7 +167,7 @@ impl Scene {
         std::mem::take(&mut self.house.noted.lock().expect("not poisoned"))
     }
 
-    pub(super) fn odd(&self) -> Vec<Oddity> {
+    pub(super) fn odd(&self) -> Vec<ProtocolViolation> {
         std::mem::take(&mut self.house.odd.lock().expect("not poisoned"))
     }
 }
@@ -198,22 +200,22 @@ pub(super) fn raw(text: &str) -> &RawValue {
 }
 
 /// A client's request.
-pub(crate) fn request(text: &str) -> ClientRequest {
-    let Ok(Message::Request { id, params, .. }) = envelope::message(text) else {
+pub(crate) fn request(text: &str) -> Request {
+    let Ok(Message::Request { id, params, .. }) = jsonrpc::message(text) else {
         panic!("no request: {text}");
     };
     let message = Bytes::copy_from_slice(text.as_bytes());
-    ClientRequest::new(message, text, id, params).expect("no name twice")
+    Request::new(message, text, id, params).expect("no name twice")
 }
 
 /// A response.
-pub(crate) fn response(text: &str) -> Answer {
-    let Ok(Message::Response { id, outcome }) = envelope::message(text) else {
+pub(crate) fn response(text: &str) -> Response {
+    let Ok(Message::Response { id, outcome }) = jsonrpc::message(text) else {
         panic!("no response: {text}");
     };
     let message = Bytes::copy_from_slice(text.as_bytes());
     let (Ok(part) | Err(part)) = outcome;
-    Answer::new(
+    Response::new(
         message,
         span(text, id),
         span(text, part.get()),
@@ -221,13 +223,13 @@ pub(crate) fn response(text: &str) -> Answer {
     )
 }
 
-pub(super) fn result(reply: Result<RawReply, CallError>) -> String {
+pub(super) fn result(reply: Result<ResponseOutcome, CallError>) -> String {
     match reply.expect("a reply") {
-        RawReply::Result(bytes) => String::from_utf8(bytes.to_vec()).expect("text"),
-        RawReply::Error(error) => panic!("{error:?}"),
+        ResponseOutcome::Result(bytes) => String::from_utf8(bytes.to_vec()).expect("text"),
+        ResponseOutcome::Error(error) => panic!("{error:?}"),
     }
 }
 
-pub(super) fn code(reply: Result<RawReply, CallError>) -> CallErrorCode {
+pub(super) fn code(reply: Result<ResponseOutcome, CallError>) -> CallErrorCode {
     reply.expect_err("an error").code
 }

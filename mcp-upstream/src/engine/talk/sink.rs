@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tooldock_workers::worker::{Ask, CallEvent, CallSink, Notice};
 
 use crate::engine::{Event, EventSender, ask_failed};
-use crate::stdio::message::Verbatim;
+use crate::jsonrpc::RelayedRequest;
 
 /// What the worker's reader leaves for the call.
 pub(super) enum Inward {
@@ -20,7 +20,7 @@ pub(super) enum Inward {
 /// Questions, and the request one of them is, where it is to reach its client whole.
 pub(super) struct Asking {
     pub(super) ask: Ask,
-    pub(super) verbatim: Option<Arc<Verbatim>>,
+    pub(super) relayed: Option<Arc<RelayedRequest>>,
 }
 
 /// The reader's end. Never waits.
@@ -32,8 +32,8 @@ pub(in crate::engine) struct Sink {
 
 impl Sink {
     /// Asks the client, with a whole request where it is one.
-    pub(in crate::engine) fn ask(&self, ask: Ask, verbatim: Option<Arc<Verbatim>>) {
-        let asking = Asking { ask, verbatim };
+    pub(in crate::engine) fn ask(&self, ask: Ask, relayed: Option<Arc<RelayedRequest>>) {
+        let asking = Asking { ask, relayed };
         if let Err(refused) = self.inbox.try_send(Inward::Ask(asking))
             && let Inward::Ask(asking) = refused.into_inner()
         {

@@ -19,11 +19,10 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{AskMethod, LogLevel};
 
 use crate::engine::{self, Event, EventReceiver, EventSender, Questions, ask_failed};
-use crate::envelope;
+use crate::jsonrpc::{self, Response, ResponseOutcome};
 use crate::mcp::methods::UpstreamCall;
 use crate::mcp::{Conversation, outgoing};
 use crate::session::{InFlight, Session};
-use crate::stdio::message::{Answer, RawReply};
 
 /// The longest part of a client's error message that is told to the function.
 const REFUSAL_MAX: usize = 512;
@@ -110,7 +109,7 @@ fn work(
 ) -> impl Future<Output = Vec<u8>> + Send + use<> {
     let core = Arc::clone(conversation.core);
     let caller = conversation.caller.clone();
-    let dress = conversation.dress();
+    let format = conversation.result_format();
     let (handle, registration) = AbortHandle::new_pair();
     let entry = conversation
         .session()
@@ -121,8 +120,8 @@ fn work(
         let outcome = Abortable::new(run, registration).await;
         drop(entry);
         let outcome = outcome.unwrap_or_else(|Aborted| Err(cancelled()));
-        call.response(&id, &caller, &dress, outcome)
-            .unwrap_or_else(|failure| dress.error(Some(&id), &failure))
+        call.response(&id, &caller, &format, outcome)
+            .unwrap_or_else(|failure| format.error(Some(&id), &failure))
     }
 }
 
@@ -159,7 +158,7 @@ struct Answered {
 /// What came of a question.
 enum Heard {
     /// The client's response.
-    Answer(Answer),
+    Response(Response),
     /// Its time is up.
     Late,
     /// No answer can come: the session ended, or too many questions are open in it.
@@ -223,8 +222,8 @@ impl Ears {
             };
             let (id, answer) = session.ask();
             self.open.push((id, Arc::clone(&question.key)));
-            let message = match &questions.verbatim {
-                Some(verbatim) => verbatim.behind(id),
+            let message = match &questions.relayed {
+                Some(relayed) => relayed.with_id(id),
                 None => outgoing::question(id, question),
             };
             self.tell(message);
@@ -233,7 +232,7 @@ impl Ears {
             let waiting = self.waiting.get_or_insert_default();
             waiting.push(Box::pin(async move {
                 let outcome = match timeout(limit, answer).await {
-                    Ok(Ok(answer)) => Heard::Answer(answer),
+                    Ok(Ok(answer)) => Heard::Response(answer),
                     Ok(Err(_)) => Heard::Gone,
                     Err(_) => Heard::Late,
                 };
@@ -253,13 +252,13 @@ impl Ears {
         let Some(open) = open else { return };
         self.open.swap_remove(open);
         let outcome = match answered.outcome {
-            Heard::Answer(answer) => {
-                if let Some(verbatim) = &answered.questions.verbatim {
-                    verbatim.respond(answer.clone());
+            Heard::Response(answer) => {
+                if let Some(relayed) = &answered.questions.relayed {
+                    relayed.respond(answer.clone());
                 }
-                match answer.reply() {
-                    RawReply::Result(result) => Ok(result),
-                    RawReply::Error(error) => Err(refused(&error)),
+                match answer.outcome() {
+                    ResponseOutcome::Result(result) => Ok(result),
+                    ResponseOutcome::Error(error) => Err(refused(&error)),
                 }
             }
             Heard::Late => {
@@ -338,7 +337,7 @@ fn refused(error: &[u8]) -> CallError {
         });
     let message = refusal
         .and_then(|refusal| refusal.message)
-        .and_then(envelope::string)
+        .and_then(jsonrpc::string)
         .unwrap_or_default();
     let message: String = message.chars().take(REFUSAL_MAX).collect();
     ask_failed(format!(

@@ -15,13 +15,13 @@ use super::isolation::{Place, Who, may_ask};
 use super::process::{OpenEra, Opening, Page, Process, ProcessKey, Sent, Unanswered};
 use super::{External, GATEWAY, Leased, kept, lists, tasks};
 use crate::bridge::params::{self, Client};
-use crate::bridge::{json, reply, rounds, state};
-use crate::content::CacheScope;
-use crate::engine::{Forwarded, RawReply, Voice};
+use crate::bridge::{reply, rounds, state};
+use crate::engine::{Forwarded, ResponseOutcome, Voice};
+use crate::format::CacheScope;
+use crate::jsonrpc::{Request, Response, spans};
 use crate::protocol::code;
 use crate::session::LastWords;
 use crate::stdio::link::{Canceller, ReplySink};
-use crate::stdio::message::{Answer, ClientRequest};
 
 /// How long a server may take to say that it has read what opened it.
 const READ_WAIT: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ pub(super) struct Up {
 /// What is asked.
 pub(super) enum Asked {
     /// By a client of MCP: its whole message.
-    Whole(ClientRequest),
+    Whole(Request),
     /// In our words: the parameters.
     Own(Box<RawValue>),
 }
@@ -67,7 +67,7 @@ impl LastWords for Up {
 
 #[async_trait]
 impl Forwarded for Up {
-    async fn run(self: Arc<Self>, voice: Voice) -> Result<Answer, CallError> {
+    async fn run(self: Arc<Self>, voice: Voice) -> Result<Response, CallError> {
         let principal = self.principal.as_ref();
         let placed = self
             .external
@@ -96,14 +96,14 @@ impl Forwarded for Up {
 }
 
 impl Up {
-    async fn attempt(&self, place: &Place, voice: &Voice) -> Result<Answer, Unanswered> {
+    async fn attempt(&self, place: &Place, voice: &Voice) -> Result<Response, Unanswered> {
         let leased = self
             .external
             .lease_at(&self.namespace, &self.who, place.clone());
         self.with(&leased.await?, voice).await
     }
 
-    async fn with(&self, leased: &Leased, voice: &Voice) -> Result<Answer, Unanswered> {
+    async fn with(&self, leased: &Leased, voice: &Voice) -> Result<Response, Unanswered> {
         // At each process anew: another one has other tasks.
         if let Some(refused) = self.tasks.refused(leased, self.principal.as_ref()) {
             return Ok(refused);
@@ -148,10 +148,10 @@ impl Up {
     /// Whether the client declares roots: what servers ask for of their own accord.
     fn has_roots(&self) -> bool {
         let capabilities = self.who.capabilities();
-        json::member(&capabilities, "roots").is_some()
+        spans::member(&capabilities, "roots").is_some()
     }
 
-    async fn exchange(&self, leased: &Leased, voice: &Voice) -> Result<Answer, Unanswered> {
+    async fn exchange(&self, leased: &Leased, voice: &Voice) -> Result<Response, Unanswered> {
         let process = &*leased.process;
         let opening = process.opening();
         let answer = match (&self.who, opening) {
@@ -198,7 +198,7 @@ impl Up {
         // A principal's list is nobody else's; and none of these is kept where it is not everybody's.
         if leased.place.key == ProcessKey::Shared
             && let Some(page) = self.page(opening)
-            && let RawReply::Result(result) = &answer.reply()
+            && let ResponseOutcome::Result(result) = &answer.outcome()
         {
             let processes = &self.external.processes;
             processes.remember(&self.namespace, page, result);
@@ -207,10 +207,10 @@ impl Up {
     }
 
     /// Notes what an answer says of tasks, and takes those of others out.
-    fn with_tasks(&self, leased: &Leased, answer: Answer) -> Answer {
+    fn with_tasks(&self, leased: &Leased, answer: Response) -> Response {
         let (process, principal) = (&*leased.process, self.principal.as_ref());
         if process.tasks().await_owner()
-            && let Some(call) = answer.call()
+            && let Some(call) = answer.call_id()
         {
             let owner = || tasks::Owner {
                 principal: principal.cloned(),
@@ -226,40 +226,40 @@ impl Up {
     }
 
     /// The answer as this client is to see it.
-    fn for_client(&self, opening: &Opening, answer: Answer) -> Answer {
+    fn for_client(&self, opening: &Opening, answer: Response) -> Response {
         let part = match (&self.who, opening) {
             (Who::Modern(_), Opening::Legacy(initialize)) => {
                 let server = reply::Server::of(initialize);
-                let part = match answer.reply() {
-                    RawReply::Result(result) => {
+                let part = match answer.outcome() {
+                    ResponseOutcome::Result(result) => {
                         let time = self.namespace.limits.ask_timeout;
                         let sealed =
                             state::sealed(&self.external.key, || self.bound(), &result, time);
-                        RawReply::Result(sealed.map_or(result, Into::into))
+                        ResponseOutcome::Result(sealed.map_or(result, Into::into))
                     }
-                    error @ RawReply::Error(_) => error,
+                    error @ ResponseOutcome::Error(_) => error,
                 };
                 reply::to_modern(&self.method, part, server, self.scope)
             }
             (Who::Session(_) | Who::Bare | Who::Rest, Opening::Modern(_)) => {
-                reply::to_legacy(&self.method, answer.reply())
+                reply::to_legacy(&self.method, answer.outcome())
             }
             // Between equals only the policy changes anything.
             _ if &*self.method != "tools/list" => return answer,
-            _ => answer.reply(),
+            _ => answer.outcome(),
         };
-        answer.with(match part {
-            RawReply::Result(result) if &*self.method == "tools/list" => {
+        answer.with_payload(match part {
+            ResponseOutcome::Result(result) if &*self.method == "tools/list" => {
                 lists::allowed(result, &self.namespace.policy, self.scope)
             }
-            RawReply::Result(part) | RawReply::Error(part) => part,
+            ResponseOutcome::Result(part) | ResponseOutcome::Error(part) => part,
         })
     }
 
     /// Which request a state is good for.
     fn bound(&self) -> state::Bound<'_> {
         let arguments = self.params();
-        let arguments = arguments.and_then(|params| json::member(params, "arguments"));
+        let arguments = arguments.and_then(|params| spans::member(params, "arguments"));
         state::Bound {
             principal: self.principal.as_deref(),
             namespace: self.namespace.name.as_str(),
@@ -282,7 +282,7 @@ impl Up {
             return None;
         }
         let members = match self.params() {
-            Some(params) => json::members(params.get())?,
+            Some(params) => spans::members(params.get())?,
             None => SmallVec::new(),
         };
         let cursor = members.into_iter().find(|(key, _)| key == "cursor");
@@ -294,7 +294,7 @@ impl Up {
     }
 
     /// The list as it was when the server last answered. Only what everybody shares lists for everybody.
-    fn last_good(&self, place: &Place) -> Option<Answer> {
+    fn last_good(&self, place: &Place) -> Option<Response> {
         if place.key != ProcessKey::Shared {
             return None;
         }
@@ -302,11 +302,18 @@ impl Up {
         let opening = processes.last_opening(&self.namespace, place.open.era)?;
         let page = self.page(&opening)?;
         let result = processes.recall(&self.namespace, page)?;
-        Some(self.for_client(&opening, Answer::of(RawReply::Result(result))))
+        Some(self.for_client(
+            &opening,
+            Response::from_outcome(ResponseOutcome::Result(result)),
+        ))
     }
 
     /// Towards a modern server: what it asks becomes requests to the client, until it has its answer.
-    async fn in_rounds(&self, process: &dyn Process, voice: &Voice) -> Result<Answer, Unanswered> {
+    async fn in_rounds(
+        &self,
+        process: &dyn Process,
+        voice: &Voice,
+    ) -> Result<Response, Unanswered> {
         let (capabilities, info) = (self.who.capabilities(), self.who.info());
         let level = match &self.who {
             Who::Session(session) if voice.is_heard() => Some(session.log_level().as_str()),
@@ -322,7 +329,7 @@ impl Up {
             let answer = self.send(process, Some(&params), voice).await?;
             let required = match answer.is_error() {
                 true => None,
-                false => rounds::required(answer.part())?,
+                false => rounds::required(answer.payload())?,
             };
             match required {
                 Some(required) => {
@@ -346,7 +353,7 @@ impl Up {
         process: &dyn Process,
         params: Option<&str>,
         voice: &Voice,
-    ) -> Result<Answer, Unanswered> {
+    ) -> Result<Response, Unanswered> {
         let sent = match (&self.asked, params) {
             (Asked::Whole(request), None) => process.forward(request, self.sink(voice)),
             (Asked::Whole(request), Some(params)) => {
@@ -363,7 +370,7 @@ impl Up {
     }
 
     /// Waits for the response, and lets who cancels meanwhile say so in its own words.
-    async fn answered(&self, sent: Sent) -> Result<Answer, Unanswered> {
+    async fn answered(&self, sent: Sent) -> Result<Response, Unanswered> {
         *self.sent() = Some(sent.cancel);
         let answer = sent.answer.await;
         self.sent().take();
@@ -386,7 +393,7 @@ impl Up {
     /// The parameters as they came.
     fn params(&self) -> Option<&RawValue> {
         match &self.asked {
-            Asked::Whole(request) => request.params().and_then(json::raw),
+            Asked::Whole(request) => request.params().and_then(spans::raw),
             Asked::Own(params) => Some(params),
         }
     }
@@ -396,8 +403,8 @@ impl Up {
         if unanswered.error.code != CallErrorCode::WorkerUnavailable {
             return false;
         }
-        let name = self.params().and_then(|it| json::member(it, "name"));
-        let name = name.and_then(crate::envelope::string);
+        let name = self.params().and_then(|it| spans::member(it, "name"));
+        let name = name.and_then(crate::jsonrpc::string);
         let processes = &self.external.processes;
         unanswered.unsent || processes.is_repeatable(&self.namespace, &self.method, name.as_deref())
     }
@@ -430,7 +437,7 @@ fn is_away(error: &CallError) -> bool {
     )
 }
 
-fn refused(invalid: &state::InvalidState) -> Answer {
+fn refused(invalid: &state::InvalidState) -> Response {
     let error = super::process::error_object(code::INVALID_PARAMS, &invalid.to_string());
-    Answer::of(RawReply::Error(error))
+    Response::from_outcome(ResponseOutcome::Error(error))
 }

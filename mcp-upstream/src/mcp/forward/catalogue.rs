@@ -20,10 +20,10 @@ use tooldock_workers::registry::{Namespace, Upstream};
 use super::External;
 use super::isolation::{self, Who};
 use super::process::{Isolation, OpenEra, Opening, Process};
+use crate::bridge::opening as openings;
 use crate::bridge::params::{self, Client};
-use crate::bridge::{json, opening as openings};
-use crate::engine::RawReply;
-use crate::envelope;
+use crate::engine::ResponseOutcome;
+use crate::jsonrpc::{self, spans};
 use crate::stdio::metrics::LastGood;
 
 /// How long a list is good of a server that does not say when it changes …
@@ -242,17 +242,17 @@ impl Catalogue {
     /// Adds the tools of one page; gives the cursor of the next.
     fn add(&mut self, result: &[u8]) -> Option<Box<RawValue>> {
         self.bytes = self.bytes.saturating_add(result.len());
-        let page = json::raw(result)?;
-        let tools: Vec<&RawValue> = json::member(page, "tools")
+        let page = spans::raw(result)?;
+        let tools: Vec<&RawValue> = spans::member(page, "tools")
             .and_then(|tools| serde_json::from_str(tools.get()).ok())
             .unwrap_or_default();
         for tool in tools {
-            let Some(name) = json::member(tool, "name").and_then(envelope::string) else {
+            let Some(name) = spans::member(tool, "name").and_then(jsonrpc::string) else {
                 continue;
             };
             self.tools.push((name.into_owned(), tool.to_owned()));
         }
-        let next = json::member(page, "nextCursor")?;
+        let next = spans::member(page, "nextCursor")?;
         (next.get() != "null").then(|| next.to_owned())
     }
 
@@ -441,9 +441,9 @@ async fn read(
         let params = RawValue::from_string(params).map_err(|_| unreadable(namespace))?;
         let sent = process.request("tools/list", Some(&params), None)?;
         let answer = sent.answer.await.map_err(|unanswered| unanswered.error)?;
-        match answer.reply() {
-            RawReply::Result(page) => cursor = catalogue.add(&page),
-            RawReply::Error(_) => return Err(unreadable(namespace)),
+        match answer.outcome() {
+            ResponseOutcome::Result(page) => cursor = catalogue.add(&page),
+            ResponseOutcome::Error(_) => return Err(unreadable(namespace)),
         }
         if cursor.is_none() {
             return Ok(catalogue);

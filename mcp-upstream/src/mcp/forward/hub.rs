@@ -30,15 +30,12 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::{Answers, Ask, AskMethod, LogLevel, Question, Replier};
 
 use super::process::Inbound;
-use crate::bridge::json;
 use crate::engine::Voice;
-use crate::envelope;
+use crate::jsonrpc::{self, Notification, RawId, RelayedRequest, ServerRequest, spans, splice};
 use crate::mcp::outgoing;
 use crate::protocol::code;
 use crate::session::Session;
 use crate::stdio::link::ReplySink;
-use crate::stdio::message::{Notification, RawId, ServerRequest, Verbatim};
-use crate::stdio::splice;
 use crate::stream::EventLog;
 use crate::stream::audience::{Audience, Change};
 
@@ -196,9 +193,9 @@ impl Hub {
             "notifications/prompts/list_changed" => Change::Prompts,
             "notifications/resources/list_changed" => Change::Resources,
             "notifications/resources/updated" => {
-                let params = notification.params.as_deref().and_then(json::raw);
-                let uri = params.and_then(|it| json::member(it, "uri"));
-                let Some(uri) = uri.and_then(envelope::string) else {
+                let params = notification.params.as_deref().and_then(spans::raw);
+                let uri = params.and_then(|it| spans::member(it, "uri"));
+                let Some(uri) = uri.and_then(jsonrpc::string) else {
                     return true;
                 };
                 Change::Updated(uri.into())
@@ -321,9 +318,9 @@ impl Hub {
                 return Some(request);
             };
             let key = running.next_key(method);
-            let inputs = running.inputs.as_deref().and_then(json::raw);
+            let inputs = running.inputs.as_deref().and_then(spans::raw);
             let given = inputs
-                .and_then(|it| json::member(it, &key))
+                .and_then(|it| spans::member(it, &key))
                 .map(ToOwned::to_owned);
             (running.voice.clone(), key, given)
         };
@@ -338,11 +335,11 @@ impl Hub {
             method,
             params: params.unwrap_or_else(|| Bytes::from_static(b"{}")),
         };
-        let (id, verbatim) = (request.id().clone(), request.verbatim());
+        let (id, relayed) = (request.id().clone(), request.relayed());
         let answer = Arc::new(OneAnswer {
             key,
             voice: voice.clone(),
-            verbatim: Arc::clone(&verbatim),
+            relayed: Arc::clone(&relayed),
             request: Mutex::new(Some((request, Awaited::new(&self.unanswered)))),
         });
         self.keep_open(id, Open::InCall(Arc::downgrade(&answer)));
@@ -350,7 +347,7 @@ impl Hub {
             questions: vec![question],
             replier: Replier::new(answer),
         };
-        voice.ask(ask, Some(verbatim));
+        voice.ask(ask, Some(relayed));
         None
     }
 
@@ -365,7 +362,7 @@ impl Hub {
             return;
         };
         let (id, answer) = session.ask();
-        if !self.put(request.verbatim().behind(id).into()) {
+        if !self.put(request.relayed().with_id(id).into()) {
             request.refuse(code::INTERNAL, "The client does not read what it is sent");
             return;
         }
@@ -551,9 +548,9 @@ pub(super) fn filtered_level(notification: &Notification<'_>) -> Option<LogLevel
     if notification.method != "notifications/message" {
         return None;
     }
-    let params = notification.params.as_deref().and_then(json::raw);
-    let level = params.and_then(|it| json::member(it, "level"));
-    let level = level.and_then(envelope::string);
+    let params = notification.params.as_deref().and_then(spans::raw);
+    let level = params.and_then(|it| spans::member(it, "level"));
+    let level = level.and_then(jsonrpc::string);
     let level = level.and_then(|level| level.parse().ok());
     Some(level.unwrap_or(LogLevel::Emergency))
 }
@@ -579,7 +576,7 @@ struct OneAnswer {
     key: Arc<str>,
     /// The call's.
     voice: Voice,
-    verbatim: Arc<Verbatim>,
+    relayed: Arc<RelayedRequest>,
     request: Mutex<Option<(ServerRequest, Awaited)>>,
 }
 
@@ -589,12 +586,12 @@ impl Answers for OneAnswer {
         let Some((request, _awaited)) = request.take() else {
             return;
         };
-        if let Some(response) = self.verbatim.response() {
+        if let Some(response) = self.relayed.response() {
             request.forward(response);
             return;
         }
         match outcome {
-            Ok(result) => match json::raw(result) {
+            Ok(result) => match spans::raw(result) {
                 Some(result) => {
                     request.answer(Ok(result));
                 }

@@ -24,7 +24,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::process::{Isolation, OpenAs, OpenEra, ProcessKey, Speaks};
-use crate::bridge::json;
+use crate::jsonrpc::spans;
 use crate::mcp::modern::RequestMeta;
 use crate::protocol::ProtocolVersion;
 use crate::session::{Session, State};
@@ -183,7 +183,7 @@ fn declares_any(capabilities: &str) -> bool {
     if capabilities == "{}" {
         return false;
     }
-    if let Some(members) = json::members(capabilities) {
+    if let Some(members) = spans::members(capabilities) {
         let asks = |key: &str| matches!(key, "elicitation" | "sampling" | "roots");
         return members
             .iter()

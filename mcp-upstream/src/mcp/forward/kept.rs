@@ -14,15 +14,13 @@ use super::companion::Companion;
 use super::isolation::Who;
 use super::process::Opening;
 use super::watch::{NotWatched, Watch};
-use crate::bridge::{json, opening as openings};
-use crate::content;
-use crate::engine::RawReply;
-use crate::envelope;
-use crate::error::Failure;
+use crate::bridge::opening as openings;
+use crate::engine::ResponseOutcome;
+use crate::format;
+use crate::jsonrpc::{self, RequestError, Response, spans};
 use crate::mcp::{Conversation, weigh};
 use crate::session::Session;
 use crate::state::Core;
-use crate::stdio::message::Answer;
 use crate::stream::audience::Filter;
 
 const LISTEN: &str = "subscriptions/listen";
@@ -41,10 +39,10 @@ pub(super) async fn set_level(
     who: &Who,
     id: &str,
     params: Option<&RawValue>,
-) -> Result<Option<Vec<u8>>, Failure> {
-    let level = params.and_then(|it| json::member(it, "level"));
+) -> Result<Option<Vec<u8>>, RequestError> {
+    let level = params.and_then(|it| spans::member(it, "level"));
     let level: Option<LogLevel> = level
-        .and_then(envelope::string)
+        .and_then(jsonrpc::string)
         .and_then(|level| level.parse().ok());
     if let (Who::Session(session), Some(level)) = (who, level) {
         session.set_log_level(level);
@@ -57,18 +55,18 @@ async fn set_level_at(
     conversation: &Conversation<'_>,
     (who, id): (&Who, &str),
     level: Option<LogLevel>,
-) -> Result<Option<Vec<u8>>, Failure> {
+) -> Result<Option<Vec<u8>>, RequestError> {
     let leased = lease(conversation, who, "logging/setLevel").await?;
     match leased.process.opening() {
         Opening::Legacy(_) if !leased.is_common() => return Ok(None),
         Opening::Legacy(_) if !openings::declares(leased.process.opening(), &["logging"]) => {
-            return Err(Failure::MethodNotFound("logging/setLevel".into()));
+            return Err(RequestError::MethodNotFound("logging/setLevel".into()));
         }
         Opening::Legacy(_) | Opening::Modern(_) => {}
     }
     let level = level.ok_or_else(|| {
         let levels = LogLevel::ALL.map(LogLevel::as_str).join(", ");
-        Failure::InvalidParams(format!("params.level must be one of {levels}").into())
+        RequestError::InvalidParams(format!("params.level must be one of {levels}").into())
     })?;
     if let Opening::Legacy(_) = leased.process.opening() {
         let external = &conversation.core.external;
@@ -83,7 +81,7 @@ pub(super) async fn subscription(
     who: &Who,
     (id, method): (&str, &str),
     params: Option<&RawValue>,
-) -> Result<Option<Vec<u8>>, Failure> {
+) -> Result<Option<Vec<u8>>, RequestError> {
     let asked = subscription_at(conversation, who, (id, method), params);
     in_time(conversation, method, asked).await
 }
@@ -93,7 +91,7 @@ async fn subscription_at(
     who: &Who,
     (id, method): (&str, &str),
     params: Option<&RawValue>,
-) -> Result<Option<Vec<u8>>, Failure> {
+) -> Result<Option<Vec<u8>>, RequestError> {
     let leased = lease(conversation, who, method).await?;
     if let Opening::Legacy(_) = leased.process.opening()
         && !leased.is_common()
@@ -101,13 +99,14 @@ async fn subscription_at(
         return Ok(None);
     }
     let Who::Session(session) = who else {
-        return Err(Failure::SessionRequired);
+        return Err(RequestError::SessionRequired);
     };
-    let uri = params.and_then(|it| json::member(it, "uri"));
-    let uri = uri.and_then(envelope::string);
-    let uri = uri.ok_or_else(|| Failure::InvalidParams("params.uri must be a string".into()))?;
+    let uri = params.and_then(|it| spans::member(it, "uri"));
+    let uri = uri.and_then(jsonrpc::string);
+    let uri =
+        uri.ok_or_else(|| RequestError::InvalidParams("params.uri must be a string".into()))?;
     if !openings::declares(leased.process.opening(), &["resources", "subscribe"]) {
-        return Err(Failure::MethodNotFound(method.to_owned()));
+        return Err(RequestError::MethodNotFound(method.to_owned()));
     }
     let external = &conversation.core.external;
     let companion = Companion::of(external, session);
@@ -118,7 +117,7 @@ async fn subscription_at(
         return Ok(Some(empty(conversation, id)));
     }
     if session.subscriptions().add(&uri).is_err() {
-        return Err(Failure::InvalidParams(
+        return Err(RequestError::InvalidParams(
             "the session has as many subscriptions as it may".into(),
         ));
     }
@@ -163,7 +162,7 @@ impl Drop for Undo<'_> {
 pub(crate) async fn listen(
     conversation: &Conversation<'_>,
     wanted: Filter,
-) -> Result<(Filter, Watch), Failure> {
+) -> Result<(Filter, Watch), RequestError> {
     let granted = listen_at(conversation, wanted);
     in_time(conversation, LISTEN, granted).await
 }
@@ -171,7 +170,7 @@ pub(crate) async fn listen(
 async fn listen_at(
     conversation: &Conversation<'_>,
     wanted: Filter,
-) -> Result<(Filter, Watch), Failure> {
+) -> Result<(Filter, Watch), RequestError> {
     let who = conversation.who();
     let leased = lease(conversation, &who, LISTEN).await?;
     let opening = leased.process.opening();
@@ -192,10 +191,12 @@ async fn listen_at(
     Ok((granted, watch?))
 }
 
-impl From<NotWatched> for Failure {
+impl From<NotWatched> for RequestError {
     fn from(not: NotWatched) -> Self {
         match not {
-            NotWatched::Refused(error) => Self::forwarded(Answer::of(RawReply::Error(error))),
+            NotWatched::Refused(error) => {
+                Self::forwarded(Response::from_outcome(ResponseOutcome::Error(error)))
+            }
             NotWatched::Failed(error) => Self::Upstream(error),
         }
     }
@@ -217,15 +218,15 @@ pub(crate) fn listens(core: &Arc<Core>, namespace: &Arc<Namespace>, session: &Ar
 async fn in_time<T>(
     conversation: &Conversation<'_>,
     method: &str,
-    answered: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
+    answered: impl Future<Output = Result<T, RequestError>>,
+) -> Result<T, RequestError> {
     let namespace = &conversation.namespace;
     let outcome = timeout(namespace.limits.timeout, answered).await;
     outcome.unwrap_or_else(|_| {
         let name = &namespace.name;
         let reason = format!("the server of namespace {name} did not answer {method} in time");
         let error = CallError::new(CallErrorCode::ExecutionTimeout, reason);
-        Err(Failure::Upstream(error))
+        Err(RequestError::Upstream(error))
     })
 }
 
@@ -233,13 +234,13 @@ async fn lease(
     conversation: &Conversation<'_>,
     who: &Who,
     method: &str,
-) -> Result<Leased, Failure> {
+) -> Result<Leased, RequestError> {
     let external = &conversation.core.external;
     let principal = conversation.caller.principal.as_ref();
     let leased = external.lease(&conversation.namespace, who, principal, method);
-    leased.await.map_err(Failure::Upstream)
+    leased.await.map_err(RequestError::Upstream)
 }
 
 fn empty(conversation: &Conversation<'_>, id: &str) -> Vec<u8> {
-    content::Answer::begin(id, &conversation.dress(), 0).end()
+    format::ResultWriter::begin(id, &conversation.result_format(), 0).end()
 }

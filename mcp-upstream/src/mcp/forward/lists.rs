@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 use tokio::time::timeout;
 use tooldock_workers::policy::ToolPolicy;
 
-use crate::bridge::json::{self, Change};
-use crate::content::CacheScope;
-use crate::envelope;
+use crate::format::CacheScope;
+use crate::jsonrpc;
+use crate::jsonrpc::spans::{self, Change};
 
 /// How long a list may take that is known from before.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -34,27 +34,27 @@ pub(super) async fn or_last_good<T, E>(
 
 /// The result with what may be listed. Where that depends on who asks, it says so.
 pub(super) fn allowed(result: Bytes, policy: &ToolPolicy, scope: CacheScope) -> Bytes {
-    let Some(object) = json::raw(&result) else {
+    let Some(object) = spans::raw(&result) else {
         return result;
     };
     let mut changes = Vec::new();
-    if let Some(kept) = json::member(object, "tools").and_then(|tools| kept(tools, policy)) {
+    if let Some(kept) = spans::member(object, "tools").and_then(|tools| kept(tools, policy)) {
         changes.push(Change::Set("tools", kept.into()));
     }
-    if scope == CacheScope::Private && json::member(object, "cacheScope").is_some() {
+    if scope == CacheScope::Private && spans::member(object, "cacheScope").is_some() {
         changes.push(Change::Set("cacheScope", Cow::Borrowed("\"private\"")));
     }
     if changes.is_empty() {
         return result;
     }
-    json::edit(object.get(), &changes).into()
+    spans::edit(object.get(), &changes).into()
 }
 
 /// The entries that stay; `None` when all do.
 fn kept(tools: &RawValue, policy: &ToolPolicy) -> Option<String> {
     let all: Vec<&RawValue> = serde_json::from_str(tools.get()).ok()?;
     let may_stay = |tool: &&&RawValue| {
-        let name = json::member(tool, "name").and_then(envelope::string);
+        let name = spans::member(tool, "name").and_then(jsonrpc::string);
         name.is_some_and(|name| policy.allows_tool(&name))
     };
     let stay: Vec<_> = all.iter().filter(may_stay).map(|tool| tool.get()).collect();

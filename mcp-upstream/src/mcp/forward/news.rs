@@ -8,7 +8,7 @@ use tooldock_workers::names::NamespaceName;
 use super::isolation::Who;
 use super::process::{Opening, ProcessKey};
 use super::{External, tasks};
-use crate::bridge::news;
+use crate::jsonrpc::notification;
 use crate::mcp::Conversation;
 
 /// What the gateway acts on itself.
@@ -181,7 +181,7 @@ pub(crate) fn notify(conversation: &Conversation<'_>, message: &str, method: &st
             (Who::Modern(_), Opening::Modern(_))
                 | (Who::Session(_) | Who::Bare, Opening::Legacy(_))
         );
-        let params = news::params(message.as_bytes()).map(|(_, params)| params);
+        let params = notification::params(message.as_bytes()).map(|(_, params)| params);
         let own = tasks::may_name(&leased, principal.as_ref(), params);
         if own && (alike || !private) {
             let _ = leased.process.notify(&message);

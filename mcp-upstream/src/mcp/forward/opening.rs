@@ -11,7 +11,7 @@ use tooldock_workers::registry::Namespace;
 use super::isolation::Who;
 use super::process::{OpenEra, Opening};
 use super::{External, openings};
-use crate::content::CacheScope;
+use crate::format::CacheScope;
 use crate::mcp::Conversation;
 use crate::protocol::ProtocolVersion;
 use crate::session::Session;

@@ -15,11 +15,11 @@ use super::process::{
     Externals, Inbound, Isolation, LastRestart, OpenAs, OpenEra, Opening, Page, Process,
     ProcessKey, Processes, Sent, ServerHealth, Speaks, Unanswered,
 };
-use crate::engine::RawReply;
+use crate::engine::ResponseOutcome;
+use crate::jsonrpc::Request;
 use crate::stdio::handshake;
 use crate::stdio::link::{Call, ReplySink};
 use crate::stdio::lists::KnownTools;
-use crate::stdio::message::ClientRequest;
 use crate::stdio::metrics::LastGood;
 use crate::stdio::pool::{self, EraKind, Leased, PoolKey, Pools, ServerEra};
 use crate::stdio::process::tasks::Tasks;
@@ -262,7 +262,7 @@ impl Process for Held {
 
     fn forward(
         &self,
-        request: &ClientRequest,
+        request: &Request,
         sink: Option<Arc<dyn ReplySink>>,
     ) -> Result<Sent, CallError> {
         self.leased.forward(request, sink).map(sent)
@@ -280,14 +280,14 @@ impl Process for Held {
         self.hearing.get_or_init(|| self.leased.hear(inbound));
     }
 
-    async fn subscribe(&self, uri: &str) -> Result<Option<RawReply>, CallError> {
+    async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {
         self.leased.subscribe(uri).await
     }
 
-    async fn set_log_level(&self, level: LogLevel) -> Result<RawReply, CallError> {
+    async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError> {
         let asked = self.leased.set_log_level(level).await?;
         // It is that talkative already.
-        Ok(asked.unwrap_or_else(|| RawReply::Result(Bytes::from_static(b"{}"))))
+        Ok(asked.unwrap_or_else(|| ResponseOutcome::Result(Bytes::from_static(b"{}"))))
     }
 
     fn granted(&self, method: &str, params: Option<&RawValue>) {

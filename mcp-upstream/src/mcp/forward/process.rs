@@ -14,12 +14,12 @@ pub(crate) use tooldock_workers::external::Isolation;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
-use crate::engine::RawReply;
+use crate::engine::ResponseOutcome;
+use crate::jsonrpc::{Request, Response};
 use crate::protocol::ProtocolVersion;
 pub(crate) use crate::stdio::link::Inbound;
 use crate::stdio::link::{Canceller, ReplySink};
 use crate::stdio::lists::KnownTools;
-use crate::stdio::message::{Answer, ClientRequest};
 use crate::stdio::metrics::LastGood;
 use crate::stdio::process::tasks::Tasks;
 
@@ -81,7 +81,7 @@ pub(crate) enum Opening {
 }
 
 /// A response that is on its way. Dropping it cancels the request.
-pub(crate) type Answering = Pin<Box<dyn Future<Output = Result<Answer, Unanswered>> + Send>>;
+pub(crate) type Answering = Pin<Box<dyn Future<Output = Result<Response, Unanswered>> + Send>>;
 
 /// A request that was sent.
 pub(crate) struct Sent {
@@ -266,7 +266,7 @@ pub(crate) trait Process: Send + Sync {
     /// As for [`Self::request`].
     fn forward(
         &self,
-        request: &ClientRequest,
+        request: &Request,
         sink: Option<Arc<dyn ReplySink>>,
     ) -> Result<Sent, CallError>;
 
@@ -289,10 +289,10 @@ pub(crate) trait Process: Send + Sync {
     /// # Errors
     ///
     /// When the server cannot be asked, or is asked for too much already.
-    async fn subscribe(&self, uri: &str) -> Result<Option<RawReply>, CallError>;
+    async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError>;
 
     /// Asks for log messages from that level on, now and after a restart.
-    async fn set_log_level(&self, level: LogLevel) -> Result<RawReply, CallError>;
+    async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError>;
 
     /// The server answered a request of its one client with a result.
     fn granted(&self, _method: &str, _params: Option<&RawValue>) {}

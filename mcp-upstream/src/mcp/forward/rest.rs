@@ -12,11 +12,10 @@ use super::call::{Asked, Up};
 use super::catalogue::Catalogue;
 use super::isolation::Who;
 use crate::audit::Transport;
-use crate::bridge::json;
 use crate::caller::Caller;
-use crate::content::CacheScope;
-use crate::engine::{ForwardRequest, RawReply, TOOLS_CALL};
-use crate::envelope;
+use crate::engine::{ForwardRequest, ResponseOutcome, TOOLS_CALL};
+use crate::format::CacheScope;
+use crate::jsonrpc::{self, spans};
 use crate::protocol::code;
 use crate::state::Core;
 
@@ -61,9 +60,9 @@ pub(crate) async fn call(
         asks: false,
         run: Arc::new(run),
     };
-    match core.engine.forward(caller, &request, None).await?.reply() {
-        RawReply::Result(result) => value(&result),
-        RawReply::Error(error) => {
+    match core.engine.forward(caller, &request, None).await?.outcome() {
+        ResponseOutcome::Result(result) => value(&result),
+        ResponseOutcome::Error(error) => {
             // The same code stands for a tool that is not there and for wrong arguments: the list tells them apart.
             let tools = core.external.tools(&namespace).await;
             let known = tools.map_or(true, |tools| tools.definition(tool).is_some());
@@ -101,7 +100,7 @@ pub(crate) async fn schema(
         let name: String = tool.chars().take(128).collect();
         CallError::new(CallErrorCode::ToolNotFound, format!("Unknown tool: {name}"))
     })?;
-    let schema = json::member(definition, "inputSchema");
+    let schema = spans::member(definition, "inputSchema");
     Ok(schema.map_or_else(|| "{}".to_owned(), |schema| schema.get().to_owned()))
 }
 
@@ -112,18 +111,18 @@ fn value(result: &Bytes) -> Result<Bytes, CallError> {
             "The server's answer is no result",
         )
     };
-    let object = json::raw(result).ok_or_else(odd)?;
-    let content = json::member(object, "content");
+    let object = spans::raw(result).ok_or_else(odd)?;
+    let content = spans::member(object, "content");
     let blocks: Vec<&RawValue> = content
         .and_then(|content| serde_json::from_str(content.get()).ok())
         .unwrap_or_default();
-    if json::member(object, "isError").is_some_and(|it| it.get() == "true") {
+    if spans::member(object, "isError").is_some_and(|it| it.get() == "true") {
         let texts: Vec<_> = blocks.iter().filter_map(|it| text(it)).collect();
         let message = match texts.is_empty() {
             true => "The tool failed".to_owned(),
             false => texts
                 .iter()
-                .filter_map(|it| envelope::string(it))
+                .filter_map(|it| jsonrpc::string(it))
                 .collect::<Vec<Cow<'_, str>>>()
                 .join("\n"),
         };
@@ -131,7 +130,7 @@ fn value(result: &Bytes) -> Result<Bytes, CallError> {
         error.details = RawValue::from_string(format!(r#"{{"result":{}}}"#, object.get())).ok();
         return Err(error);
     }
-    if let Some(value) = json::member(object, "structuredContent") {
+    if let Some(value) = spans::member(object, "structuredContent") {
         return Ok(result.slice_ref(value.get().as_bytes()));
     }
     if let [block] = blocks[..]
@@ -145,21 +144,21 @@ fn value(result: &Bytes) -> Result<Bytes, CallError> {
 
 /// The text of a block of that kind, raw.
 fn text(block: &RawValue) -> Option<&RawValue> {
-    let kind = json::member(block, "type")?;
-    (kind.get() == "\"text\"").then(|| json::member(block, "text"))?
+    let kind = spans::member(block, "type")?;
+    (kind.get() == "\"text\"").then(|| spans::member(block, "text"))?
 }
 
 /// A server's error as one of ours.
 fn failed(error: &[u8], known: bool) -> CallError {
-    let object = json::raw(error);
-    let member = |name| object.and_then(|it| json::member(it, name));
+    let object = spans::raw(error);
+    let member = |name| object.and_then(|it| spans::member(it, name));
     let is_params = member("code").is_some_and(|it| it.get().parse() == Ok(code::INVALID_PARAMS));
     let code = match (is_params, known) {
         (true, false) => CallErrorCode::ToolNotFound,
         (true, true) => CallErrorCode::InvalidArguments,
         (false, _) => CallErrorCode::InternalError,
     };
-    let message = member("message").and_then(envelope::string);
+    let message = member("message").and_then(jsonrpc::string);
     let message = message.unwrap_or(Cow::Borrowed("The server answered with an error"));
     let mut failed = CallError::new(code, message);
     failed.details =

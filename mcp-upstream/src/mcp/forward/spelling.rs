@@ -11,9 +11,8 @@ use std::collections::HashSet;
 use memchr::memchr;
 use tooldock_workers::json;
 
-use crate::error::Failure;
+use crate::jsonrpc::{RequestError, splice};
 use crate::stdio::process::tasks::RELATED_TASK;
-use crate::stdio::splice;
 
 /// Longer raw keys are none of the names: the longest, each of its letters as `\u` and four digits.
 const RAW_MAX: usize = 6 * RELATED_TASK.len();
@@ -64,7 +63,7 @@ impl Level {
     }
 
     /// The known name that a key is, decoded. `quoted` is raw JSON.
-    fn name(self, quoted: &str) -> Result<Option<&'static str>, Failure> {
+    fn name(self, quoted: &str) -> Result<Option<&'static str>, RequestError> {
         let inner = quoted.strip_prefix('"');
         let raw = inner.and_then(|it| it.strip_suffix('"'));
         let raw = raw.unwrap_or_default();
@@ -93,24 +92,24 @@ impl Level {
         }
     }
 
-    fn too_many(self) -> Failure {
+    fn too_many(self) -> RequestError {
         let more = format!("has more than {MEMBERS_MAX} members");
         match self {
-            Self::Message => Failure::Shape(format!("the message {more}").into()),
-            Self::Params => Failure::InvalidParams(format!("params {more}").into()),
+            Self::Message => RequestError::Shape(format!("the message {more}").into()),
+            Self::Params => RequestError::InvalidParams(format!("params {more}").into()),
             Self::Meta | Self::RelatedTask => {
-                Failure::InvalidParams(format!("params._meta {more}").into())
+                RequestError::InvalidParams(format!("params._meta {more}").into())
             }
         }
     }
 
-    fn refused(self, key: &str, known: &str) -> Failure {
+    fn refused(self, key: &str, known: &str) -> RequestError {
         let differs = format!("{key:?} differs from {known} only in case");
         match self {
-            Self::Message => Failure::Shape(differs.into()),
-            Self::Params => Failure::InvalidParams(format!("params: {differs}").into()),
+            Self::Message => RequestError::Shape(differs.into()),
+            Self::Params => RequestError::InvalidParams(format!("params: {differs}").into()),
             Self::Meta | Self::RelatedTask => {
-                Failure::InvalidParams(format!("params._meta: {differs}").into())
+                RequestError::InvalidParams(format!("params._meta: {differs}").into())
             }
         }
     }
@@ -180,7 +179,7 @@ const MEMBERS_MAX: usize = 1024;
 /// # Errors
 ///
 /// Names the key: `Shape` for one of the message itself, `InvalidParams` for one below, or for too many of them.
-pub(super) fn check(message: &str) -> Result<Seen<'_>, Failure> {
+pub(super) fn check(message: &str) -> Result<Seen<'_>, RequestError> {
     let mut text = Text {
         text: message,
         at: 0,
@@ -195,9 +194,9 @@ pub(super) fn check(message: &str) -> Result<Seen<'_>, Failure> {
 /// # Errors
 ///
 /// As for [`check`], but always `Shape`.
-pub(crate) fn check_unanswered(message: &str) -> Result<(), Failure> {
+pub(crate) fn check_unanswered(message: &str) -> Result<(), RequestError> {
     check(message).map(drop).map_err(|failure| match failure {
-        Failure::InvalidParams(reason) => Failure::Shape(reason),
+        RequestError::InvalidParams(reason) => RequestError::Shape(reason),
         other => other,
     })
 }
@@ -211,7 +210,7 @@ struct Text<'a> {
 
 impl<'a> Text<'a> {
     /// Reads an object and looks at its keys; any other value is passed over.
-    fn object(&mut self, level: Level) -> Result<(), Failure> {
+    fn object(&mut self, level: Level) -> Result<(), RequestError> {
         self.space();
         if self.peek() != Some(b'{') {
             return self.value();
@@ -263,9 +262,9 @@ impl<'a> Text<'a> {
     }
 
     /// Passes over a value, with the white space before it.
-    fn value(&mut self) -> Result<(), Failure> {
+    fn value(&mut self) -> Result<(), RequestError> {
         let end = json::value_end(self.text, self.at);
-        self.at = end.map_err(|_| Failure::Shape("the message cannot be read".into()))?;
+        self.at = end.map_err(|_| RequestError::Shape("the message cannot be read".into()))?;
         Ok(())
     }
 
@@ -290,8 +289,8 @@ mod tests {
     fn refusal(message: &str) -> Option<(i32, String)> {
         let (code, reason) = match check(message) {
             Ok(_) => return None,
-            Err(Failure::Shape(reason)) => (-32600, reason),
-            Err(Failure::InvalidParams(reason)) => (-32602, reason),
+            Err(RequestError::Shape(reason)) => (-32600, reason),
+            Err(RequestError::InvalidParams(reason)) => (-32602, reason),
             Err(other) => panic!("{other:?}"),
         };
         Some((code, reason.into_owned()))
@@ -502,7 +501,7 @@ mod tests {
             let message = format!(r#"{{"params":{params}}}"#);
             let seen = check(&message).expect("nothing alike");
             let raw: &serde_json::value::RawValue = serde_json::from_str(&params).expect("JSON");
-            let parsed = crate::mcp::entries(raw).map(|entries| {
+            let parsed = crate::jsonrpc::entries(raw).map(|entries| {
                 entries.into_iter().map(|(key, value)| (key, value.get())).collect::<Vec<_>>()
             });
             prop_assert_eq!(seen.members(), parsed);

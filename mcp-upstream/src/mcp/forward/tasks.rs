@@ -18,14 +18,12 @@ use super::hub::{Hub, Scope, filtered_level};
 use super::isolation::Who;
 use super::process::Process;
 use super::{External, Leased};
-use crate::bridge::json::{self, Change};
-use crate::engine::RawReply;
-use crate::envelope;
-use crate::error::Failure;
+use crate::engine::ResponseOutcome;
+use crate::jsonrpc::spans::{self, Change};
+use crate::jsonrpc::{self, Notification, Request, RequestError, Response, ServerRequest};
 use crate::protocol::code;
 use crate::session::{Session, SessionKey};
 use crate::stdio::link::Inbound;
-use crate::stdio::message::{Answer, ClientRequest, Notification, ServerRequest};
 use crate::stdio::process::tasks;
 pub(super) use crate::stdio::process::tasks::Owner;
 
@@ -57,7 +55,7 @@ impl Named {
         method: &str,
         params: Option<&RawValue>,
         may_name: bool,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RequestError> {
         let about_one = method.starts_with("tasks/") && method != LIST;
         if !may_name && !about_one {
             return Ok(Self::default());
@@ -66,10 +64,10 @@ impl Named {
         let ids = tasks::named(params).map_err(|_| {
             let reason = "a task must be named by one string: params.taskId, or \
                           io.modelcontextprotocol/related-task in params._meta";
-            Failure::InvalidParams(reason.into())
+            RequestError::InvalidParams(reason.into())
         })?;
         if about_one && ids.is_empty() {
-            return Err(Failure::InvalidParams(
+            return Err(RequestError::InvalidParams(
                 "params.taskId must be a string".into(),
             ));
         }
@@ -85,20 +83,20 @@ impl Named {
         &mut self,
         key: &SessionKey,
         method: &str,
-        request: ClientRequest,
-    ) -> ClientRequest {
+        request: Request,
+    ) -> Request {
         if method != LIST {
             return request;
         }
-        let params = request.params().and_then(json::raw);
+        let params = request.params().and_then(spans::raw);
         let Some((params, cursor)) =
-            params.and_then(|params| Some((params, json::member(params, "cursor")?)))
+            params.and_then(|params| Some((params, spans::member(params, "cursor")?)))
         else {
             return request;
         };
-        let opened = envelope::string(cursor).and_then(|cursor| opened(key, &cursor));
+        let opened = jsonrpc::string(cursor).and_then(|cursor| opened(key, &cursor));
         let replaced = opened.and_then(|cursor| {
-            let params = json::edit(params.get(), &[Change::Set("cursor", cursor.into())]);
+            let params = spans::edit(params.get(), &[Change::Set("cursor", cursor.into())]);
             request.with_params(&params).ok()
         });
         self.foreign_cursor = replaced.is_none();
@@ -106,7 +104,11 @@ impl Named {
     }
 
     /// Why the request may not go to this process.
-    pub(super) fn refused(&self, leased: &Leased, principal: Option<&Arc<str>>) -> Option<Answer> {
+    pub(super) fn refused(
+        &self,
+        leased: &Leased,
+        principal: Option<&Arc<str>>,
+    ) -> Option<Response> {
         let known = leased.process.tasks();
         // A client that may be asked has tasks of its own, which its own process may be told of.
         let checked = self.about_one || leased.is_common();
@@ -117,19 +119,19 @@ impl Named {
     }
 
     /// What an answer says of the tasks that were named.
-    pub(super) fn answered(&self, method: &str, process: &dyn Process, answer: &Answer) {
+    pub(super) fn answered(&self, method: &str, process: &dyn Process, answer: &Response) {
         match (method, &*self.ids) {
             _ if answer.is_error() => {}
             ("tasks/result", [id]) => process.tasks().is_over(id),
-            ("tasks/get" | "tasks/cancel", [_]) => process.tasks().observe(answer.part()),
+            ("tasks/get" | "tasks/cancel", [_]) => process.tasks().observe(answer.payload()),
             _ => {}
         }
     }
 }
 
-fn refusal(reason: &str) -> Answer {
+fn refusal(reason: &str) -> Response {
     let error = super::process::error_object(code::INVALID_PARAMS, reason);
-    Answer::of(RawReply::Error(error))
+    Response::from_outcome(ResponseOutcome::Error(error))
 }
 
 /// An answer to `tasks/list` as that principal may see it.
@@ -137,18 +139,18 @@ pub(super) fn own_list(
     key: &SessionKey,
     leased: &Leased,
     principal: Option<&Arc<str>>,
-    answer: Answer,
-) -> Answer {
+    answer: Response,
+) -> Response {
     if answer.is_error() {
         return answer;
     }
     let is_own = |id: &str| leased.process.tasks().owns(principal, id);
-    match listed(answer.part(), is_own, leased.is_common().then_some(key)) {
+    match listed(answer.payload(), is_own, leased.is_common().then_some(key)) {
         Ok(None) => answer,
-        Ok(Some(list)) => answer.with(list.into()),
+        Ok(Some(list)) => answer.with_payload(list.into()),
         Err(reason) => {
             let error = super::process::error_object(code::INTERNAL, reason);
-            Answer::of(RawReply::Error(error))
+            Response::from_outcome(ResponseOutcome::Error(error))
         }
     }
 }
@@ -161,8 +163,8 @@ fn listed(
     key: Option<&SessionKey>,
 ) -> Result<Option<String>, &'static str> {
     const UNREADABLE: &str = "The server's list of tasks cannot be read";
-    let result = json::raw(result).ok_or(UNREADABLE)?;
-    let members = json::members(result.get()).ok_or(UNREADABLE)?;
+    let result = spans::raw(result).ok_or(UNREADABLE)?;
+    let members = spans::members(result.get()).ok_or(UNREADABLE)?;
     let member = |name: &str| {
         let found = members.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| *value)
@@ -186,7 +188,7 @@ fn listed(
         changes.push(Change::Set("nextCursor", format!("\"{sealed}\"").into()));
     }
     let changed = !changes.is_empty();
-    Ok(changed.then(|| json::edit(result.get(), &changes)))
+    Ok(changed.then(|| spans::edit(result.get(), &changes)))
 }
 
 /// `cursor` is raw JSON.

@@ -10,7 +10,7 @@ use tooldock_workers::registry::Namespace;
 
 use super::isolation::Place;
 use super::{External, Leased};
-use crate::engine::RawReply;
+use crate::engine::ResponseOutcome;
 
 /// Somebody's wish to hear of changes; dropping it ends it.
 pub(crate) struct Watch {
@@ -45,8 +45,8 @@ impl Watch {
         for uri in uris {
             let answer = leased.process.subscribe(&uri).await;
             match answer.map_err(NotWatched::Failed)? {
-                None | Some(RawReply::Result(_)) => watch.uris.push(uri),
-                Some(RawReply::Error(error)) => return Err(NotWatched::Refused(error)),
+                None | Some(ResponseOutcome::Result(_)) => watch.uris.push(uri),
+                Some(ResponseOutcome::Error(error)) => return Err(NotWatched::Refused(error)),
             }
         }
         Ok(watch)

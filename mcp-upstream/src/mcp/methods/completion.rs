@@ -5,27 +5,21 @@ use serde_json::value::RawValue;
 use tooldock_workers::worker::Operation;
 
 use super::{UpstreamCall, string_member};
-use crate::envelope;
-use crate::error::Failure;
+use crate::jsonrpc::{self, RequestError};
 use crate::mcp::Conversation;
 
 #[derive(Deserialize)]
 struct Params<'a> {
-    #[serde(
-        borrow,
-        default,
-        deserialize_with = "envelope::present",
-        rename = "ref"
-    )]
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present", rename = "ref")]
     reference: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     argument: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     context: Option<&'a RawValue>,
     #[serde(
         borrow,
         default,
-        deserialize_with = "envelope::present",
+        deserialize_with = "jsonrpc::present",
         rename = "_meta"
     )]
     meta: Option<&'a RawValue>,
@@ -33,9 +27,9 @@ struct Params<'a> {
 
 #[derive(Deserialize)]
 struct Argument<'a> {
-    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     name: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     value: Option<&'a RawValue>,
 }
 
@@ -43,14 +37,14 @@ struct Argument<'a> {
 pub(super) fn complete(
     conversation: &Conversation<'_>,
     params: Option<&RawValue>,
-) -> Result<Box<UpstreamCall>, Failure> {
-    let fields: Params<'_> = envelope::fields(params, "params")?;
+) -> Result<Box<UpstreamCall>, RequestError> {
+    let fields: Params<'_> = jsonrpc::fields(params, "params")?;
     if fields.reference.is_none() {
-        return Err(Failure::InvalidParams("params.ref is missing".into()));
+        return Err(RequestError::InvalidParams("params.ref is missing".into()));
     }
-    envelope::object(fields.reference, "params.ref")?;
-    envelope::object(fields.context, "params.context")?;
-    let argument: Argument<'_> = envelope::fields(fields.argument, "params.argument")?;
+    jsonrpc::object(fields.reference, "params.ref")?;
+    jsonrpc::object(fields.context, "params.context")?;
+    let argument: Argument<'_> = jsonrpc::fields(fields.argument, "params.argument")?;
     string_member(argument.name, "params.argument.name")?;
     string_member(argument.value, "params.argument.value")?;
     let operation = Operation::Complete {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tooldock_workers::worker::LogLevel;
 
-use crate::content;
+use crate::format;
 use crate::mcp::{Conversation, Era};
 
 /// The level of a client that named none.
@@ -61,14 +61,14 @@ impl Facts {
     /// Adds a member whose value is JSON.
     fn raw(&mut self, key: &str, value: &[u8]) {
         self.0.push(if self.0.is_empty() { b'{' } else { b',' });
-        content::escape(&mut self.0, key.as_bytes());
+        format::escape(&mut self.0, key.as_bytes());
         self.0.push(b':');
         self.0.extend_from_slice(value);
     }
 
     fn text(&mut self, key: &str, value: &str) {
         let mut text = Vec::with_capacity(value.len() + 2);
-        content::escape(&mut text, value.as_bytes());
+        format::escape(&mut text, value.as_bytes());
         self.raw(key, &text);
     }
 

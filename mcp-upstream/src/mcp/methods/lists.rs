@@ -6,10 +6,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_workers::tool::Tool;
 
-use crate::content::{self, Answer, CacheScope, Dress};
 use crate::engine::Engine;
-use crate::envelope;
-use crate::error::Failure;
+use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
+use crate::jsonrpc::{self, RequestError};
 use crate::mcp::Conversation;
 
 #[derive(Deserialize)]
@@ -23,25 +22,25 @@ pub(super) fn tools(
     conversation: &Conversation<'_>,
     id: &str,
     params: Option<&RawValue>,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, RequestError> {
     one_page(params)?;
-    let dress = conversation.dress();
-    let tools = Engine::list(&conversation.namespace).map_err(Failure::Upstream)?;
+    let format = conversation.result_format();
+    let tools = Engine::list(&conversation.namespace).map_err(RequestError::Upstream)?;
     let (lists, namespace) = (&conversation.core.lists, &conversation.namespace);
     let scope = CacheScope::of_lists(conversation.caller, namespace);
-    if let Some(result) = lists.get(namespace, &dress, scope) {
-        return Ok(content::raw_result(id, &result));
+    if let Some(result) = lists.get(namespace, &format, scope) {
+        return Ok(format::raw_result(id, &result));
     }
     let count = conversation.namespace.tools.len();
-    let mut answer = begin(conversation, id, &dress, count);
+    let mut answer = begin(conversation, id, &format, count);
     join(answer.key("tools"), tools, |out, tool| {
-        describe(out, tool, &dress);
+        describe(out, tool, &format);
     });
     let response = answer.end();
     let mut before = Vec::new();
-    content::begin(&mut before, id);
+    format::begin(&mut before, id);
     let result = &response[before.len()..response.len() - 1];
-    lists.keep(namespace, &dress, scope, result);
+    lists.keep(namespace, &format, scope, result);
     Ok(response)
 }
 
@@ -50,7 +49,7 @@ pub(super) fn resources(
     conversation: &Conversation<'_>,
     id: &str,
     params: Option<&RawValue>,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, RequestError> {
     let resources = &conversation.namespace.resources;
     let definitions = resources.iter().map(|it| &it.definition);
     definitions_list(conversation, id, params, "resources", definitions)
@@ -61,7 +60,7 @@ pub(super) fn resource_templates(
     conversation: &Conversation<'_>,
     id: &str,
     params: Option<&RawValue>,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, RequestError> {
     let templates = &conversation.namespace.resource_templates;
     let definitions = templates.iter().map(|it| &it.definition);
     definitions_list(conversation, id, params, "resourceTemplates", definitions)
@@ -72,7 +71,7 @@ pub(super) fn prompts(
     conversation: &Conversation<'_>,
     id: &str,
     params: Option<&RawValue>,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, RequestError> {
     let prompts = &conversation.namespace.prompts;
     let definitions = prompts.iter().map(|it| &it.definition);
     definitions_list(conversation, id, params, "prompts", definitions)
@@ -84,10 +83,10 @@ fn definitions_list<'a>(
     params: Option<&RawValue>,
     key: &'static str,
     definitions: impl ExactSizeIterator<Item = &'a Arc<RawValue>>,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, RequestError> {
     one_page(params)?;
-    let dress = conversation.dress();
-    let mut answer = begin(conversation, id, &dress, definitions.len());
+    let format = conversation.result_format();
+    let mut answer = begin(conversation, id, &format, definitions.len());
     join(answer.key(key), definitions, |out, definition| {
         out.extend_from_slice(definition.get().as_bytes());
     });
@@ -97,18 +96,18 @@ fn definitions_list<'a>(
 fn begin<'d>(
     conversation: &Conversation<'_>,
     id: &str,
-    dress: &'d Dress,
+    format: &'d ResultFormat,
     entries: usize,
-) -> Answer<'d> {
+) -> ResultWriter<'d> {
     let scope = CacheScope::of_lists(conversation.caller, &conversation.namespace);
-    Answer::begin(id, dress, 256 + 512 * entries).cached(scope)
+    ResultWriter::begin(id, format, 256 + 512 * entries).cached(scope)
 }
 
 /// A cursor is none of ours: there is never a second page.
-fn one_page(params: Option<&RawValue>) -> Result<(), Failure> {
-    let params: Params<'_> = envelope::fields(params, "params")?;
+fn one_page(params: Option<&RawValue>) -> Result<(), RequestError> {
+    let params: Params<'_> = jsonrpc::fields(params, "params")?;
     match params.cursor {
-        Some(_) => Err(Failure::InvalidParams(
+        Some(_) => Err(RequestError::InvalidParams(
             "unknown cursor: the list has one page".into(),
         )),
         None => Ok(()),
@@ -128,10 +127,10 @@ fn join<T>(out: &mut Vec<u8>, items: impl Iterator<Item = T>, write: impl Fn(&mu
 
 /// One tool as MCP describes it. An output schema describes `structuredContent`, so it goes only where that does; a
 /// title and icons are harmless to clients that do not know them.
-fn describe(out: &mut Vec<u8>, tool: &Tool, dress: &Dress) {
+fn describe(out: &mut Vec<u8>, tool: &Tool, format: &ResultFormat) {
     let text = |out: &mut Vec<u8>, key: &[u8], text: &str| {
         out.extend_from_slice(key);
-        content::escape(out, text.as_bytes());
+        format::escape(out, text.as_bytes());
     };
     let raw = |out: &mut Vec<u8>, key: &[u8], value: Option<&RawValue>| {
         if let Some(value) = value {
@@ -146,7 +145,7 @@ fn describe(out: &mut Vec<u8>, tool: &Tool, dress: &Dress) {
     text(out, b",\"description\":", &tool.description);
     raw(out, b",\"inputSchema\":", Some(&tool.input_schema));
     let output = tool.output_schema.as_deref();
-    let output = output.filter(|_| dress.has_structured_content());
+    let output = output.filter(|_| format.has_structured_content());
     raw(out, b",\"outputSchema\":", output);
     raw(out, b",\"annotations\":", tool.annotations.as_deref());
     raw(out, b",\"icons\":", tool.icons.as_deref());

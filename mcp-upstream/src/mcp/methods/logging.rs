@@ -5,14 +5,13 @@ use serde_json::value::RawValue;
 use tooldock_workers::worker::LogLevel;
 
 use super::string_member;
-use crate::content::Answer;
-use crate::envelope;
-use crate::error::Failure;
+use crate::format::ResultWriter;
+use crate::jsonrpc::{self, RequestError};
 use crate::mcp::Conversation;
 
 #[derive(Deserialize)]
 struct Params<'a> {
-    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     level: Option<&'a RawValue>,
 }
 
@@ -21,15 +20,15 @@ pub(super) fn set_level(
     conversation: &Conversation<'_>,
     id: &str,
     params: Option<&RawValue>,
-) -> Result<Vec<u8>, Failure> {
-    let params: Params<'_> = envelope::fields(params, "params")?;
+) -> Result<Vec<u8>, RequestError> {
+    let params: Params<'_> = jsonrpc::fields(params, "params")?;
     let level = string_member(params.level, "params.level")?;
     let level: LogLevel = level.parse().map_err(|_| {
         let levels = LogLevel::ALL.map(LogLevel::as_str).join(", ");
-        Failure::InvalidParams(format!("params.level must be one of {levels}").into())
+        RequestError::InvalidParams(format!("params.level must be one of {levels}").into())
     })?;
     if let Some(session) = conversation.session() {
         session.set_log_level(level);
     }
-    Ok(Answer::begin(id, &conversation.dress(), 0).end())
+    Ok(ResultWriter::begin(id, &conversation.result_format(), 0).end())
 }

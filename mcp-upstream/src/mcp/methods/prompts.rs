@@ -6,14 +6,14 @@ use serde_json::value::RawValue;
 use tooldock_workers::worker::Operation;
 
 use super::{Named, UpstreamCall};
-use crate::error::Failure;
+use crate::jsonrpc::RequestError;
 use crate::mcp::Conversation;
 
 /// Unknown prompts are told from the snapshot, before anything runs; their arguments the worker checks.
 pub(super) fn get(
     conversation: &Conversation<'_>,
     params: Option<&RawValue>,
-) -> Result<Box<UpstreamCall>, Failure> {
+) -> Result<Box<UpstreamCall>, RequestError> {
     let Named {
         name,
         arguments,
@@ -21,7 +21,7 @@ pub(super) fn get(
     } = Named::read(params)?;
     let Some(prompt) = conversation.namespace.prompt(&name) else {
         let name: String = name.chars().take(super::UNKNOWN_NAME_MAX).collect();
-        return Err(Failure::InvalidParams(
+        return Err(RequestError::InvalidParams(
             format!("Unknown prompt: {name}").into(),
         ));
     };

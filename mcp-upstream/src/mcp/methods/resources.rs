@@ -8,21 +8,20 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::Operation;
 
 use super::{UpstreamCall, string_member, uri_template};
-use crate::content::Answer;
 use crate::engine::Engine;
-use crate::envelope;
-use crate::error::Failure;
+use crate::format::ResultWriter;
+use crate::jsonrpc::{self, RequestError};
 use crate::mcp::{Conversation, weigh};
 use crate::session::Session;
 
 #[derive(Deserialize)]
 struct Params<'a> {
-    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     uri: Option<&'a RawValue>,
     #[serde(
         borrow,
         default,
-        deserialize_with = "envelope::present",
+        deserialize_with = "jsonrpc::present",
         rename = "_meta"
     )]
     meta: Option<&'a RawValue>,
@@ -32,8 +31,8 @@ struct Params<'a> {
 pub(super) fn read(
     conversation: &Conversation<'_>,
     params: Option<&RawValue>,
-) -> Result<Box<UpstreamCall>, Failure> {
-    let fields: Params<'_> = envelope::fields(params, "params")?;
+) -> Result<Box<UpstreamCall>, RequestError> {
+    let fields: Params<'_> = jsonrpc::fields(params, "params")?;
     let uri = string_member(fields.uri, "params.uri")?;
     let uri = match conversation.namespace.resource(&uri) {
         Some(resource) => Arc::clone(&resource.uri),
@@ -49,18 +48,18 @@ pub(super) fn subscribe(
     conversation: &Conversation<'_>,
     id: &str,
     params: Option<&RawValue>,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, RequestError> {
     let (session, uri) = subject(conversation, params)?;
     if !there_is(&conversation.namespace, &uri) {
-        return Err(Failure::ResourceNotFound(uri));
+        return Err(RequestError::ResourceNotFound(uri));
     }
     if session.subscriptions().add(&uri).is_err() {
-        return Err(Failure::InvalidParams(
+        return Err(RequestError::InvalidParams(
             "the session has as many subscriptions as it may".into(),
         ));
     }
     weigh(conversation.core, session);
-    Ok(Answer::begin(id, &conversation.dress(), 0).end())
+    Ok(ResultWriter::begin(id, &conversation.result_format(), 0).end())
 }
 
 /// The session hears no more. A resource that is gone can still be left.
@@ -68,22 +67,24 @@ pub(super) fn unsubscribe(
     conversation: &Conversation<'_>,
     id: &str,
     params: Option<&RawValue>,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, RequestError> {
     let (session, uri) = subject(conversation, params)?;
     if !session.subscriptions().remove(&uri) && !there_is(&conversation.namespace, &uri) {
-        return Err(Failure::ResourceNotFound(uri));
+        return Err(RequestError::ResourceNotFound(uri));
     }
     weigh(conversation.core, session);
-    Ok(Answer::begin(id, &conversation.dress(), 0).end())
+    Ok(ResultWriter::begin(id, &conversation.result_format(), 0).end())
 }
 
 fn subject<'a>(
     conversation: &'a Conversation<'_>,
     params: Option<&RawValue>,
-) -> Result<(&'a Arc<Session>, Arc<str>), Failure> {
-    let fields: Params<'_> = envelope::fields(params, "params")?;
+) -> Result<(&'a Arc<Session>, Arc<str>), RequestError> {
+    let fields: Params<'_> = jsonrpc::fields(params, "params")?;
     let uri = string_member(fields.uri, "params.uri")?;
-    let session = conversation.session().ok_or(Failure::SessionRequired)?;
+    let session = conversation
+        .session()
+        .ok_or(RequestError::SessionRequired)?;
     Ok((session, uri.into()))
 }
 

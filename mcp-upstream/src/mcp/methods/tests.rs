@@ -8,7 +8,7 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
 use super::*;
-use crate::content::ModernDress;
+use crate::format::ModernFormat;
 use crate::mcp::modern::RequestMeta;
 use crate::session::{Binding, ClientFacts, Session, SessionTransport};
 use crate::testing::{Harness, broken, caller, full, harness, namespace};
@@ -79,7 +79,7 @@ impl Fixture {
         streams: bool,
         method: &str,
         params: &Value,
-    ) -> Result<Prepared, Failure> {
+    ) -> Result<Prepared, RequestError> {
         let text = params.to_string();
         let body = Bytes::from(text.clone());
         let raw: &RawValue = serde_json::from_slice(&body).expect("JSON");
@@ -95,9 +95,9 @@ impl Fixture {
     }
 
     /// The result of a method that is answered at once.
-    async fn answer(&self, era: Era, method: &str, params: Value) -> Result<Value, Failure> {
+    async fn answer(&self, era: Era, method: &str, params: Value) -> Result<Value, RequestError> {
         match self.prepare(era, true, method, &params).await? {
-            Prepared::Answer(answer) => Ok(parsed(&answer)),
+            Prepared::Response(answer) => Ok(parsed(&answer)),
             Prepared::Call(_) => panic!("{method} is a call"),
         }
     }
@@ -107,35 +107,35 @@ impl Fixture {
         era: Era,
         method: &str,
         params: Value,
-    ) -> Result<Box<UpstreamCall>, Failure> {
+    ) -> Result<Box<UpstreamCall>, RequestError> {
         match self.prepare(era, true, method, &params).await? {
             Prepared::Call(call) => Ok(call),
-            Prepared::Answer(_) => panic!("{method} is no call"),
+            Prepared::Response(_) => panic!("{method} is no call"),
         }
     }
 
     /// Calls and gives the response, or the error object in the era's words.
     async fn call(&self, era: Era, method: &str, params: Value) -> Value {
-        let dress = match &era {
-            Era::Legacy { version, .. } => Dress::Legacy(*version),
-            Era::Modern(_) => Dress::Modern(ModernDress::new(self.namespace.name.clone())),
+        let format = match &era {
+            Era::Legacy { version, .. } => ResultFormat::Legacy(*version),
+            Era::Modern(_) => ResultFormat::Modern(ModernFormat::new(self.namespace.name.clone())),
         };
         let call = match self.upstream(era, method, params).await {
             Ok(call) => call,
-            Err(failure) => return parsed(&dress.error(Some("7"), &failure)),
+            Err(failure) => return parsed(&format.error(Some("7"), &failure)),
         };
         let core = self.harness.service.core();
         let outcome = call.request.clone().run(core, &self.caller, None).await;
-        let response = call.response("7", &self.caller, &dress, outcome);
-        parsed(&response.unwrap_or_else(|failure| dress.error(Some("7"), &failure)))
+        let response = call.response("7", &self.caller, &format, outcome);
+        parsed(&response.unwrap_or_else(|failure| format.error(Some("7"), &failure)))
     }
 }
 
 /// What a worker is to run.
 fn worker_call(call: UpstreamCall) -> CallRequest {
     match call.request {
-        Request::Call(request) => request,
-        Request::Forward(_) => panic!("a worker's call"),
+        UpstreamRequest::Call(request) => request,
+        UpstreamRequest::Forward(_) => panic!("a worker's call"),
     }
 }
 
@@ -199,7 +199,7 @@ async fn a_list_has_one_page() {
             .answer(legacy(None), method, json!({ "cursor": "x" }))
             .await;
         assert!(
-            matches!(refused, Err(Failure::InvalidParams(_))),
+            matches!(refused, Err(RequestError::InvalidParams(_))),
             "{method}"
         );
         let null = fixture
@@ -248,11 +248,11 @@ async fn what_a_namespace_does_not_declare_is_not_there() {
     ] {
         let refused = plain.prepare(legacy(None), true, method, &json!({})).await;
         assert!(
-            matches!(refused, Err(Failure::MethodNotFound(_))),
+            matches!(refused, Err(RequestError::MethodNotFound(_))),
             "{method}"
         );
         let down = broken.prepare(legacy(None), true, method, &json!({})).await;
-        assert!(matches!(down, Err(Failure::Upstream(_))), "{method}");
+        assert!(matches!(down, Err(RequestError::Upstream(_))), "{method}");
     }
 }
 
@@ -269,7 +269,7 @@ async fn the_modern_era_has_no_methods_of_sessions() {
     ] {
         let refused = fixture.prepare(modern(), true, method, &json!({})).await;
         assert!(
-            matches!(refused, Err(Failure::MethodNotFound(_))),
+            matches!(refused, Err(RequestError::MethodNotFound(_))),
             "{method}"
         );
     }
@@ -370,7 +370,7 @@ async fn wrong_parameters_are_told_before_anything_runs() {
     ] {
         let refused = fixture.prepare(legacy(None), true, method, &params).await;
         assert!(
-            matches!(refused, Err(Failure::InvalidParams(_))),
+            matches!(refused, Err(RequestError::InvalidParams(_))),
             "{method} {params}: {refused:?}"
         );
     }
@@ -393,7 +393,7 @@ async fn a_session_subscribes_to_what_could_be_there() {
     for method in ["resources/subscribe", "resources/unsubscribe"] {
         let unknown = ask(method, "test://none").await;
         assert!(
-            matches!(unknown, Err(Failure::ResourceNotFound(_))),
+            matches!(unknown, Err(RequestError::ResourceNotFound(_))),
             "{method}"
         );
     }
@@ -404,7 +404,7 @@ async fn a_session_subscribes_to_what_could_be_there() {
         "resources/subscribe",
         json!({ "uri": "test://static" }),
     );
-    assert!(matches!(nowhere.await, Err(Failure::SessionRequired)));
+    assert!(matches!(nowhere.await, Err(RequestError::SessionRequired)));
 }
 
 #[tokio::test]
@@ -425,10 +425,10 @@ fn a_progress_token_beyond_its_bound_is_refused() {
         let meta = json!({ "progressToken": "p".repeat(length - 2) }).to_string();
         progress_token(serde_json::from_str(&meta).expect("JSON"))
     };
-    let longest = read(envelope::ID_MAX).expect("within");
-    assert_eq!(longest.map(|token| token.len()), Some(envelope::ID_MAX));
-    let refused = read(envelope::ID_MAX + 1);
-    assert!(matches!(refused, Err(Failure::InvalidParams(_))));
+    let longest = read(jsonrpc::ID_MAX).expect("within");
+    assert_eq!(longest.map(|token| token.len()), Some(jsonrpc::ID_MAX));
+    let refused = read(jsonrpc::ID_MAX + 1);
+    assert!(matches!(refused, Err(RequestError::InvalidParams(_))));
 }
 
 #[tokio::test]

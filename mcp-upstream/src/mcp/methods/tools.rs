@@ -6,14 +6,14 @@ use serde_json::value::RawValue;
 use tooldock_workers::worker::Operation;
 
 use super::{Named, UpstreamCall};
-use crate::error::Failure;
+use crate::jsonrpc::RequestError;
 use crate::mcp::Conversation;
 
 /// Wrong parameters are an error; whatever happens to the call itself, an unknown tool included, is a result.
 pub(super) fn call(
     conversation: &Conversation<'_>,
     params: Option<&RawValue>,
-) -> Result<Box<UpstreamCall>, Failure> {
+) -> Result<Box<UpstreamCall>, RequestError> {
     let Named {
         name,
         arguments,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
 
-use crate::content::{CacheScope, Dress};
+use crate::format::{CacheScope, ResultFormat};
 
 /// Longer ones are written each time.
 const KEPT_MAX: usize = 256 * 1024;
@@ -33,20 +33,20 @@ impl WrittenLists {
     pub(super) fn get(
         &self,
         namespace: &Arc<Namespace>,
-        dress: &Dress,
+        format: &ResultFormat,
         scope: CacheScope,
     ) -> Option<Bytes> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let own = kept.get(&namespace.name)?;
         let same = std::ptr::eq(own.of.as_ptr(), Arc::as_ptr(namespace));
-        own.results[form(dress, scope)].clone().filter(|_| same)
+        own.results[form(format, scope)].clone().filter(|_| same)
     }
 
     /// Keeps one that was just written.
     pub(super) fn keep(
         &self,
         namespace: &Arc<Namespace>,
-        dress: &Dress,
+        format: &ResultFormat,
         scope: CacheScope,
         result: &[u8],
     ) {
@@ -61,7 +61,7 @@ impl WrittenLists {
         if !std::ptr::eq(own.of.as_ptr(), Arc::as_ptr(namespace)) {
             *own = Kept::new(namespace);
         }
-        own.results[form(dress, scope)] = Some(result);
+        own.results[form(format, scope)] = Some(result);
     }
 }
 
@@ -75,19 +75,19 @@ impl Kept {
 }
 
 /// What a list depends on beside its namespace.
-fn form(dress: &Dress, scope: CacheScope) -> usize {
-    match (dress, scope) {
+fn form(format: &ResultFormat, scope: CacheScope) -> usize {
+    match (format, scope) {
         // These have no cache hints.
-        (Dress::Legacy(_), _) => usize::from(dress.has_structured_content()),
-        (Dress::Modern(_), CacheScope::Public) => 2,
-        (Dress::Modern(_), CacheScope::Private) => 3,
+        (ResultFormat::Legacy(_), _) => usize::from(format.has_structured_content()),
+        (ResultFormat::Modern(_), CacheScope::Public) => 2,
+        (ResultFormat::Modern(_), CacheScope::Private) => 3,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::content::ModernDress;
+    use crate::format::ModernFormat;
     use crate::protocol::ProtocolVersion;
     use crate::testing::namespace;
 
@@ -98,31 +98,31 @@ mod tests {
         let other = Arc::new(namespace("other"));
         let dresses = [
             (
-                Dress::Legacy(ProtocolVersion::V2025_03_26),
+                ResultFormat::Legacy(ProtocolVersion::V2025_03_26),
                 CacheScope::Public,
             ),
             (
-                Dress::Legacy(ProtocolVersion::V2025_11_25),
+                ResultFormat::Legacy(ProtocolVersion::V2025_11_25),
                 CacheScope::Public,
             ),
             (
-                Dress::Modern(ModernDress::new(one.name.clone())),
+                ResultFormat::Modern(ModernFormat::new(one.name.clone())),
                 CacheScope::Public,
             ),
             (
-                Dress::Modern(ModernDress::new(one.name.clone())),
+                ResultFormat::Modern(ModernFormat::new(one.name.clone())),
                 CacheScope::Private,
             ),
         ];
-        for (at, (dress, scope)) in dresses.iter().enumerate() {
-            assert_eq!(lists.get(&one, dress, *scope), None);
-            lists.keep(&one, dress, *scope, &[u8::try_from(at).expect("few")]);
+        for (at, (format, scope)) in dresses.iter().enumerate() {
+            assert_eq!(lists.get(&one, format, *scope), None);
+            lists.keep(&one, format, *scope, &[u8::try_from(at).expect("few")]);
         }
-        for (at, (dress, scope)) in dresses.iter().enumerate() {
-            let kept = lists.get(&one, dress, *scope);
+        for (at, (format, scope)) in dresses.iter().enumerate() {
+            let kept = lists.get(&one, format, *scope);
             assert_eq!(kept.as_deref(), Some(&[u8::try_from(at).expect("few")][..]));
-            assert_eq!(lists.get(&same_name, dress, *scope), None);
-            assert_eq!(lists.get(&other, dress, *scope), None);
+            assert_eq!(lists.get(&same_name, format, *scope), None);
+            assert_eq!(lists.get(&other, format, *scope), None);
         }
     }
 
@@ -131,16 +131,16 @@ mod tests {
         let lists = WrittenLists::default();
         let (old, new) = (Arc::new(namespace("ns")), Arc::new(namespace("ns")));
         let gone = Arc::new(namespace("gone"));
-        let dress = Dress::Legacy(ProtocolVersion::V2025_11_25);
+        let format = ResultFormat::Legacy(ProtocolVersion::V2025_11_25);
         let scope = CacheScope::Public;
-        lists.keep(&gone, &dress, scope, b"1");
-        lists.keep(&old, &dress, scope, b"2");
+        lists.keep(&gone, &format, scope, b"1");
+        lists.keep(&old, &format, scope, b"2");
         drop(gone);
-        lists.keep(&new, &dress, scope, b"3");
-        assert_eq!(lists.get(&old, &dress, scope), None);
-        assert_eq!(lists.get(&new, &dress, scope).as_deref(), Some(&b"3"[..]));
+        lists.keep(&new, &format, scope, b"3");
+        assert_eq!(lists.get(&old, &format, scope), None);
+        assert_eq!(lists.get(&new, &format, scope).as_deref(), Some(&b"3"[..]));
         assert_eq!(lists.kept.lock().expect("not poisoned").len(), 1);
-        lists.keep(&old, &dress, scope, &vec![b' '; KEPT_MAX + 1]);
-        assert_eq!(lists.get(&old, &dress, scope), None);
+        lists.keep(&old, &format, scope, &vec![b' '; KEPT_MAX + 1]);
+        assert_eq!(lists.get(&old, &format, scope), None);
     }
 }

@@ -3,33 +3,33 @@
 use http::StatusCode;
 
 use super::supported;
-use crate::content::{self, Answer, CacheScope};
-use crate::error::Failure;
+use crate::format::{self, CacheScope, ResultWriter};
+use crate::jsonrpc::RequestError;
 use crate::mcp::{Conversation, capabilities, forward};
 use crate::reply::Reply;
 
 /// Answers for the namespace: in the gateway's name, or in that of its server.
-pub(super) async fn answer(conversation: &Conversation<'_>, id: &str) -> Result<Reply, Failure> {
+pub(super) async fn answer(
+    conversation: &Conversation<'_>,
+    id: &str,
+) -> Result<Reply, RequestError> {
     let namespace = &conversation.namespace;
     let versions: Vec<&str> = supported(conversation.caller).collect();
     if conversation.core.external.serves(namespace) {
         let result = forward::discover(conversation, &versions).await;
-        let result = result.map_err(Failure::Upstream)?;
-        return Ok(Reply::json(
-            StatusCode::OK,
-            content::raw_result(id, &result),
-        ));
+        let result = result.map_err(RequestError::Upstream)?;
+        return Ok(Reply::json(StatusCode::OK, format::raw_result(id, &result)));
     }
     let scope = CacheScope::of_lists(conversation.caller, namespace);
-    let dress = conversation.dress();
-    let mut answer = Answer::begin(id, &dress, 512).cached(scope);
+    let format = conversation.result_format();
+    let mut answer = ResultWriter::begin(id, &format, 512).cached(scope);
     let out = answer.key("supportedVersions");
     serde_json::to_writer(out, &versions).expect("strings serialize into memory");
     let out = answer.key("capabilities");
     out.extend_from_slice(capabilities::of(namespace).to_string().as_bytes());
     if !namespace.description.is_empty() {
         let out = answer.key("instructions");
-        content::escape(out, namespace.description.as_bytes());
+        format::escape(out, namespace.description.as_bytes());
     }
     Ok(Reply::json(StatusCode::OK, answer.end()))
 }

@@ -19,14 +19,12 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::Question;
 
 use super::meta::{Params, RequestMeta};
-use super::object;
 use super::park::{Bound, NoPlace};
 use super::talking::{Client, Outcome, Step, Talking};
 use crate::caller::Caller;
-use crate::content::{self, Dress};
 use crate::engine::ask_failed;
-use crate::envelope;
-use crate::error::Failure;
+use crate::format::{self, ResultFormat};
+use crate::jsonrpc::{self, RequestError};
 use crate::mcp::Conversation;
 use crate::mcp::exchange::{Patience, streamed};
 use crate::mcp::methods::UpstreamCall;
@@ -42,7 +40,7 @@ struct Exchange {
     /// The request's id, raw JSON.
     id: String,
     method: String,
-    dress: Dress,
+    format: ResultFormat,
     client: Client,
 }
 
@@ -66,16 +64,16 @@ const INPUTS_MAX: usize = 1000;
 /// # Errors
 ///
 /// `InvalidParams` for anything but an object of objects, or for more than 1000 of them.
-pub(super) fn inputs<'a>(params: &Params<'a>) -> Result<Inputs<'a>, Failure> {
+pub(super) fn inputs<'a>(params: &Params<'a>) -> Result<Inputs<'a>, RequestError> {
     let Some(raw) = params.input_responses else {
         return Ok(Vec::new());
     };
-    object::few_entries(raw, INPUTS_MAX)
+    jsonrpc::few_entries(raw, INPUTS_MAX)
         .filter(|entries| entries.iter().all(|(_, it)| it.get().starts_with('{')))
         .ok_or_else(|| {
             let what =
                 format!("params.inputResponses must be an object of objects, at most {INPUTS_MAX}");
-            Failure::InvalidParams(what.into())
+            RequestError::InvalidParams(what.into())
         })
 }
 
@@ -84,7 +82,7 @@ pub(super) async fn begin(
     conversation: &Conversation<'_>,
     request: Request<'_>,
     call: Box<UpstreamCall>,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, RequestError> {
     if !call.talks {
         let request_up = call.request.clone();
         let outcome = request_up.run(conversation.core, conversation.caller, None);
@@ -92,7 +90,7 @@ pub(super) async fn begin(
         let answer = call.response(
             request.id,
             conversation.caller,
-            &conversation.dress(),
+            &conversation.result_format(),
             outcome,
         )?;
         return Ok(Reply::json(StatusCode::OK, answer));
@@ -116,10 +114,11 @@ pub(super) async fn resume(
     conversation: &Conversation<'_>,
     request: Request<'_>,
     retry: &Retry<'_>,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, RequestError> {
     let inputs = &retry.inputs;
-    let state = envelope::string(retry.state)
-        .ok_or_else(|| Failure::InvalidParams("params.requestState must be a string".into()))?;
+    let state = jsonrpc::string(retry.state).ok_or_else(|| {
+        RequestError::InvalidParams("params.requestState must be a string".into())
+    })?;
     let exchange = Exchange::new(conversation, request);
     let taken = conversation
         .core
@@ -127,7 +126,7 @@ pub(super) async fn resume(
         .take(&state, exchange.bound(&retry.subject, retry.arguments));
     let mut talking = taken
         .await
-        .map_err(|refused| Failure::InvalidParams(refused.to_string().into()))?;
+        .map_err(|refused| RequestError::InvalidParams(refused.to_string().into()))?;
     talking.answer(conversation, inputs)?;
     exchange.run(talking).await
 }
@@ -140,7 +139,7 @@ impl Exchange {
             namespace: Arc::clone(&conversation.namespace),
             id: request.id.to_owned(),
             method: request.method.to_owned(),
-            dress: conversation.dress(),
+            format: conversation.result_format(),
             client: Client {
                 meta: request.meta.clone(),
                 streams: conversation.streams,
@@ -160,7 +159,7 @@ impl Exchange {
     }
 
     /// Runs the call until this request has its answer, or the beginning of one.
-    async fn run(self, mut talking: Talking) -> Result<Reply, Failure> {
+    async fn run(self, mut talking: Talking) -> Result<Reply, RequestError> {
         match talking.step(&self.client).await {
             Step::Said(first) => Ok(self.into_stream(first, talking)),
             Step::Asked => {
@@ -212,14 +211,14 @@ impl Exchange {
         push(&last.unwrap_or_else(|failure| failure.modern_body(Some(&self.id))));
     }
 
-    fn response(&self, call: &UpstreamCall, outcome: Outcome) -> Result<Vec<u8>, Failure> {
-        call.response(&self.id, &self.caller, &self.dress, outcome)
+    fn response(&self, call: &UpstreamCall, outcome: Outcome) -> Result<Vec<u8>, RequestError> {
+        call.response(&self.id, &self.caller, &self.format, outcome)
     }
 
     /// Parks the call and asks its client.
-    fn park(&self, talking: Talking) -> Result<Vec<u8>, Failure> {
+    fn park(&self, talking: Talking) -> Result<Vec<u8>, RequestError> {
         let mut out = Vec::with_capacity(512);
-        content::begin(&mut out, &self.id);
+        format::begin(&mut out, &self.id);
         out.extend_from_slice(b"{\"resultType\":\"input_required\",\"inputRequests\":{");
         let open = talking.asked();
         for (position, question) in open.enumerate() {
@@ -239,14 +238,14 @@ impl Exchange {
             }
             Err(refused @ NoPlace::NoRandomness) => {
                 tracing::error!(error = %refused, "a call could not be parked");
-                return Err(Failure::Internal);
+                return Err(RequestError::Internal);
             }
         };
         out.extend_from_slice(b"},\"requestState\":");
-        content::escape(&mut out, state.as_bytes());
-        if let Dress::Modern(dress) = &self.dress {
+        format::escape(&mut out, state.as_bytes());
+        if let ResultFormat::Modern(format) = &self.format {
             out.extend_from_slice(b",\"_meta\":{");
-            dress.meta(&mut out);
+            format.meta(&mut out);
             out.push(b'}');
         }
         out.extend_from_slice(b"}}");
@@ -256,7 +255,7 @@ impl Exchange {
 
 /// A question as a member of `inputRequests`.
 fn put_request(out: &mut Vec<u8>, question: &Question) {
-    content::escape(out, question.key.as_bytes());
+    format::escape(out, question.key.as_bytes());
     out.extend_from_slice(b":{\"method\":\"");
     out.extend_from_slice(question.method.as_str().as_bytes());
     out.extend_from_slice(b"\",\"params\":");

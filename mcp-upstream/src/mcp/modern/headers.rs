@@ -12,8 +12,7 @@ use serde_json::value::RawValue;
 use tooldock_workers::registry::Namespace;
 
 use super::meta::Params;
-use super::object;
-use crate::envelope;
+use crate::jsonrpc;
 use crate::mcp::head::{McpHead, MirroredHeaders};
 
 mod number;
@@ -28,10 +27,10 @@ struct Property<'a> {
         borrow,
         default,
         rename = "x-mcp-header",
-        deserialize_with = "envelope::present"
+        deserialize_with = "jsonrpc::present"
     )]
     header: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     properties: Option<&'a RawValue>,
 }
 
@@ -87,7 +86,7 @@ pub(super) fn fault(
         _ => None,
     };
     // A name that is no string is the method's to refuse.
-    let named = named.and_then(envelope::string)?;
+    let named = named.and_then(jsonrpc::string)?;
     match &headers.name {
         None => return Some("Mcp-Name is missing".into()),
         Some(sent) if decode(trim(sent)).as_deref() != Some(&*named) => {
@@ -113,14 +112,14 @@ fn parameter_fault(
     depth: usize,
 ) -> Option<Cow<'static, str>> {
     let depth = depth.checked_sub(1)?;
-    let given = arguments.and_then(object::entries).unwrap_or_default();
-    for (key, property) in object::entries(properties)? {
+    let given = arguments.and_then(jsonrpc::entries).unwrap_or_default();
+    for (key, property) in jsonrpc::entries(properties)? {
         let Ok(property) = serde_json::from_str::<Property<'_>>(property.get()) else {
             continue;
         };
         let value = given.iter().find(|(own, _)| *own == key);
         let value = value.map(|(_, value)| *value);
-        if let Some(header) = property.header.and_then(envelope::string) {
+        if let Some(header) = property.header.and_then(jsonrpc::string) {
             let lower = header.to_ascii_lowercase();
             let sent = headers.params.iter().find(|(name, _)| *name == lower);
             if let Some(reason) = value_fault(value, sent.map(|(_, sent)| sent.as_str())) {

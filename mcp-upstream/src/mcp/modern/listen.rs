@@ -8,9 +8,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tooldock_workers::registry::Namespace;
 
-use super::object;
-use crate::envelope;
-use crate::error::Failure;
+use crate::jsonrpc::{self, RequestError};
 use crate::mcp::exchange::events_head;
 use crate::mcp::{Conversation, forward, stream_place};
 use crate::reply::{Guards, Reply};
@@ -20,7 +18,7 @@ use crate::stream::{Stream, frame};
 
 #[derive(Deserialize)]
 struct Params<'a> {
-    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     notifications: Option<&'a RawValue>,
 }
 
@@ -32,8 +30,8 @@ pub(super) async fn open(
     conversation: &Conversation<'_>,
     id: &str,
     params: Option<&RawValue>,
-) -> Result<Reply, Failure> {
-    let params: Params<'_> = envelope::fields(params, "params")?;
+) -> Result<Reply, RequestError> {
+    let params: Params<'_> = jsonrpc::fields(params, "params")?;
     let filter = requested(params.notifications)?;
     let core = conversation.core;
     let place = stream_place(core, conversation.caller, filter.bytes())?;
@@ -59,10 +57,10 @@ pub(super) async fn open(
 }
 
 /// What the client asks for. Kinds nobody knows are left out, as those that are not served are.
-fn requested(raw: Option<&RawValue>) -> Result<Filter, Failure> {
-    let invalid = |reason: &'static str| Failure::InvalidParams(reason.into());
+fn requested(raw: Option<&RawValue>) -> Result<Filter, RequestError> {
+    let invalid = |reason: &'static str| RequestError::InvalidParams(reason.into());
     let entries = raw
-        .and_then(|raw| object::few_entries(raw, KINDS_MAX))
+        .and_then(|raw| jsonrpc::few_entries(raw, KINDS_MAX))
         .ok_or_else(|| invalid("params.notifications must be an object"))?;
     let mut filter = Filter::default();
     for (key, value) in entries {
@@ -76,7 +74,7 @@ fn requested(raw: Option<&RawValue>) -> Result<Filter, Failure> {
             "promptsListChanged" => filter.prompts = wanted()?,
             "resourcesListChanged" => filter.resources = wanted()?,
             "resourceSubscriptions" => {
-                filter.updates = envelope::few(value.get(), URIS_MAX).map_err(|_| {
+                filter.updates = jsonrpc::few(value.get(), URIS_MAX).map_err(|_| {
                     invalid("params.notifications.resourceSubscriptions must be a list of strings")
                 })?;
             }

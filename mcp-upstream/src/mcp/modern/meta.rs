@@ -12,8 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_workers::worker::LogLevel;
 
-use crate::envelope;
-use crate::error::Failure;
+use crate::jsonrpc::{self, RequestError};
 use crate::session::client;
 
 /// The part of a key that all of the protocol's own metadata shares is spelled out in each `rename` below.
@@ -23,35 +22,35 @@ struct Fields<'a> {
         borrow,
         default,
         rename = "io.modelcontextprotocol/protocolVersion",
-        deserialize_with = "envelope::present"
+        deserialize_with = "jsonrpc::present"
     )]
     version: Option<&'a RawValue>,
     #[serde(
         borrow,
         default,
         rename = "io.modelcontextprotocol/clientCapabilities",
-        deserialize_with = "envelope::present"
+        deserialize_with = "jsonrpc::present"
     )]
     capabilities: Option<&'a RawValue>,
     #[serde(
         borrow,
         default,
         rename = "io.modelcontextprotocol/clientInfo",
-        deserialize_with = "envelope::present"
+        deserialize_with = "jsonrpc::present"
     )]
     client_info: Option<&'a RawValue>,
     #[serde(
         borrow,
         default,
         rename = "io.modelcontextprotocol/logLevel",
-        deserialize_with = "envelope::present"
+        deserialize_with = "jsonrpc::present"
     )]
     log_level: Option<&'a RawValue>,
     #[serde(
         borrow,
         default,
         rename = "progressToken",
-        deserialize_with = "envelope::present"
+        deserialize_with = "jsonrpc::present"
     )]
     progress_token: Option<&'a RawValue>,
 }
@@ -63,27 +62,27 @@ pub(super) struct Params<'a> {
         borrow,
         default,
         rename = "_meta",
-        deserialize_with = "envelope::present"
+        deserialize_with = "jsonrpc::present"
     )]
     pub(super) meta: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     pub(super) name: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     pub(super) uri: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "envelope::present")]
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     pub(super) arguments: Option<&'a RawValue>,
     #[serde(
         borrow,
         default,
         rename = "inputResponses",
-        deserialize_with = "envelope::present"
+        deserialize_with = "jsonrpc::present"
     )]
     pub(super) input_responses: Option<&'a RawValue>,
     #[serde(
         borrow,
         default,
         rename = "requestState",
-        deserialize_with = "envelope::present"
+        deserialize_with = "jsonrpc::present"
     )]
     pub(super) request_state: Option<&'a RawValue>,
 }
@@ -116,7 +115,7 @@ pub(super) fn names_version(params: &RawValue) -> bool {
 
 /// The version `params._meta` names, if it is a text.
 pub(super) fn version_named(params: &RawValue) -> Option<Cow<'_, str>> {
-    version_span(params).and_then(envelope::string)
+    version_span(params).and_then(jsonrpc::string)
 }
 
 fn version_span(params: &RawValue) -> Option<&RawValue> {
@@ -124,8 +123,8 @@ fn version_span(params: &RawValue) -> Option<&RawValue> {
     /// encoders escape it.
     static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("protocolVersion"));
     WORD.find(params.get().as_bytes())?;
-    let params: Params<'_> = envelope::fields(Some(params), "params").ok()?;
-    let fields: Fields<'_> = envelope::fields(Some(params.meta?), "_meta").ok()?;
+    let params: Params<'_> = jsonrpc::fields(Some(params), "params").ok()?;
+    let fields: Fields<'_> = jsonrpc::fields(Some(params.meta?), "_meta").ok()?;
     fields.version
 }
 
@@ -136,15 +135,15 @@ fn version_span(params: &RawValue) -> Option<&RawValue> {
 /// What is missing or wrong, for the client.
 pub(super) fn read<'a>(body: &Bytes, params: &Params<'a>) -> Result<Read<'a>, Cow<'static, str>> {
     let meta = params.meta.ok_or("params._meta is required")?;
-    let fields: Fields<'a> = match envelope::fields(Some(meta), "params._meta") {
+    let fields: Fields<'a> = match jsonrpc::fields(Some(meta), "params._meta") {
         Ok(fields) => fields,
-        Err(Failure::InvalidParams(reason)) => return Err(reason),
+        Err(RequestError::InvalidParams(reason)) => return Err(reason),
         Err(_) => return Err("params._meta cannot be read".into()),
     };
     let version = fields
         .version
         .ok_or("params._meta must have io.modelcontextprotocol/protocolVersion")?;
-    let version = envelope::string(version)
+    let version = jsonrpc::string(version)
         .ok_or("io.modelcontextprotocol/protocolVersion must be a string")?;
     let capabilities = fields
         .capabilities
@@ -157,14 +156,14 @@ pub(super) fn read<'a>(body: &Bytes, params: &Params<'a>) -> Result<Read<'a>, Co
     let log_level = fields
         .log_level
         .map(|raw| {
-            envelope::string(raw)
+            jsonrpc::string(raw)
                 .and_then(|text| text.parse().ok())
                 .ok_or("io.modelcontextprotocol/logLevel is no log level")
         })
         .transpose()?;
-    let too_long = |raw: &&RawValue| raw.get().len() > envelope::ID_MAX;
+    let too_long = |raw: &&RawValue| raw.get().len() > jsonrpc::ID_MAX;
     if fields.progress_token.as_ref().is_some_and(too_long) {
-        let max = envelope::ID_MAX;
+        let max = jsonrpc::ID_MAX;
         return Err(format!("params._meta.progressToken is longer than {max} bytes").into());
     }
     let progress_token = fields

@@ -164,7 +164,7 @@ impl<T: Waiting> ParkedCalls<T> {
 
     /// Whether a request's state is one of a parked call, whatever became of that.
     pub(super) fn seals(&self, state: Option<&RawValue>) -> bool {
-        let state = state.and_then(crate::envelope::string);
+        let state = state.and_then(crate::jsonrpc::string);
         let state = state.and_then(|state| self.key.open_state(&state));
         state.is_some_and(|state| state.len() == STATE_BYTES)
     }

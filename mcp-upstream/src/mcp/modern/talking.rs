@@ -12,12 +12,10 @@ use super::exchange::Inputs;
 use super::meta::RequestMeta;
 use super::park::Waiting;
 use crate::engine::{self, Event, EventReceiver, Questions, ask_failed};
-use crate::envelope::{self, Message};
-use crate::error::Failure;
+use crate::jsonrpc::{self, Message, RequestError, splice};
 use crate::mcp::exchange::{may_ask, missing_capability};
 use crate::mcp::methods::{self, UpstreamCall};
 use crate::mcp::{Conversation, outgoing};
-use crate::stdio::splice;
 
 /// Bytes of answers that are kept for a call while others of its questions are still open: 4 MiB, as large as one
 /// message is by default. Answers that leave no question open are not kept and may be larger.
@@ -108,7 +106,7 @@ impl Talking {
         &mut self,
         conversation: &Conversation<'_>,
         inputs: &Inputs<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestError> {
         for (key, response) in inputs {
             let response = response.get().as_bytes();
             let mut asked = self.questions.iter();
@@ -121,7 +119,7 @@ impl Talking {
                 "the answers of a call that still waits for others may have {KEPT_ANSWERS_MAX} bytes together; the call \
                  has ended, send the request again without requestState"
             );
-            return Err(Failure::InvalidParams(reason.into()));
+            return Err(RequestError::InvalidParams(reason.into()));
         }
         Ok(())
     }
@@ -176,7 +174,7 @@ impl Talking {
         let now = Instant::now();
         self.expires = now + client.ask_timeout;
         // A worker asks all at once.
-        if let methods::Request::Forward(_) = self.call.request {
+        if let methods::UpstreamRequest::Forward(_) = self.call.request {
             self.gathering = now + ASKED_TOGETHER;
         }
         if !self.asks() {
@@ -235,7 +233,7 @@ impl Client {
     fn under_own_token(&self, message: &[u8]) -> Option<Vec<u8>> {
         let text = std::str::from_utf8(message).ok()?;
         let is_progress = matches!(
-            envelope::message(text),
+            jsonrpc::message(text),
             Ok(Message::Notification { method, .. }) if method == "notifications/progress"
         );
         if !is_progress {
@@ -305,7 +303,7 @@ mod tests {
             kept: 0,
             expires: Instant::now(),
             call: Arc::new(UpstreamCall {
-                request: methods::Request::Call(CallRequest {
+                request: methods::UpstreamRequest::Call(CallRequest {
                     namespace: Arc::new(full("shared")),
                     operation: Operation::ReadResource {
                         uri: "test://talk".into(),

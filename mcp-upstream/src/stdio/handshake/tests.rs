@@ -207,7 +207,7 @@ async fn a_refused_or_strange_initialize_is_an_error_in_the_servers_words() {
 /// A real server in one of its eras.
 struct Fixture {
     link: Arc<Link>,
-    asked: mpsc::Receiver<crate::stdio::message::ServerRequest>,
+    asked: mpsc::Receiver<crate::jsonrpc::ServerRequest>,
     said: mpsc::Receiver<String>,
     process: tokio::process::Child,
 }
@@ -275,7 +275,7 @@ impl Fixture {
             .forward(&request(&message), Some(sink))
             .expect("begun");
         let answer = within(call.answer()).await.expect("an answer");
-        let whole = String::from_utf8(answer.behind("\"c\\u002d1\"")).expect("text");
+        let whole = String::from_utf8(answer.with_id("\"c\\u002d1\"")).expect("text");
         drop(call);
         let mut messages = Vec::new();
         while let Ok((message, _)) = heard.try_recv() {

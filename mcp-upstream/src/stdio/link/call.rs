@@ -9,14 +9,13 @@ use tokio::sync::oneshot;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::shared::Shared;
-use super::splice;
-use crate::stdio::message::{Answer, RawReply};
+use crate::jsonrpc::{Response, ResponseOutcome, splice};
 
 /// A call that was sent: a future of its reply. Dropping it gives the call up and tells the server.
 pub(crate) struct Call {
     link: Arc<Shared>,
     id: u64,
-    reply: oneshot::Receiver<Result<Answer, CallError>>,
+    reply: oneshot::Receiver<Result<Response, CallError>>,
     /// Where its line begins in what is written.
     start: u64,
     /// Whether the server hears that nobody waits any more.
@@ -43,7 +42,7 @@ impl Call {
     pub(super) fn new(
         link: Arc<Shared>,
         id: u64,
-        reply: oneshot::Receiver<Result<Answer, CallError>>,
+        reply: oneshot::Receiver<Result<Response, CallError>>,
         start: u64,
         tells: bool,
     ) -> Self {
@@ -86,7 +85,7 @@ impl Call {
     /// # Errors
     ///
     /// [`CallError`], when there is none.
-    pub(crate) async fn answer(&mut self) -> Result<Answer, CallError> {
+    pub(crate) async fn answer(&mut self) -> Result<Response, CallError> {
         std::future::poll_fn(|context| self.poll_answer(context)).await
     }
 
@@ -95,7 +94,7 @@ impl Call {
         self.link.outbox().is_unsent(self.start)
     }
 
-    fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Result<Answer, CallError>> {
+    fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Result<Response, CallError>> {
         Pin::new(&mut self.reply).poll(context).map(|reply| {
             self.answered = true;
             // The sender is only dropped unused if a sink or a sibling panicked in the reader.
@@ -110,10 +109,10 @@ impl Call {
 }
 
 impl Future for Call {
-    type Output = Result<RawReply, CallError>;
+    type Output = Result<ResponseOutcome, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_answer(context).map_ok(|answer| answer.reply())
+        self.poll_answer(context).map_ok(|answer| answer.outcome())
     }
 }
 

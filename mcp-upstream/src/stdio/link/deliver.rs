@@ -10,10 +10,10 @@ use tokio::runtime::{self, Handle};
 use tokio::sync::{Notify, oneshot};
 use tooldock_workers::error::CallError;
 
-use crate::stdio::message::Answer;
+use crate::jsonrpc::Response;
 
 /// What a call ends with.
-pub(super) type Outcome = Result<Answer, CallError>;
+pub(super) type Outcome = Result<Response, CallError>;
 
 type Answers = Vec<(oneshot::Sender<Outcome>, Outcome)>;
 
@@ -205,7 +205,7 @@ mod tests {
     use tokio::runtime::{Builder, Runtime};
 
     use super::*;
-    use crate::stdio::message::RawReply;
+    use crate::jsonrpc::ResponseOutcome;
 
     fn runtime() -> Runtime {
         Builder::new_current_thread()
@@ -214,9 +214,9 @@ mod tests {
     }
 
     fn answer(number: usize) -> Outcome {
-        Ok(Answer::of(RawReply::Result(Bytes::from(
-            number.to_string(),
-        ))))
+        Ok(Response::from_outcome(ResponseOutcome::Result(
+            Bytes::from(number.to_string()),
+        )))
     }
 
     /// Calls of the runtime this is in, and who waits for them.
@@ -241,7 +241,7 @@ mod tests {
         answers
             .map(|answer| {
                 let answer = answer.expect("answered");
-                String::from_utf8(answer.part().to_vec()).expect("text")
+                String::from_utf8(answer.payload().to_vec()).expect("text")
             })
             .collect()
     }

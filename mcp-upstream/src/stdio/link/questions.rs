@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::stdio::message::RawId;
+use crate::jsonrpc::RawId;
 
 /// Requests a server may have open.
 const OPEN_MAX: usize = 1000;

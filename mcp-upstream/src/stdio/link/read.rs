@@ -18,11 +18,12 @@ use super::deliver::Batch;
 use super::shared::{Entry, Shared};
 use super::tokens::is_task;
 use super::{Closed, Names, ReplySink, write};
-use crate::envelope::{self, Message};
-use crate::error::Failure;
+use crate::jsonrpc::splice::{self, Edit, span};
+use crate::jsonrpc::{
+    self, Message, Notification, ProtocolViolation, RawId, RequestError, Response, RpcError,
+    ServerRequest,
+};
 use crate::protocol::code;
-use crate::stdio::message::{Answer, Notification, Oddity, RawId, RpcError, ServerRequest};
-use crate::stdio::splice::{self, Edit, span};
 use crate::stdio::wire::{End, IdScan, Line, Lines};
 
 /// Between two log lines about lines that make no sense.
@@ -55,26 +56,26 @@ pub(super) async fn run<R: AsyncRead + AsFd + Unpin>(shared: Arc<Shared>, mut li
             Ok(Line::Whole(line)) => (line.len(), handle(&shared, &line, &mut answers).err()),
             Ok(Line::TooLong { answered, size }) => {
                 too_long(&shared, answered, size);
-                (0, Some(Oddity::TooLong))
+                (0, Some(ProtocolViolation::TooLong))
             }
             Err(End::Closed) => break,
             Err(End::Endless) => {
-                shared.inbound.oddity(Oddity::TooLong);
+                shared.inbound.violation(ProtocolViolation::TooLong);
                 closes.0.close(Closed::Violation("a line had no end"));
                 break;
             }
         };
-        let Some(oddity) = ignored else {
+        let Some(violation) = ignored else {
             noise = 0;
             if size > LARGE && !std::mem::replace(&mut wide, true) {
                 widen(lines.pipe());
             }
             continue;
         };
-        shared.inbound.oddity(oddity);
+        shared.inbound.violation(violation);
         // Expected after every cancelled call.
-        if oddity != Oddity::Late {
-            complain(&shared, &mut complained, oddity);
+        if violation != ProtocolViolation::Late {
+            complain(&shared, &mut complained, violation);
         }
         noise += size + NOISE_PER_LINE;
         if noise > NOISE_MAX {
@@ -93,7 +94,7 @@ impl Drop for ClosesOnDrop {
     }
 }
 
-fn complain(shared: &Shared, complained: &mut Option<Instant>, oddity: Oddity) {
+fn complain(shared: &Shared, complained: &mut Option<Instant>, violation: ProtocolViolation) {
     let now = Instant::now();
     if complained.is_some_and(|last| now.duration_since(last) < COMPLAINT_PAUSE) {
         return;
@@ -101,47 +102,51 @@ fn complain(shared: &Shared, complained: &mut Option<Instant>, oddity: Oddity) {
     *complained = Some(now);
     tracing::warn!(
         namespace = shared.namespace.as_str(),
-        kind = oddity.as_str(),
+        kind = violation.as_str(),
         "the server of namespace {} wrote a line that was ignored ({})",
         shared.namespace,
-        oddity.as_str()
+        violation.as_str()
     );
 }
 
 /// Handles one line; the error says what it was ignored as.
-fn handle(shared: &Arc<Shared>, line: &Bytes, answers: &mut Batch) -> Result<(), Oddity> {
+fn handle(
+    shared: &Arc<Shared>,
+    line: &Bytes,
+    answers: &mut Batch,
+) -> Result<(), ProtocolViolation> {
     let Ok(text) = std::str::from_utf8(line) else {
         return Err(senseless(shared, line));
     };
-    match envelope::message(text) {
+    match jsonrpc::message(text) {
         Ok(Message::Response { id, outcome }) => {
             respond(shared, answers, (line, text), id, outcome)
         }
         Ok(Message::Notification { method, params }) => notify(shared, line, text, &method, params),
         Ok(Message::Request { id, method, params }) => ask(shared, line, text, id, &method, params),
-        Err(_) if text.starts_with('[') => Err(Oddity::Batch),
+        Err(_) if text.starts_with('[') => Err(ProtocolViolation::Batch),
         Err(invalid) => match (&invalid.failure, invalid.id) {
-            (Failure::Parse(_), _) => Err(senseless(shared, line)),
+            (RequestError::Parse(_), _) => Err(senseless(shared, line)),
             // A method that is no string is still no answer.
             (_, Some(id)) if !text.contains("\"method\"") => {
                 fail(shared, number(id));
-                Err(Oddity::NotAMessage)
+                Err(ProtocolViolation::NotAMessage)
             }
             _ if text.starts_with('{') => Err(senseless(shared, line)),
-            _ => Err(Oddity::NotAMessage),
+            _ => Err(ProtocolViolation::NotAMessage),
         },
     }
 }
 
 /// A line no parser takes. If it looks like the answer of a call, that call need not wait for another.
-fn senseless(shared: &Shared, line: &[u8]) -> Oddity {
+fn senseless(shared: &Shared, line: &[u8]) -> ProtocolViolation {
     if !line.starts_with(b"{") {
-        return Oddity::NotJson;
+        return ProtocolViolation::NotJson;
     }
     let mut scan = IdScan::default();
     scan.feed(line);
     fail(shared, scan.answered());
-    Oddity::NotAMessage
+    ProtocolViolation::NotAMessage
 }
 
 fn fail(shared: &Shared, id: Option<u64>) {
@@ -175,10 +180,10 @@ fn number(raw: &str) -> Option<u64> {
     raw.parse().ok()
 }
 
-fn ignored(unmatched: Unmatched) -> Oddity {
+fn ignored(unmatched: Unmatched) -> ProtocolViolation {
     match unmatched {
-        Unmatched::Over => Oddity::Late,
-        Unmatched::Unknown => Oddity::Unknown,
+        Unmatched::Over => ProtocolViolation::Late,
+        Unmatched::Unknown => ProtocolViolation::Unknown,
     }
 }
 
@@ -188,8 +193,8 @@ fn respond(
     (line, text): (&Bytes, &str),
     raw_id: &str,
     outcome: Result<&RawValue, &RawValue>,
-) -> Result<(), Oddity> {
-    let id = number(raw_id).ok_or(Oddity::Unknown)?;
+) -> Result<(), ProtocolViolation> {
+    let id = number(raw_id).ok_or(ProtocolViolation::Unknown)?;
     let taken = shared.take(id);
     let is_task = !matches!(taken, Err(Unmatched::Unknown)) && outcome.is_ok_and(is_task);
     let (Ok(part) | Err(part)) = outcome;
@@ -209,10 +214,10 @@ fn respond(
     let size = part.get().len() as u64;
     if !shared.max_result.allows(size) {
         reply.end(Err(too_large(size, shared.max_result.known())));
-        return Err(Oddity::TooLong);
+        return Err(ProtocolViolation::TooLong);
     }
     let (id_at, part_at) = (span(text, raw_id), span(text, part.get()));
-    let answer = Answer::new(line.clone(), id_at, part_at, outcome.is_err());
+    let answer = Response::new(line.clone(), id_at, part_at, outcome.is_err());
     if let (true, Some(token), Some(sink)) = (is_task, token, sink) {
         shared.calls().lasting.keep(id, token, sink);
     }
@@ -226,11 +231,11 @@ fn notify(
     text: &str,
     method: &str,
     params: Option<&RawValue>,
-) -> Result<(), Oddity> {
-    let names = Names::of(params).map_err(|_| Oddity::NotAMessage)?;
+) -> Result<(), ProtocolViolation> {
+    let names = Names::of(params).map_err(|_| ProtocolViolation::NotAMessage)?;
     let is_progress = method == "notifications/progress";
     let about = if is_progress {
-        Some(names.progress.ok_or(Oddity::NotAMessage)?)
+        Some(names.progress.ok_or(ProtocolViolation::NotAMessage)?)
     } else {
         names.subscription
     };
@@ -238,7 +243,7 @@ fn notify(
     let sink = match about {
         None => None,
         Some(name) => {
-            let id = number(name).ok_or(Oddity::Unknown)?;
+            let id = number(name).ok_or(ProtocolViolation::Unknown)?;
             let Whose { token, sink } = whose(shared, id, is_progress)?;
             // Nobody listens to this call.
             let Some(sink) = sink else { return Ok(()) };
@@ -288,10 +293,10 @@ struct Whose {
     sink: Option<Arc<dyn ReplySink>>,
 }
 
-fn whose(shared: &Shared, id: u64, is_progress: bool) -> Result<Whose, Oddity> {
+fn whose(shared: &Shared, id: u64, is_progress: bool) -> Result<Whose, ProtocolViolation> {
     let calls = shared.calls();
     match calls.pending.get(id) {
-        Ok(entry) if is_progress && entry.token.is_none() => Err(Oddity::Unknown),
+        Ok(entry) if is_progress && entry.token.is_none() => Err(ProtocolViolation::Unknown),
         Ok(entry) => Ok(Whose {
             token: entry.token.clone(),
             sink: entry.sink.clone(),
@@ -315,7 +320,7 @@ fn ask(
     raw_id: &str,
     method: &str,
     params: Option<&RawValue>,
-) -> Result<(), Oddity> {
+) -> Result<(), ProtocolViolation> {
     let id = RawId::new(raw_id);
     if method == "ping" {
         let pong = serde_json::from_str("{}").expect("an object");
@@ -330,7 +335,7 @@ fn ask(
             message: "too many requests are open, or one with this id is",
         };
         let _ = shared.append(id.as_str().len(), |out| write::answer(out, &id, Err(error)));
-        return Err(Oddity::TooManyRequests);
+        return Err(ProtocolViolation::TooManyRequests);
     };
     let asker = Arc::clone(shared) as _;
     let request = ServerRequest::new(line, text, (raw_id, number), method, params, asker);

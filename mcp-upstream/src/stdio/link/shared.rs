@@ -17,7 +17,7 @@ use super::deliver::{Lanes, Waiting};
 use super::questions::Questions;
 use super::tokens::Lasting;
 use super::{Call, Closed, Inbound, LinkLimits, MaxResult, ReplySink, write};
-use crate::stdio::message::{Answer, Asker, RawId, RpcError};
+use crate::jsonrpc::{Asker, RawId, Response, RpcError};
 use crate::stdio::wire::{Outbox, Unwritten};
 
 /// With no more calls pending than this, each writes its own line: there is nothing to gather, and the flusher may be in
@@ -273,11 +273,13 @@ impl Asker for Shared {
         written.is_ok() || self.refuse_answer(id)
     }
 
-    fn forward_answer(&self, id: &RawId, number: u64, response: &Answer) -> bool {
+    fn forward_answer(&self, id: &RawId, number: u64, response: &Response) -> bool {
         if !self.questions().answer(id, number) {
             return false;
         }
-        let written = self.append(response.len(), |out| response.put_behind(out, id.as_str()));
+        let written = self.append(response.len(), |out| {
+            response.write_with_id(out, id.as_str())
+        });
         written.is_ok() || self.refuse_answer(id)
     }
 }

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::stdio::message::RawReply;
+use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::testing::{
     Heard, House, Peer, Scene, code, raw, request, response, result, within,
 };
@@ -39,7 +39,7 @@ async fn answers_come_in_any_order_and_keep_their_bytes() {
     assert_eq!(result(within(two).await), "null");
     assert_eq!(
         within(one).await.expect("a reply"),
-        RawReply::Error(bytes::Bytes::from_static(br#"{"code":-1 }"#))
+        ResponseOutcome::Error(bytes::Bytes::from_static(br#"{"code":-1 }"#))
     );
     assert_eq!(result(within(three).await), r#"{"n":1.0,"x":"\u0041"}"#);
     assert_eq!(scene.link.in_flight(), 0);
@@ -72,7 +72,7 @@ async fn a_clients_request_goes_up_whole_and_comes_back_whole_behind_its_own_id(
         .await;
     let answer = within(call.answer()).await.expect("an answer");
     assert_eq!(
-        String::from_utf8(answer.behind("9007199254740993")).expect("text"),
+        String::from_utf8(answer.with_id("9007199254740993")).expect("text"),
         format!(r#"{{"result":{{"id":{id}}},"y":2,"id": 9007199254740993,"jsonrpc":"2.0"}}"#)
     );
     let (whole, params) = heard.try_recv().expect("before the answer");
@@ -170,7 +170,7 @@ async fn what_belongs_to_a_subscription_goes_to_its_call_and_keeps_our_id_for_wh
     let id = call.id();
     let said = format!(
         r#"{{"jsonrpc":"2.0","method":"notifications/x","params":{{"_meta":{{"{}": {id} }},"n":1.0}},"z":0}}"#,
-        splice::SUBSCRIPTION_ID
+        crate::jsonrpc::splice::SUBSCRIPTION_ID
     );
     scene.peer.send(&said).await;
     scene.settle().await;
@@ -196,7 +196,7 @@ async fn a_dropped_call_is_cancelled_once_and_a_late_answer_harms_nobody() {
         .send(&json!({"jsonrpc":"2.0","id":id,"result":1}).to_string())
         .await;
     scene.settle().await;
-    assert_eq!(scene.odd(), [Oddity::Late]);
+    assert_eq!(scene.odd(), [ProtocolViolation::Late]);
 }
 
 #[tokio::test]
@@ -307,33 +307,42 @@ async fn nonsense_is_counted_and_calls_go_on() {
     let mut scene = Scene::new();
     let (call, id) = scene.begin("a").await;
     let lines = [
-        ("Server running on stdio", Oddity::NotJson),
-        ("{\"truncated\":", Oddity::NotAMessage),
-        ("17", Oddity::NotAMessage),
-        ("\"text\"", Oddity::NotAMessage),
-        ("{}", Oddity::NotAMessage),
-        (r#"{"level":30,"msg":"x","id":1}"#, Oddity::NotAMessage),
-        (r#"[{"jsonrpc":"2.0","id":1,"result":1}]"#, Oddity::Batch),
-        (r#"{"jsonrpc":"2.0","id":1,"result":1}"#, Oddity::Unknown),
+        ("Server running on stdio", ProtocolViolation::NotJson),
+        ("{\"truncated\":", ProtocolViolation::NotAMessage),
+        ("17", ProtocolViolation::NotAMessage),
+        ("\"text\"", ProtocolViolation::NotAMessage),
+        ("{}", ProtocolViolation::NotAMessage),
+        (
+            r#"{"level":30,"msg":"x","id":1}"#,
+            ProtocolViolation::NotAMessage,
+        ),
+        (
+            r#"[{"jsonrpc":"2.0","id":1,"result":1}]"#,
+            ProtocolViolation::Batch,
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"result":1}"#,
+            ProtocolViolation::Unknown,
+        ),
         (
             r#"{"jsonrpc":"2.0","id":"65536","result":1}"#,
-            Oddity::Unknown,
+            ProtocolViolation::Unknown,
         ),
         (
             r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}"#,
-            Oddity::NotAMessage,
+            ProtocolViolation::NotAMessage,
         ),
         (
             r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}"#,
-            Oddity::NotAMessage,
+            ProtocolViolation::NotAMessage,
         ),
         (
             r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"x"}}"#,
-            Oddity::Unknown,
+            ProtocolViolation::Unknown,
         ),
         (
             r#"{"jsonrpc":"2.0","method":7,"id":65536}"#,
-            Oddity::NotAMessage,
+            ProtocolViolation::NotAMessage,
         ),
     ];
     for (line, _) in &lines {
@@ -347,15 +356,15 @@ async fn nonsense_is_counted_and_calls_go_on() {
         ))
         .await;
     assert_eq!(result(within(call).await), "\"still here\"");
-    let mut expected: Vec<_> = lines.iter().map(|(_, oddity)| *oddity).collect();
-    expected.push(Oddity::NotJson);
+    let mut expected: Vec<_> = lines.iter().map(|(_, violation)| *violation).collect();
+    expected.push(ProtocolViolation::NotJson);
     assert_eq!(scene.odd(), expected);
     scene
         .peer
         .send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":2}}"#))
         .await;
     scene.settle().await;
-    assert_eq!(scene.odd(), [Oddity::Late]);
+    assert_eq!(scene.odd(), [ProtocolViolation::Late]);
 }
 
 #[tokio::test]
@@ -403,7 +412,7 @@ async fn a_result_or_a_line_that_is_too_large_ends_only_its_call() {
         ))
         .await;
     assert_eq!(result(within(other).await), "1");
-    assert_eq!(scene.odd(), [Oddity::TooLong; 4]);
+    assert_eq!(scene.odd(), [ProtocolViolation::TooLong; 4]);
 }
 
 #[tokio::test]
@@ -466,7 +475,7 @@ async fn requests_of_the_server_are_answered_once_by_whoever_got_them() {
     let request = within(scene.asked.recv()).await.expect("asked");
     assert_eq!(request.method(), "sampling/createMessage");
     assert_eq!(request.params().expect("given"), &r#"{"x": 1.0}"#);
-    let asked = request.verbatim().behind(4);
+    let asked = request.relayed().with_id(4);
     assert_eq!(String::from_utf8(asked).expect("text"), ask("4"));
     assert!(request.forward(&response(
         "{\"jsonrpc\":\"2.0\",\n\"result\":{\"n\":1.0},\"id\":4,\"z\":0}"
@@ -526,7 +535,7 @@ async fn a_server_that_asks_without_end_is_refused_and_a_doubled_id_too() {
         assert_eq!(line["id"], id);
         assert!(line["error"].is_object());
     }
-    assert_eq!(scene.odd(), [Oddity::TooManyRequests; 2]);
+    assert_eq!(scene.odd(), [ProtocolViolation::TooManyRequests; 2]);
     assert!(kept.remove(5).answer(Ok(raw("1"))));
     assert_eq!(scene.peer.json().await["result"], 1);
 }

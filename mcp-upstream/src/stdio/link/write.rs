@@ -11,8 +11,8 @@ use tooldock_workers::process::pipe::{LARGE, widen};
 
 use super::Closed;
 use super::shared::{FEW, Shared};
-use crate::stdio::message::{RawId, RpcError};
-use crate::stdio::splice::{Edit, splice};
+use crate::jsonrpc::splice::{Edit, splice};
+use crate::jsonrpc::{RawId, RpcError};
 use crate::stdio::wire::{Batch, OwnTurn, Turn};
 
 /// A server that no longer reads may have written its last answers: so long they are waited for.

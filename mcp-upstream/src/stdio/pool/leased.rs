@@ -15,8 +15,8 @@ use super::PoolShared;
 use super::key::{EraKind, OpenAs, PoolKey};
 use super::standing::{Standing, Wish};
 use super::state::{Event, ProcessId};
+use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::link::{Inbound, Link};
-use crate::stdio::message::RawReply;
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::process::{Hearing, Opened, Process};
 
@@ -113,7 +113,7 @@ impl Leased {
     /// # Errors
     ///
     /// When there are too many, or the server cannot be asked.
-    pub(crate) async fn subscribe(&self, uri: &str) -> Result<Option<RawReply>, CallError> {
+    pub(crate) async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {
         self.standing.subscribe(uri).map_err(|error| {
             let name = &self.pool.server.name;
             let message = format!("namespace {name}: {error}");
@@ -132,7 +132,7 @@ impl Leased {
             let asked = confirmed.get_or_try_init(async || {
                 let params = json!({ "uri": uri });
                 match self.ask("resources/subscribe", &params).await {
-                    Ok(reply @ RawReply::Result(_)) => {
+                    Ok(reply @ ResponseOutcome::Result(_)) => {
                         granted = Some(reply);
                         Ok(())
                     }
@@ -156,7 +156,7 @@ impl Leased {
     pub(crate) async fn set_log_level(
         &self,
         level: LogLevel,
-    ) -> Result<Option<RawReply>, CallError> {
+    ) -> Result<Option<ResponseOutcome>, CallError> {
         let before = self.standing.level();
         // Before it is asked, so that of two at once the more curious one's request is the last.
         if !self.standing.lower_level(level) {
@@ -164,7 +164,7 @@ impl Leased {
         }
         let params = json!({ "level": level.as_str() });
         let reply = self.ask("logging/setLevel", &params).await;
-        if !matches!(reply, Ok(RawReply::Result(_))) {
+        if !matches!(reply, Ok(ResponseOutcome::Result(_))) {
             self.standing.restore_level(level, before);
         }
         reply.map(Some)
@@ -178,7 +178,11 @@ impl Leased {
         }
     }
 
-    async fn ask(&self, method: &str, params: &serde_json::Value) -> Result<RawReply, CallError> {
+    async fn ask(
+        &self,
+        method: &str,
+        params: &serde_json::Value,
+    ) -> Result<ResponseOutcome, CallError> {
         let params = to_raw_value(params).expect("a value into memory");
         self.heard.store(false, Ordering::Relaxed);
         let reply = self.request(method, Some(&params), None)?.await;

@@ -13,10 +13,10 @@ use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::worker::LogLevel;
 
 use super::*;
+use crate::jsonrpc::{Notification, ResponseOutcome, ServerRequest};
 use crate::session::config::EventLogConfig;
 use crate::stdio::handshake::Opening;
 use crate::stdio::link::Inbound;
-use crate::stdio::message::{Notification, RawReply, ServerRequest};
 use crate::stdio::metrics::StdioMetrics;
 use crate::stdio::testing::program::{SCRIPT, guard, within};
 use crate::stream::{MemoryEventLog, Pulse, StreamMetrics};
@@ -200,8 +200,8 @@ fn params(tool: &str) -> Box<RawValue> {
 async fn call(leased: &Leased, tool: &str) -> Result<Value, CallError> {
     let call = leased.request("tools/call", Some(&params(tool)), None)?;
     match within(call).await? {
-        RawReply::Result(result) => Ok(serde_json::from_slice(&result).expect("JSON")),
-        RawReply::Error(error) => panic!("{error:?}"),
+        ResponseOutcome::Result(result) => Ok(serde_json::from_slice(&result).expect("JSON")),
+        ResponseOutcome::Error(error) => panic!("{error:?}"),
     }
 }
 
@@ -576,7 +576,8 @@ async fn a_modern_shared_process_is_subscribed_to_for_everybody() {
     let subscribed = |leased: &Leased| {
         let request = leased.request("tools/call", Some(&params("look")), None);
         async move {
-            let RawReply::Result(result) = request.expect("sent").await.expect("answered") else {
+            let ResponseOutcome::Result(result) = request.expect("sent").await.expect("answered")
+            else {
                 panic!("refused");
             };
             let state: Value = serde_json::from_slice(&result).expect("JSON");

@@ -9,8 +9,8 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::{Process, Switch};
+use crate::jsonrpc::Notification;
 use crate::stdio::link::ReplySink;
-use crate::stdio::message::Notification;
 use crate::stdio::pool::{EraKind, Standing};
 
 /// Resources that are asked about; with more, the server would have to take an endless line.

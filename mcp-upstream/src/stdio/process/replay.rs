@@ -11,8 +11,8 @@ use tokio::time::{sleep, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::Process;
+use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::lists::{BYTES_MAX, Lists};
-use crate::stdio::message::RawReply;
 use crate::stdio::pool::{EraKind, Standing};
 
 /// Subscriptions asked for in one go.
@@ -94,7 +94,7 @@ async fn read_pages(process: &Process) -> Result<Vec<(Option<String>, Bytes)>, C
         let params = process.own_params(fields);
         let call = process.link.request("tools/list", Some(&params), None)?;
         let call = call.of_gateway();
-        let RawReply::Result(result) = call.await? else {
+        let ResponseOutcome::Result(result) = call.await? else {
             let refused = "the server does not list its tools";
             return Err(CallError::new(CallErrorCode::InternalError, refused));
         };

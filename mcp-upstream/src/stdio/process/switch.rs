@@ -23,13 +23,13 @@ use slab::Slab;
 use tooldock_workers::names::NamespaceName;
 
 use super::tasks::Tasks;
-use crate::bridge::news;
+use crate::jsonrpc::{
+    Notification, ProtocolViolation, RpcError, ServerRequest, notification, splice,
+};
 use crate::protocol::code;
 use crate::stdio::link::Inbound;
 use crate::stdio::lists::Lists;
-use crate::stdio::message::{Notification, Oddity, RpcError, ServerRequest};
 use crate::stdio::metrics::ServerMetrics;
-use crate::stdio::splice;
 use crate::stream::audience::{Audience, Change};
 
 /// Calls that were given up and are remembered until the server answers them. With more, the server counts as busy with
@@ -158,14 +158,14 @@ impl Switch {
         };
         self.note(&change);
         // Without the id of a subscription its owner knows nothing of.
-        let Some(message) = news::untagged(&notification.message) else {
+        let Some(message) = notification::untagged(&notification.message) else {
             own.notification(notification.clone());
             return;
         };
         let message = Bytes::from(message);
         own.notification(Notification {
             method: notification.method,
-            params: news::params(&message)
+            params: notification::params(&message)
                 .map(|(text, params)| message.slice(splice::span(text, params.get()))),
             message: message.clone(),
         });
@@ -249,8 +249,8 @@ impl Inbound for Switch {
         }
     }
 
-    fn oddity(&self, oddity: Oddity) {
-        self.metrics.oddity(oddity);
+    fn violation(&self, violation: ProtocolViolation) {
+        self.metrics.violation(violation);
     }
 }
 

@@ -20,10 +20,8 @@ use serde_json::value::RawValue;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::bridge::json;
-use crate::envelope;
+use crate::jsonrpc::{self, Notification, spans};
 use crate::stdio::link::Inbound;
-use crate::stdio::message::Notification;
 
 /// Tasks of one process.
 const TASKS_MAX: usize = 2048;
@@ -107,7 +105,7 @@ pub(crate) struct Unclear;
 /// [`Unclear`].
 pub(crate) fn named(params: &str) -> Result<SmallVec<[Cow<'_, str>; 1]>, Unclear> {
     let mut named = SmallVec::new();
-    if !json::may_hold(params.as_bytes(), "taskId") {
+    if !spans::may_hold(params.as_bytes(), "taskId") {
         return Ok(named);
     }
     if !params.trim_start().starts_with('{') {
@@ -116,17 +114,17 @@ pub(crate) fn named(params: &str) -> Result<SmallVec<[Cow<'_, str>; 1]>, Unclear
     let id = |value: &str| {
         let value = serde_json::from_str::<&RawValue>(value).ok();
         value
-            .and_then(envelope::string)
+            .and_then(jsonrpc::string)
             .map(|id| Cow::Owned(id.into_owned()))
     };
-    for (key, value) in json::members(params).ok_or(Unclear)? {
+    for (key, value) in spans::members(params).ok_or(Unclear)? {
         if key == "taskId" {
             named.push(id(value).ok_or(Unclear)?);
         } else if key == "_meta" && value.starts_with('{') {
-            let meta = json::members(value).ok_or(Unclear)?;
+            let meta = spans::members(value).ok_or(Unclear)?;
             let related = meta.into_iter().find(|(key, _)| key == RELATED_TASK);
             if let Some((_, related)) = related {
-                let members = json::members(related).ok_or(Unclear)?;
+                let members = spans::members(related).ok_or(Unclear)?;
                 let task = members.into_iter().find(|(key, _)| key == "taskId");
                 let task = task.and_then(|(_, task)| id(task));
                 named.push(task.ok_or(Unclear)?);
@@ -401,10 +399,10 @@ impl<'a> Said<'a> {
             }
             state = serde_json::from_str(inner.get()).ok()?;
         }
-        let status = state.status.and_then(envelope::string);
+        let status = state.status.and_then(jsonrpc::string);
         let keeps = state.ttl_ms.or(state.ttl);
         Some(Self {
-            id: state.task_id.and_then(envelope::string)?,
+            id: state.task_id.and_then(jsonrpc::string)?,
             // A server may go on with a cancelled task, as with a cancelled call.
             over: status.is_some_and(|it| matches!(&*it, "completed" | "failed")),
             keeps: keeps.and_then(|keeps| keeps.get().parse().ok()),

@@ -108,7 +108,7 @@ impl<P> Outbox<P> {
         }
         let begin = self.lines.len();
         write(&mut self.lines);
-        crate::stdio::splice::on_one_line(&mut self.lines[begin..]);
+        crate::jsonrpc::splice::on_one_line(&mut self.lines[begin..]);
         self.lines.extend_from_slice(b"\n");
         let start = self.appended;
         self.appended += (self.lines.len() - begin) as u64;

@@ -133,7 +133,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
         if memchr::memchr(b'\r', text).is_some() {
             let mut text = text.to_vec();
-            super::super::splice::on_one_line(&mut text);
+            crate::jsonrpc::splice::on_one_line(&mut text);
             return Some(Line::Whole(text.into()));
         }
         if large && text.len() < PINNED_MAX / 4 {

@@ -14,17 +14,15 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
-use crate::bridge::json as spans;
-use crate::engine::RawReply;
-use crate::envelope::{self, Message};
+use crate::engine::ResponseOutcome;
+use crate::jsonrpc::{
+    self, Asker, Message, Notification, RawId, Request, Response, RpcError, ServerRequest, spans,
+};
 use crate::mcp::forward::process::{
     Externals, Inbound, Isolation, OpenAs, OpenEra, Opening, Page, Process, ProcessKey, Sent,
     ServerHealth, Speaks, Unanswered,
 };
 use crate::stdio::link::{Canceller, Cancels, ReplySink};
-use crate::stdio::message::{
-    Answer, Asker, ClientRequest, Notification, RawId, RpcError, ServerRequest,
-};
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::testing::response;
 
@@ -237,8 +235,8 @@ impl Asker for Waits {
         })
     }
 
-    fn forward_answer(&self, id: &RawId, _: u64, response: &Answer) -> bool {
-        let text = String::from_utf8(response.behind(id.as_str())).expect("UTF-8");
+    fn forward_answer(&self, id: &RawId, _: u64, response: &Response) -> bool {
+        let text = String::from_utf8(response.with_id(id.as_str())).expect("UTF-8");
         self.told(Told::Whole(text))
     }
 }
@@ -248,7 +246,7 @@ pub(super) fn server_request(
     seen: &Arc<Seen>,
     text: &str,
 ) -> (ServerRequest, oneshot::Receiver<Told>) {
-    let Ok(Message::Request { id, method, params }) = envelope::message(text) else {
+    let Ok(Message::Request { id, method, params }) = jsonrpc::message(text) else {
         panic!("no request: {text}");
     };
     let (give, given) = oneshot::channel();
@@ -268,7 +266,7 @@ pub(super) const TAKEN_BACK: &str = r#"{"jsonrpc":"2.0","method":"notifications/
 
 /// What a server says in that message.
 pub(super) fn said(ear: &dyn Inbound, text: &str) {
-    let Ok(Message::Notification { method, params }) = envelope::message(text) else {
+    let Ok(Message::Notification { method, params }) = jsonrpc::message(text) else {
         panic!("no notification: {text}");
     };
     ear.notification(Notification {
@@ -316,16 +314,16 @@ impl Process for FakeProcess {
 
     fn forward(
         &self,
-        request: &ClientRequest,
+        request: &Request,
         sink: Option<Arc<dyn ReplySink>>,
     ) -> Result<Sent, CallError> {
         let mut line = BytesMut::new();
-        request.put_under(&mut line, OURS);
+        request.write_as(&mut line, OURS);
         let line = String::from_utf8(line.to_vec()).expect("UTF-8");
         let mut lines = self.seen.lines.lock().expect("not poisoned");
         lines.push(line.clone());
         drop(lines);
-        let Ok(Message::Request { id, method, params }) = envelope::message(&line) else {
+        let Ok(Message::Request { id, method, params }) = jsonrpc::message(&line) else {
             panic!("no request: {line}");
         };
         assert_eq!(id, OURS);
@@ -356,7 +354,7 @@ impl Process for FakeProcess {
         *self.ear.lock().expect("not poisoned") = Some(inbound);
     }
 
-    async fn subscribe(&self, uri: &str) -> Result<Option<RawReply>, CallError> {
+    async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {
         if uri == "test://never" {
             return std::future::pending().await;
         }
@@ -368,9 +366,9 @@ impl Process for FakeProcess {
         Ok(None)
     }
 
-    async fn set_log_level(&self, level: LogLevel) -> Result<RawReply, CallError> {
+    async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError> {
         self.seen.levels.lock().expect("not poisoned").push(level);
-        Ok(RawReply::Result(Bytes::from_static(b"{}")))
+        Ok(ResponseOutcome::Result(Bytes::from_static(b"{}")))
     }
 
     fn answered(&self) {}
@@ -394,8 +392,8 @@ impl FakeProcess {
             end.1 = true;
             reply.map(|reply| {
                 let (name, part) = match &reply {
-                    RawReply::Result(part) => ("result", part),
-                    RawReply::Error(part) => ("error", part),
+                    ResponseOutcome::Result(part) => ("result", part),
+                    ResponseOutcome::Error(part) => ("error", part),
                 };
                 let part = std::str::from_utf8(part).expect("UTF-8");
                 response(&format!(
@@ -407,12 +405,12 @@ impl FakeProcess {
     }
 }
 
-fn error(error: Value) -> RawReply {
-    RawReply::Error(error.to_string().into())
+fn error(error: Value) -> ResponseOutcome {
+    ResponseOutcome::Error(error.to_string().into())
 }
 
-fn result(text: impl Into<Bytes>) -> Result<RawReply, Unanswered> {
-    Ok(RawReply::Result(text.into()))
+fn result(text: impl Into<Bytes>) -> Result<ResponseOutcome, Unanswered> {
+    Ok(ResponseOutcome::Result(text.into()))
 }
 
 const TOOLS: &str = r#"{"tools":[{"name":"echo","inputSchema":{"type":"object","n":1.50},"x":2.0},{"name":"secret_tool","inputSchema":{}},{"name":"headed","inputSchema":{"properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}],"y":null}"#;
@@ -434,11 +432,11 @@ async fn answer(
     modern: bool,
     ear: Option<Arc<dyn Inbound>>,
     sink: Option<Arc<dyn ReplySink>>,
-) -> Result<RawReply, Unanswered> {
+) -> Result<ResponseOutcome, Unanswered> {
     // Of what no value can hold the name alone is read.
     let name = || {
         let params = spans::raw(params.as_bytes())?;
-        let name = spans::member(params, "name").and_then(envelope::string)?;
+        let name = spans::member(params, "name").and_then(jsonrpc::string)?;
         Some(json!({ "name": name }))
     };
     let read: Value = serde_json::from_str(&params).unwrap_or_else(|_| name().unwrap_or_default());
@@ -477,7 +475,7 @@ async fn call(
     modern: bool,
     ear: Option<Arc<dyn Inbound>>,
     sink: Option<Arc<dyn ReplySink>>,
-) -> Result<RawReply, Unanswered> {
+) -> Result<ResponseOutcome, Unanswered> {
     match read["name"].as_str().unwrap_or_default() {
         "ask" if modern => {
             let raw: &RawValue = serde_json::from_str(params).expect("JSON");

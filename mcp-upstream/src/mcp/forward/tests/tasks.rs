@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::stdio::message::Notification;
+use crate::jsonrpc::Notification;
 
 /// A client with a session of its own.
 struct Person<'a> {

@@ -32,8 +32,8 @@ fn response(id: &str, part: &str) -> String {
 }
 
 fn params(message: &str) -> &str {
-    match crate::envelope::message(message) {
-        Ok(crate::envelope::Message::Request { params, .. }) => params.expect("parameters").get(),
+    match crate::jsonrpc::message(message) {
+        Ok(crate::jsonrpc::Message::Request { params, .. }) => params.expect("parameters").get(),
         other => panic!("{other:?}"),
     }
 }

@@ -36,7 +36,7 @@ fn fault_of(fields: Fields<'_>, method: &str, params: &Value) -> Option<String> 
     })));
     let text = params.to_string();
     let raw: &RawValue = serde_json::from_str(&text).expect("JSON");
-    let params = envelope::fields(Some(raw), "params").expect("an object");
+    let params = jsonrpc::fields(Some(raw), "params").expect("an object");
     let tools = Tools {
         namespace: &shared,
         schema: None,

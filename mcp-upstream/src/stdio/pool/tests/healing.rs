@@ -76,7 +76,7 @@ async fn a_session_whose_process_died_gets_another_one_just_like_it() {
         let params = serde_json::value::to_raw_value(&params).expect("JSON");
         let call = leased.request(method, Some(&params), None).expect("sent");
         let reply = within(call).await.expect("answered");
-        assert!(matches!(reply, RawReply::Result(_)), "{method}");
+        assert!(matches!(reply, ResponseOutcome::Result(_)), "{method}");
         leased.granted(method, Some(&params));
     }
     let before = call(&leased, "look").await.expect("answered");

@@ -48,11 +48,11 @@ async fn who_counts_on_a_subscription_that_is_refused_asks_for_it_again() {
     let both = async { tokio::join!(one.subscribe(uri), other.subscribe(uri)) };
     let (refused, granted) = within(both).await;
     assert!(
-        matches!(refused, Ok(Some(RawReply::Error(_)))),
+        matches!(refused, Ok(Some(ResponseOutcome::Error(_)))),
         "{refused:?}"
     );
     assert!(
-        matches!(granted, Ok(Some(RawReply::Result(_)))),
+        matches!(granted, Ok(Some(ResponseOutcome::Result(_)))),
         "{granted:?}"
     );
     assert!(matches!(one.subscribe(uri).await, Ok(None)));
@@ -132,7 +132,7 @@ async fn an_old_process_ends_its_call_and_then_itself_while_another_serves() {
     .await;
     std::fs::write(folder.path().join("go"), "").expect("written");
     let reply = within(holds).await.expect("it was not cut short");
-    assert!(matches!(reply, RawReply::Result(_)));
+    assert!(matches!(reply, ResponseOutcome::Result(_)));
     drop(old);
     house.until_gone(pid).await;
 }
@@ -173,7 +173,7 @@ async fn a_changed_server_takes_over_what_lasts_and_lets_calls_end_where_they_be
     assert_eq!(seen["level"], "info");
     std::fs::write(folder.path().join("go"), "").expect("written");
     let reply = within(holds).await.expect("it ends where it began");
-    assert!(matches!(reply, RawReply::Result(_)));
+    assert!(matches!(reply, ResponseOutcome::Result(_)));
     drop(leased);
     house.until_live(1).await;
 }

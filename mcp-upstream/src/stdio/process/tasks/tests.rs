@@ -1,7 +1,7 @@
 use std::sync::Mutex as StdMutex;
 
 use super::*;
-use crate::stdio::message::ServerRequest;
+use crate::jsonrpc::ServerRequest;
 
 #[derive(Default)]
 struct Ear(StdMutex<Vec<String>>);

@@ -3,8 +3,8 @@
 use tooldock_workers::worker::LogLevel;
 
 use super::*;
+use crate::jsonrpc::{Notification, ServerRequest};
 use crate::stdio::link::Inbound;
-use crate::stdio::message::{Notification, ServerRequest};
 
 /// A session's client, of which the machine asks nothing itself.
 struct Client;

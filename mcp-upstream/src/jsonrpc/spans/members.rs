@@ -165,7 +165,12 @@ mod tests {
         let raw: &RawValue = serde_json::from_str(text).expect("JSON");
         let owned =
             |(key, value): (Cow<'_, str>, &RawValue)| (key.into_owned(), value.get().into());
-        Some(crate::mcp::entries(raw)?.into_iter().map(owned).collect())
+        Some(
+            crate::jsonrpc::entries(raw)?
+                .into_iter()
+                .map(owned)
+                .collect(),
+        )
     }
 
     fn found(text: &str) -> Option<Vec<(String, String)>> {

@@ -1,4 +1,4 @@
-//! Writes one response in one pass: the client's id, the dress, then member by member what the method says.
+//! Writes one response in one pass: the client's id, what the era adds, then member by member what the method says.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,34 +7,34 @@ use memchr::memmem;
 use serde_json::value::RawValue;
 
 use super::cache::TTL_MS;
-use super::{CacheScope, Dress, begin};
+use super::{CacheScope, ResultFormat, begin};
 
 /// A response in the making.
-pub(crate) struct Answer<'d> {
+pub(crate) struct ResultWriter<'d> {
     out: Vec<u8>,
-    dress: &'d Dress,
+    format: &'d ResultFormat,
     empty: bool,
     /// The members bring a `_meta` of their own.
     has_meta: bool,
 }
 
-impl<'d> Answer<'d> {
+impl<'d> ResultWriter<'d> {
     /// Opens the response to the request of this raw id. `size` is about how long the result will be.
-    pub(crate) fn begin(id: &str, dress: &'d Dress, size: usize) -> Self {
-        let extra = match dress {
-            Dress::Legacy(_) => 48,
-            Dress::Modern(_) => 288,
+    pub(crate) fn begin(id: &str, format: &'d ResultFormat, size: usize) -> Self {
+        let extra = match format {
+            ResultFormat::Legacy(_) => 48,
+            ResultFormat::Modern(_) => 288,
         };
         let mut out = Vec::with_capacity(id.len() + size + extra);
         begin(&mut out, id);
         out.push(b'{');
         let mut answer = Self {
             out,
-            dress,
+            format,
             empty: true,
             has_meta: false,
         };
-        if let Dress::Modern(_) = dress {
+        if let ResultFormat::Modern(_) = format {
             answer.key("resultType").extend_from_slice(b"\"complete\"");
         }
         answer
@@ -47,7 +47,7 @@ impl<'d> Answer<'d> {
 
     /// [`cached`](Self::cached), with the milliseconds for which the result may be kept.
     pub(crate) fn cached_for(mut self, ttl_ms: u64, scope: CacheScope) -> Self {
-        if let Dress::Modern(_) = self.dress {
+        if let ResultFormat::Modern(_) = self.format {
             let ttl = ttl_ms.to_string();
             self.key("ttlMs").extend_from_slice(ttl.as_bytes());
             let out = self.key("cacheScope");
@@ -76,17 +76,17 @@ impl<'d> Answer<'d> {
         if inner.is_empty() {
             return;
         }
-        self.has_meta |= matches!(self.dress, Dress::Modern(_)) && has_meta(object);
+        self.has_meta |= matches!(self.format, ResultFormat::Modern(_)) && has_meta(object);
         self.separate();
         self.out.extend_from_slice(inner);
     }
 
     /// Closes the response.
     pub(crate) fn end(mut self) -> Vec<u8> {
-        if let (Dress::Modern(dress), false) = (self.dress, self.has_meta) {
+        if let (ResultFormat::Modern(format), false) = (self.format, self.has_meta) {
             let out = self.key("_meta");
             out.push(b'{');
-            dress.meta(out);
+            format.meta(out);
             out.push(b'}');
         }
         self.out.extend_from_slice(b"}}");
@@ -99,11 +99,11 @@ impl<'d> Answer<'d> {
         name: &'static str,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Vec<u8> {
-        let dress = self.dress;
+        let format = self.format;
         let out = self.key("_meta");
         out.push(b'{');
-        if let Dress::Modern(dress) = dress {
-            dress.meta(out);
+        if let ResultFormat::Modern(format) = format {
+            format.meta(out);
             out.push(b',');
         }
         out.push(b'"');
@@ -133,12 +133,12 @@ fn has_meta(object: &[u8]) -> bool {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::ModernDress;
+    use super::super::ModernFormat;
     use super::*;
     use crate::protocol::ProtocolVersion;
 
-    fn modern() -> Dress {
-        Dress::Modern(ModernDress::new("shared".parse().expect("a name")))
+    fn modern() -> ResultFormat {
+        ResultFormat::Modern(ModernFormat::new("shared".parse().expect("a name")))
     }
 
     fn parsed(bytes: &[u8]) -> Value {
@@ -147,13 +147,13 @@ mod tests {
 
     #[test]
     fn a_legacy_result_is_its_members_alone() {
-        let dress = Dress::Legacy(ProtocolVersion::V2025_11_25);
-        let empty = Answer::begin("\"a\"", &dress, 0).cached(CacheScope::Public);
+        let format = ResultFormat::Legacy(ProtocolVersion::V2025_11_25);
+        let empty = ResultWriter::begin("\"a\"", &format, 0).cached(CacheScope::Public);
         assert_eq!(
             String::from_utf8(empty.end()).expect("UTF-8"),
             r#"{"jsonrpc":"2.0","id":"a","result":{}}"#
         );
-        let mut answer = Answer::begin("1.50", &dress, 0);
+        let mut answer = ResultWriter::begin("1.50", &format, 0);
         answer.members_after(0, br#" { "n": 9007199254740993 } "#);
         answer.members_after(0, b"{}");
         answer.key("x").extend_from_slice(b"null");
@@ -165,8 +165,8 @@ mod tests {
 
     #[test]
     fn a_modern_result_says_that_it_is_one_and_who_answered() {
-        let dress = modern();
-        let mut answer = Answer::begin("1", &dress, 0).cached(CacheScope::Private);
+        let format = modern();
+        let mut answer = ResultWriter::begin("1", &format, 0).cached(CacheScope::Private);
         answer.members_after(0, br#"{"contents":[{"_meta":{"a":1}}]}"#);
         let name = json!({ "name": "tooldock/shared", "version": env!("CARGO_PKG_VERSION") });
         assert_eq!(
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn a_meta_of_the_result_itself_is_kept() {
-        let dress = modern();
-        let mut answer = Answer::begin("1", &dress, 0);
+        let format = modern();
+        let mut answer = ResultWriter::begin("1", &format, 0);
         answer.members_after(0, br#"{"_meta":{"a":1}}"#);
         let bytes = answer.end();
         assert_eq!(memmem::find_iter(&bytes, b"_meta").count(), 1);

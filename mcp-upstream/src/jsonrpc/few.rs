@@ -56,7 +56,7 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::envelope::MESSAGES_MAX;
+    use crate::jsonrpc::MESSAGES_MAX;
 
     fn messages(text: &str) -> Result<Vec<&RawValue>, serde_json::Error> {
         few(text, MESSAGES_MAX)

@@ -1,14 +1,14 @@
 //! Results as JSON text: written once, behind the client's own id, around spans that are never decoded.
 
-mod answer;
 mod cache;
-mod dress;
+mod era;
 mod tool;
+mod writer;
 
-pub(crate) use answer::Answer;
 pub(crate) use cache::CacheScope;
-pub(crate) use dress::{Dress, ModernDress, server_info};
+pub(crate) use era::{ModernFormat, ResultFormat, server_info};
 pub(crate) use tool::{failure, success};
+pub(crate) use writer::ResultWriter;
 
 /// Opens a response; the caller closes the outer object.
 pub(crate) fn begin(out: &mut Vec<u8>, id: &str) {

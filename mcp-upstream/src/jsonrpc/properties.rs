@@ -7,7 +7,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{Message, message, text};
-use crate::content::{Answer, Dress};
+use crate::format::{ResultFormat, ResultWriter};
 use crate::protocol::ProtocolVersion;
 
 /// Ids as clients spell them, those that no number type keeps among them.
@@ -83,8 +83,8 @@ proptest! {
 
     #[test]
     fn a_response_begins_with_the_bytes_of_the_id(id in id(), result in params()) {
-        let dress = Dress::Legacy(ProtocolVersion::V2025_11_25);
-        let mut answer = Answer::begin(&id, &dress, 0);
+        let format = ResultFormat::Legacy(ProtocolVersion::V2025_11_25);
+        let mut answer = ResultWriter::begin(&id, &format, 0);
         answer.members_after(0, result.as_bytes());
         let bytes = answer.end();
         let text = std::str::from_utf8(&bytes).expect("JSON is UTF-8");

@@ -2,25 +2,25 @@
 
 use tooldock_workers::names::NamespaceName;
 
-use crate::error::Failure;
+use crate::jsonrpc::RequestError;
 use crate::protocol::{MODERN, ProtocolVersion};
 
 /// The form of a conversation's results.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Dress {
+pub(crate) enum ResultFormat {
     /// Nothing beside the content.
     Legacy(ProtocolVersion),
     /// `resultType`, who answered, and for how long it may be kept.
-    Modern(ModernDress),
+    Modern(ModernFormat),
 }
 
 /// What results of 2026-07-28 say about who answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ModernDress {
+pub(crate) struct ModernFormat {
     namespace: NamespaceName,
 }
 
-impl ModernDress {
+impl ModernFormat {
     /// Results of this namespace.
     pub(crate) fn new(namespace: NamespaceName) -> Self {
         Self { namespace }
@@ -33,7 +33,7 @@ impl ModernDress {
     }
 }
 
-impl Dress {
+impl ResultFormat {
     /// Whether results may carry `structuredContent` and lists `outputSchema`.
     pub(crate) fn has_structured_content(&self) -> bool {
         match self {
@@ -51,7 +51,7 @@ impl Dress {
     }
 
     /// A failure as the error object of this era.
-    pub(crate) fn error(&self, id: Option<&str>, failure: &Failure) -> Vec<u8> {
+    pub(crate) fn error(&self, id: Option<&str>, failure: &RequestError) -> Vec<u8> {
         match self {
             Self::Legacy(_) => failure.body(id),
             Self::Modern(_) => failure.modern_body(id),

@@ -140,7 +140,7 @@ proptest! {
         prop_assert_eq!(request.token(), Some(token.as_str()));
         let mut out = BytesMut::new();
         let ours = ours.to_string();
-        request.put_under(&mut out, &ours);
+        request.write_as(&mut out, &ours);
         let expected = build(&ours, &ours);
         prop_assert_eq!(&out[..], expected.as_bytes());
     }
@@ -158,7 +158,7 @@ proptest! {
         prop_assert_eq!(other.token(), Some(token.as_str()));
         let mut out = BytesMut::new();
         let ours = ours.to_string();
-        other.put_under(&mut out, &ours);
+        other.write_as(&mut out, &ours);
         let expected = if has {
             build(&ours, &params(&ours))
         } else {
@@ -177,10 +177,10 @@ proptest! {
         let name = if error { "error" } else { "result" };
         let build = |id: &str, part: &str| shape.message(&[V, ("id", id)], Some((name, part)));
         let answer = response(&build(&id, &result));
-        prop_assert_eq!(text(Some(answer.behind(&other))), Some(build(&other, &result)));
-        prop_assert_eq!((answer.part(), answer.is_error()), (result.as_bytes(), error));
-        let changed = answer.with(Bytes::copy_from_slice(new.as_bytes()));
-        prop_assert_eq!(text(Some(changed.behind(&other))), Some(build(&other, &new)));
+        prop_assert_eq!(text(Some(answer.with_id(&other))), Some(build(&other, &result)));
+        prop_assert_eq!((answer.payload(), answer.is_error()), (result.as_bytes(), error));
+        let changed = answer.with_payload(Bytes::copy_from_slice(new.as_bytes()));
+        prop_assert_eq!(text(Some(changed.with_id(&other))), Some(build(&other, &new)));
     }
 
     #[test]
@@ -275,14 +275,14 @@ fn awkward_bytes_survive_both_ways() {
         };
         let request = request(&build(id, id));
         let mut out = BytesMut::new();
-        request.put_under(&mut out, "65536");
+        request.write_as(&mut out, "65536");
         assert_eq!(out, build("65536", "65536"));
         for part in ["result", "error"] {
             let build = |id: &str| {
                 format!(r#"{{{AWKWARD},"{part}":{{{AWKWARD}}},"id": {id} ,"jsonrpc":"2.0"}}"#)
             };
             let answer = response(&build("65536"));
-            assert_eq!(text(Some(answer.behind(id))), Some(build(id)));
+            assert_eq!(text(Some(answer.with_id(id))), Some(build(id)));
         }
     }
 }

@@ -1,33 +1,41 @@
-//! What changed at a modern server that one session has for itself, as that session hears of it: the server's own
-//! notification without the subscription of the gateway, of which the session knows nothing. Everything else keeps its
-//! bytes.
-//!
-//! What changed at a server that several clients share is told in our words (`crate::stream::audience`): the server's may
-//! be about one of them.
+//! Notifications: a server's as its client hears it, and the parameters of any.
 
+use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::json::{self, Change};
-use crate::envelope::{self, Message};
-use crate::stdio::splice::{self, Edit, Names, SUBSCRIPTION_ID};
+use super::Message;
+use super::spans::{self, Change};
+use super::splice::{self, Edit, Names, SUBSCRIPTION_ID};
+
+/// A notification of the server. Where it belongs to a call, the call's own progress token and subscription id are in
+/// it again.
+#[derive(Debug, Clone)]
+pub(crate) struct Notification<'a> {
+    /// Which one.
+    pub(crate) method: &'a str,
+    /// The span of its parameters.
+    pub(crate) params: Option<Bytes>,
+    /// All of it, on one line, unknown members included.
+    pub(crate) message: Bytes,
+}
 
 /// A whole notification without the subscription it names; `None` where it names none.
 pub(crate) fn untagged(message: &[u8]) -> Option<Vec<u8>> {
     let (text, params) = params(message)?;
     Names::of(Some(params)).ok()?.subscription?;
-    let meta = json::member(params, "_meta")?;
-    let meta = json::edit(meta.get(), &[Change::Remove(SUBSCRIPTION_ID)]);
+    let meta = spans::member(params, "_meta")?;
+    let meta = spans::edit(meta.get(), &[Change::Remove(SUBSCRIPTION_ID)]);
     let change = match &*meta {
         "{}" => Change::Remove("_meta"),
         _ => Change::Set("_meta", meta.into()),
     };
-    Some(replaced(text, params, json::edit(params.get(), &[change])))
+    Some(replaced(text, params, spans::edit(params.get(), &[change])))
 }
 
 /// The text of a notification and the parameters in it, if it has some.
 pub(crate) fn params(message: &[u8]) -> Option<(&str, &RawValue)> {
     let text = std::str::from_utf8(message).ok()?;
-    match envelope::message(text) {
+    match super::message(text) {
         Ok(Message::Notification { params, .. }) => params.map(|params| (text, params)),
         _ => None,
     }

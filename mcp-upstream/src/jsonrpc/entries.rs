@@ -21,7 +21,7 @@ impl<'de> Visitor<'de> for Entries {
         let mut entries = Vec::new();
         let mut seen = std::collections::HashSet::new();
         while let Some((key, value)) = map.next_entry::<&'de RawValue, &'de RawValue>()? {
-            let key = crate::envelope::string(key).ok_or_else(|| A::Error::custom("bad key"))?;
+            let key = super::string(key).ok_or_else(|| A::Error::custom("bad key"))?;
             if !seen.insert(key.clone()) {
                 return Err(A::Error::custom("a key is there twice"));
             }
@@ -41,7 +41,7 @@ pub(crate) fn entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> 
 
 /// The entries of an object that has no more of them than `max`, for what clients send: of more than that `None`, and
 /// nothing is kept of them.
-pub(super) fn few_entries(raw: &RawValue, max: usize) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
+pub(crate) fn few_entries(raw: &RawValue, max: usize) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
     deserializer.deserialize_map(Entries { max }).ok()
 }

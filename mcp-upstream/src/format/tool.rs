@@ -3,7 +3,7 @@
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::ToolReply;
 
-use super::{Answer, Dress, escape};
+use super::{ResultFormat, ResultWriter, escape};
 use crate::caller::Caller;
 use crate::error;
 
@@ -11,14 +11,14 @@ use crate::error;
 ///
 /// The value becomes one text block: a string as it is, anything else as its JSON text. Content blocks the worker made
 /// itself (images, links) are passed on instead, and then a `null` value is no structured content.
-pub(crate) fn success(id: &str, reply: &ToolReply, dress: &Dress) -> Vec<u8> {
+pub(crate) fn success(id: &str, reply: &ToolReply, format: &ResultFormat) -> Vec<u8> {
     let value = match reply.value.trim_ascii() {
         [] => b"null",
         value => value,
     };
     let blocks = reply.content.as_ref().map(|content| content.trim_ascii());
     let size = 2 * value.len() + value.len() / 8 + blocks.map_or(0, <[u8]>::len) + 160;
-    let mut answer = Answer::begin(id, dress, size);
+    let mut answer = ResultWriter::begin(id, format, size);
     let out = answer.key("content");
     match blocks {
         Some(blocks) => out.extend_from_slice(blocks),
@@ -32,7 +32,7 @@ pub(crate) fn success(id: &str, reply: &ToolReply, dress: &Dress) -> Vec<u8> {
             out.extend_from_slice(b"}]");
         }
     }
-    if dress.has_structured_content() && !(blocks.is_some() && value == b"null") {
+    if format.has_structured_content() && !(blocks.is_some() && value == b"null") {
         let out = answer.key("structuredContent");
         if value.starts_with(b"{") {
             out.extend_from_slice(value);
@@ -51,9 +51,14 @@ pub(crate) fn success(id: &str, reply: &ToolReply, dress: &Dress) -> Vec<u8> {
 const ERROR_KEY: &str = "tooldock/error";
 
 /// The response to a call that failed: a result a model can read (EX-04b).
-pub(crate) fn failure(id: &str, failed: &CallError, caller: &Caller, dress: &Dress) -> Vec<u8> {
+pub(crate) fn failure(
+    id: &str,
+    failed: &CallError,
+    caller: &Caller,
+    format: &ResultFormat,
+) -> Vec<u8> {
     let code = failed.code.as_str();
-    let mut answer = Answer::begin(id, dress, 512);
+    let mut answer = ResultWriter::begin(id, format, 512);
     let out = answer.key("content");
     out.extend_from_slice(b"[{\"type\":\"text\",\"text\":");
     match failed.code {
@@ -77,14 +82,14 @@ pub(crate) fn failure(id: &str, failed: &CallError, caller: &Caller, dress: &Dre
 
 #[cfg(test)]
 mod tests {
-    use super::super::ModernDress;
+    use super::super::ModernFormat;
     use super::*;
     use crate::protocol::ProtocolVersion;
     use crate::testing::caller;
     use bytes::Bytes;
     use serde_json::{Value, json};
 
-    const NEW: Dress = Dress::Legacy(ProtocolVersion::V2025_11_25);
+    const NEW: ResultFormat = ResultFormat::Legacy(ProtocolVersion::V2025_11_25);
 
     fn reply(value: &'static str, content: Option<&'static str>) -> ToolReply {
         ToolReply {
@@ -93,8 +98,8 @@ mod tests {
         }
     }
 
-    fn result(value: &'static str, content: Option<&'static str>, dress: &Dress) -> Value {
-        let bytes = success("7", &reply(value, content), dress);
+    fn result(value: &'static str, content: Option<&'static str>, format: &ResultFormat) -> Value {
+        let bytes = success("7", &reply(value, content), format);
         let response: Value = serde_json::from_slice(&bytes).expect("JSON");
         assert_eq!(
             (&response["jsonrpc"], &response["id"]),
@@ -164,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_oldest_version_has_no_structured_content() {
-        let oldest = Dress::Legacy(ProtocolVersion::V2025_03_26);
+        let oldest = ResultFormat::Legacy(ProtocolVersion::V2025_03_26);
         assert!(
             result("5", None, &oldest)
                 .get("structuredContent")
@@ -181,9 +186,9 @@ mod tests {
     #[test]
     fn a_failure_is_not_structured_content_and_keeps_its_code_in_meta() {
         let failed = CallError::new(CallErrorCode::InvalidArguments, "a: \"x\" is no number");
-        let modern = Dress::Modern(ModernDress::new("shared".parse().expect("a name")));
-        for dress in [NEW, modern] {
-            let bytes = failure("1", &failed, &caller(), &dress);
+        let modern = ResultFormat::Modern(ModernFormat::new("shared".parse().expect("a name")));
+        for format in [NEW, modern] {
+            let bytes = failure("1", &failed, &caller(), &format);
             let response: Value = serde_json::from_slice(&bytes).expect("JSON");
             let result = &response["result"];
             assert!(result.get("structuredContent").is_none(), "{result}");
@@ -196,7 +201,7 @@ mod tests {
             assert_eq!(error["message"], failed.message);
             assert_eq!(error["details"]["request_id"], "r-1");
             let names_server = result["_meta"]["io.modelcontextprotocol/serverInfo"].is_object();
-            assert_eq!(names_server, matches!(dress, Dress::Modern(_)));
+            assert_eq!(names_server, matches!(format, ResultFormat::Modern(_)));
         }
     }
 

@@ -1,4 +1,5 @@
-//! A JSON-RPC message as spans over the body: what it is, which id, which method, where its parameters stand.
+//! JSON-RPC messages as spans of their text: what a message is, which id, which method, where its parameters stand; whole
+//! requests, responses and notifications; edits in place.
 //!
 //! Nothing is decoded that is not read here, so ids, numbers and unknown fields keep their spelling. Duplicate keys on a
 //! level that is read are refused, and so is nesting no later reader would bound.
@@ -9,15 +10,29 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tooldock_workers::json;
 
-use crate::error::Failure;
-
 mod depth;
+mod entries;
 mod few;
+pub(crate) mod notification;
 #[cfg(test)]
 mod properties;
+mod request;
+mod request_error;
+mod response;
+mod server_request;
+pub(crate) mod spans;
+pub(crate) mod splice;
 pub(crate) mod subject;
+mod violation;
 
+pub(crate) use entries::{entries, few_entries};
 pub(crate) use few::few;
+pub(crate) use notification::Notification;
+pub(crate) use request::Request;
+pub(crate) use request_error::RequestError;
+pub(crate) use response::{Response, ResponseOutcome, RpcError};
+pub(crate) use server_request::{Asker, RawId, RelayedRequest, ServerRequest};
+pub(crate) use violation::ProtocolViolation;
 
 /// The deepest nesting a body may have.
 pub(crate) const MAX_DEPTH: usize = json::DEPTH_MAX;
@@ -53,12 +68,12 @@ pub(crate) enum Message<'a> {
 /// A message that is none, and the id it could be told apart by.
 #[derive(Debug)]
 pub(crate) struct Invalid<'a> {
-    pub(crate) failure: Failure,
+    pub(crate) failure: RequestError,
     pub(crate) id: Option<&'a str>,
 }
 
-impl From<Failure> for Invalid<'_> {
-    fn from(failure: Failure) -> Self {
+impl From<RequestError> for Invalid<'_> {
+    fn from(failure: RequestError) -> Self {
         Self { failure, id: None }
     }
 }
@@ -113,22 +128,22 @@ pub(crate) fn body(body: &[u8]) -> Result<Body<'_>, Invalid<'_>> {
 }
 
 /// The body as text: not empty, UTF-8, nested no deeper than [`MAX_DEPTH`].
-pub(crate) fn text(body: &[u8]) -> Result<&str, Failure> {
+pub(crate) fn text(body: &[u8]) -> Result<&str, RequestError> {
     let text = utf8(body)?;
     within_depth(text)?;
     Ok(text)
 }
 
-fn utf8(body: &[u8]) -> Result<&str, Failure> {
+fn utf8(body: &[u8]) -> Result<&str, RequestError> {
     if body.is_empty() {
-        return Err(Failure::Parse("the body is empty".into()));
+        return Err(RequestError::Parse("the body is empty".into()));
     }
-    std::str::from_utf8(body).map_err(|_| Failure::Parse("the body is not UTF-8".into()))
+    std::str::from_utf8(body).map_err(|_| RequestError::Parse("the body is not UTF-8".into()))
 }
 
-fn within_depth(text: &str) -> Result<(), Failure> {
+fn within_depth(text: &str) -> Result<(), RequestError> {
     if depth::exceeds(text.as_bytes(), MAX_DEPTH) {
-        return Err(Failure::Shape(
+        return Err(RequestError::Shape(
             format!("the body is nested deeper than {MAX_DEPTH} levels").into(),
         ));
     }
@@ -143,12 +158,12 @@ pub(crate) fn message(text: &str) -> Result<Message<'_>, Invalid<'_>> {
 }
 
 /// Other JSON is of the wrong shape, and what is no JSON at all is said to be that.
-fn is_object(text: &str) -> Result<(), Failure> {
+fn is_object(text: &str) -> Result<(), RequestError> {
     if text.trim_ascii_start().starts_with('{') {
         return Ok(());
     }
     serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| syntax_or_shape(&error))?;
-    Err(Failure::Shape("a message must be an object".into()))
+    Err(RequestError::Shape("a message must be an object".into()))
 }
 
 fn of_envelope(envelope: Envelope<'_>) -> Result<Message<'_>, Invalid<'_>> {
@@ -156,15 +171,19 @@ fn of_envelope(envelope: Envelope<'_>) -> Result<Message<'_>, Invalid<'_>> {
         None => None,
         Some(id) if id.len() > ID_MAX => {
             // Nor is it repeated in the answer.
-            return Err(Failure::Shape(format!("id is longer than {ID_MAX} bytes").into()).into());
+            return Err(
+                RequestError::Shape(format!("id is longer than {ID_MAX} bytes").into()).into(),
+            );
         }
         Some(id) if id.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9')) => {
             Some(id)
         }
-        Some(_) => return Err(Failure::Shape("id must be a string or a number".into()).into()),
+        Some(_) => {
+            return Err(RequestError::Shape("id must be a string or a number".into()).into());
+        }
     };
     let shape = |reason: &'static str| Invalid {
-        failure: Failure::Shape(reason.into()),
+        failure: RequestError::Shape(reason.into()),
         id,
     };
     if envelope.jsonrpc.and_then(string).as_deref() != Some("2.0") {
@@ -198,17 +217,17 @@ fn of_envelope(envelope: Envelope<'_>) -> Result<Message<'_>, Invalid<'_>> {
 pub(crate) fn fields<'a, T: Deserialize<'a>>(
     raw: Option<&'a RawValue>,
     what: &'static str,
-) -> Result<T, Failure> {
+) -> Result<T, RequestError> {
     // Checked first because a struct would also be read from an array.
     object(raw, what)?;
     json::from_str(raw.map_or("{}", RawValue::get))
-        .map_err(|error| Failure::InvalidParams(format!("{what}: {}", plain(&error)).into()))
+        .map_err(|error| RequestError::InvalidParams(format!("{what}: {}", plain(&error)).into()))
 }
 
 /// Whether a value that may be absent is an object.
-pub(crate) fn object(raw: Option<&RawValue>, what: &'static str) -> Result<(), Failure> {
+pub(crate) fn object(raw: Option<&RawValue>, what: &'static str) -> Result<(), RequestError> {
     match raw {
-        Some(raw) if !raw.get().starts_with('{') => Err(Failure::InvalidParams(
+        Some(raw) if !raw.get().starts_with('{') => Err(RequestError::InvalidParams(
             format!("{what} must be an object").into(),
         )),
         _ => Ok(()),
@@ -224,11 +243,11 @@ pub(crate) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     serde_json::from_str(raw.get()).ok().map(Cow::Owned)
 }
 
-fn syntax_or_shape(error: &serde_json::Error) -> Failure {
+fn syntax_or_shape(error: &serde_json::Error) -> RequestError {
     if error.is_data() {
-        Failure::Shape(plain(error).into())
+        RequestError::Shape(plain(error).into())
     } else {
-        Failure::Parse(error.to_string().into())
+        RequestError::Parse(error.to_string().into())
     }
 }
 
@@ -285,7 +304,7 @@ mod tests {
         for long in [id(ID_MAX + 1), "1".repeat(ID_MAX + 1)] {
             let body = format!(r#"{{"jsonrpc":"2.0","id":{long},"method":"ping"}}"#);
             let invalid = message(&body).expect_err("too long");
-            assert!(matches!(invalid.failure, Failure::Shape(_)));
+            assert!(matches!(invalid.failure, RequestError::Shape(_)));
             assert_eq!(invalid.id, None);
         }
     }
@@ -316,7 +335,7 @@ mod tests {
         ] {
             let failure = message(body).expect_err(body).failure;
             assert_eq!(
-                matches!(failure, Failure::Parse(_)),
+                matches!(failure, RequestError::Parse(_)),
                 parse,
                 "{body}: {failure:?}"
             );
@@ -368,7 +387,7 @@ mod tests {
         );
         for text in [r#"["a"]"#, "null", "3", r#"{"name":1,"name":2}"#] {
             assert!(
-                matches!(parse(text), Err(Failure::InvalidParams(_))),
+                matches!(parse(text), Err(RequestError::InvalidParams(_))),
                 "{text}"
             );
         }
@@ -395,14 +414,14 @@ mod tests {
         // Too deep comes before whatever else is wrong.
         for end in ["}", "", "} x"] {
             let failure = refused(nested(MAX_DEPTH, end).as_bytes());
-            assert!(matches!(failure, Failure::Shape(reason) if reason.contains("deeper")));
+            assert!(matches!(failure, RequestError::Shape(reason) if reason.contains("deeper")));
             let failure = refused(nested(MAX_DEPTH - 1, &end.replace("}", "]")).as_bytes());
-            assert!(matches!(failure, Failure::Parse(_)), "{failure:?}");
+            assert!(matches!(failure, RequestError::Parse(_)), "{failure:?}");
         }
         for none in [&b""[..], b"\xff", b"{", b"[1,]", b"x"] {
-            assert!(matches!(refused(none), Failure::Parse(_)), "{none:?}");
+            assert!(matches!(refused(none), RequestError::Parse(_)), "{none:?}");
         }
-        assert!(matches!(refused(b"5"), Failure::Shape(_)));
+        assert!(matches!(refused(b"5"), RequestError::Shape(_)));
     }
 
     #[test]
@@ -411,9 +430,9 @@ mod tests {
         assert!(text(nested(MAX_DEPTH).as_bytes()).is_ok());
         assert!(matches!(
             text(nested(MAX_DEPTH + 1).as_bytes()),
-            Err(Failure::Shape(_))
+            Err(RequestError::Shape(_))
         ));
-        assert!(matches!(text(b"\xff\xfe"), Err(Failure::Parse(_))));
-        assert!(matches!(text(b""), Err(Failure::Parse(_))));
+        assert!(matches!(text(b"\xff\xfe"), Err(RequestError::Parse(_))));
+        assert!(matches!(text(b""), Err(RequestError::Parse(_))));
     }
 }

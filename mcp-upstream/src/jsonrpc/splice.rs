@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_workers::json;
 
-use crate::envelope::{self, Message};
+use crate::jsonrpc::{self, Message};
 
 /// Where a message says which subscription it belongs to.
 pub(crate) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
@@ -164,7 +164,7 @@ pub(crate) fn with_request_id(message: &str, id: &str) -> Option<Vec<u8>> {
 
 /// A `notifications/progress` under another token. `None` if it is none.
 pub(crate) fn with_progress_token(message: &str, token: &str) -> Option<Vec<u8>> {
-    let Ok(Message::Notification { method, params }) = envelope::message(message) else {
+    let Ok(Message::Notification { method, params }) = jsonrpc::message(message) else {
         return None;
     };
     let old = Names::of(params).ok()?.progress?;
@@ -179,7 +179,7 @@ pub(crate) fn request_id(params: &[u8]) -> Option<&str> {
 }
 
 fn notified(message: &str) -> Option<Option<&RawValue>> {
-    match envelope::message(message) {
+    match jsonrpc::message(message) {
         Ok(Message::Notification { params, .. }) => Some(params),
         _ => None,
     }

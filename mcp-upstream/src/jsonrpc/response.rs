@@ -1,0 +1,154 @@
+//! A whole response, a server's or a client's, and what it carries: a result or an error.
+
+use std::fmt;
+use std::ops::Range;
+
+use bytes::{BufMut, Bytes};
+
+/// What a call ended with: the span of `result` or of `error`, untouched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ResponseOutcome {
+    /// The server's result.
+    Result(Bytes),
+    /// The server's error object.
+    Error(Bytes),
+}
+
+/// A whole response, for whoever passes it on with all its members: a server's, or a client's to a request of a server.
+#[derive(Clone)]
+pub(crate) struct Response {
+    message: Bytes,
+    id: Range<usize>,
+    part: Range<usize>,
+    is_error: bool,
+    /// What takes the place of the result or error.
+    replacement: Option<Bytes>,
+}
+
+impl Response {
+    /// `id` and `part` are where the id and the result (or error) stand in the message.
+    pub(crate) fn new(
+        message: Bytes,
+        id: Range<usize>,
+        part: Range<usize>,
+        is_error: bool,
+    ) -> Self {
+        Self {
+            message,
+            id,
+            part,
+            is_error,
+            replacement: None,
+        }
+    }
+
+    /// A response of ours.
+    pub(crate) fn from_outcome(reply: ResponseOutcome) -> Self {
+        const OWN: [&[u8]; 2] = [
+            br#"{"jsonrpc":"2.0","id":0,"result":0}"#,
+            br#"{"jsonrpc":"2.0","id":0,"error":0}"#,
+        ];
+        let (is_error, replacement) = match reply {
+            ResponseOutcome::Result(result) => (false, result),
+            ResponseOutcome::Error(error) => (true, error),
+        };
+        let message = OWN[usize::from(is_error)];
+        let end = message.len() - 1;
+        Self {
+            message: Bytes::from_static(message),
+            id: 22..23,
+            part: end - 1..end,
+            is_error,
+            replacement: Some(replacement),
+        }
+    }
+
+    /// The id of the call it answers, on the link it came over.
+    pub(crate) fn call_id(&self) -> Option<u64> {
+        std::str::from_utf8(&self.message[self.id.clone()])
+            .ok()?
+            .parse()
+            .ok()
+    }
+
+    /// Its result or error.
+    pub(crate) fn payload(&self) -> &[u8] {
+        match &self.replacement {
+            Some(replacement) => replacement,
+            None => &self.message[self.part.clone()],
+        }
+    }
+
+    /// Whether it is an error.
+    pub(crate) fn is_error(&self) -> bool {
+        self.is_error
+    }
+
+    /// Only its result or error.
+    pub(crate) fn outcome(&self) -> ResponseOutcome {
+        let part = match &self.replacement {
+            Some(replacement) => replacement.clone(),
+            None => self.message.slice(self.part.clone()),
+        };
+        if self.is_error {
+            ResponseOutcome::Error(part)
+        } else {
+            ResponseOutcome::Result(part)
+        }
+    }
+
+    /// With another result or error in it.
+    pub(crate) fn with_payload(mut self, part: Bytes) -> Self {
+        self.replacement = Some(part);
+        self
+    }
+
+    /// The response behind another id, unknown members included. `id` is raw JSON.
+    pub(crate) fn with_id(&self, id: &str) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.len() + id.len());
+        self.write_with_id(&mut out, id);
+        out
+    }
+
+    /// About how long it is.
+    pub(crate) fn len(&self) -> usize {
+        self.message.len() + self.replacement.as_ref().map_or(0, Bytes::len)
+    }
+
+    /// Appends it behind another id.
+    pub(crate) fn write_with_id(&self, out: &mut impl BufMut, id: &str) {
+        let id = (&self.id, id.as_bytes());
+        let part = (&self.part, self.payload());
+        // Either may come first.
+        let edits = if self.id.start < self.part.start {
+            [id, part]
+        } else {
+            [part, id]
+        };
+        let mut at = 0;
+        for (span, with) in edits {
+            out.put_slice(&self.message[at..span.start]);
+            out.put_slice(with);
+            at = span.end;
+        }
+        out.put_slice(&self.message[at..]);
+    }
+}
+
+impl fmt::Debug for Response {
+    /// Without its contents: they are the users'.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response")
+            .field("is_error", &self.is_error)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An error of ours that answers a server's request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RpcError<'a> {
+    /// A code of JSON-RPC.
+    pub(crate) code: i32,
+    /// What the server may read.
+    pub(crate) message: &'a str,
+}

@@ -1,0 +1,172 @@
+//! Requests of a server to its client. They keep the bytes they came in.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::splice::{Edit, span, splice};
+use super::{Response, RpcError};
+
+/// The id of a request as it was spelled: the raw JSON of a string or a number.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct RawId(Box<str>);
+
+impl RawId {
+    /// `raw` must be the JSON of a string or a number, as the reader of messages gives it.
+    pub(crate) fn new(raw: &str) -> Self {
+        Self(raw.into())
+    }
+
+    /// The JSON.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Who asked, as who answers sees it: the connection a request came over.
+pub(crate) trait Asker: Send + Sync {
+    /// Takes the answer to a request of this id, if that use of the id is still open.
+    fn answer(&self, id: &RawId, number: u64, outcome: Result<&RawValue, RpcError<'_>>) -> bool;
+
+    /// The same with a whole response of a client, whatever id that has.
+    fn forward_answer(&self, id: &RawId, number: u64, response: &Response) -> bool;
+}
+
+/// A request of the server to its client. Answered exactly once: one that is dropped unanswered is answered with an
+/// error, and one that the server took back is answered no more.
+pub(crate) struct ServerRequest {
+    id: RawId,
+    /// Which use of the id it is.
+    number: u64,
+    method: String,
+    params: Option<Bytes>,
+    message: Bytes,
+    /// Where the id stands.
+    id_at: Range<usize>,
+    asker: Arc<dyn Asker>,
+}
+
+impl ServerRequest {
+    /// `id` and `params` must be parts of `text`, whose bytes `message` are.
+    pub(crate) fn new(
+        message: &Bytes,
+        text: &str,
+        (id, number): (&str, u64),
+        method: &str,
+        params: Option<&RawValue>,
+        asker: Arc<dyn Asker>,
+    ) -> Self {
+        Self {
+            id: RawId::new(id),
+            number,
+            method: method.to_owned(),
+            params: params.map(|params| message.slice(span(text, params.get()))),
+            message: message.clone(),
+            id_at: span(text, id),
+            asker,
+        }
+    }
+
+    /// The server's id of it. Only its own messages know it: another process may use the same.
+    pub(crate) fn id(&self) -> &RawId {
+        &self.id
+    }
+
+    /// What it asks for.
+    pub(crate) fn method(&self) -> &str {
+        &self.method
+    }
+
+    /// The span of its parameters.
+    pub(crate) fn params(&self) -> Option<&Bytes> {
+        self.params.as_ref()
+    }
+
+    /// The whole of it as a question that outlives it.
+    pub(crate) fn relayed(&self) -> Arc<RelayedRequest> {
+        Arc::new(RelayedRequest {
+            message: self.message.clone(),
+            id: self.id_at.clone(),
+            response: OnceLock::new(),
+        })
+    }
+
+    /// Answers it. `false`: the server is gone, or took it back.
+    pub(crate) fn answer(self, outcome: Result<&RawValue, RpcError<'_>>) -> bool {
+        self.asker.answer(&self.id, self.number, outcome)
+    }
+
+    /// Answers it with a whole response of a client, whatever id that has. `false`: as for [`Self::answer`].
+    pub(crate) fn forward(self, response: &Response) -> bool {
+        self.asker.forward_answer(&self.id, self.number, response)
+    }
+
+    /// Answers it with an error of ours.
+    pub(crate) fn refuse(self, code: i32, message: &str) {
+        self.answer(Err(RpcError { code, message }));
+    }
+}
+
+impl Drop for ServerRequest {
+    fn drop(&mut self) {
+        // Answered ones are not open any more, so this does nothing for them.
+        self.asker.answer(
+            &self.id,
+            self.number,
+            Err(RpcError {
+                code: crate::protocol::code::INTERNAL,
+                message: "the request has no client that could answer it",
+            }),
+        );
+    }
+}
+
+impl fmt::Debug for ServerRequest {
+    /// Without its contents: they are the users'.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerRequest")
+            .field("method", &self.method)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request of a server as its client gets it, all of it, and as it answers: for a client of the server's own era.
+pub(crate) struct RelayedRequest {
+    message: Bytes,
+    id: Range<usize>,
+    response: OnceLock<Response>,
+}
+
+impl RelayedRequest {
+    /// The request under another id.
+    pub(crate) fn with_id(&self, id: u64) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.message.len() + 20);
+        let id = id.to_string();
+        splice(
+            &mut out,
+            &self.message,
+            &mut [Edit::at(self.id.clone(), id)],
+        );
+        out
+    }
+
+    /// The client's own response; the first one counts.
+    pub(crate) fn respond(&self, response: Response) {
+        let _ = self.response.set(response);
+    }
+
+    /// The response, if there is one.
+    pub(crate) fn response(&self) -> Option<&Response> {
+        self.response.get()
+    }
+}
+
+impl fmt::Debug for RelayedRequest {
+    /// Without its contents: they are the users'.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RelayedRequest").finish_non_exhaustive()
+    }
+}
