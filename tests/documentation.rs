@@ -168,3 +168,44 @@ fn the_readme_has_at_most_two_hundred_lines() {
         "{lines} lines: what is not the first page belongs into docs/"
     );
 }
+
+fn sources_below(folder: &Path, sources: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources_below(&path, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_metric_is_documented() {
+    let mut sources = Vec::new();
+    for name in CRATES {
+        sources_below(&root().join(name).join("src"), &mut sources);
+    }
+    let mut metrics = BTreeSet::new();
+    for source in sources {
+        let text = fs::read_to_string(source).unwrap();
+        let literals = text.split("\"tooldock_").skip(1);
+        metrics.extend(literals.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+    }
+    // Targets of the log begin with the name of a crate.
+    metrics.retain(|name| {
+        let crates = ["filters", "upstream", "workers"];
+        let is_name = name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        is_name && !crates.contains(&name.as_str())
+    });
+    assert!(metrics.len() > 50, "{metrics:?}");
+    let pages = ["docs/operating.md", "docs/stdio-servers.md"];
+    let pages = pages.map(|page| fs::read_to_string(root().join(page)).unwrap());
+    metrics.retain(|name| {
+        let names = [format!("`tooldock_{name}`"), format!("`tooldock_{name}{{")];
+        !names
+            .iter()
+            .any(|name| pages.iter().any(|page| page.contains(name)))
+    });
+    assert!(metrics.is_empty(), "not in docs/operating.md: {metrics:#?}");
+}

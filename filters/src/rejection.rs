@@ -364,6 +364,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_reason_is_documented_with_its_status_and_code() {
+        let page = include_str!("../../docs/http.md");
+        for reason in Reason::ALL {
+            let (code, status, rpc) = reason.row();
+            let row = format!("| `{code}` | {} | {rpc} | ", status.as_u16());
+            assert!(page.contains(&row), "docs/http.md has no row {row}");
+        }
+    }
+
+    #[test]
     fn every_reason_has_its_own_code() {
         let codes: HashSet<_> = Reason::ALL.iter().map(|reason| reason.code()).collect();
         assert_eq!(codes.len(), Reason::ALL.len());

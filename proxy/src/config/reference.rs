@@ -99,11 +99,12 @@ fn is_shown_as_it_is(part: &str) -> bool {
 
 /// What a key means, and whether a reload leaves the key alone.
 fn marked(meaning: &str, key: &str) -> String {
-    match waits_for_start(key) {
-        true => format!("{} (*start only*)", cell(meaning))
+    if waits_for_start(key) {
+        format!("{} (*start only*)", cell(meaning))
             .trim()
-            .to_owned(),
-        false => cell(meaning),
+            .to_owned()
+    } else {
+        cell(meaning)
     }
 }
 
