@@ -296,3 +296,246 @@ async fn health_needs_no_credentials_and_ready_tells_about_namespaces() {
     assert_eq!(well_known.status(), 404);
     assert!(well_known.json::<Value>().await.is_ok());
 }
+
+/// What a REST request answers: status, `Allow`, body without the id of the request.
+async fn answered(
+    gateway: &Gateway,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &'static str,
+) -> (u16, Option<String>, Value) {
+    let mut request = gateway.request(method, path).body(body);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let response = request.send().await.unwrap();
+    let allow = response.headers().get("allow");
+    let allow = allow.map(|value| value.to_str().unwrap().to_owned());
+    let status = response.status().as_u16();
+    let text = response.text().await.unwrap();
+    let mut body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    if let Some(details) = body.pointer_mut("/error/details") {
+        details.as_object_mut().unwrap().remove("request_id");
+    }
+    (status, allow, body)
+}
+
+#[tokio::test]
+async fn rest_by_path_answers_as_rest_by_header() {
+    let gateway = gateway().await;
+    const JSON: (&str, &str) = ("Content-Type", "application/json");
+    for (method, below, headers, body, status) in [
+        ("GET", "/tools", &[][..], "", 200),
+        ("GET", "/tools/add/schema", &[], "", 200),
+        ("POST", "/tools/add", &[JSON], r#"{"a":2,"b":3}"#, 200),
+        ("POST", "/tools/a%64d", &[JSON], r#"{"a":2,"b":3}"#, 200),
+        ("POST", "/tools/add", &[JSON], r#"{"a":"x"}"#, 422),
+        ("POST", "/tools/add", &[JSON], "{", 400),
+        (
+            "POST",
+            "/tools/add",
+            &[("Content-Type", "text/plain")],
+            "{}",
+            415,
+        ),
+        ("POST", "/tools/nope", &[JSON], "{}", 404),
+        ("GET", "/tools/nope/schema", &[], "", 404),
+        ("GET", "/tools/add", &[], "", 405),
+        ("DELETE", "/tools", &[], "", 405),
+        ("POST", "/openapi.json", &[JSON], "{}", 405),
+        ("OPTIONS", "/tools/add", &[], "", 204),
+        ("GET", "/tools/", &[], "", 404),
+        ("GET", "/tools/add/schema/", &[], "", 404),
+        ("GET", "/tools/%ff", &[], "", 400),
+    ] {
+        let by_path = format!("/namespaces/calc{below}");
+        let by_path = answered(&gateway, method, &by_path, headers, body).await;
+        let headers = [headers, &[("X-Namespace", "calc")]].concat();
+        let by_header = answered(&gateway, method, below, &headers, body).await;
+        assert_eq!(by_path.0, status, "{method} {below}: {}", by_path.2);
+        if by_path.2["error"]["code"] == "not_found" {
+            // Which path it was differs.
+            assert_eq!(by_header.2["error"]["code"], "not_found", "{below}");
+        } else {
+            assert_eq!(by_path, by_header, "{method} {below}");
+        }
+    }
+    let (_, _, encoded) = answered(&gateway, "GET", "/namespaces/c%61lc/tools", &[], "").await;
+    assert_eq!(encoded[0]["name"], "add");
+}
+
+#[tokio::test]
+async fn a_path_and_a_header_that_differ_are_refused_and_refusals_name_the_ways_of_rest() {
+    let gateway = gateway().await;
+    for (path, header, status, code) in [
+        ("/namespaces/calc/tools", Some("calc"), 200, None),
+        (
+            "/namespaces/calc/tools",
+            Some("shared"),
+            400,
+            Some("namespace_ambiguous"),
+        ),
+        (
+            "/namespaces/calc/openapi.json?namespace=calc",
+            None,
+            200,
+            None,
+        ),
+        (
+            "/namespaces/calc/openapi.json?namespace=shared",
+            None,
+            400,
+            Some("namespace_ambiguous"),
+        ),
+        (
+            "/namespaces/nope/tools",
+            None,
+            404,
+            Some("namespace_not_found"),
+        ),
+        (
+            "/namespaces/_system/tools",
+            None,
+            404,
+            Some("namespace_not_found"),
+        ),
+        ("/tools", Some("nope"), 404, Some("namespace_not_found")),
+        ("/tools", None, 400, Some("namespace_required")),
+        ("/openapi.json", None, 400, Some("namespace_required")),
+    ] {
+        let (got, answer) = get(&gateway, path, header).await;
+        assert_eq!(got, status, "{path} {header:?}: {answer}");
+        let told = answer["error"]["code"].as_str();
+        assert_eq!(told, code, "{path} {header:?}");
+        if matches!(told, Some("namespace_not_found" | "namespace_required")) {
+            let message = answer["detail"].as_str().unwrap();
+            assert!(message.contains("X-Namespace"), "{message}");
+            assert!(message.contains("/namespaces/<name>/"), "{message}");
+            assert!(!message.contains("/mcp"), "{message}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn rest_by_path_goes_through_the_same_admission_as_rest_by_header() {
+    let token = "ci-token-0123456789abcdef";
+    let gateway = Gateway::with_tools([
+        ("shared", "hello.py", tools::HELLO),
+        ("calc", "math_tools.py", tools::MATH),
+        ("few", "hello.py", tools::HELLO),
+    ])
+    .config(json!({
+        "admission": {
+            "origins": ["https://ok.example"],
+            "tokens": [{"name": "ci", "sha256": sha256(token), "namespaces": ["shared"]}],
+            "rate_limits": [{"key": "namespace", "rate": 1, "burst": 1, "namespace": "few"}],
+            "limits": {"body": "1KiB"},
+        },
+        "namespaces": {"overrides": {"calc": {"tools_deny": ["multiply"]}}},
+    }))
+    .start()
+    .await;
+    let listed = async |path: &str, token: Option<&str>, headers: &[(&str, &str)]| {
+        let mut request = gateway.client.get(gateway.url(path));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.send().await.unwrap()
+    };
+    let path = "/namespaces/calc/tools";
+    assert_eq!(listed(path, None, &[]).await.status(), 401);
+    assert_eq!(listed(path, Some("wrong"), &[]).await.status(), 401);
+    assert_eq!(listed(path, Some(token), &[]).await.status(), 403);
+    let shared = listed("/namespaces/shared/tools", Some(token), &[]).await;
+    assert_eq!(shared.status(), 200);
+    let page = [("Origin", "https://evil.example")];
+    assert_eq!(listed(path, Some(TOKEN), &page).await.status(), 403);
+    let host = [("Host", "gw.example")];
+    assert_eq!(listed(path, Some(TOKEN), &host).await.status(), 403);
+    let page = [("Origin", "https://ok.example")];
+    let allowed = listed(path, Some(TOKEN), &page).await;
+    assert_eq!(
+        allowed.headers()["access-control-allow-origin"],
+        "https://ok.example"
+    );
+    let tools: Value = allowed.json().await.unwrap();
+    let names: Vec<_> = tools
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["name"])
+        .collect();
+    assert_eq!(names, ["add"]);
+    let denied = gateway
+        .request("POST", "/namespaces/calc/tools/multiply")
+        .json(&json!({"a": 1, "b": 2}))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(denied.status(), 404);
+    let large = gateway
+        .request("POST", "/namespaces/calc/tools/add")
+        .json(&json!({"a": "x".repeat(2000)}))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(large.status(), 413);
+    // The limit is the namespace's, whichever way it is named.
+    let first = listed("/namespaces/few/tools", Some(TOKEN), &[]).await;
+    assert_eq!(first.status(), 200);
+    let mut statuses = Vec::new();
+    for _ in 0..3 {
+        let limited = listed("/tools", Some(TOKEN), &[("X-Namespace", "few")]).await;
+        statuses.push(limited.status().as_u16());
+    }
+    assert!(statuses.contains(&429), "{statuses:?}");
+}
+
+#[tokio::test]
+async fn the_addresses_in_either_openapi_document_work() {
+    for public_url in ["off", "https://gw.example"] {
+        let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+            .core(json!({"path_prefix": "/front"}))
+            .config(json!({"admission": {"public_url": public_url}}))
+            .start()
+            .await;
+        for (path, namespace) in [
+            ("/openapi.json?view=tools", Some("calc")),
+            ("/openapi.json", Some("calc")),
+            ("/namespaces/calc/openapi.json", None),
+            ("/namespaces/calc/openapi.json?view=all", None),
+        ] {
+            let (status, document) = get(&gateway, path, namespace).await;
+            assert_eq!(status, 200, "{path}");
+            crate::sdk::validate_openapi(&document).await;
+            // The front takes its prefix away.
+            let before = match public_url {
+                "off" => "/front",
+                origin => &format!("{origin}/front"),
+            };
+            let mut working = 0;
+            for (below, item) in document["paths"].as_object().unwrap() {
+                let servers = item.get("servers").unwrap_or(&document["servers"]);
+                let address = format!("{}{below}", servers[0]["url"].as_str().unwrap());
+                let address = address.strip_prefix(before).unwrap();
+                let address = address.replace("{name}", "add");
+                let (method, body) = match item.get("post") {
+                    Some(_) => ("POST", r#"{"a":2,"b":3}"#),
+                    None => ("GET", ""),
+                };
+                let mut headers = vec![("Content-Type", "application/json")];
+                headers.extend(namespace.map(|name| ("X-Namespace", name)));
+                let (status, _, answer) =
+                    answered(&gateway, method, &address, &headers, body).await;
+                assert_eq!(status, 200, "{path}: {method} {address}: {answer}");
+                working += 1;
+            }
+            let whole = path.contains("view=all") || path == "/openapi.json";
+            assert_eq!(working, if whole { 7 } else { 2 }, "{path}");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 //! Networks, hosts, origins and digests are parsed as the file is read; [`AdmissionConfig::validate`] checks what
 //! only shows when values are seen together.
 
+mod public_url;
 mod validate;
 
 use std::num::NonZeroU32;
@@ -18,6 +19,8 @@ use crate::host::HostPattern;
 use crate::network::Cidr;
 use crate::origin::OriginPattern;
 use crate::token::TokenDigest;
+
+pub use public_url::PublicUrl;
 
 /// `admission:` — who gets in, from where, how often, and how large.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,6 +38,8 @@ pub struct AdmissionConfig {
     pub trusted_proxies: Vec<Cidr>,
     /// Named tokens, beside `BEARER_TOKEN`.
     pub tokens: Vec<TokenConfig>,
+    /// Where clients reach the gateway, for documents that name addresses.
+    pub public_url: PublicUrl,
     /// The limit per client address before credentials are looked at.
     pub flood: Flood,
     /// Limits on requests and tool calls.
@@ -182,6 +187,7 @@ impl Default for AdmissionConfig {
                 .into(),
             trusted_proxies: Vec::new(),
             tokens: Vec::new(),
+            public_url: PublicUrl::default(),
             flood: Flood::Off,
             rate_limits: Vec::new(),
             limits: LimitsConfig::default(),
@@ -288,6 +294,7 @@ mod tests {
             internal_cidrs: ["172.30.0.10/32", "127.0.0.1/32"]
             trusted_proxies: []
             tokens: []
+            public_url: off
             flood: off
             rate_limits: []
             limits: { header_bytes: 32KiB, header_fields: 100, body: 4MiB, bodies_total: 256MiB, connections: 100000, streams_per_principal: 10000, sessions_per_principal: 10000, session_bytes_per_principal: 64MiB }
@@ -345,6 +352,7 @@ mod tests {
             ("origins: [null]", "origins"),
             ("rate_limits: [ { key: user, rate: 1, burst: 1 } ]", "user"),
             ("limits: { body: lots }", "body"),
+            ("public_url: gw.example", "https://gw.example"),
         ] {
             let error = parse(yaml).unwrap_err();
             assert!(error.contains(said), "{yaml}: {error}");

@@ -19,7 +19,8 @@ use crate::route::{Found, Route};
 /// Where a listener takes the namespace from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NamespaceSource {
-    /// `X-Namespace`, or the path of `/mcp/{namespace}`; one of them is required.
+    /// `X-Namespace`, or the path of `/mcp/{namespace}` and of what is below `/namespaces/{namespace}`; one of them is
+    /// required.
     HeaderOrPath,
 }
 
@@ -59,7 +60,10 @@ pub(crate) fn admitted(
     let Some(name) = named(parts, fields, found, directory)? else {
         return Err(Rejection::new(
             Reason::NamespaceRequired,
-            "The request names no namespace: send the header `X-Namespace: <name>`, or use /mcp/<name>.",
+            format!(
+                "The request names no namespace: {}.",
+                found.route.ways_to_name_a_namespace()
+            ),
         ));
     };
     match directory.namespace(&name, &principal.name) {
@@ -71,8 +75,9 @@ pub(crate) fn admitted(
         Access::Unknown => Err(Rejection::new(
             Reason::NamespaceNotFound,
             format!(
-                "Unknown namespace: {}. GET /namespaces lists the ones there are.",
-                quoted(&name)
+                "Unknown namespace: {}. GET /namespaces lists the ones there are; {}.",
+                quoted(&name),
+                found.route.ways_to_name_a_namespace()
             ),
         )),
     }

@@ -33,7 +33,7 @@ pub enum Route {
     Sse,
     /// `/messages`, where such a session is written to
     Messages,
-    /// `/tools`
+    /// `/tools`, and `/namespaces/{namespace}/tools`, as the next two and the document have a second path
     Tools,
     /// `/tools/{name}`
     Tool {
@@ -98,14 +98,18 @@ impl Surface {
                         namespace: Some(namespace),
                     })
                 } else if let Some(rest) = path.strip_prefix("/tools/") {
-                    match rest.strip_suffix("/schema") {
-                        Some(name) => found(Route::ToolSchema {
-                            name: segment(name)?.into(),
-                        }),
-                        None => found(Route::Tool {
-                            name: segment(rest)?.into(),
-                        }),
-                    }
+                    found(tool_route(rest)?)
+                } else if let Some(rest) = path.strip_prefix("/namespaces/") {
+                    let (namespace, below) = rest.split_once('/')?;
+                    let route = match below {
+                        "tools" => Route::Tools,
+                        "openapi.json" => Route::OpenApi,
+                        _ => tool_route(below.strip_prefix("tools/")?)?,
+                    };
+                    Some(Found {
+                        route,
+                        namespace: Some(segment(namespace)?),
+                    })
                 } else if path.starts_with("/.well-known/") {
                     found(Route::WellKnown)
                 } else {
@@ -114,6 +118,18 @@ impl Surface {
             }
         }
     }
+}
+
+/// What is below `/tools/`.
+fn tool_route(rest: &str) -> Option<Route> {
+    Some(match rest.strip_suffix("/schema") {
+        Some(name) => Route::ToolSchema {
+            name: segment(name)?.into(),
+        },
+        None => Route::Tool {
+            name: segment(rest)?.into(),
+        },
+    })
 }
 
 /// Exactly one segment, decoded.
@@ -188,6 +204,20 @@ impl Route {
                 | Self::ToolSchema { .. }
                 | Self::OpenApi
         )
+    }
+
+    /// How a client names the namespace here, as a sentence tells it.
+    pub(crate) fn ways_to_name_a_namespace(&self) -> &'static str {
+        match self {
+            Self::Mcp => "send the header `X-Namespace: <name>`, or use the path /mcp/<name>",
+            Self::OpenApi => {
+                "send the header `X-Namespace: <name>`, or use the path /namespaces/<name>/openapi.json, or the query ?namespace=<name>"
+            }
+            Self::Tools | Self::Tool { .. } | Self::ToolSchema { .. } => {
+                "send the header `X-Namespace: <name>`, or use a path below /namespaces/<name>/tools"
+            }
+            _ => "send the header `X-Namespace: <name>`",
+        }
     }
 
     /// Whether a method is one of [`Route::allow`].
@@ -308,6 +338,19 @@ mod tests {
                 "{path}"
             );
         }
+        let name = || "add".to_owned();
+        for (path, route) in [
+            ("/namespaces/a%2Db/tools", Route::Tools),
+            ("/namespaces/a-b/tools/add", Route::Tool { name: name() }),
+            ("/namespaces/a-b/tools/ad%64", Route::Tool { name: name() }),
+            (
+                "/namespaces/a-b/tools/add/schema",
+                Route::ToolSchema { name: name() },
+            ),
+            ("/namespaces/a-b/openapi.json", Route::OpenApi),
+        ] {
+            assert_eq!(core(path), Some((route, Some("a-b".into()))), "{path}");
+        }
     }
 
     #[test]
@@ -329,6 +372,16 @@ mod tests {
             "/tools/a/b",
             "/tools/a/schema/",
             "/tools/a/schema/x",
+            "/namespaces/",
+            "/namespaces/a",
+            "/namespaces/a/",
+            "/namespaces//tools",
+            "/namespaces/a/tools/",
+            "/namespaces/a/tools/b/c",
+            "/namespaces/a/tools/b/schema/",
+            "/namespaces/a/openapi.json/",
+            "/namespaces/a/mcp",
+            "/namespaces/a/b/tools",
             "/health/",
             "/healthz",
             "/.well-known",

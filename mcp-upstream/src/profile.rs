@@ -30,6 +30,8 @@ pub struct Profile {
     pub scoped_tokens: bool,
     /// Whether `/health` and `/ready` tell everybody the whole, not only callers with a token.
     pub open_probes: bool,
+    /// The origin by which clients reach the gateway, without a slash at its end; empty where it is not known.
+    pub public_url: String,
     /// What stands before the listener's paths where a front strips it: clients are told paths with it. Empty or
     /// `/` and a name, without a slash at the end.
     pub path_prefix: String,
@@ -94,6 +96,7 @@ impl Profile {
             legacy_sse: true,
             scoped_tokens: false,
             open_probes: false,
+            public_url: String::new(),
             path_prefix: String::new(),
         }
     }

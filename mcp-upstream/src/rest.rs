@@ -42,6 +42,16 @@ pub(crate) fn router(core: Arc<Core>) -> Router {
         .route("/tools/{name}/schema", get(tools::schema))
         .route("/namespaces", get(namespaces::list))
         .route("/openapi.json", get(openapi::document))
+        .route("/namespaces/{namespace}/tools", get(tools::list))
+        .route("/namespaces/{namespace}/tools/{name}", post(tools::call))
+        .route(
+            "/namespaces/{namespace}/tools/{name}/schema",
+            get(tools::schema),
+        )
+        .route(
+            "/namespaces/{namespace}/openapi.json",
+            get(openapi::document_by_path),
+        )
         .route("/reload", post(reload::reload))
         .route("/health", get(public::health))
         .route("/ready", get(public::ready))
@@ -167,7 +177,7 @@ impl FromRequestParts<Arc<Core>> for InNamespace {
             return Err(Refused::new(
                 StatusCode::BAD_REQUEST,
                 "namespace_required",
-                "X-Namespace is required",
+                "The request names no namespace: send the header X-Namespace, or use a path below /namespaces/<name>/tools",
             ));
         };
         match core.registry.namespace(name.as_str()) {
@@ -178,7 +188,7 @@ impl FromRequestParts<Arc<Core>> for InNamespace {
 }
 
 fn unknown_namespace(name: &str) -> Reply {
-    let message = format!("Unknown namespace: {name}");
+    let message = format!("Unknown namespace: {name}. GET /namespaces lists the ones there are.");
     error::rest_plain(StatusCode::NOT_FOUND, "namespace_not_found", &message)
 }
 

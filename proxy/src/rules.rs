@@ -77,11 +77,13 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
     let scoped_tokens = tokens
         .iter()
         .any(|token| !token.namespaces.iter().any(|pattern| pattern == "*"));
+    let public_url = effective.config.admission.public_url.origin();
     effective
         .served_listeners()
         .map(|(_, listener)| {
             let mut profile = listener.rules(effective.legacy_sse);
             profile.scoped_tokens = scoped_tokens;
+            profile.public_url = public_url.unwrap_or_default().to_owned();
             Listener {
                 address: listener.address,
                 rules: ListenerRules {

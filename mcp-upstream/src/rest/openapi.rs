@@ -1,4 +1,8 @@
-//! `/openapi.json`: the caller's namespace as an OpenAPI 3.1 document.
+//! `/openapi.json` and `/namespaces/{namespace}/openapi.json`: the caller's namespace as an OpenAPI 3.1 document.
+//!
+//! The paths of the document join to its server: `/tools/add` is below `…/namespaces/calc` in the document of that path, and
+//! below the root, with `X-Namespace` as a parameter, in the other one. The tools alone (`?view=tools`) are for models, which
+//! can do nothing with the paths that operators use; they are all there is by path unless `?view=all` asks for more.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,6 +26,7 @@ use crate::mcp::forward::rest as external;
 use crate::reply::Reply;
 use crate::state::Core;
 
+mod inline;
 mod schema;
 
 use schema::Hoisted;
@@ -29,6 +34,26 @@ use schema::Hoisted;
 #[derive(Deserialize)]
 pub(super) struct Scope {
     namespace: Option<String>,
+    view: Option<View>,
+}
+
+/// What of the document is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum View {
+    /// An operation per tool.
+    Tools,
+    /// The other paths, too.
+    All,
+}
+
+/// How the addresses of the document name the namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Addresses {
+    /// By `X-Namespace`.
+    Header,
+    /// By the path.
+    Path,
 }
 
 /// The namespace is the request's, or the query's for clients that cannot send the header (RST-17).
@@ -37,11 +62,29 @@ pub(super) async fn document(
     Extension(caller): Extension<Caller>,
     query: Result<Query<Scope>, QueryRejection>,
 ) -> Reply {
+    written(&core, &caller, query, Addresses::Header).await
+}
+
+/// The same for clients that send no headers of their own.
+pub(super) async fn document_by_path(
+    State(core): State<Arc<Core>>,
+    Extension(caller): Extension<Caller>,
+    query: Result<Query<Scope>, QueryRejection>,
+) -> Reply {
+    written(&core, &caller, query, Addresses::Path).await
+}
+
+async fn written(
+    core: &Arc<Core>,
+    caller: &Caller,
+    query: Result<Query<Scope>, QueryRejection>,
+    addresses: Addresses,
+) -> Reply {
     let Ok(Query(scope)) = query else {
         return error::rest_plain(
             StatusCode::BAD_REQUEST,
             "invalid_request",
-            "The query is malformed; it may hold namespace=NAME",
+            "The query is malformed; it may hold namespace=NAME and view=tools or view=all, each once",
         );
     };
     let header = caller.namespace.as_ref().map(|name| name.as_str());
@@ -49,7 +92,7 @@ pub(super) async fn document(
         return error::rest_plain(
             StatusCode::BAD_REQUEST,
             "namespace_required",
-            "X-Namespace or ?namespace= is required",
+            "The request names no namespace: send X-Namespace or ?namespace=, or use /namespaces/<name>/openapi.json",
         );
     };
     let found = core.registry.namespace(name);
@@ -57,20 +100,21 @@ pub(super) async fn document(
     let Some(namespace) = found.filter(|namespace| caller.may_use(namespace)) else {
         return unknown_namespace(name);
     };
+    let layout = Layout::new(caller, &namespace, addresses, scope.view);
     if core.external.serves(&namespace) {
-        return match external::tools(&core, &namespace).await {
+        return match external::tools(core, &namespace).await {
             Ok(tools) => {
                 let allowed = |name: &str| namespace.policy.allows_tool(name);
                 let tools: Vec<_> = tools.tools().filter(|(name, _)| allowed(name)).collect();
                 let tools: Vec<_> = tools.into_iter().filter_map(declared).collect();
-                super::json(&describe(&namespace, tools.iter()))
+                super::json(&describe(&namespace, &layout, tools.iter()))
             }
-            Err(failed) => error::rest_call(&failed, &caller),
+            Err(failed) => error::rest_call(&failed, caller),
         };
     }
     match Engine::list(&namespace) {
-        Ok(tools) => super::json(&describe(&namespace, tools)),
-        Err(failed) => error::rest_call(&failed, &caller),
+        Ok(tools) => super::json(&describe(&namespace, &layout, tools)),
+        Err(failed) => error::rest_call(&failed, caller),
     }
 }
 
@@ -88,15 +132,65 @@ fn declared((name, definition): (&str, &RawValue)) -> Option<Arc<Tool>> {
     serde_json::from_str(&tool).ok().map(Arc::new)
 }
 
-fn describe<'a>(namespace: &Namespace, tools: impl Iterator<Item = &'a Arc<Tool>>) -> Value {
-    let mut paths = fixed_paths();
+/// What of the document depends on how it was asked for.
+struct Layout {
+    view: View,
+    /// The URL before the paths of the namespace.
+    server: String,
+    /// The URL before all other paths, where it is another one.
+    root: Option<String>,
+    /// What each operation of the namespace takes beside its arguments.
+    parameters: Vec<Value>,
+}
+
+impl Layout {
+    fn new(
+        caller: &Caller,
+        namespace: &Namespace,
+        addresses: Addresses,
+        view: Option<View>,
+    ) -> Self {
+        let profile = &caller.profile;
+        let base = format!("{}{}", profile.public_url, profile.path_prefix);
+        // Nothing in front of the paths is spelled as a slash, which clients leave out as they join.
+        let root = match base.is_empty() {
+            true => "/".to_owned(),
+            false => base.clone(),
+        };
+        match addresses {
+            Addresses::Header => Self {
+                view: view.unwrap_or(View::All),
+                server: root,
+                root: None,
+                parameters: vec![namespace_parameter(namespace)],
+            },
+            Addresses::Path => Self {
+                view: view.unwrap_or(View::Tools),
+                server: format!("{base}/namespaces/{}", namespace.name),
+                root: Some(root),
+                parameters: Vec::new(),
+            },
+        }
+    }
+}
+
+fn describe<'a>(
+    namespace: &Namespace,
+    layout: &Layout,
+    tools: impl Iterator<Item = &'a Arc<Tool>>,
+) -> Value {
+    let mut paths = match layout.view {
+        View::Tools => Map::new(),
+        View::All => fixed_paths(layout),
+    };
     let mut schemas = Map::new();
     schemas.insert("Error".into(), error_schema());
     let mut operations: BTreeSet<String> = FIXED_OPERATIONS.map(str::to_owned).into();
     for tool in tools {
         let operation = unique(identifier(&tool.name), &mut operations);
         let path = format!("/tools/{}", path_segment(&tool.name));
-        let item = json!({ "post": tool_operation(tool, &operation, &path, &mut schemas) });
+        let operation = tool_operation(tool, &operation, &path, layout, &mut schemas);
+        let item = json!({ "post": operation });
         paths.insert(path, item);
     }
     let version = match namespace.version.as_str() {
@@ -110,12 +204,11 @@ fn describe<'a>(namespace: &Namespace, tools: impl Iterator<Item = &'a Arc<Tool>
             "version": version,
             "description": namespace.description,
         },
-        "servers": [{ "url": "/" }],
+        "servers": [{ "url": layout.server }],
         "security": [{ "BearerAuth": [] }],
         "paths": paths,
         "components": {
             "securitySchemes": { "BearerAuth": { "type": "http", "scheme": "bearer" } },
-            "parameters": { "Namespace": namespace_parameter(namespace) },
             "responses": { "Error": error_response() },
             "schemas": schemas,
         },
@@ -126,6 +219,7 @@ fn tool_operation(
     tool: &Tool,
     operation: &str,
     path: &str,
+    layout: &Layout,
     schemas: &mut Map<String, Value>,
 ) -> Value {
     // A schema inside a document: what its references mean changes with where it stands, so they are rewritten.
@@ -159,7 +253,7 @@ fn tool_operation(
         "operationId": operation,
         "summary": tool.title.as_deref().unwrap_or(&tool.name),
         "description": tool.description,
-        "parameters": [{ "$ref": "#/components/parameters/Namespace" }],
+        "parameters": layout.parameters,
         "requestBody": {
             "required": required,
             "content": { "application/json": { "schema": input } },
@@ -176,8 +270,11 @@ const FIXED_OPERATIONS: [&str; 5] = [
     "get_ready",
 ];
 
-fn fixed_paths() -> Map<String, Value> {
-    let namespace = json!({ "$ref": "#/components/parameters/Namespace" });
+fn fixed_paths(layout: &Layout) -> Map<String, Value> {
+    let name =
+        json!({ "name": "name", "in": "path", "required": true, "schema": { "type": "string" } });
+    let mut of_one_tool = layout.parameters.clone();
+    of_one_tool.push(name);
     let error = json!({ "$ref": "#/components/responses/Error" });
     let answers = |description: &str, schema: Value| {
         json!({
@@ -189,20 +286,17 @@ fn fixed_paths() -> Map<String, Value> {
     let object = json!({ "type": "object" });
     // A caller with a token is told more.
     let optional = json!([{}, { "BearerAuth": [] }]);
-    let paths = json!({
+    let mut paths = json!({
         "/tools": { "get": {
             "operationId": "list_tools",
             "summary": "Tools of the namespace",
-            "parameters": [namespace],
+            "parameters": layout.parameters,
             "responses": { "200": answers("The tools", objects.clone()), "401": error, "404": error },
         } },
         "/tools/{name}/schema": { "get": {
             "operationId": "get_tool_schema",
             "summary": "Input schema of one tool",
-            "parameters": [
-                namespace,
-                { "name": "name", "in": "path", "required": true, "schema": { "type": "string" } },
-            ],
+            "parameters": of_one_tool,
             "responses": { "200": answers("A JSON Schema", object.clone()), "401": error, "404": error },
         } },
         "/namespaces": { "get": {
@@ -226,6 +320,11 @@ fn fixed_paths() -> Map<String, Value> {
             },
         } },
     });
+    if let Some(root) = &layout.root {
+        for path in ["/namespaces", "/health", "/ready"] {
+            paths[path]["servers"] = json!([{ "url": root }]);
+        }
+    }
     match paths {
         Value::Object(paths) => paths,
         _ => Map::new(),

@@ -421,6 +421,87 @@ async fn the_openapi_namespace_may_come_from_the_query_and_must_be_open() {
 }
 
 #[tokio::test]
+async fn the_document_by_path_holds_the_tools_alone_below_the_address_of_the_namespace() {
+    let harness = harness();
+    let mut caller = caller();
+    let profile = Arc::make_mut(&mut caller.profile);
+    profile.public_url = "https://gw.example".into();
+    profile.path_prefix = "/front".into();
+    let document =
+        async |path: &str| parts(&request(&harness, caller.clone(), Method::GET, path, "").await).1;
+    let by_path = document("/namespaces/shared/openapi.json").await;
+    assert_eq!(
+        by_path["servers"],
+        json!([{ "url": "https://gw.example/front/namespaces/shared" }])
+    );
+    let tools_alone = |document: &Value| {
+        let paths = document["paths"].as_object().expect("paths");
+        paths.values().all(|item| item.get("post").is_some())
+    };
+    assert!(tools_alone(&by_path));
+    assert_eq!(
+        by_path["paths"]["/tools/say_hello"]["post"]["parameters"],
+        json!([])
+    );
+
+    let whole = document("/namespaces/shared/openapi.json?view=all").await;
+    assert_eq!(
+        whole["paths"]["/health"]["servers"],
+        json!([{ "url": "https://gw.example/front" }])
+    );
+    assert!(whole["paths"]["/tools"].get("servers").is_none());
+
+    let by_header = document("/openapi.json?view=tools").await;
+    assert!(tools_alone(&by_header));
+    assert_eq!(
+        by_header["servers"],
+        json!([{ "url": "https://gw.example/front" }])
+    );
+    let parameter = &by_header["paths"]["/tools/say_hello"]["post"]["parameters"][0];
+    assert_eq!(parameter["name"], "X-Namespace");
+    assert_eq!(parameter["schema"]["default"], "shared");
+    let whole = document("/openapi.json?view=all").await;
+    assert_eq!(whole, document("/openapi.json").await);
+    assert!(!tools_alone(&whole));
+    let unknown = document("/openapi.json?view=some").await;
+    assert_eq!(unknown["error"]["code"], "invalid_request");
+}
+
+#[tokio::test]
+async fn a_request_body_is_described_in_place_but_for_types_that_contain_themselves() {
+    let mut shared = namespace("shared");
+    shared.tools = vec![tool(json!({
+        "name": "order", "description": "", "filename": "x.py",
+        "inputSchema": {
+            "type": "object", "required": ["item"],
+            "properties": { "item": { "$ref": "#/$defs/Item" }, "tree": { "$ref": "#/$defs/Tree" } },
+            "$defs": {
+                "Item": { "type": "object", "properties": { "unit": { "$ref": "#/$defs/Unit" } } },
+                "Tree": { "type": "object", "properties": { "next": { "$ref": "#/$defs/Tree" } } },
+                "Unit": { "enum": ["kg"] },
+            },
+        },
+    }))];
+    let harness = Wanted {
+        namespaces: vec![shared],
+        ..Wanted::default()
+    }
+    .build();
+    let (_, document) = get(&harness, "/namespaces/shared/openapi.json").await;
+    let body = &document["paths"]["/tools/order"]["post"]["requestBody"];
+    assert_eq!(
+        body["content"]["application/json"]["schema"]["properties"],
+        json!({
+            "item": { "type": "object", "properties": { "unit": { "enum": ["kg"] } } },
+            "tree": { "$ref": "#/components/schemas/order_input_Tree" },
+        })
+    );
+    let schemas = document["components"]["schemas"].as_object();
+    let schemas: Vec<_> = schemas.expect("schemas").keys().collect();
+    assert_eq!(schemas, ["Error", "order_input_Tree"]);
+}
+
+#[tokio::test]
 async fn the_router_serves_mcp_by_the_same_functions() {
     let harness = harness();
     let send = |method: &str, path: &str, body: &'static str| {

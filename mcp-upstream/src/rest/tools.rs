@@ -8,7 +8,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use bytes::Bytes;
 use http::StatusCode;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tooldock_workers::worker::Operation;
 
@@ -169,11 +169,17 @@ pub(super) async fn call(
 }
 
 /// A tool's name as the path has it; escapes that are no UTF-8 are no reason for an answer of another shape.
-type NameInPath = Result<Path<String>, PathRejection>;
+type NameInPath = Result<Path<Named>, PathRejection>;
+
+/// The tool of a path; the namespace, where the path has one, is the caller's already.
+#[derive(Deserialize)]
+pub(super) struct Named {
+    name: String,
+}
 
 /// The name, or one that no tool has.
 fn name_of(name: NameInPath) -> String {
-    name.map(|Path(name)| name).unwrap_or_default()
+    name.map(|Path(named)| named.name).unwrap_or_default()
 }
 
 /// An object, or nothing at all, which counts as `{}` (RST-10).

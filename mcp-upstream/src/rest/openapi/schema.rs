@@ -2,13 +2,15 @@
 //!
 //! A local reference (`#/$defs/Item`) is resolved against the root of the document it stands in, so a schema that is
 //! moved into a larger document must have its references moved too. Definitions go to `components/schemas` under names
-//! of their own, where every tool finds them; any other local reference is pointed at the place the schema now has. A
+//! of their own, where every tool finds them, but for those that can be written out in place; any other local reference is pointed at the place the schema now has. A
 //! subschema with an `$id` is a document of its own and stays untouched, as do `default`, `const`, `enum` and
 //! `examples`, which are data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
+
+use super::inline::inlined;
 
 /// A schema whose references are right in the document it is put into.
 #[derive(Debug)]
@@ -20,7 +22,7 @@ pub(super) struct Hoisted {
 }
 
 /// Keywords whose value is a map from names to schemas.
-const MAPS: [&str; 6] = [
+pub(super) const MAPS: [&str; 6] = [
     "properties",
     "patternProperties",
     "$defs",
@@ -29,7 +31,7 @@ const MAPS: [&str; 6] = [
     "dependencies",
 ];
 /// Keywords whose value is data.
-const DATA: [&str; 4] = ["default", "const", "enum", "examples"];
+pub(super) const DATA: [&str; 4] = ["default", "const", "enum", "examples"];
 
 /// Moves a schema. `pointer` is where it will stand (`#/…`), `prefix` begins the names of its definitions. A schema that
 /// is no JSON object, or nested beyond what the parser takes, becomes the schema of any object.
@@ -48,6 +50,12 @@ pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str) -> Hoisted {
     }
     // The dialect is the document's; a nested `$schema` is only allowed beside an `$id`.
     schema.remove("$schema");
+    let Value::Object(mut schema) = inlined(Value::Object(schema)) else {
+        return Hoisted {
+            schema: json!({ "type": "object" }),
+            definitions: Vec::new(),
+        };
+    };
     let taken = match schema.remove("$defs") {
         Some(Value::Object(definitions)) => definitions,
         _ => Map::new(),
@@ -132,7 +140,7 @@ impl Moves<'_> {
 }
 
 /// A token of a JSON pointer in a fragment as the key it stands for.
-fn unescape(token: &str) -> String {
+pub(super) fn unescape(token: &str) -> String {
     let mut bytes = Vec::with_capacity(token.len());
     let mut rest = token.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -181,8 +189,8 @@ mod tests {
             json!({
                 "type": "object",
                 "properties": {
-                    "a": { "$ref": "#/components/schemas/x_input_Page_Item_" },
-                    "b": { "$ref": "#/components/schemas/x_input_Item/properties/n" },
+                    "a": { "type": "array", "items": { "$ref": "#/components/schemas/x_input_Item" } },
+                    "b": {},
                     "$ref": { "$ref": "#/components/schemas/x_input_Item" },
                 },
             })
@@ -192,17 +200,14 @@ mod tests {
             definitions["x_input_Item"]["properties"]["self"]["$ref"],
             "#/components/schemas/x_input_Item"
         );
-        assert_eq!(
-            definitions["x_input_Page_Item_"]["items"]["$ref"],
-            "#/components/schemas/x_input_Item"
-        );
+        assert_eq!(definitions.len(), 1);
     }
 
     #[test]
     fn references_to_the_schema_itself_point_to_where_it_stands() {
         let hoisted = moved(&json!({
             "properties": { "child": { "$ref": "#" }, "same": { "$ref": "#/properties/child" } },
-            "definitions": { "Old": {} },
+            "definitions": { "Old": { "items": { "$ref": "#/definitions/Old" } } },
             "allOf": [{ "$ref": "#/definitions/Old" }],
         }));
         let properties = &hoisted.schema["properties"];

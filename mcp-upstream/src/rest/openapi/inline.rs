@@ -1,0 +1,394 @@
+//! The local references of a schema replaced by what they refer to: models, and many clients, follow none.
+//!
+//! A type that contains itself keeps its references, since it has no end. So does a schema with named anchors, whose names
+//! may stand once only, and what would make the document much larger or deeper than the schema is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::schema::{DATA, MAPS, unescape};
+
+/// How many different references a schema may have.
+const REFERENCES_MAX: usize = 256;
+/// How much may be added to one schema, in bytes of JSON.
+const ADDED_BYTES_MAX: usize = 64 * 1024;
+/// Nested deeper than this, references stay.
+const DEPTH_MAX: usize = 64;
+
+/// Keywords beside `$ref` that say something of the place, not of the values there.
+const ANNOTATIONS: [&str; 8] = [
+    "title",
+    "description",
+    "default",
+    "examples",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "$comment",
+];
+/// Where a schema keeps definitions; the second is the older spelling.
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+
+/// The schema with its references resolved where they can be. Definitions nothing refers to any more are left out.
+pub(super) fn inlined(schema: Value) -> Value {
+    let Some(targets) = Targets::of(&schema) else {
+        return schema;
+    };
+    let mut inliner = Inliner {
+        targets,
+        left: ADDED_BYTES_MAX,
+    };
+    let mut inlined = inliner.expand(&schema, 0);
+    leave_out_unused(&mut inlined);
+    inlined
+}
+
+/// The local references of a schema, and what each leads to.
+struct Targets<'a>(BTreeMap<&'a str, Target<'a>>);
+
+struct Target<'a> {
+    schema: &'a Value,
+    bytes: usize,
+    can_be_inlined: bool,
+}
+
+impl<'a> Targets<'a> {
+    /// `None` where the schema has anchors, or more references than are looked at.
+    fn of(root: &'a Value) -> Option<Self> {
+        let mut open: Vec<&str> = references(root)?.into_iter().collect();
+        let mut found: BTreeMap<&str, (&Value, BTreeSet<&str>)> = BTreeMap::new();
+        while let Some(reference) = open.pop() {
+            if found.contains_key(reference) || found.len() == REFERENCES_MAX {
+                continue;
+            }
+            let Some(schema) = resolve(root, reference) else {
+                continue;
+            };
+            let inner = references(schema)?;
+            open.extend(&inner);
+            found.insert(reference, (schema, inner));
+        }
+        let targets = found.iter().map(|(&reference, &(schema, _))| {
+            let target = Target {
+                schema,
+                bytes: schema.to_string().len(),
+                can_be_inlined: !leads_to_itself(reference, &found) && !has_an_id(schema),
+            };
+            (reference, target)
+        });
+        Some(Self(targets.collect()))
+    }
+}
+
+/// Whether what a reference leads to has the reference in it, directly or by others.
+fn leads_to_itself<'a>(
+    reference: &'a str,
+    found: &BTreeMap<&'a str, (&'a Value, BTreeSet<&'a str>)>,
+) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut open = vec![reference];
+    while let Some(next) = open.pop() {
+        for &inner in found.get(next).into_iter().flat_map(|(_, inner)| inner) {
+            if inner == reference {
+                return true;
+            }
+            if seen.insert(inner) {
+                open.push(inner);
+            }
+        }
+    }
+    false
+}
+
+struct Inliner<'a> {
+    targets: Targets<'a>,
+    left: usize,
+}
+
+impl Inliner<'_> {
+    /// A schema with its references resolved. No reference that is resolved leads to itself, so this ends.
+    fn expand(&mut self, schema: &Value, depth: usize) -> Value {
+        match schema {
+            Value::Array(schemas) => {
+                let schemas = schemas.iter().map(|it| self.expand(it, depth + 1));
+                Value::Array(schemas.collect())
+            }
+            Value::Object(keywords) if depth == 0 || !keywords.contains_key("$id") => {
+                let target = self.target_of(keywords, depth);
+                let mut out = Map::new();
+                for (keyword, value) in keywords {
+                    let value = match value {
+                        _ if keyword == "$ref" && target.is_some() => continue,
+                        // What still refers to a definition finds it as it was.
+                        _ if depth == 0 && DEFINITIONS.contains(&keyword.as_str()) => value.clone(),
+                        _ if DATA.contains(&keyword.as_str()) => value.clone(),
+                        Value::Object(named) if MAPS.contains(&keyword.as_str()) => {
+                            let named = named.iter().map(|(name, schema)| {
+                                (name.clone(), self.expand(schema, depth + 2))
+                            });
+                            Value::Object(named.collect())
+                        }
+                        _ => self.expand(value, depth + 1),
+                    };
+                    out.insert(keyword.clone(), value);
+                }
+                match target {
+                    Some(target) => merged(target, out),
+                    None => Value::Object(out),
+                }
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// What the reference of these keywords leads to, itself expanded; `None` where it has to stay.
+    fn target_of(&mut self, keywords: &Map<String, Value>, depth: usize) -> Option<Value> {
+        let reference = keywords.get("$ref")?.as_str()?;
+        let target = self.targets.0.get(reference)?;
+        if !target.can_be_inlined || depth > DEPTH_MAX {
+            return None;
+        }
+        self.left = self.left.checked_sub(target.bytes)?;
+        let schema = target.schema;
+        // Not at the root, whatever the depth: what stands there is no document of its own.
+        Some(self.expand(schema, depth.max(1)))
+    }
+}
+
+/// What a reference leads to, together with the keywords that stand beside it.
+fn merged(target: Value, mut beside: Map<String, Value>) -> Value {
+    if beside.is_empty() {
+        return target;
+    }
+    let stands_beside = |keyword: &String| {
+        let keyword = keyword.as_str();
+        ANNOTATIONS.contains(&keyword)
+            || (DEFINITIONS.contains(&keyword) && target.get(keyword).is_none())
+    };
+    let say_nothing_of_values = beside.keys().all(stands_beside);
+    match (target, say_nothing_of_values) {
+        (Value::Object(mut target), true) => {
+            target.extend(beside);
+            Value::Object(target)
+        }
+        (target, _) => {
+            match beside.get_mut("allOf") {
+                Some(Value::Array(all)) => all.push(target),
+                _ => {
+                    beside.insert("allOf".to_owned(), Value::Array(vec![target]));
+                }
+            }
+            Value::Object(beside)
+        }
+    }
+}
+
+/// Removes the definitions that nothing refers to, directly or by other definitions.
+fn leave_out_unused(schema: &mut Value) {
+    let Value::Object(keywords) = schema else {
+        return;
+    };
+    let kept: Vec<_> = DEFINITIONS
+        .into_iter()
+        .filter_map(|keyword| Some((keyword, keywords.remove(keyword)?)))
+        .collect();
+    let rest = Value::Object(std::mem::take(keywords));
+    let mut used: BTreeSet<(&str, String)> = BTreeSet::new();
+    let mut open: Vec<&Value> = vec![&rest];
+    while let Some(schema) = open.pop() {
+        for reference in references(schema).into_iter().flatten() {
+            for (keyword, definitions) in &kept {
+                let Some(name) = definition_named(reference, keyword) else {
+                    continue;
+                };
+                if let Some(definition) = definitions.get(&name)
+                    && used.insert((keyword, name))
+                {
+                    open.push(definition);
+                }
+            }
+        }
+    }
+    let kept = kept.iter().filter_map(|(keyword, definitions)| {
+        let definitions = definitions.as_object()?.iter();
+        let used: Map<_, _> = definitions
+            .filter(|(name, _)| used.contains(&(*keyword, (*name).clone())))
+            .map(|(name, definition)| (name.clone(), definition.clone()))
+            .collect();
+        (!used.is_empty()).then(|| ((*keyword).to_owned(), Value::Object(used)))
+    });
+    let kept: Vec<_> = kept.collect();
+    *schema = rest;
+    if let Value::Object(keywords) = schema {
+        keywords.extend(kept);
+    }
+}
+
+/// The definition a reference leads into.
+fn definition_named(reference: &str, keyword: &str) -> Option<String> {
+    let path = reference.strip_prefix("#/")?.strip_prefix(keyword)?;
+    let path = path.strip_prefix('/')?;
+    Some(unescape(path.split('/').next().unwrap_or(path)))
+}
+
+/// All local references in a schema. `None` where it has anchors or refers to one.
+fn references(schema: &Value) -> Option<BTreeSet<&str>> {
+    let mut all = BTreeSet::new();
+    collect(schema, &mut all).then_some(all)
+}
+
+/// Recursion is bounded: the parser refuses nesting beyond 128, and [`DEPTH_MAX`] what is added to it.
+fn collect<'a>(schema: &'a Value, all: &mut BTreeSet<&'a str>) -> bool {
+    match schema {
+        Value::Array(schemas) => schemas.iter().all(|schema| collect(schema, all)),
+        Value::Object(keywords) if !keywords.contains_key("$id") => {
+            keywords
+                .iter()
+                .all(|(keyword, value)| match (keyword.as_str(), value) {
+                    ("$anchor" | "$dynamicAnchor" | "$recursiveAnchor", _) => false,
+                    ("$ref" | "$dynamicRef", Value::String(reference)) => {
+                        let local = reference.strip_prefix('#');
+                        if local.is_some() {
+                            all.insert(reference);
+                        }
+                        local.is_none_or(|local| local.is_empty() || local.starts_with('/'))
+                    }
+                    (keyword, _) if DATA.contains(&keyword) => true,
+                    (keyword, Value::Object(named)) if MAPS.contains(&keyword) => {
+                        named.values().all(|schema| collect(schema, all))
+                    }
+                    (_, value) => collect(value, all),
+                })
+        }
+        _ => true,
+    }
+}
+
+/// Whether a subschema is a document of its own, whose name may stand once only.
+fn has_an_id(schema: &Value) -> bool {
+    match schema {
+        Value::Array(schemas) => schemas.iter().any(has_an_id),
+        Value::Object(keywords) => {
+            keywords.contains_key("$id")
+                || keywords
+                    .iter()
+                    .any(|(keyword, value)| !DATA.contains(&keyword.as_str()) && has_an_id(value))
+        }
+        _ => false,
+    }
+}
+
+fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    let mut at = root;
+    for token in reference.strip_prefix('#')?.split('/').skip(1) {
+        let key = unescape(token);
+        at = match at {
+            Value::Object(members) => members.get(&key)?,
+            Value::Array(items) => items.get(key.parse::<usize>().ok()?)?,
+            _ => return None,
+        };
+    }
+    Some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn references_are_replaced_by_what_they_refer_to() {
+        for (keyword, at) in [("$defs", "#/$defs"), ("definitions", "#/definitions")] {
+            let schema = json!({
+                "type": "object",
+                "properties": {
+                    "item": { "$ref": format!("{at}/Item"), "description": "the first" },
+                    "items": { "type": "array", "items": { "$ref": format!("{at}/Item") } },
+                    "same": { "$ref": "#/properties/item" },
+                    "both": { "$ref": format!("{at}/Unit"), "minLength": 2 },
+                },
+                keyword: {
+                    "Item": { "type": "object", "description": "an item", "properties": { "unit": { "$ref": format!("{at}/Unit") } } },
+                    "Unit": { "type": "string" },
+                },
+            });
+            let item = |description: &str| json!({ "type": "object", "description": description, "properties": { "unit": { "type": "string" } } });
+            assert_eq!(
+                inlined(schema),
+                json!({
+                    "type": "object",
+                    "properties": {
+                        "item": item("the first"),
+                        "items": { "type": "array", "items": item("an item") },
+                        "same": item("the first"),
+                        "both": { "minLength": 2, "allOf": [{ "type": "string" }] },
+                    },
+                })
+            );
+        }
+    }
+
+    #[test]
+    fn a_schema_that_is_a_reference_becomes_what_it_refers_to() {
+        let schema = json!({ "$ref": "#/$defs/A", "$defs": { "A": { "type": "object", "required": ["x"] } } });
+        assert_eq!(
+            inlined(schema),
+            json!({ "type": "object", "required": ["x"] })
+        );
+    }
+
+    #[test]
+    fn a_type_that_contains_itself_keeps_its_references_and_definitions() {
+        let schema = json!({
+            "properties": { "list": { "$ref": "#/$defs/List" }, "child": { "$ref": "#" } },
+            "$defs": {
+                "List": { "properties": { "first": { "$ref": "#/$defs/Node" } } },
+                "Node": { "properties": { "next": { "$ref": "#/$defs/Other" } } },
+                "Other": { "anyOf": [{ "$ref": "#/$defs/Node" }, { "type": "null" }] },
+                "Unused": { "$ref": "#/$defs/Node" },
+            },
+        });
+        assert_eq!(
+            inlined(schema.clone()),
+            json!({
+                "properties": {
+                    "list": { "properties": { "first": { "$ref": "#/$defs/Node" } } },
+                    "child": { "$ref": "#" },
+                },
+                "$defs": { "Node": schema["$defs"]["Node"], "Other": schema["$defs"]["Other"] },
+            })
+        );
+    }
+
+    #[test]
+    fn data_documents_of_their_own_and_anchors_stay_as_they_are() {
+        for schema in [
+            json!({ "default": { "$ref": "#/$defs/A" }, "properties": { "x": { "$ref": "https://example.org/a" } } }),
+            json!({ "properties": { "x": { "$id": "urn:x", "$ref": "#/$defs/A" } } }),
+            json!({ "properties": { "x": { "$ref": "#a" } }, "$defs": { "A": { "$anchor": "a" } } }),
+            json!({ "properties": { "x": { "$ref": "#/$defs/A" } }, "$defs": { "A": { "$id": "urn:a" } } }),
+            json!({ "properties": { "x": { "$ref": "#/$defs/Missing" } } }),
+        ] {
+            assert_eq!(inlined(schema.clone()), schema);
+        }
+    }
+
+    /// Each definition refers to the next one twice: written out there would be 2^40 of them.
+    #[test]
+    fn what_would_grow_without_measure_keeps_references() {
+        let definitions: Map<_, _> = (0..40)
+            .map(|at| {
+                let next = json!({ "$ref": format!("#/$defs/D{}", at + 1) });
+                let definition = json!({ "properties": { "a": next, "b": next } });
+                (format!("D{at}"), definition)
+            })
+            .collect();
+        let schema =
+            json!({ "properties": { "x": { "$ref": "#/$defs/D0" } }, "$defs": definitions });
+        let inlined = inlined(schema).to_string();
+        assert!(inlined.len() < 4 * ADDED_BYTES_MAX, "{}", inlined.len());
+        assert!(inlined.contains("#/$defs/D"));
+    }
+}
