@@ -539,3 +539,78 @@ async fn the_addresses_in_either_openapi_document_work() {
         }
     }
 }
+
+#[tokio::test]
+async fn json_ends_with_a_newline_where_a_terminal_asks() {
+    let gateway = gateway().await;
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    for (method, path, body, status, ends) in [
+        ("GET", "/tools", "", 200, true),
+        ("POST", "/tools/add", r#"{"a":2,"b":3}"#, 200, true),
+        ("GET", "/namespaces/calc/openapi.json", "", 200, true),
+        ("GET", "/health", "", 200, true),
+        ("GET", "/ready", "", 200, true),
+        ("GET", "/no/such/path", "", 404, true),
+        ("DELETE", "/tools", "", 405, true),
+        ("POST", "/tools/add", "{", 400, true),
+        ("POST", "/mcp", ping, 200, false),
+        ("POST", "/mcp", "{", 400, false),
+        ("PUT", "/mcp", "", 405, false),
+        ("GET", "/mcp/nope", "", 404, false),
+    ] {
+        for (accept, asks) in [
+            ("*/*", true),
+            ("text/html, */*;q=0.8", true),
+            ("application/json", false),
+            ("application/json, text/event-stream", false),
+        ] {
+            let request = gateway.request(method, path);
+            let response = request
+                .header(
+                    "X-Namespace",
+                    if path == "/mcp/nope" { "nope" } else { "calc" },
+                )
+                .header("Content-Type", "application/json")
+                .header("Accept", accept)
+                .body(body)
+                .send()
+                .await
+                .unwrap();
+            assert_eq!(response.status(), status, "{method} {path} {accept}");
+            let length = response.content_length();
+            let bytes = response.bytes().await.unwrap();
+            assert_eq!(length, Some(bytes.len() as u64), "{method} {path} {accept}");
+            assert_eq!(
+                bytes.ends_with(b"\n"),
+                ends && asks,
+                "{method} {path} {accept}"
+            );
+            assert!(!bytes.ends_with(b"\n\n"), "{method} {path}");
+            serde_json::from_slice::<Value>(&bytes).unwrap();
+        }
+    }
+    let metrics = format!("http://{}/metrics", gateway.metrics);
+    let metrics = gateway.client.get(metrics).send().await.unwrap();
+    assert!(!metrics.text().await.unwrap().ends_with("\n\n"));
+}
+
+/// More than one write, and a body that is not the edge's own.
+#[tokio::test]
+async fn a_large_answer_ends_with_one_newline_and_its_length_counts_it() {
+    const LARGE: &str = "from fastmcp.tools import tool\n\n@tool\ndef text(length: int) -> str:\n    return 'x' * length\n";
+    let gateway = Gateway::with_tools([("large", "large.py", LARGE)])
+        .start()
+        .await;
+    for length in [10, 300_000] {
+        let response = gateway
+            .request("POST", "/namespaces/large/tools/text")
+            .header("Accept", "*/*")
+            .json(&json!({"length": length}))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(response.content_length(), Some(length + 3));
+        let text = response.text().await.unwrap();
+        assert_eq!(text, format!("\"{}\"\n", "x".repeat(length as usize)));
+    }
+}

@@ -49,7 +49,7 @@ pub use admission::{Admission, Admitted, Auth, ListenerRules, Request, Verdict};
 pub use bearer::{ANONYMOUS, BEARER, Principal};
 pub use config::{AdmissionConfig, ConfigError};
 pub use fields::Fields;
-pub use media::{AcceptFlags, AcceptRule};
+pub use media::{AcceptFlags, AcceptRule, lists_any_type};
 pub use namespace::{Access, Directory, NamespaceSource};
 pub use origin::{Answer, CorsHeaders};
 pub use rate::RetryAfter;

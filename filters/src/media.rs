@@ -111,6 +111,17 @@ impl AcceptFlags {
     }
 }
 
+/// Whether Accept lists `*/*`, as curl and other tools of a terminal do.
+pub fn lists_any_type(fields: &Fields<'_>) -> bool {
+    let lists = |value: &HeaderValue| {
+        elements(value.as_bytes()).any(|range| {
+            let mut parameters = unquoted_split(range, b';').map(<[u8]>::trim_ascii);
+            parameters.next() == Some(b"*/*") && wanted(parameters) == Some(true)
+        })
+    };
+    fields.any(fields.accept, ACCEPT, lists)
+}
+
 /// Whether a media range is wanted (`q` above 0), or `None` where its weight is no weight.
 fn wanted<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> Option<bool> {
     for parameter in parameters {
@@ -533,6 +544,30 @@ mod tests {
         let session = ("mcp-session-id", "live");
         let headers = [version, session, session, ("accept", BOTH)];
         assert_eq!(accepted(AcceptRule::Auto, &headers), Ok(()));
+    }
+
+    #[test]
+    fn any_type_is_listed_by_name_and_not_by_silence() {
+        let listed = |values: &[&str]| {
+            let pairs: Vec<_> = values.iter().map(|value| ("accept", *value)).collect();
+            lists_any_type(&Fields::of(&headers(&pairs)))
+        };
+        for values in [
+            &["*/*"][..],
+            &["text/html, */*;q=0.8"],
+            &["application/json", "*/*"],
+        ] {
+            assert!(listed(values), "{values:?}");
+        }
+        for values in [
+            &[][..],
+            &[""],
+            &["application/json"],
+            &["*/*;q=0"],
+            &["text/*"],
+        ] {
+            assert!(!listed(values), "{values:?}");
+        }
     }
 
     #[test]

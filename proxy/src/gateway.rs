@@ -26,7 +26,7 @@ use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, IntGauge, TextEncoder};
 use tooldock_filters::{
     Access, Admission, Admitted, Directory, ErrorShape, Fields, ListenerRules, Reason, Rejection,
-    Route, Verdict, namespace,
+    Route, Verdict, lists_any_type, namespace,
 };
 use tooldock_upstream::caller::{Caller, Visibility};
 use tooldock_upstream::profile::Profile;
@@ -104,6 +104,8 @@ pub(crate) struct Passage {
     route: &'static str,
     /// The status of a long stream that has left.
     left_with: Option<u16>,
+    /// See [`Envelope::newline`].
+    newline: bool,
     /// What the access log is told of it, where there is one.
     logged: Option<Pending>,
     in_flight: InFlight,
@@ -466,6 +468,7 @@ impl ProxyHttp for Gateway {
             profile: None,
             route: "unknown",
             left_with: None,
+            newline: false,
             logged: None,
             in_flight: InFlight::new(&self.metrics.in_flight),
         }
@@ -484,6 +487,7 @@ impl ProxyHttp for Gateway {
         let fields = Fields::of(&header.headers);
         let request_id = self.request_ids.of(fields.request_id());
         passage.request_id = Some(Arc::clone(&request_id));
+        passage.newline = ends_with_newline(header.uri.path(), &fields);
         if let Some(log) = &self.access_log {
             let admission = &passage.rules.admission;
             let address = admission.client_address(peer_of(session), &fields);
@@ -499,6 +503,7 @@ impl ProxyHttp for Gateway {
             request_id: &request_id,
             cors: None,
             write_timeout: passage.rules.write_timeout,
+            newline: passage.newline,
         };
         match verdict {
             Verdict::Admitted(admitted) => {
@@ -550,6 +555,7 @@ impl ProxyHttp for Gateway {
             request_id: &request_id,
             cors: cors.as_ref(),
             write_timeout: passage.rules.write_timeout,
+            newline: passage.newline,
         };
         let outcome = if admitted.route == Route::Metrics {
             Ok(Some(self.exposition()))
@@ -602,6 +608,7 @@ impl ProxyHttp for Gateway {
             request_id: passage.request_id(),
             cors: None,
             write_timeout: passage.rules.write_timeout,
+            newline: passage.newline,
         };
         if session.response_written().is_none() {
             let _ = respond::internal_error(session, &envelope).await;
@@ -685,6 +692,12 @@ fn visibility(admitted: &Admitted) -> Visibility {
         }
         _ => Visibility::All,
     }
+}
+
+/// Whether JSON that is answered ends with a newline: where a terminal may show it, as curl does. Never in MCP, whose
+/// messages are for programs.
+fn ends_with_newline(path: &str, fields: &Fields<'_>) -> bool {
+    ErrorShape::of_path(path) == ErrorShape::Rest && lists_any_type(fields)
 }
 
 /// Whether what is asked there is MCP.

@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pingora_core::ErrorType;
 use pingora_core::protocols::Stream;
@@ -56,6 +56,8 @@ pub(crate) struct Envelope<'a> {
     pub(crate) cors: Option<&'a CorsHeaders>,
     /// Time limit of each write of a stream.
     pub(crate) write_timeout: Duration,
+    /// Whether JSON ends with a newline: a terminal shows it.
+    pub(crate) newline: bool,
 }
 
 impl Envelope<'_> {
@@ -110,6 +112,10 @@ async fn write_full(
     // A HEAD is told the length of what GET answers, which is not known here, or nothing.
     let bodiless =
         session.req_header().method == Method::HEAD || head.status == StatusCode::NO_CONTENT;
+    let body = match envelope.newline && !body.is_empty() && is_json(&head) {
+        true => with_newline(body),
+        false => body,
+    };
     let length = (!bodiless).then(|| (CONTENT_LENGTH, body.len().into()));
     let header = envelope.head(head, length);
     let header = Box::new(header);
@@ -125,6 +131,25 @@ async fn write_full(
     }
     within(envelope, session.write_response_header(header, false)).await?;
     write_steps(session, body, true, envelope).await
+}
+
+fn is_json(head: &Head) -> bool {
+    let mut headers = head.headers.iter();
+    headers.any(|(name, value)| name == CONTENT_TYPE && value == "application/json")
+}
+
+/// The body with a newline at its end. It is copied where somebody else holds it, too.
+fn with_newline(body: Bytes) -> Bytes {
+    if body.ends_with(b"\n") {
+        return body;
+    }
+    let mut longer = body.try_into_mut().unwrap_or_else(|shared| {
+        let mut copy = BytesMut::with_capacity(shared.len() + 1);
+        copy.extend_from_slice(&shared);
+        copy
+    });
+    longer.extend_from_slice(b"\n");
+    longer.freeze()
 }
 
 /// Writes a part of a body in steps, so that the limit is on a client that stops reading and not on one that reads
@@ -301,6 +326,8 @@ pub(crate) async fn without_a_request(
         cors: None,
         // Not asked here: Pingora writes this answer, and the connection (`edge/wire.rs`) limits each of its writes.
         write_timeout: Duration::MAX,
+        // What such a client accepts was not read.
+        newline: false,
     };
     let body = rejection.body(shape);
     let length = (CONTENT_LENGTH, body.len().into());
