@@ -156,7 +156,7 @@ pub(crate) fn announce(effective: &Effective) -> String {
          After dropping a folder into the tools directory:\n\
          {curl} -X POST {url}/reload -H \"Authorization: Bearer {bearer}\" -H \"X-Manager-Token: {manager}\"\n\
          \n\
-         Client configuration:\n\
+         Configuration of Claude Code (.mcp.json) and Cursor (mcp.json); docs/clients.md has others:\n\
          {client}\n\
          \n",
         tools = effective.data_dir.join("tools").display(),
