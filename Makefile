@@ -50,7 +50,8 @@ lint: ## formatting, clippy and rustdoc, warnings are errors
 
 # What the tests need from package indexes is made here, before they run side by side; `make` redoes a part when its list changes.
 TEST_ENVIRONMENTS := target/python-envs/base target/python-envs/clients-mcp1 target/python-envs/clients-mcp2 \
-	target/python-envs/clients-fastmcp target/python-envs/servers/installed target/node/installed
+	target/python-envs/clients-fastmcp target/python-envs/clients-litellm target/python-envs/servers/installed \
+	target/node/installed
 
 .PHONY: test-environments
 test-environments: $(TEST_ENVIRONMENTS) ## the Python and Node packages the integration tests use
@@ -64,11 +65,14 @@ target/python-envs/base:
 	-$@.new/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: $(FASTER_PACKAGES)
 	mv $@.new $@
 
+# Most of LiteLLM is never imported.
+target/python-envs/clients-litellm: PIP_FLAGS := --no-compile
+
 # One environment per client: the SDKs' generations cannot share one.
 target/python-envs/clients-%: tests/clients/requirements-%.txt
 	rm -rf $@ $@.new
 	$(PYTHON) -m venv $@.new
-	$@.new/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$@.new/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -r $<
 	mv $@.new $@
 	touch $@
 

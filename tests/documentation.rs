@@ -1,8 +1,11 @@
-//! The documentation: links that lead somewhere, a map of the code that names what is there, a first page that stays short.
+//! The documentation: links that lead somewhere, a map of the code that names what is there, a first page that stays short,
+//! lines that can be pasted as they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::support::pages;
 
 /// The folders that hold no documentation of ours.
 const SKIPPED: [&str; 3] = ["target", "node_modules", "tooldock_data"];
@@ -208,4 +211,52 @@ fn every_metric_is_documented() {
             .any(|name| pages.iter().any(|page| page.contains(name)))
     });
     assert!(metrics.is_empty(), "not in docs/operating.md: {metrics:#?}");
+}
+
+/// What stands for a secret that a reader has to fill in.
+const PLACEHOLDERS: [&str; 10] = [
+    "change_me",
+    "change-me",
+    "changeme",
+    "replace_me",
+    "replace-me",
+    "<token",
+    "your-token",
+    "your_token",
+    "token=…",
+    "bearer …",
+];
+
+/// Somebody pastes it unchanged one day: what reads the secret from a variable cannot be forgotten.
+#[test]
+fn no_line_that_is_pasted_holds_a_placeholder_for_a_secret() {
+    let mut pasted: Vec<(PathBuf, String)> = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        let blocks = pages::blocks(&text).into_iter();
+        pasted.extend(blocks.map(|block| (page.clone(), block.text)));
+    }
+    assert!(pasted.len() > 20, "{} blocks", pasted.len());
+    let mut folders = vec![root().join("conf")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_none_or(|kind| kind != "md") {
+                let text = fs::read_to_string(&path).unwrap();
+                pasted.push((path, text));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for (path, text) in pasted {
+        for line in text.lines() {
+            let lower = line.to_lowercase();
+            if PLACEHOLDERS.iter().any(|word| lower.contains(word)) {
+                found.push(format!("{}: {line}", path.display()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
 }

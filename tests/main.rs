@@ -11,6 +11,7 @@ mod access_log;
 mod architecture;
 mod authors;
 mod certificates;
+mod client_configurations;
 mod command_line;
 mod conformance;
 mod connections;

@@ -11,6 +11,7 @@
 pub mod compiled;
 pub mod everything;
 pub mod gateway;
+pub mod pages;
 pub mod ports;
 pub mod programs;
 pub mod raw;

