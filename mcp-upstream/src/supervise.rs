@@ -19,7 +19,7 @@ pub(crate) async fn supervise<F: Future<Output = ()>>(
         .await
         .is_err()
     {
-        tracing::error!("{name}: a round failed, going on in {PAUSE:?}");
+        tracing::error!("{name} failed and goes on in {PAUSE:?}");
         tokio::time::sleep(PAUSE).await;
     }
 }

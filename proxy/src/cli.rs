@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-/// An MCP and REST gateway for folders of Python tools.
+/// A gateway that serves folders of Python tools and stdio MCP servers over MCP and REST.
 #[derive(Debug, Parser)]
 #[command(name = "tooldock", version, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -19,7 +19,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run the gateway
     Serve(ServeArgs),
-    /// Validate the configuration, or one part of it; print what is in force, every listener and every external server
+    /// Validate the configuration or one part of it; print the effective values, listeners and external servers
     Check(CheckArgs),
 }
 
@@ -29,10 +29,10 @@ pub(crate) struct ServeArgs {
     /// Configuration file [default: conf/tooldock.yaml, if there is one]
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Which half of the gateway this process is
+    /// Which part of the gateway this process runs
     #[arg(long, value_enum, default_value_t = Role::All)]
     pub(crate) role: Role,
-    /// For trying out: loopback only, a token made for you, example tools, and lines to paste
+    /// Try ToolDock out: listen on loopback only, make a token, place example tools, print lines to paste
     #[arg(long)]
     pub(crate) dev: bool,
     /// Take over the listening sockets of a running gateway. Hidden, since this version refuses it
@@ -46,8 +46,8 @@ pub(crate) struct CheckArgs {
     /// Configuration file [default: conf/tooldock.yaml, if there is one]
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Check this: a data directory with everything in it, an external/config.yaml, or a namespace's tooldock.yaml or
-    /// the folder it is in. Ceilings and limits are those of the configuration
+    /// Check only this: a data directory with everything in it, an external/config.yaml, a namespace's tooldock.yaml, or
+    /// the folder of a namespace. Ceilings and limits come from the configuration
     #[arg(value_name = "PATH")]
     pub(crate) path: Option<PathBuf>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct CheckArgs {
 /// Which half of the gateway a process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Role {
-    /// Core and manager in one process
+    /// All parts of the gateway in one process
     All,
     /// Tools over MCP and REST
     Core,

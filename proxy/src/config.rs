@@ -213,11 +213,17 @@ impl Effective {
             ..self.options.clone()
         })?;
         for key in live::keep_unreloadable(&self.config, &mut next.config) {
-            tracing::warn!(key, "changed, but takes effect only after a restart");
+            tracing::warn!(
+                key,
+                "{key} has changed, but takes effect only at the next start"
+            );
         }
         if next.session_key != self.session_key {
             let key = "SESSION_KEY";
-            tracing::warn!(key, "changed, but takes effect only after a restart");
+            tracing::warn!(
+                key,
+                "{key} has changed, but takes effect only at the next start"
+            );
             next.session_key.clone_from(&self.session_key);
         }
         next.data_dir.clone_from(&self.data_dir);

@@ -40,7 +40,7 @@ impl Reconfigure {
     pub(crate) fn apply(&mut self) -> ReloadOutcome {
         let configuration = self.reread();
         if let Err(error) = &configuration {
-            tracing::error!(%error, "the configuration is invalid, the one before stays");
+            tracing::error!(%error, "the new configuration is invalid; the old one stays in force");
         }
         let certificates = self.reread_certificates();
         self.metrics.reloaded(configuration.is_ok() && certificates);
@@ -72,7 +72,7 @@ impl Reconfigure {
                 Ok(()) => tracing::info!(?certificate, "certificate read again"),
                 Err(error) => {
                     all = false;
-                    tracing::error!(%error, "the new certificate cannot be used, the one before stays");
+                    tracing::error!(%error, "the new certificate cannot be used; the old one stays in force");
                 }
             }
             self.metrics
@@ -89,7 +89,9 @@ impl Reconfigure {
         self.reloader
             .set_servers(next.config.upstreams.stdio.clone());
         if !admit_alike(&self.current, next) {
-            tracing::info!("who is let in has changed: long streams end and are admitted again");
+            tracing::info!(
+                "the rules of admission have changed: long streams end, and their clients are admitted again"
+            );
             self.service.readmit_streams();
         }
     }

@@ -248,7 +248,7 @@ async fn write_body(
             piece = body.next() => match piece {
                 Some(Ok(piece)) => write_steps(session, piece, false, envelope).await?,
                 Some(Err(error)) => {
-                    tracing::warn!(%error, "a reply broke off");
+                    tracing::warn!(%error, "an answer ended before it was complete");
                     return Err(ClientGone);
                 }
                 None => break,

@@ -404,7 +404,7 @@ fn end_what_was_left_behind(data: &DataDir) {
         if ended > 0 {
             tracing::warn!(
                 ended,
-                "a gateway that was killed with its guards had left {ended} processes; they are ended"
+                "an earlier gateway was killed together with its guards and left {ended} processes; they have been ended"
             );
         }
     };
@@ -412,7 +412,7 @@ fn end_what_was_left_behind(data: &DataDir) {
         .name("left-behind".into())
         .spawn(work);
     if let Err(error) = spawned {
-        tracing::warn!(%error, "what a gateway before may have left is not looked for");
+        tracing::warn!(%error, "cannot look for processes that an earlier gateway may have left");
     }
 }
 

@@ -68,7 +68,7 @@ impl Signals {
                         SIGHUP => reload_sender.send_modify(|count| *count += 1),
                         SIGUSR1 => reopen_sender.send_modify(|count| *count += 1),
                         SIGTERM | SIGINT if *stop_sender.borrow() => {
-                            tracing::warn!("told twice to stop, ending at once");
+                            tracing::warn!("told to stop a second time: ending at once");
                             std::process::exit(STATUS_TOLD_TWICE);
                         }
                         SIGTERM | SIGINT => {
@@ -77,7 +77,10 @@ impl Signals {
                         SIGQUIT => tracing::warn!(
                             "SIGQUIT ignored: upgrades are not supported by this version"
                         ),
-                        other => tracing::warn!("{} ignored: it means nothing here", name(other)),
+                        other => tracing::warn!(
+                            "{} ignored: the gateway has no use for this signal",
+                            name(other)
+                        ),
                     }
                 }
             })?;

@@ -46,7 +46,7 @@ pub(crate) fn required(result: &[u8]) -> Result<Option<Required>, CallError> {
     let requests = spans::member(object, "inputRequests").and_then(entries);
     let requests = requests.unwrap_or_default();
     if requests.len() > OPEN_QUESTIONS_MAX {
-        return Err(unusable("The server asks too much at once"));
+        return Err(unusable("The server asked too many questions at once"));
     }
     let questions = requests.into_iter().map(question);
     Ok(Some(Required {
@@ -59,7 +59,9 @@ fn question((key, request): (Cow<'_, str>, &RawValue)) -> Result<Question, CallE
     let method = spans::member(request, "method");
     let method = method.and_then(crate::jsonrpc::string);
     let method = method.and_then(|method| AskMethod::from_method(&method));
-    let method = method.ok_or_else(|| unusable("The server asks for what clients cannot do"))?;
+    let method = method.ok_or_else(|| {
+        unusable("The server asked its client for something that no client can do")
+    })?;
     let params = spans::member(request, "params");
     Ok(Question {
         key: key.as_ref().into(),

@@ -396,7 +396,7 @@ impl Turn {
         let Some(((_, outcome), given)) = open else {
             return false;
         };
-        *outcome = Some(Err(ask_failed("The question was taken back")));
+        *outcome = Some(Err(ask_failed("The question was withdrawn")));
         given.store(true, Ordering::Release);
         true
     }

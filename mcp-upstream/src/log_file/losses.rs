@@ -70,7 +70,7 @@ impl Losses {
         });
         drop(episode);
         tracing::error!(
-            "the {} loses records: {cause}. Requests are answered all the same; what is lost is counted.",
+            "the {} loses records: {cause}. Requests are still answered; lost records are counted.",
             self.0.log
         );
     }
@@ -106,7 +106,11 @@ impl Losses {
     pub(super) fn end(&self) {
         let over = self.episode().take();
         if let Some(Episode { lost, .. }) = over {
-            tracing::error!(lost, "the {} ends; {lost} records were lost", self.0.log);
+            tracing::error!(
+                lost,
+                "the {} is closed; {lost} records were lost",
+                self.0.log
+            );
         }
     }
 

@@ -53,7 +53,7 @@ pub(super) fn question(id: u64, question: &Question) -> Vec<u8> {
 pub(super) fn taken_back(id: u64, message: &[u8]) -> Vec<u8> {
     let text = std::str::from_utf8(message).ok();
     let passed = text.and_then(|text| splice::with_request_id(text, &id.to_string()));
-    passed.unwrap_or_else(|| cancelled(id, "The server took it back"))
+    passed.unwrap_or_else(|| cancelled(id, "The server withdrew the question"))
 }
 
 /// Takes a question back.

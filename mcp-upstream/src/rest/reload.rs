@@ -52,7 +52,7 @@ pub(super) async fn reload(State(core): State<Arc<Core>>) -> Reply {
             super::json(&body(&core, &report, &snapshot))
         }
         Err(reason) => {
-            tracing::error!(%reason, "the reload failed; what was served before is served on");
+            tracing::error!(%reason, "the reload failed; the old namespaces are still served");
             error::rest_plain(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", &reason)
         }
     }

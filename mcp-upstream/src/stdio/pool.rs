@@ -479,7 +479,7 @@ impl PoolShared {
         if !std::mem::replace(&mut self.lock().told_of_last_good, true) {
             tracing::warn!(
                 namespace = %self.server.name,
-                "the server of namespace {} is away: what it last said of itself and its lists answers for it",
+                "the server of namespace {} is away: clients get its last known description and lists",
                 self.server.name
             );
         }
@@ -660,12 +660,12 @@ impl ServerLimits<'_> {
         let seconds = SLOT_WAIT.as_secs();
         match full {
             Full::Processes => format!(
-                "namespace {name}: none of the {} processes its server may have came free within {seconds} s \
+                "namespace {name}: no process of its server became free within {seconds} s, and it may have no more than {} \
                  (configuration key max_processes)",
                 self.processes
             ),
             Full::Principal => format!(
-                "namespace {name}: none of the {} processes a principal may have there came free within {seconds} s \
+                "namespace {name}: no process became free within {seconds} s, and one principal may have no more than {} \
                  (configuration key max_per_principal)",
                 self.principal
             ),

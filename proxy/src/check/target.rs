@@ -61,7 +61,7 @@ impl Target {
                 Ok(Self::Servers(real))
             }
             _ => Err(said(
-                "neither external servers (the key servers) nor a namespace's tooldock.yaml",
+                "neither a file of external servers (with the key `servers`) nor a namespace's tooldock.yaml",
             )),
         }
     }

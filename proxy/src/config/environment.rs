@@ -37,17 +37,17 @@ struct Variable {
 const VARIABLES: &[Variable] = &[
     Variable {
         name: "BEARER_TOKEN",
-        sets: "the unrestricted bearer token",
+        sets: "a bearer token for all namespaces; without it, `admission.tokens` must hold a token",
         set: |s, text| token(text).map(|token| s.bearer = Some(token)),
     },
     Variable {
         name: "MANAGER_INTERNAL_TOKEN",
-        sets: "the token of /reload",
+        sets: "the token of `/reload` (header `X-Manager-Token`); required with `--role core`, else made at the start",
         set: |s, text| token(text).map(|token| s.manager_token = Some(token)),
     },
     Variable {
         name: "SESSION_KEY",
-        sets: "what session ids are sealed with",
+        sets: "the key that seals session ids, of at least 32 characters; without it, a key is made once and kept in `session.key` of the data directory",
         set: |s, text| session_key(text).map(|key| s.session_key = Some(key)),
     },
     Variable {
@@ -167,12 +167,12 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "ENABLE_FS_WATCHER",
-        sets: "nothing yet: off is all there is",
+        sets: "nothing in this version, which accepts only `false`",
         set: |_, text| only_default(!boolean(text)?),
     },
     Variable {
         name: "FS_WATCHER_DEBOUNCE_MS",
-        sets: "nothing yet: the watcher is no part of this version",
+        sets: "nothing in this version, which accepts only `1500`",
         set: |_, text| only_default(whole::<u32>(text)? == 1500),
     },
 ];

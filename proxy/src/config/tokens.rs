@@ -99,7 +99,7 @@ pub(super) fn settle(
             if options.role != Role::All && !options.dev {
                 missing(
                     MANAGER,
-                    "not set, nor is MANAGER_INTERNAL_TOKEN_FILE; core and manager as processes of their own share it",
+                    "not set, nor is MANAGER_INTERNAL_TOKEN_FILE; with --role core, the gateway shares this token with the manager",
                 )?;
             }
             generated.manager = true;

@@ -164,7 +164,7 @@ async fn make(
     // One at a time: a platform may have wheels of one and not of the other.
     for requirement in optional {
         if let Err(error) = install(&["--only-binary", ":all:"], &[requirement]).await {
-            tracing::warn!(%requirement, %error, "workers will be slower, but otherwise the same");
+            tracing::warn!(%requirement, %error, "an optional package cannot be installed; workers run without it, more slowly");
         }
     }
     let environment = environment.to_owned();

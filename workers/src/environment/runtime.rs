@@ -42,7 +42,7 @@ pub(super) async fn compile(runtime: &Path, interpreter: &Interpreter, installer
         &arguments,
     );
     if let Err(error) = installer.run(step).await {
-        tracing::warn!(%error, "workers will start more slowly");
+        tracing::warn!(%error, "the Python runtime cannot be compiled in advance; workers will start more slowly");
     }
 }
 

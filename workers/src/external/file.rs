@@ -199,7 +199,7 @@ fn cache(path: &Path) -> RegistryCache {
             .map_err(|error| error.to_string()),
     });
     read.unwrap_or_else(|error| {
-        tracing::warn!(file = CACHE_FILE, %error, "cannot be used; names are taken as they are");
+        tracing::warn!(file = CACHE_FILE, %error, "the file cannot be used; package names are taken as they are");
         RegistryCache::new()
     })
 }

@@ -33,7 +33,7 @@ impl Reloader {
         match read.unwrap_or_else(|_| Err("reading it was interrupted".into())) {
             Ok(file) => *lock(&self.servers_file) = Arc::new(file),
             Err(message) => {
-                tracing::warn!(file = EXTERNAL_FILE, %message, "cannot be used; its servers stay as they are");
+                tracing::warn!(file = EXTERNAL_FILE, %message, "the file cannot be used; the servers it named before stay as they are");
                 report.failed.push(ReloadFailure {
                     namespace: EXTERNAL_FILE.into(),
                     code: INVALID,
@@ -85,7 +85,11 @@ pub(super) fn settle(
         let name = external.name.clone();
         if let Err(failure) = &external.server {
             let message = failure.error.message.clone();
-            tracing::warn!(namespace = %name, code = failure.code, %message, "cannot be brought up to date");
+            tracing::warn!(
+                namespace = %name,
+                code = failure.code,
+                "the external server of namespace {name} cannot be brought up to date: {message}"
+            );
             report.failed.push(ReloadFailure {
                 namespace: name.to_string(),
                 code: failure.code,
@@ -96,7 +100,7 @@ pub(super) fn settle(
         if let Upstream::External(server) = &next.upstream
             && !current.is_some_and(|current| is_served_by(current, server))
         {
-            tracing::info!(namespace = %name, "a new server, or one with changes");
+            tracing::info!(namespace = %name, "the external server of namespace {name} is new or has changed");
             report.workers_restarted.push(name.clone());
         }
         if current.is_some_and(|current| is_same(current, &next)) {

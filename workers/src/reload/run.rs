@@ -98,7 +98,9 @@ pub(super) async fn run(reloader: Arc<Reloader>, scope: Scope) -> Answer {
             seconds = started.elapsed().as_secs_f64(),
             "reloaded"
         ),
-        Err(error) => tracing::error!(%error, "reload failed; what was served is still served"),
+        Err(error) => {
+            tracing::error!(%error, "the reload failed; the old namespaces are still served")
+        }
     }
     answer
 }
@@ -341,7 +343,7 @@ impl Run {
             return;
         };
         if let Some(namespace) = relimited(current, running, config) {
-            tracing::info!(namespace = %namespace.name, "new limits around what serves already");
+            tracing::info!(namespace = %namespace.name, "the namespace has new limits; its processes stay");
             self.changes
                 .insert(namespace.name.clone(), Change::Publish(namespace));
         }
@@ -384,7 +386,7 @@ impl Run {
             return Some("nothing serves it");
         };
         let Some(running) = running else {
-            return Some("its worker is going");
+            return Some("its worker is ending");
         };
         let spec = worker.spec();
         let (variables, _) = worker_variables(
@@ -400,7 +402,7 @@ impl Run {
             // The process lives on, but its next start would fail.
             Some("its environment is gone")
         } else if worker.is_outdated() {
-            Some("a process of it could not be started again as it was")
+            Some("a process of the namespace could not be started again unchanged")
         } else {
             None
         }
@@ -448,7 +450,12 @@ impl Run {
 
     fn fail(&mut self, wanted: &Wanted, code: &'static str, error: CallError) {
         let name = &wanted.source.name;
-        tracing::warn!(namespace = %name, code, message = %error.message, "cannot be brought up to date");
+        tracing::warn!(
+            namespace = %name,
+            code,
+            "namespace {name} cannot be brought up to date: {}",
+            error.message
+        );
         self.report.failed.push(ReloadFailure {
             namespace: name.to_string(),
             code,
@@ -558,18 +565,19 @@ impl Run {
             })
         };
         if self.reloader.settle(name, changed) {
-            tracing::warn!(namespace = %name, "its files changed while it started; it is reloaded once more");
+            tracing::warn!(namespace = %name, "the files of the namespace changed while it started; it is reloaded once more");
             let (reloader, name) = (Arc::clone(&self.reloader), name.clone());
             tokio::spawn(async move { reloader.reload_only(&name).await });
             return issue(
                 FILES_CHANGED,
-                "its files changed while it started; it is reloaded once more".to_owned(),
+                "the files of the namespace changed while it started; it is reloaded once more"
+                    .to_owned(),
             );
         }
         if changed {
             return issue(
                 FILES_CHANGED,
-                "its files change whenever it starts; what is loaded may be older than what is on disk".to_owned(),
+                "the files of the namespace change whenever it starts; the loaded version may be older than the files".to_owned(),
             );
         }
         let (Scope::Only(_), Some(before)) = (&self.scope, before) else {
@@ -584,7 +592,7 @@ impl Run {
             return;
         };
         self.reloader.retire_unpublished(name);
-        tracing::error!(namespace = %name, %error, "bringing it up was interrupted; what was served is still served");
+        tracing::error!(namespace = %name, %error, "bringing namespace {name} up was interrupted; its old version is still served");
         self.report.failed.push(ReloadFailure {
             namespace: name.to_string(),
             code: "internal_error",
@@ -810,7 +818,7 @@ fn sentence(code: &str) -> &'static str {
             "a process of the namespace was started again and declared other functions than those listed"
         }
         _ => {
-            "the files were not those that were loaded when a process of the namespace was to be started again"
+            "a process of the namespace had to be started again, and its files were no longer those that had been loaded"
         }
     }
 }

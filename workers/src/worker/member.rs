@@ -188,7 +188,7 @@ impl Member {
         let message = match status.state {
             WorkerState::Starting | WorkerState::Backoff { .. } if self.is_outdated() => {
                 format!(
-                    "the process of namespace {namespace} ended, and its files are not those that were loaded; it is being reloaded"
+                    "the process of namespace {namespace} ended, and its files are no longer those that were loaded; the namespace is being reloaded"
                 )
             }
             WorkerState::Starting | WorkerState::Ready => {

@@ -135,7 +135,9 @@ impl Supervisor {
                     self.shared.metrics.restarted();
                 }
             }
-            Report::Outdated => self.refuse(number, "its files are not those that were loaded"),
+            Report::Outdated => {
+                self.refuse(number, "its files are no longer those that were loaded")
+            }
             Report::Booted { declared, links } => {
                 if !is_current && !is_replacement {
                     return;

@@ -37,7 +37,10 @@ impl Sink {
         if let Err(refused) = self.inbox.try_send(Inward::Ask(asking))
             && let Inward::Ask(asking) = refused.into_inner()
         {
-            refuse(&asking.ask, "The call has too much to say at once");
+            refuse(
+                &asking.ask,
+                "Too many messages of this call wait for its client",
+            );
         }
     }
 

@@ -358,7 +358,10 @@ impl Hub {
             Scope::Call => None,
         };
         let (Some(session), Ok(runtime)) = (session, Handle::try_current()) else {
-            request.refuse(code::METHOD_NOT_FOUND, "No client can be asked this here");
+            request.refuse(
+                code::METHOD_NOT_FOUND,
+                "No client of this process can be asked this question",
+            );
             return;
         };
         let (id, answer) = session.ask();
@@ -532,7 +535,10 @@ impl Inbound for Overheard {
     }
 
     fn request(&self, request: ServerRequest) {
-        request.refuse(code::METHOD_NOT_FOUND, "No client can be asked this here");
+        request.refuse(
+            code::METHOD_NOT_FOUND,
+            "No client of this process can be asked this question",
+        );
     }
 }
 

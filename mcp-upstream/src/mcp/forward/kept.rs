@@ -118,7 +118,8 @@ async fn subscription_at(
     }
     if session.subscriptions().add(&uri).is_err() {
         return Err(RequestError::InvalidParams(
-            "the session has as many subscriptions as it may".into(),
+            "the session has the maximum of subscriptions: unsubscribe from a resource first"
+                .into(),
         ));
     }
     weigh(conversation.core, session);

@@ -246,7 +246,10 @@ impl Inbound for Told {
     }
 
     fn request(&self, request: ServerRequest) {
-        request.refuse(code::METHOD_NOT_FOUND, "No client can be asked this here");
+        request.refuse(
+            code::METHOD_NOT_FOUND,
+            "No client of this process can be asked this question",
+        );
     }
 }
 

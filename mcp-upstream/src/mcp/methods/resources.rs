@@ -55,7 +55,8 @@ pub(super) fn subscribe(
     }
     if session.subscriptions().add(&uri).is_err() {
         return Err(RequestError::InvalidParams(
-            "the session has as many subscriptions as it may".into(),
+            "the session has the maximum of subscriptions: unsubscribe from a resource first"
+                .into(),
         ));
     }
     weigh(conversation.core, session);

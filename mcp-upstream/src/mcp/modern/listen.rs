@@ -67,7 +67,9 @@ fn requested(raw: Option<&RawValue>) -> Result<Filter, RequestError> {
         let wanted = || match value.get() {
             "true" => Ok(true),
             "false" => Ok(false),
-            _ => Err(invalid("params.notifications: a kind is true or false")),
+            _ => Err(invalid(
+                "params.notifications: every kind must be true or false",
+            )),
         };
         match &*key {
             "toolsListChanged" => filter.tools = wanted()?,

@@ -332,7 +332,7 @@ fn ask(
     let Some(number) = numbered else {
         let error = RpcError {
             code: code::INTERNAL,
-            message: "too many requests are open, or one with this id is",
+            message: "too many requests are open, or a request with this id is open",
         };
         let _ = shared.append(id.as_str().len(), |out| write::answer(out, &id, Err(error)));
         return Err(ProtocolViolation::TooManyRequests);

@@ -75,9 +75,9 @@ impl Wish {
     }
 }
 
-/// As many resources are subscribed to as may be.
+/// A process of a server has no room for another subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("as many resources are subscribed to as may be: {SUBSCRIPTIONS_MAX}")]
+#[error("the server has the maximum of {SUBSCRIPTIONS_MAX} subscriptions")]
 pub(crate) struct TooManySubscriptions;
 
 impl Standing {

@@ -78,7 +78,7 @@ async fn run(step: &InstallStep, pool: &PoolShared) -> Result<(), Raw> {
             tracing::info!(
                 namespace = %name,
                 seconds = began.elapsed().as_secs_f32(),
-                "the package of the server of namespace {name} is installed"
+                "the package of the server of namespace {name} has been installed"
             );
             Ok(())
         }

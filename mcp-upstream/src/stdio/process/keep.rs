@@ -279,7 +279,7 @@ impl Keeper {
                 {
                     asking = None;
                     if !alive {
-                        break (End::Unresponsive, "answered nothing any more".to_owned());
+                        break (End::Unresponsive, "stopped answering".to_owned());
                     }
                     process.answered();
                 }
@@ -312,7 +312,7 @@ impl Keeper {
         if tried.is_some_and(|(server, wanted)| open::is_trial(server, wanted)) {
             tracing::info!(
                 namespace = %server.name,
-                "the server of namespace {} does not take initialize, so its older clients are bridged: {why}",
+                "the server of namespace {} does not accept initialize, so older clients are served by translation: {why}",
                 server.name
             );
         } else {

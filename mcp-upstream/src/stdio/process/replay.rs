@@ -112,7 +112,7 @@ async fn read_pages(process: &Process) -> Result<Vec<(Option<String>, Bytes)>, C
             pid = process.pid,
             pages = pages.len(),
             bytes,
-            "the list of tools of a server does not end; the rest of it is not read"
+            "a server's list of tools has too many pages; the remaining pages are not read"
         );
     }
     Ok(pages)

@@ -85,7 +85,7 @@ pub(super) fn list<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<Vec<T>, 
 pub(super) fn versions(text: &str) -> Result<Vec<ProtocolVersion>, String> {
     let versions: Vec<ProtocolVersion> = list(text)?;
     if versions.is_empty() {
-        return Err("no version in it".to_owned());
+        return Err("names no version".to_owned());
     }
     Ok(versions)
 }

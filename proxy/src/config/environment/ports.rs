@@ -41,7 +41,7 @@ pub(super) fn apply(environment: &Environment, settings: &mut Settings) -> Resul
         // Kubernetes sets variables of this form for a service that has our name and the listener's.
         if text.contains("://") {
             settings.warnings.push(format!(
-                "{variable}: a link to a service, not a port, so it moves no listener"
+                "{variable}: holds the link of a service, not a port, and moves no listener"
             ));
             continue;
         }
