@@ -20,6 +20,11 @@
 //! | | `exit <code>`, `exit signal <n>` | it ended, and so did everything it left behind; the guard exits alike |
 //!
 //! Other bytes are ignored. There is no runtime, no thread and no configuration here.
+//!
+//! A SIGKILLed guard is noticed by the gateway, which then ends the tree itself: by group, by parent, and by a tag in the
+//! environment. When both are killed at once, the next gateway on the data directory looks for that tag (`left_behind`).
+//! That does not find an orphan that overwrote its own environment. Control groups would, where the gateway may make them;
+//! a parent-death signal would not, since it reaches one generation only.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
