@@ -49,9 +49,21 @@ class ToolResult:
 
     __slots__ = ("content", "is_error", "structured_content")
 
-    def __init__(self, content: Any = None, structured_content: Any = None, *, is_error: bool = False) -> None:
+    def __init__(
+        self, content: Any = None, structured_content: Any = None, meta: Any = None, is_error: bool = False
+    ) -> None:
+        from . import results
+
         if content is None and structured_content is None:
             raise ValueError("a ToolResult has content, structured_content, or both")
+        if meta is not None:
+            raise ValueError("a ToolResult cannot have meta here; put it into structured_content")
+        if structured_content is not None and not isinstance(results.plain(structured_content), dict):
+            found = f"{type(structured_content).__name__}: {repr(structured_content)[:200]}"
+            raise ValueError(
+                f"structured_content must be a dict or None. Got {found}. "
+                "Tools should wrap non-dict values based on their output_schema."
+            )
         content = structured_content if content is None else content
         items = content if isinstance(content, (list, tuple)) else [content]
         self.content = [block_of(item, index) for index, item in enumerate(items)]

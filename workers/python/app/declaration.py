@@ -41,7 +41,7 @@ def check(kind: str, function: Any, options: dict[str, Any]) -> None:
         raise Invalid("a function that clients may only run as a background task is not supported; let task= be optional")
     if inspect.isclass(function) or not callable(function):
         raise Invalid(f"only functions can be {kind}s")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if kind != "tool" and (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
         raise Invalid(f"a generator cannot be a {kind}; return a list")
     if inspect.isfunction(function) and _is_bare_method(function):
         owner, _, name = function.__qualname__.rpartition(".")
@@ -74,6 +74,8 @@ def name_of(kind: str, function: Any, given: Any) -> str:
     if not (name := given):
         target = author_function(function)
         name = getattr(function, "__name__", None) or getattr(target, "__name__", None) or type(target).__name__
+    if name == "<lambda>":
+        raise Invalid(f'a lambda has no name of its own; give one: {kind}("name")(lambda: ...)')
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise Invalid(f"a {kind} name is 1 to 128 of the characters A-Z a-z 0-9 _ . -")
     return name

@@ -18,6 +18,7 @@ from .schema import Invalid
 
 _BINARY = (bytes, bytearray, memoryview)
 _SCALARS = frozenset({"string", "number", "integer", "boolean", "null", "array"})
+_ANY_LIST = {"type": "array", "items": {}}
 _MISSING = object()
 
 
@@ -54,6 +55,8 @@ def _inferred(hint: Any) -> dict[str, Any] | None:
     schema = schema_of(hint)
     if schema is None:
         return None
+    if schema == _ANY_LIST:
+        return None  # it would say nothing, and a model pays for every word
     definitions = schema.pop("$defs", {})
     kind = _kind(schema, definitions, 0)
     if kind is None:

@@ -12,12 +12,18 @@ from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set, ValuesView
 from enum import Enum
+from itertools import islice
+from types import GeneratorType
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
 from . import blocks, jsontext
 
+
+MAX_YIELDED = 1_000_000
+"""Items of a generator. A longer list would hardly fit into an answer, and a generator may never end."""
+TOO_MANY = f"the generator yields more than {MAX_YIELDED} items; return a page of them"
 
 Encode = Callable[[Any], tuple[bytes, bytes | None]]
 """From what a function returned to the JSON text of the result, and that of content blocks beside it."""
@@ -37,11 +43,23 @@ def encode(value: Any) -> tuple[bytes, bytes | None]:
         return jsontext.dumps_plain(value), None
     except (TypeError, ValueError, RecursionError):
         pass
+    value = drained(value)
     parts = blocks.split(value)
     if parts is None:
         return jsontext.dumps_any(plain(value)), None
     result, content = parts
     return jsontext.dumps_any(plain(result)), jsontext.dumps_any(plain(content))
+
+
+def drained(value: Any) -> Any:
+    """The list of what a generator yields, so that a function may `yield` its results; any other value as it is."""
+    if not isinstance(value, GeneratorType):
+        return value
+    items = list(islice(value, MAX_YIELDED + 1))
+    if len(items) > MAX_YIELDED:
+        value.close()
+        raise Unserialisable(TOO_MANY)
+    return items
 
 
 def plain(value: Any) -> Any:

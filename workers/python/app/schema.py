@@ -52,6 +52,8 @@ def arguments_of(function: Callable[..., Any], hints: dict[str, Any], hidden: An
                 f"{name} is filled by {filler}, which is not supported; call the function in the body instead. "
                 "A parameter annotated with Context gets the context"
             )
+        if parameter.default is ...:
+            parameter = parameter.replace(default=parameter.empty)  # pydantic's word for "required"
         if type(parameter.default).__hash__ is None:
             changeable[name] = parameter.default
         if name in hidden:
@@ -148,7 +150,7 @@ def _input_schema(raw: dict[str, Any], parameters: dict[str, tuple[Any, Any]]) -
     for name, (_, default) in parameters.items():
         if name in properties and default is not inspect.Parameter.empty and not _is_field(default):
             try:
-                properties[name].setdefault("default", plain(default))
+                properties[name].setdefault("default", default.decode() if isinstance(default, bytes) else plain(default))
             except Exception:
                 pass  # a default without JSON form simply is not shown
     schema: dict[str, Any] = {"type": "object", "properties": properties}

@@ -21,6 +21,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from . import blocks, jsontext, pydantic_version, results
+from .definitions import inlined, without_class_title
 from .modelled import NoFieldTitles
 from .results import Encode
 from .schema import one_line
@@ -92,7 +93,8 @@ _FORMATTED = frozenset(
 
 def schema_of(hint: Any) -> dict[str, Any]:
     """The JSON Schema of what a function with this return annotation gives."""
-    return TypeAdapter(hint).json_schema(mode="serialization", schema_generator=_AsSent)
+    found = inlined(TypeAdapter(hint).json_schema(mode="serialization", schema_generator=_AsSent))
+    return without_class_title(found, getattr(hint, "__name__", ""))
 
 
 def encoder_of(hint: Any) -> Encode | None:
@@ -105,6 +107,7 @@ def encoder_of(hint: Any) -> Encode | None:
         return None  # no schema either
 
     def encode(value: Any) -> tuple[bytes, bytes | None]:
+        value = results.drained(value)
         if (parts := blocks.split(value)) is not None:  # the author says what is shown, and what is data
             return jsontext.dumps_any(results.plain(parts[0])), jsontext.dumps_any(results.plain(parts[1]))
         return jsontext.dumps_any(results.plain(_dumped(adapter, hint, value))), None

@@ -6,14 +6,16 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from . import declaration
 from .decorator import UNSET
+from .definitions import inlined
 from .output_schema import encoder_of, output_schema_of
 from .raw_schema import arguments_by_schema
-from .results import Encode
+from .results import MAX_YIELDED, TOO_MANY, Encode, Unserialisable
 from .schema import Invalid, arguments_of, hints_of
 
 
@@ -42,6 +44,8 @@ def make_tool(function: Any, options: dict[str, Any], filename: str) -> Tool:
         arguments = arguments_of(function, hints, options.get("exclude_args") or ())
     else:
         arguments = arguments_by_schema(function, hints, given)
+    if inspect.isasyncgenfunction(function):
+        function = _gathering(function)
     asynchronous = declaration.is_async(function)
     timeout = _timeout(options.get("timeout"))
     if not asynchronous and options.get("run_in_thread", True) is False:
@@ -55,7 +59,7 @@ def make_tool(function: Any, options: dict[str, Any], filename: str) -> Tool:
         "name": name,
         "title": title or declaration.title_of(name),
         "description": described,
-        "inputSchema": arguments.schema,
+        "inputSchema": inlined(arguments.schema) if given is None else arguments.schema,
     }
     output = output_schema_of(hints, options.get("output_schema", UNSET))
     if output is not None:
@@ -84,6 +88,22 @@ def _timeout(given: Any) -> float | None:
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
         raise Invalid("timeout= is a number of seconds above 0")
     return float(given)
+
+
+def _gathering(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For async generators: a function that returns the list of what is yielded."""
+
+    @functools.wraps(function)
+    async def run(**arguments: Any) -> list[Any]:
+        items: list[Any] = []
+        async with aclosing(function(**arguments)) as generator:
+            async for item in generator:
+                if len(items) == MAX_YIELDED:
+                    raise Unserialisable(TOO_MANY)
+                items.append(item)
+        return items
+
+    return run
 
 
 def _on_the_loop(function: Callable[..., Any]) -> Callable[..., Any]:

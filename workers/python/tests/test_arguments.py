@@ -131,3 +131,80 @@ def test_complaints_are_bounded(served):
     error = served.error("items", values=["x"] * 5000)
     assert len(error["details"]["errors"]) == 100
     assert "and 4997 more" in error["message"]
+
+
+LIKE_FASTMCP = """
+    import dataclasses, enum
+    from typing import Annotated, Any
+    from pydantic import BaseModel, Field
+    from typing_extensions import TypedDict
+    from fastmcp.tools import tool
+
+    @dataclasses.dataclass
+    class Pair:
+        left: int
+    class Options(TypedDict):
+        depth: int
+
+    @tool
+    def open_types(pair: Pair, options: Options) -> list[Any]: return [pair, options]
+
+    @tool
+    def first(a: int | str = 1): ...
+    @tool
+    def second(a: str | int = 1): ...
+
+    @tool
+    def required(a: Any = ...) -> Any: return a
+    @tool
+    def own_default(a: Annotated[int, Field(default=3)] = 4) -> int: return a
+    @tool
+    def renamed(a: Annotated[int, Field(alias="other")] = 4) -> int: return a
+    @tool
+    def raw(data: bytes = b"raw", no_text: bytes = b"\\xff", no_json: Annotated[Any, Field(title="T")] = object()): ...
+    """
+
+
+@pytest.fixture(scope="module")
+def like_fastmcp(plain_venv, workers):
+    worker = workers(plain_venv).write("t.py", LIKE_FASTMCP).start()
+    assert worker.ready["issues"] == []
+    return worker
+
+
+def test_dataclasses_and_typed_dicts_take_what_pydantic_lets_them_take(like_fastmcp):
+    given = {"pair": {"left": 1, "more": 2}, "options": {"depth": 1, "more": 2}}
+    assert like_fastmcp.value("open_types", **given) == [{"left": 1}, {"depth": 1}]
+    for schema in like_fastmcp.tool("open_types")["inputSchema"]["properties"].values():
+        assert "additionalProperties" not in schema
+    assert like_fastmcp.error("open_types", **given, more=1)["code"] == "invalid_arguments"
+
+
+def test_a_union_keeps_its_order_whatever_was_declared_before(like_fastmcp):
+    def types(name: str) -> list[str]:
+        return [it["type"] for it in like_fastmcp.tool(name)["inputSchema"]["properties"]["a"]["anyOf"]]
+
+    assert (types("first"), types("second")) == (["integer", "string"], ["string", "integer"])
+
+
+def test_an_ellipsis_as_default_means_required(like_fastmcp):
+    assert like_fastmcp.tool("required")["inputSchema"]["required"] == ["a"]
+    assert like_fastmcp.error("required")["code"] == "invalid_arguments"
+
+
+def test_the_signatures_default_goes_before_one_in_annotated(like_fastmcp):
+    assert like_fastmcp.tool("own_default")["inputSchema"]["properties"]["a"]["default"] == 4
+    assert like_fastmcp.value("own_default") == 4
+
+
+def test_a_default_is_shown_under_an_alias(like_fastmcp):
+    assert like_fastmcp.tool("renamed")["inputSchema"]["properties"] == {"other": {"type": "integer", "default": 4}}
+    assert (like_fastmcp.value("renamed"), like_fastmcp.value("renamed", other=5)) == (4, 5)
+
+
+def test_a_default_of_bytes_is_shown_as_it_would_be_given(like_fastmcp):
+    properties = like_fastmcp.tool("raw")["inputSchema"]["properties"]
+    assert properties["data"]["default"] == "raw"
+    assert "default" not in properties["no_text"]
+    assert properties["no_json"] == {"title": "T"}
+    assert "Warning" not in like_fastmcp.log()

@@ -40,7 +40,11 @@ LOADING = {
         "invalid_tool",
         ["f: no schema for the parameters", "Own"],
     ),
-    "a generator": (HEAD + "@tool\ndef f():\n    yield 1", "invalid_tool", ["a generator cannot be a tool; return a list"]),
+    "a generator": (
+        "from fastmcp.resources import resource\n@resource('a://b')\ndef f():\n    yield 1",
+        "invalid_resource",
+        ["a generator cannot be a resource; return a list"],
+    ),
     "two tools of one name": (
         HEAD + "@tool\ndef f(): ...\n@tool(name='f')\ndef g(): ...",
         "duplicate_tool",

@@ -227,3 +227,80 @@ def test_what_pandas_calls_missing_is_null(plain_worker):
         """,
     ).start()
     assert plain_worker.value("missing") == [None, None, "2020-01-02T00:00:00"]
+
+
+GENERATORS = """
+    from pydantic import BaseModel
+    from fastmcp.exceptions import ToolError
+    from fastmcp.tools import tool, ToolResult
+
+    class User(BaseModel):
+        name: str
+    class Row(User):
+        password: str = "hunter2"
+
+    @tool
+    def sync(n: int) -> list[int]:
+        yield from range(n)
+    @tool
+    async def asynchronous(n: int):
+        for i in range(n):
+            yield i
+    @tool(run_in_thread=False)
+    def on_the_loop():
+        yield 1
+    @tool
+    def returned(n: int):
+        return (i * i for i in range(n))
+    @tool
+    def rows() -> list[User]:
+        yield Row(name="Ada")
+    @tool
+    def pictures():
+        yield "caption"
+        yield b"\\x89PNG\\r\\n\\x1a\\n"
+    @tool
+    async def breaks():
+        yield 1
+        raise ToolError("half way")
+    @tool
+    def endless():
+        while True:
+            yield None
+    @tool
+    async def endless_too():
+        while True:
+            yield None
+
+    @tool
+    def list_result(): return ToolResult(structured_content=[1])
+    @tool
+    def meta_result(): return ToolResult("a", meta={"a": 1})
+    """
+
+
+@pytest.fixture(scope="module")
+def generators(plain_venv, workers):
+    worker = workers(plain_venv).write("t.py", GENERATORS).start()
+    assert worker.ready["issues"] == []
+    return worker
+
+
+def test_what_a_generator_yields_is_a_list(generators):
+    assert generators.value("sync", n=3) == generators.value("asynchronous", n=3) == [0, 1, 2]
+    assert (generators.value("on_the_loop"), generators.value("returned", n=3)) == ([1], [0, 1, 4])
+    assert generators.value("rows") == [{"name": "Ada"}]
+    assert [block["type"] for block in generators.call("pictures")["content"]] == ["text", "image"]
+    assert generators.error("breaks") == {"code": "tool_error", "message": "half way", "details": {}}
+
+
+@pytest.mark.parametrize("tool", ["endless", "endless_too"])
+def test_a_generator_without_an_end_is_given_up(generators, tool):
+    error = generators.error(tool)
+    assert error["code"] == "internal_error"
+    assert error["message"] == "the generator yields more than 1000000 items; return a page of them"
+
+
+def test_a_tool_result_that_fastmcp_refuses_is_refused(generators):
+    assert "structured_content must be a dict or None. Got list: [1]." in generators.error("list_result")["message"]
+    assert "cannot have meta here" in generators.error("meta_result")["message"]
