@@ -107,7 +107,7 @@ test-rust: $(TEST_ENVIRONMENTS) ## unit and integration tests (a filter: make te
 		{ $(call skip,workers with orjson and uvloop: pip could not install them in target/python-envs/base); }
 
 .PHONY: test-python
-test-python: target/node/installed ## the worker runtime's own tests
+test-python: target/node/installed target/python-envs/clients-fastmcp ## the worker runtime's own tests
 	PYTHON=$(PYTHON) workers/python/run-tests
 
 # A change that makes the path dearer for a reason keeps the new counts: make cost-write.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import select
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from environments import leave_out
 from harness import DEADLINE
 
 NODE = Path(__file__).resolve().parents[3] / "target" / "node"
@@ -46,12 +44,9 @@ class Validators:
 
 
 def start() -> Validators:
-    """Skips the test where Node's packages have not been installed; in CI they have to be."""
+    """Leaves the test out where Node's packages have not been installed."""
     if not (NODE / "installed").exists():
-        missing = f"{NODE} is not there: run `make test-environments`"
-        if os.environ.get("CI") in ("true", "1"):
-            pytest.fail(missing)
-        pytest.skip(missing)
+        leave_out(f"results in the eyes of the TypeScript SDKs: {NODE} is missing (make test-environments)")
     return Validators()
 
 
