@@ -1,5 +1,6 @@
 //! Stdio servers of others behind the gateway, seen from outside: real programs, spoken to over sockets.
 
+mod arguments;
 mod bridge;
 mod client;
 mod configured;

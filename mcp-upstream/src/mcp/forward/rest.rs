@@ -1,6 +1,7 @@
 //! Tools of external servers as REST shows and calls them.
 
-use std::borrow::Cow;
+mod failure;
+
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -15,8 +16,7 @@ use crate::audit::Transport;
 use crate::caller::Caller;
 use crate::engine::{ForwardRequest, ResponseOutcome, TOOLS_CALL};
 use crate::format::CacheScope;
-use crate::jsonrpc::{self, spans};
-use crate::protocol::code;
+use crate::jsonrpc::spans;
 use crate::state::Core;
 
 /// Calls a tool and gives what REST answers: the structured content, else a lone text, else the content blocks.
@@ -60,15 +60,19 @@ pub(crate) async fn call(
         asks: false,
         run: Arc::new(run),
     };
-    match core.engine.forward(caller, &request, None).await?.outcome() {
-        ResponseOutcome::Result(result) => value(&result),
-        ResponseOutcome::Error(error) => {
-            // The same code stands for a tool that is not there and for wrong arguments: the list tells them apart.
-            let tools = core.external.tools(&namespace).await;
-            let known = tools.map_or(true, |tools| tools.definition(tool).is_some());
-            Err(failed(&error, known))
-        }
-    }
+    let failed = match core.engine.forward(caller, &request, None).await?.outcome() {
+        ResponseOutcome::Result(result) => match value(&result)? {
+            Ok(value) => return Ok(value),
+            Err(failed) => failed,
+        },
+        ResponseOutcome::Error(error) => failure::Failed::with(&error),
+    };
+    let blame = failed.blame(tool);
+    // Servers say the same of a tool that is not there and of wrong arguments: the list tells them apart.
+    let is_known = blame == failure::Blame::Server
+        || (core.external.tools_soon(&namespace).await)
+            .map_or(true, |tools| tools.definition(tool).is_some());
+    Err(failed.error(blame, is_known))
 }
 
 /// The tools of a namespace's server, those that the policy denies among them.
@@ -104,7 +108,12 @@ pub(crate) async fn schema(
     Ok(schema.map_or_else(|| "{}".to_owned(), |schema| schema.get().to_owned()))
 }
 
-fn value(result: &Bytes) -> Result<Bytes, CallError> {
+/// What a result comes to: a value, or a failure in the tool's words.
+///
+/// # Errors
+///
+/// It is no result.
+fn value(result: &Bytes) -> Result<Result<Bytes, failure::Failed>, CallError> {
     let odd = || {
         CallError::new(
             CallErrorCode::InternalError,
@@ -117,29 +126,18 @@ fn value(result: &Bytes) -> Result<Bytes, CallError> {
         .and_then(|content| serde_json::from_str(content.get()).ok())
         .unwrap_or_default();
     if spans::member(object, "isError").is_some_and(|it| it.get() == "true") {
-        let texts: Vec<_> = blocks.iter().filter_map(|it| text(it)).collect();
-        let message = match texts.is_empty() {
-            true => "The tool failed".to_owned(),
-            false => texts
-                .iter()
-                .filter_map(|it| jsonrpc::string(it))
-                .collect::<Vec<Cow<'_, str>>>()
-                .join("\n"),
-        };
-        let mut error = CallError::new(CallErrorCode::InternalError, message);
-        error.details = RawValue::from_string(format!(r#"{{"result":{}}}"#, object.get())).ok();
-        return Err(error);
+        return Ok(Err(failure::Failed::saying(object, &blocks)));
     }
     if let Some(value) = spans::member(object, "structuredContent") {
-        return Ok(result.slice_ref(value.get().as_bytes()));
+        return Ok(Ok(result.slice_ref(value.get().as_bytes())));
     }
     if let [block] = blocks[..]
         && let Some(text) = text(block)
     {
-        return Ok(result.slice_ref(text.get().as_bytes()));
+        return Ok(Ok(result.slice_ref(text.get().as_bytes())));
     }
     let content = content.map_or("[]", RawValue::get);
-    Ok(format!(r#"{{"content":{content}}}"#).into())
+    Ok(Ok(format!(r#"{{"content":{content}}}"#).into()))
 }
 
 /// The text of a block of that kind, raw.
@@ -148,31 +146,14 @@ fn text(block: &RawValue) -> Option<&RawValue> {
     (kind.get() == "\"text\"").then(|| spans::member(block, "text"))?
 }
 
-/// A server's error as one of ours.
-fn failed(error: &[u8], known: bool) -> CallError {
-    let object = spans::raw(error);
-    let member = |name| object.and_then(|it| spans::member(it, name));
-    let is_params = member("code").is_some_and(|it| it.get().parse() == Ok(code::INVALID_PARAMS));
-    let code = match (is_params, known) {
-        (true, false) => CallErrorCode::ToolNotFound,
-        (true, true) => CallErrorCode::InvalidArguments,
-        (false, _) => CallErrorCode::InternalError,
-    };
-    let message = member("message").and_then(jsonrpc::string);
-    let message = message.unwrap_or(Cow::Borrowed("The server answered with an error"));
-    let mut failed = CallError::new(code, message);
-    failed.details =
-        object.and_then(|it| RawValue::from_string(format!(r#"{{"upstream":{}}}"#, it.get())).ok());
-    failed
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn bare(text: &'static str) -> Result<String, CallError> {
-        let value = value(&Bytes::from_static(text.as_bytes()))?;
-        Ok(String::from_utf8(value.to_vec()).expect("UTF-8"))
+    fn bare(text: &'static str) -> String {
+        let value = value(&Bytes::from_static(text.as_bytes()));
+        let value = value.expect("a result").expect("a value");
+        String::from_utf8(value.to_vec()).expect("UTF-8")
     }
 
     #[test]
@@ -192,21 +173,7 @@ mod tests {
             ),
             ("{}", r#"{"content":[]}"#),
         ] {
-            assert_eq!(bare(result).expect("a value"), expected);
+            assert_eq!(bare(result), expected);
         }
-    }
-
-    #[test]
-    fn what_failed_is_an_error_with_the_tools_own_words() {
-        let failed_tool = bare(r#"{"isError":true,"content":[{"type":"text","text":"no"}]}"#);
-        let error = failed_tool.expect_err("it failed");
-        assert_eq!(
-            (error.code, &*error.message),
-            (CallErrorCode::InternalError, "no")
-        );
-        let error = br#"{"code":-32602,"message":"Unknown tool"}"#;
-        assert_eq!(failed(error, false).code, CallErrorCode::ToolNotFound);
-        assert_eq!(failed(error, true).code, CallErrorCode::InvalidArguments);
-        assert_eq!(failed(b"{}", true).code, CallErrorCode::InternalError);
     }
 }

@@ -1,0 +1,209 @@
+//! What a server's failed call is in REST: whose fault it was, read from what SDKs write.
+//!
+//! In MCP a failed call is a result with a text for the model. Only that text says whether the arguments were wrong. These are the texts of the official SDKs and of FastMCP:
+//!
+//! | SDK | wrong arguments | unknown tool |
+//! |---|---|---|
+//! | TypeScript 1.x | `MCP error -32602: Input validation error: Invalid arguments for tool T: …` | `MCP error -32602: Tool T not found` |
+//! | Python 1.x, low level | `Input validation error: …` | the tool's own |
+//! | Python 1.x and 2.x | `Error executing tool T: 2 validation errors for TArguments⏎…` | `Unknown tool: T` |
+//! | FastMCP | `2 validation errors for call[T]⏎…` | `Unknown tool: 'T'` |
+//!
+//! `MCP error -32602: Output validation error: …` is the server's own fault, whatever its number says.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+use super::text;
+use crate::jsonrpc::{self, spans};
+use crate::protocol::code;
+
+/// A call that the server failed.
+#[derive(Debug)]
+pub(super) struct Failed {
+    message: String,
+    details: Option<Box<RawValue>>,
+    /// The server's error code, where it answered with one.
+    code: Option<i32>,
+}
+
+impl Failed {
+    /// A JSON-RPC error.
+    pub(super) fn with(error: &[u8]) -> Self {
+        let object = spans::raw(error);
+        let member = |name| object.and_then(|it| spans::member(it, name));
+        let message = member("message").and_then(jsonrpc::string);
+        let message = message.unwrap_or(Cow::Borrowed("The server answered with an error"));
+        Self {
+            message: message.into_owned(),
+            details: object.and_then(|it| detail("upstream", it)),
+            code: Some(
+                member("code")
+                    .and_then(|it| it.get().parse().ok())
+                    .unwrap_or_default(),
+            ),
+        }
+    }
+
+    /// A result with `isError`.
+    pub(super) fn saying(result: &RawValue, blocks: &[&RawValue]) -> Self {
+        let texts: Vec<Cow<'_, str>> = (blocks.iter())
+            .filter_map(|block| jsonrpc::string(text(block)?))
+            .collect();
+        let message = match texts.is_empty() {
+            true => "The tool failed".to_owned(),
+            false => texts.join("\n"),
+        };
+        Self {
+            message,
+            details: detail("result", result),
+            code: None,
+        }
+    }
+
+    /// Whose fault it was.
+    pub(super) fn blame(&self, tool: &str) -> Blame {
+        let is_of_arguments = match self.code {
+            Some(code) => code == code::INVALID_PARAMS,
+            None => blames_arguments(&self.message, tool),
+        };
+        match is_of_arguments {
+            true => Blame::Arguments,
+            false if self.code.is_none() && self.message.starts_with("Unknown tool: ") => {
+                Blame::Name
+            }
+            false => Blame::Server,
+        }
+    }
+
+    /// The failure as one of ours. `is_known`: the server lists the tool.
+    pub(super) fn error(self, blame: Blame, is_known: bool) -> CallError {
+        let code = match (blame, is_known) {
+            (Blame::Arguments | Blame::Name, false) => CallErrorCode::ToolNotFound,
+            (Blame::Arguments, true) => CallErrorCode::InvalidArguments,
+            (Blame::Name, true) | (Blame::Server, _) => CallErrorCode::InternalError,
+        };
+        let mut error = CallError::new(code, self.message);
+        error.details = self.details;
+        error
+    }
+}
+
+/// What a failure is blamed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blame {
+    /// What the caller gave the tool.
+    Arguments,
+    /// What the caller took for a tool.
+    Name,
+    /// The tool, or its server.
+    Server,
+}
+
+fn detail(name: &str, value: &RawValue) -> Option<Box<RawValue>> {
+    RawValue::from_string(format!(r#"{{"{name}":{}}}"#, value.get())).ok()
+}
+
+/// Whether the text is what an SDK writes when arguments do not fit.
+fn blames_arguments(text: &str, tool: &str) -> bool {
+    if let Some(rest) = text.strip_prefix("MCP error -32602") {
+        return !rest
+            .trim_start_matches([':', ' '])
+            .starts_with("Output validation error");
+    }
+    if text.starts_with("Input validation error") {
+        return true;
+    }
+    let (line, _) = text.split_once('\n').unwrap_or((text, ""));
+    let (line, model) = match line.strip_prefix("Error executing tool ") {
+        Some(rest) => match rest.strip_prefix(tool).and_then(|it| it.strip_prefix(": ")) {
+            Some(rest) => (rest, format!("{tool}Arguments")),
+            None => return false,
+        },
+        None => (line, format!("call[{tool}]")),
+    };
+    let Some((count, rest)) = line.split_once(' ') else {
+        return false;
+    };
+    let of = rest.strip_prefix("validation error for ");
+    let of = of.or_else(|| rest.strip_prefix("validation errors for "));
+    count.parse::<u32>().is_ok() && of == Some(&*model)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(message: &str, known: bool) -> CallErrorCode {
+        let block = serde_json::json!({ "type": "text", "text": message });
+        let result = serde_json::json!({ "isError": true, "content": [block] }).to_string();
+        let block = block.to_string();
+        let raw = |text| serde_json::from_str::<&RawValue>(text).expect("JSON");
+        let failed = Failed::saying(raw(&result), &[raw(&block)]);
+        let blame = failed.blame("add");
+        let error = failed.error(blame, known);
+        assert_eq!(error.message, message);
+        let details = error.details.expect("details");
+        assert_eq!(details.get(), format!(r#"{{"result":{result}}}"#));
+        error.code
+    }
+
+    #[test]
+    fn what_sdks_say_of_wrong_arguments_blames_the_caller() {
+        for text in [
+            "MCP error -32602: Input validation error: Invalid arguments for tool add: Invalid input: expected number, received undefined at a",
+            "MCP error -32602: Invalid arguments for tool add: arguments contain more than the maximum of 10 elements",
+            "Input validation error: 'a' is a required property",
+            "Error executing tool add: 1 validation error for addArguments\na\n  Field required [type=missing, input_value={}, input_type=dict]",
+            "Error executing tool add: 2 validation errors for addArguments\na\n  Input should be a valid number",
+            "1 validation error for call[add]\na\n  Missing required argument [type=missing_argument]",
+            "3 validation errors for call[add]\na\n  Input should be a valid number",
+        ] {
+            assert_eq!(said(text, true), CallErrorCode::InvalidArguments, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_went_wrong_in_the_tool_does_not() {
+        for text in [
+            "MCP error -32602: Output validation error: Invalid structured content for tool add: Invalid input at r",
+            "MCP error -32603: Input validation error",
+            "Error executing tool add: Input validation error: mine",
+            "Error executing tool add: 1 validation error for M\nn\n  Input should be a valid integer",
+            "Error executing tool add",
+            "Error calling tool 'add': 1 validation error for call[add]\nn",
+            "1 validation error for call[other]\na",
+            "no validation errors for call[add]",
+            "Unknown tool: add",
+            "",
+        ] {
+            assert_eq!(said(text, true), CallErrorCode::InternalError, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_tool_that_is_not_listed_is_not_found() {
+        for text in [
+            "MCP error -32602: Tool add not found",
+            "Unknown tool: add",
+            "Unknown tool: 'add'",
+        ] {
+            assert_eq!(said(text, false), CallErrorCode::ToolNotFound, "{text}");
+        }
+        assert_eq!(said("no", false), CallErrorCode::InternalError);
+        let absent = br#"{"code":-32602,"message":"Unknown tool"}"#;
+        let error = |error, known| {
+            let failed = Failed::with(error);
+            let blame = failed.blame("add");
+            failed.error(blame, known)
+        };
+        let code = |known| error(absent, known).code;
+        assert_eq!(code(false), CallErrorCode::ToolNotFound);
+        assert_eq!(code(true), CallErrorCode::InvalidArguments);
+        let failed = error(b"{}", true);
+        assert_eq!(failed.code, CallErrorCode::InternalError);
+        assert_eq!(failed.message, "The server answered with an error");
+    }
+}
