@@ -20,6 +20,7 @@ use crate::reply::Reply;
 use crate::state::Core;
 use crate::{error, legacy};
 
+mod arguments;
 mod failing;
 mod namespaces;
 mod openapi;

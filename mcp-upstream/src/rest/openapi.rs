@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::tool::Tool;
 
-use super::unknown_namespace;
+use super::{arguments, unknown_namespace};
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::error;
@@ -27,8 +27,10 @@ use crate::reply::Reply;
 use crate::state::Core;
 
 mod inline;
+mod responses;
 mod schema;
 
+use responses::{Fails, Sent};
 use schema::Hoisted;
 
 #[derive(Deserialize)]
@@ -107,13 +109,18 @@ async fn written(
                 let allowed = |name: &str| namespace.policy.allows_tool(name);
                 let tools: Vec<_> = tools.tools().filter(|(name, _)| allowed(name)).collect();
                 let tools: Vec<_> = tools.into_iter().filter_map(declared).collect();
-                super::json(&describe(&namespace, &layout, tools.iter()))
+                super::json(&describe(
+                    &namespace,
+                    &layout,
+                    Sent::Structured,
+                    tools.iter(),
+                ))
             }
             Err(failed) => error::rest_call(&failed, caller),
         };
     }
     match Engine::list(&namespace) {
-        Ok(tools) => super::json(&describe(&namespace, &layout, tools)),
+        Ok(tools) => super::json(&describe(&namespace, &layout, Sent::Bare, tools)),
         Err(failed) => error::rest_call(&failed, caller),
     }
 }
@@ -122,12 +129,14 @@ async fn written(
 fn declared((name, definition): (&str, &RawValue)) -> Option<Arc<Tool>> {
     let member = |key| spans::member(definition, key).map(RawValue::get);
     let text = |key| member(key).unwrap_or("\"\"").to_owned();
-    let title = member("title").map_or_else(String::new, |title| format!(r#","title":{title}"#));
+    let optional = |key| member(key).map_or_else(String::new, |it| format!(r#","{key}":{it}"#));
     let tool = format!(
-        r#"{{"name":{},"description":{},"inputSchema":{}{title}}}"#,
+        r#"{{"name":{},"description":{},"inputSchema":{}{}{}}}"#,
         Value::from(name),
         text("description"),
         member("inputSchema").unwrap_or("{}"),
+        optional("title"),
+        optional("outputSchema"),
     );
     serde_json::from_str(&tool).ok().map(Arc::new)
 }
@@ -177,6 +186,7 @@ impl Layout {
 fn describe<'a>(
     namespace: &Namespace,
     layout: &Layout,
+    sent: Sent,
     tools: impl Iterator<Item = &'a Arc<Tool>>,
 ) -> Value {
     let mut paths = match layout.view {
@@ -184,12 +194,12 @@ fn describe<'a>(
         View::All => fixed_paths(layout),
     };
     let mut schemas = Map::new();
-    schemas.insert("Error".into(), error_schema());
+    schemas.insert("Error".into(), responses::error_schema());
     let mut operations: BTreeSet<String> = FIXED_OPERATIONS.map(str::to_owned).into();
     for tool in tools {
         let operation = unique(identifier(&tool.name), &mut operations);
         let path = format!("/tools/{}", path_segment(&tool.name));
-        let operation = tool_operation(tool, &operation, &path, layout, &mut schemas);
+        let operation = tool_operation(tool, &operation, &path, layout, sent, &mut schemas);
         let item = json!({ "post": operation });
         paths.insert(path, item);
     }
@@ -209,7 +219,7 @@ fn describe<'a>(
         "paths": paths,
         "components": {
             "securitySchemes": { "BearerAuth": { "type": "http", "scheme": "bearer" } },
-            "responses": { "Error": error_response() },
+            "responses": responses::components(),
             "schemas": schemas,
         },
     })
@@ -220,6 +230,7 @@ fn tool_operation(
     operation: &str,
     path: &str,
     layout: &Layout,
+    sent: Sent,
     schemas: &mut Map<String, Value>,
 ) -> Value {
     // A schema inside a document: what its references mean changes with where it stands, so they are rewritten.
@@ -236,26 +247,19 @@ fn tool_operation(
         schema
     };
     let input = hoist(schemas, tool.input_schema.get(), "requestBody", "input");
-    let required = input
-        .get("required")
-        .and_then(Value::as_array)
-        .is_some_and(|required| !required.is_empty());
-    // The output schema is that of MCP's structured content, which wraps what is no object; the bare value has none.
+    let output = responses::value_schema(tool, sent);
+    let output = hoist(schemas, &output, "responses/200", "output");
     let mut responses = json!({
-        "200": { "description": "The tool's value", "content": { "application/json": { "schema": {} } } },
+        "200": { "description": "The tool's value", "content": { "application/json": { "schema": output } } },
     });
-    for status in [
-        "400", "401", "403", "404", "422", "429", "500", "503", "504",
-    ] {
-        responses[status] = json!({ "$ref": "#/components/responses/Error" });
-    }
+    Fails::Call.add(&mut responses);
     json!({
         "operationId": operation,
         "summary": tool.title.as_deref().unwrap_or(&tool.name),
         "description": tool.description,
         "parameters": layout.parameters,
         "requestBody": {
-            "required": required,
+            "required": arguments::are_required(&tool.input_schema),
             "content": { "application/json": { "schema": input } },
         },
         "responses": responses,
@@ -275,12 +279,16 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
         json!({ "name": "name", "in": "path", "required": true, "schema": { "type": "string" } });
     let mut of_one_tool = layout.parameters.clone();
     of_one_tool.push(name);
-    let error = json!({ "$ref": "#/components/responses/Error" });
-    let answers = |description: &str, schema: Value| {
+    let answer = |description: &str, schema: &Value| {
         json!({
             "description": description,
             "content": { "application/json": { "schema": schema } },
         })
+    };
+    let answers = |fails: Fails, description: &str, schema: &Value| {
+        let mut responses = json!({ "200": answer(description, schema) });
+        fails.add(&mut responses);
+        responses
     };
     let objects = json!({ "type": "array", "items": { "type": "object" } });
     let object = json!({ "type": "object" });
@@ -291,35 +299,34 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
             "operationId": "list_tools",
             "summary": "Tools of the namespace",
             "parameters": layout.parameters,
-            "responses": { "200": answers("The tools", objects.clone()), "401": error, "404": error },
+            "responses": answers(Fails::Tools, "The tools", &objects),
         } },
         "/tools/{name}/schema": { "get": {
             "operationId": "get_tool_schema",
             "summary": "Input schema of one tool",
             "parameters": of_one_tool,
-            "responses": { "200": answers("A JSON Schema", object.clone()), "401": error, "404": error },
+            "responses": answers(Fails::Tools, "A JSON Schema", &object),
         } },
         "/namespaces": { "get": {
             "operationId": "list_namespaces",
             "summary": "Namespaces open to the token",
-            "responses": { "200": answers("The namespaces", objects), "401": error },
+            "responses": answers(Fails::Gateway, "The namespaces", &objects),
         } },
         "/health": { "get": {
             "operationId": "get_health",
             "summary": "Whether the process is up",
             "security": optional,
-            "responses": { "200": answers("It is", object.clone()) },
+            "responses": answers(Fails::HealthCheck, "It is", &object),
         } },
         "/ready": { "get": {
             "operationId": "get_ready",
             "summary": "Whether the process takes traffic",
             "security": optional,
-            "responses": {
-                "200": answers("It does", object.clone()),
-                "503": answers("It does not", object),
-            },
+            "responses": answers(Fails::HealthCheck, "It does", &object),
         } },
     });
+    // Not a failure of the check: its answer.
+    paths["/ready"]["get"]["responses"]["503"] = answer("It does not", &object);
     if let Some(root) = &layout.root {
         for path in ["/namespaces", "/health", "/ready"] {
             paths[path]["servers"] = json!([{ "url": root }]);
@@ -338,32 +345,6 @@ fn namespace_parameter(namespace: &Namespace) -> Value {
         "required": true,
         "description": "The namespace the tools belong to",
         "schema": { "type": "string", "default": namespace.name },
-    })
-}
-
-fn error_response() -> Value {
-    json!({
-        "description": "The request was refused or the call failed",
-        "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } },
-    })
-}
-
-fn error_schema() -> Value {
-    json!({
-        "type": "object",
-        "required": ["detail", "error"],
-        "properties": {
-            "detail": { "type": "string" },
-            "error": {
-                "type": "object",
-                "required": ["code", "message", "details"],
-                "properties": {
-                    "code": { "type": "string" },
-                    "message": { "type": "string" },
-                    "details": { "type": "object" },
-                },
-            },
-        },
     })
 }
 

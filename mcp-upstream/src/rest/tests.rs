@@ -390,6 +390,79 @@ fn collect(value: &Value, references: &mut Vec<String>, operations: &mut Vec<Str
 }
 
 #[tokio::test]
+async fn a_blank_body_is_refused_where_arguments_are_needed_and_no_body_is_an_empty_object() {
+    let mut shared = namespace("shared");
+    shared.tools = vec![
+        tool(json!({
+            "name": "echo", "description": "", "filename": "x.py",
+            "inputSchema": { "type": "object", "required": ["a"], "properties": { "a": {} } },
+        })),
+        tool(json!({
+            "name": "hello", "description": "", "filename": "x.py",
+            "inputSchema": { "type": "object", "required": [] },
+        })),
+    ];
+    let harness = Wanted {
+        namespaces: vec![shared],
+        ..Wanted::default()
+    }
+    .build();
+    for blank in [" ", "\n", " \r\n\t"] {
+        let (status, body) = post(&harness, "/tools/echo", blank).await;
+        let code = &body["error"]["code"];
+        assert_eq!(
+            (status, code),
+            (StatusCode::BAD_REQUEST, &json!("invalid_json"))
+        );
+        let message = body["detail"].as_str().expect("a sentence");
+        assert!(message.contains("white space alone"), "{message}");
+        let (status, _) = post(&harness, "/tools/hello", blank).await;
+        assert_ne!(status, StatusCode::BAD_REQUEST);
+        let (_, missing) = post(&harness, "/tools/missing", blank).await;
+        assert_eq!(missing["error"]["code"], "tool_not_found");
+    }
+    // Whether that is enough, the worker says.
+    assert_eq!(
+        post(&harness, "/tools/echo", "").await,
+        (StatusCode::OK, json!({}))
+    );
+}
+
+#[tokio::test]
+async fn the_document_says_what_a_call_answers_and_how_it_can_fail() {
+    let mut shared = namespace("shared");
+    shared.tools = vec![tool(json!({
+        "name": "count", "description": "", "filename": "x.py", "inputSchema": { "type": "object" },
+        "outputSchema": {
+            "type": "object", "properties": { "result": { "$ref": "#/$defs/Tree" } }, "required": ["result"],
+            "$defs": { "Tree": { "items": { "$ref": "#/$defs/Tree" } } }, "x-fastmcp-wrap-result": true,
+        },
+    }))];
+    let harness = Wanted {
+        namespaces: vec![shared],
+        ..Wanted::default()
+    }
+    .build();
+    let (_, document) = get(&harness, "/openapi.json").await;
+    let responses = &document["paths"]["/tools/count"]["post"]["responses"];
+    assert_eq!(
+        responses["200"]["content"]["application/json"]["schema"],
+        json!({ "$ref": "#/components/schemas/count_output_Tree" })
+    );
+    assert!(document["components"]["schemas"]["count_output_Tree"].is_object());
+    let statuses: Vec<_> = responses.as_object().expect("responses").keys().collect();
+    assert_eq!(
+        statuses,
+        [
+            "200", "400", "401", "403", "404", "408", "413", "414", "415", "422", "429", "431",
+            "500", "503", "504",
+        ]
+    );
+    let namespaces = &document["paths"]["/namespaces"]["get"]["responses"];
+    assert!(namespaces["401"].is_object() && namespaces["422"].is_null());
+}
+
+#[tokio::test]
 async fn the_openapi_namespace_may_come_from_the_query_and_must_be_open() {
     let harness = harness();
     let mut other = caller();

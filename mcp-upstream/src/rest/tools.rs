@@ -10,13 +10,14 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::Operation;
 
-use super::{InNamespace, Refused, collect, json};
+use super::{InNamespace, Refused, arguments, collect, json};
 use crate::audit::Transport;
 use crate::engine::{CallRequest, Engine};
 use crate::error;
-use crate::jsonrpc::{self, RequestError, spans};
+use crate::jsonrpc::{self, spans};
 use crate::mcp::forward::rest as external;
 use crate::reply::Reply;
 use crate::state::Core;
@@ -130,20 +131,20 @@ pub(super) async fn call(
     name: NameInPath,
     body: Body,
 ) -> Reply {
-    let arguments = match collect(body).await.and_then(arguments) {
+    let name = name_of(name);
+    let arguments = match read(&core, &scope, &name, body).await {
         Ok(arguments) => arguments,
         Err(Refused(reply)) => return *reply,
     };
     let InNamespace { caller, namespace } = scope;
     if core.external.serves(&namespace) {
-        let name = name_of(name);
         return match external::call(&core, &caller, namespace, &name, arguments).await {
             Ok(value) => Reply::json(StatusCode::OK, value),
             Err(failed) => error::rest_call(&failed, &caller),
         };
     }
     let operation = Operation::CallTool {
-        tool: name_of(name).into(),
+        tool: name.into(),
         arguments,
     };
     let request = CallRequest {
@@ -168,6 +169,26 @@ pub(super) async fn call(
     }
 }
 
+/// The arguments of a call.
+async fn read(core: &Core, scope: &InNamespace, name: &str, body: Body) -> Result<Bytes, Refused> {
+    let body = collect(body).await?;
+    if arguments::is_blank(&body) && needs_arguments(core, &scope.namespace, name).await {
+        return Err(arguments::blank());
+    }
+    arguments::of(body)
+}
+
+/// Whether the tool is known to need arguments.
+async fn needs_arguments(core: &Core, namespace: &Arc<Namespace>, name: &str) -> bool {
+    if !core.external.serves(namespace) {
+        let tool = Engine::tool(namespace, name);
+        return tool.is_ok_and(|tool| arguments::are_required(&tool.input_schema));
+    }
+    let schema = external::schema(core, namespace, name).await;
+    let schema = schema.ok().and_then(|it| RawValue::from_string(it).ok());
+    schema.is_some_and(|schema| arguments::are_required(&schema))
+}
+
 /// A tool's name as the path has it; escapes that are no UTF-8 are no reason for an answer of another shape.
 type NameInPath = Result<Path<Named>, PathRejection>;
 
@@ -180,26 +201,4 @@ pub(super) struct Named {
 /// The name, or one that no tool has.
 fn name_of(name: NameInPath) -> String {
     name.map(|Path(named)| named.name).unwrap_or_default()
-}
-
-/// An object, or nothing at all, which counts as `{}` (RST-10).
-fn arguments(body: Bytes) -> Result<Bytes, Refused> {
-    if body.trim_ascii().is_empty() {
-        return Ok(Bytes::from_static(b"{}"));
-    }
-    let invalid = |reason: &str| Refused::new(StatusCode::BAD_REQUEST, "invalid_json", reason);
-    let text = jsonrpc::text(&body).map_err(|failure| match failure {
-        RequestError::Parse(reason) | RequestError::Shape(reason) => invalid(&reason),
-        _ => invalid("the body is no JSON"),
-    })?;
-    let raw: &RawValue = serde_json::from_str(text).map_err(|error| invalid(&error.to_string()))?;
-    if raw.get().starts_with('{') {
-        Ok(body.slice_ref(raw.get().as_bytes()))
-    } else {
-        Err(Refused::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "invalid_arguments",
-            "The body must be a JSON object: it is the tool's arguments",
-        ))
-    }
 }

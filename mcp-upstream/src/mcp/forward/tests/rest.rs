@@ -34,6 +34,8 @@ async fn tools_are_listed_described_and_called() {
         let (_, document) = rest(&house, "GET", "/openapi.json", "").await;
         assert!(document["paths"]["/tools/echo"].is_object(), "{document}");
         assert!(document["paths"].get("/tools/secret_tool").is_none());
+        let (status, body) = rest(&house, "POST", "/tools/echo", " ").await;
+        assert_eq!(status, StatusCode::OK, "{body}");
     }
 }
 

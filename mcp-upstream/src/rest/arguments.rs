@@ -1,0 +1,52 @@
+//! The body of a call: the tool's arguments.
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::value::RawValue;
+
+use super::Refused;
+use crate::jsonrpc::{self, RequestError, spans};
+
+/// An object, or nothing at all, which counts as `{}` (RST-10). So does white space, for a tool that can do without
+/// arguments.
+pub(super) fn of(body: Bytes) -> Result<Bytes, Refused> {
+    if body.trim_ascii().is_empty() {
+        return Ok(Bytes::from_static(b"{}"));
+    }
+    let invalid = |reason: &str| Refused::new(StatusCode::BAD_REQUEST, "invalid_json", reason);
+    let text = jsonrpc::text(&body).map_err(|failure| match failure {
+        RequestError::Parse(reason) | RequestError::Shape(reason) => invalid(&reason),
+        _ => invalid("the body is no JSON"),
+    })?;
+    let raw: &RawValue = serde_json::from_str(text).map_err(|error| invalid(&error.to_string()))?;
+    if raw.get().starts_with('{') {
+        Ok(body.slice_ref(raw.get().as_bytes()))
+    } else {
+        Err(Refused::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "invalid_arguments",
+            "The body must be a JSON object: it is the tool's arguments",
+        ))
+    }
+}
+
+/// Whether the body is there, but holds white space alone.
+pub(super) fn is_blank(body: &[u8]) -> bool {
+    !body.is_empty() && body.trim_ascii().is_empty()
+}
+
+/// A blank body where arguments are needed: a client that lost them on the way should hear of that.
+pub(super) fn blank() -> Refused {
+    Refused::new(
+        StatusCode::BAD_REQUEST,
+        "invalid_json",
+        "The body holds white space alone, but the tool needs arguments: send them as a JSON object",
+    )
+}
+
+/// Whether a tool with this schema cannot be called without arguments.
+pub(super) fn are_required(schema: &RawValue) -> bool {
+    let required = spans::member(schema, "required");
+    let required = required.and_then(|it| serde_json::from_str::<Vec<&RawValue>>(it.get()).ok());
+    required.is_some_and(|required| !required.is_empty())
+}

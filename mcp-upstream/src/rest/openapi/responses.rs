@@ -1,0 +1,227 @@
+//! What an operation can answer: the value of a call, and every status that can come instead.
+//!
+//! The statuses are those of the edge (a request that never gets here) and of `crate::error` together. A test holds the
+//! list against both.
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use tooldock_workers::tool::Tool;
+
+/// Which statuses an operation can answer with beside its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fails {
+    /// A call of a tool.
+    Call,
+    /// What is read of a namespace's tools, which may have to be asked of their server.
+    Tools,
+    /// What is read of the gateway alone.
+    Gateway,
+    /// A health check, which needs no credentials and passes no limit.
+    HealthCheck,
+}
+
+/// A status: its number, the name of its component, what it means, and the header that comes with it.
+type Row = (u16, &'static str, &'static str, Option<Header>);
+/// The header's name and what it says.
+type Header = (&'static str, &'static str);
+
+const CHALLENGE: Option<Header> = Some(("WWW-Authenticate", "How to authenticate"));
+const RETRY_AFTER: Option<Header> = Some(("Retry-After", "Seconds to wait before another try"));
+
+#[rustfmt::skip]
+const STATUSES: [Row; 14] = [
+    (400, "BadRequest", "The request is malformed, or its body is no JSON", None),
+    (401, "Unauthorized", "The bearer token is missing or wrong", CHALLENGE),
+    (403, "Forbidden", "The token, address, host or origin may not do this", None),
+    (404, "NotFound", "There is no such namespace or tool", None),
+    (408, "BodyTimeout", "The body did not arrive in time", None),
+    (413, "BodyTooLarge", "The body is too large", None),
+    (414, "UriTooLong", "The path is too long", None),
+    (415, "UnsupportedMediaType", "The body is not announced as application/json", None),
+    (422, "InvalidArguments", "The arguments do not fit the tool; it did not run", None),
+    (429, "TooManyRequests", "A limit is used up", RETRY_AFTER),
+    (431, "HeadersTooLarge", "The headers are too large", None),
+    (500, "Failed", "The tool or its server failed", None),
+    (503, "Unavailable", "The tool's process is away, or too much is going on", RETRY_AFTER),
+    (504, "TimedOut", "The tool or its server took too long", None),
+];
+
+impl Fails {
+    fn with(self, status: u16) -> bool {
+        match self {
+            Self::Call => true,
+            Self::Tools => !matches!(status, 408 | 415 | 422),
+            Self::Gateway => !matches!(status, 404 | 408 | 415 | 422 | 500 | 503 | 504),
+            Self::HealthCheck => matches!(status, 400 | 403 | 414 | 431),
+        }
+    }
+
+    /// Adds the failures to an operation's responses.
+    pub(super) fn add(self, responses: &mut Value) {
+        for (status, name, ..) in STATUSES {
+            if self.with(status) {
+                let reference = format!("#/components/responses/{name}");
+                responses[status.to_string()] = json!({ "$ref": reference });
+            }
+        }
+    }
+}
+
+/// The failures as components, for operations to refer to.
+pub(super) fn components() -> Map<String, Value> {
+    let schema = json!({ "$ref": "#/components/schemas/Error" });
+    let component = |(_, name, description, header): Row| {
+        let mut response = json!({
+            "description": description,
+            "content": { "application/json": { "schema": schema } },
+        });
+        if let Some((header, description)) = header {
+            response["headers"] = json!({
+                header: { "description": description, "schema": { "type": "string" } },
+            });
+        }
+        (name.to_owned(), response)
+    };
+    STATUSES.into_iter().map(component).collect()
+}
+
+/// The schema of every failure's body.
+pub(super) fn error_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["detail", "error"],
+        "properties": {
+            "detail": { "type": "string" },
+            "error": {
+                "type": "object",
+                "required": ["code", "message", "details"],
+                "properties": {
+                    "code": { "type": "string" },
+                    "message": { "type": "string" },
+                    "details": { "type": "object" },
+                },
+            },
+        },
+    })
+}
+
+/// In which form REST sends what a tool with an output schema gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// The bare value, as the function of a worker returned it.
+    Bare,
+    /// The structured content, as a server put it together.
+    Structured,
+}
+
+/// What a function's value is wrapped in where it is no object: MCP knows no other structured content.
+const WRAPPED: &str = "x-fastmcp-wrap-result";
+
+/// The schema of what a successful call answers; `{}` where the tool promises nothing.
+pub(super) fn value_schema(tool: &Tool, sent: Sent) -> String {
+    let Some(schema) = tool.output_schema.as_deref() else {
+        return "{}".to_owned();
+    };
+    match sent {
+        Sent::Structured => schema.get().to_owned(),
+        Sent::Bare => unwrapped(schema).unwrap_or_else(|| schema.get().to_owned()),
+    }
+}
+
+/// The schema of the value itself, where the tool's schema says that the value is wrapped.
+fn unwrapped(schema: &RawValue) -> Option<String> {
+    let mut outer: Map<String, Value> = serde_json::from_str(schema.get()).ok()?;
+    if outer.get(WRAPPED) != Some(&Value::Bool(true)) {
+        return None;
+    }
+    let Value::Object(mut inner) = outer.get_mut("properties")?.get_mut("result")?.take() else {
+        return None;
+    };
+    if let Some(definitions) = outer.remove("$defs") {
+        inner.insert("$defs".to_owned(), definitions);
+    }
+    Some(Value::Object(inner).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use tooldock_workers::error::CallErrorCode;
+
+    use super::*;
+    use crate::error::rest_status;
+    use crate::testing::tool;
+
+    fn documented(fails: Fails) -> Vec<u16> {
+        let statuses = STATUSES.iter().map(|row| row.0);
+        statuses.filter(|status| fails.with(*status)).collect()
+    }
+
+    #[test]
+    fn every_status_of_a_failed_call_is_documented() {
+        let call = documented(Fails::Call);
+        for code in [
+            CallErrorCode::ToolNotFound,
+            CallErrorCode::ResourceNotFound,
+            CallErrorCode::PromptNotFound,
+            CallErrorCode::InvalidArguments,
+            CallErrorCode::DependencyError,
+            CallErrorCode::ExecutionTimeout,
+            CallErrorCode::InternalError,
+            CallErrorCode::ToolError,
+            CallErrorCode::WorkerUnavailable,
+            CallErrorCode::Overloaded,
+            CallErrorCode::RateLimited,
+            CallErrorCode::ResultTooLarge,
+            CallErrorCode::Cancelled,
+            CallErrorCode::MissingCapability,
+            CallErrorCode::AskFailed,
+        ] {
+            let status = rest_status(code).as_u16();
+            assert!(call.contains(&status), "{code:?}: {status}");
+        }
+    }
+
+    #[test]
+    fn an_operation_refers_to_components_that_are_there() {
+        let components = components();
+        assert_eq!(components.len(), STATUSES.len());
+        let mut responses = json!({ "200": {} });
+        Fails::HealthCheck.add(&mut responses);
+        assert_eq!(
+            responses,
+            json!({
+                "200": {},
+                "400": { "$ref": "#/components/responses/BadRequest" },
+                "403": { "$ref": "#/components/responses/Forbidden" },
+                "414": { "$ref": "#/components/responses/UriTooLong" },
+                "431": { "$ref": "#/components/responses/HeadersTooLarge" },
+            })
+        );
+        assert!(components["TooManyRequests"]["headers"]["Retry-After"].is_object());
+    }
+
+    #[test]
+    fn the_schema_is_that_of_what_is_sent() {
+        let declared = |output: Value| {
+            tool(json!({
+                "name": "t", "description": "", "filename": "", "inputSchema": {}, "outputSchema": output,
+            }))
+        };
+        let schema = |tool: &Tool, sent| -> Value {
+            serde_json::from_str(&value_schema(tool, sent)).expect("JSON")
+        };
+        let wrapped = json!({
+            "type": "object", "properties": { "result": { "items": { "$ref": "#/$defs/n" } } },
+            "$defs": { "n": { "type": "number" } }, "x-fastmcp-wrap-result": true,
+        });
+        let tool = declared(wrapped.clone());
+        assert_eq!(schema(&tool, Sent::Structured), wrapped);
+        assert_eq!(
+            schema(&tool, Sent::Bare),
+            json!({ "items": { "$ref": "#/$defs/n" }, "$defs": { "n": { "type": "number" } } })
+        );
+        let object = json!({ "type": "object", "properties": { "result": { "type": "number" } } });
+        assert_eq!(schema(&declared(object.clone()), Sent::Bare), object);
+        assert_eq!(schema(&declared(Value::Null), Sent::Bare), json!({}));
+    }
+}
