@@ -6,7 +6,7 @@
 //!
 //! | feature | modern client → legacy server | legacy client → modern server | like → like |
 //! |---|---|---|---|
-//! | opening | `server/discover` from the `initialize` result of a shared process ([`opening::discover`]) | `initialize` from the `server/discover` result ([`opening::initialize`]) | the server's own, with the versions the listener serves |
+//! | opening | `server/discover` from the `initialize` result of a shared process ([`server_info::discover`]) | `initialize` from the `server/discover` result ([`server_info::initialize`]) | the server's own, with the versions the listener serves |
 //! | `_meta` of requests | the protocol's own keys are taken out ([`params::to_legacy`]) | version, capabilities, client, log level are put in ([`params::to_modern`]) | untouched |
 //! | results | `resultType`, `ttlMs`, `cacheScope`, `serverInfo` are added ([`reply::to_modern`]) | the first three are taken out ([`reply::to_legacy`]) | untouched |
 //! | tool schemas that are not of an object, such `structuredContent` | untouched | wrapped as the member `result`, or the schema is left out ([`schemas`]) | untouched |
@@ -34,11 +34,11 @@
 //! each passes by its own name and finds only servers that know it. A legacy server's notification that belongs to no
 //! request reaches a modern client only through `subscriptions/listen`.
 
-pub(crate) mod opening;
 pub(crate) mod params;
 pub(crate) mod reply;
 pub(crate) mod rounds;
 mod schemas;
+pub(crate) mod server_info;
 pub(crate) mod state;
 
 /// The keys of the protocol's own metadata.

@@ -29,16 +29,16 @@ mod detached;
 mod events;
 mod fault;
 mod forward;
+mod interactive;
 mod notices;
 mod record;
-mod talk;
 
 pub(crate) use detached::{Detached, go_on};
-pub(crate) use events::{Event, EventReceiver, EventSender, Questions, ask_failed, events};
-pub(crate) use forward::{ForwardRequest, Forwarded, ResponseOutcome, Voice};
+pub(crate) use events::{Event, EventReceiver, EventSender, InputRequests, ask_failed, events};
+pub(crate) use forward::{ForwardRequest, ForwardTask, Peer, ResponseOutcome};
+use interactive::{CallInbox, InteractiveCall};
 pub(crate) use notices::Announce;
 use record::{Noted, Record};
-use talk::{Sink, Talk};
 
 /// Characters of an unknown tool's name that go into messages and logs.
 const UNKNOWN_NAME_MAX: usize = 128;
@@ -187,7 +187,7 @@ impl Engine {
         };
         let reply = if limits.talks {
             let principal = caller.principal_name();
-            let talk = Talk::new(self, namespace, principal, limits.timeout, events);
+            let talk = InteractiveCall::new(self, namespace, principal, limits.timeout, events);
             // Boxed, so that the usual call does not carry the room for it.
             Box::pin(talk.run(|talk, sink| {
                 // Asked again: the wait may have outlasted who was there before it.

@@ -45,7 +45,7 @@ pub use unclaimed::Unclaimed;
 pub(crate) use unclaimed::end_without_waiting;
 
 /// What a message is spoken in: who, to which namespace, in which era.
-pub(crate) struct Conversation<'a> {
+pub(crate) struct CallContext<'a> {
     core: &'a Arc<Core>,
     caller: &'a Caller,
     /// The bytes the message's spans point into.
@@ -168,7 +168,7 @@ pub(crate) fn stream_place(
         .map_err(|_| RequestError::StreamLimit)
 }
 
-impl<'a> Conversation<'a> {
+impl<'a> CallContext<'a> {
     /// Settles version and session. For `initialize`, which has neither yet, the version is completed from its body.
     async fn open(
         core: &'a Arc<Core>,

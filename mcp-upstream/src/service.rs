@@ -22,12 +22,12 @@ use crate::backend::{Backends, Upstreams};
 use crate::caller::Caller;
 use crate::engine::{Announce, Engine, ToolCallLimiter};
 use crate::health::Health;
-use crate::mcp::forward::External;
-use crate::mcp::forward::pools::Pooled;
-use crate::mcp::forward::process::{Externals, NoExternals};
+use crate::mcp::forward::ExternalServers;
+use crate::mcp::forward::connector::{Connector, NoConnector};
+use crate::mcp::forward::pools::PooledConnector;
 use crate::mcp::head::McpHead;
 use crate::mcp::methods::WrittenLists;
-use crate::mcp::modern::ParkedCalls;
+use crate::mcp::modern::SuspendedCalls;
 use crate::metrics::UpstreamMetrics;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
@@ -87,7 +87,7 @@ impl Service {
 
     /// The service over other backends than the registry's.
     pub fn with_backends(parts: ServiceParts, backends: Arc<dyn Backends>) -> Self {
-        Self::with_upstreams(parts, backends, |_| Arc::new(NoExternals))
+        Self::with_upstreams(parts, backends, |_| Arc::new(NoConnector))
     }
 
     /// The service over the registry's upstreams, its external servers included: their processes are the service's.
@@ -99,7 +99,7 @@ impl Service {
         let mut service = Self::with_upstreams(parts, backends, |audience| {
             let pools = Pools::new(host, registry, Arc::clone(audience), metrics);
             made = Some(Arc::clone(&pools));
-            Arc::new(Pooled(pools))
+            Arc::new(PooledConnector(pools))
         });
         service.pools = made;
         service
@@ -116,7 +116,7 @@ impl Service {
     pub(crate) fn with_upstreams(
         parts: ServiceParts,
         backends: Arc<dyn Backends>,
-        externals: impl FnOnce(&Arc<Audience>) -> Arc<dyn Externals>,
+        externals: impl FnOnce(&Arc<Audience>) -> Arc<dyn Connector>,
     ) -> Self {
         let limits = StoreLimits {
             ttl: parts.sessions.ttl,
@@ -145,9 +145,9 @@ impl Service {
                 limiter: parts.tool_call_limiter,
                 audit: parts.audit,
                 metrics: Arc::clone(&parts.metrics),
-                notices: Arc::new(News(Arc::clone(&audience))),
+                notices: Arc::new(WorkerNotices(Arc::clone(&audience))),
             },
-            external: External::new(
+            external: ExternalServers::new(
                 externals(&audience),
                 Arc::clone(&audience),
                 Arc::clone(&events),
@@ -163,7 +163,7 @@ impl Service {
                 in_memory(parts.session_bytes_per_principal),
             ),
             poll_after: parts.sessions.poll_after,
-            parked: ParkedCalls::new(parts.session_key),
+            suspended: SuspendedCalls::new(parts.session_key),
             lists: WrittenLists::default(),
         });
         Self {
@@ -323,9 +323,9 @@ fn admits_others(before: &Snapshot, after: &Snapshot) -> bool {
 }
 
 /// Carries what workers say has changed to whoever listens.
-struct News(Arc<Audience>);
+struct WorkerNotices(Arc<Audience>);
 
-impl Announce for News {
+impl Announce for WorkerNotices {
     fn announce(&self, namespace: &NamespaceName, notice: Notice) {
         self.0.announce(namespace, notice.into());
     }

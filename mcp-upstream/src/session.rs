@@ -48,11 +48,11 @@ mod weight;
 
 pub use client::ClientFacts;
 pub use id::SessionId;
-pub(crate) use in_flight::{InFlight, LastWords};
+pub(crate) use in_flight::{CancelNotice, InFlight};
 pub use key::{SealedFacts, SessionKey};
 use last_use::LastUse;
-pub(crate) use questions::Answered;
-use questions::Questions;
+pub(crate) use questions::AnswerFate;
+use questions::PendingRequests;
 use released::Released;
 use streams::Streams;
 use subscriptions::Subscriptions;
@@ -106,11 +106,11 @@ pub struct Session {
     log_level: AtomicU8,
     subscriptions: Subscriptions,
     streams: Streams,
-    questions: Questions,
+    questions: PendingRequests,
     /// Its place in the audience, from its first general stream on.
     seat: Mutex<Option<Seat>>,
     /// What the server of its namespace keeps for it; ends with the session.
-    companion: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
+    upstream_binding: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
     /// The store has set it aside because of its streams and wants to hear when the last reader leaves.
     set_aside: AtomicBool,
     released: OnceLock<Arc<Released>>,
@@ -139,9 +139,9 @@ impl Session {
             log_level: AtomicU8::new(LogLevel::Info as u8),
             subscriptions: Subscriptions::default(),
             streams: Streams::default(),
-            questions: Questions::default(),
+            questions: PendingRequests::default(),
             seat: Mutex::default(),
-            companion: Mutex::default(),
+            upstream_binding: Mutex::default(),
             set_aside: AtomicBool::new(false),
             released: OnceLock::new(),
             booked: AtomicUsize::new(0),
@@ -261,25 +261,28 @@ impl Session {
         self.streams.close();
         self.subscriptions.clear();
         self.take_seat(None);
-        let companion = {
-            let own = self.companion.lock();
+        let upstream_binding = {
+            let own = self.upstream_binding.lock();
             own.unwrap_or_else(PoisonError::into_inner).take()
         };
-        drop(companion);
+        drop(upstream_binding);
     }
 
     /// What the server of its namespace keeps for it, made when there is none. In a closed session it is not kept.
-    pub(crate) fn companion<T: Any + Send + Sync>(&self, make: impl FnOnce() -> Arc<T>) -> Arc<T> {
+    pub(crate) fn upstream_binding<T: Any + Send + Sync>(
+        &self,
+        make: impl FnOnce() -> Arc<T>,
+    ) -> Arc<T> {
         let mut own = self
-            .companion
+            .upstream_binding
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let known = own.clone().and_then(|it| it.downcast::<T>().ok());
-        let companion = known.unwrap_or_else(make);
+        let upstream_binding = known.unwrap_or_else(make);
         if self.state() != State::Closed {
-            *own = Some(Arc::clone(&companion) as Arc<dyn Any + Send + Sync>);
+            *own = Some(Arc::clone(&upstream_binding) as Arc<dyn Any + Send + Sync>);
         }
-        companion
+        upstream_binding
     }
 
     /// The session was used.
@@ -334,7 +337,7 @@ impl Session {
     }
 
     /// Takes the client's answer to a question; `id` is raw JSON.
-    pub(crate) fn answer(&self, id: &str, answer: Response) -> Answered {
+    pub(crate) fn answer(&self, id: &str, answer: Response) -> AnswerFate {
         self.questions.answer(id, answer)
     }
 

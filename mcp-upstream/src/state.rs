@@ -6,9 +6,9 @@ use tooldock_workers::registry::Registry;
 
 use crate::engine::Engine;
 use crate::health::Health;
-use crate::mcp::forward::External;
+use crate::mcp::forward::ExternalServers;
 use crate::mcp::methods::WrittenLists;
-use crate::mcp::modern::ParkedCalls;
+use crate::mcp::modern::SuspendedCalls;
 use crate::metrics::UpstreamMetrics;
 use crate::rest::reload::ReloadControl;
 use crate::session::config::PollAfter;
@@ -23,7 +23,7 @@ pub(crate) struct Core {
     pub(crate) sessions: Box<dyn SessionStore>,
     pub(crate) engine: Engine,
     /// The servers of others, and who hears them.
-    pub(crate) external: Arc<External>,
+    pub(crate) external: Arc<ExternalServers>,
     pub(crate) metrics: Arc<UpstreamMetrics>,
     pub(crate) health: Arc<Health>,
     /// What streams of sessions keep, and how they are opened and fed.
@@ -37,7 +37,7 @@ pub(crate) struct Core {
     /// When a POST that is still not answered is cut short for its client to come back.
     pub(crate) poll_after: PollAfter,
     /// Modern calls that wait for their client's next request.
-    pub(crate) parked: ParkedCalls,
+    pub(crate) suspended: SuspendedCalls,
     /// What `tools/list` was last answered.
     pub(crate) lists: WrittenLists,
 }

@@ -44,13 +44,13 @@ use crate::session::Session;
 
 pub mod audience;
 pub(crate) mod frame;
-mod kept;
 mod ledger;
 pub mod limit;
 pub mod log;
 pub mod memory;
 mod metrics;
 pub mod pulse;
+mod resumable;
 mod subscription;
 mod window;
 

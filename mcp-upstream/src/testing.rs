@@ -25,7 +25,7 @@ use crate::caller::{Caller, Visibility};
 use crate::engine::{ToolCallLimiter, Unlimited};
 use crate::error::body_of;
 use crate::health::Health;
-use crate::mcp::forward::process::{Externals, NoExternals};
+use crate::mcp::forward::connector::{Connector, NoConnector};
 use crate::mcp::head::{AcceptFlags, McpHead};
 use crate::metrics::UpstreamMetrics;
 use crate::profile::Profile;
@@ -186,7 +186,7 @@ pub(crate) struct Wanted {
     pub(crate) limiter: Arc<dyn ToolCallLimiter>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
     pub(crate) audit: crate::audit::AuditSender,
-    pub(crate) externals: Arc<dyn Externals>,
+    pub(crate) externals: Arc<dyn Connector>,
     /// Instead of the fake one.
     pub(crate) backends: Option<Arc<dyn Backends>>,
 }
@@ -201,7 +201,7 @@ impl Default for Wanted {
             limiter: Arc::new(Unlimited),
             reloader: None,
             audit: Audit::off(),
-            externals: Arc::new(NoExternals),
+            externals: Arc::new(NoConnector),
             backends: None,
         }
     }

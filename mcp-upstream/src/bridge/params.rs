@@ -13,7 +13,7 @@ const VERSION: &str = "\"2026-07-28\"";
 
 /// What a client of the older era said once, and a modern server wants to hear each time.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Client<'a> {
+pub(crate) struct ClientMetadata<'a> {
     /// A JSON object.
     pub(crate) capabilities: &'a str,
     /// A JSON object.
@@ -34,17 +34,17 @@ pub(crate) fn to_legacy(params: &RawValue) -> String {
 }
 
 /// With what modern servers want to know of the client.
-pub(crate) fn to_modern(params: Option<&RawValue>, client: Client<'_>) -> String {
+pub(crate) fn to_modern(params: Option<&RawValue>, metadata: ClientMetadata<'_>) -> String {
     let params = params.map_or("{}", RawValue::get);
     let meta = spans::find(params, "_meta").unwrap_or("{}");
     let mut changes: SmallVec<[_; 4]> = SmallVec::new();
     changes.push(Change::Set(key::VERSION, Cow::Borrowed(VERSION)));
     changes.push(Change::Set(
         key::CAPABILITIES,
-        Cow::Borrowed(client.capabilities),
+        Cow::Borrowed(metadata.capabilities),
     ));
-    changes.push(Change::Set(key::CLIENT, Cow::Borrowed(client.info)));
-    if let Some(level) = client.log_level {
+    changes.push(Change::Set(key::CLIENT, Cow::Borrowed(metadata.info)));
+    if let Some(level) = metadata.log_level {
         changes.push(Change::Set(key::LOG_LEVEL, format!("\"{level}\"").into()));
     }
     let meta = spans::edit(meta, &changes);
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use crate::protocol::MODERN;
 
-    const CLIENT: Client<'_> = Client {
+    const CLIENT: ClientMetadata<'_> = ClientMetadata {
         capabilities: r#"{"roots":{}}"#,
         info: r#"{"name":"c"}"#,
         log_level: Some("info"),

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{Answers, Ask, AskMethod, OPEN_QUESTIONS_MAX, Question, Replier};
 
-use crate::engine::Voice;
+use crate::engine::Peer;
 use crate::jsonrpc::entries;
 use crate::jsonrpc::spans::{self, Change};
 
@@ -76,7 +76,7 @@ impl Required {
     /// # Errors
     ///
     /// A question that got no result.
-    pub(crate) async fn settle(self, params: &str, voice: &Voice) -> Result<String, CallError> {
+    pub(crate) async fn settle(self, params: &str, peer: &Peer) -> Result<String, CallError> {
         let mut responses = String::from("{");
         if !self.questions.is_empty() {
             let given = Given::new(&self.questions);
@@ -85,7 +85,7 @@ impl Required {
                 questions: self.questions.clone(),
                 replier: Replier::new(Arc::new(all)),
             };
-            voice.ask(ask, None);
+            peer.ask(ask, None);
             let answers = done.await.map_err(|_| unusable("The call is over"))?;
             for (question, answer) in self.questions.iter().zip(answers) {
                 if responses.len() > 1 {

@@ -43,7 +43,7 @@ pub(crate) enum Event {
         message: Bytes,
     },
     /// The call waits for its client.
-    Questions(Questions),
+    InputRequests(InputRequests),
     /// An upstream that speaks MCP itself took a question back.
     Withdrawn {
         /// The question's key.
@@ -126,7 +126,7 @@ impl Event {
         match self {
             Self::Progress(params) | Self::Log { params, .. } => params.len(),
             Self::Message { message, .. } | Self::Withdrawn { message, .. } => message.len(),
-            Self::Questions(_) => 0,
+            Self::InputRequests(_) => 0,
         }
     }
 }
@@ -140,11 +140,11 @@ impl EventSender {
     }
 
     /// Queues questions; gives them back where there is no room. Never waits.
-    pub(super) fn ask(&self, questions: Questions) -> Result<(), Box<Questions>> {
+    pub(super) fn ask(&self, questions: InputRequests) -> Result<(), Box<InputRequests>> {
         self.0
-            .put(Event::Questions(questions))
+            .put(Event::InputRequests(questions))
             .map_err(|refused| match refused {
-                Event::Questions(questions) => Box::new(questions),
+                Event::InputRequests(questions) => Box::new(questions),
                 _ => unreachable!("questions were sent"),
             })
     }
@@ -192,7 +192,7 @@ pub(super) type Given = Arc<[AtomicBool]>;
 
 /// Questions a call asks at once. Dropped, those without an answer fail.
 #[derive(Debug)]
-pub(crate) struct Questions {
+pub(crate) struct InputRequests {
     /// What is asked.
     pub(crate) list: Vec<Question>,
     /// Where a single question is a whole request of an upstream that speaks MCP itself: that.
@@ -212,7 +212,7 @@ pub(super) struct InputResponse {
     pub(super) outcome: Result<Bytes, CallError>,
 }
 
-impl Questions {
+impl InputRequests {
     pub(super) fn new(
         turn: u64,
         list: Vec<Question>,
@@ -270,7 +270,7 @@ impl Questions {
     }
 }
 
-impl Drop for Questions {
+impl Drop for InputRequests {
     fn drop(&mut self) {
         for position in 0..self.list.len() {
             self.give(position, Err(ask_failed("The client gave no answer")));

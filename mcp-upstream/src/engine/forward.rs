@@ -1,7 +1,7 @@
 //! A request that goes up as it is, to an upstream that speaks MCP itself: the same policy, limits, queue, clock, audit
 //! and metrics as for a worker's call.
 //!
-//! What runs it, and in which era, is not known here: a [`Forwarded`] is started once the request has its turn and gives
+//! What runs it, and in which era, is not known here: a [`ForwardTask`] is started once the request has its turn and gives
 //! the whole response.
 
 use std::fmt;
@@ -20,14 +20,14 @@ use tooldock_workers::worker::{Ask, LogLevel};
 
 use super::record::{Noted, kept_short};
 use super::{
-    Engine, Event, EventSender, Record, Sink, TOOLS_CALL, Talk, UNKNOWN_NAME_MAX, ask_failed,
-    overloaded, rate_limited, timed_out,
+    CallInbox, Engine, Event, EventSender, InteractiveCall, Record, TOOLS_CALL, UNKNOWN_NAME_MAX,
+    ask_failed, overloaded, rate_limited, timed_out,
 };
 use crate::audit::Transport;
 use crate::caller::Caller;
 pub(crate) use crate::jsonrpc::ResponseOutcome;
 use crate::jsonrpc::{RelayedRequest, Response};
-use crate::session::LastWords;
+use crate::session::CancelNotice;
 
 /// One request on its way up.
 #[derive(Clone)]
@@ -49,7 +49,7 @@ pub(crate) struct ForwardRequest {
     /// Its client may be asked something before the answer.
     pub(crate) asks: bool,
     /// What sends it up.
-    pub(crate) run: Arc<dyn Forwarded>,
+    pub(crate) run: Arc<dyn ForwardTask>,
 }
 
 impl fmt::Debug for ForwardRequest {
@@ -64,20 +64,20 @@ impl fmt::Debug for ForwardRequest {
 /// Sends a request up and waits for its answer. Dropping the future cancels it, in the client's own words where they came
 /// first.
 #[async_trait]
-pub(crate) trait Forwarded: LastWords {
-    /// Begins, and ends with the whole response. What the upstream says before it goes to `voice`.
-    async fn run(self: Arc<Self>, voice: Voice) -> Result<Response, CallError>;
+pub(crate) trait ForwardTask: CancelNotice {
+    /// Begins, and ends with the whole response. What the upstream says before it goes to `peer`.
+    async fn run(self: Arc<Self>, peer: Peer) -> Result<Response, CallError>;
 }
 
 /// What a request that goes up can say to its client before the answer. Never waits. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Voice {
+pub(crate) struct Peer {
     events: Option<EventSender>,
-    sink: Option<Arc<Sink>>,
+    sink: Option<Arc<CallInbox>>,
     dropped: IntCounter,
 }
 
-impl Voice {
+impl Peer {
     /// Passes a whole notification on; a log message with a level only to a client that wants messages of it. What
     /// nobody reads in time is dropped and counted.
     pub(crate) fn say(&self, level: Option<LogLevel>, message: Bytes) {
@@ -151,22 +151,23 @@ impl Engine {
         let namespace = &*request.namespace;
         let (limit, max_result) = self.admit_forwarded(caller, request)?;
         let run = Arc::clone(&request.run);
-        let voice = |events, sink| Voice {
+        let peer = |events, sink| Peer {
             events,
             sink,
             dropped: self.metrics.events_dropped.clone(),
         };
         let answer = if request.asks {
             let heard = events.clone();
-            let talk = Talk::new(self, namespace, caller.principal_name(), limit, events);
+            let talk =
+                InteractiveCall::new(self, namespace, caller.principal_name(), limit, events);
             // Boxed, so that the usual call does not carry the room for it.
-            Box::pin(talk.run(|_, sink| Ok(run.run(voice(heard, Some(sink)))))).await?
+            Box::pin(talk.run(|_, sink| Ok(run.run(peer(heard, Some(sink)))))).await?
         } else {
             let entered = AtomicBool::new(false);
             let work = async {
                 let _permit = namespace.gate.enter().await.map_err(|_| overloaded())?;
                 entered.store(true, Ordering::Relaxed);
-                run.run(voice(events, None)).await
+                run.run(peer(events, None)).await
             };
             let outcome = timeout(limit, work).await;
             outcome.map_err(|_| match entered.load(Ordering::Relaxed) {

@@ -10,7 +10,7 @@ use crate::jsonrpc::{self, Body, Invalid, Message, RequestError};
 use crate::mcp::exchange::Exchange;
 use crate::mcp::head::McpHead;
 use crate::mcp::methods::{self, Prepared};
-use crate::mcp::{self, Conversation, batch, initialize, notification, response};
+use crate::mcp::{self, CallContext, batch, initialize, notification, response};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::{Session, SessionTransport};
@@ -38,31 +38,31 @@ pub(super) async fn take<'a>(
         return Err(RequestError::SessionNotFound.into());
     }
     agree(caller, head, &session)?;
-    let conversation = Conversation::over_sse(core, caller, body, namespace, Arc::clone(&session));
+    let cx = CallContext::over_sse(core, caller, body, namespace, Arc::clone(&session));
     match message {
         Body::Batch(messages) => {
-            if let Some(exchange) = batch::begin(&conversation, &messages).await? {
+            if let Some(exchange) = batch::begin(&cx, &messages).await? {
                 exchange.settle(session).await;
             }
         }
         Body::One(text, Message::Request { id, method, params }) => {
             let prepared = if method == "initialize" {
-                let answer = initialize::over_sse(&conversation, &session, id, params).await;
+                let answer = initialize::over_sse(&cx, &session, id, params).await;
                 answer.map(Prepared::Response)
             } else {
-                methods::prepare(&conversation, text, id, &method, params).await
+                methods::prepare(&cx, text, id, &method, params).await
             };
-            let mut exchange = Exchange::new(&conversation);
-            exchange.request(&conversation, id, prepared);
+            let mut exchange = Exchange::new(&cx);
+            exchange.request(&cx, id, prepared);
             // What is answered already is on the stream before this POST is: a client that waits for one answer before
             // it asks again gets them in its order.
             exchange.settle(session).await;
         }
         Body::One(text, Message::Notification { method, params }) => {
-            notification::take(&conversation, text, &method, params)?;
+            notification::take(&cx, text, &method, params)?;
         }
         Body::One(text, Message::Response { id, outcome }) => {
-            response::take(&conversation, text, id, outcome)?;
+            response::take(&cx, text, id, outcome)?;
         }
     }
     Ok(Reply::empty(StatusCode::ACCEPTED))

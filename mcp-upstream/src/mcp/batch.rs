@@ -5,17 +5,17 @@ use http::StatusCode;
 use serde_json::value::RawValue;
 
 use super::exchange::{Exchange, Outcome};
-use super::{Conversation, methods, notification, response};
+use super::{CallContext, methods, notification, response};
 use crate::jsonrpc::{self, MESSAGES_MAX, Message, RequestError};
 use crate::reply::Reply;
 
 /// Answers a batch: an array of responses, a stream of them when one of its calls says something first, or 202 when
 /// nothing in it wants an answer.
 pub(super) async fn answer(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     messages: &[&RawValue],
 ) -> Result<Reply, RequestError> {
-    let Some(exchange) = begin(conversation, messages).await? else {
+    let Some(exchange) = begin(cx, messages).await? else {
         return Ok(Reply::empty(StatusCode::ACCEPTED));
     };
     let answers = match exchange.run().await? {
@@ -34,14 +34,12 @@ pub(super) async fn answer(
 
 /// Takes what needs no answer and prepares the rest; `None` when nothing is left.
 pub(crate) async fn begin(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     messages: &[&RawValue],
 ) -> Result<Option<Exchange>, RequestError> {
-    let accepted = |version| conversation.caller.profile.batch_accepted(version);
-    if !conversation.version().is_some_and(accepted) {
-        let version = conversation
-            .version()
-            .map_or("this version", |v| v.as_str());
+    let accepted = |version| cx.caller.profile.batch_accepted(version);
+    if !cx.version().is_some_and(accepted) {
+        let version = cx.version().map_or("this version", |v| v.as_str());
         let reason = format!("batches are not accepted in {version}: send one message per POST");
         return Err(RequestError::Shape(reason.into()));
     }
@@ -67,7 +65,7 @@ pub(crate) async fn begin(
             "initialize must not be part of a batch".into(),
         ));
     }
-    let mut exchange = Exchange::new(conversation);
+    let mut exchange = Exchange::new(cx);
     let mut requests = Vec::new();
     let mut silent = true;
     for (text, message) in parsed {
@@ -77,10 +75,10 @@ pub(crate) async fn begin(
             }
             // Neither has an answer, wrong or not.
             Ok(Message::Notification { method, params }) => {
-                let _ = notification::take(conversation, text, &method, params);
+                let _ = notification::take(cx, text, &method, params);
             }
             Ok(Message::Response { id, outcome }) => {
-                let _ = response::take(conversation, text, id, outcome);
+                let _ = response::take(cx, text, id, outcome);
             }
             Err(invalid) => {
                 silent = false;
@@ -91,14 +89,11 @@ pub(crate) async fn begin(
     let prepared = requests
         .iter()
         .map(|(text, id, method, params)| async move {
-            (
-                *id,
-                methods::prepare(conversation, text, id, method, *params).await,
-            )
+            (*id, methods::prepare(cx, text, id, method, *params).await)
         });
     for (id, prepared) in join_all(prepared).await {
         silent = false;
-        exchange.request(conversation, id, prepared);
+        exchange.request(cx, id, prepared);
     }
     Ok((!silent).then_some(exchange))
 }

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::methods::{Outcome as Called, Prepared, UpstreamCall};
-use super::{Conversation, store_failure, weigh};
+use super::{CallContext, store_failure, weigh};
 use crate::engine::{Detached, go_on};
 use crate::jsonrpc::RequestError;
 use crate::protocol::ProtocolVersion;
@@ -29,13 +29,13 @@ use crate::state::Core;
 use crate::stream::{Finishing, Stream, StreamKind, frame};
 
 mod body;
+mod driver;
 mod members;
-mod talk;
 
 pub(crate) use body::{events_head, streamed};
+use driver::{CallDriver, Step};
+pub(super) use driver::{may_ask, missing_capability};
 use members::Members;
-use talk::{Step, Talk};
-pub(super) use talk::{may_ask, missing_capability};
 
 /// How long a call that says much waits for its reader to take it, each time: 5 s. One that takes longer loses its stream,
 /// not its log.
@@ -91,13 +91,13 @@ pub(super) enum Outcome {
 
 /// Answers one prepared request by itself.
 pub(super) async fn one(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     id: &str,
     call: Box<UpstreamCall>,
 ) -> Result<Reply, RequestError> {
-    if conversation.streams && (call.talks || poll_at(conversation).is_some()) {
-        let mut exchange = Exchange::new(conversation);
-        exchange.call(conversation, id, call);
+    if cx.streams && (call.talks || poll_at(cx).is_some()) {
+        let mut exchange = Exchange::new(cx);
+        exchange.call(cx, id, call);
         return Ok(match exchange.run().await? {
             Outcome::Answers(mut answers) => {
                 Reply::json(StatusCode::OK, answers.pop().unwrap_or_default())
@@ -105,42 +105,35 @@ pub(super) async fn one(
             Outcome::Events(reply) => reply,
         });
     }
-    let (call, outcome) = match conversation.session() {
-        Some(session) => quiet_in_session(conversation, session, id, call).await,
+    let (call, outcome) = match cx.session() {
+        Some(session) => quiet_in_session(cx, session, id, call).await,
         None => {
-            let run = call
-                .request
-                .run(conversation.core, conversation.caller, None);
+            let run = call.request.run(cx.core, cx.caller, None);
             let outcome = run.await;
             (call, outcome)
         }
     };
-    let response = call.response(
-        id,
-        conversation.caller,
-        &conversation.result_format(),
-        outcome,
-    )?;
+    let response = call.response(id, cx.caller, &cx.result_format(), outcome)?;
     Ok(Reply::json(StatusCode::OK, response))
 }
 
 /// A call that says nothing before its answer. In a session it goes on when its POST goes away;
 /// `notifications/cancelled`, the end of the session or the tool's time limit end it.
 async fn quiet_in_session(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     session: &Arc<Session>,
     id: &str,
     call: Box<UpstreamCall>,
 ) -> (Box<UpstreamCall>, Called) {
     let (handle, registration) = AbortHandle::new_pair();
-    let entry = InFlight::enter(session, id, handle, call.request.last_words());
-    let core = Arc::clone(conversation.core);
-    let caller = conversation.caller.clone();
+    let entry = InFlight::enter(session, id, handle, call.request.cancel_notice());
+    let core = Arc::clone(cx.core);
+    let caller = cx.caller.clone();
     Detached::new(async move {
         let run = call.request.run(&core, &caller, None);
         let outcome = Abortable::new(run, registration).await;
         drop(entry);
-        let outcome = outcome.unwrap_or_else(|Aborted| Err(talk::cancelled()));
+        let outcome = outcome.unwrap_or_else(|Aborted| Err(driver::cancelled()));
         (call, outcome)
     })
     .await
@@ -148,28 +141,28 @@ async fn quiet_in_session(
 
 impl Exchange {
     /// An exchange of this conversation, without members.
-    pub(crate) fn new(conversation: &Conversation<'_>) -> Self {
+    pub(crate) fn new(cx: &CallContext<'_>) -> Self {
         Self {
-            core: Arc::clone(conversation.core),
-            session: conversation.session().cloned(),
-            primes: primes(conversation),
+            core: Arc::clone(cx.core),
+            session: cx.session().cloned(),
+            primes: primes(cx),
             ready: Ready::new(),
             members: Members::default(),
             // Who takes no stream cannot be told to come back.
-            poll_at: poll_at(conversation).filter(|_| conversation.streams),
+            poll_at: poll_at(cx).filter(|_| cx.streams),
         }
     }
 
     /// Adds a request that has been prepared, or refused.
     pub(crate) fn request(
         &mut self,
-        conversation: &Conversation<'_>,
+        cx: &CallContext<'_>,
         id: &str,
         prepared: Result<Prepared, RequestError>,
     ) {
         match prepared {
             Ok(Prepared::Response(answer)) => self.answer(answer),
-            Ok(Prepared::Call(call)) => self.call(conversation, id, call),
+            Ok(Prepared::Call(call)) => self.call(cx, id, call),
             Err(failure) => self.answer(failure.body(Some(id))),
         }
     }
@@ -179,8 +172,8 @@ impl Exchange {
         self.ready.push(answer);
     }
 
-    fn call(&mut self, conversation: &Conversation<'_>, id: &str, call: Box<UpstreamCall>) {
-        self.members.add(Talk::new(conversation, id, call));
+    fn call(&mut self, cx: &CallContext<'_>, id: &str, call: Box<UpstreamCall>) {
+        self.members.add(CallDriver::new(cx, id, call));
     }
 
     /// Runs the members until all have answered or one speaks. In a session they go on when the POST goes away.
@@ -360,16 +353,16 @@ impl Target {
 }
 
 /// When a POST of this conversation is to be cut short: only clients that know of resuming are sent away.
-fn poll_at(conversation: &Conversation<'_>) -> Option<Instant> {
-    let PollAfter::After(after) = conversation.core.poll_after else {
+fn poll_at(cx: &CallContext<'_>) -> Option<Instant> {
+    let PollAfter::After(after) = cx.core.poll_after else {
         return None;
     };
-    let resumes = conversation.session().is_some() && primes(conversation);
+    let resumes = cx.session().is_some() && primes(cx);
     resumes.then(|| Instant::now() + after)
 }
 
-fn primes(conversation: &Conversation<'_>) -> bool {
-    let version = conversation.version();
+fn primes(cx: &CallContext<'_>) -> bool {
+    let version = cx.version();
     version.is_some_and(ProtocolVersion::has_priming_events)
 }
 

@@ -1,9 +1,9 @@
 //! Namespaces whose server speaks MCP itself: requests go up and answers come down with their bytes untouched.
 //!
 //! ```text
-//!   methods::prepare ──▶ forward::prepare ──▶ engine::forward ──▶ Up ──▶ process ──▶ the server
+//!   methods::prepare ──▶ forward::prepare ──▶ engine::forward ──▶ ExternalCall ──▶ connection ──▶ server
 //!                        (kept here, or up)   (policy, clock …)   │       │
-//!                                            isolation: which one ┘       └─ hub: what it says of its own accord
+//!                                            isolation: which one ┘       └─ inbound: what it says of its own accord
 //! ```
 //!
 //! Answered here are `initialize`, `server/discover`, `ping`, `subscriptions/listen`, and, where a process is not the
@@ -24,9 +24,9 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
 use super::methods::{Prepared, UpstreamCall, UpstreamRequest};
-use super::{Conversation, Era};
+use super::{CallContext, Era};
 use crate::audit::Transport;
-use crate::bridge::opening as openings;
+use crate::bridge::server_info;
 use crate::engine::{ForwardRequest, TOOLS_CALL};
 use crate::format::CacheScope;
 use crate::jsonrpc::splice::Names;
@@ -36,36 +36,36 @@ use crate::state::Core;
 use crate::stream::EventLog;
 use crate::stream::audience::Audience;
 
+pub(crate) mod ambiguous_keys;
+mod binding;
 mod call;
 mod catalogue;
-mod companion;
-mod hub;
+pub(crate) mod connector;
+mod describe;
+mod inbound;
 mod isolation;
-mod kept;
 mod lists;
-mod news;
-mod opening;
+mod notifications;
 pub(crate) mod pools;
-pub(crate) mod process;
 pub(crate) mod rest;
-pub(crate) mod spelling;
+mod subscriptions;
 mod tasks;
 mod watch;
 
 #[cfg(test)]
 mod tests;
 
-use call::{Asked, Up};
+use ambiguous_keys::KeyScan;
+use binding::UpstreamBinding;
+use call::{ExternalCall, OutgoingRequest};
 use catalogue::Catalogues;
-use companion::Companion;
-use hub::{Ears, Hub, Scope};
-use isolation::{Place, Who};
-use process::{Externals, Isolation, Process, ProcessKey, ServerHealth};
-use spelling::Seen;
+use connector::{Connection, Connector, Isolation, ProcessKey, ServerHealth};
+use inbound::{HandlerRef, InboundHandler, Scope};
+use isolation::{Client, Place};
 
-pub(crate) use kept::{listen, listens};
-pub(crate) use news::notify;
-pub(crate) use opening::{discover, initialize};
+pub(crate) use describe::{discover, initialize};
+pub(crate) use notifications::notify;
+pub(crate) use subscriptions::{listen, listens};
 
 /// Who the gateway says it is where a server is not told of a client.
 pub(crate) const GATEWAY: &str = concat!(
@@ -75,27 +75,27 @@ pub(crate) const GATEWAY: &str = concat!(
 );
 
 /// What is known of external servers beside their processes.
-pub(crate) struct External {
-    processes: Arc<dyn Externals>,
+pub(crate) struct ExternalServers {
+    processes: Arc<dyn Connector>,
     audience: Arc<Audience>,
     events: Arc<dyn EventLog>,
     catalogues: Catalogues,
-    notices: news::Notices,
+    notices: notifications::NotificationQuota,
     /// Seals what a server wants back from a client of another era.
     key: SessionKey,
 }
 
 /// A process and who hears it, for as long as a request needs them.
 pub(crate) struct Leased {
-    pub(crate) process: Arc<dyn Process>,
+    pub(crate) process: Arc<dyn Connection>,
     /// Of one that nobody shares.
-    hub: Option<Arc<Hub>>,
+    handler: Option<Arc<InboundHandler>>,
     place: Place,
 }
 
-impl External {
+impl ExternalServers {
     pub(crate) fn new(
-        processes: Arc<dyn Externals>,
+        processes: Arc<dyn Connector>,
         audience: Arc<Audience>,
         events: Arc<dyn EventLog>,
         key: SessionKey,
@@ -105,7 +105,7 @@ impl External {
             audience,
             events,
             catalogues: Catalogues::default(),
-            notices: news::Notices::default(),
+            notices: notifications::NotificationQuota::default(),
             key,
         })
     }
@@ -129,36 +129,38 @@ impl External {
     async fn place(
         &self,
         namespace: &Namespace,
-        who: &Who,
+        client: &Client,
         principal: Option<&Arc<str>>,
         method: &str,
     ) -> Result<Place, CallError> {
         let isolation = self.processes.isolation(namespace);
         let isolation = isolation.unwrap_or(Isolation::Auto);
-        let speaks = match self.processes.known_to_speak(namespace, who.own_era()) {
+        let speaks = match self.processes.known_to_speak(namespace, client.own_era()) {
             Some(speaks) => speaks,
-            None => self.processes.speaks(namespace, who.own_era()).await?,
+            None => self.processes.speaks(namespace, client.own_era()).await?,
         };
-        Ok(isolation::place(isolation, speaks, who, principal, method))
+        Ok(isolation::place(
+            isolation, speaks, client, principal, method,
+        ))
     }
 
     /// A process for a request.
     async fn lease(
         self: &Arc<Self>,
         namespace: &Arc<Namespace>,
-        who: &Who,
+        client: &Client,
         principal: Option<&Arc<str>>,
         method: &str,
     ) -> Result<Leased, CallError> {
-        let place = self.place(namespace, who, principal, method).await?;
-        self.lease_at(namespace, who, place).await
+        let place = self.place(namespace, client, principal, method).await?;
+        self.lease_at(namespace, client, place).await
     }
 
     /// The same, where it is known which.
     async fn lease_at(
         self: &Arc<Self>,
         namespace: &Namespace,
-        who: &Who,
+        client: &Client,
         place: Place,
     ) -> Result<Leased, CallError> {
         if place.is_common()
@@ -168,13 +170,13 @@ impl External {
         {
             return Ok(Leased {
                 process,
-                hub: None,
+                handler: None,
                 place,
             });
         }
-        let hub = (!place.is_common()).then(|| self.hub(namespace, who, &place));
-        let process = self.at(namespace, &place, hub.as_ref()).await?;
-        if let (ProcessKey::Session(tag), Who::Session(session)) = (&place.key, who)
+        let handler = (!place.is_common()).then(|| self.handler(namespace, client, &place));
+        let process = self.at(namespace, &place, handler.as_ref()).await?;
+        if let (ProcessKey::Session(tag), Client::Session(session)) = (&place.key, client)
             && session.state() == State::Closed
         {
             // Its end came before its process, which nobody would end then.
@@ -182,7 +184,7 @@ impl External {
         }
         Ok(Leased {
             process,
-            hub,
+            handler,
             place,
         })
     }
@@ -192,29 +194,35 @@ impl External {
         &self,
         namespace: &Namespace,
         place: &Place,
-        hub: Option<&Arc<Hub>>,
-    ) -> Result<Arc<dyn Process>, CallError> {
-        let ears = hub.map(|hub| Arc::new(Ears(Arc::clone(hub))) as _);
+        handler: Option<&Arc<InboundHandler>>,
+    ) -> Result<Arc<dyn Connection>, CallError> {
+        let inbound = handler.map(|handler| Arc::new(HandlerRef(Arc::clone(handler))) as _);
         let lease = self
             .processes
-            .lease(namespace, &place.key, &place.open, ears);
+            .lease(namespace, &place.key, &place.open, inbound);
         lease.await
     }
 
     /// Who hears the process of a place that is not shared.
-    fn hub(self: &Arc<Self>, namespace: &Namespace, who: &Who, place: &Place) -> Arc<Hub> {
-        match (&place.key, who) {
-            (ProcessKey::Session(_), Who::Session(session)) => {
-                let companion = Companion::of(self, session);
-                companion
-                    .own_hub(|| self.new_hub(namespace, Scope::Session(Arc::downgrade(session))))
+    fn handler(
+        self: &Arc<Self>,
+        namespace: &Namespace,
+        client: &Client,
+        place: &Place,
+    ) -> Arc<InboundHandler> {
+        match (&place.key, client) {
+            (ProcessKey::Session(_), Client::Session(session)) => {
+                let upstream_binding = UpstreamBinding::of(self, session);
+                upstream_binding.own_handler(|| {
+                    self.new_handler(namespace, Scope::Session(Arc::downgrade(session)))
+                })
             }
-            _ => self.new_hub(namespace, Scope::Call),
+            _ => self.new_handler(namespace, Scope::Call),
         }
     }
 
-    fn new_hub(&self, namespace: &Namespace, scope: Scope) -> Arc<Hub> {
-        Hub::new(
+    fn new_handler(&self, namespace: &Namespace, scope: Scope) -> Arc<InboundHandler> {
+        InboundHandler::new(
             namespace.name.clone(),
             scope,
             Arc::clone(&self.audience),
@@ -225,7 +233,7 @@ impl External {
 
     /// Makes a process as talkative as the most curious of its clients wants it. Each of them filters what it hears.
     async fn want_level(&self, leased: &Leased, level: LogLevel) {
-        if openings::declares(leased.process.opening(), &["logging"]) {
+        if server_info::declares(leased.process.opening(), &["logging"]) {
             // A server that cannot do it logs as it does.
             let _ = leased.process.set_log_level(level).await;
         }
@@ -245,48 +253,51 @@ impl Leased {
 ///
 /// A key that some servers would take for another, what the era does not have, and what is kept here and was refused.
 pub(super) async fn prepare(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     message: &str,
     id: &str,
     method: &str,
     params: Option<&RawValue>,
 ) -> Result<Prepared, RequestError> {
     jsonrpc::object(params, "params")?;
-    let seen = spelling::check(message)?;
+    let seen = ambiguous_keys::check(message)?;
     // A server that looks at the method alone would take it for the notification, about whoever's request it names.
     if method.starts_with("notifications/") {
         return Err(RequestError::MethodNotFound(method.to_owned()));
     }
-    let who = conversation.who();
-    match (&who, method) {
+    let client = cx.client();
+    match (&client, method) {
         // What has gone with 2026-07-28, and what is not a request on its own: a server of both eras might take it for
         // the beginning of the other.
         (
-            Who::Modern(_),
+            Client::Modern(_),
             "initialize"
             | "ping"
             | "logging/setLevel"
             | "resources/subscribe"
             | "resources/unsubscribe",
         )
-        | (Who::Session(_) | Who::Bare, "server/discover" | "subscriptions/listen") => {
+        | (Client::Session(_) | Client::Sessionless, "server/discover" | "subscriptions/listen") => {
             return Err(RequestError::MethodNotFound(method.to_owned()));
         }
-        (Who::Session(_) | Who::Bare, "logging/setLevel") => {
-            if let Some(answer) = kept::set_level(conversation, &who, id, params).await? {
+        (Client::Session(_) | Client::Sessionless, "logging/setLevel") => {
+            if let Some(answer) = subscriptions::set_level(cx, &client, id, params).await? {
                 return Ok(Prepared::Response(answer));
             }
         }
-        (Who::Session(_) | Who::Bare, "resources/subscribe" | "resources/unsubscribe") => {
+        (
+            Client::Session(_) | Client::Sessionless,
+            "resources/subscribe" | "resources/unsubscribe",
+        ) => {
             if let Some(answer) =
-                kept::subscription(conversation, &who, (id, method), params).await?
+                subscriptions::subscription(cx, &client, (id, method), params).await?
             {
                 return Ok(Prepared::Response(answer));
             }
         }
         _ => {}
     }
-    let bytes = conversation.own(message.as_bytes());
+    let bytes = cx.own(message.as_bytes());
     let names = match seen.may_name {
         true => Names::of(params).map_err(|error| {
             let error = error.to_string();
@@ -299,9 +310,9 @@ pub(super) async fn prepare(
     let request = Request::with_token(bytes, message, id, params, names.own_progress);
     let named = Named::read(method, params, &seen)?;
     let mut tasks = tasks::Named::read(method, params, seen.names_task)?;
-    let key = &conversation.core.external.key;
+    let key = &cx.core.external.key;
     let request = tasks.with_own_cursor(key, method, request);
-    let call = up(conversation, who, method, named, (request, tasks));
+    let call = up(cx, client, method, named, (request, tasks));
     Ok(Prepared::Call(call))
 }
 
@@ -319,7 +330,7 @@ impl<'a> Named<'a> {
     fn read(
         method: &str,
         params: Option<&'a RawValue>,
-        seen: &Seen<'a>,
+        seen: &KeyScan<'a>,
     ) -> Result<Self, RequestError> {
         let (name, arguments) = match method {
             TOOLS_CALL | "prompts/get" => ("name", Some("arguments")),
@@ -340,7 +351,7 @@ impl<'a> Named<'a> {
             found.map(|(_, value)| *value)
         };
         let subject = member(name).map(|subject| {
-            spelling::string(subject).ok_or_else(|| {
+            ambiguous_keys::string(subject).ok_or_else(|| {
                 RequestError::InvalidParams(format!("params.{name} must be a string").into())
             })
         });
@@ -353,57 +364,57 @@ impl<'a> Named<'a> {
 
 /// A request that goes up.
 fn up(
-    conversation: &Conversation<'_>,
-    who: Who,
+    cx: &CallContext<'_>,
+    client: Client,
     method: &str,
     named: Named<'_>,
     (request, tasks): (Request, tasks::Named),
 ) -> Box<UpstreamCall> {
-    let (core, caller) = (conversation.core, conversation.caller);
+    let (core, caller) = (cx.core, cx.caller);
     let (method, subject): (Arc<str>, Arc<str>) = (method.into(), named.subject.into());
     let may_ask = isolation::may_ask(&method);
-    let asks = who.can_be_asked() && (may_ask || !who.is_modern());
+    let asks = client.can_be_asked() && (may_ask || !client.is_modern());
     let talks = asks || may_ask || request.token().is_some();
-    let run = Up {
+    let run = ExternalCall {
         external: Arc::clone(&core.external),
-        namespace: Arc::clone(&conversation.namespace),
+        namespace: Arc::clone(&cx.namespace),
         principal: caller.principal.clone(),
-        scope: CacheScope::of_lists(caller, &conversation.namespace),
+        scope: CacheScope::of_lists(caller, &cx.namespace),
         method: Arc::clone(&method),
         subject: Arc::clone(&subject),
-        asked: Asked::Whole(request),
+        asked: OutgoingRequest::Whole(request),
         tasks,
         sent: Mutex::default(),
-        who,
+        client,
     };
     let arguments = named.arguments.map(str::as_bytes);
     Box::new(UpstreamCall {
         request: UpstreamRequest::Forward(ForwardRequest {
-            namespace: Arc::clone(&conversation.namespace),
+            namespace: Arc::clone(&cx.namespace),
             method,
             subject,
-            arguments: arguments.map_or_else(Bytes::new, |raw| conversation.own(raw)),
+            arguments: arguments.map_or_else(Bytes::new, |raw| cx.own(raw)),
             transport: Transport::Mcp,
-            version: Some(conversation.result_format().version()),
-            session: conversation.session().map(|it| Arc::clone(it.tag())),
+            version: Some(cx.result_format().version()),
+            session: cx.session().map(|it| Arc::clone(it.tag())),
             asks,
             run: Arc::new(run),
         }),
         progress_token: None,
-        talks: talks && conversation.streams || asks,
+        talks: talks && cx.streams || asks,
     })
 }
 
-impl Conversation<'_> {
+impl CallContext<'_> {
     /// Who speaks, as far as a server may know.
-    fn who(&self) -> Who {
+    fn client(&self) -> Client {
         match &self.era {
             Era::Legacy {
                 session: Some(session),
                 ..
-            } => Who::Session(Arc::clone(session)),
-            Era::Legacy { session: None, .. } => Who::Bare,
-            Era::Modern(meta) => Who::Modern(meta.clone()),
+            } => Client::Session(Arc::clone(session)),
+            Era::Legacy { session: None, .. } => Client::Sessionless,
+            Era::Modern(meta) => Client::Modern(meta.clone()),
         }
     }
 }

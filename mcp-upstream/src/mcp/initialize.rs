@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::head::{AcceptFlags, SESSION_HEADER};
 use super::{
-    Conversation, Unclaimed, acceptable, capabilities, create_session, forget_session, forward,
+    CallContext, Unclaimed, acceptable, capabilities, create_session, forget_session, forward,
     weigh,
 };
 use crate::format::{self, ResultFormat, ResultWriter};
@@ -49,39 +49,39 @@ struct Asked<'a> {
 
 /// Answers `initialize` and issues the session id (EX-01).
 pub(super) async fn answer(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     accept: AcceptFlags,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Reply, RequestError> {
-    if conversation.session().is_some() {
+    if cx.session().is_some() {
         return Err(RequestError::Shape(
             "the session is initialized already; send initialize without Mcp-Session-Id".into(),
         ));
     }
     let asked = read(params)?;
-    let profile = &conversation.caller.profile;
+    let profile = &cx.caller.profile;
     let version = asked.version.parse().ok();
     let version = version.filter(|version| profile.supports(*version));
     // An unknown version is answered with our default: the client decides whether it can live with it (MCP-05).
     let version = version.unwrap_or_else(|| profile.default_version());
-    acceptable(conversation.caller, accept, version)?;
+    acceptable(cx.caller, accept, version)?;
 
     let binding = Binding {
-        namespace: conversation.namespace.name.clone(),
-        principal: conversation.caller.principal.clone(),
+        namespace: cx.namespace.name.clone(),
+        principal: cx.caller.principal.clone(),
         version,
         transport: SessionTransport::Streamable,
     };
-    let session = create_session(conversation.core, binding, Some(asked.client)).await?;
+    let session = create_session(cx.core, binding, Some(asked.client)).await?;
     // A client that leaves before it has its answer leaves no session behind.
-    let unclaimed = Unclaimed::new(conversation.core, &session);
-    let opened = body(conversation, &session, id, version).await;
+    let unclaimed = Unclaimed::new(cx.core, &session);
+    let opened = body(cx, &session, id, version).await;
     let body = match opened {
         Ok(body) => body,
         Err(failure) => {
             // A session that was not opened is not one.
-            forget_session(conversation.core, &session).await?;
+            forget_session(cx.core, &session).await?;
             return Err(failure);
         }
     };
@@ -97,13 +97,13 @@ pub(super) async fn answer(
 
 /// The response to `initialize` in a session of HTTP+SSE, which speaks 2024-11-05 or any version the listener serves.
 pub(crate) async fn over_sse(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     session: &Arc<Session>,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Vec<u8>, RequestError> {
     let asked = read(params)?;
-    let profile = &conversation.caller.profile;
+    let profile = &cx.caller.profile;
     let version = asked.version.parse().ok();
     let version = version
         .filter(|version| *version == ProtocolVersion::V2024_11_05 || profile.supports(*version));
@@ -114,9 +114,9 @@ pub(crate) async fn over_sse(
         ));
     }
     session.set_client(asked.client).map_err(too_much)?;
-    weigh(conversation.core, session);
-    let body = body(conversation, session, id, version).await?;
-    forward::listens(conversation.core, &conversation.namespace, session);
+    weigh(cx.core, session);
+    let body = body(cx, session, id, version).await?;
+    forward::listens(cx.core, &cx.namespace, session);
     Ok(body)
 }
 
@@ -150,14 +150,14 @@ fn too_much(error: TooMuch) -> RequestError {
 }
 
 async fn body(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     session: &Arc<Session>,
     id: &str,
     version: ProtocolVersion,
 ) -> Result<Vec<u8>, RequestError> {
-    let namespace = &conversation.namespace;
-    if conversation.core.external.serves(namespace) {
-        let result = forward::initialize(conversation, session, version).await;
+    let namespace = &cx.namespace;
+    if cx.core.external.serves(namespace) {
+        let result = forward::initialize(cx, session, version).await;
         let result = result.map_err(RequestError::Upstream)?;
         return Ok(format::raw_result(id, &result));
     }

@@ -14,14 +14,14 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::{Namespace, Upstream};
 use tooldock_workers::worker::{Operation, ToolReply};
 
-use super::{Conversation, Era, forward};
+use super::{CallContext, Era, forward};
 use crate::audit::Transport;
 use crate::caller::Caller;
 use crate::engine::{CallRequest, EventSender, ForwardRequest, TOOLS_CALL};
 use crate::format::{self, CacheScope};
 use crate::jsonrpc::{self, RequestError, Response};
 use crate::protocol::ProtocolVersion;
-use crate::session::{LastWords, State};
+use crate::session::{CancelNotice, State};
 use crate::state::Core;
 
 mod completion;
@@ -73,11 +73,11 @@ pub(crate) enum UpstreamRequest {
 }
 
 /// What came of a call.
-pub(crate) type Outcome = Result<Answered, CallError>;
+pub(crate) type Outcome = Result<UpstreamReply, CallError>;
 
 /// What a call was answered.
 #[derive(Debug, Clone)]
-pub(crate) enum Answered {
+pub(crate) enum UpstreamReply {
     /// A function's value.
     Value(ToolReply),
     /// A server's own response.
@@ -102,37 +102,35 @@ struct Meta<'a> {
 /// What makes it no request for this namespace: an unknown method, wrong parameters, a namespace that is not up, a
 /// session that was not confirmed.
 pub(crate) async fn prepare(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     message: &str,
     id: &str,
     method: &str,
     params: Option<&RawValue>,
 ) -> Result<Prepared, RequestError> {
-    if method == "ping" && conversation.is_legacy() {
-        return ping(conversation, id, params).map(Prepared::Response);
+    if method == "ping" && cx.is_legacy() {
+        return ping(cx, id, params).map(Prepared::Response);
     }
-    if conversation.core.external.serves(&conversation.namespace) {
-        confirmed(conversation).await?;
-        return Box::pin(forward::prepare(conversation, message, id, method, params)).await;
+    if cx.core.external.serves(&cx.namespace) {
+        confirmed(cx).await?;
+        return Box::pin(forward::prepare(cx, message, id, method, params)).await;
     }
-    let offered = offered(conversation, method)?;
-    confirmed(conversation).await?;
+    let offered = offered(cx, method)?;
+    confirmed(cx).await?;
     match offered {
-        Method::ToolsList => lists::tools(conversation, id, params).map(Prepared::Response),
-        Method::ResourcesList => lists::resources(conversation, id, params).map(Prepared::Response),
+        Method::ToolsList => lists::tools(cx, id, params).map(Prepared::Response),
+        Method::ResourcesList => lists::resources(cx, id, params).map(Prepared::Response),
         Method::ResourceTemplatesList => {
-            lists::resource_templates(conversation, id, params).map(Prepared::Response)
+            lists::resource_templates(cx, id, params).map(Prepared::Response)
         }
-        Method::PromptsList => lists::prompts(conversation, id, params).map(Prepared::Response),
-        Method::ToolsCall => tools::call(conversation, params).map(Prepared::Call),
-        Method::ResourcesRead => resources::read(conversation, params).map(Prepared::Call),
-        Method::PromptsGet => prompts::get(conversation, params).map(Prepared::Call),
-        Method::Complete => completion::complete(conversation, params).map(Prepared::Call),
-        Method::Subscribe => resources::subscribe(conversation, id, params).map(Prepared::Response),
-        Method::Unsubscribe => {
-            resources::unsubscribe(conversation, id, params).map(Prepared::Response)
-        }
-        Method::SetLevel => logging::set_level(conversation, id, params).map(Prepared::Response),
+        Method::PromptsList => lists::prompts(cx, id, params).map(Prepared::Response),
+        Method::ToolsCall => tools::call(cx, params).map(Prepared::Call),
+        Method::ResourcesRead => resources::read(cx, params).map(Prepared::Call),
+        Method::PromptsGet => prompts::get(cx, params).map(Prepared::Call),
+        Method::Complete => completion::complete(cx, params).map(Prepared::Call),
+        Method::Subscribe => resources::subscribe(cx, id, params).map(Prepared::Response),
+        Method::Unsubscribe => resources::unsubscribe(cx, id, params).map(Prepared::Response),
+        Method::SetLevel => logging::set_level(cx, id, params).map(Prepared::Response),
     }
 }
 
@@ -154,12 +152,12 @@ enum Method {
 
 /// The method of that name, if the era has it and the namespace anything to do it with: what is not declared at the
 /// beginning of a conversation is not there.
-fn offered(conversation: &Conversation<'_>, method: &str) -> Result<Method, RequestError> {
-    let namespace = &*conversation.namespace;
+fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
+    let namespace = &*cx.namespace;
     let has_resources =
         || !namespace.resources.is_empty() || !namespace.resource_templates.is_empty();
     let has_prompts = || !namespace.prompts.is_empty();
-    let legacy = || conversation.is_legacy();
+    let legacy = || cx.is_legacy();
     let (found, there) = match method {
         "tools/list" => (Method::ToolsList, true),
         "tools/call" => (Method::ToolsCall, true),
@@ -185,24 +183,22 @@ fn offered(conversation: &Conversation<'_>, method: &str) -> Result<Method, Requ
 }
 
 fn ping(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Vec<u8>, RequestError> {
     jsonrpc::object(params, "params")?;
-    Ok(format::ResultWriter::begin(id, &conversation.result_format(), 0).end())
+    Ok(format::ResultWriter::begin(id, &cx.result_format(), 0).end())
 }
 
 /// Waits for the client's confirmation where the listener and the version ask for it (MCP-08).
-async fn confirmed(conversation: &Conversation<'_>) -> Result<(), RequestError> {
-    let Some(session) = conversation.session() else {
+async fn confirmed(cx: &CallContext<'_>) -> Result<(), RequestError> {
+    let Some(session) = cx.session() else {
         return Ok(());
     };
     let since = ProtocolVersion::V2025_06_18;
-    let asked = conversation.caller.profile.require_initialized
-        && conversation
-            .version()
-            .is_some_and(|version| version >= since);
+    let asked = cx.caller.profile.require_initialized
+        && cx.version().is_some_and(|version| version >= since);
     if !asked || session.confirmed_within(PATIENCE).await {
         return Ok(());
     }
@@ -212,7 +208,7 @@ async fn confirmed(conversation: &Conversation<'_>) -> Result<(), RequestError> 
     })
 }
 
-impl Conversation<'_> {
+impl CallContext<'_> {
     /// Whether the methods that went with 2026-07-28 are there.
     fn is_legacy(&self) -> bool {
         matches!(self.era, Era::Legacy { .. })
@@ -280,17 +276,17 @@ impl UpstreamRequest {
         match self {
             Self::Call(request) => {
                 let reply = core.engine.call(caller, request, events).await;
-                reply.map(Answered::Value)
+                reply.map(UpstreamReply::Value)
             }
             Self::Forward(request) => {
                 let reply = core.engine.forward(caller, request, events).await;
-                reply.map(Answered::Raw)
+                reply.map(UpstreamReply::Raw)
             }
         }
     }
 
     /// Who is to hear how its client cancels it.
-    pub(crate) fn last_words(&self) -> Option<Arc<dyn LastWords>> {
+    pub(crate) fn cancel_notice(&self) -> Option<Arc<dyn CancelNotice>> {
         match self {
             Self::Call(_) => None,
             Self::Forward(request) => Some(Arc::clone(&request.run) as _),
@@ -347,11 +343,11 @@ impl UpstreamCall {
             |error: &CallError| RequestError::missing_capability(error).filter(|_| modern);
         let outcome = match outcome {
             // The status of one is nobody's but the modern era's.
-            Ok(Answered::Raw(answer)) if answer.is_error() && modern => {
+            Ok(UpstreamReply::Raw(answer)) if answer.is_error() && modern => {
                 return Err(RequestError::forwarded(answer));
             }
-            Ok(Answered::Raw(answer)) => return Ok(answer.with_id(id)),
-            Ok(Answered::Value(reply)) => Ok(reply),
+            Ok(UpstreamReply::Raw(answer)) => return Ok(answer.with_id(id)),
+            Ok(UpstreamReply::Value(reply)) => Ok(reply),
             Err(error) => Err(error),
         };
         let operation = match &self.request {

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::head::McpHead;
 use super::methods::{self, Prepared};
-use super::{Conversation, Era, forward, namespace};
+use super::{CallContext, Era, forward, namespace};
 use crate::caller::Caller;
 use crate::jsonrpc::{self, Message, RequestError};
 use crate::profile::AcceptRule;
@@ -22,12 +22,12 @@ use crate::reply::Reply;
 use crate::state::Core;
 
 mod discover;
+mod driver;
 mod exchange;
 mod headers;
 mod listen;
 mod meta;
-mod park;
-mod talking;
+mod suspended;
 
 use headers::Tools;
 
@@ -37,7 +37,7 @@ pub(crate) use meta::RequestMeta;
 pub(super) const VERSION: &str = protocol::MODERN;
 
 /// The calls that wait for their clients.
-pub(crate) type ParkedCalls = park::ParkedCalls<talking::Talking>;
+pub(crate) type SuspendedCalls = suspended::SuspendedCalls<driver::ModernCallDriver>;
 
 /// Whether a message is of this era. `method` and `params` are those of a request or notification.
 pub(super) fn is_modern(head: &McpHead, method: Option<&str>, params: Option<&RawValue>) -> bool {
@@ -148,7 +148,7 @@ async fn request(
     let retry = match subject(method, &params) {
         Some(subject) => {
             // Any other state is for the server, or for the bridge to it.
-            let ours = !external || core.parked.seals(params.request_state);
+            let ours = !external || core.suspended.seals(params.request_state);
             let inputs = if ours {
                 exchange::inputs(&params)?
             } else {
@@ -173,7 +173,7 @@ async fn request(
         }
         None => None,
     };
-    let conversation = Conversation {
+    let cx = CallContext {
         core,
         caller,
         body,
@@ -187,11 +187,11 @@ async fn request(
             method,
             meta: &meta,
         };
-        return exchange::resume(&conversation, request, &retry).await;
+        return exchange::resume(&cx, request, &retry).await;
     }
     match method {
-        "server/discover" => discover::answer(&conversation, id).await,
-        "subscriptions/listen" => listen::open(&conversation, id, raw_params).await,
+        "server/discover" => discover::answer(&cx, id).await,
+        "subscriptions/listen" => listen::open(&cx, id, raw_params).await,
         "tools/list"
         | "tools/call"
         | "prompts/list"
@@ -200,7 +200,7 @@ async fn request(
         | "resources/templates/list"
         | "resources/read"
         | "completion/complete" => {
-            match methods::prepare(&conversation, text, id, method, raw_params).await? {
+            match methods::prepare(&cx, text, id, method, raw_params).await? {
                 Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
                 Prepared::Call(call) => {
                     let request = exchange::Request {
@@ -208,13 +208,12 @@ async fn request(
                         method,
                         meta: &meta,
                     };
-                    exchange::begin(&conversation, request, call).await
+                    exchange::begin(&cx, request, call).await
                 }
             }
         }
         // What the server has beside these, it knows.
-        _ if external => match methods::prepare(&conversation, text, id, method, raw_params).await?
-        {
+        _ if external => match methods::prepare(&cx, text, id, method, raw_params).await? {
             Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
             Prepared::Call(call) => {
                 let request = exchange::Request {
@@ -222,7 +221,7 @@ async fn request(
                     method,
                     meta: &meta,
                 };
-                exchange::begin(&conversation, request, call).await
+                exchange::begin(&cx, request, call).await
             }
         },
         // What has gone with this revision (`initialize`, `ping`, `logging/setLevel`, `resources/subscribe`) too.

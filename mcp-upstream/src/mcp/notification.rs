@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Conversation, forward};
+use super::{CallContext, forward};
 use crate::jsonrpc::{self, RequestError};
 
 #[derive(Deserialize)]
@@ -23,7 +23,7 @@ struct Cancelled<'a> {
 ///
 /// A refused one is a refused POST: there is no response to put the error into.
 pub(crate) fn take(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     message: &str,
     method: &str,
     params: Option<&RawValue>,
@@ -31,11 +31,11 @@ pub(crate) fn take(
     if jsonrpc::object(params, "params").is_err() {
         return Err(RequestError::Shape("params must be an object".into()));
     }
-    if conversation.core.external.serves(&conversation.namespace) {
+    if cx.core.external.serves(&cx.namespace) {
         // Those acted on here go on to the server in their own words, too.
-        forward::spelling::check_unanswered(message)?;
+        forward::ambiguous_keys::check_unanswered(message)?;
     }
-    let session = conversation.session();
+    let session = cx.session();
     match method {
         "initialize" => Err(RequestError::Shape("initialize needs an id".into())),
         // The second spelling is what older clients send (MCP-09).
@@ -54,7 +54,7 @@ pub(crate) fn take(
             Ok(())
         }
         _ => {
-            forward::notify(conversation, message, method);
+            forward::notify(cx, message, method);
             Ok(())
         }
     }

@@ -13,7 +13,7 @@ use http::StatusCode;
 
 use super::head::McpHead;
 use super::methods::{self, Prepared};
-use super::{Conversation, batch, exchange, initialize, modern, notification, response};
+use super::{CallContext, batch, exchange, initialize, modern, notification, response};
 use crate::caller::Caller;
 use crate::jsonrpc::{self, Body, Invalid, Message};
 use crate::reply::Reply;
@@ -32,8 +32,8 @@ pub(super) async fn answer<'a>(
             if head.version.as_deref().map(str::trim) == Some(modern::VERSION) {
                 return Err(modern::batch_refused().into());
             }
-            let conversation = Conversation::open(core, caller, head, body, false).await?;
-            return Ok(Box::pin(batch::answer(&conversation, &messages)).await?);
+            let cx = CallContext::open(core, caller, head, body, false).await?;
+            return Ok(Box::pin(batch::answer(&cx, &messages)).await?);
         }
     };
     if is_modern(head, &message) {
@@ -47,32 +47,32 @@ pub(super) async fn answer<'a>(
                 id: Some(id),
             };
             let initialize = method == "initialize";
-            let conversation = Conversation::open(core, caller, head, body, initialize)
+            let cx = CallContext::open(core, caller, head, body, initialize)
                 .await
                 .map_err(refused)?;
             if initialize {
-                return Box::pin(initialize::answer(&conversation, head.accept, id, params))
+                return Box::pin(initialize::answer(&cx, head.accept, id, params))
                     .await
                     .map_err(refused);
             }
-            let prepared = methods::prepare(&conversation, text, id, &method, params)
+            let prepared = methods::prepare(&cx, text, id, &method, params)
                 .await
                 .map_err(refused)?;
             match prepared {
                 Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
-                Prepared::Call(call) => Box::pin(exchange::one(&conversation, id, call))
+                Prepared::Call(call) => Box::pin(exchange::one(&cx, id, call))
                     .await
                     .map_err(refused),
             }
         }
         Message::Notification { method, params } => {
-            let conversation = Conversation::open(core, caller, head, body, false).await?;
-            notification::take(&conversation, text, &method, params)?;
+            let cx = CallContext::open(core, caller, head, body, false).await?;
+            notification::take(&cx, text, &method, params)?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
         Message::Response { id, outcome } => {
-            let conversation = Conversation::open(core, caller, head, body, false).await?;
-            response::take(&conversation, text, id, outcome)?;
+            let cx = CallContext::open(core, caller, head, body, false).await?;
+            response::take(&cx, text, id, outcome)?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
     }

@@ -17,7 +17,7 @@ use tooldock_workers::registry::{Namespace, Snapshot, Upstream};
 use tooldock_workers::worker::WorkerState;
 
 use crate::caller::Caller;
-use crate::mcp::forward::process::ServerHealth;
+use crate::mcp::forward::connector::ServerHealth;
 use crate::reply::Reply;
 use crate::state::Core;
 

@@ -30,16 +30,16 @@ struct Running {
     /// The request's, raw JSON.
     id: Box<str>,
     handle: AbortHandle,
-    words: Option<Arc<dyn LastWords>>,
+    notice: Option<Arc<dyn CancelNotice>>,
 }
 
 /// Hears how a client cancels its call, before the call is stopped.
-pub(crate) trait LastWords: Send + Sync {
+pub(crate) trait CancelNotice: Send + Sync {
     /// The client's whole `notifications/cancelled`. Must not block.
     fn cancelled(&self, message: &str);
 }
 
-impl fmt::Debug for dyn LastWords {
+impl fmt::Debug for dyn CancelNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LastWords")
     }
@@ -59,7 +59,7 @@ impl InFlight {
         session: &Arc<Session>,
         id: &str,
         handle: AbortHandle,
-        words: Option<Arc<dyn LastWords>>,
+        notice: Option<Arc<dyn CancelNotice>>,
     ) -> Entry {
         let mut calls = session.in_flight.lock();
         let number = calls.next;
@@ -72,7 +72,7 @@ impl InFlight {
             number,
             id: id.into(),
             handle,
-            words,
+            notice,
         });
         Entry {
             session: Arc::clone(session),
@@ -86,11 +86,11 @@ impl InFlight {
         let newest = {
             let calls = self.lock();
             let newest = calls.running.iter().rev().find(|call| *call.id == *id);
-            newest.map(|call| (call.handle.clone(), call.words.clone()))
+            newest.map(|call| (call.handle.clone(), call.notice.clone()))
         };
-        if let Some((handle, words)) = newest {
-            if let Some(words) = words {
-                words.cancelled(message);
+        if let Some((handle, notice)) = newest {
+            if let Some(notice) = notice {
+                notice.cancelled(message);
             }
             handle.abort();
         }

@@ -11,7 +11,7 @@ pub(super) const OPEN_MAX: usize = 1000;
 
 /// What became of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answered {
+pub(crate) enum AnswerFate {
     /// Somebody was waiting for it.
     Taken,
     /// The question was asked, and is answered or given up already.
@@ -22,7 +22,7 @@ pub(crate) enum Answered {
 
 /// The open questions of a session.
 #[derive(Debug, Default)]
-pub(super) struct Questions {
+pub(super) struct PendingRequests {
     /// A handful of entries. Guards plain data; nothing awaits under it.
     table: Mutex<Table>,
 }
@@ -35,7 +35,7 @@ struct Table {
     open: Vec<(u64, oneshot::Sender<Response>)>,
 }
 
-impl Questions {
+impl PendingRequests {
     /// Notes a question; the answer comes through the receiver. It fails when there will be none: the session has
     /// ended, or too many questions are open.
     pub(super) fn ask(&self) -> (u64, oneshot::Receiver<Response>) {
@@ -51,14 +51,14 @@ impl Questions {
     }
 
     /// Hands an answer to whoever asked. `id` is raw JSON.
-    pub(super) fn answer(&self, id: &str, answer: Response) -> Answered {
+    pub(super) fn answer(&self, id: &str, answer: Response) -> AnswerFate {
         let id: Option<u64> = id.parse().ok();
         let mut table = self.lock();
         let Some(id) = id.filter(|id| (1..=table.last).contains(id)) else {
-            return Answered::Unknown;
+            return AnswerFate::Unknown;
         };
         let Some(at) = table.open.iter().position(|(own, _)| *own == id) else {
-            return Answered::Over;
+            return AnswerFate::Over;
         };
         let (_, sender) = table.open.swap_remove(at);
         if table.open.is_empty() {
@@ -67,8 +67,8 @@ impl Questions {
         }
         drop(table);
         match sender.send(answer) {
-            Ok(()) => Answered::Taken,
-            Err(_) => Answered::Over,
+            Ok(()) => AnswerFate::Taken,
+            Err(_) => AnswerFate::Over,
         }
     }
 
@@ -111,7 +111,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_reaches_its_question_once() {
-        let questions = Questions::default();
+        let questions = PendingRequests::default();
         let (first, one) = questions.ask();
         let (second, two) = questions.ask();
         assert_ne!(first, second);
@@ -119,15 +119,15 @@ mod tests {
         let refusal = ResponseOutcome::Error(Bytes::from_static(br#"{"code":-1,"message":"no"}"#));
         assert_eq!(
             questions.answer(&second.to_string(), Response::from_outcome(refusal.clone())),
-            Answered::Taken
+            AnswerFate::Taken
         );
         assert_eq!(
             questions.answer(&first.to_string(), answer.clone()),
-            Answered::Taken
+            AnswerFate::Taken
         );
         assert_eq!(
             questions.answer(&first.to_string(), answer.clone()),
-            Answered::Over
+            AnswerFate::Over
         );
         assert_eq!(one.await.expect("an answer").outcome(), answer.outcome());
         assert_eq!(two.await.expect("an answer").outcome(), refusal);
@@ -136,11 +136,11 @@ mod tests {
 
     #[test]
     fn what_was_never_asked_is_unknown_and_what_was_given_up_is_over() {
-        let questions = Questions::default();
+        let questions = PendingRequests::default();
         for id in ["0", "1", "-1", "1.0", "\"1\"", "null", ""] {
             assert_eq!(
                 questions.answer(id, result("{}")),
-                Answered::Unknown,
+                AnswerFate::Unknown,
                 "{id}"
             );
         }
@@ -148,17 +148,17 @@ mod tests {
         drop(receiver);
         assert_eq!(
             questions.answer(&id.to_string(), result("{}")),
-            Answered::Over
+            AnswerFate::Over
         );
         assert_eq!(
             questions.answer(&format!("\"{id}\""), result("{}")),
-            Answered::Unknown
+            AnswerFate::Unknown
         );
     }
 
     #[tokio::test]
     async fn questions_fail_when_there_are_too_many_or_the_session_ends() {
-        let questions = Questions::default();
+        let questions = PendingRequests::default();
         let open: Vec<_> = (0..OPEN_MAX).map(|_| questions.ask()).collect();
         assert!(questions.ask().1.await.is_err());
         drop(open);

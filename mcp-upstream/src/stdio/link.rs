@@ -104,7 +104,7 @@ impl MaxResult {
 
 /// Hears what the server says about one call. Called from the link's reader, in order, before the call's answer comes;
 /// of a call that became a task, progress may also come after it. Must not block, and bounds what it keeps.
-pub(crate) trait ReplySink: Send + Sync {
+pub(crate) trait NotificationSink: Send + Sync {
     /// Progress of the call, or something of its subscription.
     fn notification(&self, notification: Notification<'_>);
 }
@@ -197,7 +197,7 @@ impl Link {
         &self,
         method: &str,
         params: Option<&RawValue>,
-        sink: Option<Arc<dyn ReplySink>>,
+        sink: Option<Arc<dyn NotificationSink>>,
     ) -> Result<Call, CallError> {
         let token = Names::of(params).map_err(twice)?.own_progress;
         let size = method.len() + params.map_or(0, |params| params.get().len());
@@ -217,7 +217,7 @@ impl Link {
     pub(crate) fn forward(
         &self,
         request: &Request,
-        sink: Option<Arc<dyn ReplySink>>,
+        sink: Option<Arc<dyn NotificationSink>>,
     ) -> Result<Call, CallError> {
         self.shared
             .begin(true, request.token(), sink, request.len(), |out, ours| {

@@ -36,8 +36,8 @@ mod driver;
 mod key;
 mod leased;
 mod pools;
+mod replay_state;
 mod rules;
-mod standing;
 pub(super) mod state;
 
 use driver::Driver;
@@ -45,8 +45,8 @@ pub(super) use key::Key;
 pub(crate) use key::{EraKind, OpenAs, PoolKey, ServerEra};
 pub(crate) use leased::Leased;
 pub(crate) use pools::Pools;
+pub(crate) use replay_state::ReplayState;
 use rules::{LAST_GOOD, Patience, Rules, SLOT_WAIT, WAITERS_MAX};
-pub(crate) use standing::Standing;
 pub(crate) use state::Counts;
 use state::{Action, Event, Full, Place, ProcessId, Refusal, State, WaiterId};
 
@@ -304,14 +304,14 @@ impl PoolShared {
     }
 
     fn lease_at_once(self: &Arc<Self>, key: &PoolKey, open: &Arc<OpenAs>) -> Option<Leased> {
-        let (id, process, standing) = {
+        let (id, process, replay_state) = {
             let mut inner = self.lock();
-            let (id, standing) = inner.state.grant_at_once(key, open.era)?;
+            let (id, replay_state) = inner.state.grant_at_once(key, open.era)?;
             let process = inner.live.get(&id).map(Arc::clone);
-            (id, process, standing)
+            (id, process, replay_state)
         };
         // A process that serves is always there: both are set and taken under one lock.
-        Some(Leased::new(self, id, process?, standing, key, open).begun())
+        Some(Leased::new(self, id, process?, replay_state, key, open).activated())
     }
 
     async fn wait_for_lease(
@@ -368,13 +368,14 @@ impl PoolShared {
                     match action {
                         Action::Grant { waiter, process } => {
                             let live = inner.live.get(&process).map(Arc::clone);
-                            let standing = inner.state.standing_of(process);
+                            let replay_state = inner.state.replay_state_of(process);
                             let waiter = inner.waiters.remove(&waiter);
-                            if let (Some(waiter), Some(live), Some(standing)) =
-                                (waiter, live, standing)
+                            if let (Some(waiter), Some(live), Some(replay_state)) =
+                                (waiter, live, replay_state)
                             {
                                 let (key, open) = (&waiter.key, &waiter.open);
-                                let leased = Leased::new(self, process, live, standing, key, open);
+                                let leased =
+                                    Leased::new(self, process, live, replay_state, key, open);
                                 given.push((waiter, Ok(leased)));
                             } else {
                                 // Left at this moment: what was meant for it goes back.
@@ -418,7 +419,7 @@ impl PoolShared {
         for (waiter, outcome) in given {
             self.metrics
                 .waited(now.saturating_duration_since(waiter.since));
-            let _ = waiter.give.send(outcome.map(Leased::begun));
+            let _ = waiter.give.send(outcome.map(Leased::activated));
         }
         self.wake.notify_one();
         // Outside the lock, too: to ask may be to hold the last of a session for a moment.
@@ -510,16 +511,16 @@ impl PoolShared {
     /// One client less wants to hear of a resource. Waits for nothing and starts nothing: a server that is away has
     /// nothing to unsubscribe from.
     fn unsubscribe(&self, key: &PoolKey, era: EraKind, uri: &str) {
-        let (standing, process) = {
+        let (replay_state, process) = {
             let inner = self.lock();
-            let Some((standing, process)) = inner.state.place_of(key, era) else {
+            let Some((replay_state, process)) = inner.state.place_of(key, era) else {
                 return;
             };
             let process = process.and_then(|process| inner.live.get(&process));
-            (standing, process.map(Arc::clone))
+            (replay_state, process.map(Arc::clone))
         };
         // A modern server's one subscription is renewed by its keeper.
-        let told = standing.unsubscribe(uri).then_some(process).flatten();
+        let told = replay_state.unsubscribe(uri).then_some(process).flatten();
         let Some(process) = told.filter(|it| it.opened().era() == EraKind::Legacy) else {
             return;
         };
@@ -527,7 +528,7 @@ impl PoolShared {
         let params = to_raw_value(&params).expect("a value into memory");
         let method = "resources/unsubscribe";
         // What the server says of it is nobody else's.
-        let in_use = process.switch().in_use();
+        let in_use = process.router().in_use();
         if let Ok(mut call) = process.link().request(method, Some(&params), None) {
             // Bounded by its time; there is one for each subscription at most.
             self.host.control.spawn(async move {

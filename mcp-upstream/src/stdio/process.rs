@@ -22,11 +22,11 @@ pub(super) mod keep;
 mod listen;
 mod open;
 mod replay;
-mod switch;
+mod router;
 pub(crate) mod tasks;
 
 pub(super) use install::Installation;
-pub(crate) use switch::{Hearing, Switch};
+pub(crate) use router::{InboundRouter, ListenerGuard};
 
 /// How a process was opened, with what the server said of itself.
 #[derive(Debug, Clone)]
@@ -45,7 +45,7 @@ pub(crate) struct Process {
     opened: Opened,
     /// What it was told about its client.
     opening: Arc<Opening>,
-    switch: Arc<Switch>,
+    router: Arc<InboundRouter>,
     /// Somebody waited for an answer in vain.
     suspected: Notify,
     born: Instant,
@@ -71,14 +71,14 @@ impl Process {
         link: Arc<Link>,
         opened: Opened,
         opening: Arc<Opening>,
-        switch: Arc<Switch>,
+        router: Arc<InboundRouter>,
     ) -> Self {
         Self {
             pid,
             link,
             opened,
             opening,
-            switch,
+            router,
             suspected: Notify::new(),
             born: Instant::now(),
             silent_since: AtomicU64::new(0),
@@ -102,18 +102,18 @@ impl Process {
     }
 
     /// Who hears what it says on its own.
-    pub(crate) fn switch(&self) -> &Arc<Switch> {
-        &self.switch
+    pub(crate) fn router(&self) -> &Arc<InboundRouter> {
+        &self.router
     }
 
     /// Somebody uses it from now on.
     pub(super) fn enter(&self) {
-        self.switch.enter();
+        self.router.enter();
     }
 
     /// And does not any more.
     pub(super) fn leave(&self) {
-        self.switch.leave();
+        self.router.leave();
     }
 
     /// Somebody waited in vain: it is asked whether it lives.

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
-use super::link::{Call, Inbound, Link, LinkLimits, ReplySink};
+use super::link::{Call, Inbound, Link, LinkLimits, NotificationSink};
 use super::wire::Pipes;
 use crate::jsonrpc::splice::span;
 use crate::jsonrpc::{
@@ -24,7 +24,7 @@ use crate::jsonrpc::{
 pub(crate) mod program;
 
 /// The server's ends of the pipes.
-pub(super) struct Peer {
+pub(super) struct ServerEnd {
     pub(super) input: BufReader<pipe::Receiver>,
     pub(super) output: pipe::Sender,
 }
@@ -85,7 +85,7 @@ impl Inbound for House {
 /// Keeps what belongs to a call, as whole messages and as parameters.
 pub(super) struct Heard(pub(super) mpsc::Sender<(String, String)>);
 
-impl ReplySink for Heard {
+impl NotificationSink for Heard {
     fn notification(&self, notification: Notification<'_>) {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
         let params = notification.params.expect("parameters");
@@ -97,7 +97,7 @@ impl ReplySink for Heard {
 
 pub(super) struct Scene {
     pub(super) link: Arc<Link>,
-    pub(super) peer: Peer,
+    pub(super) peer: ServerEnd,
     pub(super) house: Arc<House>,
     pub(super) said: mpsc::Receiver<String>,
     pub(super) asked: mpsc::Receiver<ServerRequest>,
@@ -135,7 +135,7 @@ impl Scene {
         let output = pipe::Sender::from_owned_fd(server_out.into()).expect("a pipe");
         Self {
             link: link.expect("pipes"),
-            peer: Peer {
+            peer: ServerEnd {
                 input: BufReader::new(input),
                 output,
             },
@@ -172,7 +172,7 @@ impl Scene {
     }
 }
 
-impl Peer {
+impl ServerEnd {
     pub(super) async fn line(&mut self) -> String {
         let mut line = String::new();
         within(self.input.read_line(&mut line))

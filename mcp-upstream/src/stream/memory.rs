@@ -9,9 +9,9 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::frame::{self, EventId};
-use super::kept::Appended;
 use super::ledger::{Ledger, in_memory};
 use super::log::{EventLog, ResumeError, StreamKind};
+use super::resumable::Appended;
 use super::{Pulse, Stream, StreamMetrics, Subscription};
 use crate::session::Session;
 use crate::session::config::EventLogConfig;

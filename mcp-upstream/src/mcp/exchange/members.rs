@@ -4,23 +4,23 @@ use std::pin::Pin;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::talk::{Step, Talk};
+use super::driver::{CallDriver, Step};
 
 /// The calls that run.
 #[derive(Default)]
 pub(super) enum Members {
     #[default]
     None,
-    One(Talk),
+    One(CallDriver),
     /// Of a batch, which is bounded in its messages.
     Many(FuturesUnordered<Member>),
 }
 
 /// A call of a batch on its way to its next message.
-type Member = Pin<Box<dyn Future<Output = (Talk, Step)> + Send>>;
+type Member = Pin<Box<dyn Future<Output = (CallDriver, Step)> + Send>>;
 
 impl Members {
-    pub(super) fn add(&mut self, talk: Talk) {
+    pub(super) fn add(&mut self, talk: CallDriver) {
         *self = match std::mem::take(self) {
             Self::None => Self::One(talk),
             Self::One(first) => Self::Many([first, talk].into_iter().map(member).collect()),
@@ -62,7 +62,7 @@ impl Members {
     }
 }
 
-fn member(mut talk: Talk) -> Member {
+fn member(mut talk: CallDriver) -> Member {
     Box::pin(async move {
         let step = talk.step().await;
         (talk, step)

@@ -10,18 +10,18 @@ use tokio::time::{sleep, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
-use super::hub::{Hub, Overheard};
-use super::isolation::{Place, Who, may_ask};
-use super::process::{OpenEra, Opening, Page, Process, ProcessKey, Sent, Unanswered};
-use super::{External, GATEWAY, Leased, kept, lists, tasks};
-use crate::bridge::params::{self, Client};
+use super::connector::{Connection, OpenEra, Opening, Page, ProcessKey, SentRequest, Unanswered};
+use super::inbound::{CallListener, InboundHandler};
+use super::isolation::{Client, Place, may_ask};
+use super::{ExternalServers, GATEWAY, Leased, lists, subscriptions, tasks};
+use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{reply, rounds, state};
-use crate::engine::{Forwarded, ResponseOutcome, Voice};
+use crate::engine::{ForwardTask, Peer, ResponseOutcome};
 use crate::format::CacheScope;
 use crate::jsonrpc::{Request, Response, spans};
 use crate::protocol::code;
-use crate::session::LastWords;
-use crate::stdio::link::{Canceller, ReplySink};
+use crate::session::CancelNotice;
+use crate::stdio::link::{Canceller, NotificationSink};
 
 /// How long a server may take to say that it has read what opened it.
 const READ_WAIT: Duration = Duration::from_secs(5);
@@ -32,16 +32,16 @@ const TAKEN_IN: Duration = Duration::from_millis(100);
 const TAKEN_IN_PARTS: u32 = 4;
 
 /// A request that goes up.
-pub(super) struct Up {
-    pub(super) external: Arc<External>,
+pub(super) struct ExternalCall {
+    pub(super) external: Arc<ExternalServers>,
     pub(super) namespace: Arc<Namespace>,
-    pub(super) who: Who,
+    pub(super) client: Client,
     pub(super) principal: Option<Arc<str>>,
     /// For whom lists may be kept.
     pub(super) scope: CacheScope,
     pub(super) method: Arc<str>,
     pub(super) subject: Arc<str>,
-    pub(super) asked: Asked,
+    pub(super) asked: OutgoingRequest,
     /// What it has to do with tasks.
     pub(super) tasks: tasks::Named,
     /// What gives it up at the server, once it is there.
@@ -49,14 +49,14 @@ pub(super) struct Up {
 }
 
 /// What is asked.
-pub(super) enum Asked {
+pub(super) enum OutgoingRequest {
     /// By a client of MCP: its whole message.
     Whole(Request),
     /// In our words: the parameters.
     Own(Box<RawValue>),
 }
 
-impl LastWords for Up {
+impl CancelNotice for ExternalCall {
     fn cancelled(&self, message: &str) {
         let sent = self.sent().take();
         if let Some(sent) = sent {
@@ -66,16 +66,16 @@ impl LastWords for Up {
 }
 
 #[async_trait]
-impl Forwarded for Up {
-    async fn run(self: Arc<Self>, voice: Voice) -> Result<Response, CallError> {
+impl ForwardTask for ExternalCall {
+    async fn run(self: Arc<Self>, peer: Peer) -> Result<Response, CallError> {
         let principal = self.principal.as_ref();
         let placed = self
             .external
-            .place(&self.namespace, &self.who, principal, &self.method);
+            .place(&self.namespace, &self.client, principal, &self.method);
         let place = placed.await?;
         let mut again = true;
         loop {
-            let attempt = self.attempt(&place, &voice);
+            let attempt = self.attempt(&place, &peer);
             let outcome = if self.method.ends_with("/list") {
                 let last_good = || self.last_good(&place);
                 lists::or_last_good(attempt, last_good).await
@@ -95,39 +95,39 @@ impl Forwarded for Up {
     }
 }
 
-impl Up {
-    async fn attempt(&self, place: &Place, voice: &Voice) -> Result<Response, Unanswered> {
+impl ExternalCall {
+    async fn attempt(&self, place: &Place, peer: &Peer) -> Result<Response, Unanswered> {
         let leased = self
             .external
-            .lease_at(&self.namespace, &self.who, place.clone());
-        self.with(&leased.await?, voice).await
+            .lease_at(&self.namespace, &self.client, place.clone());
+        self.with(&leased.await?, peer).await
     }
 
-    async fn with(&self, leased: &Leased, voice: &Voice) -> Result<Response, Unanswered> {
+    async fn with(&self, leased: &Leased, peer: &Peer) -> Result<Response, Unanswered> {
         // At each process anew: another one has other tasks.
         if let Some(refused) = self.tasks.refused(leased, self.principal.as_ref()) {
             return Ok(refused);
         }
-        if leased.is_common() && voice.is_heard() {
-            leased.process.hear(Arc::new(Overheard(voice.clone())));
+        if leased.is_common() && peer.is_heard() {
+            leased.process.hear(Arc::new(CallListener(peer.clone())));
         }
         let mut _entered = None;
-        if let Some(hub) = &leased.hub {
-            let inputs = match &self.who {
-                Who::Modern(meta) => meta.inputs.clone(),
-                Who::Session(_) | Who::Bare | Who::Rest => None,
+        if let Some(handler) = &leased.handler {
+            let inputs = match &self.client {
+                Client::Modern(meta) => meta.inputs.clone(),
+                Client::Session(_) | Client::Sessionless | Client::Rest => None,
             };
-            _entered = Some(hub.enter(voice.clone(), inputs));
-            self.let_ask(leased, hub).await;
+            _entered = Some(handler.enter(peer.clone(), inputs));
+            self.let_ask(leased, handler).await;
         }
-        let answer = self.exchange(leased, voice).await?;
+        let answer = self.exchange(leased, peer).await?;
         leased.process.answered();
         Ok(answer)
     }
 
     /// A server that was opened for this call alone may ask at once, as one for files does for the roots it serves. Its
     /// client answers before the call goes up, which means something else without that.
-    async fn let_ask(&self, leased: &Leased, hub: &Hub) {
+    async fn let_ask(&self, leased: &Leased, handler: &InboundHandler) {
         let process = &*leased.process;
         let own = leased.place.key == ProcessKey::Exclusive;
         if !own || !matches!(process.opening(), Opening::Legacy(_)) || !self.has_roots() {
@@ -135,8 +135,8 @@ impl Up {
         }
         // What it asked on `notifications/initialized` comes before the answer to this.
         has_read(process).await;
-        if hub.is_asking() {
-            hub.settled().await;
+        if handler.is_asking() {
+            handler.settled().await;
             has_read(process).await;
             for _ in 0..TAKEN_IN_PARTS {
                 sleep(TAKEN_IN / TAKEN_IN_PARTS).await;
@@ -147,15 +147,15 @@ impl Up {
 
     /// Whether the client declares roots: what servers ask for of their own accord.
     fn has_roots(&self) -> bool {
-        let capabilities = self.who.capabilities();
+        let capabilities = self.client.capabilities();
         spans::member(&capabilities, "roots").is_some()
     }
 
-    async fn exchange(&self, leased: &Leased, voice: &Voice) -> Result<Response, Unanswered> {
+    async fn exchange(&self, leased: &Leased, peer: &Peer) -> Result<Response, Unanswered> {
         let process = &*leased.process;
         let opening = process.opening();
-        let answer = match (&self.who, opening) {
-            (Who::Modern(meta), Opening::Legacy(_)) => {
+        let answer = match (&self.client, opening) {
+            (Client::Modern(meta), Opening::Legacy(_)) => {
                 if let Some(level) = meta.log_level {
                     let external = &self.external;
                     external.want_level(leased, level).await;
@@ -174,21 +174,21 @@ impl Up {
                     }
                     None => None,
                 };
-                self.send(process, params.as_deref(), voice).await?
+                self.send(process, params.as_deref(), peer).await?
             }
-            (Who::Session(_) | Who::Bare | Who::Rest, Opening::Modern(_)) => {
-                self.in_rounds(process, voice).await?
+            (Client::Session(_) | Client::Sessionless | Client::Rest, Opening::Modern(_)) => {
+                self.in_rounds(process, peer).await?
             }
-            (Who::Session(_) | Who::Bare | Who::Rest, Opening::Legacy(_))
-            | (Who::Modern(_), Opening::Modern(_)) => {
+            (Client::Session(_) | Client::Sessionless | Client::Rest, Opening::Legacy(_))
+            | (Client::Modern(_), Opening::Modern(_)) => {
                 let sent = match &self.asked {
-                    Asked::Whole(request) => process.forward(request, self.sink(voice)),
-                    Asked::Own(params) => {
-                        process.request(&self.method, Some(params), self.sink(voice))
+                    OutgoingRequest::Whole(request) => process.forward(request, self.sink(peer)),
+                    OutgoingRequest::Own(params) => {
+                        process.request(&self.method, Some(params), self.sink(peer))
                     }
                 };
                 let answer = self.answered(sent.map_err(unsent)?).await?;
-                if !answer.is_error() && kept::lasts(&self.method) {
+                if !answer.is_error() && subscriptions::lasts(&self.method) {
                     process.granted(&self.method, self.params());
                 }
                 answer
@@ -214,7 +214,7 @@ impl Up {
         {
             let owner = || tasks::Owner {
                 principal: principal.cloned(),
-                ear: tasks::ear(&self.external, &self.namespace, &self.who, leased),
+                ear: tasks::ear(&self.external, &self.namespace, &self.client, leased),
             };
             process.tasks().claim(call, owner);
         }
@@ -227,8 +227,8 @@ impl Up {
 
     /// The answer as this client is to see it.
     fn for_client(&self, opening: &Opening, answer: Response) -> Response {
-        let part = match (&self.who, opening) {
-            (Who::Modern(_), Opening::Legacy(initialize)) => {
+        let part = match (&self.client, opening) {
+            (Client::Modern(_), Opening::Legacy(initialize)) => {
                 let server = reply::Server::of(initialize);
                 let part = match answer.outcome() {
                     ResponseOutcome::Result(result) => {
@@ -241,7 +241,7 @@ impl Up {
                 };
                 reply::to_modern(&self.method, part, server, self.scope)
             }
-            (Who::Session(_) | Who::Bare | Who::Rest, Opening::Modern(_)) => {
+            (Client::Session(_) | Client::Sessionless | Client::Rest, Opening::Modern(_)) => {
                 reply::to_legacy(&self.method, answer.outcome())
             }
             // Between equals only the policy changes anything.
@@ -311,29 +311,29 @@ impl Up {
     /// Towards a modern server: what it asks becomes requests to the client, until it has its answer.
     async fn in_rounds(
         &self,
-        process: &dyn Process,
-        voice: &Voice,
+        process: &dyn Connection,
+        peer: &Peer,
     ) -> Result<Response, Unanswered> {
-        let (capabilities, info) = (self.who.capabilities(), self.who.info());
-        let level = match &self.who {
-            Who::Session(session) if voice.is_heard() => Some(session.log_level().as_str()),
+        let (capabilities, info) = (self.client.capabilities(), self.client.info());
+        let level = match &self.client {
+            Client::Session(session) if peer.is_heard() => Some(session.log_level().as_str()),
             _ => None,
         };
-        let client = Client {
+        let metadata = ClientMetadata {
             capabilities: capabilities.get(),
             info: info.as_ref().map_or(GATEWAY, |info| info.get()),
             log_level: level,
         };
-        let mut params = params::to_modern(self.params(), client);
+        let mut params = params::to_modern(self.params(), metadata);
         for _ in 0..rounds::ROUNDS_MAX {
-            let answer = self.send(process, Some(&params), voice).await?;
+            let answer = self.send(process, Some(&params), peer).await?;
             let required = match answer.is_error() {
                 true => None,
                 false => rounds::required(answer.payload())?,
             };
             match required {
                 Some(required) => {
-                    params = required.settle(&params, voice).await?;
+                    params = required.settle(&params, peer).await?;
                     // What was answered is in them.
                     serde_json::from_str::<&RawValue>(&params).map_err(unreadable)?;
                 }
@@ -350,27 +350,27 @@ impl Up {
     /// Sends the request with other parameters than its client's.
     async fn send(
         &self,
-        process: &dyn Process,
+        process: &dyn Connection,
         params: Option<&str>,
-        voice: &Voice,
+        peer: &Peer,
     ) -> Result<Response, Unanswered> {
         let sent = match (&self.asked, params) {
-            (Asked::Whole(request), None) => process.forward(request, self.sink(voice)),
-            (Asked::Whole(request), Some(params)) => {
+            (OutgoingRequest::Whole(request), None) => process.forward(request, self.sink(peer)),
+            (OutgoingRequest::Whole(request), Some(params)) => {
                 let request = request.with_params(params).map_err(unreadable)?;
-                process.forward(&request, self.sink(voice))
+                process.forward(&request, self.sink(peer))
             }
-            (Asked::Own(_), params) => {
+            (OutgoingRequest::Own(_), params) => {
                 let params = params.map(serde_json::from_str).transpose();
                 let params = params.map_err(unreadable)?;
-                process.request(&self.method, params, self.sink(voice))
+                process.request(&self.method, params, self.sink(peer))
             }
         };
         self.answered(sent.map_err(unsent)?).await
     }
 
     /// Waits for the response, and lets who cancels meanwhile say so in its own words.
-    async fn answered(&self, sent: Sent) -> Result<Response, Unanswered> {
+    async fn answered(&self, sent: SentRequest) -> Result<Response, Unanswered> {
         *self.sent() = Some(sent.cancel);
         let answer = sent.answer.await;
         self.sent().take();
@@ -382,19 +382,19 @@ impl Up {
     }
 
     /// Who hears what belongs to the request. Nothing does without a token.
-    fn sink(&self, voice: &Voice) -> Option<Arc<dyn ReplySink>> {
+    fn sink(&self, peer: &Peer) -> Option<Arc<dyn NotificationSink>> {
         let named = match &self.asked {
-            Asked::Whole(request) => request.token().is_some(),
-            Asked::Own(_) => true,
+            OutgoingRequest::Whole(request) => request.token().is_some(),
+            OutgoingRequest::Own(_) => true,
         };
-        (named && voice.is_heard()).then(|| Arc::new(Overheard(voice.clone())) as _)
+        (named && peer.is_heard()).then(|| Arc::new(CallListener(peer.clone())) as _)
     }
 
     /// The parameters as they came.
     fn params(&self) -> Option<&RawValue> {
         match &self.asked {
-            Asked::Whole(request) => request.params().and_then(spans::raw),
-            Asked::Own(params) => Some(params),
+            OutgoingRequest::Whole(request) => request.params().and_then(spans::raw),
+            OutgoingRequest::Own(params) => Some(params),
         }
     }
 
@@ -411,7 +411,7 @@ impl Up {
 }
 
 /// Waits until a server has read what was sent to it before. An error is an answer, too.
-async fn has_read(process: &dyn Process) {
+async fn has_read(process: &dyn Connection) {
     if let Ok(sent) = process.request("ping", None, None) {
         let _ = timeout(READ_WAIT, sent.answer).await;
     }
@@ -438,6 +438,6 @@ fn is_away(error: &CallError) -> bool {
 }
 
 fn refused(invalid: &state::InvalidState) -> Response {
-    let error = super::process::error_object(code::INVALID_PARAMS, &invalid.to_string());
+    let error = super::connector::error_object(code::INVALID_PARAMS, &invalid.to_string());
     Response::from_outcome(ResponseOutcome::Error(error))
 }

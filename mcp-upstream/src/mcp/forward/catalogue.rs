@@ -17,11 +17,11 @@ use tooldock_workers::external::ExternalServer;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Upstream};
 
-use super::External;
-use super::isolation::{self, Who};
-use super::process::{Isolation, OpenEra, Opening, Process};
-use crate::bridge::opening as openings;
-use crate::bridge::params::{self, Client};
+use super::ExternalServers;
+use super::connector::{Connection, Isolation, OpenEra, Opening};
+use super::isolation::{self, Client};
+use crate::bridge::params::{self, ClientMetadata};
+use crate::bridge::server_info;
 use crate::engine::ResponseOutcome;
 use crate::jsonrpc::{self, spans};
 use crate::stdio::metrics::LastGood;
@@ -77,7 +77,7 @@ type Outcome = Result<Arc<Catalogue>, CallError>;
 /// answer its tools nobody waits for more than one.
 #[derive(Debug)]
 struct Reading {
-    begun: Instant,
+    started: Instant,
     /// Of the tools, as far as was known then.
     version: u64,
     /// What came of it, and when.
@@ -87,7 +87,7 @@ struct Reading {
 impl Reading {
     fn new(version: u64) -> Arc<Self> {
         Arc::new(Self {
-            begun: Instant::now(),
+            started: Instant::now(),
             version,
             over: watch::Sender::new(None),
         })
@@ -115,7 +115,7 @@ impl Reading {
             Some((Ok(read), _)) => read.is_good(version),
             // Failing fast costs nothing and may be over; with what took long nobody starts over at once.
             Some((Err(_), at)) => {
-                let slow = at.duration_since(self.begun) >= CALLS_WAIT;
+                let slow = at.duration_since(self.started) >= CALLS_WAIT;
                 slow && self.version == version && at.elapsed() < FAILED
             }
         }
@@ -262,7 +262,7 @@ impl Catalogue {
     }
 }
 
-impl External {
+impl ExternalServers {
     /// The tools of a namespace's server, those that the policy denies among them. Read once, whoever asks meanwhile.
     ///
     /// # Errors
@@ -299,10 +299,10 @@ impl External {
         namespace: &Arc<Namespace>,
     ) -> Result<Arc<Catalogue>, CallError> {
         let version = self.processes.known_tools(namespace).version;
-        let begun = self.reading(namespace, version).0.begun;
+        let started = self.reading(namespace, version).0.started;
         // Calls come one after the other, and the server may be silent for long: all of them together wait this once.
         let wait = CALLS_WAIT.min(namespace.limits.timeout / 4);
-        let outcome = timeout_at(begun + wait, self.tools(namespace)).await;
+        let outcome = timeout_at(started + wait, self.tools(namespace)).await;
         let late = |_| Err(late(namespace));
         let known = |error| self.tools_known(namespace).ok_or(error);
         outcome.unwrap_or_else(late).or_else(known)
@@ -362,10 +362,10 @@ impl External {
             };
             let speaks = self
                 .processes
-                .speaks(namespace, Who::Rest.own_era())
+                .speaks(namespace, Client::Rest.own_era())
                 .await?;
-            let place = isolation::place(isolation, speaks, &Who::Rest, None, "tools/list");
-            let leased = self.lease_at(namespace, &Who::Rest, place).await?;
+            let place = isolation::place(isolation, speaks, &Client::Rest, None, "tools/list");
+            let leased = self.lease_at(namespace, &Client::Rest, place).await?;
             let mut read = read(namespace, &*leased.process, version).await?;
             leased.process.answered();
             read.fresh = freshness(leased.process.opening());
@@ -396,7 +396,7 @@ impl External {
 }
 
 fn freshness(opening: &Opening) -> Duration {
-    match openings::declares(opening, &["tools", "listChanged"]) {
+    match server_info::declares(opening, &["tools", "listChanged"]) {
         true => FRESH_IF_ANNOUNCED,
         false => FRESH,
     }
@@ -416,7 +416,7 @@ fn assembled(pages: &[Bytes], version: u64, read: Instant) -> Catalogue {
 
 async fn read(
     namespace: &Namespace,
-    process: &dyn Process,
+    process: &dyn Connection,
     version: u64,
 ) -> Result<Catalogue, CallError> {
     let mut catalogue = Catalogue::new(version, Instant::now());
@@ -429,13 +429,13 @@ async fn read(
         let params = match process.opening() {
             Opening::Legacy(_) => params,
             Opening::Modern(_) => {
-                let client = Client {
+                let metadata = ClientMetadata {
                     capabilities: "{}",
                     info: super::GATEWAY,
                     log_level: None,
                 };
                 let raw: Option<&RawValue> = serde_json::from_str(&params).ok();
-                params::to_modern(raw, client)
+                params::to_modern(raw, metadata)
             }
         };
         let params = RawValue::from_string(params).map_err(|_| unreadable(namespace))?;

@@ -23,7 +23,7 @@ use std::sync::{Arc, LazyLock};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::process::{Isolation, OpenAs, OpenEra, ProcessKey, Speaks};
+use super::connector::{Isolation, OpenAs, OpenEra, ProcessKey, Speaks};
 use crate::jsonrpc::spans;
 use crate::mcp::modern::RequestMeta;
 use crate::protocol::ProtocolVersion;
@@ -31,11 +31,11 @@ use crate::session::{Session, State};
 
 /// Who makes a request, as far as its server may know.
 #[derive(Debug, Clone)]
-pub(crate) enum Who {
+pub(crate) enum Client {
     /// A client in a session.
     Session(Arc<Session>),
     /// A client of 2025-03-26 without one.
-    Bare,
+    Sessionless,
     /// A client of 2026-07-28.
     Modern(RequestMeta),
     /// A caller of REST.
@@ -56,11 +56,11 @@ impl Place {
     }
 }
 
-impl Who {
+impl Client {
     /// The era its messages are in. REST is written by us, so it takes what the server likes.
     pub(crate) fn own_era(&self) -> OpenEra {
         match self {
-            Self::Session(_) | Self::Bare => OpenEra::Legacy,
+            Self::Session(_) | Self::Sessionless => OpenEra::Legacy,
             Self::Modern(_) | Self::Rest => OpenEra::Modern,
         }
     }
@@ -89,7 +89,7 @@ impl Who {
         match self {
             Self::Session(session) => Arc::clone(&session.client().capabilities),
             Self::Modern(meta) => owned(&meta.capabilities).unwrap_or_else(nothing),
-            Self::Bare | Self::Rest => nothing(),
+            Self::Sessionless | Self::Rest => nothing(),
         }
     }
 
@@ -98,7 +98,7 @@ impl Who {
         match self {
             Self::Session(session) => session.client().info.clone(),
             Self::Modern(meta) => meta.client_info.as_ref().and_then(|info| owned(info)),
-            Self::Bare | Self::Rest => None,
+            Self::Sessionless | Self::Rest => None,
         }
     }
 
@@ -106,7 +106,7 @@ impl Who {
     pub(crate) fn can_be_asked(&self) -> bool {
         match self {
             Self::Session(_) | Self::Modern(_) => declares_any(self.capabilities().get()),
-            Self::Bare | Self::Rest => false,
+            Self::Sessionless | Self::Rest => false,
         }
     }
 }
@@ -115,45 +115,45 @@ impl Who {
 pub(crate) fn place(
     isolation: Isolation,
     speaks: Speaks,
-    who: &Who,
+    client: &Client,
     principal: Option<&Arc<str>>,
     method: &str,
 ) -> Place {
-    let era = who.era(speaks);
+    let era = client.era(speaks);
     let of_principal =
         || principal.map_or(ProcessKey::Shared, |it| ProcessKey::Principal(it.clone()));
-    let own = || match who {
+    let own = || match client {
         // Of a session that is over only what still runs goes on, in a process that ends with it.
-        Who::Session(session) if session.state() == State::Closed => ProcessKey::Exclusive,
-        Who::Session(session) => ProcessKey::Session(Arc::clone(session.tag())),
-        Who::Bare | Who::Modern(_) | Who::Rest => ProcessKey::Exclusive,
+        Client::Session(session) if session.state() == State::Closed => ProcessKey::Exclusive,
+        Client::Session(session) => ProcessKey::Session(Arc::clone(session.tag())),
+        Client::Sessionless | Client::Modern(_) | Client::Rest => ProcessKey::Exclusive,
     };
     let key = match isolation {
         Isolation::Shared => ProcessKey::Shared,
         Isolation::Principal => of_principal(),
-        Isolation::Session if who.has_no_session() && !is_of_a_process(method) => {
+        Isolation::Session if client.has_no_session() && !is_of_a_process(method) => {
             ProcessKey::Shared
         }
         Isolation::Session => own(),
-        Isolation::Auto if era == OpenEra::Modern || !who.can_be_asked() => ProcessKey::Shared,
+        Isolation::Auto if era == OpenEra::Modern || !client.can_be_asked() => ProcessKey::Shared,
         // Of a modern client only the methods that may ask need a process to themselves.
-        Isolation::Auto if who.is_modern() && !may_ask(method) => ProcessKey::Shared,
+        Isolation::Auto if client.is_modern() && !may_ask(method) => ProcessKey::Shared,
         Isolation::Auto => own(),
     };
     let private = matches!(key, ProcessKey::Session(_) | ProcessKey::Exclusive);
-    let version = match who {
-        Who::Session(session) if private => session.version(),
+    let version = match client {
+        Client::Session(session) if private => session.version(),
         _ => ProtocolVersion::V2025_11_25,
     };
     let open = OpenAs {
         era,
         version,
         capabilities: if private {
-            who.capabilities()
+            client.capabilities()
         } else {
             nothing()
         },
-        info: who.info().filter(|_| private),
+        info: client.info().filter(|_| private),
         principal: principal.cloned(),
     };
     Place { key, open }
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
     use crate::session::{Binding, ClientFacts, SessionId, SessionTransport};
 
-    fn session(capabilities: &str) -> Who {
+    fn session(capabilities: &str) -> Client {
         let binding = Binding {
             namespace: "shared".parse().expect("a name"),
             principal: None,
@@ -230,11 +230,11 @@ mod tests {
             info: None,
         };
         session.set_client(facts).expect("small");
-        Who::Session(Arc::new(session))
+        Client::Session(Arc::new(session))
     }
 
-    fn modern(capabilities: &'static str) -> Who {
-        Who::Modern(RequestMeta {
+    fn modern(capabilities: &'static str) -> Client {
+        Client::Modern(RequestMeta {
             capabilities: Bytes::from_static(capabilities.as_bytes()),
             client_info: None,
             log_level: None,
@@ -243,9 +243,9 @@ mod tests {
         })
     }
 
-    fn kind(isolation: Isolation, speaks: Speaks, who: &Who, method: &str) -> &'static str {
+    fn kind(isolation: Isolation, speaks: Speaks, client: &Client, method: &str) -> &'static str {
         let principal = Arc::from("ada");
-        let place = place(isolation, speaks, who, Some(&principal), method);
+        let place = place(isolation, speaks, client, Some(&principal), method);
         let told = place.open.capabilities.get() != "{}";
         match (place.key, told) {
             (ProcessKey::Shared, false) => "shared",
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn auto_gives_a_process_of_their_own_to_those_the_server_may_ask() {
         let (asked, silent) = (r#"{"elicitation":{}}"#, r#"{"experimental":{}}"#);
-        for (speaks, who, method, expected) in [
+        for (speaks, client, method, expected) in [
             (Speaks::Legacy, session(asked), "tools/list", "session"),
             (Speaks::Dual, session(asked), "tools/call", "session"),
             (Speaks::Modern, session(asked), "tools/call", "shared"),
@@ -269,11 +269,11 @@ mod tests {
             (Speaks::Legacy, modern(asked), "tools/list", "shared"),
             (Speaks::Legacy, modern(silent), "tools/call", "shared"),
             (Speaks::Dual, modern(asked), "tools/call", "shared"),
-            (Speaks::Legacy, Who::Rest, "tools/call", "shared"),
-            (Speaks::Legacy, Who::Bare, "tools/call", "shared"),
+            (Speaks::Legacy, Client::Rest, "tools/call", "shared"),
+            (Speaks::Legacy, Client::Sessionless, "tools/call", "shared"),
         ] {
-            let got = kind(Isolation::Auto, speaks, &who, method);
-            assert_eq!(got, expected, "{speaks:?} {who:?} {method}");
+            let got = kind(Isolation::Auto, speaks, &client, method);
+            assert_eq!(got, expected, "{speaks:?} {client:?} {method}");
         }
     }
 
@@ -295,11 +295,16 @@ mod tests {
     #[test]
     fn the_others_do_as_they_say() {
         let asked = r#"{"roots":{}}"#;
-        for who in [session(asked), modern(asked), Who::Rest, Who::Bare] {
-            let of = |isolation| kind(isolation, Speaks::Legacy, &who, "tools/call");
+        for client in [
+            session(asked),
+            modern(asked),
+            Client::Rest,
+            Client::Sessionless,
+        ] {
+            let of = |isolation| kind(isolation, Speaks::Legacy, &client, "tools/call");
             assert_eq!(of(Isolation::Shared), "shared");
             assert_eq!(of(Isolation::Principal), "principal");
-            let own = if matches!(who, Who::Session(_)) {
+            let own = if matches!(client, Client::Session(_)) {
                 "session"
             } else {
                 "exclusive"
@@ -322,25 +327,25 @@ mod tests {
 
     #[test]
     fn what_still_runs_in_a_session_that_is_over_keeps_no_process_for_it() {
-        let who = session(r#"{"roots":{}}"#);
-        let of = |who| kind(Isolation::Auto, Speaks::Legacy, who, "tools/call");
-        assert_eq!(of(&who), "session");
-        if let Who::Session(session) = &who {
+        let client = session(r#"{"roots":{}}"#);
+        let of = |client| kind(Isolation::Auto, Speaks::Legacy, client, "tools/call");
+        assert_eq!(of(&client), "session");
+        if let Client::Session(session) = &client {
             session.close();
         }
-        assert_eq!(of(&who), "exclusive");
+        assert_eq!(of(&client), "exclusive");
     }
 
     #[test]
     fn a_server_of_both_eras_is_opened_in_the_clients() {
-        let era = |who: &Who| {
-            place(Isolation::Auto, Speaks::Dual, who, None, "x")
+        let era = |client: &Client| {
+            place(Isolation::Auto, Speaks::Dual, client, None, "x")
                 .open
                 .era
         };
         assert_eq!(era(&session("{}")), OpenEra::Legacy);
-        assert_eq!(era(&Who::Bare), OpenEra::Legacy);
+        assert_eq!(era(&Client::Sessionless), OpenEra::Legacy);
         assert_eq!(era(&modern("{}")), OpenEra::Modern);
-        assert_eq!(era(&Who::Rest), OpenEra::Modern);
+        assert_eq!(era(&Client::Rest), OpenEra::Modern);
     }
 }

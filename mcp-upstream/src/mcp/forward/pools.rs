@@ -11,22 +11,22 @@ use tooldock_workers::external::ExternalServer;
 use tooldock_workers::registry::{Namespace, Upstream};
 use tooldock_workers::worker::LogLevel;
 
-use super::process::{
-    Externals, Inbound, Isolation, LastRestart, OpenAs, OpenEra, Opening, Page, Process,
-    ProcessKey, Processes, Sent, ServerHealth, Speaks, Unanswered,
+use super::connector::{
+    Connection, Connector, Inbound, Isolation, LastRestart, OpenAs, OpenEra, Opening, Page,
+    ProcessCounts, ProcessKey, SentRequest, ServerHealth, Speaks, Unanswered,
 };
 use crate::engine::ResponseOutcome;
 use crate::jsonrpc::Request;
 use crate::stdio::handshake;
-use crate::stdio::link::{Call, ReplySink};
+use crate::stdio::link::{Call, NotificationSink};
 use crate::stdio::lists::KnownTools;
 use crate::stdio::metrics::LastGood;
 use crate::stdio::pool::{self, EraKind, Leased, PoolKey, Pools, ServerEra};
 use crate::stdio::process::tasks::Tasks;
-use crate::stdio::process::{Hearing, Opened};
+use crate::stdio::process::{ListenerGuard, Opened};
 
 /// The servers of the registry.
-pub(crate) struct Pooled(pub(crate) Arc<Pools>);
+pub(crate) struct PooledConnector(pub(crate) Arc<Pools>);
 
 fn server(namespace: &Namespace) -> Option<&Arc<ExternalServer>> {
     match &namespace.upstream {
@@ -45,7 +45,7 @@ fn there(namespace: &Namespace) -> Result<&Arc<ExternalServer>, CallError> {
 }
 
 #[async_trait]
-impl Externals for Pooled {
+impl Connector for PooledConnector {
     fn isolation(&self, namespace: &Namespace) -> Option<Isolation> {
         Some(server(namespace)?.spec.settings.isolation)
     }
@@ -66,7 +66,7 @@ impl Externals for Pooled {
         key: &ProcessKey,
         open: &OpenAs,
         inbound: Option<Arc<dyn Inbound>>,
-    ) -> Result<Arc<dyn Process>, CallError> {
+    ) -> Result<Arc<dyn Connection>, CallError> {
         let server = there(namespace)?;
         let key = pool_key(key);
         let opening = handshake::Opening {
@@ -92,7 +92,7 @@ impl Externals for Pooled {
         namespace: &Namespace,
         key: &ProcessKey,
         era: OpenEra,
-    ) -> Option<Arc<dyn Process>> {
+    ) -> Option<Arc<dyn Connection>> {
         let server = server(namespace)?;
         let leased = self.0.lease_at_once(server, &pool_key(key), kind(era))?;
         Some(Held::of(leased))
@@ -171,7 +171,7 @@ impl Externals for Pooled {
                 reason,
                 seconds_ago: ago.as_secs(),
             }),
-            processes: Processes {
+            processes: ProcessCounts {
                 serving: counts.serving,
                 starting: counts.starting,
                 installing: counts.installing,
@@ -213,7 +213,7 @@ fn opening_of(opened: &Opened) -> Opening {
     }
 }
 
-fn sent(mut call: Call) -> Sent {
+fn sent(mut call: Call) -> SentRequest {
     let cancel = call.canceller();
     let answer = Box::pin(async move {
         let answer = call.answer().await;
@@ -222,7 +222,7 @@ fn sent(mut call: Call) -> Sent {
             error,
         })
     });
-    Sent { answer, cancel }
+    SentRequest { answer, cancel }
 }
 
 /// A leased process.
@@ -230,23 +230,23 @@ struct Held {
     opening: Opening,
     answered: AtomicBool,
     /// Goes before the lease does: nobody hears who is not counted.
-    hearing: OnceLock<Hearing>,
+    listener: OnceLock<ListenerGuard>,
     leased: Leased,
 }
 
 impl Held {
-    fn of(leased: Leased) -> Arc<dyn Process> {
+    fn of(leased: Leased) -> Arc<dyn Connection> {
         Arc::new(Self {
             opening: opening_of(leased.opened()),
             answered: AtomicBool::new(false),
-            hearing: OnceLock::new(),
+            listener: OnceLock::new(),
             leased,
         })
     }
 }
 
 #[async_trait]
-impl Process for Held {
+impl Connection for Held {
     fn opening(&self) -> &Opening {
         &self.opening
     }
@@ -255,16 +255,16 @@ impl Process for Held {
         &self,
         method: &str,
         params: Option<&RawValue>,
-        sink: Option<Arc<dyn ReplySink>>,
-    ) -> Result<Sent, CallError> {
+        sink: Option<Arc<dyn NotificationSink>>,
+    ) -> Result<SentRequest, CallError> {
         self.leased.request(method, params, sink).map(sent)
     }
 
     fn forward(
         &self,
         request: &Request,
-        sink: Option<Arc<dyn ReplySink>>,
-    ) -> Result<Sent, CallError> {
+        sink: Option<Arc<dyn NotificationSink>>,
+    ) -> Result<SentRequest, CallError> {
         self.leased.forward(request, sink).map(sent)
     }
 
@@ -277,7 +277,7 @@ impl Process for Held {
     }
 
     fn hear(&self, inbound: Arc<dyn Inbound>) {
-        self.hearing.get_or_init(|| self.leased.hear(inbound));
+        self.listener.get_or_init(|| self.leased.hear(inbound));
     }
 
     async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {

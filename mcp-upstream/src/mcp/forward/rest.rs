@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
-use super::call::{Asked, Up};
+use super::call::{ExternalCall, OutgoingRequest};
 use super::catalogue::Catalogue;
-use super::isolation::Who;
+use super::isolation::Client;
 use crate::audit::Transport;
 use crate::caller::Caller;
 use crate::engine::{ForwardRequest, ResponseOutcome, TOOLS_CALL};
@@ -37,15 +37,15 @@ pub(crate) async fn call(
     let params = RawValue::from_string(params).map_err(|_| {
         CallError::new(CallErrorCode::InvalidArguments, "The arguments are no JSON")
     })?;
-    let run = Up {
+    let run = ExternalCall {
         external: Arc::clone(&core.external),
         namespace: Arc::clone(&namespace),
-        who: Who::Rest,
+        client: Client::Rest,
         principal: caller.principal.clone(),
         scope: CacheScope::Private,
         method: TOOLS_CALL.into(),
         subject: tool.into(),
-        asked: Asked::Own(params),
+        asked: OutgoingRequest::Own(params),
         tasks: super::tasks::Named::default(),
         sent: Mutex::default(),
     };

@@ -13,11 +13,11 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tooldock_workers::registry::Namespace;
 
-use super::companion::Companion;
-use super::hub::{Hub, Scope, filtered_level};
-use super::isolation::Who;
-use super::process::Process;
-use super::{External, Leased};
+use super::binding::UpstreamBinding;
+use super::connector::Connection;
+use super::inbound::{InboundHandler, Scope, filtered_level};
+use super::isolation::Client;
+use super::{ExternalServers, Leased};
 use crate::engine::ResponseOutcome;
 use crate::jsonrpc::spans::{self, Change};
 use crate::jsonrpc::{self, Notification, Request, RequestError, Response, ServerRequest};
@@ -119,7 +119,7 @@ impl Named {
     }
 
     /// What an answer says of the tasks that were named.
-    pub(super) fn answered(&self, method: &str, process: &dyn Process, answer: &Response) {
+    pub(super) fn answered(&self, method: &str, process: &dyn Connection, answer: &Response) {
         match (method, &*self.ids) {
             _ if answer.is_error() => {}
             ("tasks/result", [id]) => process.tasks().is_over(id),
@@ -130,7 +130,7 @@ impl Named {
 }
 
 fn refusal(reason: &str) -> Response {
-    let error = super::process::error_object(code::INVALID_PARAMS, reason);
+    let error = super::connector::error_object(code::INVALID_PARAMS, reason);
     Response::from_outcome(ResponseOutcome::Error(error))
 }
 
@@ -149,7 +149,7 @@ pub(super) fn own_list(
         Ok(None) => answer,
         Ok(Some(list)) => answer.with_payload(list.into()),
         Err(reason) => {
-            let error = super::process::error_object(code::INTERNAL, reason);
+            let error = super::connector::error_object(code::INTERNAL, reason);
             Response::from_outcome(ResponseOutcome::Error(error))
         }
     }
@@ -209,29 +209,29 @@ fn opened(key: &SessionKey, sealed: &str) -> Option<String> {
 /// Who hears of the task that a request began, outside of calls: the session on its own stream. Everybody else asks how
 /// the task is. The owner of a process hears of it anyway.
 pub(super) fn ear(
-    external: &Arc<External>,
+    external: &Arc<ExternalServers>,
     namespace: &Namespace,
-    who: &Who,
+    client: &Client,
     leased: &Leased,
 ) -> Option<Arc<dyn Inbound>> {
-    let Who::Session(session) = who else {
+    let Client::Session(session) = client else {
         return None;
     };
     if !leased.is_common() {
         return None;
     }
-    let hub = Companion::of(external, session)
-        .task_hub(|| external.new_hub(namespace, Scope::Session(Arc::downgrade(session))));
+    let handler = UpstreamBinding::of(external, session)
+        .task_handler(|| external.new_handler(namespace, Scope::Session(Arc::downgrade(session))));
     Some(Arc::new(Told {
         session: Arc::downgrade(session),
-        hub,
+        handler,
     }))
 }
 
 /// A session hears of its tasks on a process it shares.
 struct Told {
     session: Weak<Session>,
-    hub: Arc<Hub>,
+    handler: Arc<InboundHandler>,
 }
 
 impl Inbound for Told {
@@ -241,7 +241,8 @@ impl Inbound for Told {
         };
         let wanted = filtered_level(&notification).is_none_or(|it| it >= session.log_level());
         if wanted {
-            self.hub.put(Bytes::copy_from_slice(&notification.message));
+            self.handler
+                .put(Bytes::copy_from_slice(&notification.message));
         }
     }
 

@@ -8,7 +8,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::process::{Isolation, OpenEra, ProcessKey, Speaks};
+use super::connector::{Isolation, OpenEra, ProcessKey, Speaks};
 use crate::caller::Caller;
 use crate::mcp::head::{McpHead, MirroredHeaders};
 use crate::mcp::tests::wire::Wire;
@@ -22,7 +22,7 @@ mod rest;
 mod tasks;
 mod words;
 
-use fake::{Fake, Seen, Told};
+use fake::{Fake, KeyScan, Told};
 
 const V: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPS: &str = "io.modelcontextprotocol/clientCapabilities";
@@ -34,7 +34,7 @@ const ERAS: [Speaks; 2] = [Speaks::Legacy, Speaks::Modern];
 /// A gateway before one fake server.
 struct House {
     harness: Harness,
-    seen: Arc<Seen>,
+    seen: Arc<KeyScan>,
 }
 
 fn house(speaks: Speaks) -> House {
@@ -130,7 +130,7 @@ impl House {
     }
 
     /// Who hears the newest process that is a client's own.
-    fn ear(&self) -> Arc<dyn super::process::Inbound> {
+    fn ear(&self) -> Arc<dyn super::connector::Inbound> {
         let ear = self.seen.ear.lock().expect("not poisoned").clone();
         ear.expect("a process of its own")
     }

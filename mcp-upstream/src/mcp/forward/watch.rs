@@ -9,12 +9,12 @@ use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
 
 use super::isolation::Place;
-use super::{External, Leased};
+use super::{ExternalServers, Leased};
 use crate::engine::ResponseOutcome;
 
 /// Somebody's wish to hear of changes; dropping it ends it.
 pub(crate) struct Watch {
-    external: Weak<External>,
+    external: Weak<ExternalServers>,
     namespace: Arc<Namespace>,
     place: Place,
     uris: Vec<Arc<str>>,
@@ -31,7 +31,7 @@ pub(crate) enum NotWatched {
 impl Watch {
     /// Watches resources through a process that is there. Those before one that is refused are given up again.
     pub(super) async fn begin(
-        external: &Arc<External>,
+        external: &Arc<ExternalServers>,
         namespace: &Arc<Namespace>,
         leased: &Leased,
         uris: impl Iterator<Item = Arc<str>>,

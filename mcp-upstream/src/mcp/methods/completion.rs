@@ -6,7 +6,7 @@ use tooldock_workers::worker::Operation;
 
 use super::{UpstreamCall, string_member};
 use crate::jsonrpc::{self, RequestError};
-use crate::mcp::Conversation;
+use crate::mcp::CallContext;
 
 #[derive(Deserialize)]
 struct Params<'a> {
@@ -35,7 +35,7 @@ struct Argument<'a> {
 
 /// Shapes are checked here; what there is to complete, the worker knows.
 pub(super) fn complete(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     params: Option<&RawValue>,
 ) -> Result<Box<UpstreamCall>, RequestError> {
     let fields: Params<'_> = jsonrpc::fields(params, "params")?;
@@ -48,7 +48,7 @@ pub(super) fn complete(
     string_member(argument.name, "params.argument.name")?;
     string_member(argument.value, "params.argument.value")?;
     let operation = Operation::Complete {
-        params: conversation.own_object(params),
+        params: cx.own_object(params),
     };
-    conversation.upstream_call(operation, fields.meta, false)
+    cx.upstream_call(operation, fields.meta, false)
 }

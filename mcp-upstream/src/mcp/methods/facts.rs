@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tooldock_workers::worker::LogLevel;
 
 use crate::format;
-use crate::mcp::{Conversation, Era};
+use crate::mcp::{CallContext, Era};
 
 /// The level of a client that named none.
 const DEFAULT_LEVEL: LogLevel = LogLevel::Info;
@@ -13,13 +13,13 @@ const DEFAULT_LEVEL: LogLevel = LogLevel::Info;
 ///
 /// A client that takes no events with its answer can be told and asked nothing, whatever it declared. In 2026-07-28 it
 /// need not take any to be asked, but then it hears no log and no progress.
-pub(super) fn of(conversation: &Conversation<'_>, progress: bool) -> Bytes {
-    let progress = progress && conversation.streams;
+pub(super) fn of(cx: &CallContext<'_>, progress: bool) -> Bytes {
+    let progress = progress && cx.streams;
     let mut facts = Facts::default();
-    match &conversation.era {
+    match &cx.era {
         Era::Legacy { session, .. } => {
             facts.text("era", "legacy");
-            match session.as_deref().filter(|_| conversation.streams) {
+            match session.as_deref().filter(|_| cx.streams) {
                 Some(session) => {
                     let client = session.client();
                     facts.raw("capabilities", client.capabilities.get().as_bytes());
@@ -30,7 +30,7 @@ pub(super) fn of(conversation: &Conversation<'_>, progress: bool) -> Bytes {
                 }
                 None => {
                     facts.raw("capabilities", b"{}");
-                    if conversation.streams {
+                    if cx.streams {
                         facts.text("logLevel", DEFAULT_LEVEL.as_str());
                     }
                 }
@@ -42,7 +42,7 @@ pub(super) fn of(conversation: &Conversation<'_>, progress: bool) -> Bytes {
             if let Some(info) = &meta.client_info {
                 facts.raw("clientInfo", info);
             }
-            if let Some(level) = meta.log_level.filter(|_| conversation.streams) {
+            if let Some(level) = meta.log_level.filter(|_| cx.streams) {
                 facts.text("logLevel", level.as_str());
             }
             if let Some(inputs) = &meta.inputs {

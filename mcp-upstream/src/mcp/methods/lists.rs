@@ -9,7 +9,7 @@ use tooldock_workers::tool::Tool;
 use crate::engine::Engine;
 use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
 use crate::jsonrpc::{self, RequestError};
-use crate::mcp::Conversation;
+use crate::mcp::CallContext;
 
 #[derive(Deserialize)]
 struct Params<'a> {
@@ -19,20 +19,20 @@ struct Params<'a> {
 
 /// `tools/list`: what the policy allows. A namespace that could not be brought up is an error, never an empty list.
 pub(super) fn tools(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Vec<u8>, RequestError> {
     one_page(params)?;
-    let format = conversation.result_format();
-    let tools = Engine::list(&conversation.namespace).map_err(RequestError::Upstream)?;
-    let (lists, namespace) = (&conversation.core.lists, &conversation.namespace);
-    let scope = CacheScope::of_lists(conversation.caller, namespace);
+    let format = cx.result_format();
+    let tools = Engine::list(&cx.namespace).map_err(RequestError::Upstream)?;
+    let (lists, namespace) = (&cx.core.lists, &cx.namespace);
+    let scope = CacheScope::of_lists(cx.caller, namespace);
     if let Some(result) = lists.get(namespace, &format, scope) {
         return Ok(format::raw_result(id, &result));
     }
-    let count = conversation.namespace.tools.len();
-    let mut answer = begin(conversation, id, &format, count);
+    let count = cx.namespace.tools.len();
+    let mut answer = begin(cx, id, &format, count);
     join(answer.key("tools"), tools, |out, tool| {
         describe(out, tool, &format);
     });
@@ -46,47 +46,47 @@ pub(super) fn tools(
 
 /// `resources/list`.
 pub(super) fn resources(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Vec<u8>, RequestError> {
-    let resources = &conversation.namespace.resources;
+    let resources = &cx.namespace.resources;
     let definitions = resources.iter().map(|it| &it.definition);
-    definitions_list(conversation, id, params, "resources", definitions)
+    definitions_list(cx, id, params, "resources", definitions)
 }
 
 /// `resources/templates/list`.
 pub(super) fn resource_templates(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Vec<u8>, RequestError> {
-    let templates = &conversation.namespace.resource_templates;
+    let templates = &cx.namespace.resource_templates;
     let definitions = templates.iter().map(|it| &it.definition);
-    definitions_list(conversation, id, params, "resourceTemplates", definitions)
+    definitions_list(cx, id, params, "resourceTemplates", definitions)
 }
 
 /// `prompts/list`.
 pub(super) fn prompts(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Vec<u8>, RequestError> {
-    let prompts = &conversation.namespace.prompts;
+    let prompts = &cx.namespace.prompts;
     let definitions = prompts.iter().map(|it| &it.definition);
-    definitions_list(conversation, id, params, "prompts", definitions)
+    definitions_list(cx, id, params, "prompts", definitions)
 }
 
 fn definitions_list<'a>(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     id: &str,
     params: Option<&RawValue>,
     key: &'static str,
     definitions: impl ExactSizeIterator<Item = &'a Arc<RawValue>>,
 ) -> Result<Vec<u8>, RequestError> {
     one_page(params)?;
-    let format = conversation.result_format();
-    let mut answer = begin(conversation, id, &format, definitions.len());
+    let format = cx.result_format();
+    let mut answer = begin(cx, id, &format, definitions.len());
     join(answer.key(key), definitions, |out, definition| {
         out.extend_from_slice(definition.get().as_bytes());
     });
@@ -94,12 +94,12 @@ fn definitions_list<'a>(
 }
 
 fn begin<'d>(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     id: &str,
     format: &'d ResultFormat,
     entries: usize,
 ) -> ResultWriter<'d> {
-    let scope = CacheScope::of_lists(conversation.caller, &conversation.namespace);
+    let scope = CacheScope::of_lists(cx.caller, &cx.namespace);
     ResultWriter::begin(id, format, 256 + 512 * entries).cached(scope)
 }
 

@@ -7,7 +7,7 @@ use tooldock_workers::worker::LogLevel;
 use super::string_member;
 use crate::format::ResultWriter;
 use crate::jsonrpc::{self, RequestError};
-use crate::mcp::Conversation;
+use crate::mcp::CallContext;
 
 #[derive(Deserialize)]
 struct Params<'a> {
@@ -17,7 +17,7 @@ struct Params<'a> {
 
 /// Without a session there is nothing to remember the level in; the answer is the same, since it is no fault.
 pub(super) fn set_level(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Vec<u8>, RequestError> {
@@ -27,8 +27,8 @@ pub(super) fn set_level(
         let levels = LogLevel::ALL.map(LogLevel::as_str).join(", ");
         RequestError::InvalidParams(format!("params.level must be one of {levels}").into())
     })?;
-    if let Some(session) = conversation.session() {
+    if let Some(session) = cx.session() {
         session.set_log_level(level);
     }
-    Ok(ResultWriter::begin(id, &conversation.result_format(), 0).end())
+    Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
 }

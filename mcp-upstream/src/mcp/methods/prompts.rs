@@ -7,11 +7,11 @@ use tooldock_workers::worker::Operation;
 
 use super::{Named, UpstreamCall};
 use crate::jsonrpc::RequestError;
-use crate::mcp::Conversation;
+use crate::mcp::CallContext;
 
 /// Unknown prompts are told from the snapshot, before anything runs; their arguments the worker checks.
 pub(super) fn get(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     params: Option<&RawValue>,
 ) -> Result<Box<UpstreamCall>, RequestError> {
     let Named {
@@ -19,7 +19,7 @@ pub(super) fn get(
         arguments,
         meta,
     } = Named::read(params)?;
-    let Some(prompt) = conversation.namespace.prompt(&name) else {
+    let Some(prompt) = cx.namespace.prompt(&name) else {
         let name: String = name.chars().take(super::UNKNOWN_NAME_MAX).collect();
         return Err(RequestError::InvalidParams(
             format!("Unknown prompt: {name}").into(),
@@ -27,7 +27,7 @@ pub(super) fn get(
     };
     let operation = Operation::GetPrompt {
         prompt: Arc::clone(&prompt.name),
-        arguments: conversation.own_object(arguments),
+        arguments: cx.own_object(arguments),
     };
-    conversation.upstream_call(operation, meta, prompt.context)
+    cx.upstream_call(operation, meta, prompt.context)
 }

@@ -11,7 +11,7 @@ use super::{UpstreamCall, string_member, uri_template};
 use crate::engine::Engine;
 use crate::format::ResultWriter;
 use crate::jsonrpc::{self, RequestError};
-use crate::mcp::{Conversation, weigh};
+use crate::mcp::{CallContext, weigh};
 use crate::session::Session;
 
 #[derive(Deserialize)]
@@ -29,28 +29,28 @@ struct Params<'a> {
 
 /// Any URI goes to the worker: which templates match is its to say.
 pub(super) fn read(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     params: Option<&RawValue>,
 ) -> Result<Box<UpstreamCall>, RequestError> {
     let fields: Params<'_> = jsonrpc::fields(params, "params")?;
     let uri = string_member(fields.uri, "params.uri")?;
-    let uri = match conversation.namespace.resource(&uri) {
+    let uri = match cx.namespace.resource(&uri) {
         Some(resource) => Arc::clone(&resource.uri),
         None => Arc::from(uri),
     };
     let operation = Operation::ReadResource { uri };
-    let talks = Engine::talks(&conversation.namespace, &operation);
-    conversation.upstream_call(operation, fields.meta, talks)
+    let talks = Engine::talks(&cx.namespace, &operation);
+    cx.upstream_call(operation, fields.meta, talks)
 }
 
 /// From now on the session hears when the resource is updated.
 pub(super) fn subscribe(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Vec<u8>, RequestError> {
-    let (session, uri) = subject(conversation, params)?;
-    if !there_is(&conversation.namespace, &uri) {
+    let (session, uri) = subject(cx, params)?;
+    if !there_is(&cx.namespace, &uri) {
         return Err(RequestError::ResourceNotFound(uri));
     }
     if session.subscriptions().add(&uri).is_err() {
@@ -59,33 +59,31 @@ pub(super) fn subscribe(
                 .into(),
         ));
     }
-    weigh(conversation.core, session);
-    Ok(ResultWriter::begin(id, &conversation.result_format(), 0).end())
+    weigh(cx.core, session);
+    Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
 }
 
 /// The session hears no more. A resource that is gone can still be left.
 pub(super) fn unsubscribe(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Vec<u8>, RequestError> {
-    let (session, uri) = subject(conversation, params)?;
-    if !session.subscriptions().remove(&uri) && !there_is(&conversation.namespace, &uri) {
+    let (session, uri) = subject(cx, params)?;
+    if !session.subscriptions().remove(&uri) && !there_is(&cx.namespace, &uri) {
         return Err(RequestError::ResourceNotFound(uri));
     }
-    weigh(conversation.core, session);
-    Ok(ResultWriter::begin(id, &conversation.result_format(), 0).end())
+    weigh(cx.core, session);
+    Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
 }
 
 fn subject<'a>(
-    conversation: &'a Conversation<'_>,
+    cx: &'a CallContext<'_>,
     params: Option<&RawValue>,
 ) -> Result<(&'a Arc<Session>, Arc<str>), RequestError> {
     let fields: Params<'_> = jsonrpc::fields(params, "params")?;
     let uri = string_member(fields.uri, "params.uri")?;
-    let session = conversation
-        .session()
-        .ok_or(RequestError::SessionRequired)?;
+    let session = cx.session().ok_or(RequestError::SessionRequired)?;
     Ok((session, uri.into()))
 }
 

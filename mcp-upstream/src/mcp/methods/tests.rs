@@ -83,7 +83,7 @@ impl Fixture {
         let text = params.to_string();
         let body = Bytes::from(text.clone());
         let raw: &RawValue = serde_json::from_slice(&body).expect("JSON");
-        let conversation = Conversation {
+        let cx = CallContext {
             core: self.harness.service.core(),
             caller: &self.caller,
             body: &body,
@@ -91,7 +91,7 @@ impl Fixture {
             era,
             streams,
         };
-        prepare(&conversation, &text, "7", method, Some(raw)).await
+        prepare(&cx, &text, "7", method, Some(raw)).await
     }
 
     /// The result of a method that is answered at once.
@@ -517,7 +517,7 @@ async fn arguments_keep_their_spelling_and_a_small_part_of_a_large_body_is_copie
         r#"{"name":"echo","arguments":{"n":9007199254740993,"m":1e400},"_meta":{"pad":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}}"#,
     );
     let raw: &RawValue = serde_json::from_slice(&body).expect("JSON");
-    let conversation = Conversation {
+    let cx = CallContext {
         core: fixture.harness.service.core(),
         caller: &fixture.caller,
         body: &body,
@@ -525,7 +525,7 @@ async fn arguments_keep_their_spelling_and_a_small_part_of_a_large_body_is_copie
         era: legacy(None),
         streams: true,
     };
-    let prepared = prepare(&conversation, raw.get(), "7", "tools/call", Some(raw)).await;
+    let prepared = prepare(&cx, raw.get(), "7", "tools/call", Some(raw)).await;
     let Ok(Prepared::Call(call)) = prepared else {
         panic!("a call");
     };

@@ -7,11 +7,11 @@ use tooldock_workers::worker::Operation;
 
 use super::{Named, UpstreamCall};
 use crate::jsonrpc::RequestError;
-use crate::mcp::Conversation;
+use crate::mcp::CallContext;
 
 /// Wrong parameters are an error; whatever happens to the call itself, an unknown tool included, is a result.
 pub(super) fn call(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     params: Option<&RawValue>,
 ) -> Result<Box<UpstreamCall>, RequestError> {
     let Named {
@@ -19,13 +19,13 @@ pub(super) fn call(
         arguments,
         meta,
     } = Named::read(params)?;
-    let mut tools = conversation.namespace.tools.iter();
+    let mut tools = cx.namespace.tools.iter();
     let declared = tools.find(|tool| *tool.name == *name);
     let operation = Operation::CallTool {
         // The tool's own name where there is one: a shared string instead of a new one.
         tool: declared.map_or_else(|| name.into(), |tool| Arc::clone(&tool.name)),
-        arguments: conversation.own_object(arguments),
+        arguments: cx.own_object(arguments),
     };
     let talks = declared.is_some_and(|tool| tool.context);
-    conversation.upstream_call(operation, meta, talks)
+    cx.upstream_call(operation, meta, talks)
 }

@@ -5,23 +5,20 @@ use http::StatusCode;
 use super::supported;
 use crate::format::{self, CacheScope, ResultWriter};
 use crate::jsonrpc::RequestError;
-use crate::mcp::{Conversation, capabilities, forward};
+use crate::mcp::{CallContext, capabilities, forward};
 use crate::reply::Reply;
 
 /// Answers for the namespace: in the gateway's name, or in that of its server.
-pub(super) async fn answer(
-    conversation: &Conversation<'_>,
-    id: &str,
-) -> Result<Reply, RequestError> {
-    let namespace = &conversation.namespace;
-    let versions: Vec<&str> = supported(conversation.caller).collect();
-    if conversation.core.external.serves(namespace) {
-        let result = forward::discover(conversation, &versions).await;
+pub(super) async fn answer(cx: &CallContext<'_>, id: &str) -> Result<Reply, RequestError> {
+    let namespace = &cx.namespace;
+    let versions: Vec<&str> = supported(cx.caller).collect();
+    if cx.core.external.serves(namespace) {
+        let result = forward::discover(cx, &versions).await;
         let result = result.map_err(RequestError::Upstream)?;
         return Ok(Reply::json(StatusCode::OK, format::raw_result(id, &result)));
     }
-    let scope = CacheScope::of_lists(conversation.caller, namespace);
-    let format = conversation.result_format();
+    let scope = CacheScope::of_lists(cx.caller, namespace);
+    let format = cx.result_format();
     let mut answer = ResultWriter::begin(id, &format, 512).cached(scope);
     let out = answer.key("supportedVersions");
     serde_json::to_writer(out, &versions).expect("strings serialize into memory");

@@ -18,14 +18,14 @@ use serde_json::value::RawValue;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::Question;
 
+use super::driver::{ModernCallDriver, Outcome, Recipient, Step};
 use super::meta::{Params, RequestMeta};
-use super::park::{Bound, NoPlace};
-use super::talking::{Client, Outcome, Step, Talking};
+use super::suspended::{Bound, NoPlace};
 use crate::caller::Caller;
 use crate::engine::ask_failed;
 use crate::format::{self, ResultFormat};
 use crate::jsonrpc::{self, RequestError};
-use crate::mcp::Conversation;
+use crate::mcp::CallContext;
 use crate::mcp::exchange::{Patience, streamed};
 use crate::mcp::methods::UpstreamCall;
 use crate::reply::Reply;
@@ -41,7 +41,7 @@ struct Exchange {
     id: String,
     method: String,
     format: ResultFormat,
-    client: Client,
+    client: Recipient,
 }
 
 /// What of a request decides how it is answered.
@@ -79,24 +79,19 @@ pub(super) fn inputs<'a>(params: &Params<'a>) -> Result<Inputs<'a>, RequestError
 
 /// Runs a call from its beginning.
 pub(super) async fn begin(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     request: Request<'_>,
     call: Box<UpstreamCall>,
 ) -> Result<Reply, RequestError> {
     if !call.talks {
         let request_up = call.request.clone();
-        let outcome = request_up.run(conversation.core, conversation.caller, None);
+        let outcome = request_up.run(cx.core, cx.caller, None);
         let outcome = outcome.await;
-        let answer = call.response(
-            request.id,
-            conversation.caller,
-            &conversation.result_format(),
-            outcome,
-        )?;
+        let answer = call.response(request.id, cx.caller, &cx.result_format(), outcome)?;
         return Ok(Reply::json(StatusCode::OK, answer));
     }
-    let talking = Talking::begin(conversation, call);
-    Exchange::new(conversation, request).run(talking).await
+    let driver = ModernCallDriver::begin(cx, call);
+    Exchange::new(cx, request).run(driver).await
 }
 
 /// A request that brings the answers to a parked call.
@@ -111,7 +106,7 @@ pub(super) struct Retry<'a> {
 
 /// Goes on with a parked call, with what its client answered.
 pub(super) async fn resume(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     request: Request<'_>,
     retry: &Retry<'_>,
 ) -> Result<Reply, RequestError> {
@@ -119,31 +114,31 @@ pub(super) async fn resume(
     let state = jsonrpc::string(retry.state).ok_or_else(|| {
         RequestError::InvalidParams("params.requestState must be a string".into())
     })?;
-    let exchange = Exchange::new(conversation, request);
-    let taken = conversation
+    let exchange = Exchange::new(cx, request);
+    let taken = cx
         .core
-        .parked
+        .suspended
         .take(&state, exchange.bound(&retry.subject, retry.arguments));
-    let mut talking = taken
+    let mut driver = taken
         .await
         .map_err(|refused| RequestError::InvalidParams(refused.to_string().into()))?;
-    talking.answer(conversation, inputs)?;
-    exchange.run(talking).await
+    driver.answer(cx, inputs)?;
+    exchange.run(driver).await
 }
 
 impl Exchange {
-    fn new(conversation: &Conversation<'_>, request: Request<'_>) -> Self {
+    fn new(cx: &CallContext<'_>, request: Request<'_>) -> Self {
         Self {
-            core: Arc::clone(conversation.core),
-            caller: conversation.caller.clone(),
-            namespace: Arc::clone(&conversation.namespace),
+            core: Arc::clone(cx.core),
+            caller: cx.caller.clone(),
+            namespace: Arc::clone(&cx.namespace),
             id: request.id.to_owned(),
             method: request.method.to_owned(),
-            format: conversation.result_format(),
-            client: Client {
+            format: cx.result_format(),
+            client: Recipient {
                 meta: request.meta.clone(),
-                streams: conversation.streams,
-                ask_timeout: conversation.namespace.limits.ask_timeout,
+                streams: cx.streams,
+                ask_timeout: cx.namespace.limits.ask_timeout,
             },
         }
     }
@@ -159,29 +154,29 @@ impl Exchange {
     }
 
     /// Runs the call until this request has its answer, or the beginning of one.
-    async fn run(self, mut talking: Talking) -> Result<Reply, RequestError> {
-        match talking.step(&self.client).await {
-            Step::Said(first) => Ok(self.into_stream(first, talking)),
+    async fn run(self, mut driver: ModernCallDriver) -> Result<Reply, RequestError> {
+        match driver.step(&self.client).await {
+            Step::Said(first) => Ok(self.into_stream(first, driver)),
             Step::Asked => {
-                let answer = self.park(talking)?;
+                let answer = self.park(driver)?;
                 Ok(Reply::json(StatusCode::OK, answer))
             }
             Step::Over(outcome) => {
-                let answer = self.response(talking.call(), outcome)?;
+                let answer = self.response(driver.call(), outcome)?;
                 Ok(Reply::json(StatusCode::OK, answer))
             }
         }
     }
 
-    fn into_stream(self, first: Vec<u8>, talking: Talking) -> Reply {
+    fn into_stream(self, first: Vec<u8>, driver: ModernCallDriver) -> Reply {
         let stream = Stream::detached(&self.core.pulse);
         let events = stream.read();
-        tokio::spawn(self.deliver(first, talking, stream));
+        tokio::spawn(self.deliver(first, driver, stream));
         streamed(events, None, ())
     }
 
     /// Runs the rest of the call beside the stream its client reads. Ends with the reader, and with that the call.
-    async fn deliver(self, first: Vec<u8>, mut talking: Talking, stream: Arc<Stream>) {
+    async fn deliver(self, first: Vec<u8>, mut driver: ModernCallDriver, stream: Arc<Stream>) {
         let _finishing = stream.finish_on_drop();
         let push = |message: &[u8]| stream.push(frame::message(None, message));
         if !push(&first) {
@@ -194,7 +189,7 @@ impl Exchange {
             let step = tokio::select! {
                 biased;
                 () = stream.reader_gone() => return,
-                step = talking.step(&self.client) => step,
+                step = driver.step(&self.client) => step,
             };
             break match step {
                 Step::Said(message) => {
@@ -204,8 +199,8 @@ impl Exchange {
                     patience.wait_for(&stream).await;
                     continue;
                 }
-                Step::Asked => self.park(talking),
-                Step::Over(outcome) => self.response(talking.call(), outcome),
+                Step::Asked => self.park(driver),
+                Step::Over(outcome) => self.response(driver.call(), outcome),
             };
         };
         push(&last.unwrap_or_else(|failure| failure.modern_body(Some(&self.id))));
@@ -216,22 +211,22 @@ impl Exchange {
     }
 
     /// Parks the call and asks its client.
-    fn park(&self, talking: Talking) -> Result<Vec<u8>, RequestError> {
+    fn park(&self, driver: ModernCallDriver) -> Result<Vec<u8>, RequestError> {
         let mut out = Vec::with_capacity(512);
         format::begin(&mut out, &self.id);
         out.extend_from_slice(b"{\"resultType\":\"input_required\",\"inputRequests\":{");
-        let open = talking.asked();
+        let open = driver.asked();
         for (position, question) in open.enumerate() {
             if position > 0 {
                 out.push(b',');
             }
             put_request(&mut out, question);
         }
-        let call = Arc::clone(talking.call());
+        let call = Arc::clone(driver.call());
         let bound = self.bound(call.request.subject(), call.request.arguments());
         let max = call.request.namespace().limits.max_parked;
-        let expires = talking.expires();
-        let state = match self.core.parked.park(talking, bound, expires, max) {
+        let expires = driver.expires();
+        let state = match self.core.suspended.park(driver, bound, expires, max) {
             Ok(state) => state,
             Err(refused @ NoPlace::Full(_)) => {
                 return self.response(&call, Err(ask_failed(refused.to_string())));

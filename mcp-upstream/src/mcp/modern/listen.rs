@@ -10,7 +10,7 @@ use tooldock_workers::registry::Namespace;
 
 use crate::jsonrpc::{self, RequestError};
 use crate::mcp::exchange::events_head;
-use crate::mcp::{Conversation, forward, stream_place};
+use crate::mcp::{CallContext, forward, stream_place};
 use crate::reply::{Guards, Reply};
 use crate::session::subscriptions::URIS_MAX;
 use crate::stream::audience::Filter;
@@ -27,26 +27,26 @@ const KINDS_MAX: usize = 100;
 
 /// Opens the stream.
 pub(super) async fn open(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Reply, RequestError> {
     let params: Params<'_> = jsonrpc::fields(params, "params")?;
     let filter = requested(params.notifications)?;
-    let core = conversation.core;
-    let place = stream_place(core, conversation.caller, filter.bytes())?;
+    let core = cx.core;
+    let place = stream_place(core, cx.caller, filter.bytes())?;
     let mut guards: Guards = vec![Box::new(place)];
-    let filter = if core.external.serves(&conversation.namespace) {
-        let (granted, watch) = forward::listen(conversation, filter).await?;
+    let filter = if core.external.serves(&cx.namespace) {
+        let (granted, watch) = forward::listen(cx, filter).await?;
         guards.push(Box::new(watch));
         granted
     } else {
-        granted(filter, &conversation.namespace)
+        granted(filter, &cx.namespace)
     };
     let stream = Stream::detached(&core.pulse);
     // Before anybody can send on it: this is the first message there is.
     stream.push(frame::message(None, &acknowledged(id, &filter)));
-    let namespace = &conversation.namespace.name;
+    let namespace = &cx.namespace.name;
     let listening = core.audience.listen(namespace, filter, id, &stream);
     guards.push(Box::new(listening));
     Ok(Reply::Events {

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::stdio::link::{LinkLimits, ReplySink};
+use crate::stdio::link::{LinkLimits, NotificationSink};
 use crate::stdio::testing::{Heard, House, Scene, raw, request, result, within};
 use crate::stdio::wire::Pipes;
 
@@ -21,7 +21,7 @@ const INITIALIZED: &str = r#"{"protocolVersion":"2025-06-18","capabilities":{"x"
 /// Probes a server that the test plays.
 async fn probed(
     scene: &mut Scene,
-    play: impl AsyncFnOnce(&mut crate::stdio::testing::Peer),
+    play: impl AsyncFnOnce(&mut crate::stdio::testing::ServerEnd),
 ) -> Result<Probed, NotOpened> {
     let link = Arc::clone(&scene.link);
     let opening = Opening::gateway();
@@ -269,7 +269,7 @@ impl Fixture {
             r#"{{"jsonrpc":"2.0","id":"c\u002d1","method":"tools/call","params":{{"_meta":{{{meta}"progressToken":9007199254740993}},"name":"{tool}","arguments":{arguments}}}}}"#
         );
         let (to, mut heard) = mpsc::channel(100);
-        let sink: Arc<dyn ReplySink> = Arc::new(Heard(to));
+        let sink: Arc<dyn NotificationSink> = Arc::new(Heard(to));
         let mut call = self
             .link
             .forward(&request(&message), Some(sink))

@@ -12,12 +12,12 @@ const ID_MAX: usize = 4096;
 /// Which ids wait for an answer. A server may use an id again once it was answered or taken back, so each use has a
 /// number of ours: whoever still holds an earlier one does not answer the later.
 #[derive(Debug, Default)]
-pub(super) struct Questions {
+pub(super) struct ServerRequests {
     open: HashMap<RawId, u64>,
     last: u64,
 }
 
-impl Questions {
+impl ServerRequests {
     /// Notes a request and numbers it. `None`: there are too many, its id is in use, or its id is no sensible one.
     pub(super) fn insert(&mut self, id: &RawId) -> Option<u64> {
         let fits = self.open.len() < OPEN_MAX && id.as_str().len() <= ID_MAX;
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn who_holds_an_earlier_request_does_not_answer_a_later_one_with_its_id() {
-        let mut questions = Questions::default();
+        let mut questions = ServerRequests::default();
         let id = RawId::new("1");
         let first = questions.insert(&id).expect("room");
         assert_eq!(questions.insert(&id), None);
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn requests_and_their_ids_are_bounded() {
-        let mut questions = Questions::default();
+        let mut questions = ServerRequests::default();
         assert_eq!(questions.insert(&RawId::new(&"1".repeat(5000))), None);
         for id in 0..OPEN_MAX {
             assert!(questions.insert(&RawId::new(&id.to_string())).is_some());

@@ -17,7 +17,7 @@ use tooldock_workers::worker::pending::Unmatched;
 use super::deliver::Batch;
 use super::shared::{Entry, Shared};
 use super::tokens::is_task;
-use super::{Closed, Names, ReplySink, write};
+use super::{Closed, Names, NotificationSink, write};
 use crate::jsonrpc::splice::{self, Edit, span};
 use crate::jsonrpc::{
     self, Message, Notification, ProtocolViolation, RawId, RequestError, Response, RpcError,
@@ -290,7 +290,7 @@ fn renamed(
 /// What the caller of a call calls its progress, and who listens.
 struct Whose {
     token: Option<Arc<str>>,
-    sink: Option<Arc<dyn ReplySink>>,
+    sink: Option<Arc<dyn NotificationSink>>,
 }
 
 fn whose(shared: &Shared, id: u64, is_progress: bool) -> Result<Whose, ProtocolViolation> {

@@ -14,9 +14,9 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::pending::{Pending, Unmatched};
 
 use super::deliver::{Lanes, Waiting};
-use super::questions::Questions;
+use super::questions::ServerRequests;
 use super::tokens::Lasting;
-use super::{Call, Closed, Inbound, LinkLimits, MaxResult, ReplySink, write};
+use super::{Call, Closed, Inbound, LinkLimits, MaxResult, NotificationSink, write};
 use crate::jsonrpc::{Asker, RawId, Response, RpcError};
 use crate::stdio::wire::{Outbox, Unwritten};
 
@@ -43,7 +43,7 @@ pub(super) struct Shared {
     /// To callers in other runtimes.
     lanes: Lanes,
     /// Requests of the server without an answer.
-    pub(super) questions: Mutex<Questions>,
+    pub(super) questions: Mutex<ServerRequests>,
     pub(super) closed: watch::Sender<Option<Closed>>,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Calls {
 /// One pending call, as the reader needs it.
 pub(super) struct Entry {
     pub(super) reply: Waiting,
-    pub(super) sink: Option<Arc<dyn ReplySink>>,
+    pub(super) sink: Option<Arc<dyn NotificationSink>>,
     /// What its caller calls its progress, raw JSON; on the link that is the call's id.
     pub(super) token: Option<Arc<str>>,
 }
@@ -91,7 +91,7 @@ impl Shared {
         self: &Arc<Self>,
         tells: bool,
         token: Option<&str>,
-        sink: Option<Arc<dyn ReplySink>>,
+        sink: Option<Arc<dyn NotificationSink>>,
         size: usize,
         write: impl FnOnce(&mut BytesMut, u64),
     ) -> Result<Call, CallError> {
@@ -253,7 +253,7 @@ impl Shared {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn questions(&self) -> MutexGuard<'_, Questions> {
+    pub(super) fn questions(&self) -> MutexGuard<'_, ServerRequests> {
         self.questions
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::testing::{
-    Heard, House, Peer, Scene, code, raw, request, response, result, within,
+    Heard, House, Scene, ServerEnd, code, raw, request, response, result, within,
 };
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn callers_with_the_same_token_hear_only_of_their_own_call() {
     let mut begun = Vec::new();
     for _ in 0..2 {
         let (to, heard) = mpsc::channel(10);
-        let sink: Arc<dyn ReplySink> = Arc::new(Heard(to));
+        let sink: Arc<dyn NotificationSink> = Arc::new(Heard(to));
         let call = scene
             .link
             .request("a", Some(params), Some(sink))
@@ -253,7 +253,7 @@ async fn progress_under_a_token_that_is_not_the_listeners_reaches_nobody() {
     let mut scene = Scene::new();
     let (sender, mut heard) = mpsc::channel(8);
     let params = raw(r#"{"_meta":{"progressToken":"mine"}}"#);
-    let sink = Arc::new(Heard(sender)) as Arc<dyn ReplySink>;
+    let sink = Arc::new(Heard(sender)) as Arc<dyn NotificationSink>;
     let given_up = scene
         .link
         .request("slow", Some(params), Some(Arc::clone(&sink)));
@@ -606,7 +606,7 @@ async fn calls_fail_with_the_server_and_only_unwritten_ones_may_go_elsewhere() {
 async fn last_words_of_a_server_that_no_longer_reads_still_count() {
     let mut scene = Scene::new();
     let (call, id) = scene.begin("a").await;
-    let Peer { input, mut output } = scene.peer;
+    let ServerEnd { input, mut output } = scene.peer;
     drop(input);
     // Notices that nobody reads any more.
     let lost = scene.link.request("b", None, None).expect("begun");

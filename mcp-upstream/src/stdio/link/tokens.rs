@@ -7,18 +7,18 @@ use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::ReplySink;
+use super::NotificationSink;
 
 /// Calls whose token is kept after their answer. The oldest is forgotten.
 const LASTING_MAX: usize = 64;
 
 /// Tokens of calls that were answered with a task, as their callers spelled them: its progress still comes under them.
 #[derive(Default)]
-pub(super) struct Lasting(VecDeque<(u64, Arc<str>, Arc<dyn ReplySink>)>);
+pub(super) struct Lasting(VecDeque<(u64, Arc<str>, Arc<dyn NotificationSink>)>);
 
 impl Lasting {
     /// Keeps the token of a call that became a task.
-    pub(super) fn keep(&mut self, id: u64, token: Arc<str>, sink: Arc<dyn ReplySink>) {
+    pub(super) fn keep(&mut self, id: u64, token: Arc<str>, sink: Arc<dyn NotificationSink>) {
         if self.0.len() == LASTING_MAX {
             self.0.pop_front();
         }
@@ -26,7 +26,7 @@ impl Lasting {
     }
 
     /// Who hears of an answered call, and under which token.
-    pub(super) fn find(&self, id: u64) -> Option<(Arc<str>, Arc<dyn ReplySink>)> {
+    pub(super) fn find(&self, id: u64) -> Option<(Arc<str>, Arc<dyn NotificationSink>)> {
         self.0
             .iter()
             .find(|(kept, ..)| *kept == id)

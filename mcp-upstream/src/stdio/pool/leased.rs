@@ -13,12 +13,12 @@ use tooldock_workers::worker::LogLevel;
 
 use super::PoolShared;
 use super::key::{EraKind, OpenAs, PoolKey};
-use super::standing::{Standing, Wish};
+use super::replay_state::{LastingRequest, ReplayState};
 use super::state::{Event, ProcessId};
 use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::link::{Inbound, Link};
 use crate::stdio::process::tasks::Tasks;
-use crate::stdio::process::{Hearing, Opened, Process};
+use crate::stdio::process::{ListenerGuard, Opened, Process};
 
 /// A process for one request, to be held until that is answered. Dropping it gives the process back; one that was the
 /// request's alone ends, unless the request said that it was [`Leased::answered`] and nothing is open on it.
@@ -26,7 +26,7 @@ pub(crate) struct Leased {
     pool: Arc<PoolShared>,
     id: ProcessId,
     process: Arc<Process>,
-    standing: Arc<Standing>,
+    replay_state: Arc<ReplayState>,
     /// It is this request's alone, and was opened as this.
     exclusive: Option<Arc<OpenAs>>,
     /// It is one session's.
@@ -43,7 +43,7 @@ impl Leased {
         pool: &Arc<PoolShared>,
         id: ProcessId,
         process: Arc<Process>,
-        standing: Arc<Standing>,
+        replay_state: Arc<ReplayState>,
         key: &PoolKey,
         open: &Arc<OpenAs>,
     ) -> Self {
@@ -53,7 +53,7 @@ impl Leased {
             pool: Arc::clone(pool),
             id,
             process,
-            standing,
+            replay_state,
             exclusive,
             session: matches!(key, PoolKey::Session(_)),
             since: Instant::now(),
@@ -63,10 +63,10 @@ impl Leased {
     }
 
     /// Takes it into use, outside the lock.
-    pub(super) fn begun(self) -> Self {
+    pub(super) fn activated(self) -> Self {
         if let Some(open) = &self.exclusive {
             // It may have been another's before.
-            self.process.switch().set_own(open.inbound.clone());
+            self.process.router().set_own(open.inbound.clone());
         }
         self
     }
@@ -88,13 +88,13 @@ impl Leased {
 
     /// Hears what the process says that belongs to no call but can only be meant for this request: while nobody else
     /// uses the process. For those that many share; one's own has its handler.
-    pub(crate) fn hear(&self, handler: Arc<dyn Inbound>) -> Hearing {
-        self.process.switch().hear(handler)
+    pub(crate) fn hear(&self, handler: Arc<dyn Inbound>) -> ListenerGuard {
+        self.process.router().hear(handler)
     }
 
     /// Whose the tasks of the process are.
     pub(crate) fn tasks(&self) -> &Tasks {
-        self.process.switch().tasks()
+        self.process.router().tasks()
     }
 
     /// The request has its answer.
@@ -114,7 +114,7 @@ impl Leased {
     ///
     /// When there are too many, or the server cannot be asked.
     pub(crate) async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {
-        self.standing.subscribe(uri).map_err(|error| {
+        self.replay_state.subscribe(uri).map_err(|error| {
             let name = &self.pool.server.name;
             let message = format!("namespace {name}: {error}");
             CallError::new(CallErrorCode::Overloaded, message)
@@ -124,11 +124,11 @@ impl Leased {
             return Ok(None);
         }
         let mut undo = Undo {
-            standing: &self.standing,
+            replay_state: &self.replay_state,
             uri: Some(uri),
         };
         let mut granted = None;
-        if let Some(confirmed) = self.standing.confirmed(uri) {
+        if let Some(confirmed) = self.replay_state.confirmed(uri) {
             let asked = confirmed.get_or_try_init(async || {
                 let params = json!({ "uri": uri });
                 match self.ask("resources/subscribe", &params).await {
@@ -157,15 +157,15 @@ impl Leased {
         &self,
         level: LogLevel,
     ) -> Result<Option<ResponseOutcome>, CallError> {
-        let before = self.standing.level();
+        let before = self.replay_state.level();
         // Before it is asked, so that of two at once the more curious one's request is the last.
-        if !self.standing.lower_level(level) {
+        if !self.replay_state.lower_level(level) {
             return Ok(None);
         }
         let params = json!({ "level": level.as_str() });
         let reply = self.ask("logging/setLevel", &params).await;
         if !matches!(reply, Ok(ResponseOutcome::Result(_))) {
-            self.standing.restore_level(level, before);
+            self.replay_state.restore_level(level, before);
         }
         reply.map(Some)
     }
@@ -173,8 +173,12 @@ impl Leased {
     /// The server granted what its one client asked it for itself. Where that lasts, a process that takes this one's
     /// place is asked for it again.
     pub(crate) fn granted(&self, method: &str, params: Option<&RawValue>) {
-        if let Some(wish) = self.session.then(|| Wish::of(method, params)).flatten() {
-            self.standing.note(wish);
+        if let Some(wish) = self
+            .session
+            .then(|| LastingRequest::of(method, params))
+            .flatten()
+        {
+            self.replay_state.note(wish);
         }
     }
 
@@ -196,14 +200,14 @@ impl Leased {
 
 /// Takes a subscription back that the server did not confirm.
 struct Undo<'a> {
-    standing: &'a Standing,
+    replay_state: &'a ReplayState,
     uri: Option<&'a str>,
 }
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
         if let Some(uri) = self.uri {
-            self.standing.unsubscribe(uri);
+            self.replay_state.unsubscribe(uri);
         }
     }
 }
@@ -228,11 +232,11 @@ impl Drop for Leased {
             self.process.suspect();
         }
         // What its client told it when it asked is not for the next one.
-        let switch = self.process.switch();
-        let clean = !switch.has_asked() && link.in_flight() == 0 && !switch.has_unfinished();
+        let router = self.process.router();
+        let clean = !router.has_asked() && link.in_flight() == 0 && !router.has_unfinished();
         let reusable = self.answered && clean && !link.is_closed();
         if self.exclusive.is_some() {
-            self.process.switch().set_own(None);
+            self.process.router().set_own(None);
         } else if self.pool.release_at_once(self.id) {
             return;
         }

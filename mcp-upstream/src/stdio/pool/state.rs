@@ -29,8 +29,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::key::{EraKind, Key, OpenAs, PoolKey, ServerEra, SlotKey};
+use super::replay_state::ReplayState;
 use super::rules::{Rules, SLOT_WAIT, SLOTS_MAX, WAITERS_MAX};
-use super::standing::Standing;
 use crate::stdio::breaker::{Breaker, BreakerState};
 use give_way::Room;
 
@@ -103,7 +103,7 @@ struct Slot {
     /// The process that has the place, starting or serving.
     process: Option<ProcessId>,
     open: Arc<OpenAs>,
-    standing: Arc<Standing>,
+    replay_state: Arc<ReplayState>,
     /// Failures in a row.
     failures: u32,
     not_before: Option<Instant>,
@@ -235,7 +235,7 @@ impl State {
         &mut self,
         key: &PoolKey,
         wanted: EraKind,
-    ) -> Option<(ProcessId, Arc<Standing>)> {
+    ) -> Option<(ProcessId, Arc<ReplayState>)> {
         let key = match key {
             PoolKey::Shared => Key::Shared,
             PoolKey::Session(tag) => Key::Session(Arc::clone(tag)),
@@ -248,7 +248,7 @@ impl State {
         let entry = self.processes.get_mut(&process)?;
         matches!(entry.duty, Duty::Serving { .. }).then(|| {
             entry.users += 1;
-            (process, Arc::clone(&slot.standing))
+            (process, Arc::clone(&slot.replay_state))
         })
     }
 
@@ -345,11 +345,14 @@ impl State {
 
     /// What lasts in places of several clients and of sessions, for the pool that takes this one's place.
     pub(super) fn lasting(&self) -> Vec<Place> {
-        let all = self.slots.iter().filter(|(_, slot)| slot.standing.lasts());
+        let all = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.replay_state.lasts());
         all.map(|(key, slot)| Place {
             slot: key.clone(),
             open: Arc::clone(&slot.open),
-            standing: Arc::clone(&slot.standing),
+            replay_state: Arc::clone(&slot.replay_state),
         })
         .collect()
     }
@@ -364,8 +367,8 @@ impl State {
                 .slots
                 .entry(place.slot)
                 .or_insert_with(|| Slot::new(place.open, now));
-            slot.standing.take_over(&place.standing);
-            slot.eager |= slot.standing.is_awaited();
+            slot.replay_state.take_over(&place.replay_state);
+            slot.eager |= slot.replay_state.is_awaited();
         }
     }
 
@@ -395,7 +398,7 @@ impl State {
         for era in [EraKind::Legacy, EraKind::Modern] {
             let key = Key::Session(Arc::clone(tag));
             if let Some(place) = self.slots.get_mut(&SlotKey { key, era }) {
-                place.eager |= place.process.is_none() && place.standing.is_awaited();
+                place.eager |= place.process.is_none() && place.replay_state.is_awaited();
             }
         }
     }
@@ -529,7 +532,7 @@ impl State {
         &self,
         key: &PoolKey,
         wanted: EraKind,
-    ) -> Option<(Arc<Standing>, Option<ProcessId>)> {
+    ) -> Option<(Arc<ReplayState>, Option<ProcessId>)> {
         let key = match key {
             PoolKey::Shared => Key::Shared,
             PoolKey::Session(tag) => Key::Session(Arc::clone(tag)),
@@ -549,7 +552,7 @@ impl State {
             let entry = self.processes.get(process);
             entry.is_some_and(|it| matches!(it.duty, Duty::Serving { .. }))
         });
-        Some((Arc::clone(&slot.standing), serving))
+        Some((Arc::clone(&slot.replay_state), serving))
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -574,7 +577,7 @@ impl Slot {
         Self {
             process: None,
             open,
-            standing: Arc::default(),
+            replay_state: Arc::default(),
             failures: 0,
             not_before: None,
             ended: None,

@@ -15,7 +15,7 @@ use tooldock_workers::process::Exit;
 
 use super::failure::{self, Raw};
 use super::open::{self, Limits, Outcome};
-use super::{Opened, Process, Switch, listen, replay};
+use super::{InboundRouter, Opened, Process, listen, replay};
 use crate::stdio::link::{Closed, Link, LinkLimits};
 use crate::stdio::pool::state::{End, Event, Order, ProcessId, StopReason};
 use crate::stdio::pool::{EraKind, Key, PoolShared, ServerEra};
@@ -49,7 +49,7 @@ pub(in crate::stdio) struct Keeper {
 struct Running {
     child: ServerProcess,
     link: Arc<Link>,
-    switch: Arc<Switch>,
+    router: Arc<InboundRouter>,
 }
 
 /// How the life of a process went on.
@@ -82,7 +82,7 @@ impl Keeper {
         // A request may wait for a process; none waits for a spare.
         let requests = order.as_ref().map(|_| Arc::clone(&self.pool.requests));
         let (pool, id) = (Arc::clone(&self.pool), self.id);
-        let begun = async {
+        let outcome = async {
             let installed = pool.installation.ensure(&pool, id, requests.clone());
             installed.await?;
             let turn = pool.turns.starting.take(requests).await;
@@ -91,13 +91,13 @@ impl Keeper {
             let running = running.unwrap_or_else(|_| Err(slow(&pool)))?;
             Ok::<_, Raw>((turn, started, running))
         };
-        let begun = tokio::select! {
-            begun = begun => begun,
+        let outcome = tokio::select! {
+            outcome = outcome => outcome,
             _ = stopped(&mut self.commands) => return Next::End(None),
         };
         // The turn is held until the process serves or has failed.
-        let (turn, started, running) = match begun {
-            Ok(begun) => begun,
+        let (turn, started, running) = match outcome {
+            Ok(outcome) => outcome,
             Err(error) => return self.failed(None, order.as_ref(), error),
         };
         let (order, until) = match order {
@@ -136,7 +136,7 @@ impl Keeper {
         let mut server = order.server;
         let mut outcome = Err(Raw::from(broken(&self.pool)));
         for attempt in 0..TRIES {
-            running.switch.set_own(order.open.inbound.clone());
+            running.router.set_own(order.open.inbound.clone());
             let limits = Limits {
                 probe: self.pool.settings().probe_timeout,
                 until,
@@ -171,7 +171,7 @@ impl Keeper {
             server = Some(found);
             // The one before ends in the background: waiting for it would make everyone wait.
             running.link.close();
-            running.switch.set_own(None);
+            running.router.set_own(None);
             running = tokio::select! {
                 again = timeout_at(until, start(&self.pool)) => {
                     match again.unwrap_or_else(|_| Err(slow(&self.pool))) {
@@ -208,11 +208,11 @@ impl Keeper {
             Arc::clone(&running.link),
             opened,
             Arc::clone(&order.open.opening),
-            Arc::clone(&running.switch),
+            Arc::clone(&running.router),
         ));
         let limit = pool.settings().connect_timeout;
         tokio::select! {
-            () = replay::restore(&process, &order.standing, limit) => {}
+            () = replay::restore(&process, &order.replay_state, limit) => {}
             _ = stopped(&mut self.commands) => return Next::End(Some(running)),
         }
         pool.started(self.id, &process, server, &order.slot.key);
@@ -238,7 +238,7 @@ impl Keeper {
             let listen = async {
                 // One that is a single request's says nothing that outlasts it.
                 if !matches!(key, Key::Exclusive(_)) {
-                    listen::listen(process, &order.standing).await;
+                    listen::listen(process, &order.replay_state).await;
                 }
             };
             tokio::join!(read, listen);
@@ -360,7 +360,7 @@ async fn start(pool: &Arc<PoolShared>) -> Result<Running, CallError> {
         stdout: pipes.stdout,
     };
     let name = &pool.server.name;
-    let switch = Switch::new(
+    let router = InboundRouter::new(
         name.clone(),
         Arc::clone(&pool.audience),
         Arc::clone(&pool.lists),
@@ -370,13 +370,13 @@ async fn start(pool: &Arc<PoolShared>) -> Result<Running, CallError> {
     // Zero where the pool is gone: then nothing is larger than was known.
     let max_result = move || of.upgrade().map_or(0, |pool| pool.max_result());
     let limits = LinkLimits::new(max_result);
-    let inbound = Arc::clone(&switch) as _;
+    let inbound = Arc::clone(&router) as _;
     let link =
         Link::open(name.clone(), pipes, &runtime, limits, inbound).map_err(|_| broken(pool))?;
     Ok(Running {
         child,
         link,
-        switch,
+        router,
     })
 }
 
@@ -424,7 +424,7 @@ impl Drop for Running {
     /// However it ends, replaced or with its keeper: a question that waits with who hears the process holds its link, and
     /// the link holds who hears it.
     fn drop(&mut self) {
-        self.switch.set_own(None);
+        self.router.set_own(None);
     }
 }
 
@@ -479,14 +479,14 @@ mod tests {
             version: crate::protocol::ProtocolVersion::V2025_11_25,
             result: bytes::Bytes::from_static(b"{}"),
         });
-        let switch = Switch::new(
+        let router = InboundRouter::new(
             "demo".parse().expect("a name"),
-            super::super::switch::tests::audience(),
+            super::super::router::tests::audience(),
             Arc::default(),
             ServerMetrics::unregistered("demo"),
         );
         let link = Arc::clone(&scene.link);
-        Process::new(1, link, opened, Arc::new(Opening::gateway()), switch)
+        Process::new(1, link, opened, Arc::new(Opening::gateway()), router)
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{Process, Switch};
+use super::{InboundRouter, Process};
 use crate::jsonrpc::Notification;
-use crate::stdio::link::ReplySink;
-use crate::stdio::pool::{EraKind, Standing};
+use crate::stdio::link::NotificationSink;
+use crate::stdio::pool::{EraKind, ReplayState};
 
 /// Resources that are asked about; with more, the server would have to take an endless line.
 const URIS_MAX: usize = 10_000;
@@ -20,16 +20,16 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// … up to this.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-struct Ear(Arc<Switch>);
+struct SubscriptionSink(Arc<InboundRouter>);
 
-impl ReplySink for Ear {
+impl NotificationSink for SubscriptionSink {
     fn notification(&self, notification: Notification<'_>) {
         self.0.heard(&notification);
     }
 }
 
 /// Keeps the subscription open, renewed when other resources are to be heard of. Never ends.
-pub(super) async fn listen(process: &Process, standing: &Standing) {
+pub(super) async fn listen(process: &Process, replay_state: &ReplayState) {
     if process.opened.era() == EraKind::Legacy {
         return pending().await;
     }
@@ -37,10 +37,10 @@ pub(super) async fn listen(process: &Process, standing: &Standing) {
     let mut before = None;
     loop {
         // Registered before reading, so that no change is missed.
-        let changed = standing.changed();
+        let changed = replay_state.changed();
         tokio::pin!(changed);
         changed.as_mut().enable();
-        let mut uris = standing.subscriptions();
+        let mut uris = replay_state.subscriptions();
         uris.truncate(URIS_MAX);
         let params = process.own_params(json!({ "notifications": {
             "toolsListChanged": true,
@@ -48,7 +48,7 @@ pub(super) async fn listen(process: &Process, standing: &Standing) {
             "resourcesListChanged": true,
             "resourceSubscriptions": uris,
         }}));
-        let ear = Arc::new(Ear(Arc::clone(&process.switch)));
+        let ear = Arc::new(SubscriptionSink(Arc::clone(&process.router)));
         let method = "subscriptions/listen";
         let Ok(call) = process.link.request(method, Some(&params), Some(ear)) else {
             return pending().await;

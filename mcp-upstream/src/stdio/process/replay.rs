@@ -13,7 +13,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use super::Process;
 use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::lists::{BYTES_MAX, Lists};
-use crate::stdio::pool::{EraKind, Standing};
+use crate::stdio::pool::{EraKind, ReplayState};
 
 /// Subscriptions asked for in one go.
 const STEP: usize = 100;
@@ -24,13 +24,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Restores log level and subscriptions. What the server refuses now it most likely refused before, so that is not a
 /// reason to do without it.
-pub(super) async fn restore(process: &Process, standing: &Standing, limit: Duration) {
+pub(super) async fn restore(process: &Process, replay_state: &ReplayState, limit: Duration) {
     // A modern process hears both with the requests of its clients, and `listen` renews the subscription.
     if process.opened.era() == EraKind::Modern {
         return;
     }
     let restore = async {
-        if let Some(level) = standing.level() {
+        if let Some(level) = replay_state.level() {
             let params = process.own_params(json!({ "level": level.as_str() }));
             if let Ok(call) = process
                 .link
@@ -39,7 +39,7 @@ pub(super) async fn restore(process: &Process, standing: &Standing, limit: Durat
                 let _ = call.await;
             }
         }
-        for uris in standing.subscriptions().chunks(STEP) {
+        for uris in replay_state.subscriptions().chunks(STEP) {
             let calls = uris.iter().filter_map(|uri| {
                 let params = process.own_params(json!({ "uri": &**uri }));
                 let method = "resources/subscribe";

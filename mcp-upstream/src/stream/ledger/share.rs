@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Ledger;
 use crate::stream::Stream;
-use crate::stream::kept::Left;
+use crate::stream::resumable::Left;
 
 /// Entries of dropped streams that are left lying until they are more than half.
 const DEAD_MIN: usize = 1024;

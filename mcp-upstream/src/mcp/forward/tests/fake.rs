@@ -18,11 +18,11 @@ use crate::engine::ResponseOutcome;
 use crate::jsonrpc::{
     self, Asker, Message, Notification, RawId, Request, Response, RpcError, ServerRequest, spans,
 };
-use crate::mcp::forward::process::{
-    Externals, Inbound, Isolation, OpenAs, OpenEra, Opening, Page, Process, ProcessKey, Sent,
-    ServerHealth, Speaks, Unanswered,
+use crate::mcp::forward::connector::{
+    Connection, Connector, Inbound, Isolation, OpenAs, OpenEra, Opening, Page, ProcessKey,
+    SentRequest, ServerHealth, Speaks, Unanswered,
 };
-use crate::stdio::link::{Canceller, Cancels, ReplySink};
+use crate::stdio::link::{Canceller, Cancels, NotificationSink};
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::testing::response;
 
@@ -30,14 +30,14 @@ use crate::stdio::testing::response;
 pub(super) struct Fake {
     pub(super) isolation: Isolation,
     pub(super) speaks: Speaks,
-    pub(super) seen: Arc<Seen>,
+    pub(super) seen: Arc<KeyScan>,
     /// What it says of itself.
     pub(super) capabilities: Value,
 }
 
 /// What it was told.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct KeyScan {
     /// Who hears the newest process that is one client's own.
     pub(super) ear: Mutex<Option<Arc<dyn Inbound>>>,
     pub(super) leases: Mutex<Vec<(ProcessKey, OpenEra, String)>>,
@@ -48,7 +48,7 @@ pub(super) struct Seen {
     /// Whole messages.
     pub(super) notifications: Mutex<Vec<String>>,
     /// How clients gave requests up, in their own words.
-    pub(super) last_words: Mutex<Vec<String>>,
+    pub(super) cancel_notices: Mutex<Vec<String>>,
     /// What became of its own requests.
     pub(super) told: Mutex<Vec<Told>>,
     /// What a client asked for itself and was granted.
@@ -86,7 +86,7 @@ impl Fake {
 }
 
 #[async_trait]
-impl Externals for Fake {
+impl Connector for Fake {
     fn isolation(&self, namespace: &Namespace) -> Option<Isolation> {
         (namespace.name.as_str() == "shared").then_some(self.isolation)
     }
@@ -101,7 +101,7 @@ impl Externals for Fake {
         key: &ProcessKey,
         open: &OpenAs,
         inbound: Option<Arc<dyn Inbound>>,
-    ) -> Result<Arc<dyn Process>, CallError> {
+    ) -> Result<Arc<dyn Connection>, CallError> {
         if self.seen.down.load(Ordering::SeqCst) > 0 {
             return Err(CallError::new(CallErrorCode::WorkerUnavailable, "down"));
         }
@@ -117,7 +117,7 @@ impl Externals for Fake {
                 .expect("not poisoned")
                 .clone_from(&inbound);
         }
-        Ok(Arc::new(FakeProcess {
+        Ok(Arc::new(FakeConnection {
             seen: Arc::clone(&self.seen),
             opening,
             ear: Mutex::new(inbound.filter(|_| own)),
@@ -185,8 +185,8 @@ impl Fake {
     }
 }
 
-struct FakeProcess {
-    seen: Arc<Seen>,
+struct FakeConnection {
+    seen: Arc<KeyScan>,
     opening: Opening,
     /// Who hears it: the owner, or the one user that listens.
     ear: Mutex<Option<Arc<dyn Inbound>>>,
@@ -211,7 +211,7 @@ pub(super) enum Told {
 
 /// The server as one that waits for answers; one request of it after the other.
 pub(super) struct Waits {
-    seen: Arc<Seen>,
+    seen: Arc<KeyScan>,
     give: Mutex<Option<oneshot::Sender<Told>>>,
 }
 
@@ -243,7 +243,7 @@ impl Asker for Waits {
 
 /// A request of the server, which is this text, and what it is told.
 pub(super) fn server_request(
-    seen: &Arc<Seen>,
+    seen: &Arc<KeyScan>,
     text: &str,
 ) -> (ServerRequest, oneshot::Receiver<Told>) {
     let Ok(Message::Request { id, method, params }) = jsonrpc::message(text) else {
@@ -276,17 +276,17 @@ pub(super) fn said(ear: &dyn Inbound, text: &str) {
     });
 }
 
-struct LastWords(Arc<Seen>);
+struct CancelNotice(Arc<KeyScan>);
 
-impl Cancels for LastWords {
+impl Cancels for CancelNotice {
     fn cancel(&self, _: u64, message: &str) -> bool {
-        let mut words = self.0.last_words.lock().expect("not poisoned");
+        let mut words = self.0.cancel_notices.lock().expect("not poisoned");
         words.push(message.to_owned());
         true
     }
 }
 
-struct Cancelled(Arc<Seen>, bool);
+struct Cancelled(Arc<KeyScan>, bool);
 
 impl Drop for Cancelled {
     fn drop(&mut self) {
@@ -297,7 +297,7 @@ impl Drop for Cancelled {
 }
 
 #[async_trait]
-impl Process for FakeProcess {
+impl Connection for FakeConnection {
     fn opening(&self) -> &Opening {
         &self.opening
     }
@@ -306,8 +306,8 @@ impl Process for FakeProcess {
         &self,
         method: &str,
         params: Option<&RawValue>,
-        sink: Option<Arc<dyn ReplySink>>,
-    ) -> Result<Sent, CallError> {
+        sink: Option<Arc<dyn NotificationSink>>,
+    ) -> Result<SentRequest, CallError> {
         let params = params.map_or_else(|| "{}".to_owned(), |params| params.get().to_owned());
         Ok(self.send(method, params, sink))
     }
@@ -315,8 +315,8 @@ impl Process for FakeProcess {
     fn forward(
         &self,
         request: &Request,
-        sink: Option<Arc<dyn ReplySink>>,
-    ) -> Result<Sent, CallError> {
+        sink: Option<Arc<dyn NotificationSink>>,
+    ) -> Result<SentRequest, CallError> {
         let mut line = BytesMut::new();
         request.write_as(&mut line, OURS);
         let line = String::from_utf8(line.to_vec()).expect("UTF-8");
@@ -374,8 +374,13 @@ impl Process for FakeProcess {
     fn answered(&self) {}
 }
 
-impl FakeProcess {
-    fn send(&self, method: &str, params: String, sink: Option<Arc<dyn ReplySink>>) -> Sent {
+impl FakeConnection {
+    fn send(
+        &self,
+        method: &str,
+        params: String,
+        sink: Option<Arc<dyn NotificationSink>>,
+    ) -> SentRequest {
         let mut requests = self.seen.requests.lock().expect("not poisoned");
         requests.push((method.to_owned(), params.clone()));
         drop(requests);
@@ -384,7 +389,7 @@ impl FakeProcess {
         let seen = Arc::clone(&self.seen);
         let method = method.to_owned();
         let end = Cancelled(Arc::clone(&seen), false);
-        let cancel = Canceller::new(Arc::new(LastWords(Arc::clone(&seen))), 0);
+        let cancel = Canceller::new(Arc::new(CancelNotice(Arc::clone(&seen))), 0);
         let answer = Box::pin(async move {
             // All of it, not the flag alone.
             let mut end = end;
@@ -401,7 +406,7 @@ impl FakeProcess {
                 ))
             })
         });
-        Sent { answer, cancel }
+        SentRequest { answer, cancel }
     }
 }
 
@@ -427,11 +432,11 @@ pub(super) const UNKNOWN: &str =
     r#"{"x":1.50,"jsonrpc":"2.0","m\u0065thod":"x\/unknown","params":{"a":12345678901234567890}}"#;
 
 async fn answer(
-    seen: &Arc<Seen>,
+    seen: &Arc<KeyScan>,
     (method, params): (&str, String),
     modern: bool,
     ear: Option<Arc<dyn Inbound>>,
-    sink: Option<Arc<dyn ReplySink>>,
+    sink: Option<Arc<dyn NotificationSink>>,
 ) -> Result<ResponseOutcome, Unanswered> {
     // Of what no value can hold the name alone is read.
     let name = || {
@@ -469,12 +474,12 @@ async fn answer(
 }
 
 async fn call(
-    seen: &Arc<Seen>,
+    seen: &Arc<KeyScan>,
     read: &Value,
     params: &str,
     modern: bool,
     ear: Option<Arc<dyn Inbound>>,
-    sink: Option<Arc<dyn ReplySink>>,
+    sink: Option<Arc<dyn NotificationSink>>,
 ) -> Result<ResponseOutcome, Unanswered> {
     match read["name"].as_str().unwrap_or_default() {
         "ask" if modern => {

@@ -408,9 +408,9 @@ async fn a_principals_list_is_nobody_elses() {
             let house = house_of(fake);
             let message = modern("tools/list", json!({}));
             let list = async |name: &str| {
-                let mut who = caller();
-                who.principal = Some(name.into());
-                body(&house.post_as(who, modern_head(&message), &message).await)
+                let mut client = caller();
+                client.principal = Some(name.into());
+                body(&house.post_as(client, modern_head(&message), &message).await)
             };
             assert!(list("ada").await["result"].is_object());
             house.seen.down.store(1, Ordering::SeqCst);

@@ -246,7 +246,7 @@ async fn a_client_cancels_in_its_own_words_and_who_leaves_in_ours() {
             tokio::time::sleep(short).await;
             assert_eq!(house.seen.cancelled.load(Ordering::SeqCst), 1);
             assert_eq!(
-                *house.seen.last_words.lock().expect("not poisoned"),
+                *house.seen.cancel_notices.lock().expect("not poisoned"),
                 [words]
             );
         }
@@ -257,7 +257,7 @@ async fn a_client_cancels_in_its_own_words_and_who_leaves_in_ours() {
         assert!(
             house
                 .seen
-                .last_words
+                .cancel_notices
                 .lock()
                 .expect("not poisoned")
                 .is_empty()

@@ -106,11 +106,11 @@ impl State {
         };
         match self.slots.get(to) {
             Some(taken) if taken.process.is_some() => {
-                taken.standing.take_over(&moved.standing);
+                taken.replay_state.take_over(&moved.replay_state);
                 false
             }
             Some(empty) => {
-                moved.standing.take_over(&empty.standing);
+                moved.replay_state.take_over(&empty.replay_state);
                 self.slots.insert(to.clone(), moved);
                 true
             }
@@ -242,7 +242,8 @@ impl State {
                     }
                     place.last_used = last_used;
                     place.ended = Some(end.as_str());
-                    place.eager = eager && (slot.key == Key::Shared || place.standing.is_awaited());
+                    place.eager =
+                        eager && (slot.key == Key::Shared || place.replay_state.is_awaited());
                 }
                 self.failed(&slot, true, now, jitter);
             }
@@ -273,12 +274,14 @@ impl State {
     }
 
     /// For the one who leases it: what lasts in the slot of a process.
-    pub(in crate::stdio::pool) fn standing_of(
+    pub(in crate::stdio::pool) fn replay_state_of(
         &self,
         process: ProcessId,
-    ) -> Option<Arc<super::Standing>> {
+    ) -> Option<Arc<super::ReplayState>> {
         match &self.processes.get(&process)?.duty {
-            Duty::Serving { slot, .. } => self.slots.get(slot).map(|it| Arc::clone(&it.standing)),
+            Duty::Serving { slot, .. } => {
+                self.slots.get(slot).map(|it| Arc::clone(&it.replay_state))
+            }
             _ => None,
         }
     }

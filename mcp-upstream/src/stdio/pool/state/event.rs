@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tooldock_workers::error::CallError;
 
 use crate::stdio::pool::key::{EraKind, OpenAs, PoolKey, ServerEra, SlotKey};
-use crate::stdio::pool::standing::Standing;
+use crate::stdio::pool::replay_state::ReplayState;
 
 /// Numbers a process within its pool.
 pub(in crate::stdio) type ProcessId = u64;
@@ -78,7 +78,7 @@ pub(in crate::stdio) struct Failure {
 pub(in crate::stdio) struct Place {
     pub(in crate::stdio) slot: SlotKey,
     pub(in crate::stdio) open: Arc<OpenAs>,
-    pub(in crate::stdio) standing: Arc<Standing>,
+    pub(in crate::stdio) replay_state: Arc<ReplayState>,
 }
 
 /// How a process ended unasked.
@@ -120,7 +120,7 @@ pub(in crate::stdio) enum Action {
 pub(in crate::stdio) struct Order {
     pub(in crate::stdio) slot: SlotKey,
     pub(in crate::stdio) open: Arc<OpenAs>,
-    pub(in crate::stdio) standing: Arc<Standing>,
+    pub(in crate::stdio) replay_state: Arc<ReplayState>,
     /// What the server speaks, where that is known.
     pub(in crate::stdio) server: Option<ServerEra>,
     /// Why the process before it ended unasked, if this one takes its place.

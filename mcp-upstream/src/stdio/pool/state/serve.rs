@@ -178,7 +178,7 @@ impl State {
         let order = Order {
             slot: slot.clone(),
             open: Arc::clone(open),
-            standing: Arc::clone(&place.standing),
+            replay_state: Arc::clone(&place.replay_state),
             server: self.server,
             restart: place.ended.take(),
         };

@@ -419,15 +419,15 @@ fn an_idle_process_stops_and_one_with_subscriptions_or_a_request_does_not() {
     world.lease(session("busy"), legacy());
     world.lease(session("subscribed"), legacy());
     world.start_all(ServerEra::Legacy);
-    let standing = world.state.standing_of(3).expect("it serves");
-    standing.subscribe("test://a").expect("the first");
+    let replay_state = world.state.replay_state_of(3).expect("it serves");
+    replay_state.subscribe("test://a").expect("the first");
     world.release(world.granted[&shared]);
     world.release(3);
     world.pass(seconds(599));
     assert!(world.stopped.is_empty());
     world.pass(seconds(2));
     assert_eq!(world.stopped, [(1, StopReason::Idle)]);
-    standing.unsubscribe("test://a");
+    replay_state.unsubscribe("test://a");
     world.pass(seconds(601));
     assert_eq!(world.stopped[1..], [(3, StopReason::Idle)]);
     // The next request starts it again.
@@ -472,13 +472,13 @@ fn a_shared_process_that_crashes_is_replaced_at_once_and_asked_for_what_lasts() 
     let mut world = World::plain();
     world.lease(PoolKey::Shared, legacy());
     world.start_all(ServerEra::Legacy);
-    let standing = world.state.standing_of(1).expect("it serves");
-    standing.subscribe("test://a").expect("the first");
+    let replay_state = world.state.replay_state_of(1).expect("it serves");
+    replay_state.subscribe("test://a").expect("the first");
     world.lose(1, End::Crash);
     world.pass(Duration::ZERO);
     let (_, order) = &world.started[1];
     assert_eq!(order.restart, Some("crash"));
-    assert!(Arc::ptr_eq(&order.standing, &standing));
+    assert!(Arc::ptr_eq(&order.replay_state, &replay_state));
     assert_eq!(order.server, Some(ServerEra::Legacy));
 }
 
@@ -492,8 +492,8 @@ fn a_sessions_process_is_replaced_when_the_session_needs_it_or_waits_for_news() 
     assert_eq!(world.started.len(), 1);
     world.lease(session("a"), legacy());
     world.start_all(ServerEra::Legacy);
-    let standing = world.state.standing_of(2).expect("it serves");
-    standing.subscribe("test://a").expect("the first");
+    let replay_state = world.state.replay_state_of(2).expect("it serves");
+    replay_state.subscribe("test://a").expect("the first");
     world.lose(2, End::Crash);
     world.pass(seconds(10));
     assert_eq!(world.started.len(), 3);

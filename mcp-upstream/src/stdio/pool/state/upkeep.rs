@@ -40,7 +40,7 @@ impl State {
         let crowded = self.slots.len() > SLOTS_MAX;
         for slot in self.slots.values_mut() {
             // Nobody asked for it for long: then it waits until somebody does.
-            if slot.eager && !slot.standing.is_awaited() && slot.last_used + idle_stop <= now {
+            if slot.eager && !slot.replay_state.is_awaited() && slot.last_used + idle_stop <= now {
                 slot.eager = false;
             }
         }
@@ -62,7 +62,7 @@ impl State {
             place.process = None;
             place.last_used = now;
             // Whoever waits for news of a resource does not ask for a process.
-            place.eager = refill && place.standing.is_awaited();
+            place.eager = refill && place.replay_state.is_awaited();
         }
     }
 
@@ -88,7 +88,7 @@ impl State {
                 let awaited = self
                     .slots
                     .get(slot)
-                    .is_some_and(|it| it.standing.is_awaited());
+                    .is_some_and(|it| it.replay_state.is_awaited());
                 let idle = entry.idle_since + self.rules.idle_stop;
                 match unused && !awaited {
                     true if idle <= now => Due::Stop(StopReason::Idle),
@@ -183,13 +183,13 @@ impl Process {
 impl Slot {
     /// Whether it has a process, or is to have one.
     fn is_needed(&self) -> bool {
-        self.process.is_some() || self.eager || self.standing.is_awaited()
+        self.process.is_some() || self.eager || self.replay_state.is_awaited()
     }
 
     /// Whether there is something on record that the next process goes by. Failures are forgotten after a while, what a
     /// client asked for once is not.
     fn is_remembered(&self, now: Instant) -> bool {
         let recent = self.not_before.is_some_and(|at| now < at + REMEMBERED);
-        self.dead || self.standing.lasts() || (self.failures > 0 && recent)
+        self.dead || self.replay_state.lasts() || (self.failures > 0 && recent)
     }
 }

@@ -190,9 +190,9 @@ fn the_shared_process_may_need_the_place_too_and_is_not_one_to_give_way() {
 #[test]
 fn a_session_that_comes_back_gets_a_process_that_is_told_what_the_one_before_was() {
     let mut world = full(processes(1), &["a"]);
-    let standing = world.state.standing_of(1).expect("it serves");
-    standing.subscribe("test://a").expect("the first");
-    assert!(standing.lower_level(LogLevel::Debug));
+    let replay_state = world.state.replay_state_of(1).expect("it serves");
+    replay_state.subscribe("test://a").expect("the first");
+    assert!(replay_state.lower_level(LogLevel::Debug));
     world.now += seconds(500);
     let late = world.lease(session("b"), of("bob"));
     world.away(&[(1, 70)]);
@@ -205,15 +205,15 @@ fn a_session_that_comes_back_gets_a_process_that_is_told_what_the_one_before_was
     assert_eq!(world.started.len(), 2, "its subscription alone needs none");
     world.lease(session("a"), of("ann"));
     let (_, order) = world.started.last().expect("started");
-    assert!(Arc::ptr_eq(&order.standing, &standing));
+    assert!(Arc::ptr_eq(&order.replay_state, &replay_state));
     assert_eq!(order.restart, None);
 }
 
 #[test]
 fn a_session_that_listens_again_gets_its_process_for_news_of_resources_alone() {
     let mut world = full(processes(1), &["a"]);
-    let standing = world.state.standing_of(1).expect("it serves");
-    standing.subscribe("test://a").expect("the first");
+    let replay_state = world.state.replay_state_of(1).expect("it serves");
+    replay_state.subscribe("test://a").expect("the first");
     world.now += seconds(500);
     world.lease(session("b"), of("bob"));
     world.away(&[(1, 70)]);
@@ -223,5 +223,5 @@ fn a_session_that_listens_again_gets_its_process_for_news_of_resources_alone() {
     assert!(world.state.remembers(&"a".into()));
     world.step(Event::SessionReturned { tag: "a".into() });
     let (_, order) = world.started.last().expect("started");
-    assert!(Arc::ptr_eq(&order.standing, &standing));
+    assert!(Arc::ptr_eq(&order.replay_state, &replay_state));
 }

@@ -23,15 +23,15 @@ fn what_was_asked_for_once_outlives_an_idle_process_and_not_its_session() {
     let mut world = World::plain();
     world.lease(session("a"), legacy());
     world.start_all(ServerEra::Legacy);
-    let standing = world.state.standing_of(1).expect("it serves");
-    assert!(standing.lower_level(LogLevel::Debug));
+    let replay_state = world.state.replay_state_of(1).expect("it serves");
+    assert!(replay_state.lower_level(LogLevel::Debug));
     world.release(1);
     world.pass(seconds(601));
     assert_eq!(world.stopped, [(1, StopReason::Idle)]);
     world.step(Event::Gone { process: 1 });
     world.lease(session("a"), legacy());
     let (_, order) = world.started.last().expect("started again");
-    assert_eq!(order.standing.level(), Some(LogLevel::Debug));
+    assert_eq!(order.replay_state.level(), Some(LogLevel::Debug));
     world.step(Event::SessionClosed { tag: "a".into() });
     assert!(world.state.slots.is_empty());
 }
@@ -63,9 +63,9 @@ fn the_pool_that_takes_anothers_place_asks_for_what_lasted_in_it() {
     old.lease(PoolKey::Shared, legacy());
     old.lease(session("a"), legacy());
     old.start_all(ServerEra::Legacy);
-    let shared = old.state.standing_of(1).expect("it serves");
+    let shared = old.state.replay_state_of(1).expect("it serves");
     shared.subscribe("test://a").expect("the first");
-    let own = old.state.standing_of(2).expect("it serves");
+    let own = old.state.replay_state_of(2).expect("it serves");
     assert!(own.lower_level(LogLevel::Info));
     let places = old.state.lasting();
     assert_eq!(places.len(), 2);
@@ -77,14 +77,14 @@ fn the_pool_that_takes_anothers_place_asks_for_what_lasted_in_it() {
     // One process for both: what is waited for, and what is wanted anyway.
     assert_eq!(new.state.counts().serving, 1, "{:?}", new.started);
     let serving = new.started.iter();
-    let standing = serving
-        .filter_map(|(process, _)| new.state.standing_of(*process))
+    let replay_state = serving
+        .filter_map(|(process, _)| new.state.replay_state_of(*process))
         .next()
         .expect("one serves");
-    assert_eq!(standing.subscriptions(), ["test://a".into()]);
+    assert_eq!(replay_state.subscriptions(), ["test://a".into()]);
     new.lease(session("a"), legacy());
     let (_, order) = new.started.last().expect("started");
-    assert_eq!(order.standing.level(), Some(LogLevel::Info));
+    assert_eq!(order.replay_state.level(), Some(LogLevel::Info));
 }
 
 #[test]
@@ -92,8 +92,8 @@ fn a_wish_ends_while_the_server_is_down() {
     let mut world = World::plain();
     world.lease(PoolKey::Shared, legacy());
     world.start_all(ServerEra::Legacy);
-    let standing = world.state.standing_of(1).expect("it serves");
-    standing.subscribe("test://a").expect("the first");
+    let replay_state = world.state.replay_state_of(1).expect("it serves");
+    replay_state.subscribe("test://a").expect("the first");
     world.release(1);
     world.lose(1, End::Crash);
     world.fail_last();
@@ -101,7 +101,7 @@ fn a_wish_ends_while_the_server_is_down() {
     let place = world.state.place_of(&PoolKey::Shared, EraKind::Modern);
     let (found, process) = place.expect("it is remembered");
     assert!(process.is_none() && found.unsubscribe("test://a"));
-    assert!(!standing.is_awaited());
+    assert!(!replay_state.is_awaited());
 }
 
 #[test]

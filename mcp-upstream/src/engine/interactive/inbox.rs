@@ -24,13 +24,13 @@ pub(super) struct Asking {
 }
 
 /// The reader's end. Never waits.
-pub(in crate::engine) struct Sink {
+pub(in crate::engine) struct CallInbox {
     pub(super) events: Option<EventSender>,
     pub(super) inbox: mpsc::Sender<Inward>,
     pub(super) dropped: IntCounter,
 }
 
-impl Sink {
+impl CallInbox {
     /// Asks the client, with a whole request where it is one.
     pub(in crate::engine) fn ask(&self, ask: Ask, relayed: Option<Arc<RelayedRequest>>) {
         let asking = Asking { ask, relayed };
@@ -56,7 +56,7 @@ impl Sink {
     }
 }
 
-impl CallSink for Sink {
+impl CallSink for CallInbox {
     fn event(&self, event: CallEvent) {
         let tell = |event| {
             if let Some(events) = &self.events {

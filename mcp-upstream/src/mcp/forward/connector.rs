@@ -18,7 +18,7 @@ use crate::engine::ResponseOutcome;
 use crate::jsonrpc::{Request, Response};
 use crate::protocol::ProtocolVersion;
 pub(crate) use crate::stdio::link::Inbound;
-use crate::stdio::link::{Canceller, ReplySink};
+use crate::stdio::link::{Canceller, NotificationSink};
 use crate::stdio::lists::KnownTools;
 use crate::stdio::metrics::LastGood;
 use crate::stdio::process::tasks::Tasks;
@@ -81,12 +81,13 @@ pub(crate) enum Opening {
 }
 
 /// A response that is on its way. Dropping it cancels the request.
-pub(crate) type Answering = Pin<Box<dyn Future<Output = Result<Response, Unanswered>> + Send>>;
+pub(crate) type PendingResponse =
+    Pin<Box<dyn Future<Output = Result<Response, Unanswered>> + Send>>;
 
 /// A request that was sent.
-pub(crate) struct Sent {
+pub(crate) struct SentRequest {
     /// The whole response.
-    pub(crate) answer: Answering,
+    pub(crate) answer: PendingResponse,
     /// Gives the request up in its client's own words.
     pub(crate) cancel: Canceller,
 }
@@ -110,7 +111,7 @@ impl From<CallError> for Unanswered {
 
 /// Hands out processes.
 #[async_trait]
-pub(crate) trait Externals: Send + Sync {
+pub(crate) trait Connector: Send + Sync {
     /// How the processes of a namespace's server are shared; `None` where the namespace is no external server.
     fn isolation(&self, namespace: &Namespace) -> Option<Isolation>;
 
@@ -128,7 +129,7 @@ pub(crate) trait Externals: Send + Sync {
 
     /// The process of that key, opened if it is not there. What one of a session or of a single call says of its own
     /// accord goes to `inbound`; of one that several share, changes go to the namespace's audience and the rest to who
-    /// hears it ([`Process::hear`]).
+    /// hears it ([`Connection::hear`]).
     ///
     /// # Errors
     ///
@@ -139,10 +140,15 @@ pub(crate) trait Externals: Send + Sync {
         key: &ProcessKey,
         open: &OpenAs,
         inbound: Option<Arc<dyn Inbound>>,
-    ) -> Result<Arc<dyn Process>, CallError>;
+    ) -> Result<Arc<dyn Connection>, CallError>;
 
     /// The process of a key that several clients share, where it is there and nobody needs to wait: nearly always.
-    fn lease_at_once(&self, _: &Namespace, _: &ProcessKey, _: OpenEra) -> Option<Arc<dyn Process>> {
+    fn lease_at_once(
+        &self,
+        _: &Namespace,
+        _: &ProcessKey,
+        _: OpenEra,
+    ) -> Option<Arc<dyn Connection>> {
         None
     }
 
@@ -205,7 +211,7 @@ pub(crate) struct ServerHealth {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_restart: Option<LastRestart>,
     /// Its processes.
-    pub(crate) processes: Processes,
+    pub(crate) processes: ProcessCounts,
 }
 
 /// The last process that took the place of one that had ended unasked.
@@ -219,7 +225,7 @@ pub(crate) struct LastRestart {
 
 /// How many processes a server has.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Processes {
+pub(crate) struct ProcessCounts {
     /// Taking requests.
     pub(crate) serving: usize,
     /// On their way there.
@@ -243,7 +249,7 @@ pub(crate) struct Page<'a> {
 
 /// An opened process, held while it is used.
 #[async_trait]
-pub(crate) trait Process: Send + Sync {
+pub(crate) trait Connection: Send + Sync {
     /// How it was opened.
     fn opening(&self) -> &Opening;
 
@@ -256,8 +262,8 @@ pub(crate) trait Process: Send + Sync {
         &self,
         method: &str,
         params: Option<&RawValue>,
-        sink: Option<Arc<dyn ReplySink>>,
-    ) -> Result<Sent, CallError>;
+        sink: Option<Arc<dyn NotificationSink>>,
+    ) -> Result<SentRequest, CallError>;
 
     /// Sends the whole request of a client of the server's own era. An error means that nothing was written.
     ///
@@ -267,8 +273,8 @@ pub(crate) trait Process: Send + Sync {
     fn forward(
         &self,
         request: &Request,
-        sink: Option<Arc<dyn ReplySink>>,
-    ) -> Result<Sent, CallError>;
+        sink: Option<Arc<dyn NotificationSink>>,
+    ) -> Result<SentRequest, CallError>;
 
     /// Sends the whole notification of a client.
     ///
@@ -310,10 +316,10 @@ pub(crate) fn error_object(code: i32, message: &str) -> Bytes {
 
 /// Has no external servers.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct NoExternals;
+pub(crate) struct NoConnector;
 
 #[async_trait]
-impl Externals for NoExternals {
+impl Connector for NoConnector {
     fn isolation(&self, _: &Namespace) -> Option<Isolation> {
         None
     }
@@ -328,7 +334,7 @@ impl Externals for NoExternals {
         _: &ProcessKey,
         _: &OpenAs,
         _: Option<Arc<dyn Inbound>>,
-    ) -> Result<Arc<dyn Process>, CallError> {
+    ) -> Result<Arc<dyn Connection>, CallError> {
         Err(absent())
     }
 

@@ -31,12 +31,12 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::{Notice, Replier};
 
 use super::events::{Given, InputResponse};
-use super::{Engine, Event, EventSender, Questions, ask_failed, overloaded, timed_out};
+use super::{Engine, Event, EventSender, InputRequests, ask_failed, overloaded, timed_out};
 
-mod sink;
+mod inbox;
 
-pub(super) use sink::Sink;
-use sink::{Asking, Inward, refuse};
+pub(super) use inbox::CallInbox;
+use inbox::{Asking, Inward, refuse};
 
 /// Questions one call may have open at once.
 const OPEN_QUESTIONS: usize = 64;
@@ -54,7 +54,7 @@ type Outcome<T> = Result<T, CallError>;
 type Told = Result<Bytes, CallError>;
 
 /// One call that may talk.
-pub(super) struct Talk<'a> {
+pub(super) struct InteractiveCall<'a> {
     engine: &'a Engine,
     namespace: &'a Namespace,
     /// Whose call it is; empty where nobody says.
@@ -66,12 +66,12 @@ pub(super) struct Talk<'a> {
     events: Option<EventSender>,
     answers: mpsc::Receiver<InputResponse>,
     answering: mpsc::Sender<InputResponse>,
-    turns: Vec<Turn>,
+    turns: Vec<InputTurn>,
     next_turn: u64,
 }
 
 /// Questions that were asked at once.
-struct Turn {
+struct InputTurn {
     number: u64,
     deadline: Instant,
     replier: Replier,
@@ -93,7 +93,7 @@ enum Resumed<T> {
     AskedAgain,
 }
 
-impl<'a> Talk<'a> {
+impl<'a> InteractiveCall<'a> {
     pub(super) fn new(
         engine: &'a Engine,
         namespace: &'a Namespace,
@@ -125,7 +125,7 @@ impl<'a> Talk<'a> {
     /// Runs the call to its end. `start` begins it, once it has its turn.
     pub(super) async fn run<T>(
         mut self,
-        start: impl FnOnce(&Self, Arc<Sink>) -> Result<Work<T>, CallError> + Send,
+        start: impl FnOnce(&Self, Arc<CallInbox>) -> Result<Work<T>, CallError> + Send,
     ) -> Outcome<T> {
         let began = Instant::now();
         let entered = timeout_at(after(began, self.left), self.namespace.gate.enter()).await;
@@ -135,7 +135,7 @@ impl<'a> Talk<'a> {
             .map_err(|_| overloaded())?;
         self.stop_clock(began);
         let (sender, mut inbox) = mpsc::channel(INBOX);
-        let sink = Sink {
+        let sink = CallInbox {
             events: self.events.clone(),
             inbox: sender,
             dropped: self.engine.metrics.events_dropped.clone(),
@@ -294,7 +294,7 @@ impl<'a> Talk<'a> {
             refuse(&ask, "The caller cannot be asked anything");
             return false;
         };
-        let open: usize = self.turns.iter().map(Turn::open).sum();
+        let open: usize = self.turns.iter().map(InputTurn::open).sum();
         if open + ask.questions.len() > OPEN_QUESTIONS {
             let reason = format!("A call may have at most {OPEN_QUESTIONS} questions open");
             refuse(&ask, &reason);
@@ -304,8 +304,8 @@ impl<'a> Talk<'a> {
         self.next_turn += 1;
         let keys = ask.questions.iter();
         let keys = keys.map(|it| (Arc::clone(&it.key), None)).collect();
-        let questions = Questions::new(number, ask.questions, relayed, self.answering.clone());
-        let turn = Turn {
+        let questions = InputRequests::new(number, ask.questions, relayed, self.answering.clone());
+        let turn = InputTurn {
             number,
             deadline: after(Instant::now(), self.namespace.limits.ask_timeout),
             questions: keys,
@@ -382,7 +382,7 @@ impl<'a> Talk<'a> {
     }
 }
 
-impl Turn {
+impl InputTurn {
     /// Questions without an answer.
     fn open(&self) -> usize {
         let questions = self.questions.iter();

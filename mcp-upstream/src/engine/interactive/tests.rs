@@ -122,12 +122,12 @@ impl Fixture {
 
 impl Running {
     /// Lets the call go on until it asks.
-    async fn questions(&mut self) -> Questions {
+    async fn questions(&mut self) -> InputRequests {
         tokio::select! {
             biased;
             outcome = &mut self.work => panic!("the call ended: {outcome:?}"),
             event = self.events.next() => match event {
-                Event::Questions(questions) => questions,
+                Event::InputRequests(questions) => questions,
                 other => panic!("{other:?}"),
             },
         }
@@ -440,7 +440,7 @@ fn questions_of_a_call_that_is_gone_fail_at_once() {
     }
     let (inbox, gone) = mpsc::channel(1);
     drop(gone);
-    let sink = Sink {
+    let sink = CallInbox {
         events: None,
         inbox,
         dropped: IntCounter::new("dropped", "dropped").expect("a valid name"),

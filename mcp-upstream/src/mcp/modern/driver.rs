@@ -10,12 +10,12 @@ use tooldock_workers::worker::Question;
 
 use super::exchange::Inputs;
 use super::meta::RequestMeta;
-use super::park::Waiting;
-use crate::engine::{self, Event, EventReceiver, Questions, ask_failed};
+use super::suspended::Waiting;
+use crate::engine::{self, Event, EventReceiver, InputRequests, ask_failed};
 use crate::jsonrpc::{self, Message, RequestError, splice};
 use crate::mcp::exchange::{may_ask, missing_capability};
 use crate::mcp::methods::{self, UpstreamCall};
-use crate::mcp::{Conversation, outgoing};
+use crate::mcp::{CallContext, outgoing};
 
 /// Bytes of answers that are kept for a call while others of its questions are still open: 4 MiB, as large as one
 /// message is by default. Answers that leave no question open are not kept and may be larger.
@@ -26,13 +26,13 @@ const KEPT_ANSWERS_MAX: usize = 4 * 1024 * 1024;
 const ASKED_TOGETHER: Duration = Duration::from_millis(25);
 
 /// A call of the upstream that may still speak and ask. Owns all it needs, so that it can outlive its request.
-pub(crate) struct Talking {
+pub(crate) struct ModernCallDriver {
     work: Pin<Box<dyn Future<Output = Outcome> + Send>>,
     events: EventReceiver,
     /// What the call ended with; what it said before that may still wait in `events`.
     outcome: Option<Outcome>,
     /// Asked and not yet answered. Bounded by the engine.
-    questions: Vec<Questions>,
+    questions: Vec<InputRequests>,
     /// Until when further questions join them.
     gathering: Instant,
     /// Bytes of the answers to those of them that have one.
@@ -43,7 +43,7 @@ pub(crate) struct Talking {
 }
 
 /// How the client of the current request wants to hear of the call.
-pub(super) struct Client {
+pub(super) struct Recipient {
     pub(super) meta: RequestMeta,
     /// It takes events with its answer.
     pub(super) streams: bool,
@@ -62,12 +62,12 @@ pub(super) enum Step {
     Over(Outcome),
 }
 
-impl Talking {
+impl ModernCallDriver {
     /// A call that has not begun yet.
-    pub(super) fn begin(conversation: &Conversation<'_>, call: Box<UpstreamCall>) -> Self {
+    pub(super) fn begin(cx: &CallContext<'_>, call: Box<UpstreamCall>) -> Self {
         let (sender, events) = engine::events();
-        let core = Arc::clone(conversation.core);
-        let caller = conversation.caller.clone();
+        let core = Arc::clone(cx.core);
+        let caller = cx.caller.clone();
         let request = call.request.clone();
         Self {
             work: Box::pin(async move { request.run(&core, &caller, Some(sender)).await }),
@@ -88,7 +88,7 @@ impl Talking {
 
     /// What its client is still to answer.
     pub(super) fn asked(&self) -> impl Iterator<Item = &Question> {
-        self.questions.iter().flat_map(Questions::open)
+        self.questions.iter().flat_map(InputRequests::open)
     }
 
     /// When the questions are out of time.
@@ -104,13 +104,13 @@ impl Talking {
     /// to be dropped then.
     pub(super) fn answer(
         &mut self,
-        conversation: &Conversation<'_>,
+        cx: &CallContext<'_>,
         inputs: &Inputs<'_>,
     ) -> Result<(), RequestError> {
         for (key, response) in inputs {
             let response = response.get().as_bytes();
             let mut asked = self.questions.iter();
-            if asked.any(|it| it.answer(key, Ok(conversation.own(response)))) {
+            if asked.any(|it| it.answer(key, Ok(cx.own(response)))) {
                 self.kept += response.len();
             }
         }
@@ -130,7 +130,7 @@ impl Talking {
     }
 
     /// Goes on until there is something for the client. Cancel safe.
-    pub(super) async fn step(&mut self, client: &Client) -> Step {
+    pub(super) async fn step(&mut self, client: &Recipient) -> Step {
         loop {
             let asks = self.asks();
             let event = if self.outcome.is_some() {
@@ -150,7 +150,7 @@ impl Talking {
                 }
             };
             match event {
-                Some(Event::Questions(questions)) => self.take_questions(questions, client),
+                Some(Event::InputRequests(questions)) => self.take_questions(questions, client),
                 Some(event) => {
                     if let Some(message) = client.message(&event) {
                         return Step::Said(message);
@@ -165,7 +165,7 @@ impl Talking {
     }
 
     /// Keeps the questions the client can be asked and fails the others.
-    fn take_questions(&mut self, questions: Questions, client: &Client) {
+    fn take_questions(&mut self, questions: InputRequests, client: &Recipient) {
         for question in &questions.list {
             if !may_ask(&client.meta.capabilities, question.method) {
                 questions.answer(&question.key, Err(missing_capability(question.method)));
@@ -186,11 +186,11 @@ impl Talking {
 }
 
 /// Whether the call waits for any of the answers.
-fn is_open(questions: &Questions) -> bool {
+fn is_open(questions: &InputRequests) -> bool {
     questions.awaited() && questions.open().next().is_some()
 }
 
-impl Waiting for Talking {
+impl Waiting for ModernCallDriver {
     async fn go_on(&mut self) {
         if self.outcome.is_none() {
             self.outcome = Some((&mut self.work).await);
@@ -198,7 +198,7 @@ impl Waiting for Talking {
     }
 }
 
-impl Client {
+impl Recipient {
     /// The notification an event is for this client, if it wants it.
     fn message(&self, event: &Event) -> Option<Vec<u8>> {
         if !self.streams {
@@ -224,7 +224,7 @@ impl Client {
                     None
                 }
             }
-            Event::Questions(_) | Event::Withdrawn { .. } => None,
+            Event::InputRequests(_) | Event::Withdrawn { .. } => None,
         }
     }
 
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_request_hears_progress_under_its_own_token_or_not_at_all() {
-        let client = |token: Option<&'static [u8]>| Client {
+        let client = |token: Option<&'static [u8]>| Recipient {
             meta: RequestMeta {
                 capabilities: Bytes::from_static(b"{}"),
                 client_info: None,
@@ -268,7 +268,7 @@ mod tests {
             streams: true,
             ask_timeout: Duration::from_secs(1),
         };
-        let says = |client: &Client, text: &'static str| {
+        let says = |client: &Recipient, text: &'static str| {
             let message = Bytes::from_static(text.as_bytes());
             let heard = client.message(&Event::Message {
                 level: None,
@@ -291,7 +291,7 @@ mod tests {
     async fn a_worker_that_died_while_its_call_was_parked_is_the_answer() {
         let (sender, events) = engine::events();
         let died = CallError::new(CallErrorCode::WorkerUnavailable, "gone");
-        let mut talking = Talking {
+        let mut driver = ModernCallDriver {
             work: Box::pin(async move {
                 drop(sender);
                 Err(died)
@@ -317,10 +317,10 @@ mod tests {
                 talks: true,
             }),
         };
-        talking.go_on().await;
+        driver.go_on().await;
         // Again, as the task that keeps it may: what is over is not polled any more.
-        talking.go_on().await;
-        let client = Client {
+        driver.go_on().await;
+        let client = Recipient {
             meta: RequestMeta {
                 capabilities: Bytes::from_static(b"{}"),
                 client_info: None,
@@ -331,7 +331,7 @@ mod tests {
             streams: true,
             ask_timeout: Duration::from_secs(1),
         };
-        match talking.step(&client).await {
+        match driver.step(&client).await {
             Step::Over(Err(error)) => assert_eq!(error.code, CallErrorCode::WorkerUnavailable),
             _ => panic!("it is over"),
         }

@@ -30,7 +30,7 @@ const STATE_BYTES: usize = ID_BYTES + 8 + 32;
 /// The longest arguments that are compared by value, in bytes: 64 KiB. Read as values they take up to forty times that.
 const ARGUMENTS_READ_MAX: usize = 64 * 1024;
 
-type ParkId = [u8; ID_BYTES];
+type SuspensionId = [u8; ID_BYTES];
 
 /// Which request a state belongs to.
 #[derive(Debug, Clone, Copy)]
@@ -79,7 +79,7 @@ pub(crate) trait Waiting: Send + Sized + 'static {
 }
 
 /// The calls parked in this process.
-pub(crate) struct ParkedCalls<T> {
+pub(crate) struct SuspendedCalls<T> {
     key: SessionKey,
     table: Arc<Table<T>>,
 }
@@ -89,7 +89,7 @@ struct Table<T>(Mutex<HashMap<NamespaceName, Calls<T>>>);
 
 /// The calls parked of one namespace.
 struct Calls<T> {
-    entries: HashMap<ParkId, Entry<T>>,
+    entries: HashMap<SuspensionId, Entry<T>>,
     /// Whose they are.
     shares: Shares,
 }
@@ -101,7 +101,7 @@ struct Entry<T> {
     over: bool,
 }
 
-impl<T: Waiting> ParkedCalls<T> {
+impl<T: Waiting> SuspendedCalls<T> {
     /// An empty table whose states are sealed with `key`.
     pub(crate) fn new(key: SessionKey) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl<T: Waiting> ParkedCalls<T> {
         expires: Instant,
         max: usize,
     ) -> Result<String, NoPlace> {
-        let mut id = ParkId::default();
+        let mut id = SuspensionId::default();
         getrandom::fill(&mut id).map_err(|_| NoPlace::NoRandomness)?;
         let state = self.seal(id, bound, expires)?;
         let (claim, claimed) = oneshot::channel();
@@ -176,7 +176,12 @@ impl<T: Waiting> ParkedCalls<T> {
         table.values().map(|calls| calls.entries.len()).sum()
     }
 
-    fn seal(&self, id: ParkId, bound: Bound<'_>, expires: Instant) -> Result<String, NoPlace> {
+    fn seal(
+        &self,
+        id: SuspensionId,
+        bound: Bound<'_>,
+        expires: Instant,
+    ) -> Result<String, NoPlace> {
         let left = expires.saturating_duration_since(Instant::now());
         let mut state = Vec::with_capacity(STATE_BYTES);
         state.extend_from_slice(&id);
@@ -187,7 +192,7 @@ impl<T: Waiting> ParkedCalls<T> {
             .map_err(|_| NoPlace::NoRandomness)
     }
 
-    fn open(&self, state: &str, bound: Bound<'_>) -> Result<ParkId, Refused> {
+    fn open(&self, state: &str, bound: Bound<'_>) -> Result<SuspensionId, Refused> {
         let state = self.key.open_state(state).ok_or(Refused::Invalid)?;
         let (id, rest) = state.split_first_chunk().ok_or(Refused::Invalid)?;
         let (expires, digest) = rest.split_first_chunk().ok_or(Refused::Invalid)?;
@@ -228,7 +233,7 @@ impl Bound<'_> {
 }
 
 impl<T> Table<T> {
-    fn remove(&self, namespace: &NamespaceName, id: ParkId) -> Option<Entry<T>> {
+    fn remove(&self, namespace: &NamespaceName, id: SuspensionId) -> Option<Entry<T>> {
         let mut table = self.lock();
         let calls = table.get_mut(namespace)?;
         let entry = calls.remove(id);
@@ -253,12 +258,12 @@ impl<T> Default for Calls<T> {
 }
 
 impl<T> Calls<T> {
-    fn insert(&mut self, id: ParkId, entry: Entry<T>) {
+    fn insert(&mut self, id: SuspensionId, entry: Entry<T>) {
         self.shares.take(Arc::clone(&entry.principal));
         self.entries.insert(id, entry);
     }
 
-    fn remove(&mut self, id: ParkId) -> Option<Entry<T>> {
+    fn remove(&mut self, id: SuspensionId) -> Option<Entry<T>> {
         let entry = self.entries.remove(&id)?;
         self.shares.give_back(&entry.principal);
         Some(entry)
@@ -269,7 +274,7 @@ impl<T> Calls<T> {
 struct Stay<T> {
     table: Arc<Table<T>>,
     namespace: NamespaceName,
-    id: ParkId,
+    id: SuspensionId,
 }
 
 impl<T> Drop for Stay<T> {

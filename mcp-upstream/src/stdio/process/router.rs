@@ -37,7 +37,7 @@ use crate::stream::audience::{Audience, Change};
 const GIVEN_UP_MAX: usize = 1024;
 
 /// Who hears one process.
-pub(crate) struct Switch {
+pub(crate) struct InboundRouter {
     namespace: NamespaceName,
     audience: Arc<Audience>,
     lists: Arc<Lists>,
@@ -63,15 +63,15 @@ struct Inner {
 }
 
 /// A use of a process without a lease; dropping it ends the use.
-pub(crate) struct InUse(Arc<Switch>);
+pub(crate) struct InUse(Arc<InboundRouter>);
 
 /// A user's ear at a process of many; dropping it takes it away.
-pub(crate) struct Hearing {
-    switch: Arc<Switch>,
+pub(crate) struct ListenerGuard {
+    router: Arc<InboundRouter>,
     key: usize,
 }
 
-impl Switch {
+impl InboundRouter {
     pub(super) fn new(
         namespace: NamespaceName,
         audience: Arc<Audience>,
@@ -108,10 +108,10 @@ impl Switch {
     }
 
     /// Hears what can only be meant for this user of a process of many: log messages, while nobody else uses it.
-    pub(crate) fn hear(self: &Arc<Self>, handler: Arc<dyn Inbound>) -> Hearing {
+    pub(crate) fn hear(self: &Arc<Self>, handler: Arc<dyn Inbound>) -> ListenerGuard {
         let key = self.lock().listening.insert(handler);
-        Hearing {
-            switch: Arc::clone(self),
+        ListenerGuard {
+            router: Arc::clone(self),
             key,
         }
     }
@@ -200,7 +200,7 @@ impl Switch {
     }
 }
 
-impl Inbound for Switch {
+impl Inbound for InboundRouter {
     fn notification(&self, notification: Notification<'_>) {
         if let Some(own) = self.own() {
             if notification.method == "notifications/tools/list_changed" {
@@ -267,9 +267,9 @@ impl Drop for InUse {
     }
 }
 
-impl Drop for Hearing {
+impl Drop for ListenerGuard {
     fn drop(&mut self) {
-        let handler = self.switch.lock().listening.try_remove(self.key);
+        let handler = self.router.lock().listening.try_remove(self.key);
         drop(handler);
     }
 }
@@ -292,9 +292,9 @@ fn change(notification: &Notification<'_>) -> Option<Change> {
     })
 }
 
-impl fmt::Debug for Switch {
+impl fmt::Debug for InboundRouter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Switch")
+        f.debug_struct("InboundRouter")
             .field("namespace", &self.namespace)
             .field("users", &self.users.load(Ordering::Relaxed))
             .finish_non_exhaustive()
@@ -337,8 +337,8 @@ pub(super) mod tests {
         }
     }
 
-    fn switch() -> Arc<Switch> {
-        Switch::new(
+    fn router() -> Arc<InboundRouter> {
+        InboundRouter::new(
             "ns".parse().expect("a name"),
             audience(),
             Arc::default(),
@@ -346,8 +346,8 @@ pub(super) mod tests {
         )
     }
 
-    fn say(switch: &Switch, method: &str) {
-        switch.notification(Notification {
+    fn say(router: &InboundRouter, method: &str) {
+        router.notification(Notification {
             method,
             params: None,
             message: bytes::Bytes::new(),
@@ -356,82 +356,82 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn a_log_message_of_a_shared_process_reaches_its_user_only_while_that_is_the_only_one() {
-        let switch = switch();
+        let router = router();
         let (one, other) = (Arc::new(Ear::default()), Arc::new(Ear::default()));
-        let _hearing = switch.hear(Arc::clone(&one) as _);
-        switch.enter();
-        say(&switch, "notifications/message");
+        let _hearing = router.hear(Arc::clone(&one) as _);
+        router.enter();
+        say(&router, "notifications/message");
         assert_eq!(one.heard(), 1);
         // Another one that listens, and one that does not.
-        switch.enter();
-        let second = switch.hear(Arc::clone(&other) as _);
-        say(&switch, "notifications/message");
+        router.enter();
+        let second = router.hear(Arc::clone(&other) as _);
+        say(&router, "notifications/message");
         drop(second);
-        say(&switch, "notifications/message");
+        say(&router, "notifications/message");
         assert_eq!((one.heard(), other.heard()), (1, 0));
-        switch.leave();
-        say(&switch, "notifications/message");
+        router.leave();
+        say(&router, "notifications/message");
         // A change is the audience's.
-        say(&switch, "notifications/tools/list_changed");
+        say(&router, "notifications/tools/list_changed");
         assert_eq!(one.heard(), 2);
     }
 
     #[tokio::test]
     async fn a_call_that_was_given_up_keeps_others_from_hearing_until_the_server_answers_it() {
-        let switch = switch();
+        let router = router();
         // One client's call runs out of time, with or without another's in flight.
-        switch.enter();
-        switch.given_up(7);
-        switch.leave();
+        router.enter();
+        router.given_up(7);
+        router.leave();
         let ear = Arc::new(Ear::default());
-        let _hearing = switch.hear(Arc::clone(&ear) as _);
-        switch.enter();
+        let _hearing = router.hear(Arc::clone(&ear) as _);
+        router.enter();
         for method in ["notifications/message", "x/unknown"] {
-            say(&switch, method);
+            say(&router, method);
         }
         assert_eq!(ear.heard(), 0);
         // Another process of ours, another id.
-        switch.settled(8);
-        say(&switch, "notifications/message");
+        router.settled(8);
+        say(&router, "notifications/message");
         assert_eq!(ear.heard(), 0);
-        switch.settled(7);
-        say(&switch, "notifications/message");
+        router.settled(7);
+        say(&router, "notifications/message");
         assert_eq!(ear.heard(), 1);
     }
 
     #[tokio::test]
     async fn more_calls_given_up_than_are_remembered_are_never_forgotten() {
-        let switch = switch();
+        let router = router();
         let all = GIVEN_UP_MAX as u64 + 1;
-        (0..all).for_each(|call| switch.given_up(call));
-        (0..all).for_each(|call| switch.settled(call));
-        assert!(switch.has_unfinished());
-        assert!(switch.lock().given_up.is_empty());
+        (0..all).for_each(|call| router.given_up(call));
+        (0..all).for_each(|call| router.settled(call));
+        assert!(router.has_unfinished());
+        assert!(router.lock().given_up.is_empty());
     }
 
     #[tokio::test]
     async fn a_task_keeps_others_from_hearing_until_it_is_over() {
-        let switch = switch();
+        let router = router();
         let created = r#"{"task":{"taskId":"t","status":"working"}}"#;
-        switch.began_task(Some(7), serde_json::from_str(created).expect("JSON"));
+        router.began_task(Some(7), serde_json::from_str(created).expect("JSON"));
         let ear = Arc::new(Ear::default());
-        let _hearing = switch.hear(Arc::clone(&ear) as _);
-        switch.enter();
+        let _hearing = router.hear(Arc::clone(&ear) as _);
+        router.enter();
         let status = |status: &str| {
             let params = format!(r#"{{"taskId":"t","status":"{status}"}}"#);
-            switch.notification(Notification {
+            router.notification(Notification {
                 method: "notifications/tasks/status",
                 params: Some(params.into()),
                 message: Bytes::new(),
             });
         };
         status("working");
-        say(&switch, "notifications/message");
+        say(&router, "notifications/message");
         assert_eq!(ear.heard(), 0);
         status("completed");
-        say(&switch, "notifications/tasks/status");
+        say(&router, "notifications/tasks/status");
         assert_eq!(ear.heard(), 0);
-        say(&switch, "notifications/message");
+        say(&router, "notifications/message");
         assert_eq!(ear.heard(), 1);
     }
 
@@ -439,7 +439,7 @@ pub(super) mod tests {
     async fn a_change_at_a_shared_process_is_told_in_our_words() {
         let audience = audience();
         let name = "ns".parse().expect("a name");
-        let switch = Switch::new(
+        let router = InboundRouter::new(
             "ns".parse().expect("a name"),
             Arc::clone(&audience),
             Arc::default(),
@@ -453,7 +453,7 @@ pub(super) mod tests {
         let _guard = audience.listen(&name, filter, "1", &stream);
         let mut events = stream.read();
         let message = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"x":"of ada"}}"#;
-        switch.notification(Notification {
+        router.notification(Notification {
             method: "notifications/tools/list_changed",
             params: Some(Bytes::from_static(br#"{"x":"of ada"}"#)),
             message: Bytes::from_static(message.as_bytes()),
@@ -466,13 +466,13 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn the_owner_of_a_process_hears_everything() {
-        let switch = switch();
+        let router = router();
         let owner = Arc::new(Ear::default());
-        switch.set_own(Some(Arc::clone(&owner) as _));
-        say(&switch, "notifications/message");
-        say(&switch, "notifications/tools/list_changed");
-        switch.set_own(None);
-        say(&switch, "notifications/message");
+        router.set_own(Some(Arc::clone(&owner) as _));
+        say(&router, "notifications/message");
+        say(&router, "notifications/tools/list_changed");
+        router.set_own(None);
+        say(&router, "notifications/message");
         assert_eq!(owner.heard(), 2);
     }
 
@@ -492,9 +492,9 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn the_owner_of_a_modern_process_hears_its_words_without_the_gateways_subscription() {
-        let switch = switch();
+        let router = router();
         let owner = Arc::new(Words::default());
-        switch.set_own(Some(Arc::clone(&owner) as _));
+        router.set_own(Some(Arc::clone(&owner) as _));
         let tag = r#","_meta":{"io.modelcontextprotocol/subscriptionId":65536}"#;
         let mut expected = Vec::new();
         for tag in [tag, ""] {
@@ -505,7 +505,7 @@ pub(super) mod tests {
                     r#"{{"x":1e400,"jsonrpc":"2.0", "m\u0065thod":"notifications/resources/updated","params":{params}}}"#
                 )
             };
-            switch.heard(&Notification {
+            router.heard(&Notification {
                 method: "notifications/resources/updated",
                 message: message(&params).into(),
                 params: Some(params.into()),

@@ -22,7 +22,7 @@ impl Drop for Call {
 }
 
 struct Scene {
-    parked: ParkedCalls<Call>,
+    parked: SuspendedCalls<Call>,
     namespace: NamespaceName,
     over: Arc<tokio::sync::Notify>,
     dropped: Arc<AtomicUsize>,
@@ -31,7 +31,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         Self {
-            parked: ParkedCalls::new(SessionKey::from_text("a key of some length")),
+            parked: SuspendedCalls::new(SessionKey::from_text("a key of some length")),
             namespace: "shared".parse().expect("a name"),
             over: Arc::default(),
             dropped: Arc::default(),
@@ -87,7 +87,7 @@ impl Waiting for Panics {
 #[tokio::test(start_paused = true)]
 async fn a_parked_call_that_panics_gives_its_place_back() {
     let scene = Scene::new();
-    let parked = ParkedCalls::new(SessionKey::from_text("a key of some length"));
+    let parked = SuspendedCalls::new(SessionKey::from_text("a key of some length"));
     for _ in 0..3 {
         let state = parked.park(Panics, scene.bound(), soon(), 1);
         let state = state.expect("the one place is free");
@@ -179,7 +179,7 @@ async fn a_state_is_good_for_its_own_request_only() {
     assert!(scene.parked.take(&state, respelled).await.is_ok());
     let state = scene.park(2, soon(), 8).expect("room");
     let elsewhere = Scene {
-        parked: ParkedCalls::new(SessionKey::from_text("another key of some length")),
+        parked: SuspendedCalls::new(SessionKey::from_text("another key of some length")),
         ..Scene::new()
     };
     for bad in [

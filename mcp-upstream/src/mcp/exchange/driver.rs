@@ -18,21 +18,21 @@ use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{AskMethod, LogLevel};
 
-use crate::engine::{self, Event, EventReceiver, EventSender, Questions, ask_failed};
+use crate::engine::{self, Event, EventReceiver, EventSender, InputRequests, ask_failed};
 use crate::jsonrpc::{self, Response, ResponseOutcome};
 use crate::mcp::methods::UpstreamCall;
-use crate::mcp::{Conversation, outgoing};
+use crate::mcp::{CallContext, outgoing};
 use crate::session::{InFlight, Session};
 
 /// The longest part of a client's error message that is told to the function.
 const REFUSAL_MAX: usize = 512;
 
 /// A call that runs. In a session it can be cancelled by its id; dropping it cancels it in any case.
-pub(super) struct Talk {
+pub(super) struct CallDriver {
     /// Ends with the response.
     work: Pin<Box<dyn Future<Output = Vec<u8>> + Send>>,
     /// There where its client can be told and asked something before the response.
-    ears: Option<Ears>,
+    messages_out: Option<ClientMessages>,
     /// What the call ended with, while there is still something to tell.
     response: Option<Vec<u8>>,
 }
@@ -45,42 +45,38 @@ pub(super) enum Step {
     Over(Vec<u8>),
 }
 
-impl Talk {
+impl CallDriver {
     /// The call of a request of this conversation, raw JSON its id. It runs in [`Self::step`].
-    pub(super) fn new(
-        conversation: &Conversation<'_>,
-        id: &str,
-        mut call: Box<UpstreamCall>,
-    ) -> Self {
-        let (sender, ears) = match conversation.streams && call.talks {
+    pub(super) fn new(cx: &CallContext<'_>, id: &str, mut call: Box<UpstreamCall>) -> Self {
+        let (sender, messages_out) = match cx.streams && call.talks {
             true => {
-                let (sender, ears) = Ears::new(conversation, &mut call);
-                (Some(sender), Some(ears))
+                let (sender, messages_out) = ClientMessages::new(cx, &mut call);
+                (Some(sender), Some(messages_out))
             }
             false => (None, None),
         };
         Self {
-            work: Box::pin(work(conversation, id, call, sender)),
-            ears,
+            work: Box::pin(work(cx, id, call, sender)),
+            messages_out,
             response: None,
         }
     }
 
     /// Goes on until there is something for the client. Cancel safe; not to be called again after the response.
     pub(super) async fn step(&mut self) -> Step {
-        let Some(ears) = &mut self.ears else {
+        let Some(messages_out) = &mut self.messages_out else {
             return Step::Over(self.work.as_mut().await);
         };
         loop {
-            if let Some(message) = ears.messages.pop_front() {
+            if let Some(message) = messages_out.messages.pop_front() {
                 return Step::Said(message);
             }
             if self.response.is_some() {
-                match ears.receiver.try_next() {
+                match messages_out.receiver.try_next() {
                     // A question of a call that is over needs no answer.
-                    Some(Event::Questions(_)) => {}
-                    Some(event) => ears.hear(event),
-                    None if !ears.open.is_empty() => ears.take_back(),
+                    Some(Event::InputRequests(_)) => {}
+                    Some(event) => messages_out.hear(event),
+                    None if !messages_out.open.is_empty() => messages_out.take_back(),
                     None => return Step::Over(self.response.take().unwrap_or_default()),
                 }
                 continue;
@@ -90,9 +86,9 @@ impl Talk {
             // response: the call is over; what it said before is still taken up above.
             // In no order, so that a function that never stops talking cannot keep its call from its time limit.
             tokio::select! {
-                event = ears.receiver.next() => ears.hear(event),
-                Some(answered) = next_of(&mut ears.waiting), if ears.waiting.is_some() => {
-                    ears.deliver(answered);
+                event = messages_out.receiver.next() => messages_out.hear(event),
+                Some(answered) = next_of(&mut messages_out.waiting), if messages_out.waiting.is_some() => {
+                    messages_out.deliver(answered);
                 }
                 response = self.work.as_mut() => self.response = Some(response),
             }
@@ -102,18 +98,18 @@ impl Talk {
 
 /// Runs a call and gives its response.
 fn work(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     id: &str,
     call: Box<UpstreamCall>,
     sender: Option<EventSender>,
 ) -> impl Future<Output = Vec<u8>> + Send + use<> {
-    let core = Arc::clone(conversation.core);
-    let caller = conversation.caller.clone();
-    let format = conversation.result_format();
+    let core = Arc::clone(cx.core);
+    let caller = cx.caller.clone();
+    let format = cx.result_format();
     let (handle, registration) = AbortHandle::new_pair();
-    let entry = conversation
+    let entry = cx
         .session()
-        .map(|session| InFlight::enter(session, id, handle, call.request.last_words()));
+        .map(|session| InFlight::enter(session, id, handle, call.request.cancel_notice()));
     let id = id.to_owned();
     async move {
         let run = call.request.run(&core, &caller, sender);
@@ -131,7 +127,7 @@ pub(super) fn cancelled() -> CallError {
 }
 
 /// Hears what a call says and asks, and makes messages of it.
-struct Ears {
+struct ClientMessages {
     receiver: EventReceiver,
     session: Option<Arc<Session>>,
     progress_token: Option<String>,
@@ -145,18 +141,18 @@ struct Ears {
     open: Vec<(u64, Arc<str>)>,
 }
 
-type Waiting = FuturesUnordered<Pin<Box<dyn Future<Output = Answered> + Send>>>;
+type Waiting = FuturesUnordered<Pin<Box<dyn Future<Output = AnsweredInput> + Send>>>;
 
 /// A question whose wait is over.
-struct Answered {
+struct AnsweredInput {
     id: u64,
-    questions: Arc<Questions>,
+    questions: Arc<InputRequests>,
     key: Arc<str>,
-    outcome: Heard,
+    outcome: InputOutcome,
 }
 
 /// What came of a question.
-enum Heard {
+enum InputOutcome {
     /// The client's response.
     Response(Response),
     /// Its time is up.
@@ -165,19 +161,19 @@ enum Heard {
     Gone,
 }
 
-impl Ears {
-    fn new(conversation: &Conversation<'_>, call: &mut UpstreamCall) -> (EventSender, Self) {
+impl ClientMessages {
+    fn new(cx: &CallContext<'_>, call: &mut UpstreamCall) -> (EventSender, Self) {
         let (sender, receiver) = engine::events();
-        let ears = Self {
+        let messages_out = Self {
             receiver,
-            session: conversation.session().cloned(),
+            session: cx.session().cloned(),
             progress_token: call.progress_token.take(),
             ask_timeout: call.request.namespace().limits.ask_timeout,
             messages: VecDeque::new(),
             waiting: None,
             open: Vec::new(),
         };
-        (sender, ears)
+        (sender, messages_out)
     }
 
     fn hear(&mut self, event: Event) {
@@ -198,7 +194,7 @@ impl Ears {
                     self.tell(message.into());
                 }
             }
-            Event::Questions(questions) => self.ask(questions),
+            Event::InputRequests(questions) => self.ask(questions),
             Event::Withdrawn { key, message } => self.withdraw(&key, &message),
         }
     }
@@ -209,7 +205,7 @@ impl Ears {
         session.map_or(LogLevel::Info, |session| session.log_level())
     }
 
-    fn ask(&mut self, questions: Questions) {
+    fn ask(&mut self, questions: InputRequests) {
         let questions = Arc::new(questions);
         for question in &questions.list {
             let asked = |session: &&Arc<Session>| {
@@ -232,11 +228,11 @@ impl Ears {
             let waiting = self.waiting.get_or_insert_default();
             waiting.push(Box::pin(async move {
                 let outcome = match timeout(limit, answer).await {
-                    Ok(Ok(answer)) => Heard::Response(answer),
-                    Ok(Err(_)) => Heard::Gone,
-                    Err(_) => Heard::Late,
+                    Ok(Ok(answer)) => InputOutcome::Response(answer),
+                    Ok(Err(_)) => InputOutcome::Gone,
+                    Err(_) => InputOutcome::Late,
                 };
-                Answered {
+                AnsweredInput {
                     id,
                     questions,
                     key,
@@ -246,13 +242,13 @@ impl Ears {
         }
     }
 
-    fn deliver(&mut self, answered: Answered) {
+    fn deliver(&mut self, answered: AnsweredInput) {
         let open = self.open.iter().position(|(id, _)| *id == answered.id);
         // Taken back meanwhile.
         let Some(open) = open else { return };
         self.open.swap_remove(open);
         let outcome = match answered.outcome {
-            Heard::Response(answer) => {
+            InputOutcome::Response(answer) => {
                 if let Some(relayed) = &answered.questions.relayed {
                     relayed.respond(answer.clone());
                 }
@@ -261,12 +257,12 @@ impl Ears {
                     ResponseOutcome::Error(error) => Err(refused(&error)),
                 }
             }
-            Heard::Late => {
+            InputOutcome::Late => {
                 let withdrawn = outgoing::cancelled(answered.id, "The question timed out");
                 self.tell(withdrawn);
                 Err(ask_failed("The client did not answer in time"))
             }
-            Heard::Gone => Err(ask_failed(
+            InputOutcome::Gone => Err(ask_failed(
                 "The client of this session cannot be asked any more",
             )),
         };
@@ -294,7 +290,7 @@ impl Ears {
 }
 
 /// The next question whose wait is over.
-async fn next_of(waiting: &mut Option<Waiting>) -> Option<Answered> {
+async fn next_of(waiting: &mut Option<Waiting>) -> Option<AnsweredInput> {
     waiting.as_mut()?.next().await
 }
 

@@ -128,7 +128,7 @@ fn folded(character: char) -> char {
 
 /// What was seen of the parameters of a message on the way, so that they are not read again for it.
 #[derive(Debug, Default)]
-pub(super) struct Seen<'a> {
+pub(super) struct KeyScan<'a> {
     /// They may name a task.
     pub(super) names_task: bool,
     /// They may hold one of the names that are unique on a link ([`splice::Names`]).
@@ -137,7 +137,7 @@ pub(super) struct Seen<'a> {
     members: Vec<(&'a str, &'a str)>,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> KeyScan<'a> {
     /// The members of the parameters, decoded keys and raw values. `None` where a key is there twice, or cannot be
     /// decoded: which of them another reader takes is not known.
     pub(super) fn members(&self) -> Option<Vec<(Cow<'a, str>, &'a str)>> {
@@ -179,11 +179,11 @@ const MEMBERS_MAX: usize = 1024;
 /// # Errors
 ///
 /// Names the key: `Shape` for one of the message itself, `InvalidParams` for one below, or for too many of them.
-pub(super) fn check(message: &str) -> Result<Seen<'_>, RequestError> {
+pub(super) fn check(message: &str) -> Result<KeyScan<'_>, RequestError> {
     let mut text = Text {
         text: message,
         at: 0,
-        seen: Seen::default(),
+        seen: KeyScan::default(),
     };
     text.object(Level::Message)?;
     Ok(text.seen)
@@ -205,7 +205,7 @@ pub(crate) fn check_unanswered(message: &str) -> Result<(), RequestError> {
 struct Text<'a> {
     text: &'a str,
     at: usize,
-    seen: Seen<'a>,
+    seen: KeyScan<'a>,
 }
 
 impl<'a> Text<'a> {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::key;
 use crate::format::CacheScope;
 use crate::jsonrpc::spans::{self, Change};
-use crate::mcp::forward::process::Opening;
+use crate::mcp::forward::connector::Opening;
 
 /// How long clients may keep what a server says of itself.
 const TTL_MS: &str = "300000";

@@ -10,15 +10,15 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
 use super::Leased;
-use super::companion::Companion;
-use super::isolation::Who;
-use super::process::Opening;
+use super::binding::UpstreamBinding;
+use super::connector::Opening;
+use super::isolation::Client;
 use super::watch::{NotWatched, Watch};
-use crate::bridge::opening as openings;
+use crate::bridge::server_info;
 use crate::engine::ResponseOutcome;
 use crate::format;
 use crate::jsonrpc::{self, RequestError, Response, spans};
-use crate::mcp::{Conversation, weigh};
+use crate::mcp::{CallContext, weigh};
 use crate::session::Session;
 use crate::state::Core;
 use crate::stream::audience::Filter;
@@ -35,8 +35,8 @@ pub(super) fn lasts(method: &str) -> bool {
 
 /// `logging/setLevel`. `None`: the server is to answer.
 pub(super) async fn set_level(
-    conversation: &Conversation<'_>,
-    who: &Who,
+    cx: &CallContext<'_>,
+    client: &Client,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Option<Vec<u8>>, RequestError> {
@@ -44,22 +44,22 @@ pub(super) async fn set_level(
     let level: Option<LogLevel> = level
         .and_then(jsonrpc::string)
         .and_then(|level| level.parse().ok());
-    if let (Who::Session(session), Some(level)) = (who, level) {
+    if let (Client::Session(session), Some(level)) = (client, level) {
         session.set_log_level(level);
     }
-    let asked = set_level_at(conversation, (who, id), level);
-    in_time(conversation, "logging/setLevel", asked).await
+    let asked = set_level_at(cx, (client, id), level);
+    in_time(cx, "logging/setLevel", asked).await
 }
 
 async fn set_level_at(
-    conversation: &Conversation<'_>,
-    (who, id): (&Who, &str),
+    cx: &CallContext<'_>,
+    (client, id): (&Client, &str),
     level: Option<LogLevel>,
 ) -> Result<Option<Vec<u8>>, RequestError> {
-    let leased = lease(conversation, who, "logging/setLevel").await?;
+    let leased = lease(cx, client, "logging/setLevel").await?;
     match leased.process.opening() {
         Opening::Legacy(_) if !leased.is_common() => return Ok(None),
-        Opening::Legacy(_) if !openings::declares(leased.process.opening(), &["logging"]) => {
+        Opening::Legacy(_) if !server_info::declares(leased.process.opening(), &["logging"]) => {
             return Err(RequestError::MethodNotFound("logging/setLevel".into()));
         }
         Opening::Legacy(_) | Opening::Modern(_) => {}
@@ -69,52 +69,52 @@ async fn set_level_at(
         RequestError::InvalidParams(format!("params.level must be one of {levels}").into())
     })?;
     if let Opening::Legacy(_) = leased.process.opening() {
-        let external = &conversation.core.external;
+        let external = &cx.core.external;
         external.want_level(&leased, level).await;
     }
-    Ok(Some(empty(conversation, id)))
+    Ok(Some(empty(cx, id)))
 }
 
 /// `resources/subscribe` and `resources/unsubscribe`. `None`: the server is to answer.
 pub(super) async fn subscription(
-    conversation: &Conversation<'_>,
-    who: &Who,
+    cx: &CallContext<'_>,
+    client: &Client,
     (id, method): (&str, &str),
     params: Option<&RawValue>,
 ) -> Result<Option<Vec<u8>>, RequestError> {
-    let asked = subscription_at(conversation, who, (id, method), params);
-    in_time(conversation, method, asked).await
+    let asked = subscription_at(cx, client, (id, method), params);
+    in_time(cx, method, asked).await
 }
 
 async fn subscription_at(
-    conversation: &Conversation<'_>,
-    who: &Who,
+    cx: &CallContext<'_>,
+    client: &Client,
     (id, method): (&str, &str),
     params: Option<&RawValue>,
 ) -> Result<Option<Vec<u8>>, RequestError> {
-    let leased = lease(conversation, who, method).await?;
+    let leased = lease(cx, client, method).await?;
     if let Opening::Legacy(_) = leased.process.opening()
         && !leased.is_common()
     {
         return Ok(None);
     }
-    let Who::Session(session) = who else {
+    let Client::Session(session) = client else {
         return Err(RequestError::SessionRequired);
     };
     let uri = params.and_then(|it| spans::member(it, "uri"));
     let uri = uri.and_then(jsonrpc::string);
     let uri =
         uri.ok_or_else(|| RequestError::InvalidParams("params.uri must be a string".into()))?;
-    if !openings::declares(leased.process.opening(), &["resources", "subscribe"]) {
+    if !server_info::declares(leased.process.opening(), &["resources", "subscribe"]) {
         return Err(RequestError::MethodNotFound(method.to_owned()));
     }
-    let external = &conversation.core.external;
-    let companion = Companion::of(external, session);
+    let external = &cx.core.external;
+    let upstream_binding = UpstreamBinding::of(external, session);
     if method == "resources/unsubscribe" {
         session.subscriptions().remove(&uri);
-        companion.leave(&uri);
-        weigh(conversation.core, session);
-        return Ok(Some(empty(conversation, id)));
+        upstream_binding.leave(&uri);
+        weigh(cx.core, session);
+        return Ok(Some(empty(cx, id)));
     }
     if session.subscriptions().add(&uri).is_err() {
         return Err(RequestError::InvalidParams(
@@ -122,21 +122,21 @@ async fn subscription_at(
                 .into(),
         ));
     }
-    weigh(conversation.core, session);
-    if companion.watches(&uri) {
-        return Ok(Some(empty(conversation, id)));
+    weigh(cx.core, session);
+    if upstream_binding.watches(&uri) {
+        return Ok(Some(empty(cx, id)));
     }
     // Whatever ends this, the time included.
     let undo = Undo {
         session,
         uri: Some(&uri),
     };
-    let namespace = &conversation.namespace;
+    let namespace = &cx.namespace;
     let uris = std::iter::once(Arc::from(&*uri));
     let watch = Watch::begin(external, namespace, &leased, uris).await?;
-    companion.keep(&uri, watch);
+    upstream_binding.keep(&uri, watch);
     undo.confirm();
-    Ok(Some(empty(conversation, id)))
+    Ok(Some(empty(cx, id)))
 }
 
 /// Takes a session's subscription back that its server did not confirm.
@@ -161,21 +161,18 @@ impl Drop for Undo<'_> {
 
 /// Lets a `subscriptions/listen` request hear of what its server has of it: what is granted, and the wish itself.
 pub(crate) async fn listen(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     wanted: Filter,
 ) -> Result<(Filter, Watch), RequestError> {
-    let granted = listen_at(conversation, wanted);
-    in_time(conversation, LISTEN, granted).await
+    let granted = listen_at(cx, wanted);
+    in_time(cx, LISTEN, granted).await
 }
 
-async fn listen_at(
-    conversation: &Conversation<'_>,
-    wanted: Filter,
-) -> Result<(Filter, Watch), RequestError> {
-    let who = conversation.who();
-    let leased = lease(conversation, &who, LISTEN).await?;
+async fn listen_at(cx: &CallContext<'_>, wanted: Filter) -> Result<(Filter, Watch), RequestError> {
+    let client = cx.client();
+    let leased = lease(cx, &client, LISTEN).await?;
     let opening = leased.process.opening();
-    let has = |path: &[&str]| openings::declares(opening, path);
+    let has = |path: &[&str]| server_info::declares(opening, path);
     let granted = Filter {
         tools: wanted.tools && has(&["tools", "listChanged"]),
         prompts: wanted.prompts && has(&["prompts", "listChanged"]),
@@ -187,8 +184,8 @@ async fn listen_at(
         },
     };
     let uris: Vec<Arc<str>> = granted.updates.iter().map(|uri| (&**uri).into()).collect();
-    let external = &conversation.core.external;
-    let watch = Watch::begin(external, &conversation.namespace, &leased, uris.into_iter()).await;
+    let external = &cx.core.external;
+    let watch = Watch::begin(external, &cx.namespace, &leased, uris.into_iter()).await;
     Ok((granted, watch?))
 }
 
@@ -206,9 +203,9 @@ impl From<NotWatched> for RequestError {
 /// The session has a stream for what its server says on its own.
 pub(crate) fn listens(core: &Arc<Core>, namespace: &Arc<Namespace>, session: &Arc<Session>) {
     if core.external.serves(namespace) {
-        let companion = Companion::of(&core.external, session);
-        companion.kick();
-        if companion.has_own() {
+        let upstream_binding = UpstreamBinding::of(&core.external, session);
+        upstream_binding.stream_opened();
+        if upstream_binding.has_own() {
             core.external.processes.session_returned(session.tag());
         }
     }
@@ -217,11 +214,11 @@ pub(crate) fn listens(core: &Arc<Core>, namespace: &Arc<Namespace>, session: &Ar
 /// Gives a request no more time than a call has. A process that leaves it unanswered is given back like that, which makes
 /// it suspect.
 async fn in_time<T>(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     method: &str,
     answered: impl Future<Output = Result<T, RequestError>>,
 ) -> Result<T, RequestError> {
-    let namespace = &conversation.namespace;
+    let namespace = &cx.namespace;
     let outcome = timeout(namespace.limits.timeout, answered).await;
     outcome.unwrap_or_else(|_| {
         let name = &namespace.name;
@@ -232,16 +229,16 @@ async fn in_time<T>(
 }
 
 async fn lease(
-    conversation: &Conversation<'_>,
-    who: &Who,
+    cx: &CallContext<'_>,
+    client: &Client,
     method: &str,
 ) -> Result<Leased, RequestError> {
-    let external = &conversation.core.external;
-    let principal = conversation.caller.principal.as_ref();
-    let leased = external.lease(&conversation.namespace, who, principal, method);
+    let external = &cx.core.external;
+    let principal = cx.caller.principal.as_ref();
+    let leased = external.lease(&cx.namespace, client, principal, method);
     leased.await.map_err(RequestError::Upstream)
 }
 
-fn empty(conversation: &Conversation<'_>, id: &str) -> Vec<u8> {
-    format::ResultWriter::begin(id, &conversation.result_format(), 0).end()
+fn empty(cx: &CallContext<'_>, id: &str) -> Vec<u8> {
+    format::ResultWriter::begin(id, &cx.result_format(), 0).end()
 }

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tooldock_workers::names::NamespaceName;
 
-use super::isolation::Who;
-use super::process::{Opening, ProcessKey};
-use super::{External, tasks};
+use super::connector::{Opening, ProcessKey};
+use super::isolation::Client;
+use super::{ExternalServers, tasks};
 use crate::jsonrpc::notification;
-use crate::mcp::Conversation;
+use crate::mcp::CallContext;
 
 /// What the gateway acts on itself.
 const OURS: [&str; 3] = [
@@ -36,43 +36,43 @@ const ALL_BYTES: usize = 16 * OF_ONE_BYTES;
 
 /// The notifications on their way, by client. Holds nothing of a client that has none.
 #[derive(Debug, Default)]
-pub(super) struct Notices(Mutex<Waiting>);
+pub(super) struct NotificationQuota(Mutex<Waiting>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    all: Held,
-    by_client: HashMap<Client, Held>,
+    all: Usage,
+    by_client: HashMap<NotificationSource, Usage>,
 }
 
 /// How many notifications, and their bytes.
 #[derive(Debug, Default, Clone, Copy)]
-struct Held {
+struct Usage {
     count: usize,
     bytes: usize,
 }
 
 /// Whose notification it is, and for which namespace: the principal's, or of who needs no credentials the session's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Client(NamespaceName, Option<Arc<str>>, Option<Arc<str>>);
+struct NotificationSource(NamespaceName, Option<Arc<str>>, Option<Arc<str>>);
 
 /// A notification on its way; dropping it makes room.
-struct OnTheWay {
-    external: Arc<External>,
-    client: Client,
+struct PendingNotification {
+    external: Arc<ExternalServers>,
+    source: NotificationSource,
     bytes: usize,
 }
 
-impl Client {
-    fn of(namespace: &NamespaceName, principal: Option<&Arc<str>>, who: &Who) -> Self {
-        let session = match who {
-            Who::Session(session) if principal.is_none() => Some(Arc::clone(session.tag())),
+impl NotificationSource {
+    fn of(namespace: &NamespaceName, principal: Option<&Arc<str>>, client: &Client) -> Self {
+        let session = match client {
+            Client::Session(session) if principal.is_none() => Some(Arc::clone(session.tag())),
             _ => None,
         };
         Self(namespace.clone(), principal.cloned(), session)
     }
 }
 
-impl Held {
+impl Usage {
     /// With one more of so many bytes, if there is room.
     fn and(self, bytes: usize, count_max: usize, bytes_max: usize) -> Option<Self> {
         let more = Self {
@@ -90,30 +90,30 @@ impl Held {
     }
 }
 
-impl Notices {
+impl NotificationQuota {
     /// Counts one more of that client, if there is room.
-    fn begin(&self, client: &Client, bytes: usize) -> bool {
+    fn begin(&self, source: &NotificationSource, bytes: usize) -> bool {
         let mut waiting = self.lock();
-        let own = waiting.by_client.get(client).copied().unwrap_or_default();
+        let own = waiting.by_client.get(source).copied().unwrap_or_default();
         let own = own.and(bytes, OF_ONE_MAX, OF_ONE_BYTES);
         let all = waiting.all.and(bytes, ALL_MAX, ALL_BYTES);
         let Some((own, all)) = own.zip(all) else {
             return false;
         };
-        waiting.by_client.insert(client.clone(), own);
+        waiting.by_client.insert(source.clone(), own);
         waiting.all = all;
         true
     }
 
     /// One that was counted is not on its way any more.
-    fn end(&self, client: &Client, bytes: usize) {
+    fn end(&self, source: &NotificationSource, bytes: usize) {
         let mut waiting = self.lock();
-        let Some(own) = waiting.by_client.get_mut(client) else {
+        let Some(own) = waiting.by_client.get_mut(source) else {
             return;
         };
         *own = own.without(bytes);
         if own.count == 0 {
-            waiting.by_client.remove(client);
+            waiting.by_client.remove(source);
         }
         waiting.all = waiting.all.without(bytes);
     }
@@ -123,43 +123,47 @@ impl Notices {
     }
 }
 
-impl OnTheWay {
-    fn begin(external: &Arc<External>, client: Client, bytes: usize) -> Option<Self> {
-        external.notices.begin(&client, bytes).then(|| Self {
+impl PendingNotification {
+    fn begin(
+        external: &Arc<ExternalServers>,
+        source: NotificationSource,
+        bytes: usize,
+    ) -> Option<Self> {
+        external.notices.begin(&source, bytes).then(|| Self {
             external: Arc::clone(external),
-            client,
+            source,
             bytes,
         })
     }
 }
 
-impl Drop for OnTheWay {
+impl Drop for PendingNotification {
     fn drop(&mut self) {
-        self.external.notices.end(&self.client, self.bytes);
+        self.external.notices.end(&self.source, self.bytes);
     }
 }
 
 /// Passes a whole notification on, if its server is to hear of it. Does not wait: that nobody could be told is no error of
 /// who said it.
-pub(crate) fn notify(conversation: &Conversation<'_>, message: &str, method: &str) {
-    let core = conversation.core;
-    if OURS.contains(&method) || !core.external.serves(&conversation.namespace) {
+pub(crate) fn notify(cx: &CallContext<'_>, message: &str, method: &str) {
+    let core = cx.core;
+    if OURS.contains(&method) || !core.external.serves(&cx.namespace) {
         return;
     }
     let external = Arc::clone(&core.external);
-    let principal = conversation.caller.principal.clone();
-    let who = conversation.who();
-    let client = Client::of(&conversation.namespace.name, principal.as_ref(), &who);
-    let Some(on_the_way) = OnTheWay::begin(&external, client, message.len()) else {
-        tracing::debug!(namespace = %conversation.namespace.name, "a client's notification was dropped: too many at a time");
+    let principal = cx.caller.principal.clone();
+    let client = cx.client();
+    let source = NotificationSource::of(&cx.namespace.name, principal.as_ref(), &client);
+    let Some(on_the_way) = PendingNotification::begin(&external, source, message.len()) else {
+        tracing::debug!(namespace = %cx.namespace.name, "a client's notification was dropped: too many at a time");
         return;
     };
-    let namespace = Arc::clone(&conversation.namespace);
+    let namespace = Arc::clone(&cx.namespace);
     let (method, message) = (method.to_owned(), message.to_owned());
     // Bounded by its place and by the time a process may take to start.
     tokio::spawn(async move {
         let _on_the_way = on_the_way;
-        let place = external.place(&namespace, &who, principal.as_ref(), &method);
+        let place = external.place(&namespace, &client, principal.as_ref(), &method);
         let Ok(place) = place.await else {
             return;
         };
@@ -173,13 +177,13 @@ pub(crate) fn notify(conversation: &Conversation<'_>, message: &str, method: &st
         if !told {
             return;
         }
-        let Ok(leased) = external.lease_at(&namespace, &who, place).await else {
+        let Ok(leased) = external.lease_at(&namespace, &client, place).await else {
             return;
         };
         let alike = matches!(
-            (&who, leased.process.opening()),
-            (Who::Modern(_), Opening::Modern(_))
-                | (Who::Session(_) | Who::Bare, Opening::Legacy(_))
+            (&client, leased.process.opening()),
+            (Client::Modern(_), Opening::Modern(_))
+                | (Client::Session(_) | Client::Sessionless, Opening::Legacy(_))
         );
         let params = notification::params(message.as_bytes()).map(|(_, params)| params);
         let own = tasks::may_name(&leased, principal.as_ref(), params);
@@ -193,18 +197,18 @@ pub(crate) fn notify(conversation: &Conversation<'_>, message: &str, method: &st
 mod tests {
     use super::*;
 
-    fn client(namespace: &str, principal: &str) -> Client {
+    fn source(namespace: &str, principal: &str) -> NotificationSource {
         let principal = Some(principal.into());
-        Client(namespace.parse().expect("a name"), principal, None)
+        NotificationSource(namespace.parse().expect("a name"), principal, None)
     }
 
     #[test]
     fn one_client_on_its_way_with_all_it_may_leaves_room_for_the_others() {
-        let notices = Notices::default();
-        let (ada, bob) = (client("a", "ada"), client("a", "bob"));
+        let notices = NotificationQuota::default();
+        let (ada, bob) = (source("a", "ada"), source("a", "bob"));
         let begun = std::iter::from_fn(|| notices.begin(&ada, 1).then_some(()));
         assert_eq!(begun.count(), OF_ONE_MAX);
-        assert!(notices.begin(&bob, 1) && notices.begin(&client("b", "ada"), 1));
+        assert!(notices.begin(&bob, 1) && notices.begin(&source("b", "ada"), 1));
         notices.end(&ada, 1);
         assert!(notices.begin(&ada, 1) && !notices.begin(&ada, 1));
         for _ in 0..OF_ONE_MAX {
@@ -216,19 +220,19 @@ mod tests {
 
     #[test]
     fn large_notifications_count_by_their_bytes() {
-        let notices = Notices::default();
-        let ada = client("a", "ada");
+        let notices = NotificationQuota::default();
+        let ada = source("a", "ada");
         assert!(notices.begin(&ada, OF_ONE_BYTES) && !notices.begin(&ada, 1));
-        assert!(notices.begin(&client("a", "bob"), 1));
+        assert!(notices.begin(&source("a", "bob"), 1));
         notices.end(&ada, OF_ONE_BYTES);
         assert!(notices.begin(&ada, 1));
     }
 
     #[test]
     fn all_clients_together_have_a_bound() {
-        let notices = Notices::default();
-        let begun = (0..).map(|number| client("a", &format!("{}", number / OF_ONE_MAX)));
-        let begun = begun.take_while(|client| notices.begin(client, 1)).count();
+        let notices = NotificationQuota::default();
+        let begun = (0..).map(|number| source("a", &format!("{}", number / OF_ONE_MAX)));
+        let begun = begun.take_while(|source| notices.begin(source, 1)).count();
         assert_eq!(begun, ALL_MAX);
     }
 }

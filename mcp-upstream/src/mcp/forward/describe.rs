@@ -8,11 +8,12 @@ use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
-use super::isolation::Who;
-use super::process::{OpenEra, Opening};
-use super::{External, openings};
+use super::ExternalServers;
+use super::connector::{OpenEra, Opening};
+use super::isolation::Client;
+use crate::bridge::server_info;
 use crate::format::CacheScope;
-use crate::mcp::Conversation;
+use crate::mcp::CallContext;
 use crate::protocol::ProtocolVersion;
 use crate::session::Session;
 use crate::stdio::metrics::LastGood;
@@ -26,13 +27,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 ///
 /// Why its server cannot be reached.
 pub(crate) async fn initialize(
-    conversation: &Conversation<'_>,
+    cx: &CallContext<'_>,
     session: &Arc<Session>,
     version: ProtocolVersion,
 ) -> Result<Bytes, CallError> {
-    let who = Who::Session(Arc::clone(session));
-    let opening = of_server(conversation, &who, "initialize").await?;
-    Ok(openings::initialize(&opening, version.as_str()))
+    let client = Client::Session(Arc::clone(session));
+    let opening = of_server(cx, &client, "initialize").await?;
+    Ok(server_info::initialize(&opening, version.as_str()))
 }
 
 /// The result of `server/discover`.
@@ -40,34 +41,33 @@ pub(crate) async fn initialize(
 /// # Errors
 ///
 /// Why the server cannot be reached.
-pub(crate) async fn discover(
-    conversation: &Conversation<'_>,
-    versions: &[&str],
-) -> Result<Bytes, CallError> {
-    let who = conversation.who();
-    let opening = of_server(conversation, &who, "server/discover").await?;
-    let scope = CacheScope::of_lists(conversation.caller, &conversation.namespace);
-    Ok(openings::discover(&opening, versions, scope))
+pub(crate) async fn discover(cx: &CallContext<'_>, versions: &[&str]) -> Result<Bytes, CallError> {
+    let client = cx.client();
+    let opening = of_server(cx, &client, "server/discover").await?;
+    let scope = CacheScope::of_lists(cx.caller, &cx.namespace);
+    Ok(server_info::discover(&opening, versions, scope))
 }
 
 /// What the server says of itself; while it is away, or slow to come back, what it last said. Its clients then begin as
 /// ever, and find it there again, or hear why not, with what they ask for next.
 async fn of_server(
-    conversation: &Conversation<'_>,
-    who: &Who,
+    cx: &CallContext<'_>,
+    client: &Client,
     method: &str,
 ) -> Result<Opening, CallError> {
-    let (external, namespace) = (&conversation.core.external, &conversation.namespace);
-    let principal = conversation.caller.principal.as_ref();
-    let place = external.place(namespace, who, principal, method).await?;
+    let (external, namespace) = (&cx.core.external, &cx.namespace);
+    let principal = cx.caller.principal.as_ref();
+    let place = external.place(namespace, client, principal, method).await?;
     let common = place.is_common();
-    let leased = external.lease_at(namespace, who, place);
+    let leased = external.lease_at(namespace, client, place);
     tokio::pin!(leased);
     let early = timeout(PATIENCE, &mut leased).await.ok();
     let outcome = match early {
         Some(outcome) => outcome,
         // It was there for others a moment ago.
-        None if common && let Some(opening) = last(external, namespace, who) => return Ok(opening),
+        None if common && let Some(opening) = last(external, namespace, client) => {
+            return Ok(opening);
+        }
         // The start of one's own, or of one nothing is known of, takes what it takes.
         None => leased.await,
     };
@@ -78,12 +78,12 @@ async fn of_server(
         }
         // A limit is no reason to begin what cannot go on.
         Err(error) if error.code == CallErrorCode::Overloaded => Err(error),
-        Err(error) => last(external, namespace, who).ok_or(error),
+        Err(error) => last(external, namespace, client).ok_or(error),
     }
 }
 
-fn last(external: &External, namespace: &Namespace, who: &Who) -> Option<Opening> {
-    let era = match who.is_modern() {
+fn last(external: &ExternalServers, namespace: &Namespace, client: &Client) -> Option<Opening> {
+    let era = match client.is_modern() {
         true => OpenEra::Modern,
         false => OpenEra::Legacy,
     };

@@ -15,7 +15,7 @@ pub(crate) const SUBSCRIPTIONS_MAX: usize = 10_000;
 
 /// What lasts in one place for processes.
 #[derive(Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct ReplayState {
     /// Plain data; nothing awaits under it.
     inner: Mutex<Inner>,
     /// Other resources than before.
@@ -39,7 +39,7 @@ struct Subscription {
 
 /// What a client may ask for that lasts, in a request of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum LastingRequest {
     /// Log messages from this level on.
     Level(LogLevel),
     /// News of a resource.
@@ -48,7 +48,7 @@ pub(crate) enum Wish {
     Unsubscribe(Arc<str>),
 }
 
-impl Wish {
+impl LastingRequest {
     /// The wish in a request, if it is one.
     pub(crate) fn of(method: &str, params: Option<&RawValue>) -> Option<Self> {
         #[derive(Deserialize)]
@@ -80,7 +80,7 @@ impl Wish {
 #[error("the server has the maximum of {SUBSCRIPTIONS_MAX} subscriptions")]
 pub(crate) struct TooManySubscriptions;
 
-impl Standing {
+impl ReplayState {
     /// One more wants to hear of a resource. Answers whether it is the first, so that the server is to be asked.
     ///
     /// # Errors
@@ -171,18 +171,18 @@ impl Standing {
     }
 
     /// What the one client of this place asked its server for itself.
-    pub(crate) fn note(&self, wish: Wish) {
+    pub(crate) fn note(&self, wish: LastingRequest) {
         let mut inner = self.lock();
         match wish {
-            Wish::Level(level) => inner.level = Some(level),
-            Wish::Subscribe(uri) => {
+            LastingRequest::Level(level) => inner.level = Some(level),
+            LastingRequest::Subscribe(uri) => {
                 // Once is enough for one client; what does not fit is not asked for again after a restart.
                 if inner.subscriptions.len() < SUBSCRIPTIONS_MAX {
                     let subscription = inner.subscriptions.entry(uri).or_default();
                     subscription.clients = 1;
                 }
             }
-            Wish::Unsubscribe(uri) => {
+            LastingRequest::Unsubscribe(uri) => {
                 inner.subscriptions.remove(&uri);
             }
         }
@@ -220,80 +220,80 @@ mod tests {
 
     #[test]
     fn the_first_subscriber_asks_and_the_last_one_ends_it() {
-        let standing = Standing::default();
-        assert!(!standing.is_awaited());
-        assert_eq!(standing.subscribe("test://a"), Ok(true));
-        assert_eq!(standing.subscribe("test://a"), Ok(false));
-        assert!(standing.is_awaited());
-        assert!(!standing.unsubscribe("test://a"));
-        assert!(standing.unsubscribe("test://a"));
-        assert!(!standing.unsubscribe("test://a"));
-        assert!(!standing.is_awaited());
+        let replay_state = ReplayState::default();
+        assert!(!replay_state.is_awaited());
+        assert_eq!(replay_state.subscribe("test://a"), Ok(true));
+        assert_eq!(replay_state.subscribe("test://a"), Ok(false));
+        assert!(replay_state.is_awaited());
+        assert!(!replay_state.unsubscribe("test://a"));
+        assert!(replay_state.unsubscribe("test://a"));
+        assert!(!replay_state.unsubscribe("test://a"));
+        assert!(!replay_state.is_awaited());
     }
 
     #[test]
     fn there_is_an_end_to_subscriptions() {
-        let standing = Standing::default();
+        let replay_state = ReplayState::default();
         for number in 0..SUBSCRIPTIONS_MAX {
-            assert_eq!(standing.subscribe(&number.to_string()), Ok(true));
+            assert_eq!(replay_state.subscribe(&number.to_string()), Ok(true));
         }
-        assert_eq!(standing.subscribe("more"), Err(TooManySubscriptions));
-        assert_eq!(standing.subscribe("7"), Ok(false));
+        assert_eq!(replay_state.subscribe("more"), Err(TooManySubscriptions));
+        assert_eq!(replay_state.subscribe("7"), Ok(false));
     }
 
     #[test]
     fn what_a_client_asks_for_itself_is_read_from_its_request() {
         let raw = |text: &str| RawValue::from_string(text.to_owned()).expect("JSON");
-        let wish = |method, params: &str| Wish::of(method, Some(&raw(params)));
+        let wish = |method, params: &str| LastingRequest::of(method, Some(&raw(params)));
         let uri = r#"{"uri":"test:\u002f\u002fa","x":1}"#;
         assert_eq!(
             wish("resources/subscribe", uri),
-            Some(Wish::Subscribe("test://a".into()))
+            Some(LastingRequest::Subscribe("test://a".into()))
         );
         assert_eq!(
             wish("resources/unsubscribe", uri),
-            Some(Wish::Unsubscribe("test://a".into()))
+            Some(LastingRequest::Unsubscribe("test://a".into()))
         );
         assert_eq!(
             wish("logging/setLevel", r#"{"level":"debug"}"#),
-            Some(Wish::Level(LogLevel::Debug))
+            Some(LastingRequest::Level(LogLevel::Debug))
         );
         assert_eq!(wish("logging/setLevel", r#"{"level":"loud"}"#), None);
         assert_eq!(wish("resources/read", uri), None);
-        assert_eq!(Wish::of("resources/subscribe", None), None);
+        assert_eq!(LastingRequest::of("resources/subscribe", None), None);
     }
 
     #[test]
     fn the_most_curious_client_sets_the_level_and_a_refused_one_is_taken_back() {
-        let standing = Standing::default();
-        assert!(standing.lower_level(LogLevel::Warning));
-        assert!(!standing.lower_level(LogLevel::Error));
-        assert!(!standing.lower_level(LogLevel::Warning));
-        assert!(standing.lower_level(LogLevel::Debug));
-        standing.restore_level(LogLevel::Debug, Some(LogLevel::Warning));
-        assert_eq!(standing.level(), Some(LogLevel::Warning));
-        standing.restore_level(LogLevel::Debug, None);
-        assert_eq!(standing.level(), Some(LogLevel::Warning));
+        let replay_state = ReplayState::default();
+        assert!(replay_state.lower_level(LogLevel::Warning));
+        assert!(!replay_state.lower_level(LogLevel::Error));
+        assert!(!replay_state.lower_level(LogLevel::Warning));
+        assert!(replay_state.lower_level(LogLevel::Debug));
+        replay_state.restore_level(LogLevel::Debug, Some(LogLevel::Warning));
+        assert_eq!(replay_state.level(), Some(LogLevel::Warning));
+        replay_state.restore_level(LogLevel::Debug, None);
+        assert_eq!(replay_state.level(), Some(LogLevel::Warning));
     }
 
     #[test]
     fn one_client_that_asks_twice_is_one() {
-        let standing = Standing::default();
+        let replay_state = ReplayState::default();
         for _ in 0..2 {
-            standing.note(Wish::Subscribe("test://a".into()));
+            replay_state.note(LastingRequest::Subscribe("test://a".into()));
         }
-        assert!(standing.lasts());
-        standing.note(Wish::Unsubscribe("test://a".into()));
-        assert!(!standing.lasts());
-        standing.note(Wish::Level(LogLevel::Info));
-        assert!(standing.lasts() && !standing.is_awaited());
+        assert!(replay_state.lasts());
+        replay_state.note(LastingRequest::Unsubscribe("test://a".into()));
+        assert!(!replay_state.lasts());
+        replay_state.note(LastingRequest::Level(LogLevel::Info));
+        assert!(replay_state.lasts() && !replay_state.is_awaited());
     }
 
     #[test]
     fn what_lasted_elsewhere_is_taken_over_with_its_counts() {
-        let (one, other) = (Standing::default(), Standing::default());
-        for standing in [&one, &other] {
-            standing.subscribe("test://a").expect("the first");
+        let (one, other) = (ReplayState::default(), ReplayState::default());
+        for replay_state in [&one, &other] {
+            replay_state.subscribe("test://a").expect("the first");
         }
         assert!(other.lower_level(LogLevel::Debug));
         one.take_over(&other);

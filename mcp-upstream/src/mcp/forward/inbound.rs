@@ -14,7 +14,7 @@
 //! the answer it brings is nobody's.
 //!
 //! A process of several gives no link between what is said and who caused it, and guessing would show it to a stranger:
-//! its pool sees to the first column, and a call hears what is left of it ([`Overheard`]). *The session* means its general stream, opened by GET; what comes before there is
+//! its pool sees to the first column, and a call hears what is left of it ([`CallListener`]). *The session* means its general stream, opened by GET; what comes before there is
 //! one waits, within bounds.
 
 use std::collections::VecDeque;
@@ -29,13 +29,13 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::{Answers, Ask, AskMethod, LogLevel, Question, Replier};
 
-use super::process::Inbound;
-use crate::engine::Voice;
+use super::connector::Inbound;
+use crate::engine::Peer;
 use crate::jsonrpc::{self, Notification, RawId, RelayedRequest, ServerRequest, spans, splice};
 use crate::mcp::outgoing;
 use crate::protocol::code;
 use crate::session::Session;
-use crate::stdio::link::ReplySink;
+use crate::stdio::link::NotificationSink;
 use crate::stream::EventLog;
 use crate::stream::audience::{Audience, Change};
 
@@ -47,7 +47,7 @@ const WAITING_BYTES: usize = 4 * 1024 * 1024;
 const EARLY_MAX: usize = 16;
 
 /// Who hears one process, or one after the other of the same session.
-pub(crate) struct Hub {
+pub(crate) struct InboundHandler {
     namespace: NamespaceName,
     scope: Scope,
     audience: Arc<Audience>,
@@ -66,7 +66,7 @@ pub(crate) struct Hub {
 /// A request of the server that has no answer.
 enum Open {
     /// Asked in a call.
-    InCall(Weak<OneAnswer>),
+    InCall(Weak<PendingAnswer>),
     /// Asked outside of calls; takes the message that takes it back.
     InSession(oneshot::Sender<Bytes>),
 }
@@ -96,7 +96,7 @@ struct Early {
 
 struct Running {
     number: u64,
-    voice: Voice,
+    peer: Peer,
     /// Answers that came along with the call: a JSON object of objects.
     inputs: Option<Bytes>,
     /// Questions so far, by kind, for their keys.
@@ -112,12 +112,12 @@ struct Waiting {
 }
 
 /// A call's place among those that run; dropping it leaves.
-pub(crate) struct Entered {
-    hub: Arc<Hub>,
+pub(crate) struct RunningCall {
+    handler: Arc<InboundHandler>,
     number: u64,
 }
 
-impl Hub {
+impl InboundHandler {
     pub(crate) fn new(
         namespace: NamespaceName,
         scope: Scope,
@@ -139,14 +139,14 @@ impl Hub {
     }
 
     /// A call begins. `inputs` are answers its client sent along.
-    pub(crate) fn enter(self: &Arc<Self>, voice: Voice, inputs: Option<Bytes>) -> Entered {
+    pub(crate) fn enter(self: &Arc<Self>, peer: Peer, inputs: Option<Bytes>) -> RunningCall {
         let (number, early) = {
             let mut calls = self.calls();
             let number = calls.next;
             calls.next += 1;
             calls.running.push(Running {
                 number,
-                voice,
+                peer,
                 inputs,
                 asked: [0; 3],
             });
@@ -157,8 +157,8 @@ impl Hub {
                 self.ask_in_session(request);
             }
         }
-        Entered {
-            hub: Arc::clone(self),
+        RunningCall {
+            handler: Arc::clone(self),
             number,
         }
     }
@@ -176,7 +176,7 @@ impl Hub {
     }
 
     /// The session has a general stream now: what waited for one goes there.
-    pub(crate) fn kick(self: &Arc<Self>) {
+    pub(crate) fn stream_opened(self: &Arc<Self>) {
         let start = {
             let mut waiting = self.waiting();
             !waiting.messages.is_empty() && !std::mem::replace(&mut waiting.delivering, true)
@@ -213,24 +213,24 @@ impl Hub {
     }
 
     /// The call a message without a link may go to.
-    fn listener(&self) -> Option<Voice> {
+    fn listener(&self) -> Option<Peer> {
         let calls = self.calls();
-        let heard = |running: &&Running| running.voice.is_heard();
+        let heard = |running: &&Running| running.peer.is_heard();
         let found = match &self.scope {
             Scope::Session(_) => calls.running.iter().rev().find(heard),
             Scope::Call => calls.running.first().filter(heard),
         };
-        found.map(|running| running.voice.clone())
+        found.map(|running| running.peer.clone())
     }
 
     fn said(self: &Arc<Self>, notification: &Notification<'_>) {
-        if let Some(voice) = self.listener() {
+        if let Some(peer) = self.listener() {
             // A session's own server filters them itself.
             let level = match self.scope {
                 Scope::Session(_) => None,
                 Scope::Call => filtered_level(notification),
             };
-            voice.say(level, notification.message.clone());
+            peer.say(level, notification.message.clone());
         } else if let Scope::Session(_) = self.scope {
             self.put(notification.message.clone());
         }
@@ -303,7 +303,7 @@ impl Hub {
 
     /// A question of the server to the client of a call. Gives it back where no call can be asked.
     fn ask_in_call(&self, method: AskMethod, request: ServerRequest) -> Option<ServerRequest> {
-        let (voice, key, given) = {
+        let (peer, key, given) = {
             let mut calls = self.calls();
             // A process is opened before the call it is for can begin; some servers ask at once.
             if calls.next == 0 && matches!(self.scope, Scope::Call) {
@@ -314,7 +314,7 @@ impl Hub {
                 return None;
             }
             let mut running = calls.running.iter_mut().rev();
-            let Some(running) = running.find(|it| it.voice.asks()) else {
+            let Some(running) = running.find(|it| it.peer.asks()) else {
                 return Some(request);
             };
             let key = running.next_key(method);
@@ -322,7 +322,7 @@ impl Hub {
             let given = inputs
                 .and_then(|it| spans::member(it, &key))
                 .map(ToOwned::to_owned);
-            (running.voice.clone(), key, given)
+            (running.peer.clone(), key, given)
         };
         if let Some(answer) = given {
             request.answer(Ok(&answer));
@@ -336,9 +336,9 @@ impl Hub {
             params: params.unwrap_or_else(|| Bytes::from_static(b"{}")),
         };
         let (id, relayed) = (request.id().clone(), request.relayed());
-        let answer = Arc::new(OneAnswer {
+        let answer = Arc::new(PendingAnswer {
             key,
-            voice: voice.clone(),
+            peer: peer.clone(),
             relayed: Arc::clone(&relayed),
             request: Mutex::new(Some((request, Awaited::new(&self.unanswered)))),
         });
@@ -347,7 +347,7 @@ impl Hub {
             questions: vec![question],
             replier: Replier::new(answer),
         };
-        voice.ask(ask, Some(relayed));
+        peer.ask(ask, Some(relayed));
         None
     }
 
@@ -369,7 +369,7 @@ impl Hub {
             request.refuse(code::INTERNAL, "The client does not read what it is sent");
             return;
         }
-        let (hub, limit) = (Arc::clone(self), self.ask_timeout);
+        let (handler, limit) = (Arc::clone(self), self.ask_timeout);
         let (take_back, taken_back) = oneshot::channel();
         self.keep_open(request.id().clone(), Open::InSession(take_back));
         // Bounded by its time and by the questions a session may have open.
@@ -384,12 +384,12 @@ impl Hub {
                         request.refuse(code::INTERNAL, "The client cannot be asked any more");
                     }
                     Err(_) => {
-                        hub.put(outgoing::cancelled(id, "The question timed out").into());
+                        handler.put(outgoing::cancelled(id, "The question timed out").into());
                         request.refuse(code::INTERNAL, "The client did not answer in time");
                     }
                 },
                 Ok(message) = taken_back => {
-                    hub.put(outgoing::taken_back(id, &message).into());
+                    handler.put(outgoing::taken_back(id, &message).into());
                 }
             }
         });
@@ -416,7 +416,7 @@ impl Hub {
         match taken {
             Some(Open::InCall(answer)) => {
                 if let Some(answer) = answer.upgrade() {
-                    answer.voice.withdraw(Arc::clone(&answer.key), message);
+                    answer.peer.withdraw(Arc::clone(&answer.key), message);
                 }
             }
             Some(Open::InSession(question)) => {
@@ -439,7 +439,7 @@ impl Hub {
     }
 }
 
-impl Hub {
+impl InboundHandler {
     /// Since when the session of the process is away. Nothing is known of who has a process for a single call.
     fn away_since(&self, now: Instant) -> Option<Instant> {
         let Scope::Session(session) = &self.scope else {
@@ -475,9 +475,9 @@ impl Running {
     }
 }
 
-impl Drop for Entered {
+impl Drop for RunningCall {
     fn drop(&mut self) {
-        let mut calls = self.hub.calls();
+        let mut calls = self.handler.calls();
         let place = calls.running.iter().position(|it| it.number == self.number);
         let left = place.map(|place| calls.running.remove(place));
         drop(calls);
@@ -485,10 +485,10 @@ impl Drop for Entered {
     }
 }
 
-/// What a hub hears, as an owner of it needs to be told: by reference of its `Arc`.
-pub(crate) struct Ears(pub(crate) Arc<Hub>);
+/// A handler as a process is given one: by reference of its `Arc`.
+pub(crate) struct HandlerRef(pub(crate) Arc<InboundHandler>);
 
-impl Inbound for Ears {
+impl Inbound for HandlerRef {
     fn notification(&self, notification: Notification<'_>) {
         match notification.method {
             // Of a call that is over: its token is nobody's any more.
@@ -503,13 +503,13 @@ impl Inbound for Ears {
     }
 
     fn request(&self, request: ServerRequest) {
-        let hub = &self.0;
+        let handler = &self.0;
         let unanswered = match AskMethod::from_method(request.method()) {
-            Some(kind) => hub.ask_in_call(kind, request),
+            Some(kind) => handler.ask_in_call(kind, request),
             None => Some(request),
         };
         if let Some(request) = unanswered {
-            hub.ask_in_session(request);
+            handler.ask_in_session(request);
         }
     }
 
@@ -519,9 +519,9 @@ impl Inbound for Ears {
 }
 
 /// What one call hears of a process of several, and what belongs to it there.
-pub(super) struct Overheard(pub(super) Voice);
+pub(super) struct CallListener(pub(super) Peer);
 
-impl Inbound for Overheard {
+impl Inbound for CallListener {
     fn notification(&self, notification: Notification<'_>) {
         // Of a call that is over, or about a request that was refused.
         if matches!(
@@ -542,7 +542,7 @@ impl Inbound for Overheard {
     }
 }
 
-impl ReplySink for Overheard {
+impl NotificationSink for CallListener {
     fn notification(&self, notification: Notification<'_>) {
         self.0.say(None, notification.message);
     }
@@ -578,15 +578,15 @@ impl Drop for Awaited {
 }
 
 /// Hands the answer to one question of a call on to the server.
-struct OneAnswer {
+struct PendingAnswer {
     key: Arc<str>,
     /// The call's.
-    voice: Voice,
+    peer: Peer,
     relayed: Arc<RelayedRequest>,
     request: Mutex<Option<(ServerRequest, Awaited)>>,
 }
 
-impl Answers for OneAnswer {
+impl Answers for PendingAnswer {
     fn answer(&self, _: &str, outcome: Result<&[u8], &CallError>) {
         let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((request, _awaited)) = request.take() else {

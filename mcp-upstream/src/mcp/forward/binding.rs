@@ -4,27 +4,27 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use super::External;
-use super::hub::Hub;
+use super::ExternalServers;
+use super::inbound::InboundHandler;
 use super::watch::Watch;
 use crate::session::Session;
 
 /// One session's part.
-pub(super) struct Companion {
-    external: Weak<External>,
+pub(super) struct UpstreamBinding {
+    external: Weak<ExternalServers>,
     tag: Arc<str>,
     /// Who hears its own process, if it has one.
-    own: OnceLock<Arc<Hub>>,
+    own: OnceLock<Arc<InboundHandler>>,
     /// Hears of its tasks on a process it shares, if it began any.
-    tasks: OnceLock<Arc<Hub>>,
+    tasks: OnceLock<Arc<InboundHandler>>,
     /// By URI.
     watches: Mutex<BTreeMap<Arc<str>, Watch>>,
 }
 
-impl Companion {
+impl UpstreamBinding {
     /// The session's, made when it is first wanted.
-    pub(super) fn of(external: &Arc<External>, session: &Arc<Session>) -> Arc<Self> {
-        session.companion(|| {
+    pub(super) fn of(external: &Arc<ExternalServers>, session: &Arc<Session>) -> Arc<Self> {
+        session.upstream_binding(|| {
             Arc::new(Self {
                 external: Arc::downgrade(external),
                 tag: Arc::clone(session.tag()),
@@ -36,7 +36,10 @@ impl Companion {
     }
 
     /// Who hears the session's own process.
-    pub(super) fn own_hub(&self, make: impl FnOnce() -> Arc<Hub>) -> Arc<Hub> {
+    pub(super) fn own_handler(
+        &self,
+        make: impl FnOnce() -> Arc<InboundHandler>,
+    ) -> Arc<InboundHandler> {
         Arc::clone(self.own.get_or_init(make))
     }
 
@@ -46,17 +49,20 @@ impl Companion {
     }
 
     /// Who hears of the session's tasks on a process it shares.
-    pub(super) fn task_hub(&self, make: impl FnOnce() -> Arc<Hub>) -> Arc<Hub> {
+    pub(super) fn task_handler(
+        &self,
+        make: impl FnOnce() -> Arc<InboundHandler>,
+    ) -> Arc<InboundHandler> {
         Arc::clone(self.tasks.get_or_init(make))
     }
 
     /// The session has a general stream now: what waited for one goes there.
-    pub(super) fn kick(&self) {
-        for hub in [&self.own, &self.tasks]
+    pub(super) fn stream_opened(&self) {
+        for handler in [&self.own, &self.tasks]
             .into_iter()
             .filter_map(OnceLock::get)
         {
-            hub.kick();
+            handler.stream_opened();
         }
     }
 
@@ -82,7 +88,7 @@ impl Companion {
     }
 }
 
-impl Drop for Companion {
+impl Drop for UpstreamBinding {
     fn drop(&mut self) {
         if self.own.get().is_some()
             && let Some(external) = self.external.upgrade()

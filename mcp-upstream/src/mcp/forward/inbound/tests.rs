@@ -16,7 +16,7 @@ fn session() -> Arc<Session> {
     Arc::new(Session::new(SessionId::random(), binding, Instant::now()))
 }
 
-fn hub(scope: Scope) -> Arc<Hub> {
+fn handler(scope: Scope) -> Arc<InboundHandler> {
     let log: Arc<dyn EventLog> = Arc::new(MemoryEventLog::new(
         EventLogConfig::default(),
         Pulse::new(Duration::from_secs(15)),
@@ -24,14 +24,14 @@ fn hub(scope: Scope) -> Arc<Hub> {
     ));
     let audience = Audience::new(Arc::clone(&log));
     let name = "shared".parse().expect("a name");
-    Hub::new(name, scope, audience, log, Duration::from_secs(600))
+    InboundHandler::new(name, scope, audience, log, Duration::from_secs(600))
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_is_away_without_request_stream_and_question() {
     let session = session();
-    let hub = hub(Scope::Session(Arc::downgrade(&session)));
-    let ears = Ears(Arc::clone(&hub));
+    let handler = handler(Scope::Session(Arc::downgrade(&session)));
+    let ears = HandlerRef(Arc::clone(&handler));
     let opened = Instant::now();
     let later = opened + Duration::from_secs(100);
     assert_eq!(ears.away_since(later), Some(opened));
@@ -48,7 +48,7 @@ async fn a_client_is_away_without_request_stream_and_question() {
     drop(entry);
 
     let (question, waits) = oneshot::channel();
-    hub.keep_open(RawId::new("1"), Open::InSession(question));
+    handler.keep_open(RawId::new("1"), Open::InSession(question));
     session.touch(opened);
     assert_eq!(ears.away_since(later), None, "it is asked something");
     drop(waits);
@@ -60,6 +60,6 @@ async fn of_a_session_that_is_gone_and_of_a_single_call_nothing_is_known() {
     let later = Instant::now() + Duration::from_secs(100);
     let gone = Scope::Session(Arc::downgrade(&session()));
     for scope in [gone, Scope::Call] {
-        assert_eq!(Ears(hub(scope)).away_since(later), None);
+        assert_eq!(HandlerRef(handler(scope)).away_since(later), None);
     }
 }
