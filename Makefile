@@ -50,8 +50,8 @@ lint: ## formatting, clippy and rustdoc, warnings are errors
 
 # What the tests need from package indexes is made here, before they run side by side; `make` redoes a part when its list changes.
 TEST_ENVIRONMENTS := target/python-envs/base target/python-envs/clients-mcp1 target/python-envs/clients-mcp2 \
-	target/python-envs/clients-fastmcp target/python-envs/clients-litellm target/python-envs/servers/installed \
-	target/node/installed
+	target/python-envs/clients-fastmcp target/python-envs/clients-litellm target/python-envs/clients-schemathesis \
+	target/python-envs/servers/installed target/node/installed
 
 .PHONY: test-environments
 test-environments: $(TEST_ENVIRONMENTS) ## the Python and Node packages the integration tests use

@@ -25,6 +25,7 @@ mod make_test;
 mod mcp;
 mod modern;
 mod observability;
+mod openapi;
 mod real_servers;
 mod reload;
 mod rest;

@@ -275,8 +275,13 @@ const FIXED_OPERATIONS: [&str; 5] = [
 ];
 
 fn fixed_paths(layout: &Layout) -> Map<String, Value> {
-    let name =
-        json!({ "name": "name", "in": "path", "required": true, "schema": { "type": "string" } });
+    // A path with anything else in a name is refused.
+    let name = json!({
+        "name": "name",
+        "in": "path",
+        "required": true,
+        "schema": { "type": "string", "pattern": r"^[^/\\\u0000-\u001f\u007f-\u009f]+$" },
+    });
     let mut of_one_tool = layout.parameters.clone();
     of_one_tool.push(name);
     let answer = |description: &str, schema: &Value| {
