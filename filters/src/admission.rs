@@ -5,6 +5,7 @@
 //! on where a request comes from stand before credentials, what a path is called is told only to who may know it, and
 //! the namespace is settled before anything about the body is looked at.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -20,11 +21,11 @@ use crate::flood::FloodGuard;
 use crate::limits::{Limits, Subject};
 use crate::manager::ManagerControls;
 use crate::media::{AcceptFlags, AcceptRule};
-use crate::namespace::{Directory, NamespaceSource};
+use crate::namespace::{Directory, NamespaceRule};
 use crate::origin::{Answer, CorsHeaders};
 use crate::rate::RetryAfter;
-use crate::rejection::Rejection;
-use crate::route::{Route, Surface};
+use crate::rejection::{ErrorShape, Rejection};
+use crate::route::{RouteAccess, RouteGroups, RouteNamespace, RouteSpec};
 use crate::token::SecretToken;
 use crate::{head, host, media, namespace, network, origin, route};
 
@@ -39,28 +40,26 @@ pub struct Admission<C: Clock = MonotonicClock> {
 }
 
 /// What of a listener's profile matters here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerRules {
     /// Bound to a loopback address.
     pub loopback: bool,
     /// Which paths it serves.
-    pub surface: Surface,
+    pub routes: RouteGroups,
     /// Where the namespace comes from.
-    pub namespace: NamespaceSource,
+    pub namespace: NamespaceRule,
     /// What Accept has to say on `POST /mcp`.
     pub accept: AcceptRule,
     /// Whether credentials are needed.
     pub auth: Auth,
-    /// Whether the transport of MCP 2024-11-05, `/sse` and `/messages`, is served.
-    pub legacy_sse: bool,
     /// Whether MCP 2026-07-28, which has no streams by GET, is served.
     pub modern: bool,
 }
 
 impl ListenerRules {
-    /// Whether tools can be called here without credentials. The metrics surface has none to call.
+    /// Whether tools can be called here without credentials.
     fn is_open(&self) -> bool {
-        self.surface == Surface::Core && self.auth != Auth::Required
+        self.routes.call_tools() && self.auth != Auth::Required
     }
 }
 
@@ -108,7 +107,11 @@ pub enum Verdict {
 #[derive(Debug, Clone)]
 pub struct Admitted {
     /// What it is for.
-    pub route: Route,
+    pub route: &'static RouteSpec,
+    /// The tool that the path names.
+    pub tool: Option<String>,
+    /// The path names the namespace.
+    pub namespace_in_path: bool,
     /// Who sends it; `None` for a stranger on a public path.
     pub principal: Option<Arc<Principal>>,
     /// The namespace it is for, on paths that belong to one.
@@ -126,7 +129,7 @@ pub struct Admitted {
 /// What was found out before a refusal, to be told with it.
 #[derive(Default)]
 struct Known<'a> {
-    route: Option<&'static str>,
+    route: Option<&'static RouteSpec>,
     cors: Option<CorsHeaders>,
     principal: Option<&'a Arc<str>>,
 }
@@ -180,8 +183,12 @@ impl<C: Clock> Admission<C> {
         let mut known = Known::default();
         self.checks(request, &mut known)
             .unwrap_or_else(|mut rejection| {
-                if let Some(route) = known.route {
-                    rejection.route = route;
+                match known.route {
+                    Some(route) => {
+                        rejection.route = route.label;
+                        rejection.shape = route.error_shape();
+                    }
+                    None => rejection.shape = ErrorShape::of_path(request.parts.uri.path()),
                 }
                 // A page has to be able to read why it was refused.
                 if let Some(cors) = known.cors {
@@ -212,35 +219,35 @@ impl<C: Clock> Admission<C> {
         let client = network::client_address(request.peer, fields, &self.config.trusted_proxies);
         network::check(client, &self.config.cidrs)?;
 
-        let found = listener
-            .surface
-            .find(parts.uri.path())
-            .filter(|found| listener.legacy_sse || !found.route.is_legacy_sse());
-        known.route = found.as_ref().map(|found| found.route.label());
-        if !found.as_ref().is_some_and(|found| found.route.is_probe()) {
+        let found = listener.routes.find(parts.uri.path());
+        known.route = found.as_ref().map(|found| found.spec);
+        let access = known.route.map(|route| route.access);
+        if access != Some(RouteAccess::Probe) {
             self.flood.check(client)?;
         }
 
         known.cors = origin::check(fields, &self.config.origins, listener.is_open())?;
-        if let Some(found) = &found
-            && let Some(answer) = origin::preflight(parts, &found.route, known.cors.as_ref())
+        if let Some(route) = known.route
+            && let Some(answer) = origin::preflight(parts, route, known.cors.as_ref())
         {
             return Ok(Verdict::Answered(answer));
         }
 
-        if let Some(found) = &found
-            && found.route.is_public()
+        if let Some(route) = known.route
+            && matches!(route.access, RouteAccess::Public | RouteAccess::Probe)
         {
-            found.route.check_method(&parts.method)?;
+            route.check_method(&parts.method)?;
             return Ok(if parts.method == Method::OPTIONS {
-                Verdict::Answered(origin::options(&found.route))
+                Verdict::Answered(origin::options(route))
             } else {
-                let (principal, manager) = match found.route.is_probe() {
-                    true => self.known_at_a_probe(listener, fields, client),
-                    false => (None, false),
+                let (principal, manager) = match route.access {
+                    RouteAccess::Probe => self.known_at_a_probe(listener, fields, client),
+                    _ => (None, false),
                 };
                 Verdict::Admitted(Admitted {
-                    route: found.route.clone(),
+                    route,
+                    tool: None,
+                    namespace_in_path: false,
                     principal: principal.map(Arc::clone),
                     namespace: None,
                     client,
@@ -255,12 +262,13 @@ impl<C: Clock> Admission<C> {
         known.principal = Some(&principal.name);
 
         let found = found.ok_or_else(|| route::not_found(parts.uri.path()))?;
-        found.route.check_method(&parts.method)?;
+        let route = found.spec;
+        route.check_method(&parts.method)?;
         if listener.modern {
-            found.route.check_modern_method(&parts.method, fields)?;
+            route.check_modern_method(&parts.method, fields)?;
         }
         if parts.method == Method::OPTIONS {
-            return Ok(Verdict::Answered(origin::options(&found.route)));
+            return Ok(Verdict::Answered(origin::options(route)));
         }
 
         let mut subject = Subject {
@@ -271,36 +279,35 @@ impl<C: Clock> Admission<C> {
         };
         self.limits.check_request(subject)?;
 
-        let namespace = if found.route.needs_namespace() {
-            let source = listener.namespace;
-            Some(namespace::admitted(
-                source, parts, fields, &found, principal, directory,
-            )?)
-        } else {
-            None
+        let namespace = match route.namespace {
+            RouteNamespace::None => None,
+            _ => Some(namespace::admitted(
+                &listener.namespace,
+                parts,
+                fields,
+                &found,
+                principal,
+                directory,
+            )?),
         };
         subject.namespace = namespace.as_ref();
         self.limits.check_namespace_request(subject)?;
 
-        let manager = if found.route == Route::Reload {
+        let manager = if route.access == RouteAccess::Manager {
             self.manager.check(client, fields)?;
             true
         } else {
             self.manager.token_presented(fields)
         };
 
-        media::check_content_type(&parts.method, fields, &found.route)?;
-        let accept = media::check_accept(
-            &parts.method,
-            fields,
-            &found.route,
-            listener.accept,
-            directory,
-        )?;
+        media::check_content_type(&parts.method, fields, route)?;
+        let accept = media::check_accept(&parts.method, fields, route, listener.accept, directory)?;
         media::check_body_size(fields, self.config.limits.body.as_u64())?;
 
         Ok(Verdict::Admitted(Admitted {
-            route: found.route,
+            route,
+            tool: found.name.map(Cow::into_owned),
+            namespace_in_path: found.namespace.is_some(),
             principal: Some(Arc::clone(principal)),
             namespace,
             client,

@@ -50,11 +50,12 @@ pub use bearer::{ANONYMOUS, BEARER, Principal};
 pub use config::{AdmissionConfig, ConfigError};
 pub use fields::Fields;
 pub use media::{AcceptFlags, AcceptRule, lists_any_type};
-pub use namespace::{Access, Directory, NamespaceSource};
+pub use namespace::{Access, Directory, NamespaceRule};
 pub use origin::{Answer, CorsHeaders};
 pub use rate::RetryAfter;
 pub use rejection::{ErrorShape, Reason, Rejection};
-pub use route::{Route, Surface};
+pub use route::{RouteGroup, RouteGroups, RouteSpec};
 pub use token::{InvalidToken, SecretToken};
+pub use tooldock_workers::route::RouteId;
 
 pub use governor::clock;

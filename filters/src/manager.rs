@@ -58,7 +58,6 @@ mod tests {
     use http::{HeaderMap, HeaderValue};
 
     use super::*;
-    use crate::rejection::ErrorShape;
 
     fn controls(token: Option<&str>) -> ManagerControls {
         ManagerControls::new(
@@ -114,7 +113,7 @@ mod tests {
         let token = controls
             .check("127.0.0.1".parse().unwrap(), &Fields::of(&headers(&[])))
             .unwrap_err();
-        assert_eq!(address.body(ErrorShape::Rest), token.body(ErrorShape::Rest));
+        assert_eq!(address.body(), token.body());
         assert_ne!(address.cause, token.cause);
     }
 }

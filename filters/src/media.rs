@@ -9,11 +9,12 @@
 
 use http::header::{ACCEPT, CONTENT_LENGTH};
 use http::{HeaderName, HeaderValue, Method};
+use tooldock_workers::route::RouteId;
 
 use crate::fields::{Field, Fields};
 use crate::namespace::Directory;
 use crate::rejection::{Reason, Rejection};
-use crate::route::Route;
+use crate::route::{RouteBody, RouteSpec};
 
 const MCP_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const MCP_SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -199,14 +200,14 @@ pub(crate) fn modern_version_named(fields: &Fields<'_>) -> bool {
 pub(crate) fn check_content_type(
     method: &Method,
     fields: &Fields<'_>,
-    route: &Route,
+    route: &RouteSpec,
 ) -> Result<(), Rejection> {
-    let required = match route {
+    let required = match route.body {
         _ if *method != Method::POST => return Ok(()),
-        Route::Mcp | Route::Messages => true,
-        // Nothing at all counts as `{}`; it has no type to be wrong.
-        Route::Tool { .. } => body_announced(fields),
-        _ => return Ok(()),
+        RouteBody::Json => true,
+        // Nothing at all has no type to be wrong.
+        RouteBody::JsonOrNothing => body_announced(fields),
+        RouteBody::None => return Ok(()),
     };
     let unsupported = |message| Err(Rejection::new(Reason::UnsupportedMediaType, message));
     match fields.content_type {
@@ -243,11 +244,11 @@ fn body_announced(fields: &Fields<'_>) -> bool {
 pub(crate) fn check_accept(
     method: &Method,
     fields: &Fields<'_>,
-    route: &Route,
+    route: &RouteSpec,
     rule: AcceptRule,
     directory: &dyn Directory,
 ) -> Result<AcceptFlags, Rejection> {
-    if *route == Route::Sse {
+    if route.id == RouteId::Sse {
         let accept = AcceptFlags::of(fields);
         return match accept.sse_acceptable {
             true => Ok(accept),
@@ -256,7 +257,7 @@ pub(crate) fn check_accept(
             )),
         };
     }
-    if *route != Route::Mcp {
+    if route.id != RouteId::Mcp {
         return Ok(AcceptFlags::ANY);
     }
     let modern = modern_version_named(fields);
@@ -355,6 +356,7 @@ mod tests {
     use tooldock_workers::names::NamespaceName;
 
     use crate::namespace::Access;
+    use crate::route;
 
     /// Knows one session, of 2025-11-25.
     struct OneSession;
@@ -385,7 +387,7 @@ mod tests {
     fn accepted(rule: AcceptRule, pairs: &[(&str, &str)]) -> Result<(), Reason> {
         let headers = headers(pairs);
         let fields = Fields::of(&headers);
-        check_accept(&Method::POST, &fields, &Route::Mcp, rule, &OneSession)
+        check_accept(&Method::POST, &fields, route::of("/mcp"), rule, &OneSession)
             .map(|_| ())
             .map_err(|rejection| rejection.reason)
     }
@@ -479,11 +481,12 @@ mod tests {
 
     #[test]
     fn a_stream_has_to_be_asked_for_by_name_except_on_sse() {
-        let get = |route: Route, accept: Option<&str>| {
+        let get = |path, accept: Option<&str>| {
             let accept = accept.map(|accept| ("accept", accept));
             let headers = headers(accept.as_slice());
             let fields = Fields::of(&headers);
-            check_accept(&Method::GET, &fields, &route, AcceptRule::Auto, &OneSession).is_ok()
+            let route = route::of(path);
+            check_accept(&Method::GET, &fields, route, AcceptRule::Auto, &OneSession).is_ok()
         };
         for (accept, mcp, sse) in [
             (None, false, true),
@@ -494,9 +497,9 @@ mod tests {
             (Some("Text/Event-Stream; charset=utf-8"), true, true),
             (Some("application/json, text/event-stream"), true, true),
         ] {
-            assert_eq!(get(Route::Mcp, accept), mcp, "{accept:?}");
-            assert_eq!(get(Route::Sse, accept), sse, "{accept:?}");
-            assert!(get(Route::Messages, accept));
+            assert_eq!(get("/mcp", accept), mcp, "{accept:?}");
+            assert_eq!(get("/sse", accept), sse, "{accept:?}");
+            assert!(get("/messages", accept));
         }
     }
 
@@ -574,7 +577,7 @@ mod tests {
     fn an_mcp_body_has_to_be_announced_as_json() {
         let refused = |pairs: &[(&str, &str)]| {
             let headers = headers(pairs);
-            check_content_type(&Method::POST, &Fields::of(&headers), &Route::Mcp)
+            check_content_type(&Method::POST, &Fields::of(&headers), route::of("/mcp"))
                 .err()
                 .map(|rejection| rejection.reason)
         };
@@ -603,10 +606,10 @@ mod tests {
 
     #[test]
     fn a_rest_call_without_a_body_needs_no_type() {
-        let tool = Route::Tool { name: "x".into() };
+        let tool = route::of("/tools/x");
         let passes = |pairs: &[(&str, &str)]| {
             let headers = headers(pairs);
-            check_content_type(&Method::POST, &Fields::of(&headers), &tool).is_ok()
+            check_content_type(&Method::POST, &Fields::of(&headers), tool).is_ok()
         };
         assert!(passes(&[]));
         assert!(passes(&[("content-length", "0")]));

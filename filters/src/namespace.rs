@@ -14,14 +14,16 @@ use crate::bearer::Principal;
 use crate::fields::{Field, Fields};
 use crate::path;
 use crate::rejection::{Reason, Rejection, quoted};
-use crate::route::{Found, Route};
+use crate::route::{Found, RouteNamespace};
 
 /// Where a listener takes the namespace from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NamespaceSource {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NamespaceRule {
     /// `X-Namespace`, or the path of `/mcp/{namespace}` and of what is below `/namespaces/{namespace}`; one of them is
     /// required.
-    HeaderOrPath,
+    Header,
+    /// Always this one. A request need not name it, and may name no other.
+    Fixed(NamespaceName),
 }
 
 /// What the edge asks of the live state behind it.
@@ -49,20 +51,19 @@ pub enum Access {
 
 /// The namespace of the request, existing and open to the principal.
 pub(crate) fn admitted(
-    source: NamespaceSource,
+    rule: &NamespaceRule,
     parts: &Parts,
     fields: &Fields<'_>,
     found: &Found<'_>,
     principal: &Principal,
     directory: &dyn Directory,
 ) -> Result<NamespaceName, Rejection> {
-    let NamespaceSource::HeaderOrPath = source;
-    let Some(name) = named(parts, fields, found, directory)? else {
+    let Some(name) = named(rule, parts, fields, found, directory)? else {
         return Err(Rejection::new(
             Reason::NamespaceRequired,
             format!(
                 "The request names no namespace: {}.",
-                found.route.ways_to_name_a_namespace()
+                found.spec.ways_to_name_a_namespace()
             ),
         ));
     };
@@ -77,7 +78,7 @@ pub(crate) fn admitted(
             format!(
                 "Unknown namespace: {}. GET /namespaces lists the ones there are; {}.",
                 quoted(&name),
-                found.route.ways_to_name_a_namespace()
+                found.spec.ways_to_name_a_namespace()
             ),
         )),
     }
@@ -93,12 +94,16 @@ fn forbidden(name: &str, cause: &'static str) -> Rejection {
 
 /// The one name the request gives, wherever it gives it.
 fn named<'a>(
+    rule: &'a NamespaceRule,
     parts: &'a Parts,
     fields: &Fields<'a>,
     found: &'a Found<'_>,
     directory: &dyn Directory,
 ) -> Result<Option<Cow<'a, str>>, Rejection> {
     let mut name: Option<Cow<'a, str>> = found.namespace.as_deref().map(Cow::Borrowed);
+    if let NamespaceRule::Fixed(fixed) = rule {
+        agree(&mut name, fixed.as_str().into())?;
+    }
     match fields.namespace {
         Field::Absent => {}
         Field::Once(value) => {
@@ -115,12 +120,12 @@ fn named<'a>(
             ));
         }
     }
-    if found.route == Route::OpenApi {
+    if found.spec.namespace == RouteNamespace::OrQuery {
         for value in path::query_values(parts.uri.query(), "namespace") {
             agree(&mut name, value?)?;
         }
     }
-    if found.route == Route::Messages
+    if found.spec.namespace == RouteNamespace::OrSession
         && let Some(session) = session_id(parts)?
     {
         let said = name.as_ref().is_some_and(|name| !name.is_empty());
@@ -161,7 +166,7 @@ pub fn session_id(parts: &Parts) -> Result<Option<Cow<'_, str>>, Rejection> {
 fn agree<'a>(name: &mut Option<Cow<'a, str>>, other: Cow<'a, str>) -> Result<(), Rejection> {
     match name {
         Some(name) if *name != other => Err(ambiguous(
-            "The path, the X-Namespace header and the query name different namespaces; name one.",
+            "The listener, the path, the X-Namespace header and the query name different namespaces; name one.",
         )),
         _ => {
             *name = Some(other);
@@ -178,7 +183,7 @@ fn ambiguous(message: &'static str) -> Rejection {
 mod tests {
     use super::*;
     use crate::bearer::NamespaceScope;
-    use crate::route::Surface;
+    use crate::route::ALL;
 
     /// Serves `github` and `shared` to everyone and `vault` to nobody.
     struct Served;
@@ -202,19 +207,28 @@ mod tests {
     }
 
     fn outcome(uri: &str, headers: &[&[u8]], scope: &[&str]) -> Result<String, Reason> {
+        outcome_under(&NamespaceRule::Header, uri, headers, scope)
+    }
+
+    fn outcome_under(
+        rule: &NamespaceRule,
+        uri: &str,
+        headers: &[&[u8]],
+        scope: &[&str],
+    ) -> Result<String, Reason> {
         let mut request = http::Request::get(uri);
         for value in headers {
             request = request.header("x-namespace", *value);
         }
         let parts = request.body(()).unwrap().into_parts().0;
-        let found = Surface::Core.find(parts.uri.path()).unwrap();
+        let found = ALL.find(parts.uri.path()).unwrap();
         let scope: Vec<String> = scope.iter().map(|&name| name.into()).collect();
         let principal = Principal {
             name: "ci".into(),
             namespaces: NamespaceScope::new(&scope).unwrap(),
         };
         admitted(
-            NamespaceSource::HeaderOrPath,
+            rule,
             &parts,
             &Fields::of(&parts.headers),
             &found,
@@ -240,6 +254,45 @@ mod tests {
                 "{uri}"
             );
         }
+    }
+
+    #[test]
+    fn a_listener_with_a_namespace_of_its_own_takes_no_other() {
+        let fixed = NamespaceRule::Fixed("github".parse().unwrap());
+        for (uri, headers, expected) in [
+            ("/mcp", &[][..], Ok("github")),
+            ("/mcp", &[&b"github"[..]][..], Ok("github")),
+            ("/mcp/github", &[], Ok("github")),
+            ("/sse", &[], Ok("github")),
+            ("/messages?session_id=live", &[], Ok("github")),
+            ("/tools", &[], Ok("github")),
+            ("/namespaces/github/tools", &[], Ok("github")),
+            ("/openapi.json", &[], Ok("github")),
+            ("/mcp", &[b"shared"], Err(Reason::NamespaceAmbiguous)),
+            ("/mcp/shared", &[], Err(Reason::NamespaceAmbiguous)),
+            (
+                "/openapi.json?namespace=shared",
+                &[],
+                Err(Reason::NamespaceAmbiguous),
+            ),
+            (
+                "/namespaces/nope/tools",
+                &[],
+                Err(Reason::NamespaceAmbiguous),
+            ),
+        ] {
+            let outcome = outcome_under(&fixed, uri, headers, &["*"]);
+            assert_eq!(outcome.as_deref(), expected.as_ref().copied(), "{uri}");
+        }
+        let shared = NamespaceRule::Fixed("shared".parse().unwrap());
+        assert_eq!(
+            outcome_under(&shared, "/messages?session_id=live", &[], &["*"]),
+            Err(Reason::NamespaceAmbiguous)
+        );
+        assert_eq!(
+            outcome_under(&fixed, "/mcp", &[], &["shared"]),
+            Err(Reason::NamespaceForbidden)
+        );
     }
 
     #[test]

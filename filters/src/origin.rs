@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fields::{Field, Fields};
 use crate::rejection::{Reason, Rejection};
-use crate::route::Route;
+use crate::route::RouteSpec;
 
 const ALLOWED_REQUEST_HEADERS: &str = "Authorization, Content-Type, Accept, X-Namespace, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID, Mcp-Method, Mcp-Name, X-Request-Id";
 
@@ -255,7 +255,7 @@ pub struct Answer {
 /// What answers `OPTIONS`: without credentials, since a browser sends none with its preflight.
 pub(crate) fn preflight(
     parts: &Parts,
-    route: &Route,
+    route: &RouteSpec,
     cors: Option<&CorsHeaders>,
 ) -> Option<Answer> {
     let asked = parts.method == Method::OPTIONS
@@ -310,11 +310,11 @@ fn allowed_request_headers(headers: &HeaderMap) -> HeaderValue {
 }
 
 /// What answers an `OPTIONS` that is no preflight.
-pub(crate) fn options(route: &Route) -> Answer {
+pub(crate) fn options(route: &RouteSpec) -> Answer {
     Answer {
         status: StatusCode::NO_CONTENT,
         headers: vec![(ALLOW, HeaderValue::from_static(route.allow()))],
-        route: route.label(),
+        route: route.label,
     }
 }
 

@@ -170,7 +170,7 @@ pub enum ErrorShape {
 }
 
 impl ErrorShape {
-    /// The shape for a path, known even where the path itself is what is wrong.
+    /// The shape for a path of no route: what is wrong may be the path itself.
     pub fn of_path(path: &str) -> Self {
         let mcp = matches!(path, "/mcp" | "/sse" | "/messages") || path.starts_with("/mcp/");
         if mcp { Self::Mcp } else { Self::Rest }
@@ -255,8 +255,10 @@ pub struct Rejection {
     pub cause: Option<&'static str>,
     /// Who was refused, where that was known already.
     pub principal: Option<Arc<str>>,
-    /// The path's label for metrics; see [`Route::label`](crate::route::Route::label).
+    /// The path's label for metrics; see [`RouteSpec::label`](crate::route::RouteSpec::label).
     pub route: &'static str,
+    /// Which body the client expects.
+    pub shape: ErrorShape,
     /// Headers of the answer, besides type and length.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Whether the connection has to end after the answer.
@@ -272,6 +274,7 @@ impl Rejection {
             cause: None,
             principal: None,
             route: crate::route::UNKNOWN_LABEL,
+            shape: ErrorShape::Rest,
             headers: Vec::new(),
             close: reason.closes(),
         }
@@ -339,9 +342,10 @@ impl Rejection {
         self.reason.code()
     }
 
-    /// The body, as JSON.
-    pub fn body(&self, shape: ErrorShape) -> Bytes {
-        shape.body(self.code(), self.reason.rpc_code(), &self.message)
+    /// The body, as JSON, in the shape that the client expects.
+    pub fn body(&self) -> Bytes {
+        let code = self.code();
+        self.shape.body(code, self.reason.rpc_code(), &self.message)
     }
 }
 
@@ -400,16 +404,17 @@ mod tests {
     fn the_rest_body_keeps_the_documented_shape() {
         let rejection = Rejection::new(Reason::NamespaceNotFound, "Unknown namespace \"x\".");
         assert_eq!(
-            rejection.body(ErrorShape::Rest),
+            rejection.body(),
             r#"{"detail":"Unknown namespace \"x\".","error":{"code":"namespace_not_found","message":"Unknown namespace \"x\".","details":{}}}"#
         );
     }
 
     #[test]
     fn the_mcp_body_is_a_json_rpc_error_without_an_id() {
-        let rejection = Rejection::new(Reason::HostNotAllowed, "No.");
+        let mut rejection = Rejection::new(Reason::HostNotAllowed, "No.");
+        rejection.shape = ErrorShape::Mcp;
         assert_eq!(
-            rejection.body(ErrorShape::Mcp),
+            rejection.body(),
             r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32011,"message":"No.","data":{"code":"host_not_allowed"}}}"#
         );
     }

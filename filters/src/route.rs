@@ -1,253 +1,279 @@
-//! Which paths a listener serves, and with which methods. One table per surface; nothing is matched by prefix except
-//! `/.well-known/`.
+//! Every path there is: one table. A listener serves the groups of its profile. A new surface is a group of rows here and a
+//! handler behind them.
+//!
+//! The first row whose pattern is the path counts. In a pattern, `{namespace}` and `{name}` stand for exactly one segment,
+//! decoded, and `{rest}` at its end for whatever follows. The paths with most traffic stand first.
+
+mod pattern;
 
 use std::borrow::Cow;
 
 use http::Method;
+use tooldock_workers::route::RouteId;
 
+use self::pattern::Pattern;
 use crate::fields::Fields;
 use crate::media;
-use crate::path;
-use crate::rejection::{Reason, Rejection, quoted};
+use crate::rejection::{ErrorShape, Reason, Rejection, quoted};
 
 /// The label of every path nothing is served at, so that metrics stay bounded whatever is asked for.
 pub(crate) const UNKNOWN_LABEL: &str = "unknown";
 
-const POST_ONLY: &str = "POST, OPTIONS";
+/// One row of the table.
+#[derive(Debug)]
+pub struct RouteSpec {
+    /// What it is served with.
+    pub group: RouteGroup,
+    /// What it is for.
+    pub id: RouteId,
+    /// Which methods it knows.
+    pub methods: Methods,
+    /// Which paths it is.
+    pattern: Pattern,
+    /// Who may use it.
+    pub access: RouteAccess,
+    /// Whether it belongs to a namespace.
+    pub namespace: RouteNamespace,
+    /// What the body of a POST is.
+    pub body: RouteBody,
+    /// Its name in metrics and messages.
+    pub label: &'static str,
+}
 
-/// Which table a listener uses.
+macro_rules! table {
+    ($($group:ident | $id:ident | $methods:ident | $pattern:literal | $access:ident | $namespace:ident | $body:ident | $label:literal)*) => {
+        &[$(RouteSpec {
+            group: RouteGroup::$group,
+            id: RouteId::$id,
+            methods: Methods::$methods,
+            pattern: Pattern::new($pattern),
+            access: RouteAccess::$access,
+            namespace: RouteNamespace::$namespace,
+            body: RouteBody::$body,
+            label: $label,
+        }),*]
+    };
+}
+
+// Some clients join their base URL with a slash, so `/mcp/` is `/mcp`.
+#[rustfmt::skip]
+static ROUTES: &[RouteSpec] = table! {
+//  group     | id         | methods | pattern                                  | access    | namespace | body          | label
+    Mcp       | Mcp        | MCP     | "/mcp"                                   | Principal | Required  | Json          | "/mcp"
+    Mcp       | Mcp        | MCP     | "/mcp/{namespace}"                       | Principal | Required  | Json          | "/mcp"
+    Mcp       | Mcp        | MCP     | "/mcp/"                                  | Principal | Required  | Json          | "/mcp"
+    Mcp       | Mcp        | MCP     | "/mcp/{namespace}/"                      | Principal | Required  | Json          | "/mcp"
+    Sse       | Messages   | POST    | "/messages"                              | Principal | OrSession | Json          | "/messages"
+    Sse       | Sse        | GET     | "/sse"                                   | Principal | Required  | None          | "/sse"
+    Rest      | Tool       | POST    | "/tools/{name}"                          | Principal | Required  | JsonOrNothing | "/tools/{name}"
+    Rest      | Tools      | GET     | "/tools"                                 | Principal | Required  | None          | "/tools"
+    Rest      | ToolSchema | GET     | "/tools/{name}/schema"                   | Principal | Required  | None          | "/tools/{name}/schema"
+    Rest      | OpenApi    | GET     | "/openapi.json"                          | Principal | OrQuery   | None          | "/openapi.json"
+    Rest      | Tool       | POST    | "/namespaces/{namespace}/tools/{name}"   | Principal | Required  | JsonOrNothing | "/tools/{name}"
+    Rest      | Tools      | GET     | "/namespaces/{namespace}/tools"          | Principal | Required  | None          | "/tools"
+    Rest      | ToolSchema | GET     | "/namespaces/{namespace}/tools/{name}/schema" | Principal | Required | None      | "/tools/{name}/schema"
+    Rest      | OpenApi    | GET     | "/namespaces/{namespace}/openapi.json"   | Principal | OrQuery   | None          | "/openapi.json"
+    Rest      | Namespaces | GET     | "/namespaces"                            | Principal | None      | None          | "/namespaces"
+    Reload    | Reload     | POST    | "/reload"                                | Manager   | None      | None          | "/reload"
+    Probes    | Health     | GET_HEAD | "/health"                               | Probe     | None      | None          | "/health"
+    Probes    | Ready      | GET_HEAD | "/ready"                                | Probe     | None      | None          | "/ready"
+    Discovery | WellKnown  | GET_HEAD | "/.well-known/{rest}"                   | Public    | None      | None          | "/.well-known"
+    Metrics   | Metrics    | GET_HEAD | "/metrics"                              | Public    | None      | None          | "/metrics"
+};
+
+/// Paths that a listener serves together or not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Surface {
-    /// MCP, REST and the public paths.
-    Core,
-    /// `/metrics` and the public paths.
-    Metrics,
-}
-
-/// What a request is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Route {
-    /// `/mcp` and `/mcp/{namespace}`
+pub enum RouteGroup {
+    /// MCP over Streamable HTTP, and 2026-07-28.
     Mcp,
-    /// `/sse`, which opens a session of HTTP+SSE
+    /// MCP 2024-11-05 over HTTP+SSE.
     Sse,
-    /// `/messages`, where such a session is written to
-    Messages,
-    /// `/tools`, and `/namespaces/{namespace}/tools`, as the next two and the document have a second path
-    Tools,
-    /// `/tools/{name}`
-    Tool {
-        /// The tool, decoded.
-        name: String,
-    },
-    /// `/tools/{name}/schema`
-    ToolSchema {
-        /// The tool, decoded.
-        name: String,
-    },
-    /// `/namespaces`
-    Namespaces,
-    /// `/openapi.json`
-    OpenApi,
-    /// `/reload`
+    /// Tools over plain HTTP, and the namespaces.
+    Rest,
+    /// Reading the namespaces again.
     Reload,
-    /// `/health`
-    Health,
-    /// `/ready`
-    Ready,
-    /// Anything below `/.well-known/`
-    WellKnown,
-    /// `/metrics`
+    /// Health checks.
+    Probes,
+    /// What clients look for below `/.well-known/`.
+    Discovery,
+    /// The counters.
     Metrics,
 }
 
-/// A route together with the namespace its path names.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Found<'a> {
-    pub(crate) route: Route,
-    pub(crate) namespace: Option<Cow<'a, str>>,
-}
+/// The groups a listener serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouteGroups(u16);
 
-impl Surface {
-    /// What is served at a path, if anything. The path has passed [`path::well_formed`].
+impl RouteGroups {
+    /// These groups.
+    pub const fn of(groups: &[RouteGroup]) -> Self {
+        let mut bits = 0;
+        let mut at = 0;
+        while at < groups.len() {
+            bits |= 1 << groups[at] as u16;
+            at += 1;
+        }
+        Self(bits)
+    }
+
+    /// The others without this one.
+    #[must_use]
+    pub const fn without(self, group: RouteGroup) -> Self {
+        Self(self.0 & !(1 << group as u16))
+    }
+
+    const fn contains(self, group: RouteGroup) -> bool {
+        self.0 & (1 << group as u16) != 0
+    }
+
+    /// Whether tools can be called by one of them.
+    pub(crate) const fn call_tools(self) -> bool {
+        self.contains(RouteGroup::Mcp)
+            || self.contains(RouteGroup::Sse)
+            || self.contains(RouteGroup::Rest)
+    }
+
+    /// What is served at a path, if anything. The path has passed [`well_formed`](crate::path::well_formed).
     pub(crate) fn find(self, path: &str) -> Option<Found<'_>> {
-        let found = |route| {
+        let mut served = ROUTES.iter().filter(|spec| self.contains(spec.group));
+        served.find_map(|spec| {
+            let segments = spec.pattern.read(path)?;
             Some(Found {
-                route,
-                namespace: None,
+                spec,
+                namespace: segments.namespace,
+                name: segments.name,
             })
-        };
-        match (self, path) {
-            (_, "/health") => found(Route::Health),
-            (_, "/ready") => found(Route::Ready),
-            (Self::Metrics, "/metrics") => found(Route::Metrics),
-            (Self::Metrics, _) => None,
-            // Some clients join their base URL with a slash.
-            (Self::Core, "/mcp" | "/mcp/") => found(Route::Mcp),
-            (Self::Core, "/sse") => found(Route::Sse),
-            (Self::Core, "/messages") => found(Route::Messages),
-            (Self::Core, "/tools") => found(Route::Tools),
-            (Self::Core, "/namespaces") => found(Route::Namespaces),
-            (Self::Core, "/openapi.json") => found(Route::OpenApi),
-            (Self::Core, "/reload") => found(Route::Reload),
-            (Self::Core, _) => {
-                if let Some(rest) = path.strip_prefix("/mcp/") {
-                    let namespace = segment(rest.strip_suffix('/').unwrap_or(rest))?;
-                    Some(Found {
-                        route: Route::Mcp,
-                        namespace: Some(namespace),
-                    })
-                } else if let Some(rest) = path.strip_prefix("/tools/") {
-                    found(tool_route(rest)?)
-                } else if let Some(rest) = path.strip_prefix("/namespaces/") {
-                    let (namespace, below) = rest.split_once('/')?;
-                    let route = match below {
-                        "tools" => Route::Tools,
-                        "openapi.json" => Route::OpenApi,
-                        _ => tool_route(below.strip_prefix("tools/")?)?,
-                    };
-                    Some(Found {
-                        route,
-                        namespace: Some(segment(namespace)?),
-                    })
-                } else if path.starts_with("/.well-known/") {
-                    found(Route::WellKnown)
-                } else {
-                    None
-                }
-            }
-        }
+        })
     }
 }
 
-/// What is below `/tools/`.
-fn tool_route(rest: &str) -> Option<Route> {
-    Some(match rest.strip_suffix("/schema") {
-        Some(name) => Route::ToolSchema {
-            name: segment(name)?.into(),
+/// A row of the table and what the path says.
+#[derive(Debug)]
+pub(crate) struct Found<'a> {
+    pub(crate) spec: &'static RouteSpec,
+    /// The namespace, decoded.
+    pub(crate) namespace: Option<Cow<'a, str>>,
+    /// The tool, decoded.
+    pub(crate) name: Option<Cow<'a, str>>,
+}
+
+/// Who may use a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteAccess {
+    /// Everybody.
+    Public,
+    /// Everybody, even while everything else is being refused. A caller who is known is told more.
+    Probe,
+    /// A principal.
+    Principal,
+    /// A principal who passes the controls of `/reload`, too.
+    Manager,
+}
+
+/// Where a request names its namespace beside the path, `X-Namespace` and the listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteNamespace {
+    /// The route belongs to none.
+    None,
+    /// Nowhere.
+    Required,
+    /// By `namespace` in the query.
+    OrQuery,
+    /// By the session that the query names.
+    OrSession,
+}
+
+/// What the body of a POST is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteBody {
+    /// Nothing. It is never read.
+    None,
+    /// JSON.
+    Json,
+    /// JSON, or nothing at all.
+    JsonOrNothing,
+}
+
+/// The methods a route knows.
+#[derive(Debug, Clone, Copy)]
+pub struct Methods {
+    /// As `Allow` spells them.
+    allow: &'static str,
+    know: fn(&Method) -> bool,
+}
+
+impl Methods {
+    const MCP: Self = Self {
+        allow: "GET, POST, DELETE, OPTIONS",
+        know: |method| {
+            matches!(
+                *method,
+                Method::GET | Method::POST | Method::DELETE | Method::OPTIONS
+            )
         },
-        None => Route::Tool {
-            name: segment(rest)?.into(),
-        },
-    })
+    };
+    const GET: Self = Self {
+        allow: "GET, OPTIONS",
+        know: |method| matches!(*method, Method::GET | Method::OPTIONS),
+    };
+    const GET_HEAD: Self = Self {
+        allow: "GET, HEAD, OPTIONS",
+        know: |method| matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS),
+    };
+    const POST: Self = Self {
+        allow: "POST, OPTIONS",
+        know: |method| matches!(*method, Method::POST | Method::OPTIONS),
+    };
 }
 
-/// Exactly one segment, decoded.
-fn segment(text: &str) -> Option<Cow<'_, str>> {
-    if text.is_empty() || text.contains('/') {
-        return None;
+impl RouteSpec {
+    /// The methods, as `Allow` spells them.
+    pub(crate) fn allow(&self) -> &'static str {
+        self.methods.allow
     }
-    path::decoded(text).ok()
-}
 
-impl Route {
-    /// The methods a route knows, as `Allow` spells them.
-    pub fn allow(&self) -> &'static str {
-        match self {
-            Self::Mcp => "GET, POST, DELETE, OPTIONS",
-            Self::Messages | Self::Tool { .. } | Self::Reload => POST_ONLY,
-            Self::Sse
-            | Self::Tools
-            | Self::ToolSchema { .. }
-            | Self::Namespaces
-            | Self::OpenApi => "GET, OPTIONS",
-            Self::Health | Self::Ready | Self::WellKnown | Self::Metrics => "GET, HEAD, OPTIONS",
+    /// Whether the route speaks MCP.
+    pub fn is_mcp(&self) -> bool {
+        matches!(self.group, RouteGroup::Mcp | RouteGroup::Sse)
+    }
+
+    /// The errors that its clients read.
+    pub fn error_shape(&self) -> ErrorShape {
+        match self.is_mcp() {
+            true => ErrorShape::Mcp,
+            false => ErrorShape::Rest,
         }
     }
 
-    /// The route's name in metrics: the path with its variable parts as placeholders.
-    pub fn label(&self) -> &'static str {
-        match self {
-            Self::Mcp => "/mcp",
-            Self::Sse => "/sse",
-            Self::Messages => "/messages",
-            Self::Tools => "/tools",
-            Self::Tool { .. } => "/tools/{name}",
-            Self::ToolSchema { .. } => "/tools/{name}/schema",
-            Self::Namespaces => "/namespaces",
-            Self::OpenApi => "/openapi.json",
-            Self::Reload => "/reload",
-            Self::Health => "/health",
-            Self::Ready => "/ready",
-            Self::WellKnown => "/.well-known",
-            Self::Metrics => "/metrics",
-        }
-    }
-
-    /// Served without credentials.
-    pub(crate) fn is_public(&self) -> bool {
-        matches!(
-            self,
-            Self::Health | Self::Ready | Self::WellKnown | Self::Metrics
-        )
-    }
-
-    /// Belongs to HTTP+SSE, the transport of MCP 2024-11-05.
-    pub(crate) fn is_legacy_sse(&self) -> bool {
-        matches!(self, Self::Sse | Self::Messages)
-    }
-
-    /// Probes have to get through while everything else is being refused.
-    pub(crate) fn is_probe(&self) -> bool {
-        matches!(self, Self::Health | Self::Ready)
-    }
-
-    /// Belongs to one namespace.
-    pub(crate) fn needs_namespace(&self) -> bool {
-        matches!(
-            self,
-            Self::Mcp
-                | Self::Sse
-                | Self::Messages
-                | Self::Tools
-                | Self::Tool { .. }
-                | Self::ToolSchema { .. }
-                | Self::OpenApi
-        )
+    /// Whether a request to the route has a body that means something. Any other is never read.
+    pub fn takes_body(&self, method: &Method) -> bool {
+        *method == Method::POST && self.body != RouteBody::None
     }
 
     /// How a client names the namespace here, as a sentence tells it.
     pub(crate) fn ways_to_name_a_namespace(&self) -> &'static str {
-        match self {
-            Self::Mcp => "send the header `X-Namespace: <name>`, or use the path /mcp/<name>",
-            Self::OpenApi => {
+        match (self.group, self.namespace) {
+            (RouteGroup::Mcp, _) => {
+                "send the header `X-Namespace: <name>`, or use the path /mcp/<name>"
+            }
+            (_, RouteNamespace::OrQuery) => {
                 "send the header `X-Namespace: <name>`, or use the path /namespaces/<name>/openapi.json, or the query ?namespace=<name>"
             }
-            Self::Tools | Self::Tool { .. } | Self::ToolSchema { .. } => {
+            (RouteGroup::Rest, _) => {
                 "send the header `X-Namespace: <name>`, or use a path below /namespaces/<name>/tools"
             }
             _ => "send the header `X-Namespace: <name>`",
         }
     }
 
-    /// Whether a method is one of [`Route::allow`].
-    fn knows(&self, method: &Method) -> bool {
-        match *method {
-            Method::OPTIONS => true,
-            Method::GET => !matches!(self, Self::Messages | Self::Tool { .. } | Self::Reload),
-            Method::HEAD => self.is_public(),
-            Method::POST => matches!(
-                self,
-                Self::Mcp | Self::Messages | Self::Tool { .. } | Self::Reload
-            ),
-            Method::DELETE => *self == Self::Mcp,
-            _ => false,
-        }
-    }
-
-    /// Whether a request to the route has a body that means something. Any other is never read.
-    pub fn takes_body(&self, method: &Method) -> bool {
-        *method == Method::POST && matches!(self, Self::Mcp | Self::Messages | Self::Tool { .. })
-    }
-
     /// Refuses a method the route does not know.
     pub(crate) fn check_method(&self, method: &Method) -> Result<(), Rejection> {
-        if self.knows(method) {
+        if (self.methods.know)(method) {
             return Ok(());
         }
         let message = format!(
             "{} does not know the method {}; it knows {}.",
-            self.label(),
+            self.label,
             quoted(method.as_str()),
             self.allow()
         );
@@ -260,16 +286,16 @@ impl Route {
         method: &Method,
         fields: &Fields<'_>,
     ) -> Result<(), Rejection> {
-        let gone = *self == Self::Mcp && matches!(*method, Method::GET | Method::DELETE);
+        let gone = self.id == RouteId::Mcp && matches!(*method, Method::GET | Method::DELETE);
         if !gone || !media::modern_version_named(fields) {
             return Ok(());
         }
         let message = format!(
             "Since protocol version 2026-07-28 {} knows only POST, not {}; leave out MCP-Protocol-Version or send the one your session was opened with.",
-            self.label(),
-            method
+            self.label, method
         );
-        Err(Rejection::method_not_allowed(message, POST_ONLY))
+        let allow = Methods::POST.allow;
+        Err(Rejection::method_not_allowed(message, allow))
     }
 }
 
@@ -282,202 +308,13 @@ pub(crate) fn not_found(path: &str) -> Rejection {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+pub(crate) const ALL: RouteGroups = RouteGroups(u16::MAX);
 
-    fn core(path: &str) -> Option<(Route, Option<String>)> {
-        let found = Surface::Core.find(path)?;
-        Some((found.route, found.namespace.map(Cow::into_owned)))
-    }
-
-    #[test]
-    fn the_core_serves_its_documented_paths() {
-        let name = || "say_hello".to_owned();
-        for (path, route) in [
-            ("/mcp", Route::Mcp),
-            ("/mcp/", Route::Mcp),
-            ("/sse", Route::Sse),
-            ("/messages", Route::Messages),
-            ("/tools", Route::Tools),
-            ("/tools/say_hello", Route::Tool { name: name() }),
-            ("/tools/say%5Fhello", Route::Tool { name: name() }),
-            (
-                "/tools/say_hello/schema",
-                Route::ToolSchema { name: name() },
-            ),
-            (
-                "/tools/schema",
-                Route::Tool {
-                    name: "schema".into(),
-                },
-            ),
-            ("/namespaces", Route::Namespaces),
-            ("/openapi.json", Route::OpenApi),
-            ("/reload", Route::Reload),
-            ("/health", Route::Health),
-            ("/ready", Route::Ready),
-            (
-                "/.well-known/oauth-protected-resource/mcp",
-                Route::WellKnown,
-            ),
-        ] {
-            assert_eq!(core(path), Some((route, None)), "{path}");
-        }
-    }
-
-    #[test]
-    fn a_path_may_name_the_namespace() {
-        for (path, namespace) in [
-            ("/mcp/shared", "shared"),
-            ("/mcp/shared/", "shared"),
-            ("/mcp/a%2Db", "a-b"),
-        ] {
-            assert_eq!(
-                core(path),
-                Some((Route::Mcp, Some(namespace.into()))),
-                "{path}"
-            );
-        }
-        let name = || "add".to_owned();
-        for (path, route) in [
-            ("/namespaces/a%2Db/tools", Route::Tools),
-            ("/namespaces/a-b/tools/add", Route::Tool { name: name() }),
-            ("/namespaces/a-b/tools/ad%64", Route::Tool { name: name() }),
-            (
-                "/namespaces/a-b/tools/add/schema",
-                Route::ToolSchema { name: name() },
-            ),
-            ("/namespaces/a-b/openapi.json", Route::OpenApi),
-        ] {
-            assert_eq!(core(path), Some((route, Some("a-b".into()))), "{path}");
-        }
-    }
-
-    #[test]
-    fn nothing_else_is_served() {
-        for path in [
-            "/",
-            "",
-            "*",
-            "/sse/",
-            "/messages/x",
-            "/metrics",
-            "/MCP",
-            "/mcp//",
-            "/mcp//x",
-            "/mcp/a/b",
-            "/mcp/a//",
-            "/tools/",
-            "/tools//schema",
-            "/tools/a/b",
-            "/tools/a/schema/",
-            "/tools/a/schema/x",
-            "/namespaces/",
-            "/namespaces/a",
-            "/namespaces/a/",
-            "/namespaces//tools",
-            "/namespaces/a/tools/",
-            "/namespaces/a/tools/b/c",
-            "/namespaces/a/tools/b/schema/",
-            "/namespaces/a/openapi.json/",
-            "/namespaces/a/mcp",
-            "/namespaces/a/b/tools",
-            "/health/",
-            "/healthz",
-            "/.well-known",
-            "//mcp",
-        ] {
-            assert_eq!(core(path), None, "{path}");
-        }
-    }
-
-    #[test]
-    fn the_metrics_surface_serves_metrics_and_probes_only() {
-        let find = |path| Surface::Metrics.find(path).map(|found| found.route);
-        assert_eq!(find("/metrics"), Some(Route::Metrics));
-        assert_eq!(find("/ready"), Some(Route::Ready));
-        for path in ["/mcp", "/tools", "/reload", "/.well-known/x", "/"] {
-            assert_eq!(find(path), None, "{path}");
-        }
-    }
-
-    #[test]
-    fn a_route_knows_the_methods_it_says_it_allows() {
-        let name = || "x".to_owned();
-        for route in [
-            Route::Mcp,
-            Route::Sse,
-            Route::Messages,
-            Route::Tools,
-            Route::Tool { name: name() },
-            Route::ToolSchema { name: name() },
-            Route::Namespaces,
-            Route::OpenApi,
-            Route::Reload,
-            Route::Health,
-            Route::Ready,
-            Route::WellKnown,
-            Route::Metrics,
-        ] {
-            let allowed: Vec<_> = route.allow().split(", ").collect();
-            for method in [
-                Method::GET,
-                Method::HEAD,
-                Method::POST,
-                Method::PUT,
-                Method::DELETE,
-                Method::OPTIONS,
-                Method::PATCH,
-                Method::TRACE,
-                Method::CONNECT,
-            ] {
-                let known = allowed.contains(&method.as_str());
-                assert_eq!(
-                    route.check_method(&method).is_ok(),
-                    known,
-                    "{method} {route:?}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn an_unknown_method_is_405_with_the_known_ones() {
-        for method in ["PUT", "HEAD", "POSTS", "post", "PO"] {
-            let method = Method::from_bytes(method.as_bytes()).unwrap();
-            let refused = Route::Mcp.check_method(&method).unwrap_err();
-            assert_eq!(refused.reason, Reason::MethodNotAllowed);
-            assert_eq!(refused.headers[0].1, "GET, POST, DELETE, OPTIONS");
-        }
-        assert!(Route::Sse.check_method(&Method::POST).is_err());
-        assert!(Route::Messages.check_method(&Method::GET).is_err());
-        for route in [Route::Health, Route::Ready] {
-            assert!(route.check_method(&Method::HEAD).is_ok());
-        }
-    }
-
-    #[test]
-    fn modern_versions_have_post_only() {
-        let outcome = |method: Method, version: &str, route: Route| {
-            let request = http::Request::builder()
-                .method(method)
-                .uri("/mcp")
-                .header("mcp-protocol-version", version);
-            let parts = request.body(()).unwrap().into_parts().0;
-            route
-                .check_modern_method(&parts.method, &Fields::of(&parts.headers))
-                .map_err(|refused| refused.headers[0].1.clone())
-        };
-        for method in [Method::GET, Method::DELETE] {
-            for version in ["2026-07-28", "2030-01-01"] {
-                let refused = outcome(method.clone(), version, Route::Mcp);
-                assert_eq!(refused.unwrap_err(), "POST, OPTIONS", "{method} {version}");
-            }
-            for version in ["2025-11-25", "", "2026-07-27", "latest", "9999-99-9x"] {
-                assert_eq!(outcome(method.clone(), version, Route::Mcp), Ok(()));
-            }
-        }
-        assert_eq!(outcome(Method::POST, "2026-07-28", Route::Mcp), Ok(()));
-        assert_eq!(outcome(Method::GET, "2026-07-28", Route::Sse), Ok(()));
-    }
+/// The row of a path, for the tests of other checks.
+#[cfg(test)]
+pub(crate) fn of(path: &'static str) -> &'static RouteSpec {
+    ALL.find(path).expect(path).spec
 }
+
+#[cfg(test)]
+mod tests;

@@ -44,13 +44,17 @@ impl Caller {
         self.principal.as_deref().unwrap_or_default()
     }
 
-    /// Whether the caller may use a namespace: its token opens it, and the namespace lets the principal in.
+    /// Whether the caller may use a namespace: its token opens it, the namespace lets the principal in, and the listener
+    /// serves it.
     pub fn may_use(&self, namespace: &Namespace) -> bool {
         let opened = match &self.visibility {
             Visibility::All => true,
             Visibility::Only(opens) => opens(&namespace.name),
         };
-        opened && namespace.policy.allows_principal(self.principal_name())
+        let served = self.profile.namespace.as_ref();
+        served.is_none_or(|served| *served == namespace.name)
+            && opened
+            && namespace.policy.allows_principal(self.principal_name())
     }
 }
 

@@ -2,6 +2,7 @@
 //! runs under.
 
 use serde::{Deserialize, Serialize};
+use tooldock_workers::names::NamespaceName;
 
 use crate::protocol::ProtocolVersion;
 
@@ -10,6 +11,8 @@ use crate::protocol::ProtocolVersion;
 pub struct Profile {
     /// The profile's name, for logs only.
     pub name: &'static str,
+    /// The one namespace that is served, where it is one.
+    pub namespace: Option<NamespaceName>,
     /// The versions `initialize` negotiates; the first is offered to clients that ask for an unknown one. Not empty.
     pub versions: Vec<ProtocolVersion>,
     /// Whether JSON-RPC batches are taken.
@@ -82,6 +85,7 @@ impl Profile {
     pub fn core() -> Self {
         Self {
             name: "core",
+            namespace: None,
             versions: vec![
                 ProtocolVersion::V2025_11_25,
                 ProtocolVersion::V2025_06_18,

@@ -11,11 +11,9 @@ use std::pin::Pin;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, stream};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, StatusCode};
-use http_body::Body as _;
-use http_body_util::BodyExt;
 use smallvec::SmallVec;
 
 pub use crate::mcp::Unclaimed;
@@ -126,39 +124,6 @@ impl Reply {
             | Self::Events { head, .. } => head,
         }
     }
-
-    /// Takes over a response of the router. A body whose length is known is collected, any other stays a stream.
-    pub async fn from_response(response: Response) -> Self {
-        let (parts, body) = response.into_parts();
-        let head = Head {
-            status: parts.status,
-            headers: parts
-                .headers
-                .iter()
-                .filter(|(name, _)| *name != CONTENT_LENGTH)
-                .map(|(name, value)| (name.clone(), value.clone()))
-                .collect(),
-        };
-        if body.size_hint().exact().is_none() {
-            let body = body
-                .into_data_stream()
-                .map(|chunk| chunk.map_err(Into::into));
-            return Self::Body {
-                head,
-                body: Box::pin(body),
-            };
-        }
-        match body.collect().await {
-            Ok(collected) => Self::Full {
-                head,
-                body: collected.to_bytes(),
-            },
-            Err(error) => {
-                tracing::error!(%error, "a response body of known length failed");
-                Self::empty(StatusCode::INTERNAL_SERVER_ERROR)
-            }
-        }
-    }
 }
 
 impl IntoResponse for Reply {
@@ -220,20 +185,18 @@ impl fmt::Debug for Reply {
 mod tests {
     use std::sync::Arc;
 
+    use http_body_util::BodyExt;
+
     use super::*;
 
     #[tokio::test]
     async fn a_full_reply_keeps_its_bytes_through_a_response() {
         let response = Reply::json(StatusCode::OK, "{}").into_response();
         assert_eq!(response.headers()[CONTENT_LENGTH], "2");
-        match Reply::from_response(response).await {
-            Reply::Full { head, body } => {
-                assert_eq!(head.status, StatusCode::OK);
-                assert_eq!(head.headers.as_slice(), [(CONTENT_TYPE, JSON)]);
-                assert_eq!(body, "{}");
-            }
-            other => panic!("{other:?}"),
-        }
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()[CONTENT_TYPE], JSON);
+        let body = response.into_body().collect().await.expect("a body");
+        assert_eq!(body.to_bytes(), "{}");
     }
 
     #[tokio::test]

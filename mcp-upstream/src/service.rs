@@ -1,21 +1,19 @@
-//! What the edge calls. `POST /mcp` and `DELETE /mcp` are functions of their own, off the router, because the router
-//! costs more than they do; its `/mcp` routes call the same functions.
+//! What the edge calls: [`Service::handle`] is the one place where the id of a route becomes a function.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::Router;
-use axum::response::Response;
 use bytes::Bytes;
 use bytesize::ByteSize;
-use http::Request;
+use http::Method;
 use tokio::time::Instant;
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Registry, Snapshot};
+use tooldock_workers::route::RouteId;
 use tooldock_workers::worker::Notice;
-use tower::ServiceExt;
 
 use crate::audit::AuditSender;
 use crate::backend::{Backends, Upstreams};
@@ -31,6 +29,7 @@ use crate::mcp::modern::SuspendedCalls;
 use crate::metrics::UpstreamMetrics;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
+use crate::rest::openapi::Addresses;
 use crate::rest::reload::ReloadControl;
 use crate::session::SessionKey;
 use crate::session::config::SessionsConfig;
@@ -68,11 +67,39 @@ pub struct ServiceParts {
     pub health: Arc<Health>,
 }
 
+/// An admitted request, as far as it is not the caller's.
+#[derive(Debug)]
+pub struct Request {
+    /// What it is for.
+    pub route: RouteId,
+    /// Its method, which the route knows.
+    pub method: Method,
+    /// The headers of MCP, on such a route.
+    pub head: McpHead,
+    /// The session that the query names, on a route that asks for it.
+    pub session: Option<String>,
+    /// The tool that the path names.
+    pub tool: Option<String>,
+    /// Whether the path names the namespace.
+    pub namespace_in_path: bool,
+    /// The query, outside MCP.
+    pub query: Option<String>,
+    /// The body, empty on a route that takes none.
+    pub body: Bytes,
+}
+
+/// An answer that is on its way.
+pub type Pending<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
+
+/// An answer that nobody waits for.
+fn at_once<'a>(reply: Reply) -> Pending<'a> {
+    Box::pin(std::future::ready(reply))
+}
+
 /// The service behind the edge. Cheap to clone.
 #[derive(Clone)]
 pub struct Service {
     core: Arc<Core>,
-    router: Router,
     readmissions: Arc<AtomicU64>,
     /// Where there are external servers.
     pools: Option<Arc<Pools>>,
@@ -167,15 +194,56 @@ impl Service {
             lists: WrittenLists::default(),
         });
         Self {
-            router: rest::router(Arc::clone(&core)),
             core,
             readmissions: Arc::default(),
             pools: None,
         }
     }
 
+    /// Answers an admitted request. Dropping the future cancels a tool call in it that has no session.
+    ///
+    /// Each function is boxed on its own: one future with room for all of them would be moved about with every request.
+    pub fn handle(&self, caller: Caller, request: Request) -> Pending<'_> {
+        let core = &self.core;
+        let Request {
+            head, body, query, ..
+        } = request;
+        let tool = request.tool.unwrap_or_default();
+        match request.route {
+            RouteId::Mcp => match request.method {
+                Method::GET => Box::pin(self.get(caller, head)),
+                Method::DELETE => Box::pin(self.delete(caller, head)),
+                _ => Box::pin(self.post(caller, head, body)),
+            },
+            RouteId::Sse => Box::pin(self.open_sse(caller)),
+            RouteId::Messages => Box::pin(self.post_message(caller, request.session, head, body)),
+            RouteId::Tool => {
+                Box::pin(async move { rest::tools::call(core, caller, &tool, body).await })
+            }
+            RouteId::Tools => Box::pin(rest::tools::list(core, caller)),
+            RouteId::ToolSchema => {
+                Box::pin(async move { rest::tools::schema(core, caller, &tool).await })
+            }
+            RouteId::OpenApi => {
+                let addresses = match request.namespace_in_path {
+                    true => Addresses::Path,
+                    false => Addresses::Header,
+                };
+                Box::pin(async move {
+                    rest::openapi::document(core, &caller, query.as_deref(), addresses).await
+                })
+            }
+            RouteId::Namespaces => at_once(rest::namespaces::list(core, &caller)),
+            RouteId::Reload => Box::pin(rest::reload::reload(core)),
+            RouteId::Health => at_once(rest::public::health(core, &caller)),
+            RouteId::Ready => at_once(rest::public::ready(core, &caller)),
+            // There is no OAuth yet, and the edge writes the counters.
+            RouteId::WellKnown | RouteId::Metrics => at_once(rest::not_found()),
+        }
+    }
+
     /// Answers `GET /mcp[/{namespace}]`: a stream of what the server has to say, or what is left of an earlier one.
-    pub async fn get(&self, caller: Caller, head: McpHead) -> Reply {
+    pub(crate) async fn get(&self, caller: Caller, head: McpHead) -> Reply {
         mcp::get(&self.core, &caller, &head).await
     }
 
@@ -183,22 +251,22 @@ impl Service {
     ///
     /// Dropping the future, or the streamed body it answered with, cancels a call made without a session; one made in
     /// a session goes on.
-    pub async fn post(&self, caller: Caller, head: McpHead, body: Bytes) -> Reply {
+    pub(crate) async fn post(&self, caller: Caller, head: McpHead, body: Bytes) -> Reply {
         mcp::post(&self.core, &caller, &head, &body).await
     }
 
     /// Answers `DELETE /mcp[/{namespace}]`.
-    pub async fn delete(&self, caller: Caller, head: McpHead) -> Reply {
+    pub(crate) async fn delete(&self, caller: Caller, head: McpHead) -> Reply {
         mcp::delete(&self.core, &caller, &head).await
     }
 
     /// Answers `GET /sse`: a session of HTTP+SSE (2024-11-05) and its stream.
-    pub async fn open_sse(&self, caller: Caller) -> Reply {
+    pub(crate) async fn open_sse(&self, caller: Caller) -> Reply {
         legacy::open(&self.core, &caller).await
     }
 
     /// Answers `POST /messages?session_id=…`: the message is taken, its answer goes to the session's stream.
-    pub async fn post_message(
+    pub(crate) async fn post_message(
         &self,
         caller: Caller,
         session_id: Option<String>,
@@ -208,26 +276,10 @@ impl Service {
         legacy::post(&self.core, &caller, session_id.as_deref(), &head, &body).await
     }
 
-    /// Answers any other admitted request. Dropping the future cancels a tool call in it.
-    pub async fn route(&self, caller: Caller, request: Request<Bytes>) -> Reply {
-        let mut request = request.map(axum::body::Body::from);
-        request.extensions_mut().insert(caller);
-        let response: Response = match self.router.clone().oneshot(request).await {
-            Ok(response) => response,
-            Err(never) => match never {},
-        };
-        Reply::from_response(response).await
-    }
-
     /// What the handlers work on, for tests of one of them.
     #[cfg(test)]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
-    }
-
-    /// The router, for tests: a request needs its [`Caller`] as an extension.
-    pub fn router(&self) -> Router {
-        self.router.clone()
     }
 
     /// The version of a session as far as this process knows, for a check before the body is read. Does not wait and

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use bytesize::ByteSize;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use serde_json::Value;
 use serde_json::json;
 use tooldock_workers::config::Limits;
@@ -17,6 +17,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
 use tooldock_workers::policy::ToolPolicy;
 use tooldock_workers::registry::{Namespace, Registry, SecretsStatus, Snapshot, Upstream};
+use tooldock_workers::route::RouteId;
 use tooldock_workers::tool::Tool;
 
 use crate::audit::Audit;
@@ -31,7 +32,7 @@ use crate::metrics::UpstreamMetrics;
 use crate::profile::Profile;
 use crate::reply::Reply;
 use crate::rest::reload::ReloadControl;
-use crate::service::{Service, ServiceParts};
+use crate::service::{Request, Service, ServiceParts};
 use crate::session::SessionKey;
 use crate::session::config::SessionsConfig;
 
@@ -288,6 +289,40 @@ pub(crate) fn head(session: Option<&str>, version: Option<&str>) -> McpHead {
             json_acceptable: true,
         },
         ..McpHead::default()
+    }
+}
+
+/// A REST request as the edge hands it over. The edge's table reads paths; the tests need this much of it.
+pub(crate) fn asked(path: &str, body: &[u8]) -> Request {
+    let (path, query) = match path.split_once('?') {
+        Some((path, query)) => (path, Some(query.to_owned())),
+        None => (path, None),
+    };
+    let below_namespaces = path.strip_prefix("/namespaces/");
+    let below = below_namespaces.and_then(|path| path.split_once('/'));
+    let segments = below.map_or(&path[1..], |(_, below)| below);
+    let segments: Vec<_> = segments.split('/').collect();
+    let (route, tool) = match segments[..] {
+        ["tools"] => (RouteId::Tools, None),
+        ["tools", tool] => (RouteId::Tool, Some(tool)),
+        ["tools", tool, "schema"] => (RouteId::ToolSchema, Some(tool)),
+        ["openapi.json"] => (RouteId::OpenApi, None),
+        ["namespaces"] => (RouteId::Namespaces, None),
+        ["reload"] => (RouteId::Reload, None),
+        ["health"] => (RouteId::Health, None),
+        ["ready"] => (RouteId::Ready, None),
+        [".well-known", ..] => (RouteId::WellKnown, None),
+        _ => panic!("{path} is no path of REST"),
+    };
+    Request {
+        route,
+        method: Method::GET,
+        head: McpHead::default(),
+        session: None,
+        tool: tool.map(str::to_owned),
+        namespace_in_path: below.is_some(),
+        query,
+        body: Bytes::copy_from_slice(body),
     }
 }
 

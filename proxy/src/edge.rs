@@ -259,14 +259,14 @@ impl Listening {
 
     /// Answers a head that Pingora is not given.
     async fn refuse(&self, stream: Stream, refusal: Refusal) {
-        let rejection = refusal.rejection();
+        let mut rejection = refusal.rejection();
         self.edge.metrics.refused(rejection.code());
         let request_id = self.edge.request_ids.of(None);
         let parts = refusal.parts();
         self.note(&stream, &parts, &rejection, &request_id);
         tracing::debug!(%request_id, code = rejection.code(), message = %rejection.message, "refused");
-        let shape = ErrorShape::of_path(parts.uri.path());
-        respond::without_a_request(stream, &rejection, shape, &request_id).await;
+        rejection.shape = ErrorShape::of_path(parts.uri.path());
+        respond::without_a_request(stream, &rejection, &request_id).await;
     }
 
     /// Writes a refusal of this kind to the access log.

@@ -9,14 +9,13 @@
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -24,13 +23,15 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, IntGauge, TextEncoder};
+use tooldock_filters::route::RouteNamespace;
 use tooldock_filters::{
     Access, Admission, Admitted, Directory, ErrorShape, Fields, ListenerRules, Reason, Rejection,
-    Route, Verdict, lists_any_type, namespace,
+    RouteId, Verdict, lists_any_type, namespace,
 };
 use tooldock_upstream::caller::{Caller, Visibility};
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::{Head, Reply};
+use tooldock_upstream::service::{Pending as Call, Request};
 use tooldock_upstream::{AcceptFlags, McpHead, MirroredHeaders, Service};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Registry;
@@ -106,6 +107,8 @@ pub(crate) struct Passage {
     left_with: Option<u16>,
     /// See [`Envelope::newline`].
     newline: bool,
+    /// Which errors its client reads.
+    shape: ErrorShape,
     /// What the access log is told of it, where there is one.
     logged: Option<Pending>,
     in_flight: InFlight,
@@ -174,9 +177,6 @@ impl Directory for Live<'_> {
         self.0.service.session_namespace(session_id)
     }
 }
-
-/// A request the service is working on.
-type Call<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 
 /// How a request ended inside Pingora.
 enum Written {
@@ -275,7 +275,8 @@ impl Gateway {
         passage: &mut Passage,
         mut admitted: Admitted,
     ) -> std::result::Result<Option<Reply>, Rejection> {
-        let takes_body = admitted.route.takes_body(&session.req_header().method);
+        let route = admitted.route;
+        let takes_body = route.takes_body(&session.req_header().method);
         let Body {
             bytes: body,
             held: _held,
@@ -285,7 +286,7 @@ impl Gateway {
             Body::EMPTY
         };
         if let Some(logged) = &mut passage.logged
-            && is_mcp(&admitted.route)
+            && route.is_mcp()
         {
             logged.message(&body);
         }
@@ -305,39 +306,30 @@ impl Gateway {
             visibility: visibility(&admitted),
         };
         let header = session.req_header();
-        if is_mcp(&admitted.route) {
-            let head = std::mem::take(&mut passage.head);
-            let message_session = match admitted.route {
-                Route::Messages => namespace::session_id(header)?.map(Cow::into_owned),
-                _ => None,
-            };
-            let service = &self.service;
-            // Boxed, each on its own: one future with room for all of them would be moved about with every request.
-            let call: Call<'_> = match admitted.route {
-                Route::Sse => Box::pin(service.open_sse(caller)),
-                Route::Messages => {
-                    Box::pin(service.post_message(caller, message_session, head, body))
-                }
-                _ if header.method == Method::GET => Box::pin(service.get(caller, head)),
-                _ if header.method == Method::DELETE => Box::pin(service.delete(caller, head)),
-                _ => Box::pin(service.post(caller, head, body)),
-            };
-            let reply = while_client_stays(session, call).await;
-            if let Some(Reply::Events { .. }) = &reply {
-                self.admit_again(session, passage)?;
-            }
-            return Ok(reply);
+        let session_id = match route.namespace {
+            RouteNamespace::OrSession => namespace::session_id(header)?.map(Cow::into_owned),
+            _ => None,
+        };
+        let request = Request {
+            route: route.id,
+            method: header.method.clone(),
+            head: std::mem::take(&mut passage.head),
+            session: session_id,
+            tool: admitted.tool,
+            namespace_in_path: admitted.namespace_in_path,
+            query: header
+                .uri
+                .query()
+                .filter(|_| !route.is_mcp())
+                .map(str::to_owned),
+            body,
+        };
+        let call = self.service.handle(caller, request);
+        let reply = while_client_stays(session, call).await;
+        if let Some(Reply::Events { .. }) = &reply {
+            self.admit_again(session, passage)?;
         }
-        let mut request = http::Request::new(body);
-        *request.method_mut() = header.method.clone();
-        *request.uri_mut() = header.uri.clone();
-        for name in [CONTENT_TYPE, ACCEPT] {
-            if let Some(value) = header.headers.get(&name) {
-                request.headers_mut().insert(name, value.clone());
-            }
-        }
-        let call = Box::pin(self.service.route(caller, request));
-        Ok(while_client_stays(session, call).await)
+        Ok(reply)
     }
 
     /// Writes a reply of the service.
@@ -469,6 +461,7 @@ impl ProxyHttp for Gateway {
             route: "unknown",
             left_with: None,
             newline: false,
+            shape: ErrorShape::Rest,
             logged: None,
             in_flight: InFlight::new(&self.metrics.in_flight),
         }
@@ -487,18 +480,24 @@ impl ProxyHttp for Gateway {
         let fields = Fields::of(&header.headers);
         let request_id = self.request_ids.of(fields.request_id());
         passage.request_id = Some(Arc::clone(&request_id));
-        passage.newline = ends_with_newline(header.uri.path(), &fields);
         if let Some(log) = &self.access_log {
             let admission = &passage.rules.admission;
             let address = admission.client_address(peer_of(session), &fields);
             passage.logged = Some(log.entry(header, &request_id, address));
         }
         let verdict = self.admit(session, &fields, passage)?;
-        if let Verdict::Admitted(admitted) = &verdict
-            && is_mcp(&admitted.route)
-        {
-            passage.head = mcp_head(header, &fields, admitted);
+        match &verdict {
+            Verdict::Admitted(admitted) => {
+                passage.shape = admitted.route.error_shape();
+                if admitted.route.is_mcp() {
+                    passage.head = mcp_head(header, &fields, admitted);
+                }
+            }
+            Verdict::Refused(rejection) => passage.shape = rejection.shape,
+            Verdict::Answered(_) => {}
         }
+        // A terminal shows JSON; messages of MCP are for programs.
+        passage.newline = passage.shape == ErrorShape::Rest && lists_any_type(&fields);
         let envelope = Envelope {
             request_id: &request_id,
             cors: None,
@@ -507,7 +506,7 @@ impl ProxyHttp for Gateway {
         };
         match verdict {
             Verdict::Admitted(admitted) => {
-                passage.route = admitted.route.label();
+                passage.route = admitted.route.label;
                 if let Some(logged) = &mut passage.logged {
                     let session = passage.head.session.as_deref();
                     logged.entry.admitted(&admitted, session);
@@ -529,8 +528,7 @@ impl ProxyHttp for Gateway {
             Verdict::Refused(rejection) => {
                 passage.route = rejection.route;
                 self.refused(&rejection, passage);
-                let shape = ErrorShape::of_path(session.req_header().uri.path());
-                respond::rejection(session, &rejection, shape, &envelope)
+                respond::rejection(session, &rejection, &envelope)
                     .await
                     .map(|()| true)
                     .map_err(|ClientGone| Error::new(CLIENT_GONE))
@@ -557,7 +555,7 @@ impl ProxyHttp for Gateway {
             write_timeout: passage.rules.write_timeout,
             newline: passage.newline,
         };
-        let outcome = if admitted.route == Route::Metrics {
+        let outcome = if admitted.route.id == RouteId::Metrics {
             Ok(Some(self.exposition()))
         } else {
             self.hand_over(session, passage, admitted).await
@@ -565,10 +563,10 @@ impl ProxyHttp for Gateway {
         let written = match outcome {
             Ok(Some(reply)) => self.write(session, passage, reply, &envelope).await,
             Ok(None) => Err(ClientGone),
-            Err(rejection) => {
+            Err(mut rejection) => {
+                rejection.shape = passage.shape;
                 self.refused(&rejection, passage);
-                let shape = ErrorShape::of_path(session.req_header().uri.path());
-                respond::rejection(session, &rejection, shape, &envelope)
+                respond::rejection(session, &rejection, &envelope)
                     .await
                     .map(|()| Written::Whole)
             }
@@ -611,7 +609,7 @@ impl ProxyHttp for Gateway {
             newline: passage.newline,
         };
         if session.response_written().is_none() {
-            let _ = respond::internal_error(session, &envelope).await;
+            let _ = respond::internal_error(session, passage.shape, &envelope).await;
         }
         FailToProxy {
             error_code: 500,
@@ -683,26 +681,19 @@ fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> Result<&'a L
         })
 }
 
-/// Which namespaces a caller is shown. Asked only where it is about more than the one that was admitted.
+/// Which namespaces a token opens. Asked only where it is about more than the one that was admitted.
 fn visibility(admitted: &Admitted) -> Visibility {
-    match (&admitted.route, &admitted.principal) {
-        (Route::Namespaces | Route::OpenApi | Route::Health | Route::Ready, Some(principal)) => {
+    let one_was_admitted = matches!(
+        admitted.route.namespace,
+        RouteNamespace::Required | RouteNamespace::OrSession
+    );
+    match &admitted.principal {
+        Some(principal) if !one_was_admitted => {
             let principal = Arc::clone(principal);
             Visibility::Only(Arc::new(move |namespace| principal.opens(namespace)))
         }
         _ => Visibility::All,
     }
-}
-
-/// Whether JSON that is answered ends with a newline: where a terminal may show it, as curl does. Never in MCP, whose
-/// messages are for programs.
-fn ends_with_newline(path: &str, fields: &Fields<'_>) -> bool {
-    ErrorShape::of_path(path) == ErrorShape::Rest && lists_any_type(fields)
-}
-
-/// Whether what is asked there is MCP.
-fn is_mcp(route: &Route) -> bool {
-    matches!(route, Route::Mcp | Route::Sse | Route::Messages)
 }
 
 /// What the service is told of an MCP request's head.

@@ -292,14 +292,13 @@ pub(crate) async fn unread(
 pub(crate) async fn rejection(
     session: &mut Session,
     rejection: &Rejection,
-    shape: ErrorShape,
     envelope: &Envelope<'_>,
 ) -> Result<(), ClientGone> {
     if rejection.close {
         session.set_keepalive(None);
     }
     let close = rejection.close || leaves_body(session);
-    full(session, refusal(rejection), rejection.body(shape), envelope).await?;
+    full(session, refusal(rejection), rejection.body(), envelope).await?;
     if close {
         body::linger(&mut session.downstream_session).await;
     }
@@ -315,12 +314,7 @@ fn refusal(rejection: &Rejection) -> Head {
 }
 
 /// Writes a refusal where there is no request yet, or none that could be trusted, and closes the connection.
-pub(crate) async fn without_a_request(
-    stream: Stream,
-    rejection: &Rejection,
-    shape: ErrorShape,
-    request_id: &str,
-) {
+pub(crate) async fn without_a_request(stream: Stream, rejection: &Rejection, request_id: &str) {
     let envelope = Envelope {
         request_id,
         cors: None,
@@ -329,7 +323,7 @@ pub(crate) async fn without_a_request(
         // What such a client accepts was not read.
         newline: false,
     };
-    let body = rejection.body(shape);
+    let body = rejection.body();
     let length = (CONTENT_LENGTH, body.len().into());
     let head = envelope.head(refusal(rejection), Some(length));
     let mut session = ServerSession::new_http1(stream);
@@ -345,10 +339,10 @@ pub(crate) async fn without_a_request(
 /// Answers a request that failed inside the gateway. What failed is in the log under the request's id.
 pub(crate) async fn internal_error(
     session: &mut Session,
+    shape: ErrorShape,
     envelope: &Envelope<'_>,
 ) -> Result<(), ClientGone> {
     session.set_keepalive(None);
-    let shape = ErrorShape::of_path(session.req_header().uri.path());
     let body = shape.body(
         "internal_error",
         -32603,

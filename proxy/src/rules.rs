@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytesize::ByteSize;
 use tooldock_filters::{
-    AcceptRule, Admission, ListenerRules, NamespaceSource, SecretToken, Surface,
+    AcceptRule, Admission, ListenerRules, NamespaceRule, RouteGroup, RouteGroups, SecretToken,
 };
 use tooldock_upstream::profile;
 use tooldock_workers::secrets::Secret;
@@ -88,21 +88,35 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
                 address: listener.address,
                 rules: ListenerRules {
                     loopback: listener.address.ip().is_loopback(),
-                    surface: match listener.profile {
-                        ProfileName::Metrics => Surface::Metrics,
-                        _ => Surface::Core,
-                    },
-                    namespace: NamespaceSource::HeaderOrPath,
+                    routes: routes(listener.profile, profile.legacy_sse),
+                    namespace: NamespaceRule::Header,
                     accept: match profile.accept {
                         profile::AcceptRule::Strict => AcceptRule::Auto,
                         profile::AcceptRule::Lenient => AcceptRule::Lenient,
                     },
                     auth: listener.admission_auth(),
-                    legacy_sse: profile.legacy_sse,
                     modern: profile.modern,
                 },
                 profile: Arc::new(profile),
             }
         })
         .collect()
+}
+
+/// What a listener of a profile serves.
+fn routes(profile: ProfileName, legacy_sse: bool) -> RouteGroups {
+    const CORE: RouteGroups = RouteGroups::of(&[
+        RouteGroup::Mcp,
+        RouteGroup::Sse,
+        RouteGroup::Rest,
+        RouteGroup::Reload,
+        RouteGroup::Probes,
+        RouteGroup::Discovery,
+    ]);
+    const METRICS: RouteGroups = RouteGroups::of(&[RouteGroup::Metrics, RouteGroup::Probes]);
+    match (profile, legacy_sse) {
+        (ProfileName::Metrics, _) => METRICS,
+        (_, true) => CORE,
+        (_, false) => CORE.without(RouteGroup::Sse),
+    }
 }

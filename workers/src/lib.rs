@@ -31,6 +31,7 @@ pub mod prompt;
 pub mod registry;
 pub mod reload;
 pub mod resource;
+pub mod route;
 pub mod runtimes;
 pub mod scan;
 pub mod secrets;

@@ -7,11 +7,13 @@ use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ALLOW, RETRY_AFTER,
 };
 use http::{HeaderMap, Method, StatusCode, Version};
+use tooldock_workers::route::RouteId;
 
 use super::*;
 use crate::bearer::{ANONYMOUS, BEARER};
 use crate::namespace::Access;
 use crate::rejection::Reason;
+use crate::route::RouteGroup;
 use crate::token::TokenDigest;
 
 mod cost;
@@ -39,16 +41,15 @@ impl Directory for Live {
 
 const CORE: ListenerRules = ListenerRules {
     loopback: false,
-    surface: Surface::Core,
-    namespace: NamespaceSource::HeaderOrPath,
+    routes: route::ALL.without(RouteGroup::Metrics),
+    namespace: NamespaceRule::Header,
     accept: AcceptRule::Auto,
     auth: Auth::Required,
-    legacy_sse: true,
     modern: true,
 };
 
 const METRICS: ListenerRules = ListenerRules {
-    surface: Surface::Metrics,
+    routes: RouteGroups::of(&[RouteGroup::Metrics, RouteGroup::Probes]),
     auth: Auth::None,
     ..CORE
 };
@@ -383,7 +384,7 @@ fn an_admitted_request_carries_who_where_and_for_what() {
     let admitted = good()
         .with("origin", "https://ok.example")
         .admitted(&admission);
-    assert_eq!(admitted.route, Route::Mcp);
+    assert_eq!(admitted.route.id, RouteId::Mcp);
     assert_eq!(name(&admitted), Some(BEARER));
     assert_eq!(admitted.namespace.unwrap().as_str(), "github");
     assert_eq!(admitted.client.to_string(), "192.0.2.1");
@@ -468,7 +469,7 @@ fn probes_pass_while_the_rest_of_an_address_is_refused() {
     let refused = good().refused(&admission);
     assert_eq!(refused.reason, Reason::RateLimited);
     assert!(refused.headers.contains(&(RETRY_AFTER, 1_u64.into())));
-    assert!((0..10).all(|_| get("/health", &[]).admitted(&admission).route == Route::Health));
+    assert!((0..10).all(|_| get("/health", &[]).admitted(&admission).route.id == RouteId::Health));
     clock.advance(Duration::from_secs(1));
     good().admitted(&admission);
 }
@@ -558,7 +559,7 @@ fn unknown_paths_and_methods_are_told_apart() {
     }
     .without("content-type")
     .without("accept");
-    assert_eq!(delete.admitted(&admission).route, Route::Mcp);
+    assert_eq!(delete.admitted(&admission).route.id, RouteId::Mcp);
 }
 
 #[test]
@@ -571,7 +572,7 @@ fn a_stream_needs_its_media_type_and_a_version_that_has_streams() {
     .without("content-type")
     .without("content-length")
     .with("accept", "text/event-stream");
-    assert_eq!(stream.admitted(&admission).route, Route::Mcp);
+    assert_eq!(stream.admitted(&admission).route.id, RouteId::Mcp);
     for accept in ["*/*", "application/json"] {
         let refused = stream.clone().with("accept", accept).refused(&admission);
         assert_eq!(refused.reason, Reason::NotAcceptable, "{accept}");
@@ -600,7 +601,7 @@ fn http_with_sse_is_there_until_it_is_switched_off() {
         ("x-namespace", "github"),
     ];
     let open = get("/sse", &bearer);
-    assert_eq!(open.admitted(&admission).route, Route::Sse);
+    assert_eq!(open.admitted(&admission).route.id, RouteId::Sse);
     let message = Case {
         uri: "/messages?session_id=live",
         ..good()
@@ -608,7 +609,7 @@ fn http_with_sse_is_there_until_it_is_switched_off() {
     .without("accept")
     .without("x-namespace");
     let admitted = message.admitted(&admission);
-    assert_eq!(admitted.route, Route::Messages);
+    assert_eq!(admitted.route.id, RouteId::Messages);
     assert_eq!(admitted.namespace.unwrap().as_str(), "github");
     let text = message.clone().with("content-type", "text/plain");
     assert_eq!(
@@ -616,7 +617,7 @@ fn http_with_sse_is_there_until_it_is_switched_off() {
         Reason::UnsupportedMediaType
     );
     for mut off in [open, message] {
-        off.listener.legacy_sse = false;
+        off.listener.routes = off.listener.routes.without(RouteGroup::Sse);
         let refused = off.refused(&admission);
         assert_eq!(refused.reason, Reason::NotFound, "{}", off.uri);
     }
@@ -741,12 +742,7 @@ fn rest_paths_find_their_tool_and_namespace() {
         method: "POST",
         ..get("/tools/gr%C3%B6%C3%9Fe", &bearer)
     };
-    assert_eq!(
-        call.admitted(&admission).route,
-        Route::Tool {
-            name: "größe".into()
-        }
-    );
+    assert_eq!(call.admitted(&admission).tool.as_deref(), Some("größe"));
 }
 
 #[test]
@@ -757,8 +753,8 @@ fn the_metrics_listener_serves_metrics_to_everyone_and_nothing_else() {
         ..get(uri, &[])
     };
     assert_eq!(
-        on_metrics("/metrics").admitted(&admission).route,
-        Route::Metrics
+        on_metrics("/metrics").admitted(&admission).route.id,
+        RouteId::Metrics
     );
     for uri in ["/mcp", "/tools", "/reload"] {
         assert_eq!(
@@ -791,7 +787,10 @@ fn where_a_token_is_optional_a_wrong_one_is_still_refused() {
         auth: Auth::Optional,
         ..CORE
     };
-    let case = |case: Case| Case { listener, ..case };
+    let case = |case: Case| Case {
+        listener: listener.clone(),
+        ..case
+    };
     let anonymous = case(good().without("authorization")).admitted(&admission);
     assert_eq!(name(&anonymous), Some(ANONYMOUS));
     assert_eq!(name(&case(good()).admitted(&admission)), Some(BEARER));

@@ -1,9 +1,5 @@
 //! `/namespaces`: what the caller may use (EX-23).
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::State;
 use serde::Serialize;
 use tooldock_workers::registry;
 
@@ -25,10 +21,8 @@ struct Namespace<'a> {
     error: Option<Failing>,
 }
 
-pub(super) async fn list(
-    State(core): State<Arc<Core>>,
-    Extension(caller): Extension<Caller>,
-) -> Reply {
+/// The namespaces open to the caller.
+pub(crate) fn list(core: &Core, caller: &Caller) -> Reply {
     let snapshot = core.registry.snapshot();
     let visible: Vec<_> = snapshot
         .namespaces
@@ -36,11 +30,11 @@ pub(super) async fn list(
         .filter(|namespace| caller.may_use(namespace))
         .map(|namespace| Namespace {
             name: namespace.name.as_str(),
-            tool_count: tool_count(&core, namespace),
+            tool_count: tool_count(core, namespace),
             has_requirements: namespace.has_requirements,
             secrets_status: namespace.secrets_status.as_str(),
             description: &namespace.description,
-            error: failing::of(&core, namespace),
+            error: failing::of(core, namespace),
         })
         .collect();
     json(&visible)

@@ -7,9 +7,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::Extension;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -34,7 +31,7 @@ use responses::{Fails, Sent};
 use schema::Hoisted;
 
 #[derive(Deserialize)]
-pub(super) struct Scope {
+struct Scope {
     namespace: Option<String>,
     view: Option<View>,
 }
@@ -51,7 +48,7 @@ enum View {
 
 /// How the addresses of the document name the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Addresses {
+pub(crate) enum Addresses {
     /// By `X-Namespace`.
     Header,
     /// By the path.
@@ -59,30 +56,13 @@ enum Addresses {
 }
 
 /// The namespace is the request's, or the query's for clients that cannot send the header (RST-17).
-pub(super) async fn document(
-    State(core): State<Arc<Core>>,
-    Extension(caller): Extension<Caller>,
-    query: Result<Query<Scope>, QueryRejection>,
-) -> Reply {
-    written(&core, &caller, query, Addresses::Header).await
-}
-
-/// The same for clients that send no headers of their own.
-pub(super) async fn document_by_path(
-    State(core): State<Arc<Core>>,
-    Extension(caller): Extension<Caller>,
-    query: Result<Query<Scope>, QueryRejection>,
-) -> Reply {
-    written(&core, &caller, query, Addresses::Path).await
-}
-
-async fn written(
-    core: &Arc<Core>,
+pub(crate) async fn document(
+    core: &Core,
     caller: &Caller,
-    query: Result<Query<Scope>, QueryRejection>,
+    query: Option<&str>,
     addresses: Addresses,
 ) -> Reply {
-    let Ok(Query(scope)) = query else {
+    let Ok(scope) = serde_urlencoded::from_str::<Scope>(query.unwrap_or_default()) else {
         return error::rest_plain(
             StatusCode::BAD_REQUEST,
             "invalid_request",
@@ -171,7 +151,10 @@ impl Layout {
                 view: view.unwrap_or(View::All),
                 server: root,
                 root: None,
-                parameters: vec![namespace_parameter(namespace)],
+                parameters: match profile.namespace {
+                    None => vec![namespace_parameter(namespace)],
+                    Some(_) => Vec::new(),
+                },
             },
             Addresses::Path => Self {
                 view: view.unwrap_or(View::Tools),

@@ -5,10 +5,7 @@
 //! installer is in the log and in the answer to `/reload`, not here, but for why an external server does not start.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use axum::Extension;
-use axum::extract::State;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
@@ -93,12 +90,9 @@ impl<'a> Told<'a> {
 }
 
 /// The process is up (EX-131), whatever its namespaces and its drain.
-pub(super) async fn health(
-    State(core): State<Arc<Core>>,
-    Extension(caller): Extension<Caller>,
-) -> Reply {
+pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
     let snapshot = core.registry.snapshot();
-    let Some(namespaces) = Told::to(&caller).of(&snapshot) else {
+    let Some(namespaces) = Told::to(caller).of(&snapshot) else {
         return super::json(&json!({ "status": "ok" }));
     };
     super::json(&json!({
@@ -107,16 +101,13 @@ pub(super) async fn health(
         "namespaces": namespaces.len(),
         "tools": tools(&namespaces),
         "uptime_seconds": core.health.uptime_seconds(),
-        "failing": failing(&core, &namespaces),
+        "failing": failing(core, &namespaces),
     }))
 }
 
 /// New traffic is welcome: the first scan is done and the process is not draining. A failing namespace does not make
 /// the others unready.
-pub(super) async fn ready(
-    State(core): State<Arc<Core>>,
-    Extension(caller): Extension<Caller>,
-) -> Reply {
+pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
     let snapshot = core.registry.snapshot();
     let (status, word) = if core.health.is_ready() {
         (StatusCode::OK, "ready")
@@ -125,10 +116,10 @@ pub(super) async fn ready(
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "starting")
     };
-    let body = match Told::to(&caller).of(&snapshot) {
+    let body = match Told::to(caller).of(&snapshot) {
         None => json!({ "status": word }),
         Some(namespaces) => {
-            let namespaces: Vec<_> = namespaces.iter().map(|it| detail(&core, it)).collect();
+            let namespaces: Vec<_> = namespaces.iter().map(|it| detail(core, it)).collect();
             json!({ "status": word, "namespaces": namespaces })
         }
     };

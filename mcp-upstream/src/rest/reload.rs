@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use axum::extract::State;
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::json;
@@ -33,7 +32,7 @@ pub trait ReloadControl: Send + Sync {
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// A namespace that failed does not fail the reload: it is named in `failed`, the others are served.
-pub(super) async fn reload(State(core): State<Arc<Core>>) -> Reply {
+pub(crate) async fn reload(core: &Core) -> Reply {
     let Some(reloader) = &core.reloader else {
         return error::rest_plain(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -49,7 +48,7 @@ pub(super) async fn reload(State(core): State<Arc<Core>>) -> Reply {
             let settled = join_all(started.map(|namespace| core.external.settled(namespace)));
             // One that takes longer says why in `/ready`.
             let _ = timeout(SETTLE, settled).await;
-            super::json(&body(&core, &report, &snapshot))
+            super::json(&body(core, &report, &snapshot))
         }
         Err(reason) => {
             tracing::error!(%reason, "the reload failed; the old namespaces are still served");

@@ -3,18 +3,16 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
 use bytes::Bytes;
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::Operation;
 
-use super::{InNamespace, Refused, arguments, collect, json};
+use super::{InNamespace, Refused, arguments, json};
 use crate::audit::Transport;
+use crate::caller::Caller;
 use crate::engine::{CallRequest, Engine};
 use crate::error;
 use crate::jsonrpc::{self, spans};
@@ -40,9 +38,14 @@ struct Tool<'a> {
     filename: &'a str,
 }
 
-pub(super) async fn list(State(core): State<Arc<Core>>, scope: InNamespace) -> Reply {
+/// The tools of the caller's namespace.
+pub(crate) async fn list(core: &Core, caller: Caller) -> Reply {
+    let scope = match InNamespace::of(core, caller) {
+        Ok(scope) => scope,
+        Err(Refused(reply)) => return *reply,
+    };
     if core.external.serves(&scope.namespace) {
-        return list_external(&core, &scope).await;
+        return list_external(core, &scope).await;
     }
     match Engine::list(&scope.namespace) {
         Ok(tools) => {
@@ -106,39 +109,37 @@ struct External<'a> {
     filename: &'a str,
 }
 
-pub(super) async fn schema(
-    State(core): State<Arc<Core>>,
-    scope: InNamespace,
-    name: NameInPath,
-) -> Reply {
-    let name = name_of(name);
+/// The input schema of one tool.
+pub(crate) async fn schema(core: &Core, caller: Caller, name: &str) -> Reply {
+    let scope = match InNamespace::of(core, caller) {
+        Ok(scope) => scope,
+        Err(Refused(reply)) => return *reply,
+    };
     if core.external.serves(&scope.namespace) {
-        return match external::schema(&core, &scope.namespace, &name).await {
+        return match external::schema(core, &scope.namespace, name).await {
             Ok(schema) => Reply::json(StatusCode::OK, schema),
             Err(failed) => error::rest_call(&failed, &scope.caller),
         };
     }
-    match Engine::tool(&scope.namespace, &name) {
+    match Engine::tool(&scope.namespace, name) {
         Ok(tool) => Reply::json(StatusCode::OK, tool.input_schema.get().to_owned()),
         Err(failed) => error::rest_call(&failed, &scope.caller),
     }
 }
 
 /// The body is the arguments object; the answer is the tool's bare value.
-pub(super) async fn call(
-    State(core): State<Arc<Core>>,
-    scope: InNamespace,
-    name: NameInPath,
-    body: Body,
-) -> Reply {
-    let name = name_of(name);
-    let arguments = match read(&core, &scope, &name, body).await {
+pub(crate) async fn call(core: &Core, caller: Caller, name: &str, body: Bytes) -> Reply {
+    let scope = match InNamespace::of(core, caller) {
+        Ok(scope) => scope,
+        Err(Refused(reply)) => return *reply,
+    };
+    let arguments = match read(core, &scope, name, body).await {
         Ok(arguments) => arguments,
         Err(Refused(reply)) => return *reply,
     };
     let InNamespace { caller, namespace } = scope;
     if core.external.serves(&namespace) {
-        return match external::call(&core, &caller, namespace, &name, arguments).await {
+        return match external::call(core, &caller, namespace, name, arguments).await {
             Ok(value) => Reply::json(StatusCode::OK, value),
             Err(failed) => error::rest_call(&failed, &caller),
         };
@@ -170,8 +171,7 @@ pub(super) async fn call(
 }
 
 /// The arguments of a call.
-async fn read(core: &Core, scope: &InNamespace, name: &str, body: Body) -> Result<Bytes, Refused> {
-    let body = collect(body).await?;
+async fn read(core: &Core, scope: &InNamespace, name: &str, body: Bytes) -> Result<Bytes, Refused> {
     if arguments::is_blank(&body) && needs_arguments(core, &scope.namespace, name).await {
         return Err(arguments::blank());
     }
@@ -187,18 +187,4 @@ async fn needs_arguments(core: &Core, namespace: &Arc<Namespace>, name: &str) ->
     let schema = external::schema(core, namespace, name).await;
     let schema = schema.ok().and_then(|it| RawValue::from_string(it).ok());
     schema.is_some_and(|schema| arguments::are_required(&schema))
-}
-
-/// A tool's name as the path has it; escapes that are no UTF-8 are no reason for an answer of another shape.
-type NameInPath = Result<Path<Named>, PathRejection>;
-
-/// The tool of a path; the namespace, where the path has one, is the caller's already.
-#[derive(Deserialize)]
-pub(super) struct Named {
-    name: String,
-}
-
-/// The name, or one that no tool has.
-fn name_of(name: NameInPath) -> String {
-    name.map(|Path(named)| named.name).unwrap_or_default()
 }

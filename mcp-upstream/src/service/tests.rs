@@ -18,7 +18,7 @@ use crate::engine::Unlimited;
 use crate::mcp::head::MirroredHeaders;
 use crate::mcp::tests::wire::Wire;
 use crate::stdio::testing::program::{SCRIPT, guard, within};
-use crate::testing::{caller, delivered, head, namespace, parts};
+use crate::testing::{asked, caller, delivered, head, namespace, parts};
 
 mod cost;
 
@@ -143,8 +143,8 @@ impl House {
     }
 
     async fn rest(&self, path: &str) -> (StatusCode, Value) {
-        let request = Request::get(path).body(Bytes::new()).expect("a request");
-        parts(&within(self.service.route(caller(), request)).await)
+        let request = asked(path, b"");
+        parts(&within(self.service.handle(caller(), request)).await)
     }
 
     /// Which tools ran so far.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header::{REFERER, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderName, Method, Version};
-use tooldock_filters::{Admitted, Rejection, Route};
+use tooldock_filters::{Admitted, Rejection};
 use tooldock_upstream::log_file::Record;
 use tooldock_workers::names::NamespaceName;
 
@@ -86,9 +86,7 @@ impl Entry {
         self.principal = principal.map(|principal| Arc::clone(principal.name()));
         self.namespace.clone_from(&admitted.namespace);
         self.session = session.map(|id| id.chars().take(VALUE_MAX).collect());
-        if let Route::Tool { name } | Route::ToolSchema { name } = &admitted.route {
-            self.tool = Some(name.clone());
-        }
+        self.tool.clone_from(&admitted.tool);
     }
 
     /// Notes the message of an MCP request.

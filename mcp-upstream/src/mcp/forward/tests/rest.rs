@@ -1,23 +1,18 @@
 //! The same tools as plain HTTP.
 
-use bytes::Bytes;
-use http::Request;
-
 use super::*;
+use crate::testing::asked;
 
-async fn rest(house: &House, method: &str, path: &str, body: &str) -> (StatusCode, Value) {
-    let request = Request::builder().method(method).uri(path);
-    let request = request
-        .body(Bytes::copy_from_slice(body.as_bytes()))
-        .expect("a request");
-    parts(&house.harness.service.route(caller(), request).await)
+async fn rest(house: &House, path: &str, body: &str) -> (StatusCode, Value) {
+    let request = asked(path, body.as_bytes());
+    parts(&house.harness.service.handle(caller(), request).await)
 }
 
 #[tokio::test(start_paused = true)]
 async fn tools_are_listed_described_and_called() {
     for speaks in [Speaks::Legacy, Speaks::Modern, Speaks::Dual] {
         let house = house(speaks);
-        let (_, list) = rest(&house, "GET", "/tools", "").await;
+        let (_, list) = rest(&house, "/tools", "").await;
         let names: Vec<_> = list
             .as_array()
             .expect("a list")
@@ -26,15 +21,15 @@ async fn tools_are_listed_described_and_called() {
             .collect();
         assert_eq!(names, ["echo", "headed"]);
         assert_eq!(list[0]["inputSchema"]["n"], 1.5);
-        let (_, schema) = rest(&house, "GET", "/tools/echo/schema", "").await;
+        let (_, schema) = rest(&house, "/tools/echo/schema", "").await;
         assert_eq!(schema, json!({ "type": "object", "n": 1.50 }));
-        let (status, value) = rest(&house, "POST", "/tools/echo", r#"{"a":1.50}"#).await;
+        let (status, value) = rest(&house, "/tools/echo", r#"{"a":1.50}"#).await;
         assert_eq!(status, StatusCode::OK);
         assert_eq!(value["params"]["arguments"], json!({ "a": 1.5 }));
-        let (_, document) = rest(&house, "GET", "/openapi.json", "").await;
+        let (_, document) = rest(&house, "/openapi.json", "").await;
         assert!(document["paths"]["/tools/echo"].is_object(), "{document}");
         assert!(document["paths"].get("/tools/secret_tool").is_none());
-        let (status, body) = rest(&house, "POST", "/tools/echo", " ").await;
+        let (status, body) = rest(&house, "/tools/echo", " ").await;
         assert_eq!(status, StatusCode::OK, "{body}");
     }
 }
@@ -42,19 +37,19 @@ async fn tools_are_listed_described_and_called() {
 #[tokio::test(start_paused = true)]
 async fn failures_have_the_status_of_what_failed() {
     let house = house(Speaks::Legacy);
-    rest(&house, "GET", "/tools", "").await;
+    rest(&house, "/tools", "").await;
     for (tool, status, code) in [
         ("fails", 500, "internal_error"),
         ("missing", 404, "tool_not_found"),
         ("secret_tool", 404, "tool_not_found"),
     ] {
-        let (got, body) = rest(&house, "POST", &format!("/tools/{tool}"), "{}").await;
+        let (got, body) = rest(&house, &format!("/tools/{tool}"), "{}").await;
         assert_eq!(
             (got.as_u16(), &body["error"]["code"]),
             (status, &json!(code)),
             "{tool}"
         );
     }
-    let (got, _) = rest(&house, "GET", "/tools/secret_tool/schema", "").await;
+    let (got, _) = rest(&house, "/tools/secret_tool/schema", "").await;
     assert_eq!(got, StatusCode::NOT_FOUND);
 }

@@ -1,0 +1,33 @@
+//! What a request can be for. The edge finds the id by path and method, the service answers by it; the two crates do not know
+//! each other, so the ids stand below both.
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RouteId {
+    /// MCP over Streamable HTTP, and 2026-07-28.
+    Mcp,
+    /// Opens a session of HTTP+SSE.
+    Sse,
+    /// Where such a session is written to.
+    Messages,
+    /// The tools of a namespace.
+    Tools,
+    /// A call of one tool.
+    Tool,
+    /// The input schema of one tool.
+    ToolSchema,
+    /// The namespaces that are open to the caller.
+    Namespaces,
+    /// A namespace as an OpenAPI document.
+    OpenApi,
+    /// Reads the namespaces again.
+    Reload,
+    /// Whether the process is up.
+    Health,
+    /// Whether the process takes traffic.
+    Ready,
+    /// What clients look for below `/.well-known/`.
+    WellKnown,
+    /// The counters, which the edge itself writes.
+    Metrics,
+}
