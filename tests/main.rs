@@ -26,6 +26,7 @@ mod mcp;
 mod modern;
 mod observability;
 mod openapi;
+mod profiles;
 mod real_servers;
 mod reload;
 mod rest;

@@ -27,8 +27,6 @@ pub struct Profile {
     pub rest_shape: RestShape,
     /// Whether requests of 2026-07-28 are taken.
     pub modern: bool,
-    /// Whether HTTP+SSE of 2024-11-05 is served (`/sse`, `/messages`).
-    pub legacy_sse: bool,
     /// Whether some tokens open some namespaces only. What a caller is told is then not for everyone who is let in.
     pub scoped_tokens: bool,
     /// Whether `/health` and `/ready` tell everybody the whole, not only callers with a token.
@@ -97,11 +95,19 @@ impl Profile {
             require_initialized: true,
             rest_shape: RestShape::V2,
             modern: true,
-            legacy_sse: true,
             scoped_tokens: false,
             open_probes: false,
             public_url: String::new(),
             path_prefix: String::new(),
+        }
+    }
+
+    /// The metrics port: health checks beside the counters, which say more.
+    pub fn metrics() -> Self {
+        Self {
+            name: "metrics",
+            open_probes: true,
+            ..Self::core()
         }
     }
 

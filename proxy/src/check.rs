@@ -10,7 +10,7 @@ use tooldock_workers::external::{self, Checked, Finding};
 use tooldock_workers::scan;
 use tooldock_workers::secrets::NoSecrets;
 
-use crate::config::{Config, Effective, ListenerConfig, ProfileName};
+use crate::config::{Config, Effective, ListenerConfig, NamespaceRule};
 use crate::descriptors::Connections;
 
 mod target;
@@ -186,15 +186,14 @@ fn masked(config: &Config) -> Result<String, serde_yaml::Error> {
 }
 
 fn describe(listener: &ListenerConfig, legacy_sse: bool) -> String {
-    let serves = match listener.profile {
-        ProfileName::Core if legacy_sse => {
-            "/mcp, /mcp/{namespace}, /sse, /messages, /tools, /namespaces, /openapi.json, /reload, /health, /ready"
-        }
-        ProfileName::Core => {
-            "/mcp, /mcp/{namespace}, /tools, /namespaces, /openapi.json, /reload, /health, /ready"
-        }
-        ProfileName::Metrics => "/metrics, /health, /ready",
-        _ => "not part of this version, stays closed",
+    let serves = match listener.profile.spec() {
+        Some(spec) if legacy_sse => spec.paths.to_owned(),
+        Some(spec) => spec.paths.replace("/sse, /messages, ", ""),
+        None => "not part of this version, stays closed".to_owned(),
+    };
+    let alone = match &listener.namespace {
+        Some(NamespaceRule::Fixed(name)) => format!(", the namespace {name} alone"),
+        _ => String::new(),
     };
     let open = if listener.is_open() {
         ", no credentials needed"
@@ -202,7 +201,7 @@ fn describe(listener: &ListenerConfig, legacy_sse: bool) -> String {
         ""
     };
     format!(
-        "{} {}://{}: {serves}{open}",
+        "{} {}://{}: {serves}{alone}{open}",
         listener.name,
         listener.scheme(),
         listener.address

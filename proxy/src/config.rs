@@ -21,6 +21,7 @@ mod listener;
 mod live;
 mod observability;
 mod process;
+mod profile;
 mod tokens;
 mod unsupported;
 mod validate;
@@ -39,9 +40,10 @@ pub(crate) use self::environment::Environment;
 use self::environment::{SaidBy, blame, port_variable_of};
 pub(crate) use self::error::ConfigError;
 use self::later::{RelayConfig, ReplicasConfig, Unbuilt, UpstreamsConfig};
-pub(crate) use self::listener::{ListenerConfig, ProfileName, TlsConfig};
+pub(crate) use self::listener::{ListenerConfig, NamespaceRule, ProfileName, TlsConfig};
 pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, ObservabilityConfig};
 pub(crate) use self::process::Threads;
+pub(crate) use self::profile::ProfileSpec;
 pub(crate) use self::tokens::{Generated, GeneratedTokens};
 pub(crate) use crate::cli::Role;
 
@@ -116,7 +118,7 @@ impl Config {
         role: Role,
     ) -> impl Iterator<Item = (usize, &ListenerConfig)> {
         self.listeners_of(role)
-            .filter(|(_, listener)| listener.profile != ProfileName::Manager)
+            .filter(|(_, listener)| listener.profile.spec().is_some())
     }
 
     /// The listeners that belong to a role and are not served by this version.
@@ -125,7 +127,7 @@ impl Config {
         role: Role,
     ) -> impl Iterator<Item = (usize, &ListenerConfig)> {
         self.listeners_of(role)
-            .filter(|(_, listener)| listener.profile == ProfileName::Manager)
+            .filter(|(_, listener)| listener.profile.spec().is_none())
     }
 
     /// The listeners that belong to a role, built or not.
@@ -189,6 +191,8 @@ pub(crate) struct Effective {
     pub(crate) session_key: Option<Secret>,
     /// Whether the transport of MCP 2024-11-05 is served.
     pub(crate) legacy_sse: bool,
+    /// Whether tools wait for `notifications/initialized`, where that is said for all listeners.
+    pub(crate) require_initialized: Option<bool>,
     /// Which of the two were made here.
     pub(crate) generated: Generated,
     /// The data directory, absolute.
@@ -293,6 +297,7 @@ struct Settings {
     manager_token: Option<Secret>,
     session_key: Option<Secret>,
     legacy_sse: bool,
+    require_initialized: Option<bool>,
     said_by: SaidBy,
     warnings: Vec<String>,
 }
@@ -307,6 +312,7 @@ impl Settings {
             manager_token: None,
             session_key: None,
             legacy_sse: true,
+            require_initialized: None,
             said_by: SaidBy::new(),
             warnings: Vec::new(),
         }
@@ -362,6 +368,7 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
         manager_token: tokens.manager,
         session_key: settings.session_key,
         legacy_sse: settings.legacy_sse,
+        require_initialized: settings.require_initialized,
         generated: tokens.generated,
         data_dir,
         warnings,

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use bytesize::ByteSize;
 use tooldock_filters::{
-    AcceptRule, Admission, ListenerRules, NamespaceRule, RouteGroup, RouteGroups, SecretToken,
+    AcceptRule, Admission, ListenerRules, NamespaceRule, RouteGroup, SecretToken,
 };
 use tooldock_upstream::profile;
 use tooldock_workers::secrets::Secret;
 
 use crate::body::BodyLimits;
-use crate::config::{Effective, ProfileName};
+use crate::config::{Effective, ListenerConfig, ProfileSpec};
 use crate::edge::Limits;
 use crate::gateway::{Listener, Rules};
 
@@ -78,45 +78,37 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
         .iter()
         .any(|token| !token.namespaces.iter().any(|pattern| pattern == "*"));
     let public_url = effective.config.admission.public_url.origin();
-    effective
-        .served_listeners()
-        .map(|(_, listener)| {
-            let mut profile = listener.rules(effective.legacy_sse);
-            profile.scoped_tokens = scoped_tokens;
-            profile.public_url = public_url.unwrap_or_default().to_owned();
-            Listener {
-                address: listener.address,
-                rules: ListenerRules {
-                    loopback: listener.address.ip().is_loopback(),
-                    routes: routes(listener.profile, profile.legacy_sse),
-                    namespace: NamespaceRule::Header,
-                    accept: match profile.accept {
-                        profile::AcceptRule::Strict => AcceptRule::Auto,
-                        profile::AcceptRule::Lenient => AcceptRule::Lenient,
-                    },
-                    auth: listener.admission_auth(),
-                    modern: profile.modern,
+    let made = |listener: &ListenerConfig, spec: &ProfileSpec| {
+        let mut answers = listener.answers(spec);
+        answers.scoped_tokens = scoped_tokens;
+        answers.public_url = public_url.unwrap_or_default().to_owned();
+        answers.require_initialized = effective
+            .require_initialized
+            .unwrap_or(answers.require_initialized);
+        Listener {
+            address: listener.address,
+            rules: ListenerRules {
+                loopback: listener.address.ip().is_loopback(),
+                routes: match effective.legacy_sse {
+                    true => spec.routes,
+                    false => spec.routes.without(RouteGroup::Sse),
                 },
-                profile: Arc::new(profile),
-            }
-        })
+                namespace: match &answers.namespace {
+                    Some(name) => NamespaceRule::Fixed(name.clone()),
+                    None => NamespaceRule::Header,
+                },
+                accept: match answers.accept {
+                    profile::AcceptRule::Strict => AcceptRule::Auto,
+                    profile::AcceptRule::Lenient => AcceptRule::Lenient,
+                },
+                auth: listener.admission_auth(spec),
+                modern: answers.modern,
+            },
+            profile: Arc::new(answers),
+        }
+    };
+    let served = effective.served_listeners();
+    served
+        .filter_map(|(_, listener)| Some(made(listener, listener.profile.spec()?)))
         .collect()
-}
-
-/// What a listener of a profile serves.
-fn routes(profile: ProfileName, legacy_sse: bool) -> RouteGroups {
-    const CORE: RouteGroups = RouteGroups::of(&[
-        RouteGroup::Mcp,
-        RouteGroup::Sse,
-        RouteGroup::Rest,
-        RouteGroup::Reload,
-        RouteGroup::Probes,
-        RouteGroup::Discovery,
-    ]);
-    const METRICS: RouteGroups = RouteGroups::of(&[RouteGroup::Metrics, RouteGroup::Probes]);
-    match (profile, legacy_sse) {
-        (ProfileName::Metrics, _) => METRICS,
-        (_, true) => CORE,
-        (_, false) => CORE.without(RouteGroup::Sse),
-    }
 }

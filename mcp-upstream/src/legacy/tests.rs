@@ -313,24 +313,6 @@ async fn a_reader_that_does_not_read_loses_its_session_and_costs_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listener_without_the_transport_has_no_such_paths() {
-    let harness = harness();
-    let mut profile = crate::profile::Profile::core();
-    profile.legacy_sse = false;
-    let mut without = caller();
-    without.profile = std::sync::Arc::new(profile);
-    let reply = harness.service.open_sse(without.clone()).await;
-    let (status, body) = parts(&reply);
-    assert_eq!(status, StatusCode::NOT_FOUND);
-    assert_eq!(body["error"]["code"], -32012, "an error of MCP: {body}");
-    let service = &harness.service;
-    let reply = service
-        .post_message(without, None, McpHead::default(), "{".into())
-        .await;
-    assert_eq!(parts(&reply).0, StatusCode::NOT_FOUND);
-}
-
-#[tokio::test(start_paused = true)]
 async fn changes_and_comments_come_on_the_stream() {
     let harness = std::sync::Arc::new(harness());
     let timers = tokio::spawn({

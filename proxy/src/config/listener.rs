@@ -13,6 +13,8 @@ use tooldock_upstream::profile::{AcceptRule, BatchRule, Profile, SessionRule};
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::names::{InvalidNamespaceName, NamespaceName};
 
+use super::profile::ProfileSpec;
+
 /// One listening address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -83,16 +85,14 @@ impl ListenerConfig {
         }
     }
 
-    /// The rules of this listener: its profile's, changed by its switches.
-    ///
-    /// `legacy_sse` is said for the whole process, by `ENABLE_LEGACY_MCP`.
-    pub(crate) fn rules(&self, legacy_sse: bool) -> Profile {
-        let mut rules = Profile::core();
+    /// How requests to this listener are answered: as its profile says, changed by its own keys.
+    pub(crate) fn answers(&self, spec: &ProfileSpec) -> Profile {
+        let mut rules = (spec.answers)();
         rules.modern = self.modern;
-        rules.legacy_sse = legacy_sse;
-        // Whoever reaches this listener reads all metrics, which say more.
-        rules.open_probes = self.profile == ProfileName::Metrics;
         rules.path_prefix.clone_from(&self.path_prefix);
+        if let Some(NamespaceRule::Fixed(name)) = &self.namespace {
+            rules.namespace = Some(name.clone());
+        }
         if let Some(versions) = &self.versions {
             rules.versions = versions.clone();
             // The version offered to a client that asks for an unknown one comes first; 2025-11-25 stays it where it is served.
@@ -114,8 +114,8 @@ impl ListenerConfig {
     }
 
     /// Which credentials the edge asks for.
-    pub(crate) fn admission_auth(&self) -> Auth {
-        let schemes = self.auth.as_deref().unwrap_or(&[AuthScheme::Bearer]);
+    pub(crate) fn admission_auth(&self, spec: &ProfileSpec) -> Auth {
+        let schemes = self.auth.as_deref().unwrap_or(spec.auth);
         match (
             schemes.contains(&AuthScheme::Bearer),
             schemes.contains(&AuthScheme::None),
@@ -269,7 +269,8 @@ mod tests {
             let mut listener =
                 ListenerConfig::new("core", ([127, 0, 0, 1], 8000).into(), ProfileName::Core);
             listener.versions = Some(versions.to_vec());
-            listener.rules(true).default_version()
+            let spec = listener.profile.spec().expect("a profile of this version");
+            listener.answers(spec).default_version()
         };
         let (new, middle, old) = (
             ProtocolVersion::V2025_11_25,

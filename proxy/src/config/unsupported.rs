@@ -35,10 +35,8 @@ const KEYS: &[Rule<Config>] = at_default![
 
 const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[
     ("profile", |l| {
-        matches!(
-            l.profile,
-            ProfileName::Core | ProfileName::Manager | ProfileName::Metrics
-        )
+        // The manager's listener is there, and stays closed.
+        l.profile.spec().is_some() || l.profile == ProfileName::Manager
     }),
     ("tls.client_ca", |l| {
         l.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none())
@@ -50,9 +48,10 @@ const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[
     }),
     ("proxy_protocol", |l| !l.proxy_protocol),
     ("namespace", |l| {
-        l.namespace
-            .as_ref()
-            .is_none_or(|rule| *rule == NamespaceRule::Header)
+        !matches!(
+            l.namespace,
+            Some(NamespaceRule::Path | NamespaceRule::Global)
+        )
     }),
     ("rest_shape", |l| {
         l.rest_shape.is_none_or(|shape| shape == RestShape::V2)
