@@ -111,3 +111,59 @@ async fn a_listener_may_ask_less_and_serve_fewer_versions_than_its_profile() {
         "{answer}"
     );
 }
+
+#[tokio::test]
+async fn variables_set_the_policies_of_all_listeners_that_speak_mcp() {
+    let usual = tools().start().await;
+    let changed = tools()
+        .env("MCP_BATCH", "reject")
+        .env("MCP_ACCEPT_POLICY", "lenient")
+        .env("SESSION_POLICY", "optional")
+        .env("REQUIRE_INITIALIZED", "off")
+        .start()
+        .await;
+    let path = "/mcp/calc";
+    let batch = json!([list()]);
+    assert_eq!(posted(&usual, path, &[], batch.clone()).await.0, 200);
+    assert_eq!(posted(&changed, path, &[], batch).await.0, 400);
+    let headers = [
+        ("Accept", "application/json"),
+        ("MCP-Protocol-Version", "2025-11-25"),
+    ];
+    assert_eq!(posted(&usual, path, &headers, list()).await.0, 406);
+    assert_eq!(posted(&changed, path, &headers, list()).await.0, 200);
+
+    // A session whose client never says that it is initialized.
+    for (gateway, listed) in [(&usual, false), (&changed, true)] {
+        let both = ("Accept", "application/json, text/event-stream");
+        let opened = gateway
+            .request("POST", path)
+            .header(both.0, both.1)
+            .json(&initialize("2025-11-25"))
+            .send()
+            .await
+            .unwrap();
+        let session = opened.headers()["mcp-session-id"]
+            .to_str()
+            .unwrap()
+            .to_owned();
+        let headers = [both, ("Mcp-Session-Id", &*session)];
+        let (_, answer) = posted(gateway, path, &headers, list()).await;
+        assert_eq!(answer["result"]["tools"].is_array(), listed, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_variable_that_this_version_does_not_act_on_is_named_at_the_start() {
+    let gateway = tools()
+        .env("SERVER_MODE", "all")
+        .env("TOOLDOCK_SERVICE_HOST", "10.0.0.1")
+        .env("TOOLDOCK_CORE_PROT", "8000")
+        .start()
+        .await;
+    let log = gateway.log();
+    let warning =
+        "SERVER_MODE, TOOLDOCK_CORE_PROT are set, and this version does not act on these variables";
+    assert!(log.contains(warning), "{log}");
+    assert!(!log.contains("TOOLDOCK_SERVICE_HOST"), "{log}");
+}

@@ -1,12 +1,14 @@
 //! The environment variables: one table of what there is and what each sets.
 //!
 //! The process's environment is captured once and passed in; nothing here reads it in place, and nothing hands it on to
-//! children. An empty variable is an unset one. Variables this table does not name are not looked at, with two
-//! exceptions: a secret may come from a file (`secret_file`), and every listener has a variable for its port (`ports`).
+//! children. An empty variable is an unset one. Variables this table does not name are not looked at, with three
+//! exceptions: a secret may come from a file (`secret_file`), every listener has a variable for its port (`ports`), and
+//! those that are ours and change nothing are named in a warning (`unserved`).
 
 mod parse;
 mod ports;
 mod secret_file;
+mod unserved;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,13 +16,13 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use tooldock_upstream::protocol::ProtocolVersion;
+use tooldock_upstream::profile::{AcceptRule, BatchRule, SessionRule};
 
 use self::parse::{
-    boolean, bytes, list, only_default, port, session_key, span, token, versions, whole,
+    boolean, bytes, choice, list, only_default, port, session_key, span, token, versions, whole,
 };
 pub(super) use self::ports::variable_of as port_variable_of;
-use super::{ConfigError, LogLevel, ProfileName, ReplicasConfig, Role, Settings};
+use super::{ConfigError, ListenerConfig, LogLevel, ProfileName, ReplicasConfig, Role, Settings};
 
 /// Which variable a key has its value from. A complaint about the key names the variable.
 pub(crate) type SaidBy = BTreeMap<String, String>;
@@ -78,7 +80,73 @@ const VARIABLES: &[Variable] = &[
     Variable {
         name: "MCP_SUPPORTED_VERSIONS",
         sets: "listeners[].versions",
-        set: |s, text| versions(text).map(|versions| serve_versions(s, &versions)),
+        set: |s, text| {
+            let versions = Some(versions(text)?);
+            set_where_mcp_is_served(s, "versions", "MCP_SUPPORTED_VERSIONS", versions, |it| {
+                &mut it.versions
+            });
+            Ok(())
+        },
+    },
+    Variable {
+        name: "MCP_BATCH",
+        sets: "listeners[].batch",
+        set: |s, text| {
+            let rule = choice(
+                text,
+                &[
+                    ("auto", None),
+                    ("accept", Some(BatchRule::Accept2025_03_26)),
+                    ("reject", Some(BatchRule::Reject)),
+                ],
+            )?;
+            set_where_mcp_is_served(s, "batch", "MCP_BATCH", rule, |it| &mut it.batch);
+            Ok(())
+        },
+    },
+    Variable {
+        name: "MCP_ACCEPT_POLICY",
+        sets: "listeners[].accept",
+        set: |s, text| {
+            let rule = choice(
+                text,
+                &[
+                    ("auto", None),
+                    ("strict", Some(AcceptRule::Strict)),
+                    ("lenient", Some(AcceptRule::Lenient)),
+                ],
+            )?;
+            set_where_mcp_is_served(s, "accept", "MCP_ACCEPT_POLICY", rule, |it| &mut it.accept);
+            Ok(())
+        },
+    },
+    Variable {
+        name: "SESSION_POLICY",
+        sets: "listeners[].session",
+        set: |s, text| {
+            let rule = choice(
+                text,
+                &[
+                    ("auto", None),
+                    ("required", Some(SessionRule::RequiredSince2025_06_18)),
+                    ("optional", Some(SessionRule::Optional)),
+                ],
+            )?;
+            set_where_mcp_is_served(s, "session", "SESSION_POLICY", rule, |it| &mut it.session);
+            Ok(())
+        },
+    },
+    Variable {
+        name: "REQUIRE_INITIALIZED",
+        sets: "whether tools in a session wait for notifications/initialized",
+        set: |s, text| {
+            let rule = choice(
+                text,
+                &[("auto", None), ("on", Some(true)), ("off", Some(false))],
+            )?;
+            s.require_initialized = rule;
+            Ok(())
+        },
     },
     Variable {
         name: "DATA_DIR",
@@ -241,7 +309,9 @@ impl Environment {
                 settings.said_by.insert(key.to_owned(), name);
             }
         }
-        ports::apply(self, settings)
+        ports::apply(self, settings)?;
+        settings.warnings.extend(unserved::warning(self, settings));
+        Ok(())
     }
 
     /// What a variable says, or the file that another one names in its place.
@@ -291,6 +361,7 @@ fn is_ours(name: &str) -> bool {
     VARIABLES.iter().any(|variable| variable.name == name)
         || secret_file::is_variable(name)
         || ports::is_variable(name)
+        || unserved::is_variable(name)
 }
 
 /// A complaint about a key whose value a variable gave, as one about the variable.
@@ -328,13 +399,22 @@ fn move_listener(settings: &mut Settings, profile: ProfileName, port: u16, varia
     }
 }
 
-fn serve_versions(settings: &mut Settings, versions: &[ProtocolVersion]) {
+/// Sets a key of every listener that speaks MCP, unless a variable leaves it to them.
+fn set_where_mcp_is_served<T: Clone>(
+    settings: &mut Settings,
+    key: &str,
+    variable: &'static str,
+    value: Option<T>,
+    of: fn(&mut ListenerConfig) -> &mut Option<T>,
+) {
+    if value.is_none() {
+        return;
+    }
     for (index, listener) in settings.config.listeners.iter_mut().enumerate() {
         if matches!(listener.profile, ProfileName::Core | ProfileName::Manager) {
-            listener.versions = Some(versions.to_vec());
-            let key = format!("listeners[{index}].versions");
-            let variable = "MCP_SUPPORTED_VERSIONS".to_owned();
-            settings.said_by.insert(key, variable);
+            of(listener).clone_from(&value);
+            let key = format!("listeners[{index}].{key}");
+            settings.said_by.insert(key, variable.to_owned());
         }
     }
 }
@@ -377,6 +457,10 @@ mod tests {
             ("NAMESPACE_MAX_CONCURRENCY", "eight"),
             ("MCP_SESSION_TTL_HOURS", "abc"),
             ("MCP_SUPPORTED_VERSIONS", "2025-11-25,1999-01-01"),
+            ("MCP_BATCH", "yes"),
+            ("MCP_ACCEPT_POLICY", "loose"),
+            ("SESSION_POLICY", "none"),
+            ("REQUIRE_INITIALIZED", "maybe"),
             ("DEPS_SYNC_TIMEOUT_SECONDS", "inf"),
             ("GRACE_SECONDS", "NaN"),
             ("REPLICA_ID", "a"),
@@ -602,6 +686,39 @@ mod tests {
     }
 
     #[test]
+    fn policies_reach_the_listeners_that_speak_mcp_and_auto_leaves_them_as_they_are() {
+        let policies = |values: [&str; 4]| {
+            let names = [
+                "MCP_BATCH",
+                "MCP_ACCEPT_POLICY",
+                "SESSION_POLICY",
+                "REQUIRE_INITIALIZED",
+            ];
+            let variables: Vec<_> = names.into_iter().zip(values).collect();
+            apply(Role::All, &variables).expect("valid")
+        };
+        let s = policies(["reject", "Lenient", "optional", "off"]);
+        let [core, manager, metrics] = &s.config.listeners[..] else {
+            panic!("three listeners");
+        };
+        for listener in [core, manager] {
+            assert_eq!(listener.batch, Some(BatchRule::Reject));
+            assert_eq!(listener.accept, Some(AcceptRule::Lenient));
+            assert_eq!(listener.session, Some(SessionRule::Optional));
+        }
+        assert_eq!(
+            (metrics.batch, metrics.accept, metrics.session),
+            (None, None, None)
+        );
+        assert_eq!(s.require_initialized, Some(false));
+        let auto = policies(["auto"; 4]);
+        assert_eq!(
+            (auto.config, auto.require_initialized),
+            (Config::default(), None)
+        );
+    }
+
+    #[test]
     fn empty_is_unset_and_unknown_is_not_looked_at() {
         let s = apply(Role::All, &[("LOG_LEVEL", ""), ("PORT", ""), ("TERM", "x")]).expect("valid");
         assert_eq!(s.config, Config::default());
@@ -641,8 +758,10 @@ mod tests {
                     None => tree.get(key),
                 }
             });
-            // A listener says its versions only where they are fewer than all.
-            let found = found.or((variable.sets == "listeners[].versions").then_some(&tree));
+            // A listener says its switches only where they are not its profile's.
+            let switches = ["versions", "batch", "accept", "session"];
+            let switch = variable.sets.strip_prefix("listeners[].");
+            let found = found.or(switch.filter(|it| switches.contains(it)).and(Some(&tree)));
             assert!(found.is_some(), "{}: {}", variable.name, variable.sets);
         }
     }

@@ -70,6 +70,16 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
+/// One of some words.
+pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+    let mut all = words.iter();
+    let chosen = all.find(|(word, _)| word.eq_ignore_ascii_case(text));
+    chosen.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+        format!("{text:?} is none of {}", words.join(", "))
+    })
+}
+
 /// Entries between commas.
 pub(super) fn list<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<Vec<T>, String> {
     let entries = text

@@ -1,0 +1,127 @@
+//! Variables that are ours and that this version does not act on: those of features that are not built yet, and names with
+//! our prefix that mean nothing. An operator who sets one is told, since the setting would seem to be in force.
+
+use super::ports;
+use super::{Environment, Settings};
+
+/// The variables of features that are not built yet. Whoever builds a feature removes its line.
+const LATER: &[&str] = &[
+    "ADMIN_USERNAME",
+    "ALLOW_INSECURE_SECRETS",
+    "CORE_URL",
+    "DOCKER_CONTAINER_NAME",
+    "GIT_ALLOWED_SCHEMES",
+    "GLOBAL_VIEW",
+    "HOST_DATA_DIR",
+    "MCP_PORT",
+    "MCP_PROTOCOL_VERSION",
+    "MCP_PROTOCOL_VERSIONS",
+    "MCP_REGISTRY_URL",
+    "OPENAPI_PORT",
+    "OUBLIETTE_API_KEY",
+    "OUBLIETTE_CALLER_WAIT_MS",
+    "OUBLIETTE_SOCKET",
+    "REPLICA_PEERS",
+    "SECRETS_KEY",
+    "SECRETS_KEY_NEW",
+    "SERVER_MODE",
+    "TOOL_VAULT_PORT",
+    "VAULT_AUTH",
+    "VAULT_NAMESPACE",
+    "VAULT_RAW_RESULT",
+    "VAULT_REST",
+    "VAULT_TOOLS_DIR",
+    "VAULT_UI_DIR",
+    "WEB_PORT",
+];
+
+const PREFIX: &str = "TOOLDOCK_";
+
+/// What Kubernetes and Docker set for a service that has our name; nobody chose those.
+const OF_SERVICE_DISCOVERY: [&str; 4] = ["_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_UDP"];
+
+/// Whether a variable is ours, as far as its name tells.
+pub(super) fn is_variable(name: &str) -> bool {
+    let is_ours = name.strip_prefix(PREFIX).is_some_and(|rest| {
+        let rest = format!("_{rest}");
+        rest != "_PORT" && !OF_SERVICE_DISCOVERY.iter().any(|part| rest.contains(part))
+    });
+    is_ours || LATER.contains(&name)
+}
+
+/// The sentence that names them, if any is set.
+pub(super) fn warning(environment: &Environment, settings: &Settings) -> Option<String> {
+    let listeners = &settings.config.listeners;
+    let is_port = |name: &str| {
+        let mut listeners = listeners.iter();
+        listeners.any(|it| ports::variable_of(&it.name) == name)
+    };
+    let names: Vec<_> = environment
+        .0
+        .keys()
+        .map(String::as_str)
+        .filter(|name| is_variable(name) && !is_port(name))
+        .collect();
+    match names[..] {
+        [] => None,
+        [name] => Some(format!(
+            "{name} is set, and this version does not act on the variable"
+        )),
+        _ => Some(format!(
+            "{} are set, and this version does not act on these variables",
+            names.join(", ")
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Role};
+
+    fn warned(variables: &[&str]) -> Vec<String> {
+        let variables = variables.iter().map(|name| ((*name).into(), "1".into()));
+        let mut settings = Settings::new(Config::default(), Role::All);
+        Environment::from_vars(variables)
+            .apply(&mut settings)
+            .expect("valid");
+        settings.warnings
+    }
+
+    #[test]
+    fn a_variable_of_ours_that_changes_nothing_is_named() {
+        for name in ["SERVER_MODE", "TOOLDOCK_UID", "TOOLDOCK_MERTICS_PORT"] {
+            let warning = format!("{name} is set, and this version does not act on the variable");
+            assert_eq!(warned(&[name]), [warning]);
+        }
+        assert_eq!(
+            warned(&["VAULT_AUTH", "GLOBAL_VIEW"]),
+            ["GLOBAL_VIEW, VAULT_AUTH are set, and this version does not act on these variables"]
+        );
+    }
+
+    #[test]
+    fn variables_that_are_acted_on_and_those_of_others_are_not() {
+        let none: [&str; 0] = [];
+        for name in [
+            "TOOLDOCK_METRICS_PORT",
+            "REPLICA_ID_OF_OTHERS",
+            "PATH",
+            "TOOLDOCK_PORT",
+            "TOOLDOCK_SERVICE_HOST",
+            "TOOLDOCK_SERVICE_PORT",
+            "TOOLDOCK_SERVICE_PORT_HTTP",
+            "TOOLDOCK_CORE_SERVICE_PORT",
+            "TOOLDOCK_PORT_8000_TCP_ADDR",
+        ] {
+            assert_eq!(warned(&[name]), none, "{name}");
+        }
+    }
+
+    #[test]
+    fn no_variable_is_both_acted_on_and_not() {
+        for variable in super::super::VARIABLES {
+            assert!(!is_variable(variable.name), "{}", variable.name);
+        }
+    }
+}
