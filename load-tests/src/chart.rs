@@ -1,14 +1,18 @@
-//! Charts a scenario asks for, drawn as SVG by hand: no fonts or system libraries are needed, and the same numbers give the
-//! same bytes.
-//!
-//! The background is light and opaque, so that they can be read on a dark page, too.
+//! Charts a scenario asks for, drawn as SVG by `plotters`: no fonts or system libraries are needed, and the same numbers give
+//! the same bytes. The background is white, so that charts can be read on a dark page, too.
 
-mod bars;
-mod lines;
-mod scale;
-mod svg;
+mod axis;
 
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde::{Deserialize, Serialize};
+
+use crate::report::Row;
+
+use axis::{Axis, number};
+
+/// (percentile or second, value), or (number of a group, value).
+pub(crate) type Points = Vec<(f64, f64)>;
 
 /// One picture.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -16,63 +20,269 @@ pub(crate) struct Chart {
     /// Without the suffix: `tools_call` is written to `tools_call.svg`. A scenario's begin with its name.
     pub(crate) file: String,
     pub(crate) title: String,
-    pub(crate) kind: ChartKind,
+    /// Of the values.
+    pub(crate) unit: String,
+    pub(crate) across: Across,
+    /// Names for the legend, and what is drawn.
+    pub(crate) series: Vec<(String, Points)>,
 }
 
+/// What the values stand beside.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum ChartKind {
-    /// Horizontal bars: a group for each label, in it a bar for each series. `log` where values differ a hundred times.
-    Bars {
-        unit: String,
-        log: bool,
-        series: Vec<String>,
-        groups: Vec<(String, Vec<Option<f64>>)>,
-    },
-    /// Latency by percentile: (percentile, microseconds), as `curve` of a sample has it.
-    Percentiles {
-        unit: String,
-        series: Vec<(String, Vec<(f64, f64)>)>,
-    },
-    /// Something over the seconds of a run: (seconds, value).
-    Timeline {
-        unit: String,
-        series: Vec<(String, Vec<(f64, f64)>)>,
-    },
+pub(crate) enum Across {
+    /// Horizontal bars: a group for each name, in it a bar for each series.
+    Groups { names: Vec<String>, log: bool },
+    /// Latency by percentile.
+    Percentiles,
+    /// Something over the seconds of a run.
+    Seconds,
 }
 
+const WIDTH: i32 = 820;
+/// Of the field lines are drawn in, with its axes.
+const HEIGHT: i32 = 350;
+const BAR: i32 = 17;
+const BETWEEN_GROUPS: i32 = 9;
+const MARGIN: i32 = 16;
+/// Of text.
+const LINE: i32 = 20;
+/// Of an average letter, a little generous: fonts are the viewer's.
+const LETTER: f64 = 7.1;
+/// At the end of the longest bar, for its value.
+const VALUE: i32 = 90;
+/// Labels that are longer are cut.
+const LABEL_MAX: usize = 44;
+const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
+const GREY: RGBColor = RGBColor(0x66, 0x66, 0x66);
+const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
+
+/// That can be told apart on white, by most.
+struct Colours;
+
+#[rustfmt::skip]
+impl Palette for Colours {
+    const COLORS: &'static [(u8, u8, u8)] = &[
+        (0, 114, 178), (213, 94, 0), (0, 158, 115), (230, 159, 0), (204, 121, 167),
+        (86, 180, 233), (85, 85, 85), (128, 80, 50), (110, 70, 190), (150, 170, 40),
+    ];
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
 impl Chart {
-    /// Without points that are no numbers, which neither a picture nor JSON can hold.
-    pub(crate) fn finite(mut self) -> Self {
-        match &mut self.kind {
-            ChartKind::Bars { groups, .. } => {
-                for value in groups.iter_mut().flat_map(|(_, values)| values) {
-                    *value = value.filter(|value| value.is_finite());
-                }
-            }
-            ChartKind::Percentiles { series, .. } | ChartKind::Timeline { series, .. } => {
-                for (_, points) in series {
-                    points.retain(|(at, value)| at.is_finite() && value.is_finite());
-                }
-            }
+    /// With nothing in it; what follows says what is drawn.
+    pub(crate) fn new(file: &str, title: &str, unit: &str) -> Self {
+        Self {
+            file: file.to_owned(),
+            title: title.to_owned(),
+            unit: unit.to_owned(),
+            across: Across::Seconds,
+            series: Vec::new(),
+        }
+    }
+
+    /// Latency by percentile, a line for each.
+    pub(crate) fn percentiles(self, lines: impl IntoIterator<Item = (String, Points)>) -> Self {
+        self.with(Across::Percentiles, lines)
+    }
+
+    /// Something over the seconds of a run, a line for each.
+    pub(crate) fn timeline(self, lines: impl IntoIterator<Item = (String, Points)>) -> Self {
+        self.with(Across::Seconds, lines)
+    }
+
+    /// Horizontal bars: a group for each row, in it the median of each number. `numbers` are what the legend says and their
+    /// names.
+    pub(crate) fn bars<'r>(
+        self,
+        groups: impl IntoIterator<Item = (String, &'r Row)>,
+        numbers: &[(&str, &str)],
+    ) -> Self {
+        let (names, rows): (Vec<String>, Vec<&Row>) = groups.into_iter().unzip();
+        let bars = numbers.iter().map(|(said, name)| {
+            let values = rows.iter().zip(0..);
+            let values = values.map(|(row, at)| Some((f64::from(at), row.median(name)?)));
+            ((*said).to_owned(), values.flatten().collect())
+        });
+        self.with(Across::Groups { names, log: false }, bars)
+    }
+
+    /// Points that are no numbers are left out: neither a picture nor JSON can hold them.
+    fn with(self, across: Across, lines: impl IntoIterator<Item = (String, Points)>) -> Self {
+        let mut series: Vec<_> = lines.into_iter().collect();
+        for (_, points) in &mut series {
+            points.retain(|(at, value)| at.is_finite() && value.is_finite());
+        }
+        Self {
+            across,
+            series,
+            ..self
+        }
+    }
+
+    /// Bars whose values differ a hundred times.
+    pub(crate) fn logarithmic(mut self) -> Self {
+        if let Across::Groups { log, .. } = &mut self.across {
+            *log = true;
         }
         self
     }
 
-    pub(crate) fn svg(&self) -> String {
-        match &self.kind {
-            ChartKind::Bars {
-                unit,
-                log,
-                series,
-                groups,
-            } => bars::draw(&self.title, unit, *log, series, groups),
-            ChartKind::Percentiles { unit, series } => {
-                lines::percentiles(&self.title, unit, series)
+    /// # Errors
+    ///
+    /// When `plotters` cannot draw it.
+    pub(crate) fn svg(&self) -> anyhow::Result<String> {
+        let legend = match (&self.across, &self.series[..]) {
+            // A single series of bars is what the title says.
+            (Across::Groups { .. }, [_]) => Vec::new(),
+            (_, series) => legend(series),
+        };
+        let top = legend.last().map_or(2 * LINE, |(_, (_, y))| y + LINE + 6);
+        let field = match &self.across {
+            Across::Groups { names, .. } => names.len() as i32 * self.group() + 2 * LINE,
+            Across::Percentiles | Across::Seconds => HEIGHT,
+        };
+        let mut svg = String::new();
+        let size = (WIDTH as u32, (top + field) as u32);
+        let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        root.fill(&WHITE)?;
+        // Titles are Markdown elsewhere.
+        let title = self.title.replace('`', "");
+        root.draw(&Text::new(title, (MARGIN, 10), ("sans-serif", 18.6)))?;
+        for (series, (name, (x, y))) in legend.into_iter().enumerate() {
+            let swatch = [(x, y), (x + 12, y + 12)];
+            root.draw(&Rectangle::new(swatch, Colours::pick(series).filled()))?;
+            root.draw(&Text::new(name, (x + 18, y), text(&INK)))?;
+        }
+        let (_, field) = root.split_vertically(top);
+        match &self.across {
+            Across::Groups { names, log } => self.draw_bars(&field, names, *log)?,
+            Across::Percentiles => self.draw_lines(
+                &field,
+                Axis::percentiles(self.last()),
+                "percentile of requests",
+                true,
+            )?,
+            Across::Seconds => {
+                self.draw_lines(&field, Axis::linear([self.last()]), "seconds", false)?
             }
-            ChartKind::Timeline { unit, series } => lines::timeline(&self.title, unit, series),
+        }
+        drop((field, root));
+        Ok(svg)
+    }
+
+    fn points(&self) -> impl Iterator<Item = &(f64, f64)> {
+        self.series.iter().flat_map(|(_, points)| points)
+    }
+
+    /// The last place there is something at.
+    fn last(&self) -> f64 {
+        self.points().map(|(at, _)| *at).fold(0.0, f64::max)
+    }
+
+    /// Of the values, and what it is called.
+    fn axis(&self, log: bool) -> (Axis, String) {
+        let values = self.points().map(|(_, value)| *value);
+        match log {
+            true => (Axis::log(values), format!("{} (logarithmic)", self.unit)),
+            false => (Axis::linear(values), self.unit.clone()),
         }
     }
+
+    /// The height of a group of bars.
+    fn group(&self) -> i32 {
+        self.series.len().max(1) as i32 * BAR + BETWEEN_GROUPS
+    }
+
+    fn draw_bars(&self, field: &Area<'_>, names: &[String], log: bool) -> anyhow::Result<()> {
+        let (axis, unit) = self.axis(log);
+        let (start, names) = (axis.start, names.iter().map(|name| shortened(name)));
+        let names: Vec<String> = names.collect();
+        let longest = names.iter().map(|name| width_of(name)).max();
+        let mut chart = ChartBuilder::on(field)
+            .margin_right(VALUE)
+            .y_label_area_size(MARGIN + longest.unwrap_or_default() + 8)
+            .x_label_area_size(2 * LINE)
+            .build_cartesian_2d(axis, Axis::groups(&names))?;
+        let mut mesh = chart.configure_mesh();
+        mesh.disable_y_mesh().bold_line_style(GRID).axis_style(GRID);
+        mesh.x_label_style(text(&GREY)).y_label_style(text(&INK));
+        mesh.axis_desc_style(text(&GREY)).x_desc(unit).draw()?;
+        let part = |pixels: i32| f64::from(pixels) / f64::from(self.group());
+        let middle = text(&GREY).pos(Pos::new(HPos::Left, VPos::Center));
+        for (series, (_, points)) in self.series.iter().enumerate() {
+            for group in 0..names.len() {
+                let value = points.iter().find(|(at, _)| *at == group as f64);
+                let value = value.map(|(_, value)| *value);
+                let (end, shown) = value.map_or((start, "not measured".to_owned()), |value| {
+                    (value, number(value))
+                });
+                let top = group as f64 + part(BETWEEN_GROUPS / 2 + BAR * series as i32);
+                let bar = [(start, top), (end, top + part(BAR - 2))];
+                chart.draw_series([Rectangle::new(bar, Colours::pick(series).filled())])?;
+                let beside = EmptyElement::at((end, top + part(BAR / 2)));
+                chart.draw_series([beside + Text::new(shown, (5, 0), middle.clone())])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn draw_lines(
+        &self,
+        field: &Area<'_>,
+        across: Axis,
+        called: &str,
+        log: bool,
+    ) -> anyhow::Result<()> {
+        let (axis, unit) = self.axis(log);
+        field.draw(&Text::new(unit, (MARGIN, 0), text(&GREY)))?;
+        let mut chart = ChartBuilder::on(field)
+            .margin_top(LINE + 4)
+            .margin_right(2 * LINE)
+            .y_label_area_size(76)
+            .x_label_area_size(2 * LINE)
+            .build_cartesian_2d(across, axis)?;
+        let mut mesh = chart.configure_mesh();
+        mesh.bold_line_style(GRID)
+            .axis_style(GRID)
+            .label_style(text(&GREY));
+        mesh.axis_desc_style(text(&GREY)).x_desc(called).draw()?;
+        for (series, (_, points)) in self.series.iter().enumerate() {
+            let style = Colours::pick(series).stroke_width(2);
+            chart.draw_series(LineSeries::new(points.iter().copied(), style))?;
+        }
+        Ok(())
+    }
+}
+
+fn text(colour: &RGBColor) -> TextStyle<'_> {
+    TextStyle::from(("sans-serif", 15).into_font()).color(colour)
+}
+
+fn width_of(text: &str) -> i32 {
+    (text.chars().count() as f64 * LETTER) as i32
+}
+
+fn shortened(label: &str) -> String {
+    if label.chars().count() <= LABEL_MAX {
+        return label.to_owned();
+    }
+    label.chars().take(LABEL_MAX - 1).chain(['…']).collect()
+}
+
+/// Names and where they stand, as many to a line as fit.
+fn legend(series: &[(String, Points)]) -> Vec<(String, (i32, i32))> {
+    let (mut x, mut y) = (MARGIN, 2 * LINE);
+    let names = series.iter().map(|(name, _)| {
+        let width = 36 + width_of(name);
+        if x > MARGIN && x + width > WIDTH {
+            (x, y) = (MARGIN, y + LINE);
+        }
+        x += width;
+        (name.clone(), (x - width, y))
+    });
+    names.collect()
 }
 
 #[cfg(test)]
@@ -80,176 +290,125 @@ mod tests {
     use roxmltree::Document;
 
     use super::*;
-
-    fn chart(kind: ChartKind) -> Chart {
-        Chart {
-            file: "x".to_owned(),
-            title: "a < b & \"c\"".to_owned(),
-            kind,
-        }
-    }
+    use crate::report::{Numbers, Section};
 
     /// All coordinates lie within the picture, and this is its text.
-    fn texts(svg: &str) -> Vec<String> {
-        let document = Document::parse(svg).unwrap();
+    fn texts(chart: &Chart) -> Vec<String> {
+        let svg = chart.svg().unwrap();
+        let document = Document::parse(&svg).unwrap();
         let root = document.root_element();
-        let size = |name: &str| -> f64 { root.attribute(name).unwrap().parse().unwrap() };
-        let (width, height) = (size("width"), size("height"));
+        let number = |text: &str| -> f64 { text.parse().unwrap() };
+        let size = |name: &str| number(root.attribute(name).unwrap());
         for node in root.descendants() {
-            for (names, most) in [(["x", "x1", "x2"], width), (["y", "y1", "y2"], height)] {
+            for (names, most) in [
+                (["x", "x1", "x2"], size("width")),
+                (["y", "y1", "y2"], size("height")),
+            ] {
                 for value in names.iter().filter_map(|name| node.attribute(*name)) {
-                    let value: f64 = value.parse().unwrap();
-                    assert!((0.0..=most).contains(&value), "{node:?} of {svg}");
+                    assert!((0.0..=most).contains(&number(value)), "{node:?} of {svg}");
                 }
             }
-            for point in node.attribute("points").unwrap_or_default().split(' ') {
-                let Some((x, y)) = point.split_once(',') else {
-                    continue;
-                };
-                let (x, y): (f64, f64) = (x.parse().unwrap(), y.parse().unwrap());
-                assert!((0.0..=width).contains(&x) && (0.0..=height).contains(&y));
+            let points = node.attribute("points").unwrap_or_default().split(' ');
+            for (x, y) in points.filter_map(|point| point.split_once(',')) {
+                assert!(
+                    number(x) <= size("width") && number(y) <= size("height"),
+                    "{svg}"
+                );
             }
         }
         let texts = root.descendants().filter(|node| node.has_tag_name("text"));
         texts
-            .map(|node| node.text().unwrap_or_default().to_owned())
+            .map(|node| node.text().unwrap_or_default().trim().to_owned())
             .collect()
     }
 
-    fn has(texts: &[String], text: &str) -> bool {
-        let logarithmic = format!("{text} (logarithmic)");
-        texts
-            .iter()
-            .any(|shown| *shown == text || *shown == logarithmic)
+    fn assert_has(chart: &Chart, expected: &[&str]) {
+        let texts = texts(chart);
+        for expected in expected {
+            assert!(
+                texts.iter().any(|text| text == expected),
+                "{expected}: {texts:?}"
+            );
+        }
+    }
+
+    fn bars(numbers: &[(&str, &str)]) -> Chart {
+        let mut section = Section::default();
+        for (name, small, large) in [
+            ("tooldock", 69.4, Some(900.0)),
+            ("a peer & <another>", 4851.8, None),
+            ("nothing", 0.0, Some(1.0)),
+        ] {
+            let numbers = Numbers::one("small", small).with("large", large);
+            section.add("calls", [name], numbers);
+        }
+        Chart::new("x", "a < b & \"c\" `d`", "us").bars(section.of("calls").named(), numbers)
     }
 
     #[test]
     fn bars_have_labels_values_unit_and_legend() {
-        for log in [false, true] {
-            let svg = chart(ChartKind::Bars {
-                unit: "us of CPU a call".to_owned(),
-                log,
-                series: vec!["small".to_owned(), "1 MB".to_owned()],
-                groups: vec![
-                    ("tooldock".to_owned(), vec![Some(69.4), Some(900.0)]),
-                    ("a peer & <another>".to_owned(), vec![Some(4851.8), None]),
-                    ("nothing".to_owned(), vec![Some(0.0), Some(1.0)]),
-                ],
-            })
-            .svg();
-            let texts = texts(&svg);
-            for expected in [
-                "a < b & \"c\"",
-                "us of CPU a call",
-                "small",
-                "1 MB",
+        let linear = bars(&[("16 KB", "small"), ("1 MB", "large")]);
+        let logarithmic = linear.clone().logarithmic();
+        for (chart, unit) in [(linear, "us"), (logarithmic, "us (logarithmic)")] {
+            let names = [
                 "tooldock",
                 "a peer & <another>",
-                "69.4",
-                "4,852",
-                "not measured",
-            ] {
-                assert!(has(&texts, expected), "{expected}: {texts:?}");
-            }
-            assert!(svg.contains(r#"fill="white""#), "a background of its own");
+                "a < b & \"c\" d",
+                "16 KB",
+                "1 MB",
+                unit,
+            ];
+            assert_has(&chart, &names);
+            assert_has(&chart, &["69.4", "4,852", "not measured"]);
         }
+        let one = bars(&[("only", "small")]);
+        assert!(!texts(&one).contains(&"only".to_owned()), "needs no legend");
     }
 
     #[test]
-    fn one_series_of_bars_needs_no_legend() {
-        let svg = chart(ChartKind::Bars {
-            unit: "KiB".to_owned(),
-            log: false,
-            series: vec!["only".to_owned()],
-            groups: vec![("a".to_owned(), vec![Some(1.0)])],
-        })
-        .svg();
-        assert!(!has(&texts(&svg), "only"));
-    }
+    fn lines_have_their_axes_and_legend() {
+        let points = vec![(50.0, 100.0), (90.0, 200.0), (99.0, 900.0), (99.9, 5000.0)];
+        let lines = ["alone", "beside an attack"].map(|name| (name.to_owned(), points.clone()));
+        let lines = lines
+            .into_iter()
+            .chain([("not measured".to_owned(), Vec::new())]);
+        let percentiles = Chart::new("x", "Latency", "us").percentiles(lines);
+        assert_has(&percentiles, &["alone", "beside an attack", "not measured"]);
+        assert_has(
+            &percentiles,
+            &["50 %", "99 %", "99.9 %", "us (logarithmic)", "1,000"],
+        );
+        let svg = percentiles.svg().unwrap();
+        assert_eq!(svg.matches("stroke-width=\"2\"").count(), 2, "{svg}");
 
-    #[test]
-    fn percentiles_have_their_axis_and_a_line_for_each_series() {
-        let curve = |times: f64| {
-            let points = [(50.0, 100.0), (90.0, 200.0), (99.0, 900.0), (99.9, 5000.0)];
-            points.map(|(at, value)| (at, value * times)).to_vec()
-        };
-        let svg = chart(ChartKind::Percentiles {
-            unit: "us".to_owned(),
-            series: vec![
-                ("alone".to_owned(), curve(1.0)),
-                ("beside an attack".to_owned(), curve(3.0)),
-                ("not measured".to_owned(), Vec::new()),
-            ],
-        })
-        .svg();
-        let texts = texts(&svg);
-        for expected in ["alone", "beside an attack", "50 %", "99 %", "99.9 %", "us"] {
-            assert!(has(&texts, expected), "{expected}: {texts:?}");
-        }
-        let document = Document::parse(&svg).unwrap();
-        let lines = document
-            .descendants()
-            .filter(|node| node.has_tag_name("polyline"));
-        assert_eq!(lines.count(), 2);
-    }
-
-    #[test]
-    fn a_timeline_begins_at_zero_and_names_its_axes() {
-        let svg = chart(ChartKind::Timeline {
-            unit: "MiB".to_owned(),
-            series: vec![(
-                "memory".to_owned(),
-                (0..1200).map(|at| (f64::from(at), 30.0)).collect(),
-            )],
-        })
-        .svg();
-        let texts = texts(&svg);
-        for expected in ["MiB", "seconds", "0"] {
-            assert!(has(&texts, expected), "{expected}: {texts:?}");
-        }
+        let points = (0..1200).map(|at| (f64::from(at), 30.0)).collect();
+        let timeline = Chart::new("x", "y", "MiB").timeline([("memory".to_owned(), points)]);
+        assert_has(&timeline, &["MiB", "seconds", "0", "1,000"]);
     }
 
     #[test]
     fn what_is_no_number_is_left_out() {
-        let timeline = chart(ChartKind::Timeline {
-            unit: "us".to_owned(),
-            series: vec![("x".to_owned(), vec![(0.0, f64::NAN), (1.0, 5.0)])],
-        });
-        let ChartKind::Timeline { series, .. } = timeline.finite().kind else {
-            panic!("another kind")
-        };
-        assert_eq!(series[0].1, [(1.0, 5.0)]);
-        let bars = chart(ChartKind::Bars {
-            unit: "us".to_owned(),
-            log: false,
-            series: vec!["x".to_owned()],
-            groups: vec![("a".to_owned(), vec![Some(f64::INFINITY), Some(1.0)])],
-        });
-        let ChartKind::Bars { groups, .. } = bars.finite().kind else {
-            panic!("another kind")
-        };
-        assert_eq!(groups[0].1, [None, Some(1.0)]);
+        let points = vec![(0.0, f64::NAN), (1.0, 5.0), (f64::INFINITY, 1.0)];
+        let chart = Chart::new("x", "y", "us").timeline([("x".to_owned(), points)]);
+        assert_eq!(chart.series[0].1, [(1.0, 5.0)]);
     }
 
     #[test]
     fn charts_without_anything_to_show_are_pictures_all_the_same() {
-        for kind in [
-            ChartKind::Bars {
-                unit: "us".to_owned(),
-                log: true,
-                series: Vec::new(),
-                groups: Vec::new(),
-            },
-            ChartKind::Percentiles {
-                unit: "us".to_owned(),
-                series: Vec::new(),
-            },
-            ChartKind::Timeline {
-                unit: "us".to_owned(),
-                series: vec![("x".to_owned(), vec![(0.0, f64::NAN), (1.0, -5.0)])],
-            },
-        ] {
-            assert!(!texts(&chart(kind).svg()).is_empty());
+        let chart = || Chart::new("x", "y", "us");
+        for points in [Vec::new(), vec![(1.0, -5.0)]] {
+            let lines = || [("x".to_owned(), points.clone())];
+            for chart in [chart().percentiles(lines()), chart().timeline(lines())] {
+                assert!(!texts(&chart).is_empty());
+            }
         }
+        assert!(!texts(&chart().bars([], &[]).logarithmic()).is_empty());
+    }
+
+    #[test]
+    fn long_labels_are_cut() {
+        assert_eq!(shortened("short"), "short");
+        let cut = shortened(&"é".repeat(100));
+        assert_eq!((cut.chars().count(), cut.ends_with('…')), (LABEL_MAX, true));
     }
 }

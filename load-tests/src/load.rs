@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::message::{Expect, Request};
+use crate::options::Options;
 use crate::wire::{Connection, Target};
 
 pub(crate) use shared::{Faults, Spent};
@@ -33,6 +34,12 @@ pub(crate) struct Load {
     /// One for each connection.
     pub(crate) requests: Vec<Request>,
     pub(crate) expect: Expect,
+    pub(crate) window: Window,
+}
+
+/// How long, and whose CPU time counts.
+#[derive(Default)]
+pub(crate) struct Window {
     pub(crate) warm_up: Duration,
     pub(crate) measured: Duration,
     /// The processes under test; the first one lasts.
@@ -41,12 +48,16 @@ pub(crate) struct Load {
     pub(crate) workers: Vec<u32>,
 }
 
-/// How long, and whose CPU time counts: what [`Load`] says of it.
-pub(crate) struct Window {
-    pub(crate) warm_up: Duration,
-    pub(crate) measured: Duration,
-    pub(crate) front: Vec<u32>,
-    pub(crate) workers: Vec<u32>,
+impl Window {
+    /// As long as the options say.
+    pub(crate) fn by(options: &Options, front: Vec<u32>) -> Self {
+        Self {
+            warm_up: options.warm_up(),
+            measured: options.measured(),
+            front,
+            workers: Vec::new(),
+        }
+    }
 }
 
 /// One measurement.
@@ -113,13 +124,7 @@ pub(crate) async fn tolerant(load: Load) -> anyhow::Result<(anyhow::Result<Sampl
             shared,
         ));
     }
-    let window = Window {
-        warm_up: load.warm_up,
-        measured: load.measured,
-        front: load.front,
-        workers: load.workers,
-    };
-    observe(&shared, connections, &window).await
+    observe(&shared, connections, &load.window).await
 }
 
 /// Watches clients that are at work already, until they have ended.
@@ -146,75 +151,34 @@ async fn observe(
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
-
+    use super::open::tests::Server;
     use super::*;
-    use crate::message::Envelope;
 
-    /// A server that answers each ping with what `answer` makes of the request's text.
-    async fn load_on(answer: fn(&str) -> String) -> anyhow::Result<Sample> {
-        let (sample, faults) = tolerant_load_on(answer).await?;
-        faults.none()?;
-        sample
-    }
-
+    /// A server that answers each ping with what `answer` makes of its id.
     async fn tolerant_load_on(
-        answer: fn(&str) -> String,
+        answer: fn(u64) -> u64,
     ) -> anyhow::Result<(anyhow::Result<Sample>, Faults)> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let to = listener.local_addr().unwrap();
-        let server = tokio::spawn(async move {
-            let mut clients = JoinSet::new();
-            while let Ok((mut client, _)) = listener.accept().await {
-                clients.spawn(async move {
-                    let mut buffer = [0; 4096];
-                    while let Ok(read @ 1..) = client.read(&mut buffer).await {
-                        let body = answer(std::str::from_utf8(&buffer[..read]).unwrap());
-                        let text = format!(
-                            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
-                            body.len()
-                        );
-                        if client.write_all(text.as_bytes()).await.is_err() {
-                            break;
-                        }
-                    }
-                });
-            }
-        });
-        let envelope = Envelope {
-            to,
-            token: "t",
-            path: Envelope::PATH,
-            namespace: "n",
-            session: None,
-        };
-        let outcome = tolerant(Load {
-            target: Target::Http(to),
-            requests: vec![envelope.ping(); 3],
-            expect: Expect::PONG,
+        let server = Server::start(Duration::ZERO, answer).await;
+        let window = Window {
             warm_up: Duration::from_millis(10),
             measured: Duration::from_millis(100),
             front: vec![std::process::id()],
-            workers: Vec::new(),
+            ..Window::default()
+        };
+        tolerant(Load {
+            target: Target::Http(server.address),
+            requests: server.pings(3),
+            expect: Expect::PONG,
+            window,
         })
-        .await;
-        server.abort();
-        outcome
-    }
-
-    fn pong(request: &str) -> String {
-        let message: serde_json::Value =
-            serde_json::from_str(request.rsplit("\r\n").next().unwrap()).unwrap();
-        format!(
-            r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#,
-            message["id"]
-        )
+        .await
     }
 
     #[tokio::test]
     async fn right_answers_are_counted_and_timed() {
-        let sample = load_on(pong).await.unwrap();
+        let (sample, faults) = tolerant_load_on(|id| id).await.unwrap();
+        faults.none().unwrap();
+        let sample = sample.unwrap();
         assert!(sample.requests > 0 && sample.cpu_us > 0.0, "{sample:?}");
         assert!(
             sample.p50_us > 0.0 && sample.p50_us <= sample.p99_us,
@@ -225,26 +189,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_wrong_answer_is_counted_where_it_is_tolerated_and_the_rest_measured() {
-        let second_wrong = |request: &str| match pong(request) {
-            right if right.contains("1000000001") => right.replace("1000000001", "7"),
-            right => right,
-        };
+        let second_wrong = |id| if id == 1_000_000_001 { 7 } else { id };
         let (sample, faults) = tolerant_load_on(second_wrong).await.unwrap();
         assert!(sample.unwrap().requests > 0);
         assert_eq!(faults.count, 1);
-        assert!(
-            faults
-                .first
-                .unwrap()
-                .contains("not the answer to 1000000001")
-        );
+        let first = faults.first.unwrap();
+        assert!(first.contains("not the answer to 1000000001"), "{first}");
     }
 
     #[tokio::test]
     async fn an_answer_with_another_id_fails_the_measurement() {
-        let error = load_on(|_| r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.to_owned())
-            .await
-            .unwrap_err();
-        assert!(error.to_string().contains("not the answer to"), "{error}");
+        let (_, faults) = tolerant_load_on(|_| 1).await.unwrap();
+        let error = faults.none().unwrap_err().to_string();
+        assert!(error.contains("not the answer to"), "{error}");
     }
 }

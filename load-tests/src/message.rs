@@ -64,9 +64,42 @@ pub(crate) struct Envelope<'a> {
     pub(crate) session: Option<&'a str>,
 }
 
-impl Envelope<'_> {
+impl<'a> Envelope<'a> {
     /// Where the gateway and most others have their MCP endpoint.
     pub(crate) const PATH: &'static str = "/mcp";
+
+    pub(crate) const fn new(to: SocketAddr, token: &'a str, namespace: &'a str) -> Self {
+        Self {
+            to,
+            token,
+            path: Self::PATH,
+            namespace,
+            session: None,
+        }
+    }
+
+    pub(crate) fn at(self, to: SocketAddr) -> Self {
+        Self { to, ..self }
+    }
+
+    pub(crate) fn with_token(self, token: &'a str) -> Self {
+        Self { token, ..self }
+    }
+
+    /// In another namespace.
+    pub(crate) fn of<'b>(self, namespace: &'b str) -> Envelope<'b>
+    where
+        'a: 'b,
+    {
+        Envelope { namespace, ..self }
+    }
+
+    pub(crate) fn in_session<'b>(self, session: Option<&'b str>) -> Envelope<'b>
+    where
+        'a: 'b,
+    {
+        Envelope { session, ..self }
+    }
 
     /// The head of a `POST` for a body of this length.
     fn head(&self, length: usize) -> String {
@@ -141,13 +174,11 @@ pub(crate) fn worker_call(tool: &str) -> Request {
 mod tests {
     use super::*;
 
-    pub(super) const ENVELOPE: Envelope<'_> = Envelope {
-        to: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8000),
-        token: "t",
-        path: Envelope::PATH,
-        namespace: "load",
-        session: None,
-    };
+    pub(super) const ENVELOPE: Envelope<'_> = Envelope::new(
+        SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8000),
+        "t",
+        "load",
+    );
 
     pub(super) fn body(request: &[u8]) -> (usize, serde_json::Value) {
         let text = std::str::from_utf8(request).unwrap();
@@ -173,10 +204,7 @@ mod tests {
 
     #[test]
     fn a_session_travels_with_its_version() {
-        let session = Envelope {
-            session: Some("abc"),
-            ..ENVELOPE
-        };
+        let session = ENVELOPE.in_session(Some("abc"));
         let bytes = session.ping().with_id(FIRST_ID).to_vec();
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.contains("Mcp-Session-Id: abc\r\nMCP-Protocol-Version: 2025-11-25\r\n"));

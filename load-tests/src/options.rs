@@ -64,27 +64,31 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn validate(&self) -> anyhow::Result<()> {
-        ensure!(
-            (0.1..=60.0).contains(&self.seconds),
-            "--seconds: from 0.1 to 60"
-        );
-        ensure!(
-            (0.0..=60.0).contains(&self.warm_up),
-            "--warm-up: from 0 to 60"
-        );
-        ensure!(
-            (1..=100).contains(&self.repetitions),
-            "--repetitions: from 1 to 100"
-        );
-        ensure!(
-            (1..=1000).contains(&self.connections),
-            "--connections: from 1 to 1000"
-        );
-        ensure!(self.patience <= 3600, "--patience: up to 3600");
-        ensure!(
-            (1..=1440).contains(&self.soak_minutes),
-            "--soak-minutes: from 1 to 1440"
-        );
+        for (is_bounded, bounds) in [
+            (
+                (0.1..=60.0).contains(&self.seconds),
+                "--seconds: from 0.1 to 60",
+            ),
+            (
+                (0.0..=60.0).contains(&self.warm_up),
+                "--warm-up: from 0 to 60",
+            ),
+            (
+                (1..=100).contains(&self.repetitions),
+                "--repetitions: from 1 to 100",
+            ),
+            (
+                (1..=1000).contains(&self.connections),
+                "--connections: from 1 to 1000",
+            ),
+            (self.patience <= 3600, "--patience: up to 3600"),
+            (
+                (1..=1440).contains(&self.soak_minutes),
+                "--soak-minutes: from 1 to 1440",
+            ),
+        ] {
+            ensure!(is_bounded, bounds);
+        }
         for name in &self.only {
             ensure!(
                 scenario::is_name(name),
@@ -119,7 +123,6 @@ impl Options {
 
     /// The command as others can repeat it: without paths, which are of one machine.
     pub(crate) fn command(&self) -> String {
-        let defaults = Self::parse_from(["tooldock-load"]);
         let mut command = String::from("target/release/tooldock-load");
         let mut add = |text: String| {
             command.push(' ');
@@ -128,30 +131,33 @@ impl Options {
         for name in &self.only {
             add(format!("--scenario {name}"));
         }
+        // What `--quick` stands for need not be told.
+        let defaults = Self::parse_from(
+            ["tooldock-load"]
+                .into_iter()
+                .chain(self.quick.then_some("--quick")),
+        );
+        let defaults = defaults.settled();
         if self.quick {
             add("--quick".to_owned());
-        } else {
-            if self.seconds != defaults.seconds {
-                add(format!("--seconds {}", self.seconds));
-            }
-            if self.warm_up != defaults.warm_up {
-                add(format!("--warm-up {}", self.warm_up));
-            }
-            if self.repetitions != defaults.repetitions {
-                add(format!("--repetitions {}", self.repetitions));
-            }
-            if self.soak_minutes != defaults.soak_minutes {
-                add(format!("--soak-minutes {}", self.soak_minutes));
-            }
         }
-        if self.connections != defaults.connections {
-            add(format!("--connections {}", self.connections));
+        let numbers = |of: &Self| {
+            [
+                ("--seconds", of.seconds),
+                ("--warm-up", of.warm_up),
+                ("--repetitions", of.repetitions as f64),
+                ("--soak-minutes", of.soak_minutes as f64),
+                ("--connections", of.connections as f64),
+                ("--patience", of.patience as f64),
+            ]
+        };
+        for ((name, number), (_, default)) in numbers(self).into_iter().zip(numbers(&defaults)) {
+            if number != default {
+                add(format!("{name} {number}"));
+            }
         }
         for peer in &self.peers {
             add(format!("--peer {}=...", peer.name));
-        }
-        if self.patience > 0 {
-            add(format!("--patience {}", self.patience));
         }
         command
     }
@@ -169,11 +175,18 @@ impl Options {
     ///
     /// When it cannot be run.
     pub(crate) fn gateway_version(&self) -> anyhow::Result<String> {
-        let gateway = self.gateway()?;
-        let output = Command::new(&gateway).arg("--version").output();
-        let output = output.with_context(|| format!("running {}", gateway.display()))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+        said_by(Command::new(self.gateway()?).arg("--version"))
+    }
+
+    /// Today, and the commit of the working tree this program lies in, so that a result says what it is of.
+    pub(crate) fn when(&self) -> String {
+        let day = said_by(Command::new("date").args(["-u", "+%F"]));
+        let commit = own_folder().and_then(|own| {
+            let described = ["describe", "--always", "--dirty", "--exclude=*"];
+            said_by(Command::new("git").arg("-C").arg(own).args(described))
+        });
+        let day = day.unwrap_or_else(|_| "a day unknown".to_owned());
+        commit.map_or(day.clone(), |commit| format!("{day} at commit {commit}"))
     }
 
     pub(crate) fn python_base_env(&self) -> anyhow::Result<PathBuf> {
@@ -213,6 +226,20 @@ impl Options {
     pub(crate) fn soak(&self) -> Duration {
         Duration::from_secs(60 * self.soak_minutes)
     }
+}
+
+/// The first line a program prints.
+fn said_by(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output();
+    let output = output.with_context(|| format!("running {:?}", command.get_program()))?;
+    ensure!(
+        output.status.success(),
+        "{:?}: {}",
+        command.get_program(),
+        output.status
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }
 
 /// `target/release`, as a rule.

@@ -4,7 +4,8 @@ pub(crate) mod budget;
 mod markdown;
 mod publish;
 mod section;
-mod statistics;
+mod series;
+pub(crate) mod table;
 
 use std::fs;
 use std::path::Path;
@@ -21,8 +22,9 @@ use crate::scenario;
 use budget::Verdict;
 
 pub(crate) use publish::publish;
-pub(crate) use section::{Section, Table, cell};
-pub(crate) use statistics::{median, median_curve, spread};
+pub(crate) use section::Section;
+pub(crate) use series::{Numbers, Row, Series, median, spread};
+pub(crate) use table::Table;
 
 const JSON: &str = "report.json";
 const MARKDOWN: &str = "report.md";
@@ -34,6 +36,9 @@ pub(crate) struct Report {
     pub(crate) command: String,
     /// Its name and version.
     pub(crate) gateway: String,
+    /// The day, and the commit this program was built in, where git says.
+    #[serde(default)]
+    pub(crate) when: String,
     pub(crate) machine: Machine,
     pub(crate) seconds: f64,
     pub(crate) repetitions: usize,
@@ -89,6 +94,7 @@ impl Report {
         Ok(Self {
             command: options.command(),
             gateway: options.gateway_version()?,
+            when: options.when(),
             machine,
             seconds: options.seconds,
             repetitions: options.repetitions,
@@ -136,7 +142,7 @@ impl Report {
     fn write_charts(&self, folder: &Path) -> anyhow::Result<()> {
         let sections = self.sections.iter().map(|answered| &answered.section);
         for chart in sections.flat_map(|section| &section.charts) {
-            write(&folder.join(format!("{}.svg", chart.file)), &chart.svg())?;
+            write(&folder.join(format!("{}.svg", chart.file)), &chart.svg()?)?;
         }
         Ok(())
     }
@@ -166,12 +172,13 @@ mod tests {
 
     use super::budget::Outcome;
     use super::*;
-    use crate::chart::{Chart, ChartKind};
+    use crate::chart::Chart;
 
     pub(super) fn report(sections: Vec<Answered>) -> Report {
         Report {
             command: "tooldock-load".to_owned(),
             gateway: "tooldock 1.2.3".to_owned(),
+            when: "2026-01-02".to_owned(),
             machine: Machine::here(),
             seconds: 1.0,
             repetitions: 3,
@@ -195,27 +202,19 @@ mod tests {
     }
 
     pub(super) fn chart(file: &str) -> Chart {
-        Chart {
-            file: file.to_owned(),
-            title: "How much".to_owned(),
-            kind: ChartKind::Bars {
-                unit: "us".to_owned(),
-                log: false,
-                series: vec!["a".to_owned()],
-                groups: vec![("b".to_owned(), vec![Some(1.5), None])],
-            },
-        }
+        Chart::new(file, "How much", "us").bars([], &[])
     }
 
     #[test]
     fn a_report_reads_back_what_was_written_and_has_its_charts_beside_it() {
         let folder = tempfile::tempdir().unwrap();
-        let section = Section {
+        let mut section = Section {
             charts: vec![chart("refuse")],
             verdicts: vec![budget::PING.verdict(Some(2.0))],
-            samples: serde_json::json!({"any": [1, 2]}),
             ..Section::default()
         };
+        let numbers = Numbers::of(&serde_json::json!({"us": 1.5, "curve": [[50.0, 1.0]]}));
+        section.add("calls", ["a"], numbers);
         let written = report(vec![answered("refuse", section)]);
         let out = folder.path().join("out");
         let options = Options::parse_from(["x", "--out", out.to_str().unwrap()]);
@@ -224,7 +223,7 @@ mod tests {
         let (read, written) = (&read.sections[0].section, &written.sections[0].section);
         assert_eq!(read.charts, written.charts);
         assert_eq!(read.verdicts, written.verdicts);
-        assert_eq!(read.samples, written.samples);
+        assert_eq!(read.series, written.series);
         let markdown = fs::read_to_string(out.join(MARKDOWN)).unwrap();
         assert!(markdown.contains("(refuse.svg)") && out.join("refuse.svg").is_file());
     }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::time::timeout;
 
-use crate::chart::Chart;
 use crate::options::Options;
 use crate::report::{Answered, Report, Section, minutes};
 use crate::scenario::{self, Run, Scenario};
@@ -76,14 +75,13 @@ pub(crate) async fn run(options: &Options, report: &mut Report) -> anyhow::Resul
         for failure in &section.failures {
             run.progress(&format!("FAILED: {failure}"));
         }
-        let charts = section.charts.into_iter().map(Chart::finite).collect();
         let answered = Answered {
             name: scenario.name.to_owned(),
             question: scenario.question.to_owned(),
             seconds: start.elapsed().as_secs_f64(),
             other_cores: run.disturbances().to_vec(),
             n_us: run.references().to_vec(),
-            section: Section { charts, ..section },
+            section,
         };
         report.sections.push(answered.judged());
     }

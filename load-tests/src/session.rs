@@ -47,11 +47,7 @@ async fn offered_on(
         shown(&answer)
     );
     let session = answer.header("mcp-session-id").map(str::to_owned);
-    let ready = Envelope {
-        session: session.as_deref(),
-        ..envelope
-    }
-    .post(READY);
+    let ready = envelope.in_session(session.as_deref()).post(READY);
     let answer = connection.ask(&ready).await?;
     ensure!(
         answer.status == 202,

@@ -56,6 +56,16 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    fn new(stream: Box<dyn Stream>, find_frame: FindFrame, buffer: usize) -> Self {
+        Self {
+            stream,
+            find_frame,
+            buffer: vec![0; buffer],
+            filled: 0,
+            answered: 0,
+        }
+    }
+
     pub(crate) async fn open(target: &Target) -> anyhow::Result<Self> {
         let (stream, find_frame): (Box<dyn Stream>, FindFrame) = match target {
             Target::Http(address) => {
@@ -68,13 +78,7 @@ impl Connection {
                 (Box::new(stream), line_frame)
             }
         };
-        let mut connection = Self {
-            stream,
-            find_frame,
-            buffer: vec![0; 16 * 1024],
-            filled: 0,
-            answered: 0,
-        };
+        let mut connection = Self::new(stream, find_frame, 16 * 1024);
         if matches!(target, Target::Lines(_)) {
             timeout(CONNECT_LIMIT, connection.answer())
                 .await?
@@ -85,13 +89,7 @@ impl Connection {
 
     /// Lines over what is open already, such as the pipes of a process.
     pub(crate) fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
-        Self {
-            stream: Box::new(stream),
-            find_frame: line_frame,
-            buffer: vec![0; 16 * 1024],
-            filled: 0,
-            answered: 0,
-        }
+        Self::new(Box::new(stream), line_frame, 16 * 1024)
     }
 
     /// Sends a request and reads its answer. Without a limit of its own: whoever drives connections has one.
@@ -179,13 +177,7 @@ mod tests {
                     .unwrap();
             }
         });
-        let mut connection = Connection {
-            stream: Box::new(near),
-            find_frame: http_frame,
-            buffer: vec![0; 8],
-            filled: 0,
-            answered: 0,
-        };
+        let mut connection = Connection::new(Box::new(near), http_frame, 8);
         assert_eq!(connection.ask(b"1").await.unwrap().body, b"a");
         let second = connection.ask(b"2").await.unwrap();
         assert_eq!(

@@ -146,10 +146,9 @@ impl Open {
     ) -> anyhow::Result<(T, OpenSample)> {
         ensure!(!self.tasks.is_empty(), "nothing is sent");
         let window = Arc::new(Window {
-            warm_up: Duration::ZERO,
-            measured: Duration::ZERO,
             front: front.to_vec(),
             workers: workers.to_vec(),
+            ..Window::default()
         });
         let before = spent(&window).await?;
         let tally = Arc::new(Tally::new()?);
@@ -224,7 +223,8 @@ async fn pace(start: Instant, mut ticks: Ticks, per_second: f64, shared: Arc<Sha
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::net::SocketAddr;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -236,15 +236,15 @@ mod tests {
     const FEW_SECONDS: Duration = Duration::from_secs(30);
 
     /// A server of pings that takes its time.
-    struct Server {
-        target: Target,
+    pub(in crate::load) struct Server {
+        pub(in crate::load) address: SocketAddr,
         answered: Arc<AtomicUsize>,
         _task: JoinSet<()>,
     }
 
     impl Server {
         /// `answer` makes the id of an answer of that of the request.
-        async fn start(takes: Duration, answer: fn(u64) -> u64) -> Self {
+        pub(in crate::load) async fn start(takes: Duration, answer: fn(u64) -> u64) -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let answered = Arc::new(AtomicUsize::new(0));
@@ -257,30 +257,24 @@ mod tests {
                 }
             });
             Self {
-                target: Target::Http(address),
+                address,
                 answered,
                 _task: task,
             }
         }
 
         async fn open(&self, connections: usize, per_second: f64) -> anyhow::Result<Open> {
-            let Target::Http(to) = self.target else {
-                panic!("HTTP only")
-            };
-            let envelope = Envelope {
-                to,
-                token: "t",
-                path: Envelope::PATH,
-                namespace: "n",
-                session: None,
-            };
             Open::start(OpenLoad {
-                target: self.target.clone(),
-                requests: vec![envelope.ping(); connections],
+                target: Target::Http(self.address),
+                requests: self.pings(connections),
                 expect: Expect::PONG,
                 per_second,
             })
             .await
+        }
+
+        pub(in crate::load) fn pings(&self, connections: usize) -> Vec<Request> {
+            vec![Envelope::new(self.address, "t", "n").ping(); connections]
         }
 
         /// Measures until it has answered so often.

@@ -1,7 +1,12 @@
 //! Whether an answer is the right one.
 
-use super::TEXT;
-use crate::wire::Answer;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::time::timeout;
+
+use super::{FIRST_ID, Request, TEXT};
+use crate::wire::{Answer, Connection, Target};
 
 /// What a right answer looks like.
 #[derive(Debug, Clone, Copy)]
@@ -15,49 +20,40 @@ pub(crate) struct Expect {
 }
 
 impl Expect {
-    pub(crate) const PONG: Self = Self {
-        status: 200,
-        id: true,
-        contains: r#""result":{}"#,
-        numbered: false,
-    };
+    pub(crate) const PONG: Self = Self::result(r#""result":{}"#);
     /// To `server/discover`.
-    pub(crate) const DISCOVERED: Self = Self {
-        status: 200,
-        id: true,
-        contains: "\"supportedVersions\":",
-        numbered: false,
-    };
-    pub(crate) const ECHO: Self = Self {
-        status: 200,
-        id: true,
-        contains: TEXT,
-        numbered: false,
-    };
+    pub(crate) const DISCOVERED: Self = Self::result("\"supportedVersions\":");
+    pub(crate) const ECHO: Self = Self::result(TEXT);
     pub(crate) const NUMBERED_ECHO: Self = Self {
         numbered: true,
         ..Self::ECHO
     };
-    pub(crate) const ANNOUNCED: Self = Self {
-        status: 200,
-        id: true,
-        contains: "announced",
-        numbered: false,
-    };
-    /// Refused before the body is read, so without its id.
-    pub(crate) const REFUSED: Self = Self {
-        status: 401,
-        id: false,
-        contains: "-32010",
-        numbered: false,
-    };
+    pub(crate) const ANNOUNCED: Self = Self::result("announced");
+    pub(crate) const REFUSED: Self = Self::refusal(401, "-32010");
     /// nginx answers the same text to all.
     pub(crate) const FIXED: Self = Self {
-        status: 200,
         id: false,
-        contains: r#""result":{}"#,
-        numbered: false,
+        ..Self::PONG
     };
+
+    const fn result(contains: &'static str) -> Self {
+        Self {
+            status: 200,
+            id: true,
+            contains,
+            numbered: false,
+        }
+    }
+
+    /// Refused before the body is read, so without its id.
+    pub(crate) const fn refusal(status: u16, contains: &'static str) -> Self {
+        Self {
+            status,
+            id: false,
+            contains,
+            numbered: false,
+        }
+    }
 
     /// Why it is not the right answer to `id`, if it is not.
     pub(crate) fn mismatch(&self, answer: &Answer<'_>, id: u64) -> Option<String> {
@@ -76,6 +72,26 @@ impl Expect {
         };
         let shown = String::from_utf8_lossy(&answer.body[..answer.body.len().min(200)]);
         Some(format!("{fault}: {shown}"))
+    }
+
+    /// Asks once, on a connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// When the answer is not the right one, or does not come in time.
+    pub(crate) async fn asked(
+        self,
+        target: &Target,
+        mut request: Request,
+        limit: Duration,
+    ) -> anyhow::Result<()> {
+        let asked = async {
+            let mut connection = Connection::open(target).await?;
+            let answer = connection.ask(request.with_id(FIRST_ID)).await?;
+            let fault = self.mismatch(&answer, FIRST_ID);
+            fault.map_or(Ok(()), |fault| Err(anyhow::Error::msg(fault)))
+        };
+        timeout(limit, asked).await.context("no answer in time")?
     }
 
     fn number_in(&self, body: &[u8]) -> Option<u64> {
@@ -106,7 +122,6 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::FIRST_ID;
     use super::*;
 
     fn answer(status: u16, body: &str) -> Answer<'_> {

@@ -1,9 +1,11 @@
 //! The report as text. Its tables are Markdown, so that they can be kept as they are.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use super::budget::{self, Outcome, Verdict};
 use super::{Answered, Report, Table, median, minutes, spread};
+use crate::machine::Machine;
 use crate::quiet::{NOISY, QUIET_N_US};
 
 /// The whole report. `charts` is whether it refers to the pictures, which lie beside it.
@@ -11,18 +13,17 @@ pub(super) fn whole(report: &Report, charts: bool) -> String {
     let mut text = String::from("# Load tests\n\n");
     // Writing to a String cannot fail, here and below.
     let _ = writeln!(text, "{}", machine(report));
-    let noisy: Vec<_> = report
+    let noisy = report
         .sections
         .iter()
-        .filter(|answered| !answered.was_quiet())
-        .collect();
+        .filter(|answered| !answered.was_quiet());
+    let noisy: Vec<_> = noisy.map(|answered| &*answered.name).collect();
     if !noisy.is_empty() {
-        let names: Vec<_> = noisy.iter().map(|answered| &*answered.name).collect();
         let _ = writeln!(
             text,
             "\nTHE MACHINE WAS NOT QUIET: n was above {QUIET_N_US:.0} us in {}. Ratios and times of these scenarios prove nothing \
              and are not judged.",
-            names.join(", ")
+            noisy.join(", ")
         );
     }
     for answered in &report.sections {
@@ -60,24 +61,29 @@ pub(super) fn whole(report: &Report, charts: bool) -> String {
 
 /// What it was measured on, and how.
 pub(super) fn machine(report: &Report) -> String {
-    let machine = &report.machine;
     let quick = if report.quick {
         " QUICK: this says that everything works, not what it costs."
     } else {
         ""
     };
+    let Report {
+        command,
+        gateway,
+        when,
+        seconds,
+        repetitions,
+        connections,
+        ..
+    } = report;
+    let Machine {
+        cores,
+        processor,
+        kernel,
+        load_before,
+    } = &report.machine;
     format!(
-        "`{}` with {} on {} cores of {}, Linux {}, load {} before the run; medians of {} x {} s, {} connections unless another \
-         number stands there.{quick}",
-        report.command,
-        report.gateway,
-        machine.cores,
-        machine.processor,
-        machine.kernel,
-        machine.load_before,
-        report.repetitions,
-        report.seconds,
-        report.connections
+        "{when}: `{command}` with {gateway} on {cores} cores of {processor}, Linux {kernel}, load {load_before} before the run; \
+         medians of {repetitions} x {seconds} s, {connections} connections unless another number stands there.{quick}"
     )
 }
 
@@ -98,26 +104,16 @@ pub(super) fn section(report: &Report, answered: &Answered, charts: Option<&str>
         blocks.push(table(&verdicts(&section.verdicts)));
     }
     let mut notes: Vec<String> = section.notes.clone();
-    notes.extend(
-        section
-            .missing
-            .iter()
-            .map(|what| format!("MISSING: {what}")),
-    );
-    notes.extend(
-        section
-            .failures
-            .iter()
-            .map(|what| format!("FAILED: {what}")),
-    );
+    for what in &section.missing {
+        notes.push(format!("MISSING: {what}"));
+    }
+    for what in &section.failures {
+        notes.push(format!("FAILED: {what}"));
+    }
     notes.extend(n(answered));
     notes.extend(noise(report, answered));
-    notes.push(format!(
-        "took {} minutes",
-        minutes(std::time::Duration::from_secs_f64(
-            answered.seconds.max(0.0)
-        ))
-    ));
+    let took = Duration::from_secs_f64(answered.seconds.max(0.0));
+    notes.push(format!("took {} minutes", minutes(took)));
     blocks.push(notes.iter().map(|note| format!("- {note}\n")).collect());
     blocks.join("\n")
 }
@@ -154,14 +150,14 @@ fn noise(report: &Report, answered: &Answered) -> Option<String> {
 fn verdicts(verdicts: &[Verdict]) -> Table {
     let mut table = Table::new(["budget", "limit", "goal", "measured", "outcome"]);
     for verdict in verdicts {
-        let cells = [
-            &verdict.what,
-            &verdict.limit,
-            &verdict.goal,
-            &verdict.measured,
-        ];
-        let outcome = verdict.outcome.shown().to_owned();
-        table.row(cells.into_iter().cloned().chain([outcome]));
+        let bounds = [&verdict.what, &verdict.limit, &verdict.goal];
+        let found = [&verdict.measured, verdict.outcome.shown()];
+        table.row(
+            bounds
+                .map(String::clone)
+                .into_iter()
+                .chain(found.map(str::to_owned)),
+        );
     }
     table
 }

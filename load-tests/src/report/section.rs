@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::budget::Verdict;
+use super::series::{Numbers, Series};
+use super::table::Table;
 use crate::chart::Chart;
 
 /// The answer to one question.
@@ -17,51 +19,60 @@ pub(crate) struct Section {
     pub(crate) missing: Vec<String>,
     /// Any of them fails the run.
     pub(crate) failures: Vec<String>,
-    /// Every sample, as the scenario keeps it.
-    pub(crate) samples: serde_json::Value,
+    /// Every measurement.
+    pub(crate) series: Vec<Series>,
+    /// Of what is added now.
+    #[serde(skip)]
+    pub(crate) repetition: usize,
 }
 
-/// Cells as they are shown.
-#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Table {
-    pub(crate) caption: Option<String>,
-    pub(crate) header: Vec<String>,
-    pub(crate) rows: Vec<Vec<String>>,
+static NOTHING: Series = Series {
+    name: String::new(),
+    rows: Vec::new(),
+};
+
+impl Section {
+    /// Adds a measurement to a series, to its row of these labels. Either may be new.
+    pub(crate) fn add<L: Into<String>>(
+        &mut self,
+        series: &str,
+        labels: impl IntoIterator<Item = L>,
+        numbers: Numbers,
+    ) {
+        let known = self.series.iter().position(|known| known.name == series);
+        let at = known.unwrap_or_else(|| {
+            let (name, rows) = (series.to_owned(), Vec::new());
+            self.series.push(Series { name, rows });
+            self.series.len() - 1
+        });
+        let labels = labels.into_iter().map(Into::into).collect();
+        self.series[at].add(labels, numbers.in_repetition(self.repetition));
+    }
+
+    /// Without rows where nothing was measured.
+    pub(crate) fn of(&self, series: &str) -> &Series {
+        let known = self.series.iter().find(|known| known.name == series);
+        known.unwrap_or(&NOTHING)
+    }
+
+    /// Adds a line under the tables; once, however often it is told.
+    pub(crate) fn note(&mut self, text: impl Into<String>) {
+        once(&mut self.notes, text.into());
+    }
+
+    pub(crate) fn miss(&mut self, what: impl Into<String>) {
+        once(&mut self.missing, what.into());
+    }
+
+    pub(crate) fn fail(&mut self, why: impl Into<String>) {
+        once(&mut self.failures, why.into());
+    }
 }
 
-/// What a cell shows where there is no value.
-const NONE: &str = "-";
-
-impl Table {
-    pub(crate) fn new<const COLUMNS: usize>(header: [&str; COLUMNS]) -> Self {
-        Self {
-            caption: None,
-            header: header.map(str::to_owned).to_vec(),
-            rows: Vec::new(),
-        }
+fn once(all: &mut Vec<String>, text: String) {
+    if !all.contains(&text) {
+        all.push(text);
     }
-
-    /// With a line above it.
-    pub(crate) fn captioned(self, caption: impl Into<String>) -> Self {
-        Self {
-            caption: Some(caption.into()),
-            ..self
-        }
-    }
-
-    /// Adds a row; what it has too little is empty, what it has too much is not shown.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        let empty = std::iter::repeat_with(|| NONE.to_owned());
-        let cells = cells.into_iter().chain(empty).take(self.header.len());
-        self.rows.push(cells.collect());
-    }
-}
-
-/// A number with so many digits behind the point.
-pub(crate) fn cell(value: impl Into<Option<f64>>, digits: usize) -> String {
-    value
-        .into()
-        .map_or_else(|| NONE.to_owned(), |value| format!("{value:.digits$}"))
 }
 
 #[cfg(test)]
@@ -69,11 +80,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_have_as_many_cells_as_the_header() {
-        let mut table = Table::new(["who", "us", "x"]).captioned("above");
-        table.row(["nginx".to_owned(), cell(1.26, 1)]);
-        table.row(["a", "b", "c", "d"].map(str::to_owned));
-        assert_eq!(table.rows, [["nginx", "1.3", "-"], ["a", "b", "c"]]);
-        assert_eq!(cell(None, 2), "-");
+    fn the_same_failure_is_told_once() {
+        let mut section = Section::default();
+        section.fail("401: status 500");
+        section.fail("401: status 500");
+        assert_eq!(section.failures, ["401: status 500"]);
     }
 }

@@ -7,17 +7,24 @@
 //!
 //! Calls are measured without streams before and after them, so that a machine that became slower meanwhile is seen.
 
-mod held;
-mod report;
+mod found;
 
+use std::path::Path;
 use std::time::Duration;
 
+use tokio::time::sleep;
+
 use super::{Run, Scenario};
+use crate::load::open::OpenSample;
 use crate::options::Options;
-use crate::report::Section;
-use crate::servers::gateway::{Gateway, Layout};
-use crate::streams::{Crowd, Publisher};
-use held::{Found, behind_nginx, calls, calls_take, held, settled};
+use crate::processes::CpuTimes;
+use crate::report::table::cell;
+use crate::report::{Numbers, Section};
+use crate::servers::gateway::{Gateway, Layout, threads};
+use crate::servers::nginx::{self, Nginx};
+use crate::streams::{Crowd, Publisher, calls_beside};
+
+use found::{AFTER, BEFORE, CALLS, STREAMS};
 
 pub(crate) const SCENARIO: Scenario = Scenario {
     name: "idle_sse",
@@ -34,6 +41,22 @@ pub(crate) const SCENARIO: Scenario = Scenario {
 const COUNTS: [usize; 2] = [5_000, 19_000];
 /// Behind nginx a stream takes two descriptors of one of its processes, and a port to the gateway: fewer than for 19,000.
 const BEHIND_NGINX: usize = 5_000;
+/// Events sent to all of them; the median counts.
+const EVENTS: usize = 5;
+/// How long one event may take to reach the last stream.
+const EVENT_LIMIT: Duration = Duration::from_secs(30);
+/// Between the last change and a look at the memory: what is freed late counts as freed.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Tool calls a second, on a fixed schedule: few enough that keepalives and calls, and not calls and calls, meet.
+const CALLS_PER_SECOND: f64 = 200.0;
+/// At the default of a second, a sample has the latencies of 1,000 calls: its p99 is not that of two of them. Three samples
+/// last as long as it takes for each stream to have its keepalive.
+const SECONDS_OF_CALLS: u32 = 5;
+
+/// How long one sample of calls takes.
+fn calls_take(options: &Options) -> Duration {
+    options.measured() * SECONDS_OF_CALLS
+}
 
 fn takes(options: &Options) -> Duration {
     let windows = u32::try_from(options.repetitions * (COUNTS.len() + 2)).unwrap_or(u32::MAX);
@@ -44,30 +67,122 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let gateway = Gateway::with_tools(run.options, Layout::Separate).await?;
     let mut publisher = Publisher::open(gateway.envelope()).await?;
     let mut crowd = Crowd::new(gateway.envelope())?;
-    let mut found = Found {
-        before: calls(run, &gateway).await?,
-        ..Found::default()
-    };
+    let mut section = Section::default();
+    calls(run, &gateway, BEFORE, &mut section).await?;
     let empty = settled(&gateway).await?;
+    // Of all sessions and streams so far.
+    let (mut sessions_kib, mut streams_kib) = (0.0, 0.0);
     for count in COUNTS {
         run.progress(&format!("{count} streams"));
-        let earlier = found.direct.last();
-        let held = held(run, &gateway, &mut publisher, &mut crowd, count, earlier).await?;
-        run.progress(&held.shown());
-        found.direct.push(held);
+        let name = count.to_string();
+        let then = settled(&gateway).await?;
+        crowd.sign_up(count).await?;
+        let with_sessions = settled(&gateway).await?;
+        crowd.open_up_to(count, gateway.address).await?;
+        sessions_kib += with_sessions - then;
+        streams_kib += settled(&gateway).await? - with_sessions;
+        let each = |kib: f64| kib / count as f64;
+        let kib = Numbers::one("session_kib", each(sessions_kib));
+        section.add(STREAMS, [&*name], kib.with("stream_kib", each(streams_kib)));
+        events(&gateway, &mut publisher, &crowd, &name, &mut section).await?;
+        calls(run, &gateway, &name, &mut section).await?;
+        let lost = crowd.tally().ended();
+        if lost > 0 {
+            section.fail(format!("{lost} of {count} streams ended by themselves"));
+        }
+        run.progress(&format!(
+            "{:.2} KiB a session, {:.2} KiB a stream, an event to all in {} ms",
+            each(sessions_kib),
+            each(streams_kib),
+            cell(section.of(STREAMS).median(&[name], "event_ms"), 0)
+        ));
     }
+    let most = COUNTS[COUNTS.len() - 1];
     crowd.start_over().await;
-    let after = settled(&gateway).await?;
-    found.left(empty, after);
-    found.after = calls(run, &gateway).await?;
-    match crate::servers::nginx::program() {
-        None => found.missing = Some("nginx is not installed: no streams behind it".to_owned()),
+    let left = settled(&gateway).await? - empty - sessions_kib;
+    let left = Numbers::one("left_kib", left / most as f64);
+    section.add(STREAMS, [most.to_string()], left);
+    calls(run, &gateway, AFTER, &mut section).await?;
+    match nginx::program() {
+        None => section.miss("nginx is not installed: no streams behind it"),
         Some(program) => {
             run.progress("the same behind nginx");
-            let behind =
-                behind_nginx(&program, &gateway, &mut publisher, &mut crowd, BEHIND_NGINX).await?;
-            found.behind_nginx = Some(behind);
+            behind_nginx(&program, &gateway, &mut publisher, &mut crowd, &mut section).await?;
         }
     }
-    Ok(report::section(&found))
+    found::tell(&mut section, most);
+    Ok(section)
+}
+
+/// Memory of the gateway's own in KiB, a moment after the last change.
+async fn settled(gateway: &Gateway) -> anyhow::Result<f64> {
+    sleep(SETTLE).await;
+    Ok(gateway.memory()?.anonymous_kib as f64)
+}
+
+/// Some of the same sessions get a stream through nginx each.
+async fn behind_nginx(
+    program: &Path,
+    gateway: &Gateway,
+    publisher: &mut Publisher,
+    crowd: &mut Crowd,
+    section: &mut Section,
+) -> anyhow::Result<()> {
+    let nginx = Nginx::in_front_of(program, threads()?, gateway.address, BEHIND_NGINX).await?;
+    let before = nginx.anonymous_kib()? as f64;
+    crowd.open_up_to(BEHIND_NGINX, nginx.address).await?;
+    sleep(SETTLE).await;
+    let each = (nginx.anonymous_kib()? as f64 - before) / BEHIND_NGINX as f64;
+    let name = found::behind_nginx();
+    section.add(STREAMS, [&*name], Numbers::one("nginx_kib", each));
+    events(gateway, publisher, crowd, &name, section).await?;
+    // The connections of the clients first, so that nginx ends at once.
+    crowd.leave().await;
+    Ok(())
+}
+
+/// Announces a change, several times, each after the last one has reached every stream.
+async fn events(
+    gateway: &Gateway,
+    publisher: &mut Publisher,
+    crowd: &Crowd,
+    name: &str,
+    section: &mut Section,
+) -> anyhow::Result<()> {
+    let before = CpuTimes::of(&[gateway.id()])?;
+    for _ in 0..EVENTS {
+        let target = crowd.tally().events() + crowd.open();
+        let start = publisher.publish().await?;
+        crowd.have_together(target, EVENT_LIMIT).await?;
+        let took = crowd.tally().last_event().saturating_duration_since(start);
+        let ms = took.as_secs_f64() * 1e3;
+        section.add(STREAMS, [name], Numbers::one("event_ms", ms));
+    }
+    let cpu_ms = CpuTimes::of(&[gateway.id()])?.since(&before) as f64 / 1e6;
+    let each = Numbers::one("event_cpu_ms", cpu_ms / EVENTS as f64);
+    section.add(STREAMS, [name], each);
+    Ok(())
+}
+
+/// Tool calls on a fixed schedule, as often as there are repetitions.
+async fn calls(
+    run: &mut Run<'_>,
+    gateway: &Gateway,
+    name: &str,
+    section: &mut Section,
+) -> anyhow::Result<()> {
+    let open = calls_beside(gateway, CALLS_PER_SECOND).await?;
+    sleep(run.options.warm_up()).await;
+    for _ in 0..run.options.repetitions {
+        let lasts = calls_take(run.options);
+        let take = async || open.watch(lasts, &[gateway.id()], &[]).await;
+        let sample = run
+            .patiently(|sample: &OpenSample| sample.other_cores, take)
+            .await?;
+        if let Some(fault) = sample.fault() {
+            section.fail(format!("calls, streams {name}: {fault}"));
+        }
+        section.add(CALLS, [name], Numbers::of(&sample));
+    }
+    Ok(())
 }

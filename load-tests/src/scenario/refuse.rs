@@ -9,28 +9,30 @@
 //! is the gateway's doing is seen against the same load on nginx, which has nothing to do with the good calls.
 
 mod attack;
+mod found;
 mod kind;
-mod results;
 mod same;
 
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use serde_json::json;
 
+use super::run::at_nginx;
 use super::{Run, Scenario};
-use crate::load::open::{Open, OpenLoad};
-use crate::load::{self, Load, Sample};
+use crate::load::open::{Open, OpenLoad, OpenSample};
+use crate::load::{self, Sample};
 use crate::message::Expect;
 use crate::options::Options;
 use crate::processes::Queued;
-use crate::report::Section;
+use crate::report::{Numbers, Section};
 use crate::servers::bare_filter::{self, BareFilter};
 use crate::servers::gateway::{ASYNC_TOOL, Gateway, Layout, NAMESPACE, Setup, threads};
 use crate::wire::Target;
 
 use attack::Attack;
-use kind::{KINDS, Kind, LIMITED_NAMESPACE, UNAUTHORIZED};
-use results::{Beside, By, Found, Watched};
+use found::{GOOD, REFUSALS};
+use kind::{BARE_FILTER, KINDS, Kind, LIMITED_NAMESPACE, RATE_LIMITED, UNAUTHORIZED};
 
 pub(crate) const SCENARIO: Scenario = Scenario {
     name: "refuse",
@@ -52,8 +54,7 @@ const LONGER: Duration = Duration::from_millis(200);
 fn takes(options: &Options) -> Duration {
     let repetitions = u32::try_from(options.repetitions).unwrap_or(u32::MAX);
     let each = options.warm_up() + options.measured();
-    let bare_filter = 1;
-    let measurements = 1 + KINDS.len() + bare_filter + Beside::ALL.len();
+    let measurements = 1 + KINDS.len() + Beside::ALL.len();
     let measurements = u32::try_from(measurements).unwrap_or(u32::MAX);
     Duration::from_secs(4) + (each * measurements + LONGER * 4) * repetitions
 }
@@ -62,44 +63,45 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let options = run.options;
     let gateway = Gateway::start(options, &setup()).await?;
     gateway.has_worker(NAMESPACE).await?;
-    let mut found = Found::default();
+    let (mut section, mut kinds) = (Section::default(), KINDS.to_vec());
     let bare = match bare_filter::program() {
         Some(program) => Some(BareFilter::start(&program, threads()?).await?),
         None => {
-            found
-                .missing("a bare filter of the HTTP library: there is no release build of it beside this program (make load-binaries)");
+            section.miss("a bare filter of the HTTP library: there is no release build of it beside this program (make load-binaries)");
+            kinds.retain(|kind| *kind != BARE_FILTER);
             None
         }
     };
     if let Some(bare) = &bare
         && let Err(error) = same::check(gateway.address, bare.address).await
     {
-        found.fail(format!(
+        section.fail(format!(
             "the bare filter's 401 beside the gateway's: {error:#}"
         ));
     }
-    let mut all: Vec<By> = By::all().collect();
     for repetition in 1..=options.repetitions {
-        let nginx = run.reference().await?;
-        let nginx_cpu_us = nginx.map(|sample| sample.cpu_us);
-        for &by in &all {
-            let refused = async || match (by, &bare) {
-                (By::Gateway(kind), _) => refused(options, &gateway, kind).await.map(Some),
-                (By::BareFilter, Some(bare)) => refused_barely(options, bare).await.map(Some),
-                (By::BareFilter, None) => Ok(None),
+        section.repetition = repetition;
+        let n_us = run.reference().await?.map(|sample| sample.cpu_us);
+        for &kind in &kinds {
+            let take = async || match &bare {
+                Some(bare) if kind == BARE_FILTER => refused_barely(options, bare).await,
+                _ => refused(options, &gateway, kind).await,
             };
-            let other = |sample: &Option<Sample>| sample.as_ref().map_or(0.0, |s| s.other_cores);
-            match run.patiently(other, refused).await {
-                Ok(Some(sample)) => {
-                    run.progress(&format!("{}: {}", by.name(), sample.shown()));
-                    found.refused(repetition, by, sample, nginx_cpu_us);
+            let name = kind.name();
+            match run
+                .patiently(|sample: &Sample| sample.other_cores, take)
+                .await
+            {
+                Ok(sample) => {
+                    run.progress(&format!("{name}: {}", sample.shown()));
+                    let numbers = Numbers::of(&sample).with_ratio("cpu_n", "cpu_us", n_us);
+                    section.add(REFUSALS, [name], numbers);
                 }
-                Ok(None) => {}
-                Err(error) => found.fail(format!("{}: {error:#}", by.name())),
+                Err(error) => section.fail(format!("{name}: {error:#}")),
             }
         }
         // So that the gateway's 401 and the bare filter's come first in turns.
-        all.reverse();
+        kinds.reverse();
         let good = Good::start(&gateway).await?;
         for beside in Beside::ALL {
             if beside == Beside::Nginx && run.nginx.is_none() {
@@ -110,17 +112,18 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
                 .as_ref()
                 .map(|nginx| (nginx.address, nginx.processes()));
             let take = async || good.watch(options, beside, nginx.clone()).await;
-            let other = |watched: &Watched| watched.sample.other_cores;
+            let name = format!("good calls {}", beside.name());
+            let other = |(sample, ..): &Watched| sample.other_cores;
             match run.patiently(other, take).await {
-                Ok(watched) => {
-                    run.progress(&format!(
-                        "good calls {}: {}",
-                        beside.name(),
-                        watched.sample.shown()
-                    ));
-                    found.good(beside, watched);
+                Ok((sample, attack, queued_ms)) => {
+                    run.progress(&format!("{name}: {}", sample.shown()));
+                    if let Some(fault) = sample.fault() {
+                        section.fail(format!("{name}: {fault}"));
+                    }
+                    let numbers = Numbers::of(&json!({"sample": sample, "attack": attack}));
+                    section.add(GOOD, [beside.name()], numbers.with("queued_ms", queued_ms));
                 }
-                Err(error) => found.fail(format!("good calls {}: {error:#}", beside.name())),
+                Err(error) => section.fail(format!("{name}: {error:#}")),
             }
         }
         run.progress(&format!(
@@ -128,7 +131,8 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
             options.repetitions
         ));
     }
-    Ok(found.section())
+    found::tell(&mut section);
+    Ok(section)
 }
 
 fn setup() -> Setup {
@@ -140,11 +144,7 @@ fn setup() -> Setup {
 /// A closed loop of nothing but refusals, which the gateway must have counted as such.
 async fn refused(options: &Options, gateway: &Gateway, kind: Kind) -> anyhow::Result<Sample> {
     let before = gateway.metric(&kind.counter()).await?.unwrap_or_default();
-    let load = Load {
-        warm_up: options.warm_up(),
-        measured: options.measured(),
-        ..attack::load(options, gateway.address, gateway.id(), kind)
-    };
+    let load = attack::load(options, gateway.address, gateway.id(), kind);
     let limit = options.warm_up() + options.measured();
     let (sample, faults) = load::tolerant(load).await?;
     kind.forgives(&faults, limit)?;
@@ -154,20 +154,46 @@ async fn refused(options: &Options, gateway: &Gateway, kind: Kind) -> anyhow::Re
         counted >= sample.requests as f64,
         "{} answers, of which the gateway counted {counted} as {}",
         sample.requests,
-        kind.reason
+        kind.reason()
     );
     Ok(sample)
 }
 
 /// The same load at the bare filter, which refuses everybody and counts nothing.
 async fn refused_barely(options: &Options, bare: &BareFilter) -> anyhow::Result<Sample> {
-    let load = Load {
-        warm_up: options.warm_up(),
-        measured: options.measured(),
-        ..attack::load(options, bare.address, bare.id(), UNAUTHORIZED)
-    };
+    let load = attack::load(options, bare.address, bare.id(), UNAUTHORIZED);
     load::measure(load).await
 }
+
+/// What good calls stand beside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    /// The same load on nginx: the machine is as busy, the gateway is not attacked.
+    Nginx,
+    Refused(Kind),
+}
+
+impl Beside {
+    const ALL: [Self; 4] = [
+        Self::Nothing,
+        Self::Nginx,
+        Self::Refused(UNAUTHORIZED),
+        Self::Refused(RATE_LIMITED),
+    ];
+
+    fn name(self) -> String {
+        match self {
+            Self::Nothing => "alone".to_owned(),
+            Self::Nginx => "beside that load on nginx".to_owned(),
+            Self::Refused(kind) => format!("beside {} at full speed", kind.status),
+        }
+    }
+}
+
+/// One window of good calls, what came beside them, and how many milliseconds the gateway's threads waited for a core in each
+/// second.
+type Watched = (OpenSample, Option<Sample>, f64);
 
 /// Good calls that go on and on.
 struct Good<'a> {
@@ -202,38 +228,35 @@ impl<'a> Good<'a> {
         let id = self.gateway.id();
         let mut others = vec![self.worker];
         let lasts = options.measured() + LONGER;
-        let attack = match beside {
+        let load = match beside {
             Beside::Nothing => None,
             Beside::Nginx => {
                 let (address, processes) = nginx.context("nginx is not running")?;
                 // Their time is not other work, either.
                 others.extend(&processes);
-                let load = attack::at_nginx(options, address, processes);
-                Some(Attack::start(load, options.warm_up(), lasts)?)
+                Some(at_nginx(options, address, processes))
             }
-            Beside::Refused(kind) => {
-                let load = attack::load(options, self.gateway.address, id, kind);
-                Some(Attack::start(load, options.warm_up(), lasts)?)
-            }
+            Beside::Refused(kind) => Some(attack::load(options, self.gateway.address, id, kind)),
         };
+        let attack = load.map(|mut load| {
+            load.window.measured = lasts;
+            Attack::start(load)
+        });
+        let attack = attack.transpose()?;
         tokio::time::sleep(options.warm_up()).await;
         let front = [id];
         let queued = Queued::since_now(id);
         let watching = self.open.watch(options.measured(), &front, &others);
-        let mut watched = Watched {
-            sample: watching.await?,
-            attack: None,
-            queued_ms: queued.ms_per_second(),
-        };
+        let sample = watching.await?;
+        let queued_ms = queued.ms_per_second();
         let Some(attack) = attack else {
-            return Ok(watched);
+            return Ok((sample, None, queued_ms));
         };
         let (attack, faults) = attack.end().await?;
         match beside {
             Beside::Refused(kind) => kind.forgives(&faults, options.warm_up() + lasts)?,
             _ => faults.none()?,
         }
-        watched.attack = Some(attack?);
-        Ok(watched)
+        Ok((sample, Some(attack?), queued_ms))
     }
 }

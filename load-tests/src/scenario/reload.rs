@@ -10,7 +10,7 @@
 //! After each change it must be the new code that answers, and no other process may have been replaced.
 
 mod fleet;
-mod results;
+mod found;
 mod worker_start;
 
 use std::time::Duration;
@@ -22,10 +22,11 @@ use super::{Run, Scenario};
 use crate::load::open::{Open, OpenSample};
 use crate::options::Options;
 use crate::processes::Queued;
-use crate::report::Section;
+use crate::report::table::cell;
+use crate::report::{Numbers, Section};
 
 use fleet::Fleet;
-use results::{Found, Situation, Who};
+use found::{NOTHING_CHANGED, ONE_CHANGED, TOOK, UNDER_LOAD, WATCHED, WITH, WITHOUT};
 
 pub(crate) const SCENARIO: Scenario = Scenario {
     name: "reload",
@@ -40,10 +41,8 @@ pub(crate) const SCENARIO: Scenario = Scenario {
 
 /// Reloads nobody calls during, of either kind.
 const QUIET_RELOADS: usize = 3;
-/// Calls a second to namespaces that do not change.
-const OTHERS_PER_SECOND: f64 = 600.0;
-/// Calls a second to the one that does.
-const CHANGING_PER_SECOND: f64 = 100.0;
+/// Calls a second to namespaces that do not change, and to the one that does.
+const CALLS: [(&str, f64); 2] = [("others", 600.0), ("the one that changes", 100.0)];
 /// A window with a reload in it lasts so long at least, so that it covers the end of the old worker, too.
 const WINDOW_MIN: Duration = Duration::from_secs(1);
 
@@ -70,38 +69,37 @@ fn takes(options: &Options) -> Duration {
 }
 
 async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
-    let mut found = Found::default();
-    match worker_start::measure(run).await {
-        Ok(starts) => found.worker_start = Some(starts),
-        Err(error) => found.fail(format!("worker start: {error:#}")),
+    let mut section = Section::default();
+    if let Err(error) = worker_start::measure(run, &mut section).await {
+        section.fail(format!("worker start: {error:#}"));
     }
     let start = Instant::now();
     let mut fleet = Fleet::start(run.options).await?;
     run.progress(&format!(
         "{} namespaces with {} processes after {:.1} s",
-        fleet.namespaces(),
+        fleet::NAMESPACES,
         fleet.processes(),
         start.elapsed().as_secs_f64()
     ));
-    found.namespaces = fleet.namespaces();
-    if let Err(error) = quiet(run, &mut fleet, &mut found).await {
-        found.fail(format!("while nobody calls: {error:#}"));
+    if let Err(error) = quiet(run, &mut fleet, &mut section).await {
+        section.fail(format!("while nobody calls: {error:#}"));
     }
-    if let Err(error) = under_load(run, &mut fleet, &mut found).await {
-        found.fail(format!("under load: {error:#}"));
+    if let Err(error) = under_load(run, &mut fleet, &mut section).await {
+        section.fail(format!("under load: {error:#}"));
     }
     let started = fleet.servers_started().await?;
     if started != fleet.stdio() as f64 {
         let stdio = fleet.stdio();
-        found.fail(format!(
+        section.fail(format!(
             "{started} processes were started for {stdio} stdio servers"
         ));
     }
-    Ok(found.section())
+    found::tell(&mut section);
+    Ok(section)
 }
 
 /// Reloads while nobody calls.
-async fn quiet(run: &mut Run<'_>, fleet: &mut Fleet, found: &mut Found) -> anyhow::Result<()> {
+async fn quiet(run: &mut Run<'_>, fleet: &mut Fleet, section: &mut Section) -> anyhow::Result<()> {
     let reloads = if run.options.quick { 1 } else { QUIET_RELOADS };
     for _ in 0..reloads {
         let (ms, report) = fleet.reload().await?;
@@ -109,43 +107,59 @@ async fn quiet(run: &mut Run<'_>, fleet: &mut Fleet, found: &mut Found) -> anyho
             report.restarted.is_empty() && report.failed.is_empty(),
             "nothing had changed, and the reload answered {report:?}"
         );
-        found.reload(Situation::NothingChanged, ms);
+        section.add(TOOK, [NOTHING_CHANGED], Numbers::one("ms", ms));
     }
     for _ in 0..reloads {
         let ms = fleet.change().await?;
-        found.reload(Situation::OneChanged, ms);
+        section.add(TOOK, [ONE_CHANGED], Numbers::one("ms", ms));
     }
     fleet.is_otherwise_untouched()?;
-    run.progress(&format!("reloads nobody calls during: {}", found.shown()));
+    run.progress(&format!(
+        "reloads nobody calls during: nothing changed {} ms, one changed {} ms",
+        cell(section.of(TOOK).median(&[NOTHING_CHANGED], "ms"), 0),
+        cell(section.of(TOOK).median(&[ONE_CHANGED], "ms"), 0)
+    ));
     Ok(())
 }
 
-async fn under_load(run: &mut Run<'_>, fleet: &mut Fleet, found: &mut Found) -> anyhow::Result<()> {
+async fn under_load(
+    run: &mut Run<'_>,
+    fleet: &mut Fleet,
+    section: &mut Section,
+) -> anyhow::Result<()> {
     let (options, window) = (run.options, window(run.options));
-    let calls = Calls::start(fleet).await?;
+    let open = Calls::start(fleet).await?;
     for change in 1..=changes(options) {
         sleep(options.warm_up()).await;
-        let ((), without) = calls.during(sleep(window)).await?;
+        let ((), without) = open.during(sleep(window)).await?;
         let ends = Instant::now() + window;
         let work = async {
             let ms = fleet.change().await;
             sleep_until(ends).await;
             ms
         };
-        let (ms, with) = calls.during(work).await?;
-        for (during, (samples, queued_ms)) in [(false, without), (true, with)] {
-            for (who, sample) in Who::ALL.into_iter().zip(samples) {
-                run.progress(&shown(change, who, during, &sample));
-                if !during {
+        let (ms, with) = open.during(work).await?;
+        for (at, (who, per_second)) in CALLS.into_iter().enumerate() {
+            for (when, (samples, queued_ms)) in [(WITHOUT, &without), (WITH, &with)] {
+                let (sample, per_second) = (&samples[at], per_second.to_string());
+                run.progress(&format!(
+                    "change {change}, {who} {when} a reload: {}",
+                    sample.shown()
+                ));
+                if when == WITHOUT {
                     // The new worker's start looks like other work.
                     run.disturbed_by(sample.other_cores);
                 }
-                found.window(who, during, sample, queued_ms);
+                if let Some(fault) = sample.fault() {
+                    section.fail(format!("calls of {who} {when} a reload: {fault}"));
+                }
+                let numbers = Numbers::of(sample).with("queued_ms", *queued_ms);
+                section.add(WATCHED, [who, &per_second, when], numbers);
             }
         }
         let ms = ms?;
         run.progress(&format!("change {change}: answered after {ms:.0} ms"));
-        found.reload(Situation::OneChangedUnderLoad, ms);
+        section.add(TOOK, [UNDER_LOAD], Numbers::one("ms", ms));
         // The search for processes takes the client's time, which the next warm-up makes up for.
         fleet.is_otherwise_untouched()?;
     }
@@ -163,14 +177,14 @@ struct Calls {
 impl Calls {
     async fn start(fleet: &Fleet) -> anyhow::Result<Self> {
         Ok(Self {
-            others: Open::start(fleet.load_on_others(OTHERS_PER_SECOND).await?).await?,
-            changing: Open::start(fleet.load_on_changing(CHANGING_PER_SECOND)).await?,
+            others: Open::start(fleet.load_on_others(CALLS[0].1).await?).await?,
+            changing: Open::start(fleet.load_on_changing(CALLS[1].1)).await?,
             gateway: fleet.gateway.id(),
             workers: fleet.workers_called()?,
         })
     }
 
-    /// Watches both as long as something else takes, in the order of [`Who::ALL`], and how many milliseconds in each
+    /// Watches both as long as something else takes, in the order of [`CALLS`], and how many milliseconds in each
     /// second the gateway's threads waited for a core.
     async fn during<T>(
         &self,
@@ -183,9 +197,4 @@ impl Calls {
         let (outcome, changing) = inner?;
         Ok((outcome, ([others, changing], queued.ms_per_second())))
     }
-}
-
-fn shown(change: usize, who: Who, during: bool, sample: &OpenSample) -> String {
-    let when = if during { "with a reload" } else { "without" };
-    format!("change {change}, {} {when}: {}", who.name(), sample.shown())
 }

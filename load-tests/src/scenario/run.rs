@@ -1,8 +1,9 @@
 //! What scenarios share: options, the nginx that is the unit of every ratio, patience, and what is said meanwhile.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::load::{self, Load, Sample};
+use crate::load::{self, Load, Sample, Window};
 use crate::message::{Envelope, Expect};
 use crate::options::Options;
 use crate::quiet::Patience;
@@ -74,26 +75,8 @@ impl<'a> Run<'a> {
             return Ok(None);
         };
         let (to, processes) = (nginx.address, nginx.processes());
-        let envelope = Envelope {
-            to,
-            token: TOKEN,
-            path: Envelope::PATH,
-            namespace: NAMESPACE,
-            session: None,
-        };
         let options = self.options;
-        let take = async || {
-            load::measure(Load {
-                target: Target::Http(to),
-                requests: vec![envelope.ping(); options.connections],
-                expect: Expect::FIXED,
-                warm_up: options.warm_up(),
-                measured: options.measured(),
-                front: processes.clone(),
-                workers: Vec::new(),
-            })
-            .await
-        };
+        let take = async || load::measure(at_nginx(options, to, processes.clone())).await;
         let sample = self.patiently(|sample| sample.other_cores, take).await?;
         self.progress(&format!("nginx {}", sample.shown()));
         self.n_us.push(sample.cpu_us);
@@ -139,6 +122,16 @@ impl<'a> Run<'a> {
     /// Each **n** of the scenario so far, in microseconds.
     pub(crate) fn references(&self) -> &[f64] {
         &self.n_us
+    }
+}
+
+/// A ping on each connection, which nginx answers by itself.
+pub(crate) fn at_nginx(options: &Options, to: SocketAddr, processes: Vec<u32>) -> Load {
+    Load {
+        target: Target::Http(to),
+        requests: vec![Envelope::new(to, TOKEN, NAMESPACE).ping(); options.connections],
+        expect: Expect::FIXED,
+        window: Window::by(options, processes),
     }
 }
 

@@ -11,11 +11,13 @@
 //! The gateway that is not asked waits and does next to nothing.
 
 mod client;
-mod results;
+mod found;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use serde::Serialize;
+use serde_json::json;
 use tokio::time::sleep;
 
 use super::{Run, Scenario};
@@ -23,13 +25,15 @@ use crate::load::open::{self, OpenLoad, OpenSample};
 use crate::load::{Spent, Window};
 use crate::message::{Envelope, Expect};
 use crate::options::Options;
-use crate::report::Section;
+use crate::processes::Memory;
+use crate::report::table::cell;
+use crate::report::{Numbers, Section};
 use crate::servers::echo::{EchoProgram, Era};
 use crate::servers::gateway::{EMPTY_NAMESPACE, Gateway, Layout, Setup};
 use crate::wire::Target;
 
 use client::Clients;
-use results::{Churn, Found, Held, Moment, Others};
+use found::{HELD, OPENING, USED, bytes_each};
 
 pub(crate) const SCENARIO: Scenario = Scenario {
     name: "sessions",
@@ -43,7 +47,7 @@ pub(crate) const SCENARIO: Scenario = Scenario {
 };
 
 /// Of a namespace that has no server: what a session is without anything else.
-const HELD: usize = 200_000;
+const HELD_EMPTY: usize = 200_000;
 const HELD_QUICK: usize = 10_000;
 /// Of a stdio server, which has something of each session, too.
 const HELD_STDIO: usize = 20_000;
@@ -65,11 +69,24 @@ const MEASUREMENTS: u32 = 5;
 /// A machine that does nothing else opens so many a second at least.
 const OPENED_PER_SECOND: u32 = 10_000;
 
+/// Sessions opened and closed at once.
+#[derive(Debug, Serialize)]
+struct Churn {
+    per_second: f64,
+    /// Of the gateway, for opening and closing one.
+    cpu_us: f64,
+    client_cpu_us: f64,
+    other_cores: f64,
+    /// From `initialize` to its answer.
+    opening_p50_us: f64,
+    opening_p99_us: f64,
+}
+
 fn counts(options: &Options) -> (usize, usize) {
     if options.quick {
         (HELD_QUICK, HELD_STDIO_QUICK)
     } else {
-        (HELD, HELD_STDIO)
+        (HELD_EMPTY, HELD_STDIO)
     }
 }
 
@@ -93,23 +110,32 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         Gateway::start(options, &setup).await?,
         Gateway::start(options, &setup).await?,
     );
-    let mut found = Found::default();
+    let mut section = Section::default();
 
     let own = of(&without, EMPTY_NAMESPACE);
     let own = (own, opened(own, PINGED, |_| ()).await?);
     let (idle, idle_stdio) = (of(&with, EMPTY_NAMESPACE), of(&with, STDIO_NAMESPACE));
-    let sessions = hold(run, &with, idle, held, &mut found).await?;
-    hold(run, &with, idle_stdio, held_stdio, &mut found).await?;
+    let sessions = hold(run, &with, idle, held, &mut section).await?;
+    hold(run, &with, idle_stdio, held_stdio, &mut section).await?;
     let spread = (idle, client::spread(&sessions, PINGED));
     for _ in 0..options.repetitions {
-        let nginx_cpu_us = run.reference().await?.map(|sample| sample.cpu_us);
-        for (others, gateway, (envelope, pinged)) in [
-            (Others::None, &without, &own),
-            (Others::All, &with, &spread),
-        ] {
+        let n_us = run.reference().await?.map(|sample| sample.cpu_us);
+        let all = (held + held_stdio).to_string();
+        for (others, gateway, (envelope, pinged)) in
+            [("none", &without, &own), (all.as_str(), &with, &spread)]
+        {
             match used(run, gateway, *envelope, pinged, others).await {
-                Ok((churn, pings)) => found.repetition(others, churn, pings, nginx_cpu_us),
-                Err(error) => found.fail(format!("{}: {error:#}", others.name())),
+                Ok((churn, pings)) => {
+                    if let Some(fault) = pings.fault() {
+                        let fault = format!("pings, {others} other sessions: {fault}");
+                        section.fail(fault);
+                    }
+                    let numbers = Numbers::of(&json!({"churn": churn, "pings": pings}))
+                        .with_ratio("churn_n", "churn.cpu_us", n_us)
+                        .with_ratio("pings_n", "pings.cpu_us", n_us);
+                    section.add(USED, [others], numbers);
+                }
+                Err(error) => section.fail(format!("{others} other sessions: {error:#}")),
             }
         }
     }
@@ -118,7 +144,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         let pong = client::ping(idle, session).await;
         pong.context("a session that had been idle")?;
     }
-    found.alive = with.metric("tooldock_sessions").await?;
+    let alive = with.metric("tooldock_sessions").await?;
     for (what, series) in [
         ("expired", "tooldock_sessions_expired_total"),
         ("were pushed out", "tooldock_sessions_evicted_total"),
@@ -126,17 +152,15 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         let ended = with.metric(series).await?;
         let ended = ended.with_context(|| format!("the gateway has no {series}"))?;
         if ended > 0.0 {
-            found.fail(format!("{ended} sessions {what}"));
+            section.fail(format!("{ended} sessions {what}"));
         }
     }
-    Ok(found.section())
+    found::tell(&mut section, alive);
+    Ok(section)
 }
 
 fn of(gateway: &Gateway, namespace: &'static str) -> Envelope<'static> {
-    Envelope {
-        namespace,
-        ..gateway.envelope()
-    }
+    gateway.envelope().of(namespace)
 }
 
 /// Opening and closing, then pings.
@@ -145,7 +169,7 @@ async fn used(
     gateway: &Gateway,
     envelope: Envelope<'_>,
     pinged: &[String],
-    others: Others,
+    others: &str,
 ) -> anyhow::Result<(Churn, OpenSample)> {
     let options = run.options;
     let take = async || churn(options, gateway, envelope).await;
@@ -153,16 +177,14 @@ async fn used(
         .patiently(|churn: &Churn| churn.other_cores, take)
         .await?;
     run.progress(&format!(
-        "{}: {:.0} sessions opened and closed a second, {:.1} us CPU",
-        others.name(),
-        churn.per_second,
-        churn.cpu_us
+        "{others} other sessions: {:.0} opened and closed a second, {:.1} us CPU",
+        churn.per_second, churn.cpu_us
     ));
     let take = async || pings(options, gateway, envelope, pinged).await;
     let pings = run
         .patiently(|pings: &OpenSample| pings.other_cores, take)
         .await?;
-    run.progress(&format!("{}: pings {}", others.name(), pings.shown()));
+    run.progress(&format!("{others} other sessions: pings {}", pings.shown()));
     Ok((churn, pings))
 }
 
@@ -174,7 +196,7 @@ async fn churn(
 ) -> anyhow::Result<Churn> {
     let clients = Clients::start(options.connections, envelope, None).await?;
     sleep(options.warm_up()).await;
-    let window = window(gateway);
+    let window = Window::by(options, vec![gateway.id()]);
     let before = Spent::now(&window)?;
     let (start, opened_before) = (Instant::now(), clients.opened());
     sleep(options.measured()).await;
@@ -195,39 +217,20 @@ async fn churn(
     })
 }
 
-fn window(gateway: &Gateway) -> Window {
-    Window {
-        warm_up: Duration::ZERO,
-        measured: Duration::ZERO,
-        front: vec![gateway.id()],
-        workers: Vec::new(),
-    }
-}
-
 async fn pings(
     options: &Options,
     gateway: &Gateway,
     envelope: Envelope<'_>,
     sessions: &[String],
 ) -> anyhow::Result<OpenSample> {
-    let request = |session: &String| {
-        Envelope {
-            session: Some(session),
-            ..envelope
-        }
-        .ping()
-    };
+    let request = |session: &String| envelope.in_session(Some(session)).ping();
     let load = OpenLoad {
         target: Target::Http(gateway.address),
         requests: sessions.iter().map(request).collect(),
         expect: Expect::PONG,
         per_second: PINGS_PER_SECOND,
     };
-    let window = Window {
-        warm_up: options.warm_up(),
-        measured: options.measured(),
-        ..window(gateway)
-    };
+    let window = Window::by(options, vec![gateway.id()]);
     open::measure(load, &window).await
 }
 
@@ -237,22 +240,28 @@ async fn hold(
     gateway: &Gateway,
     envelope: Envelope<'_>,
     count: usize,
-    found: &mut Found,
+    section: &mut Section,
 ) -> anyhow::Result<Vec<String>> {
     // The first session of a namespace may bring more with it than itself.
     opened(envelope, 1, |_| ()).await?;
     sleep(SETTLE).await;
     let before = gateway.memory()?;
-    let window = window(gateway);
+    let window = Window::by(run.options, vec![gateway.id()]);
     let (spent, start) = (Spent::now(&window)?, Instant::now());
-    let mut moments = Vec::new();
+    let kind = match envelope.namespace {
+        STDIO_NAMESPACE => "a stdio server",
+        _ => "a namespace without server",
+    };
+    let mut last = (0.0, 0);
     let look = |opened: usize| {
         if let Ok(memory) = gateway.memory() {
-            moments.push(Moment {
-                seconds: start.elapsed().as_secs_f64(),
-                opened,
-                anonymous_kib: memory.anonymous_kib,
-            });
+            let now = (start.elapsed().as_secs_f64(), opened);
+            // Between two looks.
+            let rate = opened.saturating_sub(last.1) as f64 / (now.0 - last.0);
+            let numbers = Numbers::one("seconds", now.0).with("per_second", rate);
+            let numbers = numbers.with("opened", opened as f64);
+            section.add(OPENING, [kind], numbers.with("mib", mib(memory)));
+            last = now;
         }
     };
     let sessions = opened(envelope, count, look).await?;
@@ -260,24 +269,22 @@ async fn hold(
     let costs = spent.until(&Spent::now(&window)?, count as u64, seconds);
     run.disturbed_by(costs.other_cores);
     sleep(SETTLE).await;
-    let after = gateway.memory()?;
-    let held = Held {
-        namespace: envelope.namespace.to_owned(),
-        sessions: count,
-        per_second: count as f64 / seconds,
-        cpu_us: costs.cpu_us,
-        other_cores: costs.other_cores,
-        before,
-        after,
-        moments,
-    };
+    let numbers = Numbers::one("sessions", count as f64)
+        .with("per_second", count as f64 / seconds)
+        .with("cpu_us", costs.cpu_us)
+        .with("before_mib", mib(before))
+        .with("after_mib", mib(gateway.memory()?));
+    section.add(HELD, [kind], numbers);
+    let each = section.of(HELD).row(&[kind]).and_then(bytes_each);
     run.progress(&format!(
-        "{count} sessions of {} opened in {seconds:.1} s, {:.0} bytes each",
-        held.namespace,
-        held.bytes_each()
+        "{count} sessions of {kind} opened in {seconds:.1} s, {} bytes each",
+        cell(each, 0)
     ));
-    found.held(held);
     Ok(sessions)
+}
+
+fn mib(memory: Memory) -> f64 {
+    memory.anonymous_kib as f64 / 1024.0
 }
 
 /// Opens so many on a few connections, and looks at the progress now and then.

@@ -13,10 +13,10 @@
 mod books;
 mod calls;
 mod faults;
+mod found;
 mod growth;
 mod refusals;
 mod reloads;
-mod report;
 mod scene;
 mod sessions;
 mod streams;
@@ -102,5 +102,5 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     run.progress("at rest");
     sleep(Duration::from_secs(1)).await;
     watch.rest(&gateway, REST).await?;
-    Ok(report::section(run.options.soak(), &scene, &watch))
+    Ok(found::section(run.options.soak(), scene.books(), &watch))
 }

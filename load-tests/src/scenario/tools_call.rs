@@ -14,12 +14,9 @@
 
 mod alone;
 mod case;
-mod charts;
 mod found;
 mod front;
 mod idle;
-mod tables;
-mod verdicts;
 
 use std::io;
 use std::time::Duration;
@@ -28,16 +25,17 @@ use anyhow::Context;
 use tokio::time::error::Elapsed;
 
 use super::{Run, Scenario};
-use crate::load::{self, Load, Sample, Window, pipes};
+use crate::load::{self, Faults, Load, Sample, Window, pipes};
 use crate::message::{Expect, pipe_call};
 use crate::options::Options;
 use crate::processes;
-use crate::report::Section;
+use crate::report::table::cell;
+use crate::report::{Numbers, Section};
 use crate::servers::echo::{Echo, EchoProgram, Era};
 use crate::wire::Target;
 
 use case::{Case, Client, MANY, Server};
-use found::{Found, Loaded, NOTHING};
+use found::{ALONE, LOADS, NOTHING, labels};
 use front::{Front, NGINX, Running};
 
 pub(crate) const SCENARIO: Scenario = Scenario {
@@ -73,29 +71,29 @@ fn takes(options: &Options) -> Duration {
 async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let echo = EchoProgram::find()?;
     let (mut fronts, missing) = Front::find(run.options)?;
-    let described = |front: &Front| Some(format!("{} {}", front.name(), front.description()?));
-    let mut found = Found {
-        fronts: fronts.iter().filter_map(described).collect(),
-        missing,
-        ..Found::default()
-    };
+    let mut section = Section::default();
+    for front in &fronts {
+        if let Some(description) = front.description() {
+            section.note(format!("{} {description}", front.name()));
+        }
+    }
+    section.missing = missing;
     if run.nginx.is_none() {
-        found.missing.push("nginx: no ratios".to_owned());
+        section.miss("nginx: no ratios");
     }
     match idle::memory(run.options).await {
-        Ok(memory) => found.idle = Some(memory),
-        Err(error) => found.failures.push(format!("an idle gateway: {error:#}")),
+        Ok(memory) => found::idle(&mut section, memory),
+        Err(error) => section.fail(format!("an idle gateway: {error:#}")),
     }
     let mut measuring = Measuring {
         options: run.options,
         run,
         echo,
-        found,
-        repetition: 0,
+        section,
         nginx_cpu_us: None,
     };
     for repetition in 1..=measuring.options.repetitions {
-        measuring.repetition = repetition;
+        measuring.section.repetition = repetition;
         let of = measuring.options.repetitions;
         measuring
             .run
@@ -106,15 +104,15 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         }
         fronts.rotate_left(1);
     }
-    measuring.found.section()
+    found::tell(&mut measuring.section);
+    Ok(measuring.section)
 }
 
 struct Measuring<'a, 'r> {
     options: &'a Options,
     run: &'r mut Run<'a>,
     echo: EchoProgram,
-    found: Found,
-    repetition: usize,
+    section: Section,
     /// Measured last.
     nginx_cpu_us: Option<f64>,
 }
@@ -125,12 +123,7 @@ impl Measuring<'_, '_> {
         let (options, echo) = (self.options, &self.echo);
         let take = async || {
             let (server, opened) = Echo::start(echo).await?;
-            let window = Window {
-                warm_up: options.warm_up(),
-                measured: options.measured(),
-                front: vec![server.id()],
-                workers: Vec::new(),
-            };
+            let window = Window::by(options, vec![server.id()]);
             // The server ends with its pipes, so its memory is read before they are closed.
             let memory = processes::proportional_kib(&[server.id()]);
             let expect = Expect::NUMBERED_ECHO;
@@ -141,28 +134,14 @@ impl Measuring<'_, '_> {
             .run
             .patiently(|(sample, _)| sample.other_cores, take)
             .await?;
+        let case = Case::new(Server::Stdio(Era::Legacy), Client::Pipes);
+        let sample = self.shown(NOTHING, case, sample);
         // All the CPU time is the server's: nothing is in front of it.
-        let sample = Sample {
-            cpu_us: 0.0,
-            worker_cpu_us: Some(sample.cpu_us),
-            ..sample
-        };
-        let loaded = Loaded {
-            repetition: self.repetition,
-            clients: MANY,
-            sample,
-            nginx_cpu_us: None,
-            wrong: 0,
-            first_wrong: None,
-            front_kib: 0,
-            servers: 1,
-            servers_kib: memory,
-        };
-        self.keep(
-            NOTHING,
-            Case::new(Server::Stdio(Era::Legacy), Client::Pipes),
-            loaded,
-        );
+        let numbers = Numbers::of(&sample)
+            .without("cpu_us")
+            .with("worker_cpu_us", sample.cpu_us);
+        let numbers = numbers.with("servers", 1.0).with("server_mib", mib(memory));
+        self.section.add(LOADS, labels(NOTHING, case), numbers);
         Ok(())
     }
 
@@ -172,7 +151,7 @@ impl Measuring<'_, '_> {
         if front.must_be_right()
             && let Err(error) = self.reference().await
         {
-            self.found.failures.push(format!("nginx: {error:#}"));
+            self.section.fail(format!("nginx: {error:#}"));
         }
         let running = match front.start(self.options, &self.echo).await {
             Ok(running) => running,
@@ -182,13 +161,13 @@ impl Measuring<'_, '_> {
             self.speaks_modern(front, &running, case).await;
         }
         for (at, &case) in front.cases().iter().enumerate() {
-            match self.load(&running, case, at == 0).await {
-                Ok(loaded) => {
-                    if let Some(first) = &loaded.first_wrong {
-                        let wrong = format!("{case}: {} wrong answers: {first}", loaded.wrong);
+            match self.load(front, &running, case, at == 0).await {
+                Ok((numbers, faults)) => {
+                    if let Some(first) = &faults.first {
+                        let wrong = format!("{case}: {} wrong answers: {first}", faults.count);
                         self.went_wrong(front, &wrong);
                     }
-                    self.keep(front.name(), case, loaded);
+                    self.section.add(LOADS, labels(front.name(), case), numbers);
                 }
                 Err(error) => self.went_wrong(front, &format!("{case}: {error:#}")),
             }
@@ -196,12 +175,14 @@ impl Measuring<'_, '_> {
         for &case in front.cases_alone() {
             match alone::measure(self.options, &self.echo, &running, case).await {
                 Ok(alone) => {
-                    let (p50, direct) = (alone.through.p50_us, alone.direct.p50_us);
+                    let p50 = |of: &str| cell(alone.get(&format!("{of}.p50_us")), 0);
                     self.run.progress(&format!(
-                        "{}, {case}, one client: p50 {p50:.0} us, {direct:.0} us without",
-                        front.name()
+                        "{}, {case}, one client: p50 {} us, {} us without",
+                        front.name(),
+                        p50("through"),
+                        p50("direct")
                     ));
-                    self.found.call_alone(front.name(), case, alone);
+                    self.section.add(ALONE, labels(front.name(), case), alone);
                 }
                 Err(error) => self.went_wrong(front, &format!("{case}, one client: {error:#}")),
             }
@@ -217,7 +198,7 @@ impl Measuring<'_, '_> {
             case.once(&Target::Http(running.address()), request).await
         };
         let finding = discovered(asked.await);
-        self.found.finding(format!("{}: {finding}", front.name()));
+        self.section.note(format!("{}: {finding}", front.name()));
     }
 
     /// What nginx costs now.
@@ -225,25 +206,23 @@ impl Measuring<'_, '_> {
         if let Some(sample) = self.run.reference().await? {
             self.nginx_cpu_us = Some(sample.cpu_us);
             let processes = self.run.nginx.as_ref().map(|nginx| nginx.processes());
-            let loaded = Loaded {
-                repetition: self.repetition,
-                clients: self.options.connections,
-                nginx_cpu_us: self.nginx_cpu_us,
-                sample,
-                wrong: 0,
-                first_wrong: None,
-                front_kib: processes::proportional_kib(&processes.unwrap_or_default()),
-                servers: 0,
-                servers_kib: 0,
-            };
-            self.found
-                .load(NGINX, Case::new(Server::None, Client::Sessionless), loaded);
+            let numbers = self.of_load(&sample, self.options.connections);
+            let kib = processes::proportional_kib(&processes.unwrap_or_default());
+            let case = Case::new(Server::None, Client::Sessionless);
+            self.section
+                .add(LOADS, labels(NGINX, case), numbers.with("mib", mib(kib)));
         }
         Ok(())
     }
 
     /// One case of one front, from many clients.
-    async fn load(&mut self, running: &Running, case: Case, first: bool) -> anyhow::Result<Loaded> {
+    async fn load(
+        &mut self,
+        front: &Front,
+        running: &Running,
+        case: Case,
+        first: bool,
+    ) -> anyhow::Result<(Numbers, Faults)> {
         let (options, echo) = (self.options, &self.echo);
         let clients = case.clients(options);
         let envelope = running.envelope();
@@ -264,10 +243,11 @@ impl Measuring<'_, '_> {
                 target: target.clone(),
                 requests: requests.clone(),
                 expect: case.expect(),
-                warm_up,
-                measured: options.measured(),
-                front: processes.front,
-                workers: processes.servers,
+                window: Window {
+                    warm_up,
+                    workers: processes.servers,
+                    ..Window::by(options, processes.front)
+                },
             })
             .await?;
             let sample = sample.map_err(|error| match &faults.first {
@@ -281,34 +261,51 @@ impl Measuring<'_, '_> {
             .patiently(|(sample, _)| sample.other_cores, take)
             .await?;
         let processes = running.processes(case, echo)?;
-        Ok(Loaded {
-            repetition: self.repetition,
-            clients,
-            sample,
-            nginx_cpu_us: self.nginx_cpu_us,
-            wrong: faults.count,
-            first_wrong: faults.first,
-            front_kib: processes::proportional_kib(&processes.front),
-            servers: processes.servers.len(),
-            servers_kib: processes::proportional_kib(&processes.servers),
-        })
+        let sample = self.shown(front.name(), case, sample);
+        let numbers = self
+            .of_load(&sample, clients)
+            .with("mib", mib(processes::proportional_kib(&processes.front)))
+            .with("wrong", faults.count as f64)
+            .with("servers", processes.servers.len() as f64)
+            .with(
+                "server_mib",
+                mib(processes::proportional_kib(&processes.servers)),
+            );
+        Ok((numbers, faults))
     }
 
-    fn keep(&mut self, front: &str, case: Case, loaded: Loaded) {
+    fn of_load(&self, sample: &Sample, clients: usize) -> Numbers {
+        let all = sample.cpu_us + sample.worker_cpu_us.unwrap_or_default();
+        Numbers::of(sample)
+            .with("clients", clients as f64)
+            .with(
+                "kernel_percent",
+                sample.kernel_share.map(|share| share * 100.0),
+            )
+            .with("all_cpu_us", all)
+            .with_ratio("cpu_n", "cpu_us", self.nginx_cpu_us)
+    }
+
+    fn shown(&self, front: &str, case: Case, sample: Sample) -> Sample {
         self.run
-            .progress(&format!("{front}, {case}: {}", loaded.sample.shown()));
-        self.found.load(front, case, loaded);
+            .progress(&format!("{front}, {case}: {}", sample.shown()));
+        sample
     }
 
     fn went_wrong(&mut self, front: &Front, what: &str) {
         let text = format!("{}: {what}", front.name());
         self.run.progress(&text);
         if front.must_be_right() {
-            self.found.failures.push(text);
+            self.section.fail(text);
         } else {
-            self.found.finding(text);
+            self.section.note(text);
         }
     }
+}
+
+/// Nothing where there is no process.
+fn mib(kib: u64) -> Option<f64> {
+    (kib > 0).then(|| kib as f64 / 1024.0)
 }
 
 /// What became of `server/discover`, with the reason where there was no right answer: a peer that was not reached, or took

@@ -20,8 +20,7 @@ const PROGRAM: &str = "tooldock-load-echo";
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Which revisions the server speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
     /// Those that begin with `initialize`.
     Legacy,

@@ -154,13 +154,7 @@ impl Gateway {
     }
 
     pub(crate) fn envelope(&self) -> Envelope<'static> {
-        Envelope {
-            to: self.address,
-            token: TOKEN,
-            path: Envelope::PATH,
-            namespace: NAMESPACE,
-            session: None,
-        }
+        Envelope::new(self.address, TOKEN, NAMESPACE)
     }
 
     /// Puts a new folder of echo tools beside the others. It is served after a reload.

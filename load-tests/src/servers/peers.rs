@@ -203,54 +203,25 @@ impl Kind {
     }
 
     fn arguments(self, address: SocketAddr, server: &[String]) -> Vec<String> {
-        let (host, port) = (address.ip().to_string(), address.port().to_string());
-        let (host, port) = (host.as_str(), port.as_str());
-        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let at = format!("--host {} --port {}", address.ip(), address.port());
         match self {
             Self::Supergateway => {
                 let quoted: Vec<String> = server.iter().map(|word| format!("'{word}'")).collect();
-                words(&[
-                    "--stdio",
-                    &quoted.join(" "),
-                    "--outputTransport",
-                    "streamableHttp",
-                    "--stateful",
-                    "--logLevel",
-                    "none",
-                    "--port",
-                    port,
-                ])
+                let own = "--outputTransport streamableHttp --stateful --logLevel none --port";
+                let stdio = ["--stdio".to_owned(), quoted.join(" ")];
+                [&stdio[..], &words(own), &[address.port().to_string()]].concat()
             }
             Self::McpProxyNode => {
-                let own = ["--host", host, "--port", port, "--server", "stream", "--"];
-                [words(&own), server.to_vec()].concat()
+                [&words(&format!("{at} --server stream --"))[..], server].concat()
             }
             Self::McpProxyPython => {
-                let own = [
-                    "--host",
-                    host,
-                    "--port",
-                    port,
-                    "--log-level",
-                    "WARNING",
-                    "--",
-                ];
-                [words(&own), server.to_vec()].concat()
+                [&words(&format!("{at} --log-level WARNING --"))[..], server].concat()
             }
-            Self::Fastmcp => words(&[
-                "run",
-                FASTMCP_CONFIG,
-                "--transport",
-                "http",
-                "--host",
-                host,
-                "--port",
-                port,
-                "--log-level",
-                "WARNING",
-                "--no-banner",
-            ]),
-            Self::McpProxyCargo => words(&["--config", MCP_PROXY_CONFIG]),
+            Self::Fastmcp => words(&format!(
+                "run {FASTMCP_CONFIG} --transport http {at} --log-level WARNING --no-banner"
+            )),
+            Self::McpProxyCargo => words(&format!("--config {MCP_PROXY_CONFIG}")),
         }
     }
 }

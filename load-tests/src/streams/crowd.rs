@@ -105,10 +105,7 @@ impl Crowd {
         to: std::net::SocketAddr,
     ) -> anyhow::Result<()> {
         let gate = Arc::new(Semaphore::new(OPENERS));
-        let envelope = Envelope {
-            to,
-            ..self.envelope
-        };
+        let envelope = self.envelope.at(to);
         for client in &self.clients[self.open..count] {
             let follow = follow(
                 Arc::clone(client),
@@ -248,10 +245,7 @@ async fn follow(
         None => None,
     };
     let last_event_id = client.last_event_id();
-    let envelope = Envelope {
-        session: Some(client.session()),
-        ..envelope
-    };
+    let envelope = envelope.in_session(Some(client.session()));
     let mut socket = loop {
         match Socket::open(&envelope, last_event_id.as_deref()).await {
             Ok(Opened::Stream(socket)) => break socket,

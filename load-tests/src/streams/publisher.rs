@@ -30,10 +30,7 @@ impl Publisher {
     pub(crate) async fn open(envelope: Envelope<'static>) -> anyhow::Result<Self> {
         let mut connection = Connection::open(&Target::Http(envelope.to)).await?;
         let session = session::open_on(envelope, &mut connection).await?;
-        let with_session = Envelope {
-            session: Some(&session),
-            ..envelope
-        };
+        let with_session = envelope.in_session(Some(&session));
         let own = match timeout(LIMIT, Socket::open(&with_session, None)).await?? {
             Opened::Stream(own) => own,
             Opened::Refused(answer) => bail!("the publisher's own stream: {answer}"),

@@ -157,13 +157,8 @@ mod tests {
     /// A server that says this once and what it was asked.
     async fn against(answer: &'static str) -> (anyhow::Result<Opened>, String) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let envelope = Envelope {
-            to: listener.local_addr().unwrap(),
-            token: "t",
-            path: Envelope::PATH,
-            namespace: "n",
-            session: Some("s"),
-        };
+        let envelope =
+            Envelope::new(listener.local_addr().unwrap(), "t", "n").in_session(Some("s"));
         let server = tokio::spawn(async move {
             let (mut client, _) = listener.accept().await.unwrap();
             let mut request = vec![0; 4096];

@@ -223,10 +223,8 @@ mod tests {
         tally.answered(now, now + LATE * 2, Err(anyhow::Error::msg("status 503")));
         tally.answered(now, now, Err(anyhow::Error::msg("status 504")));
         let window = super::super::Window {
-            warm_up: Duration::ZERO,
-            measured: Duration::ZERO,
             front: vec![std::process::id()],
-            workers: Vec::new(),
+            ..Default::default()
         };
         let spent = Spent::now(&window).unwrap();
         let sample = tally.sample(10.0, 0.4, &spent, &spent).unwrap();

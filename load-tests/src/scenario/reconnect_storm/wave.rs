@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::queue;
+use crate::chart::Points;
 use crate::load::open::OpenSample;
 use crate::options::Options;
 use crate::processes::CpuTimes;
@@ -25,8 +26,8 @@ const AFTER: usize = 2;
 const LAST_LIMIT: Duration = Duration::from_secs(20);
 /// How a call is described that had no answer in time.
 const UNANSWERED: &str = "no answer within";
-/// Points of the line in the chart.
-const POINTS: usize = 60;
+/// Between two points of the line in the chart, in hundredths of the streams.
+const STEP: usize = 2;
 
 /// What becomes of the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -65,8 +66,8 @@ pub(super) struct Wave {
     /// Calls on other connections: before, and from the first socket lost on.
     pub(super) before: OpenSample,
     pub(super) meanwhile: OpenSample,
-    /// Seconds from the first socket lost, streams open.
-    pub(super) back: Vec<(f64, f64)>,
+    /// Hundredths of the streams, seconds from the first socket lost until so many are open.
+    pub(super) back: Points,
 }
 
 impl Wave {
@@ -163,18 +164,20 @@ impl Wave {
         (self.cpu_ms * 1e3 - calls).max(0.0) / self.streams as f64
     }
 
+    pub(super) fn name(&self) -> String {
+        self.way.name(self.streams)
+    }
+
     /// One line of progress.
     pub(super) fn shown(&self) -> String {
+        let fault = self.deliveries.fault();
         format!(
-            "{}: {} back after {:.0} ms, {} turned away, {} events, {}; calls p99 {:.0} us, before {:.0} us",
-            self.way.shown(),
-            self.streams,
+            "{}: back after {:.0} ms, {} turned away, {} events, {}; calls p99 {:.0} us, before {:.0} us",
+            self.name(),
             self.all_back_ms,
             self.turned_away,
             self.deliveries.events,
-            self.deliveries
-                .fault()
-                .unwrap_or_else(|| "all once".to_owned()),
+            fault.unwrap_or_else(|| "all once".to_owned()),
             self.meanwhile.p99_us,
             self.before.p99_us,
         )
@@ -196,23 +199,17 @@ impl Wave {
             .chain(old)
             .chain(calls)
             .collect();
-        (!faults.is_empty()).then(|| {
-            format!(
-                "{} streams, {}: {}",
-                self.streams,
-                self.way.shown(),
-                faults.join(", ")
-            )
-        })
+        (!faults.is_empty()).then(|| format!("{}: {}", self.name(), faults.join(", ")))
     }
 }
 
 impl Way {
-    pub(super) fn shown(self) -> &'static str {
-        match self {
+    pub(super) fn name(self, streams: usize) -> String {
+        let way = match self {
             Self::Closed => "closed",
             Self::LeftOpen => "left open",
-        }
+        };
+        format!("{streams} streams, {way}")
     }
 }
 
@@ -232,18 +229,15 @@ async fn publish(
     }
 }
 
-/// So many streams by then: some points of it, the last one among them.
-fn curve(back: &[f64]) -> Vec<(f64, f64)> {
-    let step = back.len().div_ceil(POINTS).max(1);
-    let places = (0..back.len())
-        .step_by(step)
-        .chain(back.len().checked_sub(1));
-    let mut points: Vec<_> = places
-        .map(|place| (back[place], (place + 1) as f64))
-        .collect();
-    points.dedup();
-    points.insert(0, (0.0, 0.0));
-    points
+/// When each hundredth of the streams was back, of times in their order.
+fn curve(back: &[f64]) -> Points {
+    let Some(last) = back.len().checked_sub(1) else {
+        return Vec::new();
+    };
+    let percents = (0..=100).step_by(STEP);
+    percents
+        .map(|percent| (percent as f64, back[last * percent / 100]))
+        .collect()
 }
 
 #[cfg(test)]
@@ -254,10 +248,9 @@ mod tests {
     fn the_curve_ends_with_the_last_stream() {
         let back: Vec<f64> = (1..=1000).map(f64::from).collect();
         let points = curve(&back);
-        assert_eq!((points[0], points[1]), ((0.0, 0.0), (1.0, 1.0)));
-        assert_eq!(points.last(), Some(&(1000.0, 1000.0)));
-        assert!(points.len() <= POINTS + 2);
-        assert_eq!(curve(&[]), [(0.0, 0.0)]);
-        assert_eq!(curve(&[0.5]), [(0.0, 0.0), (0.5, 1.0)]);
+        assert_eq!((points[0], points[25]), ((0.0, 1.0), (50.0, 500.0)));
+        assert_eq!(points.last(), Some(&(100.0, 1000.0)));
+        assert!(curve(&[]).is_empty());
+        assert_eq!(curve(&[0.5]).last(), Some(&(100.0, 0.5)));
     }
 }

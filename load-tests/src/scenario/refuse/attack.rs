@@ -3,16 +3,13 @@
 //! On the thread of the good calls its answers would stand in line with theirs, and the client would measure itself.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::oneshot;
 
 use super::Kind;
-use crate::load::{self, Faults, Load, Sample};
-use crate::message::{Envelope, Expect};
+use crate::load::{self, Faults, Load, Sample, Window};
 use crate::options::Options;
-use crate::servers::gateway::{NAMESPACE, TOKEN};
 use crate::wire::Target;
 
 type Outcome = anyhow::Result<(anyhow::Result<Sample>, Faults)>;
@@ -21,13 +18,8 @@ type Outcome = anyhow::Result<(anyhow::Result<Sample>, Faults)>;
 pub(super) struct Attack(oneshot::Receiver<Outcome>);
 
 impl Attack {
-    pub(super) fn start(load: Load, warm_up: Duration, measured: Duration) -> anyhow::Result<Self> {
+    pub(super) fn start(load: Load) -> anyhow::Result<Self> {
         let (tell, told) = oneshot::channel();
-        let load = Load {
-            warm_up,
-            measured,
-            ..load
-        };
         std::thread::Builder::new()
             .name("attack".to_owned())
             .spawn(move || {
@@ -56,29 +48,6 @@ pub(super) fn load(options: &Options, to: SocketAddr, gateway: u32, kind: Kind) 
         target: Target::Http(to),
         requests: vec![kind.request(to); options.connections],
         expect: kind.expect(),
-        warm_up: Duration::ZERO,
-        measured: Duration::ZERO,
-        front: vec![gateway],
-        workers: Vec::new(),
-    }
-}
-
-/// As much, at a server that has nothing to do with the good calls.
-pub(super) fn at_nginx(options: &Options, to: SocketAddr, processes: Vec<u32>) -> Load {
-    let envelope = Envelope {
-        to,
-        token: TOKEN,
-        path: Envelope::PATH,
-        namespace: NAMESPACE,
-        session: None,
-    };
-    Load {
-        target: Target::Http(to),
-        requests: vec![envelope.ping(); options.connections],
-        expect: Expect::FIXED,
-        warm_up: Duration::ZERO,
-        measured: Duration::ZERO,
-        front: processes,
-        workers: Vec::new(),
+        window: Window::by(options, vec![gateway]),
     }
 }

@@ -19,10 +19,8 @@ pub(super) const LIMITED_PER_SECOND: u64 = 1;
 pub(super) struct Kind {
     pub(super) status: u16,
     /// What is wrong with the request.
-    pub(super) what: &'static str,
-    /// The gateway's stable code for it, which is in the answer and in its metrics.
-    pub(super) reason: &'static str,
-    /// How the code stands in the answer.
+    what: &'static str,
+    /// The gateway's stable code for it, as it stands in the answer.
     code: &'static str,
     fault: Fault,
 }
@@ -36,99 +34,74 @@ enum Fault {
     Limit,
 }
 
-pub(super) const UNAUTHORIZED: Kind = Kind {
-    status: 401,
-    what: "wrong token",
-    reason: "unauthorized",
-    code: r#""code":"unauthorized""#,
-    fault: Fault::Token,
+const fn kind(status: u16, what: &'static str, code: &'static str, fault: Fault) -> Kind {
+    Kind {
+        status,
+        what,
+        code,
+        fault,
+    }
+}
+
+pub(super) const UNAUTHORIZED: Kind =
+    kind(401, "wrong token", r#""code":"unauthorized""#, Fault::Token);
+pub(super) const RATE_LIMITED: Kind = kind(
+    429,
+    "limit used up",
+    r#""code":"rate_limited""#,
+    Fault::Limit,
+);
+/// By the HTTP library with nothing but a filter that gives the gateway's 401 to everybody.
+pub(super) const BARE_FILTER: Kind = Kind {
+    what: "of a bare filter",
+    ..UNAUTHORIZED
 };
 
-pub(super) const RATE_LIMITED: Kind = Kind {
-    status: 429,
-    what: "limit used up",
-    reason: "rate_limited",
-    code: r#""code":"rate_limited""#,
-    fault: Fault::Limit,
-};
-
-/// In the order the gateway checks them.
-pub(super) const KINDS: [Kind; 5] = [
-    Kind {
-        status: 403,
-        what: "wrong host",
-        reason: "host_not_allowed",
-        code: r#""code":"host_not_allowed""#,
-        fault: Fault::Host,
-    },
-    Kind {
-        status: 403,
-        what: "wrong origin",
-        reason: "origin_not_allowed",
-        code: r#""code":"origin_not_allowed""#,
-        fault: Fault::Origin,
-    },
+/// In the order the gateway checks them, which is that of the table. Measured like that and the other way round in turns, the
+/// bare filter and the gateway's 401 always next to each other.
+#[rustfmt::skip]
+pub(super) const KINDS: [Kind; 6] = [
+    kind(403, "wrong host", r#""code":"host_not_allowed""#, Fault::Host),
+    kind(403, "wrong origin", r#""code":"origin_not_allowed""#, Fault::Origin),
     UNAUTHORIZED,
-    Kind {
-        status: 403,
-        what: "another's namespace",
-        reason: "namespace_forbidden",
-        code: r#""code":"namespace_forbidden""#,
-        fault: Fault::Namespace,
-    },
+    BARE_FILTER,
+    kind(403, "another's namespace", r#""code":"namespace_forbidden""#, Fault::Namespace),
     RATE_LIMITED,
 ];
 
 impl Kind {
+    pub(super) fn name(self) -> String {
+        format!("{} {}", self.status, self.what)
+    }
+
     /// The ping that is refused.
     pub(super) fn request(self, to: SocketAddr) -> Request {
-        let envelope = Envelope {
-            to,
-            token: TOKEN,
-            path: Envelope::PATH,
-            namespace: NAMESPACE,
-            session: None,
-        };
+        let envelope = Envelope::new(to, TOKEN, NAMESPACE);
         match self.fault {
             // Whom it is for stands in its head; the connection decides where it goes.
-            Fault::Host => Envelope {
-                to: SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), to.port()),
-                ..envelope
+            Fault::Host => {
+                let elsewhere = Ipv4Addr::new(192, 0, 2, 1).into();
+                envelope.at(SocketAddr::new(elsewhere, to.port())).ping()
             }
-            .ping(),
             Fault::Origin => envelope.ping_from("https://other.example.net"),
-            Fault::Token => Envelope {
-                token: WRONG_TOKEN,
-                ..envelope
-            }
-            .ping(),
-            Fault::Namespace => Envelope {
-                token: NAMED_TOKEN,
-                namespace: LIMITED_NAMESPACE,
-                ..envelope
-            }
-            .ping(),
-            Fault::Limit => Envelope {
-                namespace: LIMITED_NAMESPACE,
-                ..envelope
-            }
-            .ping(),
+            Fault::Token => envelope.with_token(WRONG_TOKEN).ping(),
+            Fault::Namespace => Envelope::new(to, NAMED_TOKEN, LIMITED_NAMESPACE).ping(),
+            Fault::Limit => envelope.of(LIMITED_NAMESPACE).ping(),
         }
     }
 
-    /// Refused before the body is read, so without its id.
     pub(super) fn expect(self) -> Expect {
-        Expect {
-            status: self.status,
-            id: false,
-            contains: self.code,
-            numbered: false,
-        }
+        Expect::refusal(self.status, self.code)
     }
 
     /// The series that counts it.
     pub(super) fn counter(self) -> String {
-        format!("tooldock_refusals_total{{reason=\"{}\"}}", self.reason)
+        format!("tooldock_refusals_total{{reason={}}}", self.reason())
+    }
+
+    /// The code, as it is in the gateway's metrics.
+    pub(super) fn reason(self) -> &'static str {
+        self.code.rsplit(':').next().unwrap_or_default()
     }
 
     /// Whether every answer was the refusal. A limit lets some in, and no more than it says.
@@ -200,10 +173,8 @@ mod tests {
 
     #[test]
     fn the_code_expected_is_the_one_counted() {
-        for kind in KINDS {
-            assert!(kind.code.contains(kind.reason), "{kind:?}");
-            assert!(kind.counter().contains(kind.reason), "{kind:?}");
-        }
+        let counter = "tooldock_refusals_total{reason=\"rate_limited\"}";
+        assert_eq!(RATE_LIMITED.counter(), counter);
     }
 
     #[test]

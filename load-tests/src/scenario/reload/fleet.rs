@@ -21,6 +21,7 @@ pub(super) const CHANGING: &str = "changing";
 /// Folders of Python tools, the one that changes among them.
 const PYTHON: usize = 10;
 const STDIO: usize = 190;
+pub(super) const NAMESPACES: usize = PYTHON + STDIO;
 /// Namespaces of either kind that are called while another one changes, and connections to each.
 const CALLED: usize = 3;
 const CONNECTIONS: usize = 6;
@@ -84,10 +85,6 @@ impl Fleet {
         })
     }
 
-    pub(super) fn namespaces(&self) -> usize {
-        PYTHON + STDIO
-    }
-
     pub(super) fn stdio(&self) -> usize {
         STDIO
     }
@@ -120,10 +117,7 @@ impl Fleet {
             for number in 1..=CALLED {
                 requests.push(python_call(&self.gateway, &python(number)));
                 let namespace = stdio(number * STDIO / (CALLED + 1));
-                let envelope = Envelope {
-                    namespace: &namespace,
-                    ..self.gateway.envelope()
-                };
+                let envelope = self.gateway.envelope().of(&namespace);
                 let session = session::open(envelope).await?;
                 requests.push(in_session(envelope, &session));
             }
@@ -164,10 +158,7 @@ impl Fleet {
             report.restarted == [CHANGING] && report.failed.is_empty(),
             "{CHANGING} had changed, and the reload answered {report:?}"
         );
-        let envelope = Envelope {
-            namespace: CHANGING,
-            ..self.gateway.envelope()
-        };
+        let envelope = self.gateway.envelope().of(CHANGING);
         let body = answer(envelope.to, envelope.call(VERSION_TOOL)).await?;
         let expected = version(self.version);
         ensure!(body.contains(&expected), "not {expected}: {body}");
@@ -240,10 +231,7 @@ fn is_of(arguments: &[String], namespace: &str) -> bool {
 }
 
 fn python_call(gateway: &Gateway, namespace: &str) -> Request {
-    let envelope = Envelope {
-        namespace,
-        ..gateway.envelope()
-    };
+    let envelope = gateway.envelope().of(namespace);
     envelope.echo(EchoCall {
         tool: ASYNC_TOOL,
         length: 0,
@@ -252,11 +240,7 @@ fn python_call(gateway: &Gateway, namespace: &str) -> Request {
 
 fn in_session(envelope: Envelope<'_>, session: &str) -> Request {
     let session = Some(session);
-    Envelope {
-        session,
-        ..envelope
-    }
-    .numbered_call()
+    envelope.in_session(session).numbered_call()
 }
 
 /// Calls every stdio server once.
@@ -267,10 +251,7 @@ async fn call_all(envelope: Envelope<'static>) -> anyhow::Result<()> {
             for number in (starter..STDIO).step_by(STARTERS) {
                 let namespace = stdio(number);
                 let called = async {
-                    let envelope = Envelope {
-                        namespace: &namespace,
-                        ..envelope
-                    };
+                    let envelope = envelope.of(&namespace);
                     let session = session::open(envelope).await?;
                     answer(envelope.to, in_session(envelope, &session)).await
                 };
@@ -344,6 +325,6 @@ mod tests {
             .chain((0..STDIO).map(stdio))
             .chain([CHANGING.to_owned()])
             .collect();
-        assert_eq!(names.len(), 200);
+        assert_eq!((names.len(), NAMESPACES), (200, 200));
     }
 }

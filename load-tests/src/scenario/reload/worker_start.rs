@@ -2,63 +2,50 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
-use serde::Serialize;
-use tokio::time::timeout;
+use anyhow::Context;
 
 use super::Run;
-use crate::message::{Envelope, Expect, FIRST_ID};
+use super::found::{TO_ANSWER, TO_FIRST_CALL, TOOK};
+use crate::message::Expect;
+use crate::report::{Numbers, Section};
 use crate::servers::gateway::{ASYNC_TOOL, Gateway, Layout};
-use crate::wire::{Connection, Target};
+use crate::wire::Target;
 
 const STARTS: usize = 5;
-const STARTS_QUICK: usize = 2;
 const STARTS_SUM: &str = "tooldock_worker_start_seconds_sum";
 const STARTS_COUNT: &str = "tooldock_worker_start_seconds_count";
 const FIRST_CALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long it takes from a new folder to tools that can be called.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct WorkerStart {
-    /// `POST /reload` to its answer, in the order measured.
-    pub(super) reload_ms: Vec<f64>,
-    /// From the same moment to the answer of the first call.
-    pub(super) first_call_ms: Vec<f64>,
-    /// The gateway's own mean over the same starts, from spawn to ready.
-    pub(super) spawn_to_ready_ms: Option<f64>,
-}
-
-/// A gateway with one namespace gets others.
-pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<WorkerStart> {
+/// A gateway with one namespace gets others: how long it takes from a new folder to tools that can be called.
+pub(super) async fn measure(run: &mut Run<'_>, section: &mut Section) -> anyhow::Result<()> {
     let gateway = Gateway::with_tools(run.options, Layout::Separate).await?;
-    let starts = if run.options.quick {
-        STARTS_QUICK
-    } else {
-        STARTS
-    };
-    let mut found = WorkerStart::default();
+    let starts = if run.options.quick { 2 } else { STARTS };
     let before = started(&gateway).await?;
     for number in 1..=starts {
         let namespace = format!("new{number}");
         gateway.add_tools(&namespace)?;
         let start = Instant::now();
+        let ms = || start.elapsed().as_secs_f64() * 1e3;
         gateway.reload().await?;
-        found.reload_ms.push(start.elapsed().as_secs_f64() * 1e3);
+        let answered = ms();
         first_call(&gateway, &namespace)
             .await
             .with_context(|| format!("after the reload with {namespace}"))?;
-        found
-            .first_call_ms
-            .push(start.elapsed().as_secs_f64() * 1e3);
+        section.add(TOOK, [TO_ANSWER], Numbers::one("ms", answered));
+        section.add(TOOK, [TO_FIRST_CALL], Numbers::one("ms", ms()));
+        run.progress(&format!(
+            "worker start {number} of {starts}: {answered:.0} ms"
+        ));
     }
     let after = started(&gateway).await?;
     let count = after.1 - before.1;
-    found.spawn_to_ready_ms = (count > 0.0).then(|| (after.0 - before.0) / count * 1e3);
-    run.progress(&format!(
-        "{starts} worker starts: {:.0?} ms",
-        found.reload_ms
-    ));
-    Ok(found)
+    if count > 0.0 {
+        let ready = (after.0 - before.0) / count * 1e3;
+        section.note(format!(
+            "Of a worker start, {ready:.0} ms pass between its process and its readiness, by the gateway's own count."
+        ));
+    }
+    Ok(())
 }
 
 /// Seconds and starts so far.
@@ -74,17 +61,7 @@ async fn started(gateway: &Gateway) -> anyhow::Result<(f64, f64)> {
 
 /// The reload has answered, so the tool must be there, not soon.
 async fn first_call(gateway: &Gateway, namespace: &str) -> anyhow::Result<()> {
-    let envelope = Envelope {
-        namespace,
-        ..gateway.envelope()
-    };
-    let mut connection = Connection::open(&Target::Http(gateway.address)).await?;
-    let mut request = envelope.call(ASYNC_TOOL);
-    let asked = connection.ask(request.with_id(FIRST_ID));
-    let answer = timeout(FIRST_CALL_LIMIT, asked)
-        .await
-        .context("no answer")??;
-    let fault = Expect::ECHO.mismatch(&answer, FIRST_ID);
-    ensure!(fault.is_none(), "{}", fault.unwrap_or_default());
-    Ok(())
+    let request = gateway.envelope().of(namespace).call(ASYNC_TOOL);
+    let target = Target::Http(gateway.address);
+    Expect::ECHO.asked(&target, request, FIRST_CALL_LIMIT).await
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::message::{Envelope, Expect, FIRST_ID};
+use crate::message::{Envelope, Expect};
 use crate::session::{HELLO, READY};
 use crate::wire::{Answer, Connection, Target};
 
@@ -162,10 +162,7 @@ impl Messages {
     fn of(envelope: Envelope<'_>) -> Self {
         // Put where the session stands, and cut there again.
         const SESSION: &str = "\u{1}";
-        let with_session = Envelope {
-            session: Some(SESSION),
-            ..envelope
-        };
+        let with_session = envelope.in_session(Some(SESSION));
         let cut = |message: Vec<u8>| {
             let text = String::from_utf8(message).expect("made of text");
             let (before, after) = text.split_once(SESSION).expect("the session is in it");
@@ -211,19 +208,10 @@ fn expect(answer: &Answer<'_>, status: u16, to: &str) -> anyhow::Result<()> {
 
 /// One ping in a session, on a connection of its own.
 pub(super) async fn ping(envelope: Envelope<'_>, session: &str) -> anyhow::Result<()> {
-    let envelope = Envelope {
-        session: Some(session),
-        ..envelope
-    };
-    let asked = async {
-        let mut connection = Connection::open(&Target::Http(envelope.to)).await?;
-        let answer = connection.ask(envelope.ping().with_id(FIRST_ID)).await?;
-        match Expect::PONG.mismatch(&answer, FIRST_ID) {
-            Some(fault) => bail!(fault),
-            None => Ok(()),
-        }
-    };
-    timeout(ANSWER_LIMIT, asked).await.context("no answer")?
+    let ping = envelope.in_session(Some(session)).ping();
+    Expect::PONG
+        .asked(&Target::Http(envelope.to), ping, ANSWER_LIMIT)
+        .await
 }
 
 /// So many of them, from the first to the last at even distances.
@@ -250,13 +238,11 @@ mod tests {
 
     use super::*;
 
-    const ENVELOPE: Envelope<'_> = Envelope {
-        to: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000),
-        token: "t",
-        path: Envelope::PATH,
-        namespace: "n",
-        session: None,
-    };
+    const ENVELOPE: Envelope<'_> = Envelope::new(
+        SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000),
+        "t",
+        "n",
+    );
 
     #[test]
     fn a_session_is_put_where_its_messages_have_one() {

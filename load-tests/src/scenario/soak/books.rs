@@ -28,10 +28,9 @@ pub(super) struct Count {
 }
 
 /// A process that was killed.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub(super) struct Kill {
     pub(super) namespace: &'static str,
-    #[serde(skip)]
     at: Instant,
     /// Until a call that was sent after it had a right answer.
     pub(super) back_ms: Option<f64>,
@@ -61,6 +60,13 @@ impl Books {
         pages.counts.entry(kind).or_default().wrong += 1;
         if pages.wrong.len() < WRONG_MAX {
             pages.wrong.push(format!("{kind}: {what}"));
+        }
+    }
+
+    pub(super) fn outcome(&self, kind: &'static str, outcome: anyhow::Result<()>) {
+        match outcome {
+            Ok(()) => self.right(kind),
+            Err(error) => self.wrong(kind, format!("{error:#}")),
         }
     }
 
@@ -97,6 +103,10 @@ impl Books {
 
     pub(super) fn counts(&self) -> BTreeMap<&'static str, Count> {
         self.pages().counts.clone()
+    }
+
+    pub(super) fn wrong_so_far(&self) -> u64 {
+        self.pages().counts.values().map(|count| count.wrong).sum()
     }
 
     pub(super) fn first_wrong(&self) -> Vec<String> {

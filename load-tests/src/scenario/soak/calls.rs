@@ -50,32 +50,12 @@ enum Form {
     Modern,
 }
 
+#[rustfmt::skip]
 const KINDS: [Kind; 9] = [
     kind("Python, async", NAMESPACE, ASYNC_TOOL, 0, Form::Session, 8),
-    kind(
-        "Python, sync",
-        NAMESPACE,
-        SYNC_TOOL,
-        0,
-        Form::Sessionless,
-        4,
-    ),
-    kind(
-        "Python, 16 KB",
-        NAMESPACE,
-        ASYNC_TOOL,
-        BODY,
-        Form::Session,
-        4,
-    ),
-    kind(
-        "Python, 2026-07-28",
-        NAMESPACE,
-        ASYNC_TOOL,
-        0,
-        Form::Modern,
-        4,
-    ),
+    kind("Python, sync", NAMESPACE, SYNC_TOOL, 0, Form::Sessionless, 4),
+    kind("Python, 16 KB", NAMESPACE, ASYNC_TOOL, BODY, Form::Session, 4),
+    kind("Python, 2026-07-28", NAMESPACE, ASYNC_TOOL, 0, Form::Modern, 4),
     kind("stdio", ECHO, "echo", 0, Form::Session, 8),
     kind("stdio, 16 KB", ECHO, "echo", BODY, Form::Sessionless, 4),
     kind("stdio, bridged", ECHO, "echo", 0, Form::Modern, 4),
@@ -149,10 +129,7 @@ impl Client {
             Form::Session => Some(session::open(envelope).await?),
             Form::Sessionless | Form::Modern => None,
         };
-        let with_session = Envelope {
-            session: session.as_deref(),
-            ..envelope
-        };
+        let with_session = envelope.in_session(session.as_deref());
         let request = match kind.form {
             Form::Modern => envelope.modern_echo(kind.call),
             Form::Session | Form::Sessionless => with_session.echo(kind.call),
@@ -211,15 +188,9 @@ impl Client {
 
 /// Calls, and leaves before or in the middle of the answer.
 async fn leave(scene: Arc<Scene>, namespace: &'static str) {
-    let name = if namespace == SLOW {
-        "slow, client leaves"
-    } else {
-        "stdio, client leaves"
-    };
-    let (tool, length) = if namespace == SLOW {
-        ("wait", 0)
-    } else {
-        ("echo", BODY)
+    let (name, tool, length) = match namespace {
+        SLOW => ("slow, client leaves", "wait", 0),
+        _ => ("stdio, client leaves", "echo", BODY),
     };
     let envelope = scene.envelope(namespace);
     let mut request = envelope.echo(EchoCall { tool, length });
@@ -229,7 +200,7 @@ async fn leave(scene: Arc<Scene>, namespace: &'static str) {
         let stay = stays.next().copied().unwrap_or_default();
         match begin(envelope, bytes, stay).await {
             Ok(()) => scene.books().left(name),
-            Err(error) => scene.books().wrong(name, format!("{error:#}")),
+            wrong => scene.books().outcome(name, wrong),
         }
     }
 }

@@ -47,12 +47,8 @@ pub(super) async fn kill(gateway: &Gateway, scene: &Scene, echo: &EchoProgram, l
 }
 
 fn server(gateway: &Gateway, echo: &EchoProgram, era: Era) -> Option<u32> {
-    processes::descendants(gateway.id())
-        .into_iter()
-        .find(|&process| {
-            let arguments = processes::arguments(process);
-            echo.is_run_by(process) && arguments.last().is_some_and(|last| last == era.name())
-        })
+    let mut all = processes::descendants(gateway.id()).into_iter();
+    all.find(|&process| echo.is_run_by(process) && echo.era_of(process) == Some(era))
 }
 
 fn killed(process: u32) -> bool {

@@ -9,8 +9,6 @@
 //!   fails the second condition, noise the first.
 //! - after less than [`LEAST_TIME`] nothing is said.
 
-use serde::Serialize;
-
 use crate::report::median;
 
 const SHARE: f64 = 0.03;
@@ -18,7 +16,7 @@ const LEAST_KIB: f64 = 1024.0;
 /// Seconds that are looked at.
 const LEAST_TIME: f64 = 420.0;
 
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Growth {
     pub(super) slope_kib_a_minute: f64,
     /// Medians of the thirds.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use tokio::time::timeout;
 
 use super::scene::Scene;
@@ -34,37 +35,19 @@ pub(super) async fn ask(scene: Arc<Scene>) {
             if !answer.closes {
                 connection = Some(open);
             }
-            anyhow::Ok(fault)
+            fault.map_or(Ok(()), |fault| Err(anyhow::Error::msg(fault)))
         };
-        match timeout(LIMIT, asked).await {
-            Ok(Ok(None)) => scene.books().right(NAME),
-            Ok(Ok(Some(fault))) => scene.books().wrong(NAME, fault),
-            Ok(Err(error)) => scene.books().wrong(NAME, format!("{error:#}")),
-            Err(_) => scene.books().wrong(NAME, "no answer in time".to_owned()),
-        }
+        let asked = timeout(LIMIT, asked).await.context("no answer in time");
+        scene.books().outcome(NAME, asked.flatten());
     }
 }
 
 fn requests(envelope: Envelope<'static>) -> Vec<(Vec<u8>, Expect)> {
     const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
-    let refused = |status, contains| Expect {
-        status,
-        id: false,
-        contains,
-        numbered: false,
-    };
-    let wrong_token = Envelope {
-        token: WRONG_TOKEN,
-        ..envelope
-    };
-    let no_such_namespace = Envelope {
-        namespace: "nowhere",
-        ..envelope
-    };
-    let no_such_session = Envelope {
-        session: Some("none"),
-        ..envelope
-    };
+    let refused = Expect::refusal;
+    let wrong_token = envelope.with_token(WRONG_TOKEN);
+    let no_such_namespace = envelope.of("nowhere");
+    let no_such_session = envelope.in_session(Some("none"));
     vec![
         (wrong_token.post(PING), Expect::REFUSED),
         (

@@ -26,13 +26,9 @@ pub(super) async fn change(gateway: &Gateway, scene: &Scene) {
     let mut version = 0;
     while wait(scene).await {
         version += 1;
-        match timeout(LIMIT, one(gateway, scene, version)).await {
-            Ok(Ok(())) => scene.books().right(NAME),
-            Ok(Err(error)) => scene.books().wrong(NAME, format!("{error:#}")),
-            Err(_) => scene
-                .books()
-                .wrong(NAME, format!("not done after {LIMIT:?}")),
-        }
+        let changed = timeout(LIMIT, one(gateway, scene, version)).await;
+        let changed = changed.with_context(|| format!("not done after {LIMIT:?}"));
+        scene.books().outcome(NAME, changed.flatten());
     }
 }
 

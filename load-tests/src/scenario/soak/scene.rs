@@ -38,10 +38,7 @@ impl Scene {
     }
 
     pub(super) fn envelope(&self, namespace: &'static str) -> Envelope<'static> {
-        Envelope {
-            namespace,
-            ..self.envelope
-        }
+        self.envelope.of(namespace)
     }
 
     pub(super) fn books(&self) -> &Books {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -30,13 +30,9 @@ async fn come_and_go(scene: Arc<Scene>, namespace: &'static str) {
         let id = scene.next_id();
         let abandoned = id.is_multiple_of(ABANDONED);
         let visit = timeout(LIMIT, visit(scene.envelope(namespace), id, abandoned));
-        match visit.await {
-            Ok(Ok(())) if abandoned => scene.books().left(NAME),
-            Ok(Ok(())) => scene.books().right(NAME),
-            Ok(Err(error)) => scene.books().wrong(NAME, format!("{namespace}: {error:#}")),
-            Err(_) => scene
-                .books()
-                .wrong(NAME, format!("{namespace}: no answer in time")),
+        match visit.await.context("no answer in time").flatten() {
+            Ok(()) if abandoned => scene.books().left(NAME),
+            outcome => scene.books().outcome(NAME, outcome.context(namespace)),
         }
     }
 }
@@ -45,10 +41,7 @@ async fn come_and_go(scene: Arc<Scene>, namespace: &'static str) {
 async fn visit(envelope: Envelope<'static>, id: u64, abandoned: bool) -> anyhow::Result<()> {
     let mut connection = Connection::open(&Target::Http(envelope.to)).await?;
     let session = session::open_on(envelope, &mut connection).await?;
-    let envelope = Envelope {
-        session: Some(&session),
-        ..envelope
-    };
+    let envelope = envelope.in_session(Some(&session));
     let mut ping = envelope.ping();
     let answer = connection.ask(ping.with_id(id)).await?;
     let fault = Expect::PONG.mismatch(&answer, id);
@@ -68,15 +61,11 @@ async fn visit(envelope: Envelope<'static>, id: u64, abandoned: bool) -> anyhow:
 
 /// Closes the session of a client that ends.
 pub(super) async fn close(scene: &Scene, namespace: &'static str, session: &str) {
-    let envelope = Envelope {
-        session: Some(session),
-        ..scene.envelope(namespace)
+    let envelope = scene.envelope(namespace).in_session(Some(session));
+    let wrong = match exchange(envelope.to, &envelope.delete(), LIMIT).await {
+        Ok((204, ..)) => return,
+        Ok((status, ..)) => format!("DELETE answered {status}"),
+        Err(error) => format!("DELETE: {error:#}"),
     };
-    match exchange(envelope.to, &envelope.delete(), LIMIT).await {
-        Ok((204, ..)) => {}
-        Ok((status, ..)) => scene
-            .books()
-            .wrong(NAME, format!("DELETE answered {status}")),
-        Err(error) => scene.books().wrong(NAME, format!("DELETE: {error:#}")),
-    }
+    scene.books().wrong(NAME, wrong);
 }

@@ -5,49 +5,37 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::scene::Scene;
 use crate::processes::{self, Memory};
+use crate::report::table::cell;
+use crate::report::{Numbers, Section};
 use crate::servers::gateway::Gateway;
 
+pub(super) const HELD: &str = "held";
+pub(super) const LOOKS: &str = "looks";
 const EACH: Duration = Duration::from_secs(1);
 /// Between two lines of progress.
-const SAY: u64 = 30;
+const SAY: usize = 30;
+/// What the kernel counts of a process, which must be no more than before when everybody has gone.
+const OF_PROCESS: [(&str, &str); 2] = [("descriptors", "fd"), ("threads", "task")];
+/// Likewise, by the gateway's own count.
+const OF_GATEWAY: [(&str, &str); 4] = [
+    ("connections", "tooldock_connections"),
+    ("requests in flight", "tooldock_requests_in_flight"),
+    ("sessions", "tooldock_sessions"),
+    ("bytes kept for streams", "tooldock_stream_log_bytes"),
+];
+/// Of these there must be as many as before.
+const PROCESSES: &str = "processes";
 
-/// One look.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Look {
-    pub(super) seconds: f64,
-    pub(super) memory: Memory,
-    /// Anonymous memory of all its workers and servers.
-    pub(super) children_kib: u64,
-    pub(super) descriptors: usize,
-    pub(super) threads: usize,
-    pub(super) children: usize,
-}
-
-/// What must be as it was when everybody has gone, by the gateway's own count or the kernel's.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(super) struct Held {
-    pub(super) descriptors: usize,
-    pub(super) threads: usize,
-    pub(super) children: usize,
-    pub(super) connections: f64,
-    pub(super) requests: f64,
-    pub(super) sessions: f64,
-    pub(super) log_bytes: f64,
-}
-
-#[derive(Debug, Serialize)]
 pub(super) struct Watch {
-    #[serde(skip)]
     since: Instant,
-    pub(super) looks: Vec<Look>,
-    pub(super) before: Held,
-    pub(super) after: Held,
-    /// How long it took to come back to that, if it did.
+    before: Numbers,
+    after: Numbers,
+    looks: Vec<Numbers>,
+    /// How long it took to come back to what there was before, if it did.
     pub(super) rest_seconds: Option<f64>,
     pub(super) audit_dropped: f64,
 }
@@ -56,12 +44,12 @@ impl Watch {
     pub(super) async fn start(gateway: &Gateway) -> anyhow::Result<Self> {
         // The connections and sessions of whoever called before are gone by then.
         sleep(EACH).await;
-        let before = Held::now(gateway).await?;
+        let before = held(gateway).await?;
         Ok(Self {
             since: Instant::now(),
-            looks: Vec::new(),
+            after: before.clone(),
             before,
-            after: before,
+            looks: Vec::new(),
             rest_seconds: None,
             audit_dropped: 0.0,
         })
@@ -84,29 +72,26 @@ impl Watch {
                 say(wrong);
                 said += 1;
             }
-            match Look::now(gateway.id(), self.since.elapsed()) {
-                Ok(look) => self.looks.push(look),
+            let look = match look(gateway.id()) {
+                Ok(look) => look.with("seconds", self.since.elapsed().as_secs_f64()),
                 Err(error) => {
                     scene.books().wrong("gateway", format!("{error:#}"));
                     return scene.stop();
                 }
-            }
-            let count = self.looks.len() as u64;
+            };
+            self.looks.push(look);
+            let count = self.looks.len();
             if let Some(look) = self.looks.last()
                 && count.is_multiple_of(SAY)
             {
-                let wrong: u64 = scene
-                    .books()
-                    .counts()
-                    .values()
-                    .map(|count| count.wrong)
-                    .sum();
+                let of = |name| cell(look.get(name), 0);
                 say(&format!(
-                    "{count} s: {:.1} MiB, {} descriptors, {} threads, {} processes, {wrong} wrong",
-                    look.memory.anonymous_kib as f64 / 1024.0,
-                    look.descriptors,
-                    look.threads,
-                    look.children
+                    "{count} s: {} KiB, {} descriptors, {} threads, {} processes, {} wrong",
+                    of("own_kib"),
+                    of("descriptors"),
+                    of("threads"),
+                    of(PROCESSES),
+                    scene.books().wrong_so_far()
                 ));
             }
         }
@@ -116,8 +101,8 @@ impl Watch {
     pub(super) async fn rest(&mut self, gateway: &Gateway, limit: Duration) -> anyhow::Result<()> {
         let start = Instant::now();
         loop {
-            self.after = Held::now(gateway).await?;
-            if self.after.is_at_rest(&self.before) {
+            self.after = held(gateway).await?;
+            if self.left().is_empty() {
                 self.rest_seconds = Some(start.elapsed().as_secs_f64());
                 break;
             }
@@ -131,127 +116,89 @@ impl Watch {
         Ok(())
     }
 
-    /// Anonymous memory of the gateway: (seconds, KiB).
-    pub(super) fn memory(&self) -> Vec<(f64, f64)> {
-        let looks = self.looks.iter();
-        looks
-            .map(|look| (look.seconds, look.memory.anonymous_kib as f64))
-            .collect()
-    }
-}
-
-impl Look {
-    fn now(process: u32, at: Duration) -> anyhow::Result<Self> {
-        let children = processes::descendants(process);
-        // One that has just ended has none.
-        let of_each = children.iter().filter_map(|child| Memory::of(*child).ok());
-        Ok(Self {
-            seconds: at.as_secs_f64(),
-            memory: Memory::of(process)?,
-            children_kib: of_each.map(|memory| memory.anonymous_kib).sum(),
-            descriptors: entries(process, "fd")?,
-            threads: entries(process, "task")?,
-            children: children.len(),
-        })
-    }
-}
-
-impl Held {
-    async fn now(gateway: &Gateway) -> anyhow::Result<Self> {
-        let number = async |series: &str| {
-            let value = gateway.metric(series).await?;
-            value.with_context(|| format!("no series {series}"))
-        };
-        let process = gateway.id();
-        Ok(Self {
-            connections: number("tooldock_connections").await?,
-            requests: number("tooldock_requests_in_flight").await?,
-            sessions: number("tooldock_sessions").await?,
-            log_bytes: number("tooldock_stream_log_bytes").await?,
-            descriptors: entries(process, "fd")?,
-            threads: entries(process, "task")?,
-            children: processes::descendants(process).len(),
-        })
-    }
-
-    /// Whether nothing is left beyond what there was.
-    fn is_at_rest(&self, before: &Self) -> bool {
-        self.beyond(before).is_empty()
+    /// What the gateway held before and after, and every look.
+    pub(super) fn tell(&self, section: &mut Section) {
+        section.add(HELD, ["before"], self.before.clone());
+        section.add(HELD, ["after"], self.after.clone());
+        for look in &self.looks {
+            section.add(LOOKS, ["most, meanwhile"], look.clone());
+        }
     }
 
     /// What there is more of than before, or, of processes, not as many.
-    pub(super) fn beyond(&self, before: &Self) -> Vec<String> {
-        let number = |held: &Self| {
-            [
-                ("descriptors", held.descriptors as f64),
-                ("threads", held.threads as f64),
-                ("connections", held.connections),
-                ("requests in flight", held.requests),
-                ("sessions", held.sessions),
-                ("bytes kept for streams", held.log_bytes),
-            ]
-        };
-        let pairs = number(self).into_iter().zip(number(before));
-        let mut beyond: Vec<String> = pairs
-            .filter(|((_, now), (_, then))| now > then)
-            .map(|((what, now), (_, then))| format!("{now} {what} instead of {then}"))
-            .collect();
-        if self.children != before.children {
-            beyond.push(format!(
-                "{} processes instead of {}",
-                self.children, before.children
-            ));
-        }
-        beyond
+    pub(super) fn left(&self) -> Vec<String> {
+        beyond(&self.after, &self.before)
     }
 }
 
-fn entries(process: u32, folder: &str) -> anyhow::Result<usize> {
-    let folder = format!("/proc/{process}/{folder}");
-    let entries =
-        fs::read_dir(&folder).with_context(|| {
+fn beyond(now: &Numbers, before: &Numbers) -> Vec<String> {
+    let names = OF_PROCESS.iter().chain(&OF_GATEWAY).map(|(name, _)| *name);
+    let left = names.chain([PROCESSES]).filter_map(|name| {
+        let (now, then) = (now.get(name)?, before.get(name)?);
+        let is_left = now > then || (name == PROCESSES && now != then);
+        is_left.then(|| format!("{now} {name} instead of {then}"))
+    });
+    left.collect()
+}
+
+/// A look, and the gateway's own count.
+async fn held(gateway: &Gateway) -> anyhow::Result<Numbers> {
+    let mut held = look(gateway.id())?;
+    for (name, series) in OF_GATEWAY {
+        let value = gateway.metric(series).await?;
+        held = held.with(name, value.with_context(|| format!("no series {series}"))?);
+    }
+    Ok(held)
+}
+
+fn look(process: u32) -> anyhow::Result<Numbers> {
+    let memory = Memory::of(process)?;
+    let children = processes::descendants(process);
+    // One that has just ended has no memory.
+    let of_each = children.iter().filter_map(|child| Memory::of(*child).ok());
+    let children_kib: u64 = of_each.map(|memory| memory.anonymous_kib).sum();
+    let mut look = Numbers::one("own_kib", memory.anonymous_kib as f64)
+        .with("resident_kib", memory.resident_kib as f64)
+        .with("children_kib", children_kib as f64)
+        .with(PROCESSES, children.len() as f64);
+    for (name, folder) in OF_PROCESS {
+        let folder = format!("/proc/{process}/{folder}");
+        let entries = fs::read_dir(&folder).with_context(|| {
             format!("reading {folder}: has it ended, or is this not root, as the gateway shows it to root only?")
         })?;
-    Ok(entries.count())
+        look = look.with(name, entries.count() as f64);
+    }
+    Ok(look)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const BEFORE: Held = Held {
-        descriptors: 50,
-        threads: 12,
-        children: 14,
-        connections: 1.0,
-        requests: 0.0,
-        sessions: 2.0,
-        log_bytes: 0.0,
-    };
-
     #[test]
     fn rest_is_no_more_of_anything_and_as_many_processes() {
-        let fewer = Held {
-            descriptors: 40,
-            sessions: 0.0,
-            ..BEFORE
+        let held = |descriptors, processes, sessions| {
+            let numbers = Numbers::one("descriptors", descriptors).with(PROCESSES, processes);
+            numbers.with("sessions", sessions)
         };
-        assert!(fewer.is_at_rest(&BEFORE) && BEFORE.is_at_rest(&BEFORE));
-        let more = Held {
-            descriptors: 51,
-            children: 13,
-            ..BEFORE
-        };
+        let before = held(50.0, 14.0, 2.0);
+        assert!(beyond(&before, &before).is_empty());
+        assert!(beyond(&held(40.0, 14.0, 0.0), &before).is_empty(), "fewer");
         assert_eq!(
-            more.beyond(&BEFORE),
-            ["51 descriptors instead of 50", "13 processes instead of 14"]
+            beyond(&held(51.0, 13.0, 3.0), &before),
+            [
+                "51 descriptors instead of 50",
+                "3 sessions instead of 2",
+                "13 processes instead of 14"
+            ]
         );
     }
 
     #[test]
     fn a_look_at_this_process_finds_something_of_everything() {
-        let look = Look::now(std::process::id(), Duration::ZERO).unwrap();
-        assert!(look.descriptors >= 3 && look.threads >= 1 && look.memory.anonymous_kib > 0);
-        assert!(Look::now(u32::MAX, Duration::ZERO).is_err());
+        let found = look(std::process::id()).unwrap();
+        let of = |name| found.get(name).unwrap();
+        assert!(of("descriptors") >= 3.0 && of("threads") >= 1.0 && of("own_kib") > 0.0);
+        assert!(look(u32::MAX).is_err());
     }
 }

@@ -1,14 +1,15 @@
 //! One client: the server by itself, then through what is in front of it, a connection after the other.
 
 use anyhow::{Context, bail};
+use serde_json::json;
 
 use super::case::{Case, Server};
-use super::found::Alone;
 use super::front::Running;
 use crate::load::one_by_one::{self, Latencies, Plan};
 use crate::message::{Envelope, Expect, Request, pipe_call, worker_call};
 use crate::options::Options;
 use crate::processes::{CpuTimes, time_of_ended_children};
+use crate::report::Numbers;
 use crate::servers::echo::{Echo, EchoProgram};
 use crate::wire::{Connection, Target};
 
@@ -37,7 +38,7 @@ pub(super) async fn measure(
     echo: &EchoProgram,
     running: &Running,
     case: Case,
-) -> anyhow::Result<Alone> {
+) -> anyhow::Result<Numbers> {
     let plan = plan(options, running);
     let direct = direct(plan, echo, running, case)
         .await
@@ -56,12 +57,15 @@ pub(super) async fn measure(
     let after = spent()?;
     let each = |nanoseconds: u64| nanoseconds as f64 / 1e3 / through.sent as f64;
     let ended = after.2.saturating_sub(before.2);
-    Ok(Alone {
-        cpu_us: each(after.0.since(&before.0)),
-        server_cpu_us: each(after.1.since(&before.1) + ended),
-        direct,
-        through,
-    })
+    let added = (
+        through.p50_us - direct.p50_us,
+        through.p99_us - direct.p99_us,
+    );
+    Ok(Numbers::of(&json!({"direct": direct, "through": through}))
+        .with("added_p50_us", added.0)
+        .with("added_p99_us", added.1)
+        .with("cpu_us", each(after.0.since(&before.0)))
+        .with("server_cpu_us", each(after.1.since(&before.1) + ended)))
 }
 
 async fn direct(
@@ -86,15 +90,7 @@ async fn direct(
         }
         Server::App => {
             let to = running.app()?;
-            let request = one(
-                case,
-                Envelope {
-                    to,
-                    ..running.envelope()
-                },
-                running.echo_tool(),
-            )
-            .await?;
+            let request = one(case, running.envelope().at(to), running.echo_tool()).await?;
             by_connections(plan, &Target::Http(to), request, case.expect()).await
         }
         Server::None | Server::Sync => bail!("not measured alone"),

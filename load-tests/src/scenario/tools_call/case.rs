@@ -1,17 +1,16 @@
 //! What is asked, by whom, of whom: one row of the tables.
 
 use std::fmt;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
-use serde::Serialize;
-use tokio::time::{Duration, timeout};
 
-use crate::message::{EchoCall, Envelope, Expect, FIRST_ID, Request};
+use crate::message::{EchoCall, Envelope, Expect, Request};
 use crate::options::Options;
 use crate::servers::echo::Era;
 use crate::servers::gateway::{ASYNC_TOOL, NAMESPACE, SYNC_TOOL};
 use crate::session;
-use crate::wire::{Connection, Target};
+use crate::wire::Target;
 
 /// Clients at once before a stdio server and what is compared with it.
 pub(super) const MANY: usize = 64;
@@ -23,8 +22,7 @@ pub(super) const LEGACY: &str = "echo";
 pub(super) const DUAL: &str = "dual";
 
 /// Who does the work in the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Server {
     /// Nobody: a `ping`, or `server/discover` where there is none, or what nginx says to all.
     None,
@@ -37,8 +35,7 @@ pub(super) enum Server {
 }
 
 /// How a client speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Client {
     /// A session of 2025-11-25 for each.
     Session,
@@ -51,15 +48,14 @@ pub(super) enum Client {
 }
 
 /// How long the text is that goes there and comes back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Text {
     Words,
     Kb16,
     Mb1,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) server: Server,
     pub(super) client: Client,
@@ -134,20 +130,14 @@ impl Case {
         echo_tool: &'static str,
         clients: usize,
     ) -> anyhow::Result<Vec<Request>> {
-        let envelope = Envelope {
-            namespace: self.namespace(),
-            ..envelope
-        };
+        let envelope = envelope.of(self.namespace());
         let mut requests = Vec::with_capacity(clients);
         for _ in 0..clients {
             let session = match self.client {
                 Client::Session => session::offered(envelope).await?,
                 _ => None,
             };
-            let envelope = Envelope {
-                session: session.as_deref(),
-                ..envelope
-            };
+            let envelope = envelope.in_session(session.as_deref());
             requests.push(match (self.server, self.client) {
                 (_, Client::Pipes) => bail!("nobody is at the pipes of a server behind something"),
                 (Server::None, Client::Modern) => envelope.discover(),
@@ -161,19 +151,10 @@ impl Case {
 
     /// Asks once: a server that starts with the first call is there after it.
     pub(super) async fn once(self, target: &Target, request: &Request) -> anyhow::Result<()> {
-        let mut request = request.clone();
-        let asked = async {
-            let mut connection = Connection::open(target).await?;
-            let answer = connection.ask(request.with_id(FIRST_ID)).await?;
-            match self.expect().mismatch(&answer, FIRST_ID) {
-                Some(fault) => bail!(fault),
-                None => Ok(()),
-            }
-        };
-        timeout(FIRST_CALL_LIMIT, asked)
-            .await
-            .context("no answer in time")?
-            .context("the first call")
+        let asked = self
+            .expect()
+            .asked(target, request.clone(), FIRST_CALL_LIMIT);
+        asked.await.context("the first call")
     }
 }
 
@@ -222,6 +203,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::message::FIRST_ID;
 
     #[test]
     fn large_bodies_are_sent_by_few_and_small_ones_by_many() {
@@ -241,13 +223,7 @@ mod tests {
 
     #[tokio::test]
     async fn requests_without_a_session_need_no_server() {
-        let envelope = Envelope {
-            to: "127.0.0.1:1".parse().unwrap(),
-            token: "t",
-            path: Envelope::PATH,
-            namespace: "overwritten",
-            session: None,
-        };
+        let envelope = Envelope::new("127.0.0.1:1".parse().unwrap(), "t", "overwritten");
         for (server, client, parts) in [
             (
                 Server::None,

@@ -1,283 +1,346 @@
-//! What was measured: every sample, and medians over the repetitions.
+//! What was found, as tables, charts and verdicts.
 
-use serde::Serialize;
-
-use super::case::{Case, Client, Server};
-use crate::load::Sample;
-use crate::load::one_by_one::Latencies;
+use super::case::{Case, Client, Server, Text};
+use super::front::{GATEWAY, NGINX, STEALING};
+use crate::chart::Chart;
 use crate::processes::Memory;
-use crate::report::median;
+use crate::report::budget::{self, Verdict};
+use crate::report::table::{middle, range, sum};
+use crate::report::{Numbers, Row, Section, Series, Table};
+use crate::servers::echo::Era;
 
 /// In front of a server stands nothing.
 pub(super) const NOTHING: &str = "nothing";
+/// What `--peer` has to call it. It comes with no package index.
+const AGENTGATEWAY: &str = "agentgateway";
 
-/// Everything found.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Found {
-    pub(super) rows: Vec<Row<Loaded>>,
-    /// With one client.
-    pub(super) alone: Vec<Row<Alone>>,
-    /// A gateway without tools.
-    pub(super) idle: Option<Memory>,
-    #[serde(skip)]
-    pub(super) fronts: Vec<String>,
-    #[serde(skip)]
-    pub(super) missing: Vec<String>,
-    /// What a peer did not do.
-    #[serde(skip)]
-    pub(super) findings: Vec<String>,
-    #[serde(skip)]
-    pub(super) failures: Vec<String>,
-}
+const STDIO: Case = Case::new(Server::Stdio(Era::Legacy), Client::Session);
+const ASYNC: Case = Case::new(Server::Async, Client::Session);
+const APP: Case = Case::new(Server::App, Client::Sessionless);
+const PIPES: Case = Case::new(STDIO.server, Client::Pipes);
+
+/// From many clients, a row for each front and case.
+pub(super) const LOADS: &str = "many clients";
+/// With one client.
+pub(super) const ALONE: &str = "one client";
+/// A gateway without tools.
+const IDLE: &str = "idle";
 
 /// One case of one front.
-#[derive(Debug, Serialize)]
-pub(super) struct Row<S> {
-    pub(super) front: String,
-    #[serde(flatten)]
-    pub(super) case: Case,
-    pub(super) samples: Vec<S>,
+pub(super) fn labels(front: &str, case: Case) -> [String; 4] {
+    let server = match (case.server, case.client) {
+        (Server::None, _) if front == NGINX => "none: `return 200`".to_owned(),
+        (Server::None, Client::Modern) => "none: `server/discover`".to_owned(),
+        (Server::None, _) => "none: `ping`".to_owned(),
+        (server, _) => server.to_string(),
+    };
+    [
+        front.to_owned(),
+        server,
+        case.client.to_string(),
+        case.text.to_string(),
+    ]
 }
 
-/// Under load from many clients, once.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Loaded {
-    pub(super) repetition: usize,
-    pub(super) clients: usize,
-    #[serde(flatten)]
-    pub(super) sample: Sample,
-    /// What a request cost nginx shortly before.
-    pub(super) nginx_cpu_us: Option<f64>,
-    /// Answers that were wrong or missing, warm-up included. They are not among the requests.
-    pub(super) wrong: u64,
-    pub(super) first_wrong: Option<String>,
-    /// Memory right after the load, shared pages counted once.
-    pub(super) front_kib: u64,
-    pub(super) servers: usize,
-    pub(super) servers_kib: u64,
+fn is(row: &Row, case: Case) -> bool {
+    row.labels == labels(row.name(), case)
 }
 
-/// With one client, once.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Alone {
-    /// The server by itself, measured just before.
-    pub(super) direct: Latencies,
-    pub(super) through: Latencies,
-    /// CPU time of what is in front, and of the servers, for one call.
-    pub(super) cpu_us: f64,
-    pub(super) server_cpu_us: f64,
+pub(super) fn idle(section: &mut Section, memory: Memory) {
+    section.add(IDLE, [GATEWAY], Numbers::of(&memory));
+    let mib = |kib: u64| kib as f64 / 1024.0;
+    section.note(format!(
+        "an idle gateway, one namespace with nothing in it: {:.1} MiB resident, {:.1} of them its own",
+        mib(memory.resident_kib),
+        mib(memory.anonymous_kib)
+    ));
 }
 
-impl Found {
-    pub(super) fn load(&mut self, front: &str, case: Case, loaded: Loaded) {
-        Row::of(&mut self.rows, front, case).samples.push(loaded);
-    }
+pub(super) fn tell(section: &mut Section) {
+    let (loads, alone) = (section.of(LOADS), section.of(ALONE));
+    // Connections that are closed after an answer cost new ones.
+    let closed = loads.rows.iter().filter(|row| row.sum("closed") > 0.0);
+    let closed = closed.map(|row| {
+        let (row, closed) = (row.labels.join(", "), row.sum("closed"));
+        format!("{row}: {closed} connections closed after an answer")
+    });
+    let closed: Vec<String> = closed.collect();
+    (section.tables, section.charts, section.verdicts) = (
+        tables(loads, alone),
+        charts(loads, alone),
+        verdicts(section),
+    );
+    section.notes.extend(closed);
+}
 
-    pub(super) fn call_alone(&mut self, front: &str, case: Case, alone: Alone) {
-        Row::of(&mut self.alone, front, case).samples.push(alone);
-    }
+fn tables(loads: &Series, alone: &Series) -> Vec<Table> {
+    let ours = |row: &&Row| [NGINX, GATEWAY, STEALING].contains(&row.name());
+    let calls = Table::of(
+        loads.rows.iter().filter(ours),
+        &["in front", "server", "client", "text"],
+        [
+            middle("clients", "clients", 0),
+            middle("calls/s", "per_second", 0),
+            middle("p50 us", "p50_us", 0),
+            middle("p99 us", "p99_us", 0),
+            middle("CPU us", "cpu_us", 1),
+            middle("in kernel %", "kernel_percent", 0),
+            middle("CPU / n", "cpu_n", 2),
+            range("from .. to", "cpu_n"),
+            middle("server CPU us", "worker_cpu_us", 1),
+            middle("client CPU us", "client_cpu_us", 1),
+            middle("MiB", "mib", 1),
+            middle("server MiB", "server_mib", 1),
+        ],
+    );
+    let same_server = |row: &&Row| [PIPES, APP, STDIO].iter().any(|case| is(row, *case));
+    let fronts = Table::of(
+        loads.rows.iter().filter(same_server),
+        &["in front"],
+        [
+            middle("calls/s", "per_second", 0),
+            middle("p50 us", "p50_us", 0),
+            middle("p99 us", "p99_us", 0),
+            middle("CPU us", "cpu_us", 1),
+            middle("CPU / n", "cpu_n", 2),
+            middle("server CPU us", "worker_cpu_us", 1),
+            middle("MiB", "mib", 1),
+            middle("servers", "servers", 0),
+            middle("server MiB", "server_mib", 1),
+            sum("wrong", &["wrong"]),
+        ],
+    );
+    let one_client = Table::of(
+        &alone.rows,
+        &["in front", "server"],
+        [
+            middle("p50 us", "through.p50_us", 0),
+            middle("p99 us", "through.p99_us", 0),
+            middle("without: p50", "direct.p50_us", 0),
+            middle("p99", "direct.p99_us", 0),
+            middle("added p50", "added_p50_us", 0),
+            middle("added p99", "added_p99_us", 0),
+            middle("CPU us", "cpu_us", 1),
+            middle("server CPU us", "server_cpu_us", 1),
+        ],
+    );
+    vec![
+            calls.captioned("Many clients, one request in flight for each"),
+            fronts.captioned("Small `tools/call` to the same stdio server, 64 clients with a session each; nginx before the same server over HTTP"),
+            one_client.captioned("One client, one connection after the other: means over the connections"),
+        ]
+}
 
-    /// Once, however often it happens.
-    pub(super) fn finding(&mut self, text: String) {
-        if !self.findings.contains(&text) {
-            self.findings.push(text);
+fn charts(loads: &Series, alone: &Series) -> Vec<Chart> {
+    let cpu = loads.rows.iter().filter_map(|row| match row {
+        app if is(app, APP) => Some((format!("{}, HTTP application", app.name()), app)),
+        stdio => is(stdio, STDIO).then(|| (stdio.name().to_owned(), stdio)),
+    });
+    let through = alone
+        .rows
+        .iter()
+        .filter(|row| is(row, STDIO) || is(row, APP));
+    let through = through.map(|row| (row.name().to_owned(), row.curve("through.curve")));
+    let direct = alone.row(&labels(GATEWAY, STDIO));
+    let direct = direct.map(|row| (NOTHING.to_owned(), row.curve("direct.curve")));
+
+    let compared = [
+        ("nginx, HTTP application", NGINX, APP),
+        ("tooldock, stdio server", GATEWAY, STDIO),
+        ("tooldock, Python worker", GATEWAY, ASYNC),
+    ];
+    let mut lengths = Section::default();
+    for text in [Text::Words, Text::Kb16, Text::Mb1] {
+        for (name, front, case) in compared {
+            let cpu_us = loads.median(&labels(front, case.with(text)), "cpu_us");
+            let numbers = Numbers::default().with(name, cpu_us);
+            lengths.add("", [text.to_string()], numbers);
         }
     }
-
-    pub(super) fn row(&self, front: &str, case: Case) -> Option<&Row<Loaded>> {
-        let is = |row: &&Row<Loaded>| row.front == front && row.case == case;
-        self.rows.iter().find(is)
-    }
-
-    pub(super) fn row_alone(&self, front: &str, server: Server) -> Option<&Row<Alone>> {
-        let is = |row: &&Row<Alone>| row.front == front && row.case.server == server;
-        self.alone.iter().find(is)
-    }
+    let title = "CPU time of a small tools/call to a stdio server, 64 clients";
+    let parts = [("in front", "cpu_us"), ("server", "worker_cpu_us")];
+    let latency = "Latency of a small tools/call to a stdio server, one client";
+    let by_length = "CPU time of a tools/call by its length there and back, without the server's";
+    let names = compared.map(|(name, ..)| (name, name));
+    vec![
+        Chart::new("tools_call", title, "us")
+            .bars(cpu, &parts)
+            .logarithmic(),
+        Chart::new("tools_call_latency", latency, "us")
+            .percentiles(direct.into_iter().chain(through)),
+        Chart::new("tools_call_lengths", by_length, "us")
+            .bars(lengths.of("").named(), &names)
+            .logarithmic(),
+    ]
 }
 
-impl<S> Row<S> {
-    fn of<'r>(rows: &'r mut Vec<Self>, front: &str, case: Case) -> &'r mut Self {
-        let known = rows
-            .iter()
-            .position(|row| row.front == front && row.case == case);
-        let at = known.unwrap_or_else(|| {
-            rows.push(Self {
-                front: front.to_owned(),
-                case,
-                samples: Vec::new(),
-            });
-            rows.len() - 1
-        });
-        &mut rows[at]
-    }
-
-    pub(super) fn median(&self, of: impl Fn(&S) -> Option<f64>) -> Option<f64> {
-        median(self.samples.iter().filter_map(of))
-    }
-}
-
-impl Loaded {
-    /// CPU time of a request in units of nginx's.
-    pub(super) fn ratio(&self) -> Option<f64> {
-        Some(self.sample.cpu_us / self.nginx_cpu_us?)
-    }
-
-    /// What another row has of the same repetition.
-    fn in_its_repetition<'r>(&self, other: &'r Row<Self>) -> Option<&'r Self> {
-        let mut samples = other.samples.iter();
-        samples.find(|other| other.repetition == self.repetition)
-    }
-
-    /// Of what is in front and of the servers together.
-    fn all_cpu_us(&self) -> f64 {
-        self.sample.cpu_us + self.sample.worker_cpu_us.unwrap_or_default()
-    }
-}
-
-impl Row<Loaded> {
-    /// What stands at the pipes of a server has no cost of its own.
-    pub(super) fn cpu_us(&self) -> Option<f64> {
-        self.in_front(|loaded| Some(loaded.sample.cpu_us))
-    }
-
-    /// CPU time of what is in front that was spent in the kernel, in hundredths of it.
-    pub(super) fn kernel_percent(&self) -> Option<f64> {
-        self.in_front(|loaded| Some(loaded.sample.kernel_share? * 100.0))
-    }
-
-    pub(super) fn server_cpu_us(&self) -> Option<f64> {
-        self.median(|loaded| loaded.sample.worker_cpu_us)
-    }
-
-    pub(super) fn ratio(&self) -> Option<f64> {
-        self.in_front(Loaded::ratio)
-    }
-
-    /// CPU time in that of another row, each within its repetition: of what is in front alone, or with the servers.
-    pub(super) fn ratio_to(&self, other: &Self, with_servers: bool) -> Option<f64> {
-        let of = |loaded: &Loaded| match with_servers {
-            true => loaded.all_cpu_us(),
-            false => loaded.sample.cpu_us,
-        };
-        self.median(|loaded| Some(of(loaded) / of(loaded.in_its_repetition(other)?)))
-    }
-
-    /// Calls a second, in those of another row, each within its repetition.
-    pub(super) fn rate_to(&self, other: &Self) -> Option<f64> {
-        self.median(|loaded| {
-            let other = loaded.in_its_repetition(other)?;
-            Some(loaded.sample.per_second / other.sample.per_second)
-        })
-    }
-
-    fn in_front(&self, of: impl Fn(&Loaded) -> Option<f64>) -> Option<f64> {
-        (self.case.client != Client::Pipes).then(|| self.median(of))?
-    }
-}
-
-impl Row<Alone> {
-    pub(super) fn added_p50_us(&self) -> Option<f64> {
-        self.median(|alone| Some(alone.through.p50_us - alone.direct.p50_us))
-    }
-
-    pub(super) fn added_p99_us(&self) -> Option<f64> {
-        self.median(|alone| Some(alone.through.p99_us - alone.direct.p99_us))
-    }
+/// The gateway is judged by its default layout.
+fn verdicts(section: &Section) -> Vec<Verdict> {
+    let loads = section.of(LOADS);
+    let ours =
+        |server, client, name| loads.median(&labels(GATEWAY, Case::new(server, client)), name);
+    let ratio = |server, client| ours(server, client, "cpu_n");
+    let worker = |server| ours(server, Client::Session, "worker_cpu_us");
+    let alone = |case, name| section.of(ALONE).median(&labels(GATEWAY, case), name);
+    // Of the stdio server's calls, in that of another row.
+    let to = |front, case: Case, text, name| {
+        let ours = loads.row(&labels(GATEWAY, STDIO.with(text)))?;
+        ours.ratio_to(loads.row(&labels(front, case.with(text)))?, name)
+    };
+    let idle = section.of(IDLE).median(&[GATEWAY], "resident_kib");
+    vec![
+        budget::PING.verdict(ratio(Server::None, Client::Sessionless)),
+        budget::PING_IN_SESSION.verdict(ratio(Server::None, Client::Session)),
+        budget::CALL_ASYNC.verdict(ratio(Server::Async, Client::Session)),
+        budget::CALL_SYNC.verdict(ratio(Server::Sync, Client::Session)),
+        budget::CALL_ASYNC_WORKER.verdict(worker(Server::Async)),
+        budget::CALL_SYNC_WORKER.verdict(worker(Server::Sync)),
+        budget::CALL_STDIO.verdict(ratio(STDIO.server, Client::Session)),
+        budget::CALL_STDIO_RATE.verdict(to(AGENTGATEWAY, STDIO, Text::Words, "per_second")),
+        budget::CALL_STDIO_TO_NGINX_AND_APP.verdict(to(NGINX, APP, Text::Words, "all_cpu_us")),
+        budget::ADDED_P50.verdict(alone(ASYNC, "added_p50_us")),
+        budget::ADDED_P99.verdict(alone(ASYNC, "added_p99_us")),
+        budget::ADDED_STDIO_P50.verdict(alone(STDIO, "added_p50_us")),
+        budget::ADDED_STDIO_P99.verdict(alone(STDIO, "added_p99_us")),
+        // The same bytes through nginx.
+        budget::BODY_16_KIB.verdict(to(NGINX, APP, Text::Kb16, "cpu_us")),
+        budget::BODY_1_MIB.verdict(to(NGINX, APP, Text::Mb1, "cpu_us")),
+        budget::IDLE_MEMORY.verdict(idle.map(|kib| kib * 1024.0 / 1e6)),
+    ]
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::servers::echo::Era;
+    use crate::report::budget::{Budget, Outcome};
 
-    pub(in super::super) const STDIO: Case = Case::new(Server::Stdio(Era::Legacy), Client::Session);
-
-    pub(in super::super) fn loaded(repetition: usize, cpu_us: f64, nginx: Option<f64>) -> Loaded {
-        Loaded {
-            repetition,
-            clients: 64,
-            sample: Sample {
-                requests: 1000,
-                per_second: 500.0,
-                p50_us: cpu_us * 10.0,
-                p99_us: cpu_us * 20.0,
-                cpu_us,
-                kernel_share: Some(0.25),
-                worker_cpu_us: Some(2.0),
-                client_cpu_us: 1.0,
-                other_cores: 0.25,
-                closed: 0,
-                curve: vec![(50.0, cpu_us)],
-            },
-            nginx_cpu_us: nginx,
-            wrong: 0,
-            first_wrong: None,
-            front_kib: 2048,
-            servers: 1,
-            servers_kib: 1024,
-        }
+    /// Of a load whose server takes 2 us a call.
+    fn loaded(section: &mut Section, front: &str, case: Case, cpu_us: f64, n_us: f64) {
+        let numbers = Numbers::one("cpu_us", cpu_us)
+            .with_ratio("cpu_n", "cpu_us", Some(n_us))
+            .with("worker_cpu_us", 2.0)
+            .with("all_cpu_us", cpu_us + 2.0);
+        section.add(LOADS, labels(front, case), numbers);
     }
 
-    pub(in super::super) fn alone(direct: f64, through: f64) -> Alone {
-        let of = |p50_us: f64| Latencies {
-            calls: 100,
-            sent: 110,
-            p50_us,
-            p99_us: p50_us * 10.0,
-            curve: vec![(50.0, p50_us)],
+    fn alone(section: &mut Section, front: &str, direct: f64, through: f64) {
+        let curve = |us: f64| json!({"curve": [[50.0, us]]});
+        let numbers = json!({"direct": curve(direct), "through": curve(through)});
+        let numbers = Numbers::of(&numbers).with("added_p50_us", through - direct);
+        section.add(ALONE, labels(front, STDIO), numbers);
+    }
+
+    fn measured(section: &Section, budget: &Budget) -> String {
+        let mut verdicts = section.verdicts.iter();
+        let verdict = verdicts.find(|verdict| verdict.what == budget.what);
+        verdict.unwrap().measured.clone()
+    }
+
+    #[test]
+    fn a_run_that_found_nothing_measured_nothing() {
+        let mut section = Section::default();
+        tell(&mut section);
+        let mut verdicts = section.verdicts.iter();
+        assert!(verdicts.all(|verdict| verdict.outcome == Outcome::NotMeasured));
+    }
+
+    #[test]
+    fn tables_name_everybody_once_and_say_what_was_wrong() {
+        let section = &mut Section::default();
+        let ping = Case::new(Server::None, Client::Sessionless);
+        for repetition in 1..=2 {
+            section.repetition = repetition;
+            let pipes = Numbers::one("worker_cpu_us", 1.0);
+            section.add(LOADS, labels(NOTHING, PIPES), pipes);
+            loaded(section, NGINX, ping, 9.0, 9.0);
+            loaded(section, GATEWAY, STDIO, 27.0, 9.0);
+            loaded(section, "peer", STDIO, 900.0, 9.0);
+            alone(section, GATEWAY, 10.0, 40.0);
+        }
+        let wrong = Numbers::one("wrong", 3.0).with("closed", 5.0);
+        section.add(LOADS, labels("peer", STDIO), wrong);
+        tell(section);
+        let names = |at: usize| -> Vec<&str> {
+            let rows: &Vec<Vec<String>> = &section.tables[at].rows;
+            rows.iter().map(|row| row[0].as_str()).collect()
         };
-        Alone {
-            direct: of(direct),
-            through: of(through),
-            cpu_us: 5.0,
-            server_cpu_us: 1.0,
-        }
-    }
-
-    #[test]
-    fn ratios_are_taken_within_a_repetition() {
-        let mut found = Found::default();
-        // The machine was twice as slow in the second one; the gateway was not.
-        for (repetition, (cpu, nginx)) in [(18.0, 9.0), (36.0, 18.0), (27.0, 9.0)]
-            .into_iter()
-            .enumerate()
-        {
-            found.load("a", STDIO, loaded(repetition, cpu, Some(nginx)));
-            found.load("b", STDIO, loaded(repetition, nginx, None));
-        }
-        let (a, b) = (
-            found.row("a", STDIO).unwrap(),
-            found.row("b", STDIO).unwrap(),
-        );
-        assert_eq!((a.ratio(), b.ratio()), (Some(2.0), None));
-        assert_eq!(a.ratio_to(b, false), Some(2.0));
-        assert_eq!(a.ratio_to(b, true), Some(38.0 / 20.0));
-        assert!(found.row("c", STDIO).is_none());
-    }
-
-    #[test]
-    fn added_latency_is_a_difference_within_a_repetition() {
-        let mut found = Found::default();
-        for (direct, through) in [(10.0, 13.0), (50.0, 51.0), (10.0, 12.0)] {
-            found.call_alone("a", STDIO, alone(direct, through));
-        }
-        let row = found.row_alone("a", STDIO.server).unwrap();
+        assert_eq!(names(0), [NGINX, GATEWAY]);
+        assert_eq!(names(1), [NOTHING, GATEWAY, "peer"]);
+        assert_eq!(section.tables[1].rows[2].last().unwrap(), "3");
+        assert_eq!(section.tables[0].rows[1][10..12], ["3.00", "3.00 .. 3.00"]);
         assert_eq!(
-            (row.added_p50_us(), row.added_p99_us()),
-            (Some(2.0), Some(20.0))
+            section.tables[1].rows[0][4..7],
+            ["-", "-", "1.0"],
+            "nothing costs nothing"
         );
+        assert_eq!(section.tables[2].rows[0][6], "30");
+        let note = "peer, stdio, session, small: 5 connections closed after an answer";
+        assert_eq!(section.notes, [note]);
     }
 
     #[test]
-    fn nothing_in_front_costs_nothing() {
-        let mut found = Found::default();
-        let pipes = Case::new(STDIO.server, Client::Pipes);
-        found.load(NOTHING, pipes, loaded(0, 0.0, Some(1.0)));
-        let row = found.row(NOTHING, pipes).unwrap();
-        assert_eq!(
-            (row.cpu_us(), row.ratio(), row.server_cpu_us()),
-            (None, None, Some(2.0))
-        );
-        assert_eq!(row.kernel_percent(), None);
+    fn charts_have_everybody_and_gaps_where_nothing_was_measured() {
+        let section = &mut Section::default();
+        loaded(section, GATEWAY, STDIO, 30.0, 9.0);
+        loaded(section, "peer", STDIO, 900.0, 9.0);
+        loaded(section, NGINX, APP.with(Text::Mb1), 500.0, 9.0);
+        alone(section, GATEWAY, 10.0, 40.0);
+        alone(section, "peer", 10.0, 900.0);
+        tell(section);
+        let [cpu, latency, lengths] = &section.charts[..] else {
+            panic!("three charts");
+        };
+        assert_eq!(cpu.series[0].1, [(0.0, 30.0), (1.0, 900.0)]);
+        let names: Vec<_> = latency
+            .series
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect();
+        assert_eq!(names, [NOTHING, GATEWAY, "peer"]);
+        assert_eq!(latency.series[0].1, [(50.0, 10.0)]);
+        let values: Vec<_> = lengths
+            .series
+            .iter()
+            .map(|(_, points)| points.clone())
+            .collect();
+        assert_eq!(values, [vec![(2.0, 500.0)], vec![(0.0, 30.0)], vec![]]);
+    }
+
+    #[test]
+    fn bodies_are_compared_with_nginx_alone_and_small_calls_with_the_application_too() {
+        let section = &mut Section::default();
+        // With a server of 2 each: 27 to 12, and 50 to 25 without.
+        loaded(section, GATEWAY, STDIO, 25.0, 10.0);
+        loaded(section, NGINX, APP, 10.0, 10.0);
+        loaded(section, GATEWAY, STDIO.with(Text::Kb16), 50.0, 10.0);
+        loaded(section, NGINX, APP.with(Text::Kb16), 25.0, 10.0);
+        alone(section, GATEWAY, 10.0, 40.0);
+        tell(section);
+        for (budget, expected) in [
+            (&budget::CALL_STDIO, "2.50 n"),
+            (&budget::CALL_STDIO_TO_NGINX_AND_APP, "2.25 x"),
+            (&budget::BODY_16_KIB, "2.00 x"),
+            (&budget::BODY_1_MIB, "-"),
+            (&budget::ADDED_STDIO_P50, "30 us"),
+            (&budget::CALL_STDIO_RATE, "-"),
+        ] {
+            assert_eq!(measured(section, budget), expected, "{}", budget.what);
+        }
+    }
+
+    #[test]
+    fn the_rate_is_compared_with_a_peer_of_that_name_within_a_repetition() {
+        let section = &mut Section::default();
+        for (repetition, rates) in [(1, (600.0, 200.0)), (2, (300.0, 60.0)), (3, (400.0, 100.0))] {
+            section.repetition = repetition;
+            for (front, rate) in [(GATEWAY, rates.0), (AGENTGATEWAY, rates.1)] {
+                let numbers = Numbers::one("per_second", rate);
+                section.add(LOADS, labels(front, STDIO), numbers);
+            }
+        }
+        tell(section);
+        assert_eq!(measured(section, &budget::CALL_STDIO_RATE), "4.00 x");
     }
 }

@@ -1,0 +1,312 @@
+//! Everything that is measured, whatever it is: rows, each with numbers by name, measured once or in several repetitions.
+//!
+//! A scenario adds each measurement to a row as it comes. Medians, ratios and curves are taken here, and nowhere else.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::chart::Points;
+
+/// Rows of one kind, in the order they were first measured.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Series {
+    pub(super) name: String,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// What was measured of one thing.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// Which tell it from all others.
+    pub(crate) labels: Vec<String>,
+    measured: Vec<Numbers>,
+}
+
+/// One measurement. A number's name ends in its unit, where it has one.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Numbers {
+    /// Ratios of two rows are taken within one, so that they compare the same minute of the machine.
+    repetition: usize,
+    numbers: BTreeMap<String, f64>,
+    curves: BTreeMap<String, Points>,
+}
+
+impl Series {
+    /// Adds a measurement to the row of these labels, which may be new.
+    pub(super) fn add(&mut self, labels: Vec<String>, numbers: Numbers) {
+        let known = self.rows.iter().position(|row| row.labels == labels);
+        let at = known.unwrap_or_else(|| {
+            let measured = Vec::new();
+            self.rows.push(Row { labels, measured });
+            self.rows.len() - 1
+        });
+        self.rows[at].measured.push(numbers);
+    }
+
+    /// Each row with its name.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (String, &Row)> {
+        self.rows.iter().map(|row| (row.name().to_owned(), row))
+    }
+
+    /// The curve of this name of each row.
+    pub(crate) fn curves(&self, curve: &str) -> impl Iterator<Item = (String, Points)> {
+        self.named()
+            .map(move |(name, row)| (name, row.curve(curve)))
+    }
+
+    pub(crate) fn row<L: AsRef<str>>(&self, labels: &[L]) -> Option<&Row> {
+        let has = |row: &&Row| {
+            row.labels
+                .iter()
+                .map(String::as_str)
+                .eq(labels.iter().map(AsRef::as_ref))
+        };
+        self.rows.iter().find(has)
+    }
+
+    /// Of one number of one row.
+    pub(crate) fn median<L: AsRef<str>>(&self, labels: &[L], name: &str) -> Option<f64> {
+        self.row(labels)?.median(name)
+    }
+}
+
+impl Row {
+    /// The first label, which is the row's name.
+    pub(crate) fn name(&self) -> &str {
+        self.labels.first().map_or("", String::as_str)
+    }
+
+    pub(crate) fn times(&self) -> usize {
+        self.measured.len()
+    }
+
+    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = f64> {
+        self.measured.iter().filter_map(move |one| one.get(name))
+    }
+
+    pub(crate) fn median(&self, name: &str) -> Option<f64> {
+        median(self.all(name))
+    }
+
+    pub(crate) fn spread(&self, name: &str) -> Option<(f64, f64)> {
+        spread(self.all(name))
+    }
+
+    pub(crate) fn most(&self, name: &str) -> Option<f64> {
+        Some(self.spread(name)?.1)
+    }
+
+    pub(crate) fn sum(&self, name: &str) -> f64 {
+        // Of nothing it is zero, not minus zero.
+        self.all(name).fold(0.0, |sum, one| sum + one)
+    }
+
+    /// Two numbers of each measurement.
+    pub(crate) fn points(&self, at: &str, name: &str) -> Points {
+        let pairs = self
+            .measured
+            .iter()
+            .map(|one| Some((one.get(at)?, one.get(name)?)));
+        pairs.flatten().collect()
+    }
+
+    /// A number in that of another row, each within its repetition.
+    pub(crate) fn ratio_to(&self, other: &Self, name: &str) -> Option<f64> {
+        median(self.measured.iter().filter_map(|one| {
+            let same = |other: &&Numbers| other.repetition == one.repetition;
+            let other = other.measured.iter().find(same)?;
+            Some(one.get(name)? / other.get(name)?)
+        }))
+    }
+
+    /// The median at each place that all curves of this name have.
+    pub(crate) fn curve(&self, name: &str) -> Points {
+        median_curve(self.measured.iter().filter_map(|one| one.curves.get(name)))
+    }
+}
+
+impl Numbers {
+    /// Every number and every curve of a measurement by the name of its field, or `through.p50_us` where it is a field of a
+    /// field.
+    pub(crate) fn of(measured: &impl Serialize) -> Self {
+        let mut numbers = Self::default();
+        numbers.collect(
+            String::new(),
+            serde_json::to_value(measured).unwrap_or_default(),
+        );
+        numbers
+    }
+
+    pub(crate) fn one(name: &str, value: f64) -> Self {
+        Self::default().with(name, value)
+    }
+
+    /// Nothing, and what is no number, is left out.
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Option<f64>>) -> Self {
+        if let Some(value) = value.into().filter(|value| value.is_finite()) {
+            self.numbers.insert(name.to_owned(), value);
+        }
+        self
+    }
+
+    /// With a number in that of something else.
+    pub(crate) fn with_ratio(self, name: &str, of: &str, to: Option<f64>) -> Self {
+        let ratio = self.get(of).zip(to).map(|(of, to)| of / to);
+        self.with(name, ratio)
+    }
+
+    pub(crate) fn without(mut self, name: &str) -> Self {
+        self.numbers.remove(name);
+        self
+    }
+
+    pub(super) fn in_repetition(self, repetition: usize) -> Self {
+        Self { repetition, ..self }
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<f64> {
+        self.numbers.get(name).copied()
+    }
+
+    fn collect(&mut self, name: String, value: Value) {
+        match value {
+            Value::Number(number) => self
+                .numbers
+                .extend(number.as_f64().map(|number| (name, number))),
+            Value::Object(fields) => {
+                for (field, value) in fields {
+                    let point = if name.is_empty() { "" } else { "." };
+                    self.collect(format!("{name}{point}{field}"), value);
+                }
+            }
+            Value::Array(_) => self.curves.extend(
+                serde_json::from_value(value)
+                    .ok()
+                    .map(|points| (name, points)),
+            ),
+            Value::Null | Value::Bool(_) | Value::String(_) => {}
+        }
+    }
+}
+
+/// The middle value, or the mean of the two.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    let upper = *sorted.get(middle)?;
+    Some(match sorted.len() % 2 {
+        1 => upper,
+        _ => (sorted[middle - 1] + upper) / 2.0,
+    })
+}
+
+/// The least and the greatest value.
+pub(crate) fn spread(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
+    values.into_iter().fold(None, |spread, value| {
+        let (least, most) = spread.unwrap_or((value, value));
+        Some((least.min(value), most.max(value)))
+    })
+}
+
+fn median_curve<'a>(curves: impl IntoIterator<Item = &'a Points>) -> Points {
+    let curves: Vec<_> = curves.into_iter().collect();
+    let value_at = |curve: &Points, place: f64| {
+        let point = curve.iter().find(|(at, _)| *at == place);
+        point.map(|(_, value)| *value)
+    };
+    let places = curves.first().into_iter().flat_map(|first| first.iter());
+    let points = places.filter_map(|&(place, _)| {
+        let values: Option<Vec<f64>> = curves.iter().map(|curve| value_at(curve, place)).collect();
+        Some((place, median(values?)?))
+    });
+    points.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::report::Section;
+
+    #[test]
+    fn the_median_is_the_middle_whatever_the_order() {
+        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!((median([]), spread([])), (None, None));
+        assert_eq!(spread([3.0, 1.0, 2.0]), Some((1.0, 3.0)));
+    }
+
+    #[test]
+    fn a_measurement_has_the_numbers_and_curves_of_its_fields() {
+        let numbers = Numbers::of(&json!({
+            "p50_us": 1.5, "wrong": 3, "why": "status 503", "share": null, "nan": f64::NAN,
+            "through": {"p50_us": 2.0, "curve": [[50.0, 1.0], [99.0, 2.0]]},
+        }));
+        let names: Vec<_> = numbers.numbers.keys().collect();
+        assert_eq!(names, ["p50_us", "through.p50_us", "wrong"]);
+        assert_eq!(numbers.curves["through.curve"], [(50.0, 1.0), (99.0, 2.0)]);
+        let numbers = numbers
+            .with("added", 1.0)
+            .with("none", None)
+            .without("wrong");
+        assert_eq!(
+            (
+                numbers.get("added"),
+                numbers.get("none"),
+                numbers.get("wrong")
+            ),
+            (Some(1.0), None, None)
+        );
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_repetition() {
+        let mut section = Section::default();
+        // The machine was twice as slow in the second one; `a` was not. `b` was not measured in the last one.
+        let pairs = [
+            (18.0, Some(9.0)),
+            (36.0, Some(18.0)),
+            (27.0, Some(9.0)),
+            (1.0, None),
+        ];
+        for (repetition, (a, b)) in pairs.into_iter().enumerate() {
+            section.repetition = repetition;
+            let numbers = Numbers::one("us", a).with_ratio("n", "us", b);
+            section.add("calls", ["a", "small"], numbers);
+            if let Some(b) = b {
+                section.add("calls", ["b", "small"], Numbers::one("us", b));
+            }
+        }
+        let series = section.of("calls");
+        let row = |name| series.row(&[name, "small"]).unwrap();
+        let (a, b) = (row("a"), row("b"));
+        assert_eq!(a.ratio_to(b, "us"), Some(2.0));
+        assert_eq!((a.median("n"), b.median("n")), (Some(2.0), None));
+        assert_eq!(
+            (a.times(), a.most("us"), b.sum("us")),
+            (4, Some(36.0), 36.0)
+        );
+        assert!(series.row(&["a"]).is_none() && section.of("none").rows.is_empty());
+    }
+
+    #[test]
+    fn curves_meet_where_all_of_them_have_a_point() {
+        let curves = [
+            vec![(50.0, 1.0), (99.0, 5.0), (99.9, 9.0)],
+            vec![(50.0, 3.0), (99.0, 4.0)],
+            vec![(50.0, 2.0), (99.0, 7.0)],
+        ];
+        let mut series = Series::default();
+        for curve in curves {
+            let numbers = Numbers::of(&json!({"curve": curve}));
+            series.add(vec!["a".to_owned()], numbers);
+        }
+        let row = series.row(&["a"]).unwrap();
+        assert_eq!(row.curve("curve"), [(50.0, 2.0), (99.0, 5.0)]);
+        assert!(row.curve("worst").is_empty());
+    }
+}
