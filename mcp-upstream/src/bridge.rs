@@ -41,16 +41,5 @@ mod schemas;
 pub(crate) mod server_info;
 pub(crate) mod state;
 
-/// The keys of the protocol's own metadata.
-pub(crate) mod key {
-    /// The revision a request is in.
-    pub(crate) const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-    /// What the client can be asked.
-    pub(crate) const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
-    /// Who the client is.
-    pub(crate) const CLIENT: &str = "io.modelcontextprotocol/clientInfo";
-    /// From which severity on log messages are wanted.
-    pub(crate) const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
-    /// Who answered.
-    pub(crate) const SERVER: &str = "io.modelcontextprotocol/serverInfo";
-}
+/// Where a modern result says who answered.
+const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";

@@ -13,6 +13,9 @@ use tooldock_workers::json;
 mod depth;
 mod entries;
 mod few;
+mod index;
+mod key;
+mod members;
 pub(crate) mod notification;
 #[cfg(test)]
 mod properties;
@@ -27,8 +30,11 @@ mod violation;
 
 pub(crate) use entries::{entries, few_entries};
 pub(crate) use few::few;
+use index::Index;
+pub(crate) use key::Key;
+pub(crate) use members::Members;
 pub(crate) use notification::Notification;
-pub(crate) use request::Request;
+pub(crate) use request::{Request, Unreadable};
 pub(crate) use request_error::RequestError;
 pub(crate) use response::{Response, ResponseOutcome, RpcError};
 pub(crate) use server_request::{Asker, RawId, RelayedRequest, ServerRequest};
@@ -51,17 +57,18 @@ pub(crate) enum Message<'a> {
     Request {
         id: &'a str,
         method: Cow<'a, str>,
-        params: Option<&'a RawValue>,
+        members: Members<'a>,
     },
     /// Wants none.
     Notification {
         method: Cow<'a, str>,
-        params: Option<&'a RawValue>,
+        members: Members<'a>,
     },
-    /// The client's answer to a request of ours: its `result`, or its `error`.
+    /// The answer to a request: its `result`, or its `error`.
     Response {
         id: &'a str,
         outcome: Result<&'a RawValue, &'a RawValue>,
+        members: Members<'a>,
     },
 }
 
@@ -78,22 +85,6 @@ impl From<RequestError> for Invalid<'_> {
     }
 }
 
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
-    jsonrpc: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    id: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    method: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    params: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    result: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    error: Option<&'a RawValue>,
-}
-
 /// Reads a value that is there, `null` included: a plain `Option` could not tell `"id":null` from no id.
 pub(crate) fn present<'de, D: Deserializer<'de>>(
     deserializer: D,
@@ -102,9 +93,13 @@ pub(crate) fn present<'de, D: Deserializer<'de>>(
 }
 
 /// What is in a body.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every body is one message, which a box would cost an allocation"
+)]
 pub(crate) enum Body<'a> {
-    /// One message, and all of its text.
-    One(&'a str, Message<'a>),
+    /// One message.
+    One(Message<'a>),
     /// The messages of a batch, unread. Of too many of them [`MESSAGES_MAX`] and one more.
     Batch(Vec<&'a RawValue>),
 }
@@ -113,18 +108,15 @@ pub(crate) enum Body<'a> {
 pub(crate) fn body(body: &[u8]) -> Result<Body<'_>, Invalid<'_>> {
     let text = utf8(body)?;
     // Nearly every body is one message, and this one reading sees its depth, too.
-    if let Some(envelope) = json::object(text) {
-        return Ok(Body::One(text, of_envelope(envelope)?));
+    if let Ok(index) = Index::of(text) {
+        return of_members(Members::new(text, index)).map(Body::One);
     }
     within_depth(text)?;
     if text.trim_ascii_start().starts_with('[') {
         let messages = few(text, MESSAGES_MAX).map_err(|error| syntax_or_shape(&error))?;
         return Ok(Body::Batch(messages));
     }
-    is_object(text)?;
-    // It was not read as an object: what is wrong with it, or that it is deep, is for this parser.
-    let envelope = serde_json::from_str(text).map_err(|error| syntax_or_shape(&error))?;
-    Ok(Body::One(text, of_envelope(envelope)?))
+    message(text).map(Body::One)
 }
 
 /// The body as text: not empty, UTF-8, nested no deeper than [`MAX_DEPTH`].
@@ -152,9 +144,13 @@ fn within_depth(text: &str) -> Result<(), RequestError> {
 
 /// Reads one message.
 pub(crate) fn message(text: &str) -> Result<Message<'_>, Invalid<'_>> {
+    if let Ok(index) = Index::of(text) {
+        return of_members(Members::new(text, index));
+    }
     is_object(text)?;
-    let envelope = json::from_str(text).map_err(|error| syntax_or_shape(&error))?;
-    of_envelope(envelope)
+    // What is wrong with it is for this parser to say.
+    let index = Index::by_parser(text).map_err(|error| syntax_or_shape(&error))?;
+    of_members(Members::new(text, index))
 }
 
 /// Other JSON is of the wrong shape, and what is no JSON at all is said to be that.
@@ -166,8 +162,8 @@ fn is_object(text: &str) -> Result<(), RequestError> {
     Err(RequestError::Shape("a message must be an object".into()))
 }
 
-fn of_envelope(envelope: Envelope<'_>) -> Result<Message<'_>, Invalid<'_>> {
-    let id = match envelope.id.map(RawValue::get) {
+fn of_members(members: Members<'_>) -> Result<Message<'_>, Invalid<'_>> {
+    let id = match members.raw(Key::Id) {
         None => None,
         Some(id) if id.len() > ID_MAX => {
             // Nor is it repeated in the answer.
@@ -186,19 +182,23 @@ fn of_envelope(envelope: Envelope<'_>) -> Result<Message<'_>, Invalid<'_>> {
         failure: RequestError::Shape(reason.into()),
         id,
     };
-    if envelope.jsonrpc.and_then(string).as_deref() != Some("2.0") {
+    if members.get(Key::JsonRpc).and_then(string).as_deref() != Some("2.0") {
         return Err(shape("jsonrpc must be \"2.0\""));
     }
-    let outcome = match (envelope.result, envelope.error) {
+    let outcome = match (members.get(Key::Result), members.get(Key::Error)) {
         (None, None) => None,
         (Some(result), None) => Some(Ok(result)),
         (None, Some(error)) => Some(Err(error)),
         (Some(_), Some(_)) => return Err(shape("a response has either result or error")),
     };
-    let Some(method) = envelope.method else {
+    let Some(method) = members.get(Key::Method) else {
         return match (outcome, id) {
             (None, _) => Err(shape("method is missing")),
-            (Some(outcome), Some(id)) => Ok(Message::Response { id, outcome }),
+            (Some(outcome), Some(id)) => Ok(Message::Response {
+                id,
+                outcome,
+                members,
+            }),
             (Some(_), None) => Err(shape("a response needs the id of its request")),
         };
     };
@@ -206,10 +206,13 @@ fn of_envelope(envelope: Envelope<'_>) -> Result<Message<'_>, Invalid<'_>> {
         return Err(shape("a message has either a method or a result or error"));
     }
     let method = string(method).ok_or_else(|| shape("method must be a string"))?;
-    let params = envelope.params;
     Ok(match id {
-        Some(id) => Message::Request { id, method, params },
-        None => Message::Notification { method, params },
+        Some(id) => Message::Request {
+            id,
+            method,
+            members,
+        },
+        None => Message::Notification { method, members },
     })
 }
 
@@ -355,7 +358,7 @@ mod tests {
             matches!(message(body), Ok(Message::Notification { method, .. }) if method == "initialized")
         );
         let response = |body: &'static str| match message(body) {
-            Ok(Message::Response { id, outcome }) => {
+            Ok(Message::Response { id, outcome, .. }) => {
                 (id, outcome.map(RawValue::get).map_err(RawValue::get))
             }
             other => panic!("{other:?}"),
@@ -401,8 +404,8 @@ mod tests {
         };
         let deepest = nested(MAX_DEPTH - 1, "} ");
         match body(deepest.as_bytes()) {
-            Ok(Body::One(text, Message::Request { id, .. })) => {
-                assert_eq!((text, id), (&*deepest, "1"));
+            Ok(Body::One(Message::Request { id, members, .. })) => {
+                assert_eq!((members.message(), id), (&*deepest, "1"));
             }
             _ => panic!("not read"),
         }

@@ -128,6 +128,7 @@ async fn results_and_errors_come_back_as_they_were_spelled() {
     assert_eq!(post(&gateway, "any", &call("fail")).await, failed);
     let request = gateway
         .request("POST", "/tools/odd")
+        .header("Accept", "application/json")
         .header("X-Namespace", "any");
     assert_eq!(request.send().await.unwrap().text().await.unwrap(), ODD);
 }
@@ -202,6 +203,7 @@ async fn a_list_with_denied_tools_keeps_the_bytes_of_the_others() {
     assert!(answer.contains(&echo), "{answer}");
     let schema = gateway
         .request("GET", "/tools/echo/schema")
+        .header("Accept", "application/json")
         .header("X-Namespace", "any");
     let schema = schema.send().await.unwrap().text().await.unwrap();
     assert_eq!(schema, format!(r#"{{"type":"object","x-odd":{ODD}}}"#));

@@ -11,7 +11,9 @@ mod members;
 mod properties;
 mod read;
 mod scan;
+mod walk;
 
 use members::Members;
-pub use read::{from_str, object};
+pub use read::{from_str, object, raw};
 pub use scan::{DEPTH_MAX, Unread, value_end};
+pub use walk::Walk;

@@ -2,11 +2,10 @@
 
 use std::borrow::Cow;
 
-use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
-use super::key;
 use crate::jsonrpc::spans::{self, Change};
+use crate::jsonrpc::{Key, Request, Unreadable};
 
 /// [`crate::protocol::MODERN`], quoted.
 const VERSION: &str = "\"2026-07-28\"";
@@ -22,33 +21,62 @@ pub(crate) struct ClientMetadata<'a> {
     pub(crate) log_level: Option<&'a str>,
 }
 
-/// Without what the protocol itself put there. Answers that came along (`inputResponses`) stay: a server that never heard
+/// Without what the protocol itself put there, and with the server's own `requestState` where there is one. Answers that came along (`inputResponses`) stay: a server that never heard
 /// of them ignores them, and one that asked for them all the same gets them.
-pub(crate) fn to_legacy(params: &RawValue) -> String {
-    let Some(meta) = spans::find(params.get(), "_meta") else {
-        return params.get().to_owned();
-    };
-    let keys = [key::VERSION, key::CAPABILITIES, key::CLIENT, key::LOG_LEVEL];
-    let meta = spans::edit(meta, &keys.map(Change::Remove));
-    spans::edit(params.get(), &[Change::Set("_meta", meta.into())])
+///
+/// # Errors
+///
+/// [`Unreadable`].
+pub(crate) fn to_legacy(request: &Request, state: Option<&str>) -> Result<Request, Unreadable> {
+    let keys = [
+        Key::ProtocolVersion,
+        Key::Capabilities,
+        Key::ClientInfo,
+        Key::MinLogLevel,
+    ];
+    let without = |meta| spans::edit(meta, &keys.map(|key| Change::Remove(key.name())));
+    let meta = request.raw(Key::Meta).map(without);
+    let mut changes: SmallVec<[_; 2]> = SmallVec::new();
+    changes.extend(state.map(|state| (Key::RequestState, Some(state))));
+    changes.extend(meta.as_deref().map(|meta| (Key::Meta, Some(meta))));
+    request.edited(&changes)
 }
 
 /// With what modern servers want to know of the client.
-pub(crate) fn to_modern(params: Option<&RawValue>, metadata: ClientMetadata<'_>) -> String {
-    let params = params.map_or("{}", RawValue::get);
-    let meta = spans::find(params, "_meta").unwrap_or("{}");
+///
+/// # Errors
+///
+/// [`Unreadable`].
+pub(crate) fn to_modern(
+    request: &Request,
+    metadata: ClientMetadata<'_>,
+) -> Result<Request, Unreadable> {
+    let meta = modern_meta(request.raw(Key::Meta).unwrap_or("{}"), metadata);
+    request.edited(&[(Key::Meta, Some(&meta))])
+}
+
+/// Metadata, a JSON object, with what modern servers want to know of the client.
+pub(crate) fn modern_meta(meta: &str, metadata: ClientMetadata<'_>) -> String {
     let mut changes: SmallVec<[_; 4]> = SmallVec::new();
-    changes.push(Change::Set(key::VERSION, Cow::Borrowed(VERSION)));
     changes.push(Change::Set(
-        key::CAPABILITIES,
+        Key::ProtocolVersion.name(),
+        Cow::Borrowed(VERSION),
+    ));
+    changes.push(Change::Set(
+        Key::Capabilities.name(),
         Cow::Borrowed(metadata.capabilities),
     ));
-    changes.push(Change::Set(key::CLIENT, Cow::Borrowed(metadata.info)));
+    changes.push(Change::Set(
+        Key::ClientInfo.name(),
+        Cow::Borrowed(metadata.info),
+    ));
     if let Some(level) = metadata.log_level {
-        changes.push(Change::Set(key::LOG_LEVEL, format!("\"{level}\"").into()));
+        changes.push(Change::Set(
+            Key::MinLogLevel.name(),
+            format!("\"{level}\"").into(),
+        ));
     }
-    let meta = spans::edit(meta, &changes);
-    spans::edit(params, &[Change::Set("_meta", meta.into())])
+    spans::edit(meta, &changes)
 }
 
 #[cfg(test)]
@@ -62,41 +90,48 @@ mod tests {
         log_level: Some("info"),
     };
 
-    fn raw(text: &str) -> Box<RawValue> {
-        RawValue::from_string(text.to_owned()).expect("JSON")
+    fn request(params: &str) -> Request {
+        Request::own("tools/call", params).expect("JSON")
+    }
+
+    fn params(request: &Request) -> &str {
+        request.raw(Key::Params).expect("parameters")
     }
 
     #[test]
     fn a_legacy_server_is_told_nothing_of_the_modern_era_and_the_rest_as_it_was() {
-        let params = format!(
-            r#"{{"name":"t","arguments":{{"n":1.50}},"_meta":{{"{}":"2026-07-28","{}":{{}},"progressToken":9007199254740993,"x/y":null}},"z":1}}"#,
-            key::VERSION,
-            key::CAPABILITIES
+        let own = format!(
+            r#"{{"name":"t","arguments":{{"n":1.50}},"_meta":{{"{}":"2026-07-28","{}":{{}},"progressToken":9007199254740993,"x/y":null}},"requestState":"ours","z":1}}"#,
+            Key::ProtocolVersion.name(),
+            Key::Capabilities.name()
         );
+        let legacy = to_legacy(&request(&own), Some("\"theirs\"")).expect("JSON");
         assert_eq!(
-            to_legacy(&raw(&params)),
-            r#"{"name":"t","arguments":{"n":1.50},"_meta":{"progressToken":9007199254740993,"x/y":null},"z":1}"#
+            params(&legacy),
+            r#"{"name":"t","arguments":{"n":1.50},"_meta":{"progressToken":9007199254740993,"x/y":null},"requestState":"theirs","z":1}"#
         );
-        assert_eq!(to_legacy(&raw(r#"{ "a":1 }"#)), r#"{ "a":1 }"#);
+        assert_eq!(legacy.token(), Some("9007199254740993"));
+        let plain = to_legacy(&request(r#"{ "a":1 }"#), None).expect("JSON");
+        assert_eq!(params(&plain), r#"{ "a":1 }"#);
     }
 
     #[test]
     fn a_modern_server_is_told_who_asks() {
-        let with = to_modern(
-            Some(&raw(r#"{"name":"t","_meta":{"progressToken":1.0}}"#)),
-            CLIENT,
-        );
-        assert!(
-            with.starts_with(r#"{"name":"t","_meta":{"progressToken":1.0,"#),
-            "{with}"
-        );
-        for text in [&with, &to_modern(None, CLIENT)] {
-            let value: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        let modern = |own: &str| to_modern(&request(own), CLIENT).expect("JSON");
+        let with = modern(r#"{"name":"t","_meta":{"progressToken":1.0}}"#);
+        let begin = r#"{"name":"t","_meta":{"progressToken":1.0,"#;
+        assert!(params(&with).starts_with(begin), "{}", params(&with));
+        assert_eq!(with.token(), Some("1.0"));
+        for request in [with, modern("{}"), modern(r#"{"a":[]}"#)] {
+            let value = serde_json::from_str::<serde_json::Value>(params(&request)).expect("JSON");
             let meta = &value["_meta"];
-            assert_eq!(meta[key::VERSION], MODERN);
-            assert_eq!(meta[key::CAPABILITIES]["roots"], serde_json::json!({}));
-            assert_eq!(meta[key::CLIENT]["name"], "c");
-            assert_eq!(meta[key::LOG_LEVEL], "info");
+            assert_eq!(meta[Key::ProtocolVersion.name()], MODERN);
+            assert_eq!(
+                meta[Key::Capabilities.name()]["roots"],
+                serde_json::json!({})
+            );
+            assert_eq!(meta[Key::ClientInfo.name()]["name"], "c");
+            assert_eq!(meta[Key::MinLogLevel.name()], "info");
         }
     }
 }

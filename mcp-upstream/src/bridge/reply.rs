@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
-use super::{key, schemas};
+use super::{SERVER_INFO, schemas};
 use crate::engine::ResponseOutcome;
 use crate::format::CacheScope;
 use crate::jsonrpc::spans::{self, Change};
@@ -75,7 +75,7 @@ pub(crate) fn to_modern(
     }
     if let Some(info) = server.info() {
         let meta = spans::find(object, "_meta").unwrap_or("{}");
-        let info = Change::Default(key::SERVER, info.into());
+        let info = Change::Default(SERVER_INFO, info.into());
         changes.push(Change::Set("_meta", spans::edit(meta, &[info]).into()));
     }
     ResponseOutcome::Result(spans::edit(object, &changes).into())
@@ -181,7 +181,7 @@ mod tests {
         assert!(call.contains(r#""x":1.0"#), "{call}");
         let call: Value = serde_json::from_str(&call).expect("JSON");
         assert_eq!(call["resultType"], "complete");
-        assert_eq!(call["_meta"][key::SERVER]["name"], "s");
+        assert_eq!(call["_meta"][SERVER_INFO]["name"], "s");
         assert!(call.get("ttlMs").is_none());
         for (method, ttl, scope) in [
             ("tools/list", 300_000, "public"),

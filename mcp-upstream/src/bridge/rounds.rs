@@ -11,8 +11,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{Answers, Ask, AskMethod, OPEN_QUESTIONS_MAX, Question, Replier};
 
 use crate::engine::Peer;
-use crate::jsonrpc::entries;
-use crate::jsonrpc::spans::{self, Change};
+use crate::jsonrpc::{Key, Request, entries, spans};
 
 /// Rounds of questions one call may take.
 pub(crate) const ROUNDS_MAX: usize = 32;
@@ -71,12 +70,12 @@ fn question((key, request): (Cow<'_, str>, &RawValue)) -> Result<Question, CallE
 }
 
 impl Required {
-    /// Asks the client and gives the parameters of the retry. Ends when all questions are answered.
+    /// Asks the client and gives the request of the retry. Ends when all questions are answered.
     ///
     /// # Errors
     ///
     /// A question that got no result.
-    pub(crate) async fn settle(self, params: &str, peer: &Peer) -> Result<String, CallError> {
+    pub(crate) async fn settle(self, request: &Request, peer: &Peer) -> Result<Request, CallError> {
         let mut responses = String::from("{");
         if !self.questions.is_empty() {
             let given = Given::new(&self.questions);
@@ -97,12 +96,16 @@ impl Required {
             }
         }
         responses.push('}');
-        let mut changes = vec![Change::Set("inputResponses", responses.into())];
-        changes.push(match &self.state {
-            Some(state) => Change::Set("requestState", String::from_utf8_lossy(state)),
-            None => Change::Remove("requestState"),
-        });
-        Ok(spans::edit(params, &changes))
+        if serde_json::from_str::<&RawValue>(&responses).is_err() {
+            return Err(unusable("The client's answer cannot be read"));
+        }
+        let state = self.state.as_deref().map(String::from_utf8_lossy);
+        let changes = [
+            (Key::InputResponses, Some(&*responses)),
+            (Key::RequestState, state.as_deref()),
+        ];
+        let retry = request.edited(&changes);
+        retry.map_err(|error| CallError::new(CallErrorCode::InvalidArguments, error.to_string()))
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::key;
+use super::SERVER_INFO;
 use crate::format::CacheScope;
 use crate::jsonrpc::spans::{self, Change};
 use crate::mcp::forward::connector::Opening;
@@ -41,9 +41,9 @@ pub(crate) fn initialize(opening: &Opening, version: &str) -> Bytes {
             // A handshake has a place of its own for who the server is.
             let result = String::from_utf8_lossy(result);
             let meta = spans::find(&result, "_meta");
-            let info = meta.and_then(|meta| spans::find(meta, key::SERVER));
+            let info = meta.and_then(|meta| spans::find(meta, SERVER_INFO));
             if let Some(meta) = meta {
-                let rest = spans::edit(meta, &[Change::Remove(key::SERVER)]);
+                let rest = spans::edit(meta, &[Change::Remove(SERVER_INFO)]);
                 changes.push(match &*rest {
                     "{}" => Change::Remove("_meta"),
                     _ => Change::Set("_meta", rest.into()),
@@ -80,7 +80,7 @@ pub(crate) fn discover(opening: &Opening, versions: &[&str], scope: CacheScope) 
             changes.push(Change::Remove("serverInfo"));
             if let Some(info) = spans::find(&result, "serverInfo") {
                 let meta = spans::find(&result, "_meta").unwrap_or("{}");
-                let info = Change::Set(key::SERVER, info.into());
+                let info = Change::Set(SERVER_INFO, info.into());
                 changes.push(Change::Set("_meta", spans::edit(meta, &[info]).into()));
             }
         }
@@ -150,7 +150,7 @@ mod tests {
                 (&found["ttlMs"], &found["cacheScope"]),
                 (&json!(ttl), &json!("private"))
             );
-            assert_eq!(found["_meta"][key::SERVER]["name"], name);
+            assert_eq!(found["_meta"][SERVER_INFO]["name"], name);
             assert!(found.get("serverInfo").is_none() && found.get("protocolVersion").is_none());
         }
     }

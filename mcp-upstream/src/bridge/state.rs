@@ -6,8 +6,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
+use tooldock_workers::json;
 
 use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, Change};
@@ -80,7 +80,7 @@ pub(crate) fn sealed<'a>(
     Some(spans::edit(object.get(), &[state]))
 }
 
-/// The parameters with the server's own state in them again. Parameters without one stay.
+/// The server's own state again, raw JSON, of a sealed one.
 ///
 /// # Errors
 ///
@@ -88,12 +88,10 @@ pub(crate) fn sealed<'a>(
 pub(crate) fn opened<'a>(
     key: &SessionKey,
     bound: impl FnOnce() -> Bound<'a>,
-    params: &RawValue,
-) -> Result<Option<String>, InvalidState> {
-    let Some(state) = spans::member(params, "requestState") else {
-        return Ok(None);
-    };
-    let sealed = jsonrpc::string(state).ok_or(InvalidState)?;
+    sealed: &str,
+) -> Result<String, InvalidState> {
+    let sealed = json::raw(sealed).and_then(jsonrpc::string);
+    let sealed = sealed.ok_or(InvalidState)?;
     let plain = key.open_state(&sealed).ok_or(InvalidState)?;
     let (mark, rest) = plain.split_first_chunk().ok_or(InvalidState)?;
     let (expires, rest) = rest.split_first_chunk().ok_or(InvalidState)?;
@@ -104,9 +102,7 @@ pub(crate) fn opened<'a>(
     {
         return Err(InvalidState);
     }
-    let state = serde_json::Value::from(String::from_utf8_lossy(state)).to_string();
-    let state = Change::Set("requestState", state.into());
-    Ok(Some(spans::edit(params.get(), &[state])))
+    Ok(serde_json::Value::from(String::from_utf8_lossy(state)).to_string())
 }
 
 /// A state nobody here gave out for this request.
@@ -134,11 +130,8 @@ mod tests {
     };
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn params(result: &str) -> Box<RawValue> {
-        let result: &RawValue = serde_json::from_str(result).expect("JSON");
-        let state = spans::member(result, "requestState").expect("a state");
-        let params = format!(r#"{{"n":1.50,"requestState":{}}}"#, state.get());
-        RawValue::from_string(params).expect("JSON")
+    fn state(result: &str) -> &str {
+        spans::find(result, "requestState").expect("a state")
     }
 
     #[test]
@@ -150,10 +143,8 @@ mod tests {
             sent.starts_with(r#"{"a":1.50,"#) && !sent.contains("x\\\""),
             "{sent}"
         );
-        let back = opened(&key, || BOUND, &params(&sent))
-            .expect("ours")
-            .expect("a state");
-        assert_eq!(back, r#"{"n":1.50,"requestState":"x\"é"}"#);
+        let back = opened(&key, || BOUND, state(&sent)).expect("ours");
+        assert_eq!(back, r#""x\"é""#);
         let escaped = br#"{"resultType":"input_required","request\u0053tate":"theirs"}"#;
         let sent = sealed(&key, || BOUND, escaped, MINUTE).expect("a state");
         assert!(!sent.contains("theirs"), "{sent}");
@@ -164,8 +155,6 @@ mod tests {
             sealed(&key, || BOUND, br#"{"requestState":"s"}"#, MINUTE),
             None
         );
-        let none: &RawValue = serde_json::from_str("{}").expect("JSON");
-        assert_eq!(opened(&key, || BOUND, none), Ok(None));
     }
 
     #[test]
@@ -182,15 +171,11 @@ mod tests {
             ..BOUND
         };
         for other in [subject, arguments] {
-            assert_eq!(opened(&key, || other, &params(&sent)), Err(InvalidState));
+            assert_eq!(opened(&key, || other, state(&sent)), Err(InvalidState));
         }
         let foreign = SessionKey::from_text("other");
-        assert_eq!(
-            opened(&foreign, || BOUND, &params(&sent)),
-            Err(InvalidState)
-        );
-        for made_up in [r#"{"requestState":"s"}"#, r#"{"request\u0053tate":"s"}"#] {
-            let made_up: &RawValue = serde_json::from_str(made_up).expect("JSON");
+        assert_eq!(opened(&foreign, || BOUND, state(&sent)), Err(InvalidState));
+        for made_up in [r#""s""#, "5", "null", "{}"] {
             assert_eq!(opened(&key, || BOUND, made_up), Err(InvalidState));
         }
     }

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::Message;
 use super::spans::{self, Change};
-use super::splice::{self, Edit, Names, SUBSCRIPTION_ID};
+use super::splice::{self, Edit};
+use super::{Key, Members, Message};
 
 /// A notification of the server. Where it belongs to a call, the call's own progress token and subscription id are in
 /// it again.
@@ -21,22 +21,22 @@ pub(crate) struct Notification<'a> {
 
 /// A whole notification without the subscription it names; `None` where it names none.
 pub(crate) fn untagged(message: &[u8]) -> Option<Vec<u8>> {
-    let (text, params) = params(message)?;
-    Names::of(Some(params)).ok()?.subscription?;
-    let meta = spans::member(params, "_meta")?;
-    let meta = spans::edit(meta.get(), &[Change::Remove(SUBSCRIPTION_ID)]);
+    let members = members(message)?;
+    members.name(Key::Subscription)?;
+    let (params, meta) = (members.params()?, members.raw(Key::Meta)?);
+    let meta = spans::edit(meta, &[Change::Remove(Key::Subscription.name())]);
     let change = match &*meta {
         "{}" => Change::Remove("_meta"),
         _ => Change::Set("_meta", meta.into()),
     };
-    Some(replaced(text, params, spans::edit(params.get(), &[change])))
+    let edited = spans::edit(params.get(), &[change]);
+    Some(replaced(members.message(), params, edited))
 }
 
-/// The text of a notification and the parameters in it, if it has some.
-pub(crate) fn params(message: &[u8]) -> Option<(&str, &RawValue)> {
-    let text = std::str::from_utf8(message).ok()?;
-    match super::message(text) {
-        Ok(Message::Notification { params, .. }) => params.map(|params| (text, params)),
+/// The members of a notification whose keys are each there once.
+pub(crate) fn members(message: &[u8]) -> Option<Members<'_>> {
+    match super::message(std::str::from_utf8(message).ok()?) {
+        Ok(Message::Notification { members, .. }) => members.unique().is_ok().then_some(members),
         _ => None,
     }
 }

@@ -72,10 +72,10 @@ proptest! {
         let body = format!(r#"{space}{{"jsonrpc":"2.0",{one},{two}}}{space}"#);
         let text = text(body.as_bytes()).expect("nested no deeper than allowed");
         match message(text) {
-            Ok(Message::Request { id: read, method, params: span }) => {
+            Ok(Message::Request { id: read, method, members }) => {
                 prop_assert_eq!(read, id);
                 prop_assert_eq!(&*method, "m/🦀");
-                prop_assert_eq!(span.map(RawValue::get), Some(&*params));
+                prop_assert_eq!(members.raw(crate::jsonrpc::Key::Params), Some(&*params));
             }
             other => prop_assert!(false, "{body}: {other:?}"),
         }

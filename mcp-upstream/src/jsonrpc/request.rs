@@ -1,105 +1,65 @@
-//! A whole request of a client: its own bytes, and where the names stand that must be unique on a connection.
+//! A whole request of a client, read once: its own bytes, and where everything stands in them that somebody here goes by.
+//! What is changed on its way up moves the places along.
 
 use std::fmt;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use serde_json::value::RawValue;
+use tooldock_workers::json::Unread;
 
-use super::splice::{self, Edit, Names, span, splice};
+use super::index::{Index, names};
+use super::key::Key;
+use super::splice::{Edit, splice};
 
-/// A whole request of a client on its way up: its own bytes, and where the names stand that are unique on a link.
+/// A whole request.
 #[derive(Clone)]
 pub(crate) struct Request {
     message: Bytes,
-    id: Range<usize>,
-    token: Option<Range<usize>>,
-    params: Option<Range<usize>>,
+    index: Index,
+}
+
+/// The parameters of a request, or what came into them, cannot be read, or are nested too deep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the parameters cannot be read, or are nested too deep")]
+pub(crate) struct Unreadable;
+
+impl From<Unread> for Unreadable {
+    fn from(_: Unread) -> Self {
+        Self
+    }
 }
 
 impl Request {
-    /// `message` are the bytes of `text`; `id` and `params` must be parts of it, as the reader of messages gives them.
+    /// `index` must be of that message.
+    pub(super) fn new(message: Bytes, index: Index) -> Self {
+        Self { message, index }
+    }
+
+    /// A request of ours with these parameters, raw JSON. Whoever sends it gives it an id.
     ///
     /// # Errors
     ///
-    /// A name that is there twice: which one counts would depend on the reader.
-    #[cfg(test)]
-    pub(crate) fn new(
-        message: Bytes,
-        text: &str,
-        id: &str,
-        params: Option<&RawValue>,
-    ) -> Result<Self, serde_json::Error> {
-        let token = Names::of(params)?.own_progress;
-        Ok(Self::with_token(message, text, id, params, token))
+    /// [`Unreadable`].
+    pub(crate) fn own(method: &str, params: &str) -> Result<Self, Unreadable> {
+        let method = serde_json::Value::from(method);
+        let message = format!(r#"{{"jsonrpc":"2.0","id":0,"method":{method},"params":{params}}}"#);
+        let index = Index::of(&message)?;
+        Ok(Self::new(message.into(), index))
     }
 
-    /// The same where its progress token has been found, or that it has none.
-    pub(crate) fn with_token(
-        message: Bytes,
-        text: &str,
-        id: &str,
-        params: Option<&RawValue>,
-        token: Option<&str>,
-    ) -> Self {
-        Self {
-            message,
-            id: span(text, id),
-            token: token.map(|token| span(text, token)),
-            params: params.map(|params| span(text, params.get())),
-        }
+    /// A member's value, raw JSON.
+    pub(crate) fn raw(&self, key: Key) -> Option<&str> {
+        std::str::from_utf8(self.bytes(key)?).ok()
     }
 
-    /// The same with other parameters: raw JSON that was read before.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::new`].
-    pub(crate) fn with_params(&self, params: &str) -> Result<Self, serde_json::Error> {
-        let token = match splice::may_have(params) {
-            true => Names::of(Some(serde_json::from_str(params)?))?.own_progress,
-            false => None,
-        };
-        let message = &self.message;
-        // Without parameters it is an object that has members all the same.
-        let end = message.iter().rposition(|byte| *byte == b'}').unwrap_or(0);
-        let (before, at) = match &self.params {
-            Some(at) => ("", at.clone()),
-            None => (",\"params\":", end..end),
-        };
-        let start = at.start + before.len();
-        let moved = match self.id.start < at.start {
-            true => self.id.clone(),
-            false => {
-                let moved = |id: usize| id + before.len() + params.len() - at.len();
-                moved(self.id.start)..moved(self.id.end)
-            }
-        };
-        let mut out = Vec::with_capacity(message.len() - at.len() + before.len() + params.len());
-        out.extend_from_slice(&message[..at.start]);
-        out.extend_from_slice(before.as_bytes());
-        out.extend_from_slice(params.as_bytes());
-        out.extend_from_slice(&message[at.end..]);
-        Ok(Self {
-            message: out.into(),
-            id: moved,
-            token: token.map(|token| {
-                let token = span(params, token);
-                start + token.start..start + token.end
-            }),
-            params: Some(start..start + params.len()),
-        })
-    }
-
-    /// The span of its parameters.
-    pub(crate) fn params(&self) -> Option<&[u8]> {
-        self.params.clone().map(|at| &self.message[at])
+    /// The same as bytes, which nobody has to look at.
+    pub(crate) fn bytes(&self, key: Key) -> Option<&[u8]> {
+        self.message.get(self.index.get(key)?.range())
     }
 
     /// Its progress token, raw JSON.
     pub(crate) fn token(&self) -> Option<&str> {
-        let token = &self.message[self.token.clone()?];
-        std::str::from_utf8(token).ok()
+        self.raw(Key::ProgressToken).filter(|raw| names(raw))
     }
 
     /// How long it is.
@@ -107,16 +67,82 @@ impl Request {
         self.message.len()
     }
 
+    /// The request with members of its parameters set to raw JSON, or taken out. Everything else keeps its bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreadable`].
+    pub(crate) fn edited(&self, changes: &[(Key, Option<&str>)]) -> Result<Self, Unreadable> {
+        let mut edited = self.clone();
+        for (key, value) in changes {
+            match value {
+                Some(value) => edited.set(*key, value)?,
+                None => edited.remove(*key),
+            }
+        }
+        Ok(edited)
+    }
+
+    fn set(&mut self, key: Key, value: &str) -> Result<(), Unreadable> {
+        if let (Some(old), Some(whole)) = (self.index.get(key), self.index.whole(key)) {
+            let (at, begin) = (old.range(), whole.range().start);
+            self.replace(at.clone(), value);
+            return Ok(self.index.added(key, begin, value, at.start)?);
+        }
+        let Some(params) = self.index.get(Key::Params) else {
+            // Without parameters it is an object that has members all the same.
+            let end = self.message.iter().rposition(|byte| *byte == b'}');
+            let end = end.unwrap_or(0);
+            self.replace(end..end, ",\"params\":{}");
+            let at = end + ",\"params\":".len();
+            self.index.added(Key::Params, end + 1, "{}", at)?;
+            return self.set(key, value);
+        };
+        let end = params.range().end - 1;
+        let before = self.message[..end].trim_ascii_end();
+        let comma = if before.ends_with(b"{") { "" } else { "," };
+        let quoted = serde_json::Value::from(key.name());
+        let start = format!("{comma}{quoted}:");
+        self.replace(end..end, &format!("{start}{value}"));
+        let begin = end + comma.len();
+        Ok(self.index.added(key, begin, value, end + start.len())?)
+    }
+
+    fn remove(&mut self, key: Key) {
+        let Some(whole) = self.index.whole(key) else {
+            return;
+        };
+        let Range { start, end } = whole.range();
+        let after = self.message[end..].trim_ascii_start();
+        let before = self.message[..start].trim_ascii_end();
+        let at = if let Some(rest) = after.strip_prefix(b",") {
+            start..self.message.len() - rest.trim_ascii_start().len()
+        } else if let Some(rest) = before.strip_suffix(b",") {
+            rest.len()..end
+        } else {
+            start..end
+        };
+        self.replace(at, "");
+    }
+
+    fn replace(&mut self, at: Range<usize>, with: &str) {
+        let mut out = BytesMut::with_capacity(self.message.len() + with.len());
+        splice(&mut out, &self.message, &mut [Edit::at(at.clone(), with)]);
+        self.message = out.freeze();
+        self.index.replaced(at, with.len());
+    }
+
     /// Appends it under another id, which is its progress token, too, if it has one.
     pub(crate) fn write_as(&self, out: &mut BytesMut, id: &str) {
         out.reserve(self.message.len() + 2 * id.len());
-        let of_id = Edit::at(self.id.clone(), id);
-        match &self.token {
-            None => splice(out, &self.message, &mut [of_id]),
-            Some(token) => {
-                let of_token = Edit::at(token.clone(), id);
+        let place = |key| self.index.get(key).map(|span| Edit::at(span.range(), id));
+        let of_id = place(Key::Id);
+        let of_token = self.token().and_then(|_| place(Key::ProgressToken));
+        match (of_id, of_token) {
+            (Some(of_id), Some(of_token)) => {
                 splice(out, &self.message, &mut [of_id, of_token]);
             }
+            (mut of_id, _) => splice(out, &self.message, of_id.as_mut_slice()),
         }
     }
 }

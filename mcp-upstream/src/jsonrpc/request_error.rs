@@ -183,7 +183,7 @@ impl RequestError {
         }
     }
 
-    fn message(&self) -> Cow<'_, str> {
+    pub(crate) fn message(&self) -> Cow<'_, str> {
         match self {
             Self::Parse(_) => "Parse error".into(),
             Self::Shape(reason)

@@ -1,9 +1,6 @@
 //! What a message is about, for a log line.
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
-
-use super::{Body, Message, body, fields, string};
+use super::{Body, Key, Message, body, string};
 
 /// The method of a message, and what it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,29 +11,20 @@ pub struct Subject {
     pub name: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct Named<'a> {
-    #[serde(borrow)]
-    name: Option<&'a RawValue>,
-    #[serde(borrow)]
-    uri: Option<&'a RawValue>,
-}
-
 impl Subject {
     /// Of a body with one message. A batch, an answer and what is no message are about nothing.
     pub fn of_message(bytes: &[u8]) -> Option<Self> {
-        let Body::One(_, message) = body(bytes).ok()? else {
-            return None;
-        };
-        let (Message::Request { method, params, .. } | Message::Notification { method, params }) =
-            message
+        let Body::One(
+            Message::Request {
+                method, members, ..
+            }
+            | Message::Notification { method, members },
+        ) = body(bytes).ok()?
         else {
             return None;
         };
-        let named = fields::<Named<'_>>(params, "params").ok();
-        let name = named
-            .and_then(|named| named.name.or(named.uri))
-            .and_then(string);
+        let name = members.get(Key::Name).or(members.get(Key::Uri));
+        let name = name.filter(|_| members.unique().is_ok()).and_then(string);
         Some(Self {
             method: method.into_owned(),
             name: name.map(Into::into),

@@ -39,18 +39,23 @@ pub(super) async fn take<'a>(
     }
     agree(caller, head, &session)?;
     let cx = CallContext::over_sse(core, caller, body, namespace, Arc::clone(&session));
-    match message {
+    match &message {
         Body::Batch(messages) => {
-            if let Some(exchange) = batch::begin(&cx, &messages).await? {
+            if let Some(exchange) = batch::begin(&cx, messages).await? {
                 exchange.settle(session).await;
             }
         }
-        Body::One(text, Message::Request { id, method, params }) => {
-            let prepared = if method == "initialize" {
+        Body::One(Message::Request {
+            id,
+            method,
+            members,
+        }) => {
+            let prepared = if *method == "initialize" {
+                let params = members.params();
                 let answer = initialize::over_sse(&cx, &session, id, params).await;
                 answer.map(Prepared::Response)
             } else {
-                methods::prepare(&cx, text, id, &method, params).await
+                methods::prepare(&cx, id, method, members).await
             };
             let mut exchange = Exchange::new(&cx);
             exchange.request(&cx, id, prepared);
@@ -58,11 +63,15 @@ pub(super) async fn take<'a>(
             // it asks again gets them in its order.
             exchange.settle(session).await;
         }
-        Body::One(text, Message::Notification { method, params }) => {
-            notification::take(&cx, text, &method, params)?;
+        Body::One(Message::Notification { method, members }) => {
+            notification::take(&cx, method, members)?;
         }
-        Body::One(text, Message::Response { id, outcome }) => {
-            response::take(&cx, text, id, outcome)?;
+        Body::One(Message::Response {
+            id,
+            outcome,
+            members,
+        }) => {
+            response::take(&cx, id, *outcome, members)?;
         }
     }
     Ok(Reply::empty(StatusCode::ACCEPTED))

@@ -54,12 +54,12 @@ pub(crate) async fn begin(
     }
     let parsed: Vec<_> = messages
         .iter()
-        .map(|raw| (raw.get(), jsonrpc::message(raw.get())))
+        .map(|raw| jsonrpc::message(raw.get()))
         .collect();
     let opens_session = |message: &Message<'_>| matches!(message, Message::Request { method, .. } | Message::Notification { method, .. } if method == "initialize");
     if parsed
         .iter()
-        .any(|(_, message)| message.as_ref().is_ok_and(opens_session))
+        .any(|message| message.as_ref().is_ok_and(opens_session))
     {
         return Err(RequestError::Shape(
             "initialize must not be part of a batch".into(),
@@ -68,17 +68,23 @@ pub(crate) async fn begin(
     let mut exchange = Exchange::new(cx);
     let mut requests = Vec::new();
     let mut silent = true;
-    for (text, message) in parsed {
+    for message in parsed {
         match message {
-            Ok(Message::Request { id, method, params }) => {
-                requests.push((text, id, method, params))
-            }
+            Ok(Message::Request {
+                id,
+                method,
+                members,
+            }) => requests.push((id, method, members)),
             // Neither has an answer, wrong or not.
-            Ok(Message::Notification { method, params }) => {
-                let _ = notification::take(cx, text, &method, params);
+            Ok(Message::Notification { method, members }) => {
+                let _ = notification::take(cx, &method, &members);
             }
-            Ok(Message::Response { id, outcome }) => {
-                let _ = response::take(cx, text, id, outcome);
+            Ok(Message::Response {
+                id,
+                outcome,
+                members,
+            }) => {
+                let _ = response::take(cx, id, outcome, &members);
             }
             Err(invalid) => {
                 silent = false;
@@ -86,11 +92,9 @@ pub(crate) async fn begin(
             }
         }
     }
-    let prepared = requests
-        .iter()
-        .map(|(text, id, method, params)| async move {
-            (*id, methods::prepare(cx, text, id, method, *params).await)
-        });
+    let prepared = requests.iter().map(|(id, method, members)| async move {
+        (*id, methods::prepare(cx, id, method, members).await)
+    });
     for (id, prepared) in join_all(prepared).await {
         silent = false;
         exchange.request(cx, id, prepared);

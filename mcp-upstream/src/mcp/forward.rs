@@ -12,7 +12,7 @@
 //!
 //! What a message means is decided here, by a few of its keys; the server reads all of them again. So a message in which
 //! it could find something else is refused: a key that is there twice, or that differs from a known one only in case
-//! (`spelling`). A task is known only to the principal that began it (`tasks`).
+//! ([`Members::unambiguous`]). A task is known only to the principal that began it (`tasks`).
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
@@ -29,14 +29,12 @@ use crate::audit::Transport;
 use crate::bridge::server_info;
 use crate::engine::{ForwardRequest, TOOLS_CALL};
 use crate::format::CacheScope;
-use crate::jsonrpc::splice::Names;
-use crate::jsonrpc::{self, Request, RequestError, spans};
+use crate::jsonrpc::{self, Key, Members, Request, RequestError, spans};
 use crate::session::{SessionKey, State};
 use crate::state::Core;
 use crate::stream::EventLog;
 use crate::stream::audience::Audience;
 
-pub(crate) mod ambiguous_keys;
 mod binding;
 mod call;
 mod catalogue;
@@ -55,9 +53,8 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-use ambiguous_keys::KeyScan;
 use binding::UpstreamBinding;
-use call::{ExternalCall, OutgoingRequest};
+use call::ExternalCall;
 use catalogue::Catalogues;
 use connector::{Connection, Connector, Isolation, ProcessKey, ServerHealth};
 use inbound::{HandlerRef, InboundHandler, Scope};
@@ -247,20 +244,18 @@ impl Leased {
     }
 }
 
-/// Understands one request for an external server, of which `message` is all.
+/// Understands one request for an external server.
 ///
 /// # Errors
 ///
 /// A key that some servers would take for another, what the era does not have, and what is kept here and was refused.
 pub(super) async fn prepare(
     cx: &CallContext<'_>,
-    message: &str,
     id: &str,
     method: &str,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Prepared, RequestError> {
-    jsonrpc::object(params, "params")?;
-    let seen = ambiguous_keys::check(message)?;
+    members.unambiguous()?;
     // A server that looks at the method alone would take it for the notification, about whoever's request it names.
     if method.starts_with("notifications/") {
         return Err(RequestError::MethodNotFound(method.to_owned()));
@@ -281,7 +276,7 @@ pub(super) async fn prepare(
             return Err(RequestError::MethodNotFound(method.to_owned()));
         }
         (Client::Session(_) | Client::Sessionless, "logging/setLevel") => {
-            if let Some(answer) = subscriptions::set_level(cx, &client, id, params).await? {
+            if let Some(answer) = subscriptions::set_level(cx, &client, id, members).await? {
                 return Ok(Prepared::Response(answer));
             }
         }
@@ -290,26 +285,16 @@ pub(super) async fn prepare(
             "resources/subscribe" | "resources/unsubscribe",
         ) => {
             if let Some(answer) =
-                subscriptions::subscription(cx, &client, (id, method), params).await?
+                subscriptions::subscription(cx, &client, (id, method), members).await?
             {
                 return Ok(Prepared::Response(answer));
             }
         }
         _ => {}
     }
-    let bytes = cx.own(message.as_bytes());
-    let names = match seen.may_name {
-        true => Names::of(params).map_err(|error| {
-            let error = error.to_string();
-            // Without the place, which would be one inside a span.
-            let what = error.split(" at line ").next().unwrap_or_default();
-            RequestError::InvalidParams(format!("params: {what}").into())
-        })?,
-        false => Names::default(),
-    };
-    let request = Request::with_token(bytes, message, id, params, names.own_progress);
-    let named = Named::read(method, params, &seen)?;
-    let mut tasks = tasks::Named::read(method, params, seen.names_task)?;
+    let named = Named::read(method, members)?;
+    let mut tasks = tasks::Named::read(method, members)?;
+    let request = members.to_request(cx.own(members.message().as_bytes()));
     let key = &cx.core.external.key;
     let request = tasks.with_own_cursor(key, method, request);
     let call = up(cx, client, method, named, (request, tasks));
@@ -326,38 +311,27 @@ struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// What it names must be read as the server reads it, so nothing that another reader could read otherwise passes.
-    fn read(
-        method: &str,
-        params: Option<&'a RawValue>,
-        seen: &KeyScan<'a>,
-    ) -> Result<Self, RequestError> {
-        let (name, arguments) = match method {
-            TOOLS_CALL | "prompts/get" => ("name", Some("arguments")),
-            "resources/read" => ("uri", None),
+    fn read(method: &str, members: &Members<'a>) -> Result<Self, RequestError> {
+        let (subject, arguments) = match method {
+            TOOLS_CALL | "prompts/get" => (Key::Name, Some(Key::Arguments)),
+            "resources/read" => (Key::Uri, None),
             "completion/complete" => {
                 return Ok(Self {
-                    arguments: params.map(RawValue::get),
+                    arguments: members.raw(Key::Params),
                     ..Self::default()
                 });
             }
             _ => return Ok(Self::default()),
         };
-        let members = seen
-            .members()
-            .ok_or_else(|| RequestError::InvalidParams("params has a key twice".into()))?;
-        let member = |name| {
-            let found = members.iter().find(|(key, _)| key == name);
-            found.map(|(_, value)| *value)
-        };
-        let subject = member(name).map(|subject| {
-            ambiguous_keys::string(subject).ok_or_else(|| {
-                RequestError::InvalidParams(format!("params.{name} must be a string").into())
+        let name = members.get(subject).map(|name| {
+            jsonrpc::string(name).ok_or_else(|| {
+                let reason = format!("params.{} must be a string", subject.name());
+                RequestError::InvalidParams(reason.into())
             })
         });
         Ok(Self {
-            subject: subject.transpose()?.unwrap_or_default(),
-            arguments: arguments.and_then(member),
+            subject: name.transpose()?.unwrap_or_default(),
+            arguments: arguments.and_then(|key| members.raw(key)),
         })
     }
 }
@@ -382,7 +356,7 @@ fn up(
         scope: CacheScope::of_lists(caller, &cx.namespace),
         method: Arc::clone(&method),
         subject: Arc::clone(&subject),
-        asked: OutgoingRequest::Whole(request),
+        request,
         tasks,
         sent: Mutex::default(),
         client,

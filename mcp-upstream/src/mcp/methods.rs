@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::{Namespace, Upstream};
@@ -19,7 +18,7 @@ use crate::audit::Transport;
 use crate::caller::Caller;
 use crate::engine::{CallRequest, EventSender, ForwardRequest, TOOLS_CALL};
 use crate::format::{self, CacheScope};
-use crate::jsonrpc::{self, RequestError, Response};
+use crate::jsonrpc::{self, Key, Members, RequestError, Response};
 use crate::protocol::ProtocolVersion;
 use crate::session::{CancelNotice, State};
 use crate::state::Core;
@@ -84,18 +83,7 @@ pub(crate) enum UpstreamReply {
     Raw(Response),
 }
 
-#[derive(Deserialize)]
-struct Meta<'a> {
-    #[serde(
-        borrow,
-        default,
-        deserialize_with = "jsonrpc::present",
-        rename = "progressToken"
-    )]
-    progress_token: Option<&'a RawValue>,
-}
-
-/// Understands one request. `message` is all of it, `id` is raw JSON.
+/// Understands one request. `id` is raw JSON.
 ///
 /// # Errors
 ///
@@ -103,34 +91,34 @@ struct Meta<'a> {
 /// session that was not confirmed.
 pub(crate) async fn prepare(
     cx: &CallContext<'_>,
-    message: &str,
     id: &str,
     method: &str,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Prepared, RequestError> {
     if method == "ping" && cx.is_legacy() {
-        return ping(cx, id, params).map(Prepared::Response);
+        return ping(cx, id, members).map(Prepared::Response);
     }
     if cx.core.external.serves(&cx.namespace) {
         confirmed(cx).await?;
-        return Box::pin(forward::prepare(cx, message, id, method, params)).await;
+        return Box::pin(forward::prepare(cx, id, method, members)).await;
     }
     let offered = offered(cx, method)?;
     confirmed(cx).await?;
+    members.well_formed()?;
     match offered {
-        Method::ToolsList => lists::tools(cx, id, params).map(Prepared::Response),
-        Method::ResourcesList => lists::resources(cx, id, params).map(Prepared::Response),
+        Method::ToolsList => lists::tools(cx, id, members).map(Prepared::Response),
+        Method::ResourcesList => lists::resources(cx, id, members).map(Prepared::Response),
         Method::ResourceTemplatesList => {
-            lists::resource_templates(cx, id, params).map(Prepared::Response)
+            lists::resource_templates(cx, id, members).map(Prepared::Response)
         }
-        Method::PromptsList => lists::prompts(cx, id, params).map(Prepared::Response),
-        Method::ToolsCall => tools::call(cx, params).map(Prepared::Call),
-        Method::ResourcesRead => resources::read(cx, params).map(Prepared::Call),
-        Method::PromptsGet => prompts::get(cx, params).map(Prepared::Call),
-        Method::Complete => completion::complete(cx, params).map(Prepared::Call),
-        Method::Subscribe => resources::subscribe(cx, id, params).map(Prepared::Response),
-        Method::Unsubscribe => resources::unsubscribe(cx, id, params).map(Prepared::Response),
-        Method::SetLevel => logging::set_level(cx, id, params).map(Prepared::Response),
+        Method::PromptsList => lists::prompts(cx, id, members).map(Prepared::Response),
+        Method::ToolsCall => tools::call(cx, members).map(Prepared::Call),
+        Method::ResourcesRead => resources::read(cx, members).map(Prepared::Call),
+        Method::PromptsGet => prompts::get(cx, members).map(Prepared::Call),
+        Method::Complete => completion::complete(cx, members).map(Prepared::Call),
+        Method::Subscribe => resources::subscribe(cx, id, members).map(Prepared::Response),
+        Method::Unsubscribe => resources::unsubscribe(cx, id, members).map(Prepared::Response),
+        Method::SetLevel => logging::set_level(cx, id, members).map(Prepared::Response),
     }
 }
 
@@ -182,12 +170,8 @@ fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
     }
 }
 
-fn ping(
-    cx: &CallContext<'_>,
-    id: &str,
-    params: Option<&RawValue>,
-) -> Result<Vec<u8>, RequestError> {
-    jsonrpc::object(params, "params")?;
+fn ping(cx: &CallContext<'_>, id: &str, members: &Members<'_>) -> Result<Vec<u8>, RequestError> {
+    members.by_name()?;
     Ok(format::ResultWriter::begin(id, &cx.result_format(), 0).end())
 }
 
@@ -214,19 +198,19 @@ impl CallContext<'_> {
         matches!(self.era, Era::Legacy { .. })
     }
 
-    /// The call of an operation. `meta` is the request's `_meta`; `talks` says whether the function takes a context, and
+    /// The call of an operation. `members` are the request's; `talks` says whether the function takes a context, and
     /// then it may know who its client is.
     fn upstream_call(
         &self,
         operation: Operation,
-        meta: Option<&RawValue>,
+        members: &Members<'_>,
         talks: bool,
     ) -> Result<Box<UpstreamCall>, RequestError> {
-        jsonrpc::object(meta, "params._meta")?;
-        // Progress comes only from functions that talk: of the others it need not be read.
-        let progress_token = match meta.filter(|_| talks) {
-            Some(meta) => progress_token(meta)?,
-            None => None,
+        jsonrpc::object(members.get(Key::Meta), "params._meta")?;
+        // Progress comes only from functions that talk.
+        let progress_token = match talks {
+            true => progress_token(members)?,
+            false => None,
         };
         let session = self.session();
         Ok(Box::new(UpstreamCall {
@@ -419,11 +403,8 @@ fn own_ttl(result: &[u8]) -> Option<(u64, usize)> {
 /// # Errors
 ///
 /// A token of more than [`jsonrpc::ID_MAX`] bytes.
-fn progress_token(meta: &RawValue) -> Result<Option<String>, RequestError> {
-    let meta: Meta<'_> = jsonrpc::fields(Some(meta), "params._meta")?;
-    let token = meta.progress_token.map(RawValue::get);
-    let is_token = |raw: &&str| raw.starts_with(|first| matches!(first, '"' | '-' | '0'..='9'));
-    let token = token.filter(is_token);
+fn progress_token(members: &Members<'_>) -> Result<Option<String>, RequestError> {
+    let token = members.name(Key::ProgressToken);
     if token.is_some_and(|raw| raw.len() > jsonrpc::ID_MAX) {
         return Err(RequestError::InvalidParams(
             format!(
@@ -441,33 +422,14 @@ struct Named<'a> {
     name: Cow<'a, str>,
     /// An object, where it is there.
     arguments: Option<&'a RawValue>,
-    meta: Option<&'a RawValue>,
 }
 
 impl<'a> Named<'a> {
-    fn read(params: Option<&'a RawValue>) -> Result<Self, RequestError> {
-        #[derive(Deserialize)]
-        struct Fields<'a> {
-            #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
-            name: Option<&'a RawValue>,
-            #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
-            arguments: Option<&'a RawValue>,
-            #[serde(
-                borrow,
-                default,
-                deserialize_with = "jsonrpc::present",
-                rename = "_meta"
-            )]
-            meta: Option<&'a RawValue>,
-        }
-        let fields: Fields<'a> = jsonrpc::fields(params, "params")?;
-        let name = string_member(fields.name, "params.name")?;
-        jsonrpc::object(fields.arguments, "params.arguments")?;
-        Ok(Self {
-            name,
-            arguments: fields.arguments,
-            meta: fields.meta,
-        })
+    fn read(members: &Members<'a>) -> Result<Self, RequestError> {
+        let name = string_member(members.get(Key::Name), "params.name")?;
+        let arguments = members.get(Key::Arguments);
+        jsonrpc::object(arguments, "params.arguments")?;
+        Ok(Self { name, arguments })
     }
 }
 

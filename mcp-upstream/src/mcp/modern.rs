@@ -9,13 +9,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use serde_json::value::RawValue;
 
 use super::head::McpHead;
 use super::methods::{self, Prepared};
 use super::{CallContext, Era, forward, namespace};
 use crate::caller::Caller;
-use crate::jsonrpc::{self, Message, RequestError};
+use crate::jsonrpc::{self, Key, Members, Message, RequestError};
 use crate::profile::AcceptRule;
 use crate::protocol::{self, ProtocolVersion};
 use crate::reply::Reply;
@@ -39,8 +38,9 @@ pub(super) const VERSION: &str = protocol::MODERN;
 /// The calls that wait for their clients.
 pub(crate) type SuspendedCalls = suspended::SuspendedCalls<driver::ModernCallDriver>;
 
-/// Whether a message is of this era. `method` and `params` are those of a request or notification.
-pub(super) fn is_modern(head: &McpHead, method: Option<&str>, params: Option<&RawValue>) -> bool {
+/// Whether a message is of this era. A request or notification has a method, and members beside it.
+pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> bool {
+    let method = asks.map(|(method, _)| method);
     if head.session.is_none() {
         let version = head.version.as_deref();
         // An unknown revision from before this era is a mistake of a client of the other one, which is told so there.
@@ -53,10 +53,10 @@ pub(super) fn is_modern(head: &McpHead, method: Option<&str>, params: Option<&Ra
             return true;
         }
     }
-    params.is_some_and(meta::names_version)
+    asks.is_some_and(|(_, members)| members.raw(Key::ProtocolVersion).is_some())
 }
 
-/// Answers a modern message, which is this text.
+/// Answers a modern message.
 ///
 /// Dropping the future, or the body it answered with, cancels the call; a parked one stays.
 pub(super) async fn answer(
@@ -64,16 +64,20 @@ pub(super) async fn answer(
     caller: &Caller,
     head: &McpHead,
     body: &Bytes,
-    (text, message): (&str, Message<'_>),
+    message: &Message<'_>,
 ) -> Reply {
     let (outcome, id) = match message {
-        Message::Request { id, method, params } => {
-            let outcome = request(core, caller, head, body, (text, id, &method, params)).await;
-            (outcome, Some(id))
+        Message::Request {
+            id,
+            method,
+            members,
+        } => {
+            let outcome = request(core, caller, head, body, (id, method, members)).await;
+            (outcome, Some(*id))
         }
-        Message::Notification { params, .. } => {
+        Message::Notification { members, .. } => {
             // None is defined for this transport: closing a response is how a request is cancelled.
-            let taken = served(caller, head, params).and_then(|()| namespace(core, caller));
+            let taken = served(caller, head, members).and_then(|()| namespace(core, caller));
             (taken.map(|_| Reply::empty(StatusCode::ACCEPTED)), None)
         }
         Message::Response { .. } => {
@@ -96,17 +100,17 @@ pub(super) fn batch_refused() -> RequestError {
     RequestError::Shape("2026-07-28 has no batches: send one message per POST".into())
 }
 
-/// One request: all of it, its raw id, its method, its parameters.
-type Request<'a> = (&'a str, &'a str, &'a str, Option<&'a RawValue>);
+/// One request: its raw id, its method, its members.
+type Request<'a> = (&'a str, &'a str, &'a Members<'a>);
 
 async fn request(
     core: &Arc<Core>,
     caller: &Caller,
     head: &McpHead,
     body: &Bytes,
-    (text, id, method, raw_params): Request<'_>,
+    (id, method, members): Request<'_>,
 ) -> Result<Reply, RequestError> {
-    served(caller, head, raw_params)?;
+    served(caller, head, members)?;
     acceptable(caller, head)?;
     let namespace = namespace(core, caller)?;
     if head.version.is_none() {
@@ -114,8 +118,8 @@ async fn request(
             "MCP-Protocol-Version is missing".into(),
         ));
     }
-    let params: meta::Params<'_> = jsonrpc::fields(raw_params, "params").map_err(missing_meta)?;
-    let read = meta::read(body, &params).map_err(RequestError::MissingMeta)?;
+    members.well_formed().map_err(missing_meta)?;
+    let read = meta::read(body, members).map_err(RequestError::MissingMeta)?;
     let mut meta = read.meta;
     if let Some(fault) = headers::version_fault(head, &read.version) {
         return Err(RequestError::HeaderMismatch(fault));
@@ -124,7 +128,7 @@ async fn request(
         return Err(unsupported(caller, &read.version));
     }
     let external = core.external.serves(&namespace);
-    let schema = match params.name.and_then(jsonrpc::string) {
+    let schema = match members.get(Key::Name).and_then(jsonrpc::string) {
         Some(tool) if external && method == "tools/call" => {
             match forward::input_schema(core, &namespace, &tool).await {
                 Ok(schema) => schema,
@@ -142,23 +146,23 @@ async fn request(
         namespace: &namespace,
         schema: schema.as_deref(),
     };
-    if let Some(fault) = headers::fault(head, tools, method, &params) {
+    if let Some(fault) = headers::fault(head, tools, method, members) {
         return Err(RequestError::HeaderMismatch(fault));
     }
-    let retry = match subject(method, &params) {
+    let retry = match subject(method, members) {
         Some(subject) => {
             // Any other state is for the server, or for the bridge to it.
-            let ours = !external || core.suspended.seals(params.request_state);
+            let ours = !external || core.suspended.seals(members.get(Key::RequestState));
             let inputs = if ours {
-                exchange::inputs(&params)?
+                exchange::inputs(members)?
             } else {
                 Vec::new()
             };
-            match params.request_state {
+            match members.get(Key::RequestState) {
                 Some(state) if ours => Some(exchange::Retry {
                     subject,
-                    arguments: params
-                        .arguments
+                    arguments: members
+                        .get(Key::Arguments)
                         .filter(|_| method != "resources/read")
                         .map_or(methods::NO_ARGUMENTS, |raw| raw.get().as_bytes()),
                     state,
@@ -166,7 +170,8 @@ async fn request(
                 }),
                 Some(_) => None,
                 None => {
-                    meta.inputs = params.input_responses.map(|raw| meta::span(body, raw));
+                    let inputs = members.get(Key::InputResponses);
+                    meta.inputs = inputs.map(|raw| meta::span(body, raw));
                     None
                 }
             }
@@ -191,7 +196,7 @@ async fn request(
     }
     match method {
         "server/discover" => discover::answer(&cx, id).await,
-        "subscriptions/listen" => listen::open(&cx, id, raw_params).await,
+        "subscriptions/listen" => listen::open(&cx, id, members.params()).await,
         "tools/list"
         | "tools/call"
         | "prompts/list"
@@ -199,21 +204,19 @@ async fn request(
         | "resources/list"
         | "resources/templates/list"
         | "resources/read"
-        | "completion/complete" => {
-            match methods::prepare(&cx, text, id, method, raw_params).await? {
-                Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
-                Prepared::Call(call) => {
-                    let request = exchange::Request {
-                        id,
-                        method,
-                        meta: &meta,
-                    };
-                    exchange::begin(&cx, request, call).await
-                }
+        | "completion/complete" => match methods::prepare(&cx, id, method, members).await? {
+            Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
+            Prepared::Call(call) => {
+                let request = exchange::Request {
+                    id,
+                    method,
+                    meta: &meta,
+                };
+                exchange::begin(&cx, request, call).await
             }
-        }
+        },
         // What the server has beside these, it knows.
-        _ if external => match methods::prepare(&cx, text, id, method, raw_params).await? {
+        _ if external => match methods::prepare(&cx, id, method, members).await? {
             Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
             Prepared::Call(call) => {
                 let request = exchange::Request {
@@ -236,11 +239,11 @@ fn mirrors_parameters(head: &McpHead) -> bool {
 }
 
 /// Whether the listener speaks this revision at all.
-fn served(caller: &Caller, head: &McpHead, params: Option<&RawValue>) -> Result<(), RequestError> {
+fn served(caller: &Caller, head: &McpHead, members: &Members<'_>) -> Result<(), RequestError> {
     if caller.profile.modern {
         return Ok(());
     }
-    let asked = params.and_then(meta::version_named);
+    let asked = meta::version_named(members);
     let asked = asked.or_else(|| head.version.as_deref().map(Cow::Borrowed));
     Err(unsupported(caller, asked.as_deref().unwrap_or(VERSION)))
 }
@@ -265,10 +268,10 @@ fn supported(caller: &Caller) -> impl Iterator<Item = &'static str> {
 }
 
 /// The name of what is called or read, for the methods that may ask their client.
-fn subject<'a>(method: &str, params: &meta::Params<'a>) -> Option<Cow<'a, str>> {
+fn subject<'a>(method: &str, members: &Members<'a>) -> Option<Cow<'a, str>> {
     match method {
-        "tools/call" | "prompts/get" => params.name,
-        "resources/read" => params.uri,
+        "tools/call" | "prompts/get" => members.get(Key::Name),
+        "resources/read" => members.get(Key::Uri),
         _ => None,
     }
     .and_then(jsonrpc::string)

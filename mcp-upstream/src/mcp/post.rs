@@ -26,8 +26,8 @@ pub(super) async fn answer<'a>(
     head: &McpHead,
     body: &'a Bytes,
 ) -> Result<Reply, Invalid<'a>> {
-    let (text, message) = match jsonrpc::body(body)? {
-        Body::One(text, message) => (text, message),
+    let message = match jsonrpc::body(body)? {
+        Body::One(message) => message,
         Body::Batch(messages) => {
             if head.version.as_deref().map(str::trim) == Some(modern::VERSION) {
                 return Err(modern::batch_refused().into());
@@ -37,25 +37,29 @@ pub(super) async fn answer<'a>(
         }
     };
     if is_modern(head, &message) {
-        let answer = modern::answer(core, caller, head, body, (text, message));
+        let answer = modern::answer(core, caller, head, body, &message);
         return Ok(Box::pin(answer).await);
     }
-    match message {
-        Message::Request { id, method, params } => {
+    match &message {
+        Message::Request {
+            id,
+            method,
+            members,
+        } => {
             let refused = |failure| Invalid {
                 failure,
-                id: Some(id),
+                id: Some(*id),
             };
-            let initialize = method == "initialize";
+            let initialize = *method == "initialize";
             let cx = CallContext::open(core, caller, head, body, initialize)
                 .await
                 .map_err(refused)?;
             if initialize {
-                return Box::pin(initialize::answer(&cx, head.accept, id, params))
+                return Box::pin(initialize::answer(&cx, head.accept, id, members.params()))
                     .await
                     .map_err(refused);
             }
-            let prepared = methods::prepare(&cx, text, id, &method, params)
+            let prepared = methods::prepare(&cx, id, method, members)
                 .await
                 .map_err(refused)?;
             match prepared {
@@ -65,14 +69,18 @@ pub(super) async fn answer<'a>(
                     .map_err(refused),
             }
         }
-        Message::Notification { method, params } => {
+        Message::Notification { method, members } => {
             let cx = CallContext::open(core, caller, head, body, false).await?;
-            notification::take(&cx, text, &method, params)?;
+            notification::take(&cx, method, members)?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
-        Message::Response { id, outcome } => {
+        Message::Response {
+            id,
+            outcome,
+            members,
+        } => {
             let cx = CallContext::open(core, caller, head, body, false).await?;
-            response::take(&cx, text, id, outcome)?;
+            response::take(&cx, id, *outcome, members)?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
     }
@@ -81,9 +89,12 @@ pub(super) async fn answer<'a>(
 /// Whether a message is of the era without sessions.
 fn is_modern(head: &McpHead, message: &Message<'_>) -> bool {
     match message {
-        Message::Request { method, params, .. } | Message::Notification { method, params } => {
-            modern::is_modern(head, Some(method), *params)
+        Message::Request {
+            method, members, ..
         }
-        Message::Response { .. } => modern::is_modern(head, None, None),
+        | Message::Notification { method, members } => {
+            modern::is_modern(head, Some((method, members)))
+        }
+        Message::Response { .. } => modern::is_modern(head, None),
     }
 }

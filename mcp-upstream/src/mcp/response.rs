@@ -2,24 +2,25 @@
 
 use serde_json::value::RawValue;
 
-use super::{CallContext, forward};
+use super::CallContext;
 use crate::jsonrpc::splice::span;
-use crate::jsonrpc::{RequestError, Response};
+use crate::jsonrpc::{Members, RequestError, Response};
 use crate::session::AnswerFate;
 
-/// Hands an answer to the call that asked; `message` is all of it. One that came too late is taken all the same: its
+/// Hands an answer to the call that asked. One that came too late is taken all the same: its
 /// sender could not know. An answer to a question that was never asked in this session is refused, and so is one that
 /// its server could take for something else.
 pub(crate) fn take(
     cx: &CallContext<'_>,
-    message: &str,
     id: &str,
     outcome: Result<&RawValue, &RawValue>,
+    members: &Members<'_>,
 ) -> Result<(), RequestError> {
     if cx.core.external.serves(&cx.namespace) {
         // The whole of it may go to the server.
-        forward::ambiguous_keys::check_unanswered(message)?;
+        members.unambiguous_unanswered()?;
     }
+    let message = members.message();
     let session = cx.session().ok_or(RequestError::UnknownAnswer)?;
     let (Ok(part) | Err(part)) = outcome;
     let answer = Response::new(

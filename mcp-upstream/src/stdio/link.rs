@@ -34,8 +34,9 @@ use tooldock_workers::names::NamespaceName;
 
 use self::shared::Shared;
 use super::wire::{Lines, Pipes};
-use crate::jsonrpc::splice::Names;
-use crate::jsonrpc::{Notification, ProtocolViolation, Request, ServerRequest};
+use crate::jsonrpc::{
+    Key, Members, Notification, ProtocolViolation, Request, RequestError, ServerRequest,
+};
 
 #[cfg(test)]
 pub(crate) use self::call::Cancels;
@@ -112,7 +113,7 @@ pub(crate) trait NotificationSink: Send + Sync {
 /// Hears what the server says that belongs to no call. Called from the link's reader, in order. Must not block, bounds
 /// what it keeps, and holds no `Arc` of the link: that would keep both for ever.
 pub(crate) trait Inbound: Send + Sync {
-    /// A log message, a changed list, a cancelled request of the server ([`crate::jsonrpc::splice::request_id`] tells which): anything
+    /// A log message, a changed list, a cancelled request of the server (its `requestId` tells which): anything
     /// without a call.
     fn notification(&self, notification: Notification<'_>);
 
@@ -199,7 +200,13 @@ impl Link {
         params: Option<&RawValue>,
         sink: Option<Arc<dyn NotificationSink>>,
     ) -> Result<Call, CallError> {
-        let token = Names::of(params).map_err(twice)?.own_progress;
+        let members = params.and_then(|params| Members::of_params(params.get()));
+        if let Some(members) = &members {
+            members.unique().map_err(twice)?;
+        }
+        let token = members
+            .as_ref()
+            .and_then(|members| members.name(Key::ProgressToken));
         let size = method.len() + params.map_or(0, |params| params.get().len());
         // The one request that must not be cancelled.
         let tells = method != "initialize";
@@ -304,10 +311,8 @@ impl fmt::Debug for Link {
     }
 }
 
-fn twice(error: serde_json::Error) -> CallError {
-    let error = error.to_string();
-    let what = error.split(" at line ").next().unwrap_or_default();
-    CallError::new(CallErrorCode::InvalidArguments, format!("params: {what}"))
+fn twice(error: RequestError) -> CallError {
+    CallError::new(CallErrorCode::InvalidArguments, error.message())
 }
 
 #[cfg(test)]

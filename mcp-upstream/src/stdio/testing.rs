@@ -201,16 +201,16 @@ pub(super) fn raw(text: &str) -> &RawValue {
 
 /// A client's request.
 pub(crate) fn request(text: &str) -> Request {
-    let Ok(Message::Request { id, params, .. }) = jsonrpc::message(text) else {
+    let Ok(Message::Request { members, .. }) = jsonrpc::message(text) else {
         panic!("no request: {text}");
     };
-    let message = Bytes::copy_from_slice(text.as_bytes());
-    Request::new(message, text, id, params).expect("no name twice")
+    members.unique().expect("no name twice");
+    members.to_request(Bytes::copy_from_slice(text.as_bytes()))
 }
 
 /// A response.
 pub(crate) fn response(text: &str) -> Response {
-    let Ok(Message::Response { id, outcome }) = jsonrpc::message(text) else {
+    let Ok(Message::Response { id, outcome, .. }) = jsonrpc::message(text) else {
         panic!("no response: {text}");
     };
     let message = Bytes::copy_from_slice(text.as_bytes());

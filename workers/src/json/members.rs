@@ -1,6 +1,7 @@
 //! The members of one object, in their order.
 
-use super::scan::{Scan, Unread};
+use super::scan::Unread;
+use super::walk::Walk;
 
 /// A member of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub(super) fn plain(raw: &str) -> Option<&str> {
 #[derive(Debug)]
 pub(super) struct Members<'a> {
     text: &'a str,
-    scan: Scan<'a>,
+    walk: Walk<'a>,
     next: Next,
 }
 
@@ -40,10 +41,10 @@ impl<'a> Members<'a> {
     ///
     /// It does not begin with a brace.
     pub(super) fn of(text: &'a str) -> Result<Self, Unread> {
-        let mut scan = Scan::new(text);
-        scan.expect(b'{')?;
+        let mut walk = Walk::new(text);
         let next = Next::First;
-        Ok(Self { text, scan, next })
+        let is_object = walk.step_in()?;
+        is_object.then_some(Self { text, walk, next }).ok_or(Unread)
     }
 
     /// The next member, read to its end. Nothing comes after the last, so that with `None` the whole text has been read.
@@ -52,27 +53,22 @@ impl<'a> Members<'a> {
     ///
     /// The text is no JSON, nested too deep, or goes on after the object. The members before it mean nothing then.
     pub(super) fn next_member(&mut self) -> Result<Option<Member<'a>>, Unread> {
-        let scan = &mut self.scan;
-        match (self.next, scan.peek()) {
-            (Next::Nothing, _) => return Ok(None),
-            (_, Some(b'}')) => {
-                scan.at += 1;
-                if scan.peek().is_some() {
-                    return Err(Unread);
-                }
-                self.next = Next::Nothing;
-                return Ok(None);
-            }
-            (Next::First, _) => self.next = Next::Other,
-            (Next::Other, _) => scan.expect(b',')?,
-        }
-        let (begin, end) = scan.key()?;
-        let key = self.text.get(begin..end).ok_or(Unread)?;
-        scan.peek();
-        let begin = scan.at;
-        scan.value(1)?;
-        let value = self.text.get(begin..scan.at).ok_or(Unread)?;
-        Ok(Some(Member { key, value }))
+        let key = match self.next {
+            Next::First => self.walk.first_key()?,
+            Next::Other => self.walk.next_key()?,
+            Next::Nothing => return Ok(None),
+        };
+        let Some(key) = key else {
+            self.walk.over()?;
+            self.next = Next::Nothing;
+            return Ok(None);
+        };
+        self.next = Next::Other;
+        let value = self.walk.value()?;
+        Ok(Some(Member {
+            key: self.text.get(key).ok_or(Unread)?,
+            value: self.text.get(value).ok_or(Unread)?,
+        }))
     }
 
     /// Whether the whole text has been read, and is an object.

@@ -326,6 +326,6 @@ fn nesting_is_bounded_with_the_object_itself() {
 
 #[test]
 fn spans_are_not_read_again() {
-    use super::read::tests::raw_of;
-    assert_eq!(raw_of("no JSON").map(RawValue::get), Some("no JSON"));
+    use super::raw;
+    assert_eq!(raw("no JSON").map(RawValue::get), Some("no JSON"));
 }

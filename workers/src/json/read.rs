@@ -4,6 +4,7 @@ use serde::de::value::{BorrowedStrDeserializer, MapDeserializer};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::Error;
+use serde_json::value::RawValue;
 
 use super::Members;
 use super::members::plain;
@@ -31,6 +32,12 @@ pub fn object<'de, T: Deserialize<'de>>(text: &'de str) -> Option<T> {
     let mut members = Members::of(text).ok()?;
     let read = T::deserialize(Object(&mut members)).ok()?;
     members.is_over().then_some(read)
+}
+
+/// One value without white space around it, in text that has been read before, as a raw value. The text is not read again,
+/// and nothing is refused.
+pub fn raw(span: &str) -> Option<&RawValue> {
+    <&RawValue>::deserialize(Value(span)).ok()
 }
 
 struct Object<'m, 'de>(&'m mut Members<'de>);
@@ -112,7 +119,7 @@ impl<'de> Deserializer<'de> for Key<'de> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         match name {
-            RAW => raw(self.0, visitor),
+            RAW => visit_raw(self.0, visitor),
             _ => visitor.visit_newtype_struct(self),
         }
     }
@@ -148,7 +155,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         match name {
-            RAW => raw(self.0, visitor),
+            RAW => visit_raw(self.0, visitor),
             _ => visitor.visit_newtype_struct(self),
         }
     }
@@ -212,22 +219,10 @@ impl<'de> Deserializer<'de> for Value<'de> {
 }
 
 /// A span that is known to be JSON, as the `RawValue` that a visitor makes of it.
-fn raw<'de, V: Visitor<'de>>(span: &'de str, visitor: V) -> Result<V::Value, Error> {
+fn visit_raw<'de, V: Visitor<'de>>(span: &'de str, visitor: V) -> Result<V::Value, Error> {
     let entry = (
         BorrowedStrDeserializer::new(RAW),
         BorrowedStrDeserializer::new(span),
     );
     visitor.visit_map(MapDeserializer::new(std::iter::once(entry)))
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use serde_json::value::RawValue;
-
-    use super::*;
-
-    /// What a value is for who wants it raw.
-    pub(in crate::json) fn raw_of(text: &str) -> Option<&RawValue> {
-        <&RawValue>::deserialize(Value(text)).ok()
-    }
 }

@@ -153,8 +153,10 @@ proptest! {
             shape.message(&[V, ("id", id), ("method", "\"x\"")], Some(("params", params)))
         };
         let own = if has { build(&id, "{}") } else { shape.message(&[V, ("id", &id), ("method", "\"x\"")], None) };
-        let params = |token: &str| format!(r#"{{"n":1.50,"_meta":{{"progressToken":{token}}}}}"#);
-        let other = request(&own).with_params(&params(&token)).expect("no name twice");
+        let params = |token: &str| format!(r#"{{"cursor":1.50,"_meta":{{"progressToken":{token}}}}}"#);
+        let meta = format!(r#"{{"progressToken":{token}}}"#);
+        let with_meta = [(Key::Cursor, Some("1.50")), (Key::Meta, Some(&*meta))];
+        let other = request(&own).edited(&with_meta).expect("JSON");
         prop_assert_eq!(other.token(), Some(token.as_str()));
         let mut out = BytesMut::new();
         let ours = ours.to_string();
@@ -193,7 +195,8 @@ proptest! {
         };
         prop_assert_eq!(text(with_request_id(&build(&id), &other)), Some(build(&other)));
         let params = shape.params("requestId", &id);
-        prop_assert_eq!(request_id(params.as_bytes()), Some(id.as_str()));
+        let members = Members::of_params(&params).expect("an object");
+        prop_assert_eq!(members.name(Key::RequestId), Some(id.as_str()));
     }
 
     #[test]
@@ -207,22 +210,22 @@ proptest! {
 
     #[test]
     fn nothing_is_rewritten_in_what_has_no_names(value in any_json(), text in ".{0,40}") {
-        if let Ok(raw) = serde_json::from_str::<&RawValue>(&value) {
-            let names = Names::of(Some(raw)).expect("no duplicates");
-            prop_assert!(names.own_progress.is_none() && names.subscription.is_none());
+        if let Some(members) = Members::of_params(&value) {
+            let named = [Key::ProgressToken, Key::Subscription].map(|key| members.name(key));
+            prop_assert_eq!(named, [None, None]);
         }
         prop_assert_eq!(with_request_id(&text, "1"), None);
     }
 }
 
-fn names(text: &str) -> Result<Names<'_>, serde_json::Error> {
-    Names::of(Some(serde_json::from_str(text).expect("JSON")))
+fn params(text: &str) -> Members<'_> {
+    Members::of_params(text).expect("JSON")
 }
 
 #[test]
 fn an_escaped_name_is_the_same_name() {
-    let found = names(r#"{"_m\u0065ta":{"progress\u0054oken":"a"}}"#).expect("no duplicates");
-    assert_eq!(found.own_progress, Some("\"a\""));
+    let found = params(r#"{"_m\u0065ta":{"progress\u0054oken":"a"}}"#);
+    assert_eq!(found.name(Key::ProgressToken), Some("\"a\""));
 }
 
 #[test]
@@ -238,9 +241,9 @@ fn a_name_deeper_or_elsewhere_or_of_another_kind_is_none() {
         r#"[{"progressToken":1}]"#,
         r#""progressToken""#,
     ] {
-        let found = names(text).expect("no duplicates");
-        assert_eq!(found.own_progress, None, "{text}");
-        assert_eq!(found.progress, None, "{text}");
+        let found = params(text);
+        assert_eq!(found.name(Key::ProgressToken), None, "{text}");
+        assert_eq!(found.name(Key::Progress), None, "{text}");
     }
 }
 
@@ -252,7 +255,7 @@ fn a_name_that_is_there_twice_is_refused() {
         r#"{"_meta":{"progressToken":1},"_meta":{}}"#,
         r#"{"requestId":1,"requestId":1}"#,
     ] {
-        assert!(names(text).is_err(), "{text}");
+        assert!(params(text).unique().is_err(), "{text}");
     }
 }
 

@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::value::RawValue;
-use smallvec::SmallVec;
 use tokio::time::{sleep, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::json;
 use tooldock_workers::registry::Namespace;
 
 use super::connector::{Connection, OpenEra, Opening, Page, ProcessKey, SentRequest, Unanswered};
@@ -18,7 +17,7 @@ use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{reply, rounds, state};
 use crate::engine::{ForwardTask, Peer, ResponseOutcome};
 use crate::format::CacheScope;
-use crate::jsonrpc::{Request, Response, spans};
+use crate::jsonrpc::{self, Key, Request, Response, Unreadable, spans};
 use crate::protocol::code;
 use crate::session::CancelNotice;
 use crate::stdio::link::{Canceller, NotificationSink};
@@ -41,19 +40,11 @@ pub(super) struct ExternalCall {
     pub(super) scope: CacheScope,
     pub(super) method: Arc<str>,
     pub(super) subject: Arc<str>,
-    pub(super) asked: OutgoingRequest,
+    pub(super) request: Request,
     /// What it has to do with tasks.
     pub(super) tasks: tasks::Named,
     /// What gives it up at the server, once it is there.
     pub(super) sent: Mutex<Option<Canceller>>,
-}
-
-/// What is asked.
-pub(super) enum OutgoingRequest {
-    /// By a client of MCP: its whole message.
-    Whole(Request),
-    /// In our words: the parameters.
-    Own(Box<RawValue>),
 }
 
 impl CancelNotice for ExternalCall {
@@ -160,36 +151,29 @@ impl ExternalCall {
                     let external = &self.external;
                     external.want_level(leased, level).await;
                 }
-                let params = match self.params() {
-                    Some(params) if !may_ask(&self.method) => Some(params::to_legacy(params)),
-                    Some(params) => {
-                        match state::opened(&self.external.key, || self.bound(), params) {
-                            Ok(None) => Some(params::to_legacy(params)),
-                            Ok(Some(opened)) => {
-                                let opened = RawValue::from_string(opened).map_err(unreadable)?;
-                                Some(params::to_legacy(&opened))
-                            }
+                let state = self.request.raw(Key::RequestState);
+                let state = match state.filter(|_| may_ask(&self.method)) {
+                    Some(state) => {
+                        match state::opened(&self.external.key, || self.bound(), state) {
+                            Ok(own) => Some(own),
                             Err(invalid) => return Ok(refused(&invalid)),
                         }
                     }
                     None => None,
                 };
-                self.send(process, params.as_deref(), peer).await?
+                let request = params::to_legacy(&self.request, state.as_deref());
+                let request = request.map_err(unreadable)?;
+                self.send(process, &request, peer).await?
             }
             (Client::Session(_) | Client::Sessionless | Client::Rest, Opening::Modern(_)) => {
                 self.in_rounds(process, peer).await?
             }
             (Client::Session(_) | Client::Sessionless | Client::Rest, Opening::Legacy(_))
             | (Client::Modern(_), Opening::Modern(_)) => {
-                let sent = match &self.asked {
-                    OutgoingRequest::Whole(request) => process.forward(request, self.sink(peer)),
-                    OutgoingRequest::Own(params) => {
-                        process.request(&self.method, Some(params), self.sink(peer))
-                    }
-                };
-                let answer = self.answered(sent.map_err(unsent)?).await?;
+                let answer = self.send(process, &self.request, peer).await?;
                 if !answer.is_error() && subscriptions::lasts(&self.method) {
-                    process.granted(&self.method, self.params());
+                    let params = self.request.raw(Key::Params).and_then(json::raw);
+                    process.granted(&self.method, params);
                 }
                 answer
             }
@@ -258,18 +242,16 @@ impl ExternalCall {
 
     /// Which request a state is good for.
     fn bound(&self) -> state::Bound<'_> {
-        let arguments = self.params();
-        let arguments = arguments.and_then(|params| spans::member(params, "arguments"));
         state::Bound {
             principal: self.principal.as_deref(),
             namespace: self.namespace.name.as_str(),
             method: &self.method,
             subject: &self.subject,
-            arguments: arguments.map_or(&[], |arguments| arguments.get().as_bytes()),
+            arguments: self.request.bytes(Key::Arguments).unwrap_or_default(),
         }
     }
 
-    /// Which page of a list is asked for, if it is one. None where the server may read another cursor than is read here.
+    /// Which page of a list is asked for, if it is one.
     fn page(&self, opening: &Opening) -> Option<Page<'_>> {
         let era = match opening {
             Opening::Legacy(_) => OpenEra::Legacy,
@@ -281,15 +263,10 @@ impl ExternalCall {
         ) {
             return None;
         }
-        let members = match self.params() {
-            Some(params) => spans::members(params.get())?,
-            None => SmallVec::new(),
-        };
-        let cursor = members.into_iter().find(|(key, _)| key == "cursor");
         Some(Page {
             era,
             method: &self.method,
-            cursor: cursor.map(|(_, cursor)| cursor),
+            cursor: self.request.raw(Key::Cursor),
         })
     }
 
@@ -324,19 +301,15 @@ impl ExternalCall {
             info: info.as_ref().map_or(GATEWAY, |info| info.get()),
             log_level: level,
         };
-        let mut params = params::to_modern(self.params(), metadata);
+        let mut request = params::to_modern(&self.request, metadata).map_err(unreadable)?;
         for _ in 0..rounds::ROUNDS_MAX {
-            let answer = self.send(process, Some(&params), peer).await?;
+            let answer = self.send(process, &request, peer).await?;
             let required = match answer.is_error() {
                 true => None,
                 false => rounds::required(answer.payload())?,
             };
             match required {
-                Some(required) => {
-                    params = required.settle(&params, peer).await?;
-                    // What was answered is in them.
-                    serde_json::from_str::<&RawValue>(&params).map_err(unreadable)?;
-                }
+                Some(required) => request = required.settle(&request, peer).await?,
                 None => return Ok(answer),
             }
         }
@@ -347,25 +320,14 @@ impl ExternalCall {
         .into())
     }
 
-    /// Sends the request with other parameters than its client's.
+    /// Sends the request, its client's own or as it became on the way.
     async fn send(
         &self,
         process: &dyn Connection,
-        params: Option<&str>,
+        request: &Request,
         peer: &Peer,
     ) -> Result<Response, Unanswered> {
-        let sent = match (&self.asked, params) {
-            (OutgoingRequest::Whole(request), None) => process.forward(request, self.sink(peer)),
-            (OutgoingRequest::Whole(request), Some(params)) => {
-                let request = request.with_params(params).map_err(unreadable)?;
-                process.forward(&request, self.sink(peer))
-            }
-            (OutgoingRequest::Own(_), params) => {
-                let params = params.map(serde_json::from_str).transpose();
-                let params = params.map_err(unreadable)?;
-                process.request(&self.method, params, self.sink(peer))
-            }
-        };
+        let sent = process.forward(request, self.sink(peer));
         self.answered(sent.map_err(unsent)?).await
     }
 
@@ -383,19 +345,8 @@ impl ExternalCall {
 
     /// Who hears what belongs to the request. Nothing does without a token.
     fn sink(&self, peer: &Peer) -> Option<Arc<dyn NotificationSink>> {
-        let named = match &self.asked {
-            OutgoingRequest::Whole(request) => request.token().is_some(),
-            OutgoingRequest::Own(_) => true,
-        };
-        (named && peer.is_heard()).then(|| Arc::new(CallListener(peer.clone())) as _)
-    }
-
-    /// The parameters as they came.
-    fn params(&self) -> Option<&RawValue> {
-        match &self.asked {
-            OutgoingRequest::Whole(request) => request.params().and_then(spans::raw),
-            OutgoingRequest::Own(params) => Some(params),
-        }
+        let has_token = self.request.token().is_some();
+        (has_token && peer.is_heard()).then(|| Arc::new(CallListener(peer.clone())) as _)
     }
 
     /// Whether a request may be sent again after its process ended under it.
@@ -403,8 +354,8 @@ impl ExternalCall {
         if unanswered.error.code != CallErrorCode::WorkerUnavailable {
             return false;
         }
-        let name = self.params().and_then(|it| spans::member(it, "name"));
-        let name = name.and_then(crate::jsonrpc::string);
+        let name = self.request.raw(Key::Name).and_then(json::raw);
+        let name = name.and_then(jsonrpc::string);
         let processes = &self.external.processes;
         unanswered.unsent || processes.is_repeatable(&self.namespace, &self.method, name.as_deref())
     }
@@ -424,9 +375,8 @@ fn unsent(error: CallError) -> Unanswered {
     }
 }
 
-fn unreadable(_: serde_json::Error) -> CallError {
-    let reason = "the parameters cannot be read";
-    CallError::new(CallErrorCode::InvalidArguments, reason)
+fn unreadable(error: Unreadable) -> CallError {
+    CallError::new(CallErrorCode::InvalidArguments, error.to_string())
 }
 
 /// Whether a request failed because its server is not there, or cannot take it.

@@ -422,22 +422,21 @@ async fn read(
     let mut catalogue = Catalogue::new(version, Instant::now());
     let mut cursor: Option<Box<RawValue>> = None;
     for _ in 0..PAGES_MAX {
-        let params = cursor.map_or_else(
-            || "{}".to_owned(),
-            |cursor| format!(r#"{{"cursor":{}}}"#, cursor.get()),
-        );
-        let params = match process.opening() {
-            Opening::Legacy(_) => params,
+        let cursor_member = cursor.map(|cursor| format!(r#""cursor":{}"#, cursor.get()));
+        let meta_member = match process.opening() {
+            Opening::Legacy(_) => None,
             Opening::Modern(_) => {
                 let metadata = ClientMetadata {
                     capabilities: "{}",
                     info: super::GATEWAY,
                     log_level: None,
                 };
-                let raw: Option<&RawValue> = serde_json::from_str(&params).ok();
-                params::to_modern(raw, metadata)
+                let meta = params::modern_meta("{}", metadata);
+                Some(format!(r#""_meta":{meta}"#))
             }
         };
+        let members: Vec<_> = cursor_member.into_iter().chain(meta_member).collect();
+        let params = format!("{{{}}}", members.join(","));
         let params = RawValue::from_string(params).map_err(|_| unreadable(namespace))?;
         let sent = process.request("tools/list", Some(&params), None)?;
         let answer = sent.answer.await.map_err(|unanswered| unanswered.error)?;

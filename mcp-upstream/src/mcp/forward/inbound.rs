@@ -31,7 +31,9 @@ use tooldock_workers::worker::{Answers, Ask, AskMethod, LogLevel, Question, Repl
 
 use super::connector::Inbound;
 use crate::engine::Peer;
-use crate::jsonrpc::{self, Notification, RawId, RelayedRequest, ServerRequest, spans, splice};
+use crate::jsonrpc::{
+    self, Key, Members, Notification, RawId, RelayedRequest, ServerRequest, spans,
+};
 use crate::mcp::outgoing;
 use crate::protocol::code;
 use crate::session::Session;
@@ -404,7 +406,13 @@ impl InboundHandler {
     /// The server does not want an answer any more.
     fn take_back(&self, notification: &Notification<'_>) {
         let params = notification.params.as_deref().unwrap_or_default();
-        let Some(id) = splice::request_id(params) else {
+        let members = std::str::from_utf8(params)
+            .ok()
+            .and_then(Members::of_params);
+        let id = members
+            .as_ref()
+            .and_then(|members| members.name(Key::RequestId));
+        let Some(id) = id else {
             return;
         };
         let taken = {

@@ -8,7 +8,6 @@ use tooldock_workers::names::NamespaceName;
 use super::connector::{Opening, ProcessKey};
 use super::isolation::Client;
 use super::{ExternalServers, tasks};
-use crate::jsonrpc::notification;
 use crate::mcp::CallContext;
 
 /// What the gateway acts on itself.
@@ -185,8 +184,7 @@ pub(crate) fn notify(cx: &CallContext<'_>, message: &str, method: &str) {
             (Client::Modern(_), Opening::Modern(_))
                 | (Client::Session(_) | Client::Sessionless, Opening::Legacy(_))
         );
-        let params = notification::params(message.as_bytes()).map(|(_, params)| params);
-        let own = tasks::may_name(&leased, principal.as_ref(), params);
+        let own = tasks::may_name(&leased, principal.as_ref(), message.as_bytes());
         if own && (alike || !private) {
             let _ = leased.process.notify(&message);
         }

@@ -9,14 +9,14 @@ use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
-use super::call::{ExternalCall, OutgoingRequest};
+use super::call::ExternalCall;
 use super::catalogue::Catalogue;
 use super::isolation::Client;
 use crate::audit::Transport;
 use crate::caller::Caller;
 use crate::engine::{ForwardRequest, ResponseOutcome, TOOLS_CALL};
 use crate::format::CacheScope;
-use crate::jsonrpc::spans;
+use crate::jsonrpc::{Request, spans};
 use crate::state::Core;
 
 /// Calls a tool and gives what REST answers: the structured content, else a lone text, else the content blocks.
@@ -34,8 +34,9 @@ pub(crate) async fn call(
     let name = serde_json::Value::from(tool).to_string();
     let given = String::from_utf8_lossy(&arguments);
     let params = format!(r#"{{"name":{name},"arguments":{given}}}"#);
-    let params = RawValue::from_string(params).map_err(|_| {
-        CallError::new(CallErrorCode::InvalidArguments, "The arguments are no JSON")
+    let request = Request::own(TOOLS_CALL, &params).map_err(|_| {
+        let reason = "The arguments are no JSON, or nested too deep";
+        CallError::new(CallErrorCode::InvalidArguments, reason)
     })?;
     let run = ExternalCall {
         external: Arc::clone(&core.external),
@@ -45,7 +46,7 @@ pub(crate) async fn call(
         scope: CacheScope::Private,
         method: TOOLS_CALL.into(),
         subject: tool.into(),
-        asked: OutgoingRequest::Own(params),
+        request,
         tasks: super::tasks::Named::default(),
         sent: Mutex::default(),
     };

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use serde_json::value::RawValue;
 use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
@@ -17,7 +16,7 @@ use super::watch::{NotWatched, Watch};
 use crate::bridge::server_info;
 use crate::engine::ResponseOutcome;
 use crate::format;
-use crate::jsonrpc::{self, RequestError, Response, spans};
+use crate::jsonrpc::{self, Key, Members, RequestError, Response};
 use crate::mcp::{CallContext, weigh};
 use crate::session::Session;
 use crate::state::Core;
@@ -38,9 +37,9 @@ pub(super) async fn set_level(
     cx: &CallContext<'_>,
     client: &Client,
     id: &str,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Option<Vec<u8>>, RequestError> {
-    let level = params.and_then(|it| spans::member(it, "level"));
+    let level = members.get(Key::LogLevel);
     let level: Option<LogLevel> = level
         .and_then(jsonrpc::string)
         .and_then(|level| level.parse().ok());
@@ -80,9 +79,9 @@ pub(super) async fn subscription(
     cx: &CallContext<'_>,
     client: &Client,
     (id, method): (&str, &str),
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Option<Vec<u8>>, RequestError> {
-    let asked = subscription_at(cx, client, (id, method), params);
+    let asked = subscription_at(cx, client, (id, method), members);
     in_time(cx, method, asked).await
 }
 
@@ -90,7 +89,7 @@ async fn subscription_at(
     cx: &CallContext<'_>,
     client: &Client,
     (id, method): (&str, &str),
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Option<Vec<u8>>, RequestError> {
     let leased = lease(cx, client, method).await?;
     if let Opening::Legacy(_) = leased.process.opening()
@@ -101,8 +100,7 @@ async fn subscription_at(
     let Client::Session(session) = client else {
         return Err(RequestError::SessionRequired);
     };
-    let uri = params.and_then(|it| spans::member(it, "uri"));
-    let uri = uri.and_then(jsonrpc::string);
+    let uri = members.get(Key::Uri).and_then(jsonrpc::string);
     let uri =
         uri.ok_or_else(|| RequestError::InvalidParams("params.uri must be a string".into()))?;
     if !server_info::declares(leased.process.opening(), &["resources", "subscribe"]) {

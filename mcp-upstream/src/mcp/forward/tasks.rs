@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use tooldock_workers::json;
 use tooldock_workers::registry::Namespace;
 
 use super::binding::UpstreamBinding;
@@ -20,7 +21,9 @@ use super::isolation::Client;
 use super::{ExternalServers, Leased};
 use crate::engine::ResponseOutcome;
 use crate::jsonrpc::spans::{self, Change};
-use crate::jsonrpc::{self, Notification, Request, RequestError, Response, ServerRequest};
+use crate::jsonrpc::{
+    self, Key, Members, Notification, Request, RequestError, Response, ServerRequest, notification,
+};
 use crate::protocol::code;
 use crate::session::{Session, SessionKey};
 use crate::stdio::link::Inbound;
@@ -46,22 +49,14 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// `may_name`: what was seen of the parameters may name a task.
+    /// What a request of that method has to do with tasks.
     ///
     /// # Errors
     ///
     /// A task that could be read as another, or a request about a task that names none.
-    pub(super) fn read(
-        method: &str,
-        params: Option<&RawValue>,
-        may_name: bool,
-    ) -> Result<Self, RequestError> {
+    pub(super) fn read(method: &str, members: &Members<'_>) -> Result<Self, RequestError> {
         let about_one = method.starts_with("tasks/") && method != LIST;
-        if !may_name && !about_one {
-            return Ok(Self::default());
-        }
-        let params = params.map_or("{}", RawValue::get);
-        let ids = tasks::named(params).map_err(|_| {
+        let ids = tasks::named_by(members).map_err(|_| {
             let reason = "a task must be named by one string: params.taskId, or \
                           io.modelcontextprotocol/related-task in params._meta";
             RequestError::InvalidParams(reason.into())
@@ -88,17 +83,13 @@ impl Named {
         if method != LIST {
             return request;
         }
-        let params = request.params().and_then(spans::raw);
-        let Some((params, cursor)) =
-            params.and_then(|params| Some((params, spans::member(params, "cursor")?)))
-        else {
+        let Some(cursor) = request.raw(Key::Cursor) else {
             return request;
         };
-        let opened = jsonrpc::string(cursor).and_then(|cursor| opened(key, &cursor));
-        let replaced = opened.and_then(|cursor| {
-            let params = spans::edit(params.get(), &[Change::Set("cursor", cursor.into())]);
-            request.with_params(&params).ok()
-        });
+        let cursor = json::raw(cursor).and_then(jsonrpc::string);
+        let opened = cursor.and_then(|cursor| opened(key, &cursor));
+        let replaced =
+            opened.and_then(|cursor| request.edited(&[(Key::Cursor, Some(&cursor))]).ok());
         self.foreign_cursor = replaced.is_none();
         replaced.unwrap_or(request)
     }
@@ -255,15 +246,14 @@ impl Inbound for Told {
 }
 
 /// Whether a client may tell a process what names those tasks.
-pub(super) fn may_name(
-    leased: &Leased,
-    principal: Option<&Arc<str>>,
-    params: Option<&RawValue>,
-) -> bool {
+pub(super) fn may_name(leased: &Leased, principal: Option<&Arc<str>>, notification: &[u8]) -> bool {
     let known = leased.process.tasks();
-    !leased.is_common()
-        || tasks::named(params.map_or("{}", RawValue::get))
-            .is_ok_and(|ids| ids.iter().all(|id| known.owns(principal, id)))
+    let named = || {
+        let members = notification::members(notification)?;
+        let named = tasks::named_by(&members).ok()?;
+        Some(named.iter().all(|id| known.owns(principal, id)))
+    };
+    !leased.is_common() || named().unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -316,8 +306,8 @@ mod tests {
     #[test]
     fn a_request_about_a_task_names_one_in_one_way() {
         let read = |method: &str, params: &str| {
-            let params = serde_json::from_str(params).expect("JSON");
-            Named::read(method, Some(params), true).map(|named| named.ids)
+            let members = Members::of_params(params).expect("an object");
+            Named::read(method, &members).map(|named| named.ids)
         };
         for (method, params, ids) in [
             ("tasks/get", r#"{"taskId":"\u0061"}"#, &["a"][..]),

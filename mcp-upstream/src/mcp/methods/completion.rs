@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use tooldock_workers::worker::Operation;
 
 use super::{UpstreamCall, string_member};
-use crate::jsonrpc::{self, RequestError};
+use crate::jsonrpc::{self, Members, RequestError};
 use crate::mcp::CallContext;
 
 #[derive(Deserialize)]
@@ -16,13 +16,6 @@ struct Params<'a> {
     argument: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     context: Option<&'a RawValue>,
-    #[serde(
-        borrow,
-        default,
-        deserialize_with = "jsonrpc::present",
-        rename = "_meta"
-    )]
-    meta: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -36,9 +29,9 @@ struct Argument<'a> {
 /// Shapes are checked here; what there is to complete, the worker knows.
 pub(super) fn complete(
     cx: &CallContext<'_>,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Box<UpstreamCall>, RequestError> {
-    let fields: Params<'_> = jsonrpc::fields(params, "params")?;
+    let fields: Params<'_> = jsonrpc::fields(members.params(), "params")?;
     if fields.reference.is_none() {
         return Err(RequestError::InvalidParams("params.ref is missing".into()));
     }
@@ -48,7 +41,7 @@ pub(super) fn complete(
     string_member(argument.name, "params.argument.name")?;
     string_member(argument.value, "params.argument.value")?;
     let operation = Operation::Complete {
-        params: cx.own_object(params),
+        params: cx.own_object(members.params()),
     };
-    cx.upstream_call(operation, fields.meta, false)
+    cx.upstream_call(operation, members, false)
 }

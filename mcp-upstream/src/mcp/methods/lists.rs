@@ -2,28 +2,21 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_workers::tool::Tool;
 
 use crate::engine::Engine;
 use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
-use crate::jsonrpc::{self, RequestError};
+use crate::jsonrpc::{Key, Members, RequestError};
 use crate::mcp::CallContext;
-
-#[derive(Deserialize)]
-struct Params<'a> {
-    #[serde(borrow, default)]
-    cursor: Option<&'a RawValue>,
-}
 
 /// `tools/list`: what the policy allows. A namespace that could not be brought up is an error, never an empty list.
 pub(super) fn tools(
     cx: &CallContext<'_>,
     id: &str,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Vec<u8>, RequestError> {
-    one_page(params)?;
+    one_page(members)?;
     let format = cx.result_format();
     let tools = Engine::list(&cx.namespace).map_err(RequestError::Upstream)?;
     let (lists, namespace) = (&cx.core.lists, &cx.namespace);
@@ -48,43 +41,43 @@ pub(super) fn tools(
 pub(super) fn resources(
     cx: &CallContext<'_>,
     id: &str,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Vec<u8>, RequestError> {
     let resources = &cx.namespace.resources;
     let definitions = resources.iter().map(|it| &it.definition);
-    definitions_list(cx, id, params, "resources", definitions)
+    definitions_list(cx, id, members, "resources", definitions)
 }
 
 /// `resources/templates/list`.
 pub(super) fn resource_templates(
     cx: &CallContext<'_>,
     id: &str,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Vec<u8>, RequestError> {
     let templates = &cx.namespace.resource_templates;
     let definitions = templates.iter().map(|it| &it.definition);
-    definitions_list(cx, id, params, "resourceTemplates", definitions)
+    definitions_list(cx, id, members, "resourceTemplates", definitions)
 }
 
 /// `prompts/list`.
 pub(super) fn prompts(
     cx: &CallContext<'_>,
     id: &str,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Vec<u8>, RequestError> {
     let prompts = &cx.namespace.prompts;
     let definitions = prompts.iter().map(|it| &it.definition);
-    definitions_list(cx, id, params, "prompts", definitions)
+    definitions_list(cx, id, members, "prompts", definitions)
 }
 
 fn definitions_list<'a>(
     cx: &CallContext<'_>,
     id: &str,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
     key: &'static str,
     definitions: impl ExactSizeIterator<Item = &'a Arc<RawValue>>,
 ) -> Result<Vec<u8>, RequestError> {
-    one_page(params)?;
+    one_page(members)?;
     let format = cx.result_format();
     let mut answer = begin(cx, id, &format, definitions.len());
     join(answer.key(key), definitions, |out, definition| {
@@ -104,13 +97,12 @@ fn begin<'d>(
 }
 
 /// A cursor is none of ours: there is never a second page.
-fn one_page(params: Option<&RawValue>) -> Result<(), RequestError> {
-    let params: Params<'_> = jsonrpc::fields(params, "params")?;
-    match params.cursor {
-        Some(_) => Err(RequestError::InvalidParams(
+fn one_page(members: &Members<'_>) -> Result<(), RequestError> {
+    match members.raw(Key::Cursor) {
+        Some(cursor) if cursor != "null" => Err(RequestError::InvalidParams(
             "unknown cursor: the list has one page".into(),
         )),
-        None => Ok(()),
+        _ => Ok(()),
     }
 }
 

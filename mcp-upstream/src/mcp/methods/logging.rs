@@ -1,28 +1,19 @@
 //! `logging/setLevel`: from which severity on a session wants log messages.
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use tooldock_workers::worker::LogLevel;
 
 use super::string_member;
 use crate::format::ResultWriter;
-use crate::jsonrpc::{self, RequestError};
+use crate::jsonrpc::{Key, Members, RequestError};
 use crate::mcp::CallContext;
-
-#[derive(Deserialize)]
-struct Params<'a> {
-    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
-    level: Option<&'a RawValue>,
-}
 
 /// Without a session there is nothing to remember the level in; the answer is the same, since it is no fault.
 pub(super) fn set_level(
     cx: &CallContext<'_>,
     id: &str,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Vec<u8>, RequestError> {
-    let params: Params<'_> = jsonrpc::fields(params, "params")?;
-    let level = string_member(params.level, "params.level")?;
+    let level = string_member(members.get(Key::LogLevel), "params.level")?;
     let level: LogLevel = level.parse().map_err(|_| {
         let levels = LogLevel::ALL.map(LogLevel::as_str).join(", ");
         RequestError::InvalidParams(format!("params.level must be one of {levels}").into())

@@ -2,54 +2,38 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::Operation;
 
 use super::{UpstreamCall, string_member, uri_template};
 use crate::engine::Engine;
 use crate::format::ResultWriter;
-use crate::jsonrpc::{self, RequestError};
+use crate::jsonrpc::{Key, Members, RequestError};
 use crate::mcp::{CallContext, weigh};
 use crate::session::Session;
-
-#[derive(Deserialize)]
-struct Params<'a> {
-    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
-    uri: Option<&'a RawValue>,
-    #[serde(
-        borrow,
-        default,
-        deserialize_with = "jsonrpc::present",
-        rename = "_meta"
-    )]
-    meta: Option<&'a RawValue>,
-}
 
 /// Any URI goes to the worker: which templates match is its to say.
 pub(super) fn read(
     cx: &CallContext<'_>,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Box<UpstreamCall>, RequestError> {
-    let fields: Params<'_> = jsonrpc::fields(params, "params")?;
-    let uri = string_member(fields.uri, "params.uri")?;
+    let uri = string_member(members.get(Key::Uri), "params.uri")?;
     let uri = match cx.namespace.resource(&uri) {
         Some(resource) => Arc::clone(&resource.uri),
         None => Arc::from(uri),
     };
     let operation = Operation::ReadResource { uri };
     let talks = Engine::talks(&cx.namespace, &operation);
-    cx.upstream_call(operation, fields.meta, talks)
+    cx.upstream_call(operation, members, talks)
 }
 
 /// From now on the session hears when the resource is updated.
 pub(super) fn subscribe(
     cx: &CallContext<'_>,
     id: &str,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Vec<u8>, RequestError> {
-    let (session, uri) = subject(cx, params)?;
+    let (session, uri) = subject(cx, members)?;
     if !there_is(&cx.namespace, &uri) {
         return Err(RequestError::ResourceNotFound(uri));
     }
@@ -67,9 +51,9 @@ pub(super) fn subscribe(
 pub(super) fn unsubscribe(
     cx: &CallContext<'_>,
     id: &str,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Vec<u8>, RequestError> {
-    let (session, uri) = subject(cx, params)?;
+    let (session, uri) = subject(cx, members)?;
     if !session.subscriptions().remove(&uri) && !there_is(&cx.namespace, &uri) {
         return Err(RequestError::ResourceNotFound(uri));
     }
@@ -79,10 +63,9 @@ pub(super) fn unsubscribe(
 
 fn subject<'a>(
     cx: &'a CallContext<'_>,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<(&'a Arc<Session>, Arc<str>), RequestError> {
-    let fields: Params<'_> = jsonrpc::fields(params, "params")?;
-    let uri = string_member(fields.uri, "params.uri")?;
+    let uri = string_member(members.get(Key::Uri), "params.uri")?;
     let session = cx.session().ok_or(RequestError::SessionRequired)?;
     Ok((session, uri.into()))
 }

@@ -9,6 +9,7 @@ use tooldock_workers::worker::LogLevel;
 
 use super::*;
 use crate::format::ModernFormat;
+use crate::jsonrpc::{Members, Message};
 use crate::mcp::modern::RequestMeta;
 use crate::session::{Binding, ClientFacts, Session, SessionTransport};
 use crate::testing::{Harness, broken, caller, full, harness, namespace};
@@ -80,9 +81,12 @@ impl Fixture {
         method: &str,
         params: &Value,
     ) -> Result<Prepared, RequestError> {
-        let text = params.to_string();
-        let body = Bytes::from(text.clone());
-        let raw: &RawValue = serde_json::from_slice(&body).expect("JSON");
+        let text = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"{method}","params":{params}}}"#);
+        let body = Bytes::from(text);
+        let text = std::str::from_utf8(&body).expect("text");
+        let Ok(Message::Request { members, .. }) = jsonrpc::message(text) else {
+            panic!("no request: {text}");
+        };
         let cx = CallContext {
             core: self.harness.service.core(),
             caller: &self.caller,
@@ -91,7 +95,7 @@ impl Fixture {
             era,
             streams,
         };
-        prepare(&cx, &text, "7", method, Some(raw)).await
+        prepare(&cx, "7", method, &members).await
     }
 
     /// The result of a method that is answered at once.
@@ -422,8 +426,9 @@ async fn a_session_keeps_its_log_level() {
 #[test]
 fn a_progress_token_beyond_its_bound_is_refused() {
     let read = |length: usize| {
-        let meta = json!({ "progressToken": "p".repeat(length - 2) }).to_string();
-        progress_token(serde_json::from_str(&meta).expect("JSON"))
+        let token = "p".repeat(length - 2);
+        let params = json!({ "_meta": { "progressToken": token } }).to_string();
+        progress_token(&Members::of_params(&params).expect("an object"))
     };
     let longest = read(jsonrpc::ID_MAX).expect("within");
     assert_eq!(longest.map(|token| token.len()), Some(jsonrpc::ID_MAX));
@@ -516,7 +521,8 @@ async fn arguments_keep_their_spelling_and_a_small_part_of_a_large_body_is_copie
     let body = Bytes::from(
         r#"{"name":"echo","arguments":{"n":9007199254740993,"m":1e400},"_meta":{"pad":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}}"#,
     );
-    let raw: &RawValue = serde_json::from_slice(&body).expect("JSON");
+    let params = std::str::from_utf8(&body).expect("text");
+    let members = Members::of_params(params).expect("an object");
     let cx = CallContext {
         core: fixture.harness.service.core(),
         caller: &fixture.caller,
@@ -525,7 +531,7 @@ async fn arguments_keep_their_spelling_and_a_small_part_of_a_large_body_is_copie
         era: legacy(None),
         streams: true,
     };
-    let prepared = prepare(&cx, raw.get(), "7", "tools/call", Some(raw)).await;
+    let prepared = prepare(&cx, "7", "tools/call", &members).await;
     let Ok(Prepared::Call(call)) = prepared else {
         panic!("a call");
     };

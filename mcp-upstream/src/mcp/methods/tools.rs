@@ -2,23 +2,18 @@
 
 use std::sync::Arc;
 
-use serde_json::value::RawValue;
 use tooldock_workers::worker::Operation;
 
 use super::{Named, UpstreamCall};
-use crate::jsonrpc::RequestError;
+use crate::jsonrpc::{Members, RequestError};
 use crate::mcp::CallContext;
 
 /// Wrong parameters are an error; whatever happens to the call itself, an unknown tool included, is a result.
 pub(super) fn call(
     cx: &CallContext<'_>,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<Box<UpstreamCall>, RequestError> {
-    let Named {
-        name,
-        arguments,
-        meta,
-    } = Named::read(params)?;
+    let Named { name, arguments } = Named::read(members)?;
     let mut tools = cx.namespace.tools.iter();
     let declared = tools.find(|tool| *tool.name == *name);
     let operation = Operation::CallTool {
@@ -27,5 +22,5 @@ pub(super) fn call(
         arguments: cx.own_object(arguments),
     };
     let talks = declared.is_some_and(|tool| tool.context);
-    cx.upstream_call(operation, meta, talks)
+    cx.upstream_call(operation, members, talks)
 }

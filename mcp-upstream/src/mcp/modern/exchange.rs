@@ -19,12 +19,12 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::Question;
 
 use super::driver::{ModernCallDriver, Outcome, Recipient, Step};
-use super::meta::{Params, RequestMeta};
+use super::meta::RequestMeta;
 use super::suspended::{Bound, NoPlace};
 use crate::caller::Caller;
 use crate::engine::ask_failed;
 use crate::format::{self, ResultFormat};
-use crate::jsonrpc::{self, RequestError};
+use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::mcp::CallContext;
 use crate::mcp::exchange::{Patience, streamed};
 use crate::mcp::methods::UpstreamCall;
@@ -64,8 +64,8 @@ const INPUTS_MAX: usize = 1000;
 /// # Errors
 ///
 /// `InvalidParams` for anything but an object of objects, or for more than 1000 of them.
-pub(super) fn inputs<'a>(params: &Params<'a>) -> Result<Inputs<'a>, RequestError> {
-    let Some(raw) = params.input_responses else {
+pub(super) fn inputs<'a>(members: &Members<'a>) -> Result<Inputs<'a>, RequestError> {
+    let Some(raw) = members.get(Key::InputResponses) else {
         return Ok(Vec::new());
     };
     jsonrpc::few_entries(raw, INPUTS_MAX)

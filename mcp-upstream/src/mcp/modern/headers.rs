@@ -11,8 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_workers::registry::Namespace;
 
-use super::meta::Params;
-use crate::jsonrpc;
+use crate::jsonrpc::{self, Key, Members};
 use crate::mcp::head::{McpHead, MirroredHeaders};
 
 mod number;
@@ -66,7 +65,7 @@ pub(super) fn fault(
     head: &McpHead,
     tools: Tools<'_>,
     method: &str,
-    params: &Params<'_>,
+    members: &Members<'_>,
 ) -> Option<Cow<'static, str>> {
     let none = MirroredHeaders::default();
     let headers = head.mirrored.as_deref().unwrap_or(&none);
@@ -81,8 +80,8 @@ pub(super) fn fault(
         Some(_) => {}
     }
     let named = match method {
-        "tools/call" | "prompts/get" => params.name,
-        "resources/read" => params.uri,
+        "tools/call" | "prompts/get" => members.get(Key::Name),
+        "resources/read" => members.get(Key::Uri),
         _ => None,
     };
     // A name that is no string is the method's to refuse.
@@ -101,7 +100,12 @@ pub(super) fn fault(
     // Few tools mirror anything: the others cost one scan.
     memchr::memmem::find(schema.as_bytes(), b"x-mcp-header")?;
     let schema: Property<'_> = serde_json::from_str(schema).ok()?;
-    parameter_fault(headers, schema.properties?, params.arguments, MAX_DEPTH)
+    parameter_fault(
+        headers,
+        schema.properties?,
+        members.get(Key::Arguments),
+        MAX_DEPTH,
+    )
 }
 
 /// Follows the chain of `properties` of a schema beside the arguments they describe.

@@ -17,11 +17,11 @@ use tooldock_workers::worker::pending::Unmatched;
 use super::deliver::Batch;
 use super::shared::{Entry, Shared};
 use super::tokens::is_task;
-use super::{Closed, Names, NotificationSink, write};
+use super::{Closed, NotificationSink, write};
 use crate::jsonrpc::splice::{self, Edit, span};
 use crate::jsonrpc::{
-    self, Message, Notification, ProtocolViolation, RawId, RequestError, Response, RpcError,
-    ServerRequest,
+    self, Key, Members, Message, Notification, ProtocolViolation, RawId, RequestError, Response,
+    RpcError, ServerRequest,
 };
 use crate::protocol::code;
 use crate::stdio::wire::{End, IdScan, Line, Lines};
@@ -119,11 +119,15 @@ fn handle(
         return Err(senseless(shared, line));
     };
     match jsonrpc::message(text) {
-        Ok(Message::Response { id, outcome }) => {
+        Ok(Message::Response { id, outcome, .. }) => {
             respond(shared, answers, (line, text), id, outcome)
         }
-        Ok(Message::Notification { method, params }) => notify(shared, line, text, &method, params),
-        Ok(Message::Request { id, method, params }) => ask(shared, line, text, id, &method, params),
+        Ok(Message::Notification { method, members }) => notify(shared, line, &method, &members),
+        Ok(Message::Request {
+            id,
+            method,
+            members,
+        }) => ask(shared, line, id, &method, &members),
         Err(_) if text.starts_with('[') => Err(ProtocolViolation::Batch),
         Err(invalid) => match (&invalid.failure, invalid.id) {
             (RequestError::Parse(_), _) => Err(senseless(shared, line)),
@@ -228,16 +232,18 @@ fn respond(
 fn notify(
     shared: &Shared,
     line: &Bytes,
-    text: &str,
     method: &str,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<(), ProtocolViolation> {
-    let names = Names::of(params).map_err(|_| ProtocolViolation::NotAMessage)?;
+    members
+        .unique()
+        .map_err(|_| ProtocolViolation::NotAMessage)?;
     let is_progress = method == "notifications/progress";
     let about = if is_progress {
-        Some(names.progress.ok_or(ProtocolViolation::NotAMessage)?)
+        let token = members.name(Key::Progress);
+        Some(token.ok_or(ProtocolViolation::NotAMessage)?)
     } else {
-        names.subscription
+        members.name(Key::Subscription)
     };
     let mut edit = None;
     let sink = match about {
@@ -248,17 +254,18 @@ fn notify(
             // Nobody listens to this call.
             let Some(sink) = sink else { return Ok(()) };
             let token = token.filter(|_| is_progress);
-            edit = token.map(|token| Edit::new(text, name, token.to_string()));
+            edit = token.map(|token| Edit::new(members.message(), name, token.to_string()));
             Some(sink)
         }
     };
     if method == "notifications/cancelled"
-        && let Some(request) = names.request
+        && let Some(request) = members.name(Key::RequestId)
     {
         // It is not answered any more.
         shared.questions().take_back(&RawId::new(request));
     }
-    let params_at = params.map(|params| span(text, params.get()));
+    let params = members.raw(Key::Params);
+    let params_at = params.map(|params| span(members.message(), params));
     let (message, params_at) = match edit {
         None => (line.clone(), params_at),
         Some(edit) => renamed(line, edit, params_at),
@@ -316,10 +323,9 @@ fn whose(shared: &Shared, id: u64, is_progress: bool) -> Result<Whose, ProtocolV
 fn ask(
     shared: &Arc<Shared>,
     line: &Bytes,
-    text: &str,
     raw_id: &str,
     method: &str,
-    params: Option<&RawValue>,
+    members: &Members<'_>,
 ) -> Result<(), ProtocolViolation> {
     let id = RawId::new(raw_id);
     if method == "ping" {
@@ -338,6 +344,7 @@ fn ask(
         return Err(ProtocolViolation::TooManyRequests);
     };
     let asker = Arc::clone(shared) as _;
+    let (text, params) = (members.message(), members.params());
     let request = ServerRequest::new(line, text, (raw_id, number), method, params, asker);
     shared.inbound.request(request);
     Ok(())

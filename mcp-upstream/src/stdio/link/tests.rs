@@ -170,7 +170,7 @@ async fn what_belongs_to_a_subscription_goes_to_its_call_and_keeps_our_id_for_wh
     let id = call.id();
     let said = format!(
         r#"{{"jsonrpc":"2.0","method":"notifications/x","params":{{"_meta":{{"{}": {id} }},"n":1.0}},"z":0}}"#,
-        crate::jsonrpc::splice::SUBSCRIPTION_ID
+        crate::jsonrpc::Key::Subscription.name()
     );
     scene.peer.send(&said).await;
     scene.settle().await;

@@ -23,9 +23,7 @@ use slab::Slab;
 use tooldock_workers::names::NamespaceName;
 
 use super::tasks::Tasks;
-use crate::jsonrpc::{
-    Notification, ProtocolViolation, RpcError, ServerRequest, notification, splice,
-};
+use crate::jsonrpc::{Key, Notification, ProtocolViolation, RpcError, ServerRequest, notification};
 use crate::protocol::code;
 use crate::stdio::link::Inbound;
 use crate::stdio::lists::Lists;
@@ -165,8 +163,8 @@ impl InboundRouter {
         let message = Bytes::from(message);
         own.notification(Notification {
             method: notification.method,
-            params: notification::params(&message)
-                .map(|(text, params)| message.slice(splice::span(text, params.get()))),
+            params: notification::members(&message)
+                .and_then(|members| Some(message.slice_ref(members.raw(Key::Params)?.as_bytes()))),
             message: message.clone(),
         });
     }

@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::jsonrpc::{self, Notification, spans};
+use crate::jsonrpc::{self, Key, Members, Notification, spans};
 use crate::stdio::link::Inbound;
 
 /// Tasks of one process.
@@ -33,9 +33,6 @@ const ID_MAX: usize = 512;
 const EARLY_MAX: usize = 64 * 1024;
 /// How long a task is known beyond the time its server keeps it.
 const GRACE: Duration = Duration::from_secs(60);
-
-/// Where a message says which task it is about.
-pub(crate) const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 
 /// The tasks of one process.
 #[derive(Default)]
@@ -94,6 +91,9 @@ struct Said<'a> {
     keeps: Option<u64>,
 }
 
+/// The tasks that a message names, decoded.
+pub(crate) type TaskIds<'a> = SmallVec<[Cow<'a, str>; 1]>;
+
 /// A message names tasks in a way that readers could read differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unclear;
@@ -103,33 +103,33 @@ pub(crate) struct Unclear;
 /// # Errors
 ///
 /// [`Unclear`].
-pub(crate) fn named(params: &str) -> Result<SmallVec<[Cow<'_, str>; 1]>, Unclear> {
-    let mut named = SmallVec::new();
+pub(crate) fn named(params: &str) -> Result<TaskIds<'_>, Unclear> {
+    let named = TaskIds::new();
     if !spans::may_hold(params.as_bytes(), "taskId") {
         return Ok(named);
     }
-    if !params.trim_start().starts_with('{') {
-        return Ok(named);
-    }
-    let id = |value: &str| {
-        let value = serde_json::from_str::<&RawValue>(value).ok();
-        value
-            .and_then(jsonrpc::string)
-            .map(|id| Cow::Owned(id.into_owned()))
+    let members = Members::of_params(params).ok_or(Unclear)?;
+    named_by(&members)
+}
+
+/// The same in the parameters of a message.
+///
+/// # Errors
+///
+/// [`Unclear`].
+pub(crate) fn named_by<'a>(members: &Members<'a>) -> Result<TaskIds<'a>, Unclear> {
+    members.unique().map_err(|_| Unclear)?;
+    let mut named = TaskIds::new();
+    let mut add = |key| {
+        let id = members.get(key).and_then(jsonrpc::string);
+        named.push(id.ok_or(Unclear)?);
+        Ok(())
     };
-    for (key, value) in spans::members(params).ok_or(Unclear)? {
-        if key == "taskId" {
-            named.push(id(value).ok_or(Unclear)?);
-        } else if key == "_meta" && value.starts_with('{') {
-            let meta = spans::members(value).ok_or(Unclear)?;
-            let related = meta.into_iter().find(|(key, _)| key == RELATED_TASK);
-            if let Some((_, related)) = related {
-                let members = spans::members(related).ok_or(Unclear)?;
-                let task = members.into_iter().find(|(key, _)| key == "taskId");
-                let task = task.and_then(|(_, task)| id(task));
-                named.push(task.ok_or(Unclear)?);
-            }
-        }
+    if members.raw(Key::TaskId).is_some() {
+        add(Key::TaskId)?;
+    }
+    if members.raw(Key::RelatedTask).is_some() {
+        add(Key::RelatedTaskId)?;
     }
     Ok(named)
 }

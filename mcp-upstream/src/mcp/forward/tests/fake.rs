@@ -246,9 +246,15 @@ pub(super) fn server_request(
     seen: &Arc<KeyScan>,
     text: &str,
 ) -> (ServerRequest, oneshot::Receiver<Told>) {
-    let Ok(Message::Request { id, method, params }) = jsonrpc::message(text) else {
+    let Ok(Message::Request {
+        id,
+        method,
+        members,
+    }) = jsonrpc::message(text)
+    else {
         panic!("no request: {text}");
     };
+    let params = members.params();
     let (give, given) = oneshot::channel();
     let waits = Arc::new(Waits {
         seen: Arc::clone(seen),
@@ -266,9 +272,10 @@ pub(super) const TAKEN_BACK: &str = r#"{"jsonrpc":"2.0","method":"notifications/
 
 /// What a server says in that message.
 pub(super) fn said(ear: &dyn Inbound, text: &str) {
-    let Ok(Message::Notification { method, params }) = jsonrpc::message(text) else {
+    let Ok(Message::Notification { method, members }) = jsonrpc::message(text) else {
         panic!("no notification: {text}");
     };
+    let params = members.params();
     ear.notification(Notification {
         method: &method,
         params: params.map(|it| Bytes::copy_from_slice(it.get().as_bytes())),
@@ -323,11 +330,16 @@ impl Connection for FakeConnection {
         let mut lines = self.seen.lines.lock().expect("not poisoned");
         lines.push(line.clone());
         drop(lines);
-        let Ok(Message::Request { id, method, params }) = jsonrpc::message(&line) else {
+        let Ok(Message::Request {
+            id,
+            method,
+            members,
+        }) = jsonrpc::message(&line)
+        else {
             panic!("no request: {line}");
         };
         assert_eq!(id, OURS);
-        let mut params = params.map_or("{}", RawValue::get).to_owned();
+        let mut params = members.params().map_or("{}", RawValue::get).to_owned();
         if let Some(token) = request.token() {
             // The link gives progress its caller's token again.
             params = params.replace(OURS, token);

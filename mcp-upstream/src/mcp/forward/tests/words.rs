@@ -33,7 +33,9 @@ fn response(id: &str, part: &str) -> String {
 
 fn params(message: &str) -> &str {
     match crate::jsonrpc::message(message) {
-        Ok(crate::jsonrpc::Message::Request { params, .. }) => params.expect("parameters").get(),
+        Ok(crate::jsonrpc::Message::Request { members, .. }) => members
+            .raw(crate::jsonrpc::Key::Params)
+            .expect("parameters"),
         other => panic!("{other:?}"),
     }
 }

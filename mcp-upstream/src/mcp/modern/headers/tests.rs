@@ -2,6 +2,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::jsonrpc::Members;
 use crate::testing::{namespace, tool};
 
 const SCHEMA: &str = r#"{"type":"object","properties":{
@@ -35,13 +36,12 @@ fn fault_of(fields: Fields<'_>, method: &str, params: &Value) -> Option<String> 
         "inputSchema": serde_json::from_str::<Value>(SCHEMA).expect("JSON"),
     })));
     let text = params.to_string();
-    let raw: &RawValue = serde_json::from_str(&text).expect("JSON");
-    let params = jsonrpc::fields(Some(raw), "params").expect("an object");
+    let members = Members::of_params(&text).expect("an object");
     let tools = Tools {
         namespace: &shared,
         schema: None,
     };
-    fault(&headers(fields), tools, method, &params).map(Cow::into_owned)
+    fault(&headers(fields), tools, method, &members).map(Cow::into_owned)
 }
 
 #[test]

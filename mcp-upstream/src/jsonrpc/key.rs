@@ -1,0 +1,235 @@
+//! The keys of a message that mean something to this product, and what looks like one of them without being it.
+//!
+//! A key is read by its exact spelling, escapes decoded. Some servers read keys whatever their case, the last one winning
+//! (Go's `encoding/json` does): for them `Name` would be the tool, and `Method` another message than the one that was
+//! judged. So it is noted where a key differs from a known one only in case. Only the objects are looked at whose keys
+//! mean something to the protocol.
+
+use std::borrow::Cow;
+
+/// An object of a message whose keys are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// The message itself.
+    Message,
+    /// `params`.
+    Params,
+    /// `params._meta`.
+    Meta,
+    /// `params._meta["io.modelcontextprotocol/related-task"]`.
+    RelatedTask,
+}
+
+macro_rules! keys {
+    ($($level:ident { $($(#[$doc:meta])* $key:ident $name:expr,)* })*) => {
+        /// A key that means something, where it stands.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Key {
+            $($($(#[$doc])* $key,)*)*
+        }
+
+        impl Key {
+            /// How it is spelled.
+            pub(crate) const fn name(self) -> &'static str {
+                match self {
+                    $($(Self::$key => $name,)*)*
+                }
+            }
+
+            /// The object it is a key of.
+            pub(crate) const fn level(self) -> Level {
+                match self {
+                    $($(Self::$key => Level::$level,)*)*
+                }
+            }
+        }
+
+        impl Level {
+            /// The keys that mean something here.
+            const fn keys(self) -> &'static [Key] {
+                match self {
+                    $(Self::$level => &[$(Key::$key,)*],)*
+                }
+            }
+        }
+    };
+}
+
+keys! {
+    Message {
+        JsonRpc "jsonrpc",
+        Id "id",
+        Method "method",
+        Params "params",
+        Result "result",
+        Error "error",
+    }
+    Params {
+        Name "name",
+        Arguments "arguments",
+        Uri "uri",
+        Cursor "cursor",
+        Meta "_meta",
+        /// The request that a cancellation is about.
+        RequestId "requestId",
+        /// The request that a progress notification is about.
+        Progress "progressToken",
+        RequestState "requestState",
+        InputResponses "inputResponses",
+        LogLevel "level",
+        Task "task",
+        Ref "ref",
+        Argument "argument",
+        TaskId "taskId",
+    }
+    Meta {
+        /// What the progress of this request is to be told under.
+        ProgressToken "progressToken",
+        ProtocolVersion "io.modelcontextprotocol/protocolVersion",
+        Capabilities "io.modelcontextprotocol/clientCapabilities",
+        ClientInfo "io.modelcontextprotocol/clientInfo",
+        MinLogLevel "io.modelcontextprotocol/logLevel",
+        Subscription "io.modelcontextprotocol/subscriptionId",
+        RelatedTask "io.modelcontextprotocol/related-task",
+    }
+    RelatedTask {
+        RelatedTaskId "taskId",
+    }
+}
+
+/// Longer raw keys are none of the known ones: the longest, each of its letters as `\u` and four digits.
+const RAW_MAX: usize = 6 * Key::Capabilities.name().len();
+
+/// What a key of a message is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found<'a> {
+    /// One that means something.
+    Known(Key),
+    /// One that differs from that key only in case: its text, decoded.
+    Alike(Cow<'a, str>, Key),
+    /// Any other.
+    Other,
+}
+
+impl Key {
+    /// The object that is its value, where the keys of that are looked at, too.
+    pub(super) const fn below(self) -> Option<Level> {
+        match self {
+            Self::Params => Some(Level::Params),
+            Self::Meta => Some(Level::Meta),
+            Self::RelatedTask => Some(Level::RelatedTask),
+            _ => None,
+        }
+    }
+}
+
+impl Level {
+    /// Where the object stands, for messages to people.
+    pub(super) const fn place(self) -> &'static str {
+        match self {
+            Self::Message => "the message",
+            Self::Params => "params",
+            Self::Meta | Self::RelatedTask => "params._meta",
+        }
+    }
+
+    /// What a key is. `quoted` is raw JSON that has been read.
+    pub(super) fn find(self, quoted: &str) -> Found<'_> {
+        let raw = quoted.get(1..quoted.len() - 1).unwrap_or_default();
+        let known = || self.keys().iter().copied();
+        let same_length = || known().filter(|key| key.name().len() == raw.len());
+        if let Some(key) = same_length().find(|key| key.name() == raw) {
+            return Found::Known(key);
+        }
+        if raw.is_empty() || raw.len() > RAW_MAX {
+            return Found::Other;
+        }
+        if raw.is_ascii() && !raw.contains('\\') {
+            return match same_length().find(|key| raw.eq_ignore_ascii_case(key.name())) {
+                Some(key) => Found::Alike(Cow::Borrowed(raw), key),
+                None => Found::Other,
+            };
+        }
+        // What cannot be decoded is none of them.
+        let Ok(text) = serde_json::from_str::<Cow<'_, str>>(quoted) else {
+            return Found::Other;
+        };
+        let alike = |key: &Key| {
+            let name = key.name().chars().map(without_case);
+            name.eq(text.chars().map(without_case))
+        };
+        match known().find(alike) {
+            Some(key) if text == key.name() => Found::Known(key),
+            Some(key) => Found::Alike(text, key),
+            None => Found::Other,
+        }
+    }
+}
+
+/// A character without its case, as far as readers go: beside the letters of ASCII those that become one of them, the long
+/// s, the Kelvin sign, and both Turkish i.
+fn without_case(character: char) -> char {
+    match character {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        '\u{130}' | '\u{131}' => 'i',
+        other => other.to_ascii_lowercase(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_keys_are_known_by_their_exact_spelling_and_only_where_they_belong() {
+        for level in [
+            Level::Message,
+            Level::Params,
+            Level::Meta,
+            Level::RelatedTask,
+        ] {
+            for key in level.keys() {
+                let quoted = format!("\"{}\"", key.name());
+                assert_eq!(key.level(), level);
+                assert_eq!(level.find(&quoted), Found::Known(*key));
+                let escaped: String = key.name().chars().map(escape).collect();
+                assert_eq!(level.find(&format!("\"{escaped}\"")), Found::Known(*key));
+                let upper = format!("\"{}\"", key.name().to_uppercase());
+                assert!(matches!(level.find(&upper), Found::Alike(_, known) if known == *key));
+            }
+        }
+        for other in ["\"\"", "\"names\"", "\"nam\"", "\"id\"", r#""\ud800ame""#] {
+            assert_eq!(Level::Params.find(other), Found::Other, "{other}");
+        }
+    }
+
+    fn escape(character: char) -> String {
+        format!("\\u{:04x}", character as u32)
+    }
+
+    #[test]
+    fn keys_are_compared_as_they_are_meant() {
+        for (level, key, known) in [
+            (Level::Params, "reque\u{17f}tId", Key::RequestId),
+            (Level::Params, "progressTo\u{212a}En", Key::Progress),
+            (Level::Params, r"\u004eame", Key::Name),
+            (Level::Params, r"n\u0041me", Key::Name),
+            (Level::Params, r"cur\u017for", Key::Cursor),
+            (Level::Params, r"tas\u212A", Key::Task),
+            (Level::Params, "ur\u{131}", Key::Uri),
+            (Level::Params, r"UR\u0130", Key::Uri),
+            (
+                Level::Meta,
+                r"progre\u017f\u017fTo\u212aen",
+                Key::ProgressToken,
+            ),
+        ] {
+            let quoted = format!("\"{key}\"");
+            assert!(
+                matches!(level.find(&quoted), Found::Alike(_, it) if it == known),
+                "{key}"
+            );
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Objects inside of one another, read in one pass: a reader steps into those it knows and passes over the rest.
+
+use std::ops::Range;
+
+use super::scan::{DEPTH_MAX, Scan, Unread};
+
+/// A place in a text, which moves on over what has been read and checked.
+#[derive(Debug)]
+pub struct Walk<'a> {
+    scan: Scan<'a>,
+    /// Objects that were stepped into and have not ended.
+    open: usize,
+}
+
+impl<'a> Walk<'a> {
+    /// At the beginning of the text.
+    pub fn new(text: &'a str) -> Self {
+        Self {
+            scan: Scan::new(text),
+            open: 0,
+        }
+    }
+
+    /// Where the next value begins. White space before it is passed over.
+    pub fn place(&mut self) -> usize {
+        self.scan.peek();
+        self.scan.at
+    }
+
+    /// Steps into the next value if it is an object. Then its first key comes; else nothing was read.
+    ///
+    /// # Errors
+    ///
+    /// It would be nested deeper than [`DEPTH_MAX`].
+    pub fn step_in(&mut self) -> Result<bool, Unread> {
+        if self.scan.peek() != Some(b'{') {
+            return Ok(false);
+        }
+        if self.open == DEPTH_MAX {
+            return Err(Unread);
+        }
+        self.open += 1;
+        self.scan.at += 1;
+        Ok(true)
+    }
+
+    /// The first key of the object that was stepped into, raw with its quotes. `None`: the object is over.
+    ///
+    /// # Errors
+    ///
+    /// The text is no JSON here.
+    pub fn first_key(&mut self) -> Result<Option<Range<usize>>, Unread> {
+        if self.scan.peek() == Some(b'}') {
+            return Ok(self.step_out());
+        }
+        self.key()
+    }
+
+    /// The key after a value of the innermost object. `None`: the object is over.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::first_key`].
+    pub fn next_key(&mut self) -> Result<Option<Range<usize>>, Unread> {
+        match self.scan.peek() {
+            Some(b'}') => Ok(self.step_out()),
+            Some(b',') => {
+                self.scan.at += 1;
+                self.key()
+            }
+            _ => Err(Unread),
+        }
+    }
+
+    /// Passes over a value, without the white space around it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::first_key`], or the value is nested deeper than [`DEPTH_MAX`].
+    pub fn value(&mut self) -> Result<Range<usize>, Unread> {
+        let begin = self.place();
+        self.scan.value(self.open)?;
+        Ok(begin..self.scan.at)
+    }
+
+    /// Where the last value, or the last object, ended.
+    pub fn end(&self) -> usize {
+        self.scan.at
+    }
+
+    /// The text must be over, but for white space.
+    ///
+    /// # Errors
+    ///
+    /// Something comes still.
+    pub fn over(&mut self) -> Result<(), Unread> {
+        match self.scan.peek() {
+            None => Ok(()),
+            Some(_) => Err(Unread),
+        }
+    }
+
+    fn key(&mut self) -> Result<Option<Range<usize>>, Unread> {
+        let (begin, end) = self.scan.key()?;
+        Ok(Some(begin..end))
+    }
+
+    fn step_out(&mut self) -> Option<Range<usize>> {
+        self.open -= 1;
+        self.scan.at += 1;
+        None
+    }
+}
