@@ -306,8 +306,8 @@ impl<C: Clock> Admission<C> {
 
         Ok(Verdict::Admitted(Admitted {
             route,
-            tool: found.name.map(Cow::into_owned),
-            namespace_in_path: found.namespace.is_some(),
+            tool: found.name()?.map(Cow::into_owned),
+            namespace_in_path: found.names_namespace(),
             principal: Some(Arc::clone(principal)),
             namespace,
             client,

@@ -97,10 +97,10 @@ fn named<'a>(
     rule: &'a NamespaceRule,
     parts: &'a Parts,
     fields: &Fields<'a>,
-    found: &'a Found<'_>,
+    found: &Found<'a>,
     directory: &dyn Directory,
 ) -> Result<Option<Cow<'a, str>>, Rejection> {
-    let mut name: Option<Cow<'a, str>> = found.namespace.as_deref().map(Cow::Borrowed);
+    let mut name: Option<Cow<'a, str>> = found.namespace()?;
     if let NamespaceRule::Fixed(fixed) = rule {
         agree(&mut name, fixed.as_str().into())?;
     }

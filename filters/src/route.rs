@@ -11,9 +11,10 @@ use std::borrow::Cow;
 use http::Method;
 use tooldock_workers::route::RouteId;
 
-use self::pattern::Pattern;
+use self::pattern::{Pattern, Segments};
 use crate::fields::Fields;
 use crate::media;
+use crate::path;
 use crate::rejection::{ErrorShape, Reason, Rejection, quoted};
 
 /// The label of every path nothing is served at, so that metrics stay bounded whatever is asked for.
@@ -138,23 +139,38 @@ impl RouteGroups {
         let mut served = ROUTES.iter().filter(|spec| self.contains(spec.group));
         served.find_map(|spec| {
             let segments = spec.pattern.read(path)?;
-            Some(Found {
-                spec,
-                namespace: segments.namespace,
-                name: segments.name,
-            })
+            Some(Found { spec, segments })
         })
     }
 }
 
 /// A row of the table and what the path says.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Found<'a> {
     pub(crate) spec: &'static RouteSpec,
-    /// The namespace, decoded.
-    pub(crate) namespace: Option<Cow<'a, str>>,
-    /// The tool, decoded.
-    pub(crate) name: Option<Cow<'a, str>>,
+    segments: Segments<'a>,
+}
+
+impl<'a> Found<'a> {
+    /// Whether the path names the namespace.
+    pub(crate) fn names_namespace(&self) -> bool {
+        self.segments.namespace.is_some()
+    }
+
+    /// The namespace that the path names, decoded.
+    pub(crate) fn namespace(&self) -> Result<Option<Cow<'a, str>>, Rejection> {
+        self.segments.namespace.map(decoded).transpose()
+    }
+
+    /// The tool that the path names, decoded.
+    pub(crate) fn name(&self) -> Result<Option<Cow<'a, str>>, Rejection> {
+        self.segments.name.map(decoded).transpose()
+    }
+}
+
+/// A segment of a path that is well formed, so this refuses none.
+fn decoded(segment: &str) -> Result<Cow<'_, str>, Rejection> {
+    Ok(path::decoded(segment)?)
 }
 
 /// Who may use a route.

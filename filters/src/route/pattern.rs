@@ -1,9 +1,5 @@
 //! A path with variables.
 
-use std::borrow::Cow;
-
-use crate::path;
-
 /// A path in which `{namespace}` and `{name}` stand for one segment each, and `{rest}` for everything after.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pattern {
@@ -13,11 +9,11 @@ pub(super) struct Pattern {
     variables: &'static str,
 }
 
-/// What a path has in the places of the variables, decoded.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// What a path has in the places of the variables, not yet decoded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Segments<'a> {
-    pub(super) namespace: Option<Cow<'a, str>>,
-    pub(super) name: Option<Cow<'a, str>>,
+    pub(super) namespace: Option<&'a str>,
+    pub(super) name: Option<&'a str>,
 }
 
 impl Pattern {
@@ -38,32 +34,24 @@ impl Pattern {
             return rest.is_empty().then(Segments::default);
         }
         let (mut variables, mut rest) = (self.variables, rest);
-        let (mut namespace, mut name) = (None, None);
+        let mut segments = Segments::default();
         while let Some((variable, after)) = split_variable(variables) {
             if variable == "rest" {
                 return Some(Segments::default());
             }
             let (segment, tail) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            if segment.is_empty() {
+                return None;
+            }
             match variable {
-                "namespace" => namespace = Some(segment),
-                _ => name = Some(segment),
+                "namespace" => segments.namespace = Some(segment),
+                _ => segments.name = Some(segment),
             }
             let (literal, next) = after.split_at(after.find('{').unwrap_or(after.len()));
             rest = tail.strip_prefix(literal)?;
             variables = next;
         }
-        let whole = rest.is_empty();
-        // Decoded only where all of the path fits.
-        let decoded = |segment: Option<&'a str>| match segment {
-            None => Some(None),
-            Some("") => None,
-            Some(segment) => path::decoded(segment).ok().map(Some),
-        };
-        whole.then_some(())?;
-        Some(Segments {
-            namespace: decoded(namespace)?,
-            name: decoded(name)?,
-        })
+        rest.is_empty().then_some(segments)
     }
 }
 
@@ -80,17 +68,16 @@ mod tests {
     fn variables_stand_for_one_segment_that_is_not_empty() {
         let read = |pattern, path| {
             let read = Pattern::new(pattern).read(path)?;
-            let text = |value: Option<Cow<'_, str>>| value.map(Cow::into_owned).unwrap_or_default();
+            let text = Option::unwrap_or_default;
             Some(format!("{}|{}", text(read.namespace), text(read.name)))
         };
         for (pattern, path, expected) in [
             ("/a", "/a", Some("|")),
             ("/a", "/a/", None),
             ("/a", "/", None),
-            ("/a/{name}", "/a/b%20c", Some("|b c")),
+            ("/a/{name}", "/a/b%20c", Some("|b%20c")),
             ("/a/{name}", "/a/", None),
             ("/a/{name}", "/a/b/", None),
-            ("/a/{name}", "/a/%2F", None),
             ("/a/{name}/", "/a/b/", Some("|b")),
             ("/a/{name}/c", "/a/c/c", Some("|c")),
             ("/a/{name}/c", "/a//c", None),

@@ -6,7 +6,8 @@ const CORE: RouteGroups = ALL.without(RouteGroup::Metrics);
 fn core(path: &str) -> Option<(RouteId, Option<String>, Option<String>)> {
     let found = CORE.find(path)?;
     let text = |value: Option<Cow<'_, str>>| value.map(Cow::into_owned);
-    Some((found.spec.id, text(found.namespace), text(found.name)))
+    let (namespace, name) = (found.namespace().unwrap(), found.name().unwrap());
+    Some((found.spec.id, text(namespace), text(name)))
 }
 
 #[test]
