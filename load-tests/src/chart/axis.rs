@@ -84,7 +84,8 @@ impl Axis {
     /// From 0 to 1. What is no number lies at the beginning.
     fn place(&self, value: f64) -> f64 {
         let [start, end, at] = [self.start, self.end, value].map(self.scale);
-        ((at - start) / (end - start)).max(0.0).min(1.0)
+        let place = (at - start) / (end - start);
+        if place > 0.0 { place.min(1.0) } else { 0.0 }
     }
 }
 
