@@ -112,11 +112,17 @@ async fn rest_answers_as_its_document_says() {
             paths: "",
             checks: &[WRONG_IS_REFUSED],
         },
-        // The tools that neither fail on purpose nor ask their caller. The server reads its arguments unchecked.
+        // The tools that neither fail on purpose nor ask their caller. The server itself takes any arguments.
         Subject {
             document: "/namespaces/everything/openapi.json",
-            paths: "^/tools/(test_[a-z]+_content|test_multiple_content_types|echo_raw|json_schema|whoami|update_resource)",
-            checks: &[RIGHT_IS_ACCEPTED],
+            paths: "^/tools/(test_[a-z]+_content|test_multiple_content_types|echo_raw|whoami|update_resource)",
+            checks: &[WRONG_IS_REFUSED, RIGHT_IS_ACCEPTED],
+        },
+        // Its schema requires arguments in branches alone, where the document does not see that a body is required.
+        Subject {
+            document: "/namespaces/everything/openapi.json",
+            paths: "^/tools/json_schema",
+            checks: &[WRONG_IS_REFUSED],
         },
         // The tool wants more of its argument than its schema can say.
         Subject {

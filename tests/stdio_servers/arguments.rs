@@ -1,11 +1,13 @@
-//! Whose fault a failed REST call was, read from what servers say of it, whatever they were written with.
+//! Whose fault a failed REST call was: arguments are held against the schema here, and what servers say of those they
+//! refuse themselves is understood, whatever they were written with.
 
 use serde_json::{Value, json};
 
-use super::serving;
+use super::{everything, serving};
 use crate::support::programs;
 
-/// Servers written with each SDK. Their tool `half` takes an even number, which most of their schemas cannot say;
+/// Servers written with each SDK. Their tool `half` takes an even number, which most of their schemas cannot say, or
+/// not where the gateway reads it;
 /// `broken` fails by itself.
 fn of_all_sdks() -> Value {
     let script =
@@ -65,5 +67,40 @@ async fn wrong_arguments_are_the_callers_fault_and_failures_are_not_with_every_s
                 "{namespace}: {answer}"
             );
         }
+    }
+}
+
+#[tokio::test]
+async fn arguments_are_held_against_the_schema_of_the_tool() {
+    let gateway =
+        serving(json!({"legacy": everything("legacy"), "modern": everything("modern")})).await;
+    for namespace in ["legacy", "modern"] {
+        let tool = "json_schema_2020_12_tool";
+        let fits = json!({"contactMethod": "phone", "phone": "1"});
+        let (status, answer) = gateway.call(namespace, tool, fits).await;
+        assert_eq!(status, 200, "{answer}");
+        let wrong = json!({"contactMethod": "phone", "email": "secret", "address": {"street": 5}, "more": 1});
+        let (status, answer) = gateway.call(namespace, tool, wrong).await;
+        assert_eq!(
+            (status, &answer["error"]["code"]),
+            (422, &json!("invalid_arguments")),
+            "{answer}"
+        );
+        assert!(!answer.to_string().contains("secret"), "{answer}");
+        let mut places: Vec<_> = answer["error"]["details"]["errors"]
+            .as_array()
+            .expect("problems")
+            .iter()
+            .map(|problem| format!("{} {}", problem["loc"], problem["type"]))
+            .collect();
+        places.sort();
+        assert_eq!(
+            places,
+            [
+                r#"["address","street"] "type""#,
+                r#"["more"] "additionalProperties""#,
+                r#"["phone"] "required""#
+            ]
+        );
     }
 }

@@ -35,6 +35,7 @@ use crate::state::Core;
 use crate::stream::EventLog;
 use crate::stream::audience::Audience;
 
+mod arguments;
 mod binding;
 mod call;
 mod catalogue;

@@ -4,7 +4,8 @@
 //! another list. A server that announces no changes is asked again every few minutes. One that is away is spoken for by
 //! what it listed last, for as long as its pool lets it.
 
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Upstream};
 
 use super::ExternalServers;
+use super::arguments::InputSchema;
 use super::connector::{Connection, Isolation, OpenEra, Opening};
 use super::isolation::{self, Client};
 use crate::bridge::params::{self, ClientMetadata};
@@ -36,6 +38,8 @@ const PAGES_MAX: usize = 100;
 const TOOLS_MAX: usize = 10_000;
 /// Bytes of pages after which no more are read: with the last one it may be a page more.
 const BYTES_MAX: usize = 16 * 1024 * 1024;
+/// What the compiled schemas of a list may weigh that are kept with it. Beyond that they are compiled for each call.
+const COMPILED_MAX: usize = 8 * 1024 * 1024;
 /// How often a list is read that changes while it is.
 const TRIES: usize = 2;
 /// How long after its beginning a reading is waited for by calls, which can do without …
@@ -46,13 +50,23 @@ const FAILED: Duration = Duration::from_secs(5);
 /// The tools of a server.
 #[derive(Debug)]
 pub(crate) struct Catalogue {
-    tools: Vec<(String, Box<RawValue>)>,
+    tools: Vec<Entry>,
+    /// What the compiled schemas of its tools weigh.
+    compiled: AtomicUsize,
     /// Of the pages it was made of.
     bytes: usize,
     read: Instant,
     fresh: Duration,
     /// The version of the server's tools when the reading began.
     version: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: String,
+    definition: Box<RawValue>,
+    /// What arguments are held against, once a call needed it; `None`: nothing can be.
+    input: OnceLock<Option<Arc<InputSchema>>>,
 }
 
 /// The tools of all servers that were read: one list for each namespace whose server is not gone.
@@ -217,6 +231,7 @@ impl Catalogue {
     fn new(version: u64, read: Instant) -> Self {
         Self {
             tools: Vec::new(),
+            compiled: AtomicUsize::new(0),
             bytes: 0,
             read,
             fresh: FRESH,
@@ -226,13 +241,33 @@ impl Catalogue {
 
     /// All of them: name and definition.
     pub(crate) fn tools(&self) -> impl Iterator<Item = (&str, &RawValue)> {
-        self.tools.iter().map(|(name, tool)| (&**name, &**tool))
+        self.tools.iter().map(|it| (&*it.name, &*it.definition))
     }
 
     /// One tool's definition.
     pub(crate) fn definition(&self, name: &str) -> Option<&RawValue> {
-        let found = self.tools.iter().find(|(own, _)| own == name);
-        found.map(|(_, tool)| &**tool)
+        Some(&self.entry(name)?.definition)
+    }
+
+    fn entry(&self, name: &str) -> Option<&Entry> {
+        self.tools.iter().find(|entry| entry.name == name)
+    }
+
+    /// What the arguments of a tool are held against, if there is such a thing.
+    pub(super) fn input_schema(&self, name: &str) -> Option<Arc<InputSchema>> {
+        let entry = self.entry(name)?;
+        if let Some(kept) = entry.input.get() {
+            return kept.clone();
+        }
+        let compiled = entry.compile();
+        let weight = compiled.as_ref().map_or(0, |schema| schema.weight());
+        let kept = self.compiled.fetch_add(weight, Ordering::Relaxed) + weight;
+        if kept <= COMPILED_MAX {
+            // Another call may have been first.
+            return entry.input.get_or_init(|| compiled).clone();
+        }
+        self.compiled.fetch_sub(weight, Ordering::Relaxed);
+        compiled
     }
 
     fn is_good(&self, version: u64) -> bool {
@@ -250,7 +285,11 @@ impl Catalogue {
             let Some(name) = spans::member(tool, "name").and_then(jsonrpc::string) else {
                 continue;
             };
-            self.tools.push((name.into_owned(), tool.to_owned()));
+            self.tools.push(Entry {
+                name: name.into_owned(),
+                definition: tool.to_owned(),
+                input: OnceLock::new(),
+            });
         }
         let next = spans::member(page, "nextCursor")?;
         (next.get() != "null").then(|| next.to_owned())
@@ -259,6 +298,23 @@ impl Catalogue {
     /// Whether it is as long as one may be.
     fn is_full(&self) -> bool {
         self.tools.len() >= TOOLS_MAX || self.bytes >= BYTES_MAX
+    }
+}
+
+impl Entry {
+    fn compile(&self) -> Option<Arc<InputSchema>> {
+        let schema = spans::member(&self.definition, "inputSchema")?;
+        match InputSchema::compile(schema) {
+            Ok(schema) => Some(Arc::new(schema)),
+            Err(reason) => {
+                tracing::debug!(
+                    tool = self.name,
+                    "the arguments of tool {:?} are not checked against its schema: {reason}",
+                    self.name
+                );
+                None
+            }
+        }
     }
 }
 
@@ -496,6 +552,23 @@ mod tests {
         assert_eq!(catalogue.tools().count(), 2);
         let definition = catalogue.definition("b").expect("it is there");
         assert!(definition.get().contains("1.50"));
+    }
+
+    #[test]
+    fn a_schema_is_compiled_once_and_only_so_much_is_kept() {
+        let mut catalogue = Catalogue::new(1, Instant::now());
+        let page = br#"{"tools":[{"name":"a","inputSchema":{"type":"object"}},{"name":"odd","inputSchema":{"type":5}},{"name":"b","inputSchema":{}}]}"#;
+        catalogue.add(page);
+        let first = catalogue.input_schema("a").expect("a schema");
+        let again = catalogue.input_schema("a").expect("a schema");
+        assert!(Arc::ptr_eq(&first, &again));
+        assert!(catalogue.input_schema("odd").is_none());
+        assert!(catalogue.input_schema("missing").is_none());
+        catalogue.compiled.store(COMPILED_MAX, Ordering::Relaxed);
+        let first = catalogue.input_schema("b").expect("a schema");
+        let again = catalogue.input_schema("b").expect("a schema");
+        assert!(!Arc::ptr_eq(&first, &again));
+        assert_eq!(catalogue.compiled.load(Ordering::Relaxed), COMPILED_MAX);
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod failure;
 
 use std::sync::{Arc, Mutex};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
@@ -14,12 +15,14 @@ use super::catalogue::Catalogue;
 use super::isolation::Client;
 use crate::audit::Transport;
 use crate::caller::Caller;
-use crate::engine::{ForwardRequest, ResponseOutcome, TOOLS_CALL};
+use crate::engine::{ForwardRequest, ForwardTask, Peer, ResponseOutcome, TOOLS_CALL};
 use crate::format::CacheScope;
-use crate::jsonrpc::{Request, spans};
+use crate::jsonrpc::{Request, Response, spans};
+use crate::session::CancelNotice;
 use crate::state::Core;
 
-/// Calls a tool and gives what REST answers: the structured content, else a lone text, else the content blocks.
+/// Calls a tool whose schema the arguments fit and gives what REST answers: the structured content, else a lone text,
+/// else the content blocks.
 ///
 /// # Errors
 ///
@@ -54,12 +57,15 @@ pub(crate) async fn call(
         namespace: Arc::clone(&namespace),
         method: TOOLS_CALL.into(),
         subject: tool.into(),
-        arguments,
+        arguments: arguments.clone(),
         transport: Transport::Rest,
         version: None,
         session: None,
         asks: false,
-        run: Arc::new(run),
+        run: Arc::new(CheckedCall {
+            call: Arc::new(run),
+            arguments,
+        }),
     };
     let failed = match core.engine.forward(caller, &request, None).await?.outcome() {
         ResponseOutcome::Result(result) => match value(&result)? {
@@ -74,6 +80,33 @@ pub(crate) async fn call(
         || (core.external.tools_soon(&namespace).await)
             .map_or(true, |tools| tools.definition(tool).is_some());
     Err(failed.error(blame, is_known))
+}
+
+/// A call that goes up if its arguments fit the tool's schema. They are checked when the call has its turn, so that
+/// refused calls count for limits and audit as they do with a worker.
+struct CheckedCall {
+    call: Arc<ExternalCall>,
+    arguments: Bytes,
+}
+
+impl CancelNotice for CheckedCall {
+    fn cancelled(&self, message: &str) {
+        self.call.cancelled(message);
+    }
+}
+
+#[async_trait]
+impl ForwardTask for CheckedCall {
+    async fn run(self: Arc<Self>, peer: Peer) -> Result<Response, CallError> {
+        let call = &self.call;
+        // A server that does not list its tools says itself what is wrong with a call.
+        let tools = call.external.tools_soon(&call.namespace).await;
+        let schema = tools.ok().and_then(|it| it.input_schema(&call.subject));
+        if let Some(schema) = schema {
+            schema.check(&self.arguments)?;
+        }
+        Arc::clone(call).run(peer).await
+    }
 }
 
 /// The tools of a namespace's server, those that the policy denies among them.

@@ -53,3 +53,46 @@ async fn failures_have_the_status_of_what_failed() {
     let (got, _) = rest(&house, "/tools/secret_tool/schema", "").await;
     assert_eq!(got, StatusCode::NOT_FOUND);
 }
+
+#[tokio::test(start_paused = true)]
+async fn arguments_that_do_not_fit_the_schema_are_refused_before_the_server_hears_of_them() {
+    for speaks in [Speaks::Legacy, Speaks::Modern, Speaks::Dual] {
+        let house = house(speaks);
+        let (status, body) = rest(&house, "/tools/headed", r#"{"region":["eu"]}"#).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{body}");
+        let error = &body["error"];
+        assert_eq!(error["code"], "invalid_arguments");
+        assert_eq!(error["message"], "region: value is not of type \"string\"");
+        assert_eq!(
+            error["details"]["errors"],
+            json!([{ "loc": ["region"], "msg": "value is not of type \"string\"", "type": "type" }])
+        );
+        assert!(error["details"]["request_id"].is_string(), "{body}");
+        assert_eq!(house.calls(), 0);
+        let (status, _) = rest(&house, "/tools/headed", r#"{"region":"eu"}"#).await;
+        assert_eq!((status, house.calls()), (StatusCode::OK, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_of_mcp_goes_up_whatever_its_arguments_are() {
+    let house = house(Speaks::Legacy);
+    rest(&house, "/tools", "").await;
+    let (session, _) = house.open(json!({})).await;
+    let params = json!({ "name": "headed", "arguments": { "region": ["eu"] } });
+    let answer = house.in_session(&session, "tools/call", params).await;
+    assert_eq!(
+        body(&answer)["result"]["structuredContent"]["params"]["arguments"]["region"][0],
+        "eu"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_of_a_tool_the_policy_denies_is_not_told_of_its_schema() {
+    let house = house(Speaks::Legacy);
+    let (status, body) = rest(&house, "/tools/secret_tool", r#"{"x":1}"#).await;
+    assert_eq!(
+        (status, &body["error"]["code"]),
+        (StatusCode::NOT_FOUND, &json!("tool_not_found"))
+    );
+}

@@ -1,0 +1,418 @@
+//! Arguments held against a tool's `inputSchema` before a REST call goes up.
+//!
+//! The server has the last word: whatever cannot be checked here goes up as it is. That is so for a schema that is no
+//! valid JSON Schema of a known dialect, is made of more than one document (a `$ref` elsewhere is never fetched, an
+//! `$id` inside begins another document), or is too large, and for arguments whose check would be too much work
+//! ([`effort`]). `format` is an annotation here, as in 2020-12: servers differ in what they take for an address.
+//!
+//! Nothing is coerced: text that a lenient server would read as a number is no number.
+
+mod effort;
+
+use std::fmt::Write;
+
+use jsonschema::error::ValidationErrorKind;
+use jsonschema::paths::LocationSegment;
+use jsonschema::{PatternOptions, ValidationError, Validator};
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+/// The largest schema that is checked against, in bytes.
+const SCHEMA_MAX: usize = 64 * 1024;
+/// The most patterns of a schema.
+const PATTERNS_MAX: usize = 64;
+/// What a compiled pattern may weigh, in bytes …
+const PATTERN_MAX: usize = 2 * 1024 * 1024;
+/// … and what a pattern usually weighs.
+const PATTERN_WEIGHT: usize = 64 * 1024;
+/// How often matching one pattern may go back. A match that is given up counts for neither side.
+const BACKTRACKS_MAX: usize = 10_000;
+/// The most problems that are listed.
+const PROBLEMS_MAX: usize = 100;
+/// Problems that the message repeats.
+const PROBLEMS_SHOWN: usize = 3;
+/// The longest text about one problem, in characters: a schema's own words (an enumeration, a pattern) may be long.
+const MESSAGE_MAX: usize = 300;
+/// The longest name in the path to a problem, in characters.
+const NAME_MAX: usize = 100;
+/// Alternatives of an `anyOf` whose problems are told.
+const ALTERNATIVES_MAX: usize = 3;
+
+/// A schema that arguments can be held against.
+#[derive(Debug)]
+pub(super) struct InputSchema {
+    schema: Value,
+    validator: Validator,
+    weight: usize,
+}
+
+/// Why nothing is held against a schema.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unusable {
+    #[error("it is larger than {SCHEMA_MAX} bytes, or has more than {PATTERNS_MAX} patterns")]
+    TooLarge,
+    #[error("it is made of more than one document")]
+    SeveralDocuments,
+    #[error("it is no JSON Schema: {0}")]
+    Invalid(String),
+}
+
+impl InputSchema {
+    /// Compiles a schema. The dialect is what `$schema` says, else 2020-12.
+    ///
+    /// # Errors
+    ///
+    /// Why nothing can be held against it.
+    pub(super) fn compile(schema: &RawValue) -> Result<Self, Unusable> {
+        if schema.get().len() > SCHEMA_MAX {
+            return Err(Unusable::TooLarge);
+        }
+        let invalid = |reason: String| Unusable::Invalid(short(&reason, MESSAGE_MAX));
+        let text = schema.get();
+        let schema: Value = serde_json::from_str(text).map_err(|it| invalid(it.to_string()))?;
+        let dialect = schema.get("$schema").and_then(Value::as_str);
+        let id_key = match dialect.is_some_and(|dialect| dialect.contains("draft-04")) {
+            true => "id",
+            false => "$id",
+        };
+        let mut patterns = 0;
+        if let Value::Object(members) = &schema {
+            patterns += patterns_of(members);
+            // The schema itself may have an id.
+            if (members.values()).any(|part| has_documents(part, id_key, &mut patterns)) {
+                return Err(Unusable::SeveralDocuments);
+            }
+        }
+        if patterns > PATTERNS_MAX {
+            return Err(Unusable::TooLarge);
+        }
+        let pattern_options = PatternOptions::fancy_regex()
+            .backtrack_limit(BACKTRACKS_MAX)
+            .size_limit(PATTERN_MAX)
+            .dfa_size_limit(PATTERN_MAX);
+        let validator = jsonschema::options()
+            .offline()
+            .should_validate_formats(false)
+            .without_content_encoding_support("base64")
+            .without_content_media_type_support("application/json")
+            .with_pattern_options(pattern_options)
+            .build(&schema)
+            .map_err(|error| invalid(error.to_string()))?;
+        Ok(Self {
+            schema,
+            validator,
+            weight: text.len() + patterns * PATTERN_WEIGHT,
+        })
+    }
+
+    /// About how many bytes keeping it costs, in proportion to others.
+    pub(super) fn weight(&self) -> usize {
+        self.weight
+    }
+
+    /// Checks arguments.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_arguments`, with each problem's place and rule. Values are not repeated: they may be secret.
+    pub(super) fn check(&self, arguments: &[u8]) -> Result<(), CallError> {
+        // What cannot be read as a value (a number beyond all bounds, say) is the server's to judge.
+        let Ok(arguments) = serde_json::from_slice::<Value>(arguments) else {
+            return Ok(());
+        };
+        if !effort::is_bearable(&self.schema, &arguments) || self.validator.is_valid(&arguments) {
+            return Ok(());
+        }
+        let found = self.validator.iter_errors(&arguments);
+        let problems: Vec<Problem> = found.flat_map(problems).collect();
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(refused(problems)),
+        }
+    }
+}
+
+/// Whether a part of a schema is, or holds, a document of its own; counts the patterns on the way. Recursion is bounded:
+/// the parser refuses nesting beyond 128.
+fn has_documents(part: &Value, id_key: &str, patterns: &mut usize) -> bool {
+    match part {
+        Value::Array(parts) => parts.iter().any(|it| has_documents(it, id_key, patterns)),
+        Value::Object(members) => {
+            *patterns += patterns_of(members);
+            members.get(id_key).is_some_and(Value::is_string)
+                || (members.values()).any(|it| has_documents(it, id_key, patterns))
+        }
+        _ => false,
+    }
+}
+
+fn patterns_of(members: &Map<String, Value>) -> usize {
+    let named = members.get("patternProperties").and_then(Value::as_object);
+    let own = members.get("pattern").is_some_and(Value::is_string);
+    named.map_or(0, Map::len) + usize::from(own)
+}
+
+/// What is wrong with one argument, in the shape a worker's complaints have.
+#[derive(Debug, Serialize, PartialEq)]
+struct Problem {
+    /// Names and indices that lead to it.
+    loc: Vec<Value>,
+    msg: String,
+    /// The rule: a keyword of the schema.
+    r#type: String,
+}
+
+/// A finding as problems: those of members name the member.
+fn problems(error: ValidationError<'_>) -> Vec<Problem> {
+    let at: Vec<Value> = (error.instance_path().segments())
+        .map(|segment| match segment {
+            LocationSegment::Property(name) => short(&name, NAME_MAX).into(),
+            LocationSegment::Index(index) => index.into(),
+        })
+        .collect();
+    let rule = error.kind().keyword().to_owned();
+    let of_member = |name: &str, msg: &str| Problem {
+        loc: at
+            .iter()
+            .cloned()
+            .chain([short(name, NAME_MAX).into()])
+            .collect(),
+        msg: msg.to_owned(),
+        r#type: rule.clone(),
+    };
+    match error.kind() {
+        // Given up: that says nothing of the argument.
+        ValidationErrorKind::BacktrackLimitExceeded { .. }
+        | ValidationErrorKind::RegexEngineFailure { .. } => Vec::new(),
+        ValidationErrorKind::Required { property } => {
+            let name = property.as_str().unwrap_or_default();
+            vec![of_member(name, "the argument is missing")]
+        }
+        ValidationErrorKind::AdditionalProperties { unexpected } => (unexpected.iter())
+            .map(|name| of_member(name, "there is no such argument"))
+            .collect(),
+        _ => vec![Problem {
+            msg: described(&error),
+            loc: at,
+            r#type: rule,
+        }],
+    }
+}
+
+/// The rule that is broken. The value is left out.
+fn described(error: &ValidationError<'_>) -> String {
+    let alternatives = match error.kind() {
+        ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
+            &context[..]
+        }
+        _ => &[],
+    };
+    let first: Vec<String> = (alternatives.iter().take(ALTERNATIVES_MAX))
+        .filter_map(|errors| errors.first())
+        .map(|error| error.masked().to_string())
+        .collect();
+    let text = match first.is_empty() || alternatives.len() > ALTERNATIVES_MAX {
+        true => error.masked().to_string(),
+        false => first.join("; or "),
+    };
+    short(&text, MESSAGE_MAX)
+}
+
+fn refused(mut problems: Vec<Problem>) -> CallError {
+    #[derive(Serialize)]
+    struct Details<'a> {
+        errors: &'a [Problem],
+    }
+    let more = problems.len().saturating_sub(PROBLEMS_SHOWN);
+    problems.truncate(PROBLEMS_MAX);
+    let mut message = String::new();
+    for problem in problems.iter().take(PROBLEMS_SHOWN) {
+        if !message.is_empty() {
+            message.push_str("; ");
+        }
+        message.push_str(&place(&problem.loc));
+        message.push_str(": ");
+        message.push_str(&problem.msg);
+    }
+    if more > 0 {
+        // Writing to a string does not fail.
+        let _ = write!(message, "; and {more} more");
+    }
+    let mut error = CallError::new(CallErrorCode::InvalidArguments, message);
+    let details = Details { errors: &problems };
+    error.details = to_raw_value(&details).ok();
+    error
+}
+
+/// `a.0.b`, or `arguments` for the whole of them.
+fn place(loc: &[Value]) -> String {
+    let names: Vec<String> = (loc.iter())
+        .map(|name| {
+            name.as_str()
+                .map_or_else(|| name.to_string(), str::to_owned)
+        })
+        .collect();
+    match names.is_empty() {
+        true => "arguments".to_owned(),
+        false => names.join("."),
+    }
+}
+
+fn short(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn compiled(schema: &Value) -> Result<InputSchema, Unusable> {
+        InputSchema::compile(&to_raw_value(schema).expect("JSON"))
+    }
+
+    /// What is wrong with arguments: message and details.
+    fn wrong(schema: &Value, arguments: &Value) -> Option<(String, Value)> {
+        let schema = compiled(schema).expect("usable");
+        let error = schema.check(arguments.to_string().as_bytes()).err()?;
+        assert_eq!(error.code, CallErrorCode::InvalidArguments);
+        let details = error.details.expect("details");
+        let details: Value = serde_json::from_str(details.get()).expect("JSON");
+        Some((error.message, details["errors"].clone()))
+    }
+
+    #[test]
+    fn each_problem_has_its_place_and_rule_and_no_value() {
+        let schema = json!({
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "type": "object",
+            "properties": {
+                "count": { "type": "integer", "minimum": 1 },
+                "kind": { "enum": ["a", "b"] },
+                "either": { "anyOf": [{ "type": "string", "maxLength": 2 }, { "type": "null" }] },
+                "list": { "type": "array", "items": { "type": "object", "properties": { "n": { "type": "number" } } } },
+                "code": { "type": "string", "pattern": "^[a-z]+$", "format": "email" },
+            },
+            "required": ["count", "token"],
+            "additionalProperties": false,
+        });
+        let arguments = json!({
+            "count": "hunter2", "kind": "hunter2", "either": "hunter2", "list": [{}, { "n": "hunter2" }],
+            "code": "HUNTER2", "extra": "hunter2",
+        });
+        let (message, errors) = wrong(&schema, &arguments).expect("wrong");
+        let mut found: Vec<_> = (errors.as_array().expect("a list").iter())
+            .map(|it| format!("{} {} {}", it["loc"], it["type"], it["msg"]))
+            .collect();
+        found.sort();
+        assert_eq!(
+            found,
+            [
+                r#"["code"] "pattern" "value does not match \"^[a-z]+$\"""#,
+                r#"["count"] "type" "value is not of type \"integer\"""#,
+                r#"["either"] "anyOf" "value is longer than 2 characters; or value is not of type \"null\"""#,
+                r#"["extra"] "additionalProperties" "there is no such argument""#,
+                r#"["kind"] "enum" "value is not one of \"a\" or \"b\"""#,
+                r#"["list",1,"n"] "type" "value is not of type \"number\"""#,
+                r#"["token"] "required" "the argument is missing""#,
+            ]
+        );
+        assert!(message.ends_with("; and 4 more"), "{message}");
+        for text in [message, errors.to_string()] {
+            assert!(!text.to_lowercase().contains("hunter2"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_fits_passes_and_formats_are_the_servers_to_judge() {
+        let schema = json!({
+            "properties": { "mail": { "type": "string", "format": "email" }, "n": { "$ref": "#/$defs/n" } },
+            "$defs": { "n": { "type": "number" } },
+        });
+        assert_eq!(
+            wrong(
+                &schema,
+                &json!({ "mail": "no address", "n": 1.5, "other": 1 })
+            ),
+            None
+        );
+        let (message, _) = wrong(&schema, &json!({ "n": "1" })).expect("text is no number");
+        assert_eq!(message, "n: value is not of type \"number\"");
+        let huge = compiled(&schema).expect("usable").check(br#"{"n":1e999}"#);
+        assert!(huge.is_ok(), "{huge:?}");
+    }
+
+    #[test]
+    fn the_dialect_is_what_the_schema_says() {
+        let tuple = |dialect: Value| json!({ "$schema": dialect, "properties": { "t": { "items": [{ "type": "string" }] } } });
+        let arguments = json!({ "t": [1] });
+        let draft7 = tuple("http://json-schema.org/draft-07/schema#".into());
+        assert!(wrong(&draft7, &arguments).is_some());
+        // A list under `items` is no schema of 2020-12, the dialect of those that name none.
+        let mut unnamed = draft7;
+        unnamed
+            .as_object_mut()
+            .expect("an object")
+            .remove("$schema");
+        assert!(matches!(compiled(&unnamed), Err(Unusable::Invalid(_))));
+        let unknown = tuple("https://example.org/my-dialect".into());
+        assert!(matches!(compiled(&unknown), Err(Unusable::Invalid(_))));
+    }
+
+    #[test]
+    fn nothing_is_fetched_and_nothing_too_large_is_compiled() {
+        for reference in [
+            "https://example.org/a",
+            "file:///etc/passwd",
+            "other.json",
+            "#/nowhere",
+        ] {
+            let schema = json!({ "properties": { "a": { "$ref": reference } } });
+            assert!(
+                matches!(compiled(&schema), Err(Unusable::Invalid(_))),
+                "{reference}"
+            );
+        }
+        let inner =
+            json!({ "properties": { "a": { "$id": "https://example.org/a", "type": "string" } } });
+        assert!(matches!(compiled(&inner), Err(Unusable::SeveralDocuments)));
+        let alone = json!({
+            "$id": "https://example.org/a",
+            "properties": { "id": { "type": "string" }, "$id": { "examples": [{ "id": "x" }] } },
+        });
+        assert!(compiled(&alone).is_ok());
+        let large = json!({ "description": "x".repeat(SCHEMA_MAX) });
+        assert!(matches!(compiled(&large), Err(Unusable::TooLarge)));
+        let patterns = json!({ "allOf": vec![json!({ "pattern": "a" }); PATTERNS_MAX + 1] });
+        assert!(matches!(compiled(&patterns), Err(Unusable::TooLarge)));
+        for odd in [json!([]), json!({ "type": 5 }), json!({ "pattern": "(" })] {
+            assert!(matches!(compiled(&odd), Err(Unusable::Invalid(_))), "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_goes_back_for_ever_is_given_up_and_refuses_nothing() {
+        let schema = json!({ "properties": { "a": { "pattern": r"^(a|a)*\1$(?!x)" }, "b": { "type": "string" } } });
+        let text = "a".repeat(64) + "b";
+        assert_eq!(wrong(&schema, &json!({ "a": text })), None);
+        let (message, _) = wrong(&schema, &json!({ "a": text, "b": 1 })).expect("the rest counts");
+        assert!(message.starts_with("b: "), "{message}");
+    }
+
+    #[test]
+    fn problems_are_bounded() {
+        let schema = json!({ "properties": { "l": { "items": { "type": "string" } } }, "additionalProperties": false });
+        let long = "x".repeat(10_000);
+        let (message, errors) =
+            wrong(&schema, &json!({ "l": vec![1; 1000], (long): 1 })).expect("wrong");
+        assert_eq!(errors.as_array().expect("a list").len(), PROBLEMS_MAX);
+        assert!(message.ends_with("; and 998 more"), "{message}");
+        assert!(errors.to_string().len() < 20_000);
+    }
+}

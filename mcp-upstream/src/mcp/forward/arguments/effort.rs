@@ -1,0 +1,246 @@
+//! How much work it is to hold a value against a schema, counted before the work is done.
+//!
+//! A schema of a few hundred bytes can ask for more steps than a machine has years: parts that refer to each other twice
+//! double the work with each level. So the steps are walked through first, in the plainest order and without judging
+//! anything, and the walk ends where there are too many. Finding all errors of nested alternatives costs more the deeper
+//! they stand; so does a step here.
+
+use serde_json::{Map, Value};
+
+/// Steps above which nothing is checked. A thousand items of ten members each are about half of that; in the worst case
+/// found, that many steps take a tenth of a second.
+const STEPS_MAX: u64 = 200_000;
+/// How deep steps may stand in each other: a stack has its end.
+const NESTING_MAX: u64 = 512;
+/// What trying a pattern costs, in steps.
+const PATTERN_STEPS: u64 = 20;
+/// So many bytes of text cost a step.
+const BYTES_PER_STEP: usize = 256;
+
+/// Whether holding the value against the schema is work that a call can wait for.
+pub(super) fn is_bearable(schema: &Value, value: &Value) -> bool {
+    let mut walk = Walk {
+        root: schema,
+        left: STEPS_MAX,
+    };
+    walk.visit(schema, value, 0).is_some()
+}
+
+/// A walk; its steps give `None` where it ends early.
+struct Walk<'a> {
+    root: &'a Value,
+    left: u64,
+}
+
+impl<'a> Walk<'a> {
+    fn spend(&mut self, steps: u64) -> Option<()> {
+        self.left = self.left.checked_sub(steps)?;
+        Some(())
+    }
+
+    fn visit(&mut self, schema: &'a Value, value: &Value, nesting: u64) -> Option<()> {
+        self.spend(1 + nesting)?;
+        let Value::Object(keywords) = schema else {
+            return Some(());
+        };
+        if nesting > NESTING_MAX {
+            return None;
+        }
+        // What other parts have looked at already is found out by asking them again.
+        let asks_again = keywords.keys().any(|key| key.starts_with("unevaluated"));
+        for _ in 0..=u8::from(asks_again) {
+            for (keyword, part) in keywords {
+                self.keyword(keyword, part, keywords, value, nesting + 1)?;
+            }
+        }
+        Some(())
+    }
+
+    fn keyword(
+        &mut self,
+        keyword: &str,
+        part: &'a Value,
+        beside: &Map<String, Value>,
+        value: &Value,
+        nesting: u64,
+    ) -> Option<()> {
+        match (keyword, part, value) {
+            ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(reference), _) => {
+                self.referred(reference, value, nesting)
+            }
+            ("allOf" | "anyOf" | "oneOf", Value::Array(parts), _) => parts
+                .iter()
+                .try_for_each(|it| self.visit(it, value, nesting)),
+            ("not" | "if" | "then" | "else", _, _) => self.visit(part, value, nesting),
+            ("dependentSchemas" | "dependencies", Value::Object(parts), _) => parts
+                .values()
+                .try_for_each(|it| self.visit(it, value, nesting)),
+            ("properties", Value::Object(parts), Value::Object(members)) => {
+                for (name, it) in parts {
+                    if let Some(member) = members.get(name) {
+                        self.visit(it, member, nesting)?;
+                    }
+                }
+                Some(())
+            }
+            ("patternProperties", Value::Object(parts), Value::Object(members)) => {
+                for it in parts.values() {
+                    for member in members.values() {
+                        self.spend(PATTERN_STEPS)?;
+                        self.visit(it, member, nesting)?;
+                    }
+                }
+                Some(())
+            }
+            ("additionalProperties", _, Value::Object(members)) => {
+                let named = beside.get("properties").and_then(Value::as_object);
+                let is_named = |name| named.is_some_and(|named| named.contains_key(name));
+                let mut others = members.iter().filter(|(name, _)| !is_named(*name));
+                others.try_for_each(|(_, member)| self.visit(part, member, nesting))
+            }
+            ("unevaluatedProperties", _, Value::Object(members)) => members
+                .values()
+                .try_for_each(|it| self.visit(part, it, nesting)),
+            ("propertyNames", _, Value::Object(members)) => members.keys().try_for_each(|name| {
+                self.text(name)?;
+                self.visit(part, &Value::Null, nesting)
+            }),
+            ("items" | "prefixItems", Value::Array(parts), Value::Array(items)) => {
+                let mut pairs = parts.iter().zip(items);
+                pairs.try_for_each(|(it, item)| self.visit(it, item, nesting))
+            }
+            (
+                "items" | "additionalItems" | "contains" | "unevaluatedItems",
+                _,
+                Value::Array(items),
+            ) => items
+                .iter()
+                .try_for_each(|item| self.visit(part, item, nesting)),
+            ("enum", Value::Array(values), _) => self.spend(values.len() as u64),
+            ("uniqueItems", _, Value::Array(items)) => self.spend(items.len() as u64),
+            ("pattern", _, Value::String(text)) => {
+                self.spend(PATTERN_STEPS)?;
+                self.text(text)
+            }
+            ("minLength" | "maxLength", _, Value::String(text)) => self.text(text),
+            _ => Some(()),
+        }
+    }
+
+    fn text(&mut self, text: &str) -> Option<()> {
+        self.spend((text.len() / BYTES_PER_STEP) as u64)
+    }
+
+    /// Follows a reference within the document; there are no others in a schema that was compiled.
+    fn referred(&mut self, reference: &str, value: &Value, nesting: u64) -> Option<()> {
+        let fragment = reference.strip_prefix('#')?;
+        if fragment.is_empty() || fragment.starts_with('/') {
+            let target = self.root.pointer(&percent_decoded(fragment)?)?;
+            return self.visit(target, value, nesting);
+        }
+        let mut named = Vec::new();
+        self.anchored(self.root, fragment, &mut named)?;
+        named
+            .into_iter()
+            .try_for_each(|it| self.visit(it, value, nesting))
+    }
+
+    /// The parts that bear a name. Which of several it means depends on the way there: all of them count.
+    fn anchored(&mut self, part: &'a Value, name: &str, found: &mut Vec<&'a Value>) -> Option<()> {
+        self.spend(1)?;
+        match part {
+            Value::Array(parts) => parts
+                .iter()
+                .try_for_each(|it| self.anchored(it, name, found)),
+            Value::Object(members) => {
+                let mut anchors = ["$anchor", "$dynamicAnchor"].into_iter();
+                if anchors.any(|key| members.get(key).and_then(Value::as_str) == Some(name)) {
+                    found.push(part);
+                }
+                let mut parts = members.values();
+                parts.try_for_each(|it| self.anchored(it, name, found))
+            }
+            _ => Some(()),
+        }
+    }
+}
+
+/// A URI's fragment as text. `None` where it is none.
+fn percent_decoded(fragment: &str) -> Option<String> {
+    let mut parts = fragment.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (code, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(code, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn nested(levels: usize) -> Value {
+        (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }))
+    }
+
+    #[test]
+    fn usual_schemas_and_values_are_bearable() {
+        let filter = json!({
+            "$defs": {
+                "filter": {
+                    "anyOf": [
+                        { "type": "object", "properties": { "and": { "type": "array", "items": { "$ref": "#/$defs/filter" } } } },
+                        { "type": "object", "properties": { "field": { "type": "string", "pattern": "^[a-z]+$" } } },
+                    ],
+                },
+            },
+            "properties": { "filter": { "$ref": "#/$defs/filter" }, "rows": { "items": { "properties": { "n": {} } } } },
+            "additionalProperties": false,
+        });
+        let leaf = json!({ "field": "name" });
+        let value = json!({ "filter": { "and": [{ "and": [leaf, leaf, leaf] }, leaf] } });
+        assert!(is_bearable(&filter, &value));
+        let rows = json!({ "rows": vec![json!({ "n": 1, "m": "text" }); 10_000] });
+        assert!(is_bearable(&filter, &rows));
+        let many = json!({ "rows": vec![json!({ "n": 1 }); 100_000] });
+        assert!(!is_bearable(&filter, &many));
+    }
+
+    #[test]
+    fn work_that_doubles_with_each_level_is_not() {
+        let mut chain = json!({ "$ref": "#/$defs/a0", "$defs": {} });
+        for n in 0..40 {
+            let next = json!({ "$ref": format!("#/$defs/a{}", n + 1) });
+            chain["$defs"][format!("a{n}")] = json!({ "anyOf": [next, next] });
+        }
+        chain["$defs"]["a40"] = json!({ "type": "string" });
+        assert!(!is_bearable(&chain, &json!(1)));
+        let in_members = json!({ "allOf": [
+            { "properties": { "a": { "$ref": "#" } } }, { "properties": { "a": { "$ref": "#" } } },
+        ] });
+        assert!(is_bearable(&in_members, &nested(5)));
+        assert!(!is_bearable(&in_members, &nested(40)));
+        let asked_again = json!({ "anyOf": [{ "properties": { "a": { "$ref": "#" } } }], "unevaluatedProperties": false });
+        assert!(!is_bearable(&asked_again, &nested(40)));
+    }
+
+    #[test]
+    fn a_reference_that_leads_back_or_nowhere_is_not() {
+        for schema in [
+            json!({ "$ref": "#" }),
+            json!({ "allOf": [{ "$ref": "#" }] }),
+            json!({ "$dynamicAnchor": "n", "not": { "$dynamicRef": "#n" } }),
+            json!({ "$ref": "https://example.org" }),
+            json!({ "$ref": "#/nowhere" }),
+        ] {
+            assert!(!is_bearable(&schema, &json!({})), "{schema}");
+        }
+        let escaped = json!({ "$ref": "#/$defs/a%20b~1c", "$defs": { "a b/c": { "$anchor": "x" } }, "not": { "$ref": "#x" } });
+        assert!(is_bearable(&escaped, &json!({})));
+        assert_eq!(percent_decoded("/a%2"), None);
+    }
+}
