@@ -33,6 +33,7 @@ mod interactive;
 mod notices;
 mod record;
 
+pub(crate) use crate::protocol::method::TOOLS_CALL;
 pub(crate) use detached::{Detached, go_on};
 pub(crate) use events::{Event, EventReceiver, EventSender, InputRequests, ask_failed, events};
 pub(crate) use forward::{ForwardRequest, ForwardTask, Peer, ResponseOutcome};
@@ -288,11 +289,8 @@ pub(crate) fn method_of(operation: &Operation) -> &'static str {
     }
 }
 
-/// The method of the calls that are counted and audited as tool calls.
-pub(crate) const TOOLS_CALL: &str = "tools/call";
-
 fn rate_limited(wait: Duration) -> CallError {
-    let seconds = crate::error::retry_seconds(wait);
+    let seconds = crate::call_error::retry_seconds(wait);
     CallError::new(
         CallErrorCode::RateLimited,
         format!("Too many calls; try again in {seconds} s"),

@@ -5,7 +5,7 @@ mod era;
 mod tool;
 mod writer;
 
-pub(crate) use cache::CacheScope;
+pub(crate) use crate::protocol::CacheScope;
 pub(crate) use era::{ModernFormat, ResultFormat, server_info};
 pub(crate) use tool::{failure, success};
 pub(crate) use writer::ResultWriter;

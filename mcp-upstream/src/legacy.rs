@@ -13,10 +13,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::caller::Caller;
-use crate::mcp;
 use crate::mcp::head::McpHead;
+use crate::mcp::{self, Core};
 use crate::reply::Reply;
-use crate::state::Core;
 
 mod message;
 mod open;

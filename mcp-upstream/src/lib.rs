@@ -13,6 +13,8 @@
 pub mod audit;
 pub mod backend;
 mod bridge;
+pub mod broadcast;
+mod call_error;
 pub mod caller;
 pub mod engine;
 mod error;
@@ -25,21 +27,24 @@ mod mcp;
 pub mod metrics;
 pub mod profile;
 pub mod protocol;
+mod reload;
 pub mod reply;
 mod rest;
+pub mod seal;
 pub mod service;
 pub mod session;
-mod state;
 mod stdio;
 pub mod stream;
 mod supervise;
 
 pub use jsonrpc::subject::Subject;
 pub use mcp::head::{AcceptFlags, McpHead, MirroredHeaders};
-pub use rest::reload::ReloadControl;
+pub use reload::ReloadControl;
 pub use service::{Service, ServiceParts};
 
 #[cfg(test)]
 mod cost;
+#[cfg(test)]
+mod layers;
 #[cfg(test)]
 mod testing;

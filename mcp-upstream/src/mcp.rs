@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tooldock_workers::registry::Namespace;
 
@@ -20,12 +21,12 @@ use crate::format::{ModernFormat, ResultFormat};
 use crate::jsonrpc::{Invalid, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::session::{Binding, ClientFacts, Session, SessionTransport, State};
-use crate::state::Core;
+use crate::session::{Binding, ClientFacts, EndSession, Session, SessionTransport, State};
 use crate::stream::StreamGuard;
 
 pub(crate) mod batch;
 pub(crate) mod capabilities;
+mod core;
 pub(crate) mod exchange;
 pub(crate) mod forward;
 mod get;
@@ -37,12 +38,10 @@ pub(crate) mod notification;
 mod outgoing;
 mod post;
 pub(crate) mod response;
-mod unclaimed;
 
+pub(crate) use core::Core;
 pub(crate) use exchange::events_head;
 use head::McpHead;
-pub use unclaimed::Unclaimed;
-pub(crate) use unclaimed::end_without_waiting;
 
 /// What a message is spoken in: who, to which namespace, in which era.
 pub(crate) struct CallContext<'a> {
@@ -51,13 +50,13 @@ pub(crate) struct CallContext<'a> {
     /// The bytes the message's spans point into.
     body: &'a Bytes,
     namespace: Arc<Namespace>,
-    era: Era,
+    era: ClientEra,
     /// Whether the client takes events with its answer. One that does not can be told and asked nothing before it.
     streams: bool,
 }
 
 /// Which of the two kinds of MCP a request speaks.
-enum Era {
+enum ClientEra {
     /// Opened by `initialize`: a version that holds for all of it and, mostly, a session.
     Legacy {
         version: ProtocolVersion,
@@ -157,6 +156,18 @@ pub(crate) async fn forget_session(
     Ok(ended)
 }
 
+impl EndSession for Core {
+    fn end_without_waiting(self: Arc<Self>, session: Arc<Session>) {
+        session.close();
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                // A store that cannot be asked has said so in the log, and forgets by time.
+                let _ = forget_session(&self, &session).await;
+            });
+        }
+    }
+}
+
 /// A place for a long stream of the caller's principal, which holds so many bytes beside what is said on it.
 pub(crate) fn stream_place(
     core: &Core,
@@ -192,7 +203,7 @@ impl<'a> CallContext<'a> {
             caller,
             body,
             namespace,
-            era: Era::Legacy { version, session },
+            era: ClientEra::Legacy { version, session },
             streams: head.accept.sse_named,
         })
     }
@@ -210,7 +221,7 @@ impl<'a> CallContext<'a> {
             caller,
             body,
             namespace,
-            era: Era::Legacy {
+            era: ClientEra::Legacy {
                 version: session.version(),
                 session: Some(session),
             },
@@ -221,24 +232,26 @@ impl<'a> CallContext<'a> {
     /// The version a legacy conversation is in.
     fn version(&self) -> Option<ProtocolVersion> {
         match &self.era {
-            Era::Legacy { version, .. } => Some(*version),
-            Era::Modern(_) => None,
+            ClientEra::Legacy { version, .. } => Some(*version),
+            ClientEra::Modern(_) => None,
         }
     }
 
     /// The session, which only legacy conversations have, and not all of them.
     fn session(&self) -> Option<&Arc<Session>> {
         match &self.era {
-            Era::Legacy { session, .. } => session.as_ref(),
-            Era::Modern(_) => None,
+            ClientEra::Legacy { session, .. } => session.as_ref(),
+            ClientEra::Modern(_) => None,
         }
     }
 
     /// What results of this conversation begin with and hold.
     fn result_format(&self) -> ResultFormat {
         match &self.era {
-            Era::Legacy { version, .. } => ResultFormat::Legacy(*version),
-            Era::Modern(_) => ResultFormat::Modern(ModernFormat::new(self.namespace.name.clone())),
+            ClientEra::Legacy { version, .. } => ResultFormat::Legacy(*version),
+            ClientEra::Modern(_) => {
+                ResultFormat::Modern(ModernFormat::new(self.namespace.name.clone()))
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 /// A revision of MCP that is opened by `initialize`. Later revisions compare greater.
@@ -74,6 +75,83 @@ impl fmt::Display for ProtocolVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
+}
+
+/// One of the two kinds of MCP, as one message or one connection speaks it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Era {
+    /// Opened by `initialize`.
+    Legacy,
+    /// 2026-07-28: not opened at all, each request speaks for itself.
+    Modern,
+}
+
+/// The eras a server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EraSupport {
+    /// `initialize` alone.
+    Legacy,
+    /// 2026-07-28 alone.
+    Modern,
+    /// 2026-07-28; whether `initialize`, too, is not known. Servers do not say so, and a process that was asked refuses it.
+    ModernAtLeast,
+    /// Either, one for each process.
+    Dual,
+}
+
+/// What a server said about itself when a connection was opened: the raw result, and with it the era.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ServerInfo {
+    /// The result of `initialize`.
+    Legacy(Bytes),
+    /// The result of `server/discover`.
+    Modern(Bytes),
+}
+
+impl Era {
+    /// The other one.
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Legacy => Self::Modern,
+            Self::Modern => Self::Legacy,
+        }
+    }
+}
+
+impl EraSupport {
+    /// How a server that speaks this is opened for a request of that era. Where that is not known it is to be tried.
+    pub(crate) fn opened_for(self, wanted: Era) -> Era {
+        match self {
+            Self::Legacy => Era::Legacy,
+            Self::Modern => Era::Modern,
+            Self::Dual | Self::ModernAtLeast => wanted,
+        }
+    }
+}
+
+/// Who may be given a cached result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CacheScope {
+    /// Everyone: the result does not depend on who asks.
+    Public,
+    /// Whoever asked. Also what a function returned: it may know its caller.
+    Private,
+}
+
+impl CacheScope {
+    /// The scope as it is spelled on the wire.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Public => "public",
+            Self::Private => "private",
+        }
+    }
+}
+
+/// Names of methods that more than one part acts on.
+pub(crate) mod method {
+    /// The method of the calls that are counted and audited as tool calls.
+    pub(crate) const TOOLS_CALL: &str = "tools/call";
 }
 
 /// Integer codes of JSON-RPC errors, as clients see them.

@@ -16,7 +16,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
-pub use crate::mcp::Unclaimed;
+pub use crate::session::Unclaimed;
 pub use crate::stream::Subscription;
 
 /// `application/json`.

@@ -7,8 +7,8 @@ use tooldock_workers::registry::Namespace;
 
 use crate::caller::Caller;
 use crate::error;
+use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::state::Core;
 
 mod arguments;
 mod failing;

@@ -17,6 +17,7 @@ use tooldock_workers::worker::Notice;
 
 use crate::audit::AuditSender;
 use crate::backend::{Backends, Upstreams};
+use crate::broadcast::{Audience, follow};
 use crate::caller::Caller;
 use crate::engine::{Announce, Engine, ToolCallLimiter};
 use crate::health::Health;
@@ -26,20 +27,19 @@ use crate::mcp::forward::pools::PooledConnector;
 use crate::mcp::head::McpHead;
 use crate::mcp::methods::WrittenLists;
 use crate::mcp::modern::SuspendedCalls;
+use crate::mcp::{self, Core};
 use crate::metrics::UpstreamMetrics;
 use crate::protocol::ProtocolVersion;
+use crate::reload::ReloadControl;
 use crate::reply::Reply;
 use crate::rest::openapi::Addresses;
-use crate::rest::reload::ReloadControl;
-use crate::session::SessionKey;
+use crate::seal::SessionKey;
 use crate::session::config::SessionsConfig;
 use crate::session::memory::{MemoryStore, StoreLimits};
-use crate::state::Core;
 use crate::stdio::pool::Pools;
-use crate::stream::audience::{Audience, follow};
 use crate::stream::{EventLog, MemoryEventLog, Pulse, StreamLimiter, in_memory};
 use crate::supervise::supervise;
-use crate::{legacy, mcp, rest};
+use crate::{legacy, rest};
 
 /// What the service is made of.
 pub struct ServiceParts {

@@ -19,8 +19,8 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, oneshot};
@@ -30,32 +30,31 @@ use tooldock_workers::worker::LogLevel;
 
 use crate::jsonrpc::Response;
 use crate::protocol::ProtocolVersion;
-use crate::stream::audience::Seat;
+use crate::seal::NoRandomness;
 
 pub mod client;
 pub mod config;
-pub mod id;
 mod in_flight;
-pub mod key;
 mod last_use;
 pub mod memory;
 pub(crate) mod questions;
 mod released;
 pub mod store;
-pub(crate) mod streams;
 pub(crate) mod subscriptions;
+mod unclaimed;
 mod weight;
 
+pub use crate::seal::{SessionId, SessionKey};
+use crate::stream::{OwnedStreams, StreamOwner, StreamReaders};
 pub use client::ClientFacts;
-pub use id::SessionId;
 pub(crate) use in_flight::{CancelNotice, InFlight};
-pub use key::{SealedFacts, SessionKey};
 use last_use::LastUse;
 pub(crate) use questions::AnswerFate;
 use questions::PendingRequests;
 use released::Released;
-use streams::Streams;
 use subscriptions::Subscriptions;
+pub(crate) use unclaimed::EndSession;
+pub use unclaimed::Unclaimed;
 
 /// Where a session is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +90,23 @@ pub struct Binding {
     pub transport: SessionTransport,
 }
 
+impl SessionKey {
+    /// A new id for a session.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRandomness`] when the operating system's source fails.
+    pub fn mint(
+        &self,
+        replica: u32,
+        binding: &Binding,
+        now: SystemTime,
+    ) -> Result<SessionId, NoRandomness> {
+        let principal = binding.principal.as_deref();
+        self.seal_id(replica, &binding.namespace, principal, binding.version, now)
+    }
+}
+
 /// A live session, shared by the store and the requests in it.
 pub struct Session {
     id: SessionId,
@@ -105,9 +121,9 @@ pub struct Session {
     client: OnceLock<Box<ClientFacts>>,
     log_level: AtomicU8,
     subscriptions: Subscriptions,
-    streams: Streams,
+    streams: OwnedStreams,
     questions: PendingRequests,
-    /// Its place in the audience, from its first general stream on.
+    /// Its place in the audience, from its first general stream on; dropping the place gives it back.
     seat: Mutex<Option<Seat>>,
     /// What the server of its namespace keeps for it; ends with the session.
     upstream_binding: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
@@ -117,6 +133,10 @@ pub struct Session {
     /// The weight the store has on its books.
     booked: AtomicUsize,
 }
+
+/// A place among those who hear of a namespace's changes. Whoever gives places out knows what they are; dropping one gives
+/// it back.
+pub(crate) type Seat = Box<dyn Any + Send + Sync>;
 
 /// What stands for a session in logs: part of a digest of its id, which is as good as a credential.
 pub fn tag(id: &str) -> String {
@@ -138,7 +158,7 @@ impl Session {
             client: OnceLock::new(),
             log_level: AtomicU8::new(LogLevel::Info as u8),
             subscriptions: Subscriptions::default(),
-            streams: Streams::default(),
+            streams: OwnedStreams::default(),
             questions: PendingRequests::default(),
             seat: Mutex::default(),
             upstream_binding: Mutex::default(),
@@ -321,7 +341,7 @@ impl Session {
     }
 
     /// Its streams.
-    pub(crate) fn streams(&self) -> &Streams {
+    pub(crate) fn streams(&self) -> &OwnedStreams {
         &self.streams
     }
 
@@ -356,22 +376,6 @@ impl Session {
         drop(before);
     }
 
-    /// A stream got a reader.
-    pub(crate) fn reader_came(&self) {
-        self.streams.reader_came();
-    }
-
-    /// A stream lost its reader.
-    pub(crate) fn reader_left(&self, now: Instant) {
-        self.touch(now);
-        if self.streams.reader_left()
-            && self.set_aside.swap(false, Ordering::SeqCst)
-            && let Some(released) = self.released.get()
-        {
-            released.put(self.id.clone());
-        }
-    }
-
     /// The store sets the session aside while one of its streams is read. `false`: none is.
     fn set_aside(&self, released: &Arc<Released>) -> bool {
         let _ = self.released.set(Arc::clone(released));
@@ -382,6 +386,41 @@ impl Session {
 
     fn seat(&self) -> std::sync::MutexGuard<'_, Option<Seat>> {
         self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StreamReaders for Session {
+    fn streams(&self) -> &OwnedStreams {
+        &self.streams
+    }
+
+    fn reader_came(&self) {
+        self.streams.reader_came();
+    }
+
+    fn reader_left(&self, now: Instant) {
+        self.touch(now);
+        if self.streams.reader_left()
+            && self.set_aside.swap(false, Ordering::SeqCst)
+            && let Some(released) = self.released.get()
+        {
+            released.put(self.id.clone());
+        }
+    }
+}
+
+impl StreamOwner for Arc<Session> {
+    fn streams(&self) -> &OwnedStreams {
+        &self.streams
+    }
+
+    fn principal(&self) -> Option<&Arc<str>> {
+        self.binding.principal.as_ref()
+    }
+
+    fn readers(&self) -> Weak<dyn StreamReaders> {
+        let session = Arc::downgrade(self);
+        session
     }
 }
 
@@ -463,7 +502,7 @@ pub(crate) mod tests {
             crate::stream::StreamMetrics::unregistered(),
         );
         let log: Arc<dyn crate::stream::EventLog> = Arc::new(log);
-        let audience = crate::stream::Audience::new(Arc::clone(&log));
+        let audience = crate::broadcast::Audience::new(Arc::clone(&log));
         let opened = log
             .open(&session, crate::stream::StreamKind::General, true)
             .await;

@@ -40,25 +40,25 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use crate::session::Session;
-
-pub mod audience;
+pub mod config;
 pub(crate) mod frame;
 mod ledger;
 pub mod limit;
 pub mod log;
 pub mod memory;
 mod metrics;
+mod owned;
 pub mod pulse;
 mod resumable;
 mod subscription;
 mod window;
 
-pub use audience::{Audience, Change, ListenGuard};
 pub use limit::{StreamGuard, StreamLimiter};
-pub use log::{EventLog, ResumeError, StreamKind};
+pub use log::{EventLog, ResumeError, StoreError, StreamKind};
 pub use memory::MemoryEventLog;
 pub use metrics::StreamMetrics;
+pub(crate) use owned::Found;
+pub use owned::{OwnedStreams, StreamOwner, StreamReaders};
 pub use pulse::Pulse;
 pub use subscription::Subscription;
 
@@ -82,8 +82,8 @@ pub struct Stream {
     number: u32,
     pulse: Arc<Pulse>,
     place: Place,
-    /// The session it belongs to; dangling for a stream without one.
-    session: Weak<Session>,
+    /// The session it belongs to; `None` for a stream without one.
+    session: Option<Weak<dyn StreamReaders>>,
     /// The account of what the principal's streams hold. `None` for a stream that keeps no event that was read.
     share: Option<Arc<Share>>,
     /// Short critical sections, nothing awaits under it.
@@ -192,17 +192,17 @@ impl Drop for Finishing {
 }
 
 impl Stream {
-    /// A passing stream without a session: the answer to one request. `Audience::listen` makes it a
+    /// A passing stream without a session: the answer to one request. `Audience::listen` of `broadcast` makes it a
     /// listener's.
     pub fn detached(pulse: &Arc<Pulse>) -> Arc<Self> {
-        Arc::new(Self::new(pulse, Role::Answer, 0, Weak::new(), None, 0))
+        Arc::new(Self::new(pulse, Role::Answer, 0, None, None, 0))
     }
 
     fn new(
         pulse: &Arc<Pulse>,
         role: Role,
         number: u32,
-        session: Weak<Session>,
+        session: Option<Weak<dyn StreamReaders>>,
         share: Option<Arc<Share>>,
         sequence: u64,
     ) -> Self {
@@ -364,7 +364,7 @@ impl Stream {
             state.attached = true;
             slots.enter(self);
             self.pulse.metrics().open(state.role).inc();
-            if let Some(session) = self.session.upgrade() {
+            if let Some(session) = self.session.as_ref().and_then(Weak::upgrade) {
                 session.reader_came();
             }
         }
@@ -395,7 +395,7 @@ impl Stream {
         }
         drop((state, slots));
         self.moved.notify_waiters();
-        if let Some(session) = self.session.upgrade() {
+        if let Some(session) = self.session.as_ref().and_then(Weak::upgrade) {
             session.reader_left(Instant::now());
         }
     }

@@ -30,10 +30,10 @@ use crate::mcp::forward::connector::{Connector, NoConnector};
 use crate::mcp::head::{AcceptFlags, McpHead};
 use crate::metrics::UpstreamMetrics;
 use crate::profile::Profile;
+use crate::reload::ReloadControl;
 use crate::reply::Reply;
-use crate::rest::reload::ReloadControl;
+use crate::seal::SessionKey;
 use crate::service::{Request, Service, ServiceParts};
-use crate::session::SessionKey;
 use crate::session::config::SessionsConfig;
 
 /// A caller of the namespace `shared` on the core port.

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use sha2::{Digest, Sha256};
 
 use super::{AuditArguments, AuditRecord, Transport, mask};
-use crate::engine::TOOLS_CALL;
 use crate::log_file::Clock;
+use crate::protocol::method::TOOLS_CALL;
 
 /// Arguments larger than this are never written in full.
 const FULL_ARGUMENTS_MAX: usize = 16 * 1024;

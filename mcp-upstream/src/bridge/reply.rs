@@ -7,10 +7,9 @@ use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
 use super::{SERVER_INFO, schemas};
-use crate::engine::ResponseOutcome;
-use crate::format::CacheScope;
+use crate::jsonrpc::ResponseOutcome;
 use crate::jsonrpc::spans::{self, Change};
-use crate::protocol::code;
+use crate::protocol::{CacheScope, code};
 
 /// How long clients may keep a list whose server says when it changes.
 const ANNOUNCED_TTL_MS: &str = "300000";

@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{Answers, Ask, AskMethod, OPEN_QUESTIONS_MAX, Question, Replier};
 
-use crate::engine::Peer;
-use crate::jsonrpc::{Key, Request, entries, spans};
+use crate::jsonrpc::spans;
+use crate::jsonrpc::{Key, Request, entries};
 
 /// Rounds of questions one call may take.
 pub(crate) const ROUNDS_MAX: usize = 32;
@@ -75,7 +75,11 @@ impl Required {
     /// # Errors
     ///
     /// A question that got no result.
-    pub(crate) async fn settle(self, request: &Request, peer: &Peer) -> Result<Request, CallError> {
+    pub(crate) async fn settle(
+        self,
+        request: &Request,
+        ask_client: impl FnOnce(Ask),
+    ) -> Result<Request, CallError> {
         let mut responses = String::from("{");
         if !self.questions.is_empty() {
             let given = Given::new(&self.questions);
@@ -84,7 +88,7 @@ impl Required {
                 questions: self.questions.clone(),
                 replier: Replier::new(Arc::new(all)),
             };
-            peer.ask(ask, None);
+            ask_client(ask);
             let answers = done.await.map_err(|_| unusable("The call is over"))?;
             for (question, answer) in self.questions.iter().zip(answers) {
                 if responses.len() > 1 {

@@ -5,21 +5,20 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use super::SERVER_INFO;
-use crate::format::CacheScope;
 use crate::jsonrpc::spans::{self, Change};
-use crate::mcp::forward::connector::Opening;
+use crate::protocol::{CacheScope, ServerInfo};
 
 /// How long clients may keep what a server says of itself.
 const TTL_MS: &str = "300000";
 
 /// The capabilities a server declared, as it spelled them.
-fn capabilities(opening: &Opening) -> Option<&str> {
-    let (Opening::Legacy(result) | Opening::Modern(result)) = opening;
+fn capabilities(opening: &ServerInfo) -> Option<&str> {
+    let (ServerInfo::Legacy(result) | ServerInfo::Modern(result)) = opening;
     spans::find(std::str::from_utf8(result).ok()?, "capabilities")
 }
 
 /// Whether the server declared a capability, or one below it.
-pub(crate) fn declares(opening: &Opening, path: &[&str]) -> bool {
+pub(crate) fn declares(opening: &ServerInfo, path: &[&str]) -> bool {
     let mut found = capabilities(opening);
     for name in path {
         found = found.and_then(|it| spans::find(it, name));
@@ -28,11 +27,11 @@ pub(crate) fn declares(opening: &Opening, path: &[&str]) -> bool {
 }
 
 /// The result of `initialize`, in the version that was settled with the client.
-pub(crate) fn initialize(opening: &Opening, version: &str) -> Bytes {
+pub(crate) fn initialize(opening: &ServerInfo, version: &str) -> Bytes {
     let version = Change::Set("protocolVersion", format!("\"{version}\"").into());
     let result = match opening {
-        Opening::Legacy(result) => spans::edit(&String::from_utf8_lossy(result), &[version]),
-        Opening::Modern(result) => {
+        ServerInfo::Legacy(result) => spans::edit(&String::from_utf8_lossy(result), &[version]),
+        ServerInfo::Modern(result) => {
             let mut changes: Vec<_> = ["supportedVersions", "resultType", "ttlMs", "cacheScope"]
                 .map(Change::Remove)
                 .into();
@@ -58,21 +57,21 @@ pub(crate) fn initialize(opening: &Opening, version: &str) -> Bytes {
 }
 
 /// The result of `server/discover`, with the versions the listener serves.
-pub(crate) fn discover(opening: &Opening, versions: &[&str], scope: CacheScope) -> Bytes {
+pub(crate) fn discover(opening: &ServerInfo, versions: &[&str], scope: CacheScope) -> Bytes {
     let versions = serde_json::Value::from(versions).to_string();
     let scope = format!("\"{}\"", scope.as_str());
     let mut changes = vec![
         Change::Set("supportedVersions", versions.into()),
         Change::Set("cacheScope", scope.into()),
     ];
-    let (Opening::Legacy(result) | Opening::Modern(result)) = opening;
+    let (ServerInfo::Legacy(result) | ServerInfo::Modern(result)) = opening;
     let result = String::from_utf8_lossy(result);
     match opening {
-        Opening::Modern(_) => {
+        ServerInfo::Modern(_) => {
             changes.push(Change::Default("resultType", Cow::Borrowed("\"complete\"")));
             changes.push(Change::Default("ttlMs", Cow::Borrowed(TTL_MS)));
         }
-        Opening::Legacy(_) => {
+        ServerInfo::Legacy(_) => {
             changes.push(Change::Set("resultType", Cow::Borrowed("\"complete\"")));
             changes.push(Change::Set("ttlMs", Cow::Borrowed(TTL_MS)));
             changes.push(Change::Default("capabilities", Cow::Borrowed("{}")));
@@ -94,14 +93,14 @@ mod tests {
 
     use super::*;
 
-    fn legacy() -> Opening {
-        Opening::Legacy(Bytes::from_static(
+    fn legacy() -> ServerInfo {
+        ServerInfo::Legacy(Bytes::from_static(
             br#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"x":{"n":1.0}},"serverInfo":{"name":"s"},"instructions":"do"}"#,
         ))
     }
 
-    fn modern() -> Opening {
-        Opening::Modern(Bytes::from_static(
+    fn modern() -> ServerInfo {
+        ServerInfo::Modern(Bytes::from_static(
             br#"{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"extensions":{"a/b":{}}},"ttlMs":5,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"m"}},"y":1.50}"#,
         ))
     }
@@ -129,7 +128,7 @@ mod tests {
         ] {
             assert!(bridged.get(gone).is_none(), "{gone}");
         }
-        let more = Opening::Modern(Bytes::from_static(
+        let more = ServerInfo::Modern(Bytes::from_static(
             br#"{"supportedVersions":["2026-07-28"],"_meta":{"a/b":1.50,"io.modelcontextprotocol/serverInfo":{"name":"m"}}}"#,
         ));
         assert_eq!(
@@ -141,7 +140,7 @@ mod tests {
     #[test]
     fn a_modern_client_gets_discover_of_either_server() {
         let versions = ["2026-07-28", "2025-11-25"];
-        let of = |opening: &Opening| value(&discover(opening, &versions, CacheScope::Private));
+        let of = |opening: &ServerInfo| value(&discover(opening, &versions, CacheScope::Private));
         for (opening, ttl, name) in [(legacy(), 300_000, "s"), (modern(), 5, "m")] {
             let found = of(&opening);
             assert_eq!(found["resultType"], "complete");

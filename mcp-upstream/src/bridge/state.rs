@@ -11,7 +11,7 @@ use tooldock_workers::json;
 
 use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, Change};
-use crate::session::SessionKey;
+use crate::seal::SessionKey;
 
 /// What all wrapped states begin with: states of parked calls are random there, and of another length.
 const MARK: &[u8; 8] = b"relayed\0";

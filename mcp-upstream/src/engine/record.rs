@@ -10,8 +10,8 @@ use tooldock_workers::worker::Operation;
 
 use super::{CallRequest, Engine, TOOLS_CALL, UNKNOWN_NAME_MAX, method_of};
 use crate::audit::{AuditRecord, AuditSender, Transport};
+use crate::call_error::rest_status;
 use crate::caller::Caller;
-use crate::error::rest_status;
 use crate::metrics::NamespaceMetrics;
 
 /// The status of a request whose client left before its answer, as nginx counts it.

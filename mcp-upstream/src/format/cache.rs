@@ -6,19 +6,11 @@ use tooldock_workers::config::Limits;
 use tooldock_workers::registry::Namespace;
 
 use crate::caller::{Caller, Visibility};
+use crate::protocol::CacheScope;
 
 /// Five minutes: what is served changes with a reload, and a client that listens hears of that at once; one that does
 /// not is behind by no more than this.
 pub(super) const TTL_MS: u64 = 300_000;
-
-/// Who may be given a cached result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CacheScope {
-    /// Everyone: the result does not depend on who asks.
-    Public,
-    /// Whoever asked. Also what a function returned: it may know its caller.
-    Private,
-}
 
 impl CacheScope {
     /// The scope of lists and of `server/discover`: public where nothing stands between a caller and the namespace
@@ -34,14 +26,6 @@ impl CacheScope {
             && limits.tools_deny == usual.tools_deny
             && limits.within.is_none();
         if open { Self::Public } else { Self::Private }
-    }
-
-    /// The scope as it is spelled on the wire.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Public => "public",
-            Self::Private => "private",
-        }
     }
 }
 

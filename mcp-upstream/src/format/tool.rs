@@ -4,8 +4,8 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::ToolReply;
 
 use super::{ResultFormat, ResultWriter, escape};
+use crate::call_error;
 use crate::caller::Caller;
-use crate::error;
 
 /// The response to a call that succeeded. `id` is raw JSON.
 ///
@@ -75,7 +75,7 @@ pub(crate) fn failure(
         escape(out, failed.message.as_bytes());
         // Spliced in raw: numbers in the details keep their spelling.
         out.extend_from_slice(b",\"details\":");
-        out.extend_from_slice(error::details(failed, caller).get().as_bytes());
+        out.extend_from_slice(call_error::details(failed, caller).get().as_bytes());
         out.push(b'}');
     })
 }

@@ -10,11 +10,10 @@ use crate::jsonrpc::{self, Body, Invalid, Message, RequestError};
 use crate::mcp::exchange::Exchange;
 use crate::mcp::head::McpHead;
 use crate::mcp::methods::{self, Prepared};
-use crate::mcp::{self, CallContext, batch, initialize, notification, response};
+use crate::mcp::{self, CallContext, Core, batch, initialize, notification, response};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::{Session, SessionTransport};
-use crate::state::Core;
 
 /// Takes a message. What is no message, or has no session to be said in, is refused at once; every answer to a request
 /// goes to the stream, errors too.

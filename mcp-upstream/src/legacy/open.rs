@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
-use crate::mcp;
+use crate::mcp::{self, Core};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::session::{Binding, Session, SessionTransport};
-use crate::state::Core;
+use crate::session::{Binding, EndSession as _, Session, SessionTransport};
 use crate::stream::{StreamKind, frame};
 
 /// Where the client is told to post, after the listener's prefix.
@@ -50,6 +49,6 @@ struct EndOfStream {
 
 impl Drop for EndOfStream {
     fn drop(&mut self) {
-        mcp::end_without_waiting(Arc::clone(&self.core), Arc::clone(&self.session));
+        Arc::clone(&self.core).end_without_waiting(Arc::clone(&self.session));
     }
 }

@@ -21,11 +21,11 @@ use super::methods::{Outcome as Called, Prepared, UpstreamCall};
 use super::{CallContext, store_failure, weigh};
 use crate::engine::{Detached, go_on};
 use crate::jsonrpc::RequestError;
+use crate::mcp::Core;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::config::PollAfter;
 use crate::session::{InFlight, Session, State};
-use crate::state::Core;
 use crate::stream::{Finishing, Stream, StreamKind, frame};
 
 mod body;

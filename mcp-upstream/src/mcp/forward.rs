@@ -24,16 +24,17 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
 use super::methods::{Prepared, UpstreamCall, UpstreamRequest};
-use super::{CallContext, Era};
+use super::{CallContext, ClientEra};
 use crate::audit::Transport;
 use crate::bridge::server_info;
+use crate::broadcast::Audience;
 use crate::engine::{ForwardRequest, TOOLS_CALL};
-use crate::format::CacheScope;
 use crate::jsonrpc::{self, Key, Members, Request, RequestError, spans};
-use crate::session::{SessionKey, State};
-use crate::state::Core;
+use crate::mcp::Core;
+use crate::protocol::CacheScope;
+use crate::seal::SessionKey;
+use crate::session::State;
 use crate::stream::EventLog;
-use crate::stream::audience::Audience;
 
 mod arguments;
 mod binding;
@@ -57,7 +58,7 @@ mod tests;
 use binding::UpstreamBinding;
 use call::ExternalCall;
 use catalogue::Catalogues;
-use connector::{Connection, Connector, Isolation, ProcessKey, ServerHealth};
+use connector::{Connection, ConnectionKey, Connector, Isolation, ServerHealth};
 use inbound::{HandlerRef, InboundHandler, Scope};
 use isolation::{Client, Place};
 
@@ -174,7 +175,7 @@ impl ExternalServers {
         }
         let handler = (!place.is_common()).then(|| self.handler(namespace, client, &place));
         let process = self.at(namespace, &place, handler.as_ref()).await?;
-        if let (ProcessKey::Session(tag), Client::Session(session)) = (&place.key, client)
+        if let (ConnectionKey::Session(tag), Client::Session(session)) = (&place.key, client)
             && session.state() == State::Closed
         {
             // Its end came before its process, which nobody would end then.
@@ -209,7 +210,7 @@ impl ExternalServers {
         place: &Place,
     ) -> Arc<InboundHandler> {
         match (&place.key, client) {
-            (ProcessKey::Session(_), Client::Session(session)) => {
+            (ConnectionKey::Session(_), Client::Session(session)) => {
                 let upstream_binding = UpstreamBinding::of(self, session);
                 upstream_binding.own_handler(|| {
                     self.new_handler(namespace, Scope::Session(Arc::downgrade(session)))
@@ -384,12 +385,12 @@ impl CallContext<'_> {
     /// Who speaks, as far as a server may know.
     fn client(&self) -> Client {
         match &self.era {
-            Era::Legacy {
+            ClientEra::Legacy {
                 session: Some(session),
                 ..
             } => Client::Session(Arc::clone(session)),
-            Era::Legacy { session: None, .. } => Client::Sessionless,
-            Era::Modern(meta) => Client::Modern(meta.clone()),
+            ClientEra::Legacy { session: None, .. } => Client::Sessionless,
+            ClientEra::Modern(meta) => Client::Modern(meta.clone()),
         }
     }
 }

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
+use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::state::Core;
 use crate::stream::{ResumeError, StreamKind};
 
 /// Opens the stream (MCP-02), or resumes the one `Last-Event-ID` names (MCP-34).

@@ -11,15 +11,14 @@ use serde_json::value::RawValue;
 
 use super::head::{AcceptFlags, SESSION_HEADER};
 use super::{
-    CallContext, Unclaimed, acceptable, capabilities, create_session, forget_session, forward,
-    weigh,
+    CallContext, acceptable, capabilities, create_session, forget_session, forward, weigh,
 };
 use crate::format::{self, ResultFormat, ResultWriter};
 use crate::jsonrpc::{self, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::reply::{Head, Reply};
 use crate::session::client::{self, TooMuch};
-use crate::session::{Binding, ClientFacts, Session, SessionTransport};
+use crate::session::{Binding, ClientFacts, Session, SessionTransport, Unclaimed};
 
 #[derive(Deserialize)]
 struct Params<'a> {
@@ -75,7 +74,7 @@ pub(super) async fn answer(
     };
     let session = create_session(cx.core, binding, Some(asked.client)).await?;
     // A client that leaves before it has its answer leaves no session behind.
-    let unclaimed = Unclaimed::new(cx.core, &session);
+    let unclaimed = Unclaimed::new(Arc::clone(cx.core) as _, &session);
     let opened = body(cx, &session, id, version).await;
     let body = match opened {
         Ok(body) => body,

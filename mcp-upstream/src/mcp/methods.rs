@@ -13,15 +13,15 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::{Namespace, Upstream};
 use tooldock_workers::worker::{Operation, ToolReply};
 
-use super::{CallContext, Era, forward};
+use super::{CallContext, ClientEra, forward};
 use crate::audit::Transport;
 use crate::caller::Caller;
 use crate::engine::{CallRequest, EventSender, ForwardRequest, TOOLS_CALL};
 use crate::format::{self, CacheScope};
 use crate::jsonrpc::{self, Key, Members, RequestError, Response};
+use crate::mcp::Core;
 use crate::protocol::ProtocolVersion;
 use crate::session::{CancelNotice, State};
-use crate::state::Core;
 
 mod completion;
 mod facts;
@@ -195,7 +195,7 @@ async fn confirmed(cx: &CallContext<'_>) -> Result<(), RequestError> {
 impl CallContext<'_> {
     /// Whether the methods that went with 2026-07-28 are there.
     fn is_legacy(&self) -> bool {
-        matches!(self.era, Era::Legacy { .. })
+        matches!(self.era, ClientEra::Legacy { .. })
     }
 
     /// The call of an operation. `members` are the request's; `talks` says whether the function takes a context, and

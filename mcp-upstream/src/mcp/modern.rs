@@ -12,13 +12,13 @@ use http::StatusCode;
 
 use super::head::McpHead;
 use super::methods::{self, Prepared};
-use super::{CallContext, Era, forward, namespace};
+use super::{CallContext, ClientEra, forward, namespace};
 use crate::caller::Caller;
 use crate::jsonrpc::{self, Key, Members, Message, RequestError};
+use crate::mcp::Core;
 use crate::profile::AcceptRule;
 use crate::protocol::{self, ProtocolVersion};
 use crate::reply::Reply;
-use crate::state::Core;
 
 mod discover;
 mod driver;
@@ -183,7 +183,7 @@ async fn request(
         caller,
         body,
         namespace,
-        era: Era::Modern(meta.clone()),
+        era: ClientEra::Modern(meta.clone()),
         streams: head.accept.sse_named,
     };
     if let Some(retry) = retry {

@@ -16,8 +16,8 @@ use super::methods::{self, Prepared};
 use super::{CallContext, batch, exchange, initialize, modern, notification, response};
 use crate::caller::Caller;
 use crate::jsonrpc::{self, Body, Invalid, Message};
+use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::state::Core;
 
 /// Answers a POST.
 pub(super) async fn answer<'a>(

@@ -4,7 +4,7 @@ use serde::Serialize;
 use tooldock_workers::error::CallErrorCode;
 use tooldock_workers::registry::{Namespace, Upstream};
 
-use crate::state::Core;
+use crate::mcp::Core;
 
 /// What is wrong with a namespace as a whole.
 #[derive(Debug, Serialize)]

@@ -6,8 +6,8 @@ use tooldock_workers::registry;
 use super::failing::{self, Failing};
 use super::json;
 use crate::caller::Caller;
+use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::state::Core;
 
 #[derive(Serialize)]
 struct Namespace<'a> {

@@ -19,9 +19,9 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::error;
 use crate::jsonrpc::spans;
+use crate::mcp::Core;
 use crate::mcp::forward::rest as external;
 use crate::reply::Reply;
-use crate::state::Core;
 
 mod inline;
 mod responses;

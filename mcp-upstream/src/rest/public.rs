@@ -14,9 +14,9 @@ use tooldock_workers::registry::{Namespace, Snapshot, Upstream};
 use tooldock_workers::worker::WorkerState;
 
 use crate::caller::Caller;
+use crate::mcp::Core;
 use crate::mcp::forward::connector::ServerHealth;
 use crate::reply::Reply;
-use crate::state::Core;
 
 /// Issues whose text is our own: which limit was cut to what, which key of an external server is wrong, why a namespace
 /// reloaded itself.

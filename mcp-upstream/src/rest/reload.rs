@@ -1,9 +1,7 @@
 //! `POST /reload` (EX-80). Its three controls are the edge's; by the time a request is here it may reload.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::json;
@@ -13,19 +11,8 @@ use tooldock_workers::reload::ReloadReport;
 
 use super::failing;
 use crate::error;
+use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::state::Core;
-
-/// Whoever can reload the namespaces.
-#[async_trait]
-pub trait ReloadControl: Send + Sync {
-    /// Rescans the folders and swaps in what changed. A second reload at the same time shares the first one's outcome.
-    ///
-    /// # Errors
-    ///
-    /// Why nothing was changed, in one line.
-    async fn reload(&self) -> Result<Arc<ReloadReport>, String>;
-}
 
 /// How long the answer waits for external servers that the reload brought: what cannot be started mostly says so at
 /// once.

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tooldock_workers::reload::ReloadReport;
 use tooldock_workers::route::RouteId;
 
-use super::reload::ReloadControl;
 use crate::caller::{Caller, Visibility};
+use crate::reload::ReloadControl;
 use crate::service::Request;
 use crate::testing::{
     Harness, Refuses, Wanted, asked, broken, caller, harness, namespace, parts, tool,

@@ -16,9 +16,9 @@ use crate::caller::Caller;
 use crate::engine::{CallRequest, Engine};
 use crate::error;
 use crate::jsonrpc::{self, spans};
+use crate::mcp::Core;
 use crate::mcp::forward::rest as external;
 use crate::reply::Reply;
-use crate::state::Core;
 
 /// The caller as a tool with a context sees it: REST has no way to ask or tell anything before the answer.
 const NOBODY_TO_ASK: &[u8] = br#"{"era":"none","capabilities":{},"progress":false}"#;

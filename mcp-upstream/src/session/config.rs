@@ -5,6 +5,8 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub use crate::stream::config::EventLogConfig;
+
 /// The least [`SessionsConfig::bytes`], and the least of one principal: one session at its own bounds fits in.
 pub const BYTES_MIN: usize = 1024 * 1024;
 
@@ -33,22 +35,6 @@ pub struct SessionsConfig {
     pub store: String,
 }
 
-/// `sessions.event_log:` — bounds of what a stream keeps for resumption.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EventLogConfig {
-    /// Events of one stream.
-    pub events: usize,
-    /// Bytes of one stream.
-    pub bytes: ByteSize,
-    /// Age of the oldest event.
-    #[serde(with = "humantime_serde")]
-    pub age: Duration,
-    /// Bytes of all streams that keep their events together; those that keep none (`/sse`, listen, answers without a
-    /// session) may hold as much once more.
-    pub total: ByteSize,
-}
-
 /// `sessions.poll_after:` — `off` or a duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PollAfter {
@@ -70,17 +56,6 @@ impl Default for SessionsConfig {
             poll_after: PollAfter::Off,
             event_log: EventLogConfig::default(),
             store: "memory".into(),
-        }
-    }
-}
-
-impl Default for EventLogConfig {
-    fn default() -> Self {
-        Self {
-            events: 256,
-            bytes: ByteSize::mib(1),
-            age: Duration::from_secs(5 * 60),
-            total: ByteSize::mib(256),
         }
     }
 }

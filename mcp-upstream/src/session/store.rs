@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{Binding, ClientFacts, Session};
+pub use crate::stream::StoreError;
 
 /// Creates, finds and ends sessions. An id is valid only while the store knows it.
 #[async_trait]
@@ -65,8 +66,3 @@ pub struct Created {
     /// Sessions that were closed to make room.
     pub evicted: usize,
 }
-
-/// The store failed. The text is for the log, not for clients.
-#[derive(Debug, thiserror::Error)]
-#[error("session store: {0}")]
-pub struct StoreError(pub String);

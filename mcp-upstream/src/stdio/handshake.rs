@@ -75,12 +75,12 @@ fn raw(value: &serde_json::Value) -> Box<RawValue> {
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
     /// Its revisions.
-    pub(crate) era: Era,
+    pub(crate) era: ProbedEra,
 }
 
 /// Which kind of revisions a server speaks. The results are spans, untouched.
 #[derive(Debug, Clone)]
-pub(crate) enum Era {
+pub(crate) enum ProbedEra {
     /// It begins with `initialize`.
     Legacy {
         /// What it negotiated.
@@ -181,15 +181,15 @@ pub(crate) async fn probe(
         None
     };
     let (initialized, era) = match (outcome, late) {
-        (Ok(initialized), Some(discover)) => (Some(initialized), Era::Dual { discover }),
+        (Ok(initialized), Some(discover)) => (Some(initialized), ProbedEra::Dual { discover }),
         (Ok(initialized), None) => {
-            let era = Era::Legacy {
+            let era = ProbedEra::Legacy {
                 version: initialized.version,
                 result: initialized.result.clone(),
             };
             (Some(initialized), era)
         }
-        (Err(_), Some(discover)) => (None, Era::Modern { discover }),
+        (Err(_), Some(discover)) => (None, ProbedEra::Modern { discover }),
         (Err(error), None) => return Err(error.into()),
     };
     Ok(Probed {
@@ -204,8 +204,8 @@ async fn late_discovery(question: &mut Call, wait: bool, end: Instant) -> Option
     let until = if wait { end } else { Instant::now() };
     let reply = timeout_at(until, question).await.ok()?.ok()?;
     match discovered(&reply)? {
-        Era::Modern { discover } | Era::Dual { discover } => Some(discover),
-        Era::Legacy { .. } => None,
+        ProbedEra::Modern { discover } | ProbedEra::Dual { discover } => Some(discover),
+        ProbedEra::Legacy { .. } => None,
     }
 }
 
@@ -216,7 +216,7 @@ struct Discovered {
 }
 
 /// What an answer to `server/discover` says, if it says that the server speaks the modern revision.
-fn discovered(reply: &ResponseOutcome) -> Option<Era> {
+fn discovered(reply: &ResponseOutcome) -> Option<ProbedEra> {
     let ResponseOutcome::Result(result) = reply else {
         return None;
     };
@@ -226,9 +226,9 @@ fn discovered(reply: &ResponseOutcome) -> Option<Era> {
     if !supported_versions.iter().any(|version| version == MODERN) {
         None
     } else if supported_versions.iter().any(legacy) {
-        Some(Era::Dual { discover })
+        Some(ProbedEra::Dual { discover })
     } else {
-        Some(Era::Modern { discover })
+        Some(ProbedEra::Modern { discover })
     }
 }
 
@@ -246,7 +246,7 @@ pub(crate) async fn discover(
     let call = link.request("server/discover", Some(&opening.discover_params()), None)?;
     let reply = within(call, end, "server/discover").await?;
     match discovered(&reply) {
-        Some(Era::Modern { discover } | Era::Dual { discover }) => Ok(discover),
+        Some(ProbedEra::Modern { discover } | ProbedEra::Dual { discover }) => Ok(discover),
         _ => Err(unusable(format!(
             "the server does not speak {MODERN}{}",
             quoted(&reply)

@@ -15,7 +15,7 @@ use serde::de::IgnoredAny;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::pool::EraKind;
+use crate::protocol::Era;
 
 /// Bytes of lists that are kept; what does not fit is not kept.
 pub(super) const BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -58,7 +58,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct Complete {
-    era: EraKind,
+    era: Era,
     cursors: Vec<Option<Box<str>>>,
     read: Instant,
 }
@@ -79,7 +79,7 @@ fn next_version() -> u64 {
 }
 
 /// Era, method and cursor, which is raw JSON.
-type Key = (EraKind, &'static str, Option<Box<str>>);
+type Key = (Era, &'static str, Option<Box<str>>);
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
@@ -105,7 +105,7 @@ struct Annotations {
 }
 
 impl Complete {
-    fn new(era: EraKind, cursors: Vec<Option<Box<str>>>) -> Self {
+    fn new(era: Era, cursors: Vec<Option<Box<str>>>) -> Self {
         let read = Instant::now();
         Self { era, cursors, read }
     }
@@ -135,13 +135,7 @@ impl Tools {
 impl Lists {
     /// Keeps the result of a list method: a first page without a next one is all the tools of its version. Other methods' results are not kept, nor is a page under a cursor of more than
     /// [`CURSOR_MAX`] bytes, nor one that another cursor has led to already: such cursors are a client's invention.
-    pub(crate) fn remember(
-        &self,
-        era: EraKind,
-        method: &str,
-        cursor: Option<&str>,
-        result: &Bytes,
-    ) {
+    pub(crate) fn remember(&self, era: Era, method: &str, cursor: Option<&str>, result: &Bytes) {
         let Some(method) = METHODS.into_iter().find(|known| *known == method) else {
             return;
         };
@@ -173,7 +167,7 @@ impl Lists {
     }
 
     /// Keeps all tools as they were read when the version was that; each page with the cursor it was asked for by.
-    pub(super) fn complete(&self, era: EraKind, version: u64, pages: Vec<(Option<String>, Bytes)>) {
+    pub(super) fn complete(&self, era: Era, version: u64, pages: Vec<(Option<String>, Bytes)>) {
         const METHOD: &str = "tools/list";
         let read: Vec<_> = pages.iter().map(|(_, page)| Tools::of(page)).collect();
         let mut inner = self.lock();
@@ -227,7 +221,7 @@ impl Lists {
     }
 
     /// The last good result.
-    pub(crate) fn recall(&self, era: EraKind, method: &str, cursor: Option<&str>) -> Option<Bytes> {
+    pub(crate) fn recall(&self, era: Era, method: &str, cursor: Option<&str>) -> Option<Bytes> {
         let method = METHODS.into_iter().find(|known| *known == method)?;
         if cursor.is_some_and(is_too_long) {
             return None;
@@ -303,7 +297,7 @@ impl Inner {
         news
     }
 
-    fn leave_pages(&mut self, era: EraKind, method: &'static str) {
+    fn leave_pages(&mut self, era: Era, method: &'static str) {
         let bytes = &mut self.bytes;
         self.pages.retain(|key, page| {
             let left = key.0 == era && key.1 == method;
@@ -340,7 +334,7 @@ fn weight(key: &Key, page: &Bytes) -> usize {
 mod tests {
     use super::*;
 
-    const LEGACY: EraKind = EraKind::Legacy;
+    const LEGACY: Era = Era::Legacy;
 
     #[test]
     fn the_last_good_page_is_there_and_nothing_else() {
@@ -353,7 +347,7 @@ mod tests {
         assert_eq!(lists.recall(LEGACY, "prompts/list", None), Some(new));
         assert_eq!(lists.recall(LEGACY, "prompts/list", Some("2")), Some(old));
         assert_eq!(lists.recall(LEGACY, "prompts/list", Some("3")), None);
-        assert_eq!(lists.recall(EraKind::Modern, "prompts/list", None), None);
+        assert_eq!(lists.recall(Era::Modern, "prompts/list", None), None);
         assert_eq!(lists.recall(LEGACY, "prompts/get", None), None);
     }
 

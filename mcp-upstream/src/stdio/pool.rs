@@ -30,7 +30,8 @@ use super::metrics::{LastGood, ServerMetrics};
 use super::process::failure::{self, ADVICE};
 use super::process::{Installation, Opened, Process};
 use super::turns::{Requests, StartTurns};
-use crate::stream::audience::Audience;
+use crate::broadcast::Audience;
+use crate::protocol::{Era, EraSupport};
 
 mod driver;
 mod key;
@@ -42,7 +43,7 @@ pub(super) mod state;
 
 use driver::Driver;
 pub(super) use key::Key;
-pub(crate) use key::{EraKind, OpenAs, PoolKey, ServerEra};
+pub(crate) use key::{ConnectionKey, OpenAs};
 pub(crate) use leased::Leased;
 pub(crate) use pools::Pools;
 pub(crate) use replay_state::ReplayState;
@@ -94,9 +95,9 @@ struct Inner {
     /// For the driver.
     actions: Vec<Action>,
     /// What the server last said of itself to no client in particular, by how it was opened.
-    known: HashMap<EraKind, Opened>,
+    known: HashMap<Era, Opened>,
     /// What it last spoke.
-    spoke: Option<ServerEra>,
+    spoke: Option<EraSupport>,
     /// Since when no process of it serves, if it ever did.
     away_since: Option<Instant>,
     /// That something answers for it was said.
@@ -104,7 +105,7 @@ struct Inner {
 }
 
 impl Inner {
-    fn last_era(&self) -> Option<ServerEra> {
+    fn last_era(&self) -> Option<EraSupport> {
         self.state.server().or(self.spoke)
     }
 
@@ -132,7 +133,7 @@ impl Inner {
 
 struct Waiter {
     give: oneshot::Sender<Result<Leased, Refusal>>,
-    key: PoolKey,
+    key: ConnectionKey,
     open: Arc<OpenAs>,
     since: Instant,
 }
@@ -147,7 +148,7 @@ pub(crate) struct PoolState {
     /// Whether it is worth trying.
     pub(crate) breaker: BreakerState,
     /// What its server speaks, if that is known.
-    pub(crate) server: Option<ServerEra>,
+    pub(crate) server: Option<EraSupport>,
     /// Why its server does not start, until it does.
     pub(crate) error: Option<CallError>,
     /// Why no process serves, for those who operate the gateway: with what the server said last, without secrets.
@@ -236,7 +237,7 @@ impl PoolShared {
             turns,
             requests: Requests::default(),
             installation,
-            common: [EraKind::Legacy, EraKind::Modern].map(|era| Arc::new(OpenAs::gateway(era))),
+            common: [Era::Legacy, Era::Modern].map(|era| Arc::new(OpenAs::gateway(era))),
             inner: Mutex::new(inner),
             wake: Notify::new(),
             over: watch::Sender::new(false),
@@ -266,7 +267,7 @@ impl PoolShared {
     /// A process for a request, started if it must be.
     async fn lease(
         self: &Arc<Self>,
-        key: &PoolKey,
+        key: &ConnectionKey,
         open: &Arc<OpenAs>,
     ) -> Result<Leased, CallError> {
         let open = match key.is_common() {
@@ -291,19 +292,19 @@ impl PoolShared {
     }
 
     /// A process that several clients share, if it is there.
-    fn lease_common(self: &Arc<Self>, key: &PoolKey, era: EraKind) -> Option<Leased> {
+    fn lease_common(self: &Arc<Self>, key: &ConnectionKey, era: Era) -> Option<Leased> {
         let leased = self.lease_at_once(key, self.common(era))?;
         (!leased.is_closed()).then_some(leased)
     }
 
-    fn common(&self, era: EraKind) -> &Arc<OpenAs> {
+    fn common(&self, era: Era) -> &Arc<OpenAs> {
         match era {
-            EraKind::Legacy => &self.common[0],
-            EraKind::Modern => &self.common[1],
+            Era::Legacy => &self.common[0],
+            Era::Modern => &self.common[1],
         }
     }
 
-    fn lease_at_once(self: &Arc<Self>, key: &PoolKey, open: &Arc<OpenAs>) -> Option<Leased> {
+    fn lease_at_once(self: &Arc<Self>, key: &ConnectionKey, open: &Arc<OpenAs>) -> Option<Leased> {
         let (id, process, replay_state) = {
             let mut inner = self.lock();
             let (id, replay_state) = inner.state.grant_at_once(key, open.era)?;
@@ -316,7 +317,7 @@ impl PoolShared {
 
     async fn wait_for_lease(
         self: &Arc<Self>,
-        key: &PoolKey,
+        key: &ConnectionKey,
         open: &Arc<OpenAs>,
     ) -> Result<Leased, CallError> {
         let (give, given) = oneshot::channel();
@@ -439,7 +440,7 @@ impl PoolShared {
         self: &Arc<Self>,
         id: ProcessId,
         process: &Arc<Process>,
-        server: ServerEra,
+        server: EraSupport,
         key: &Key,
     ) {
         let opened = process.opened();
@@ -464,7 +465,7 @@ impl PoolShared {
 
     /// What the server last said of itself, preferably when it was opened so. Nothing once it has been away for long, or
     /// is not coming back: what it said then is true no more.
-    fn known(&self, era: EraKind) -> Option<Opened> {
+    fn known(&self, era: Era) -> Option<Opened> {
         let inner = self.lock();
         let away = inner.away_since.map(|since| since.elapsed());
         if inner.state.is_dead() || away.is_some_and(|away| away > LAST_GOOD) {
@@ -491,17 +492,17 @@ impl PoolShared {
         self.lock().state.remembers(tag)
     }
 
-    fn server_era(&self) -> Option<ServerEra> {
+    fn server_era(&self) -> Option<EraSupport> {
         self.lock().state.server()
     }
 
     /// What it speaks, or spoke when it last did.
-    fn last_era(&self) -> Option<ServerEra> {
+    fn last_era(&self) -> Option<EraSupport> {
         self.lock().last_era()
     }
 
     /// The same, if it still takes requests.
-    fn served_era(&self) -> Option<ServerEra> {
+    fn served_era(&self) -> Option<EraSupport> {
         let inner = self.lock();
         (!inner.state.is_retired())
             .then(|| inner.last_era())
@@ -510,7 +511,7 @@ impl PoolShared {
 
     /// One client less wants to hear of a resource. Waits for nothing and starts nothing: a server that is away has
     /// nothing to unsubscribe from.
-    fn unsubscribe(&self, key: &PoolKey, era: EraKind, uri: &str) {
+    fn unsubscribe(&self, key: &ConnectionKey, era: Era, uri: &str) {
         let (replay_state, process) = {
             let inner = self.lock();
             let Some((replay_state, process)) = inner.state.place_of(key, era) else {
@@ -521,7 +522,7 @@ impl PoolShared {
         };
         // A modern server's one subscription is renewed by its keeper.
         let told = replay_state.unsubscribe(uri).then_some(process).flatten();
-        let Some(process) = told.filter(|it| it.opened().era() == EraKind::Legacy) else {
+        let Some(process) = told.filter(|it| it.opened().era() == Era::Legacy) else {
             return;
         };
         let params = serde_json::json!({ "uri": uri });

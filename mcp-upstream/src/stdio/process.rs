@@ -13,8 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use super::handshake::{Initialized, Opening};
 use super::link::Link;
-use super::pool::EraKind;
-use crate::protocol::MODERN;
+use crate::protocol::{Era, MODERN};
 
 pub(super) mod failure;
 mod install;
@@ -57,10 +56,10 @@ pub(crate) struct Process {
 
 impl Opened {
     /// Which way.
-    pub(crate) fn era(&self) -> EraKind {
+    pub(crate) fn era(&self) -> Era {
         match self {
-            Self::Legacy(_) => EraKind::Legacy,
-            Self::Modern(_) => EraKind::Modern,
+            Self::Legacy(_) => Era::Legacy,
+            Self::Modern(_) => Era::Modern,
         }
     }
 }
@@ -151,7 +150,7 @@ impl Process {
 
     /// Parameters of a request of the gateway's own: what the era wants in them, and `fields`.
     fn own_params(&self, mut fields: serde_json::Value) -> Box<RawValue> {
-        if self.opened.era() == EraKind::Modern {
+        if self.opened.era() == Era::Modern {
             fields["_meta"] = serde_json::json!({
                 "io.modelcontextprotocol/protocolVersion": MODERN,
                 "io.modelcontextprotocol/clientCapabilities": &*self.opening.capabilities,

@@ -17,8 +17,8 @@ use bytesize::ByteSize;
 use tokio::time::Instant;
 
 use super::StreamMetrics;
+use super::config::EventLogConfig;
 use super::window::Bounds;
-use crate::session::config::EventLogConfig;
 
 mod share;
 

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::{Stream, Subscription};
-use crate::session::Session;
-use crate::session::store::StoreError;
+use super::{Stream, StreamOwner, Subscription};
 
 /// What a stream of a session is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +34,7 @@ pub trait EventLog: Send + Sync {
     /// [`StoreError`] when the log cannot be written.
     async fn open(
         &self,
-        session: &Arc<Session>,
+        session: &dyn StreamOwner,
         kind: StreamKind,
         prime: bool,
     ) -> Result<Arc<Stream>, StoreError>;
@@ -48,7 +46,7 @@ pub trait EventLog: Send + Sync {
     /// [`StoreError`] when the log cannot be written.
     async fn append(
         &self,
-        session: &Arc<Session>,
+        session: &dyn StreamOwner,
         stream: &Arc<Stream>,
         message: &[u8],
     ) -> Result<(), StoreError>;
@@ -61,7 +59,7 @@ pub trait EventLog: Send + Sync {
     /// [`StoreError`] when the log cannot be written.
     async fn append_general(
         &self,
-        session: &Arc<Session>,
+        session: &dyn StreamOwner,
         message: &[u8],
     ) -> Result<bool, StoreError>;
 
@@ -72,12 +70,12 @@ pub trait EventLog: Send + Sync {
     /// [`StoreError`] when the log cannot be written.
     async fn broadcast(
         &self,
-        sessions: &[Arc<Session>],
+        sessions: &[&dyn StreamOwner],
         message: &[u8],
     ) -> Result<usize, StoreError> {
         let mut reached = 0;
         for session in sessions {
-            reached += usize::from(self.append_general(session, message).await?);
+            reached += usize::from(self.append_general(*session, message).await?);
         }
         Ok(reached)
     }
@@ -90,12 +88,12 @@ pub trait EventLog: Send + Sync {
     /// [`ResumeError`].
     async fn resume(
         &self,
-        session: &Arc<Session>,
+        session: &dyn StreamOwner,
         last_event_id: &str,
     ) -> Result<Subscription, ResumeError>;
 
     /// Ends the session's streams and forgets their events. To be called once the session is closed.
-    async fn forget(&self, session: &Arc<Session>);
+    async fn forget(&self, session: &dyn StreamOwner);
 
     /// Forgets events whose time is up. To be called every second or so.
     fn sweep(&self, now: Instant);
@@ -114,3 +112,8 @@ pub enum ResumeError {
     #[error(transparent)]
     Store(#[from] StoreError),
 }
+
+/// The store failed. The text is for the log, not for clients.
+#[derive(Debug, thiserror::Error)]
+#[error("session store: {0}")]
+pub struct StoreError(pub String);

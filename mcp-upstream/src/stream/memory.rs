@@ -8,15 +8,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::config::EventLogConfig;
 use super::frame::{self, EventId};
 use super::ledger::{Ledger, in_memory};
 use super::log::{EventLog, ResumeError, StreamKind};
 use super::resumable::Appended;
-use super::{Pulse, Stream, StreamMetrics, Subscription};
-use crate::session::Session;
-use crate::session::config::EventLogConfig;
-use crate::session::store::StoreError;
-use crate::session::streams::Found;
+use super::{Found, Pulse, StoreError, Stream, StreamMetrics, StreamOwner, Subscription};
 
 /// Sessions a broadcast serves before it lets others run.
 const BROADCAST_STEP: usize = 256;
@@ -41,22 +38,22 @@ impl MemoryEventLog {
 
     fn stream(
         &self,
-        session: &Arc<Session>,
+        session: &dyn StreamOwner,
         kind: StreamKind,
         prime: bool,
     ) -> Result<Arc<Stream>, StoreError> {
-        let session_ref = Arc::downgrade(session);
-        let share = self.ledger.share(session.binding().principal.as_ref());
+        let readers = session.readers();
+        let share = self.ledger.share(session.principal());
         session
             .streams()
             .open(kind, |number| {
-                Stream::of_session(&self.pulse, kind, number, session_ref, share, prime)
+                Stream::of_session(&self.pulse, kind, number, readers, share, prime)
             })
             .ok_or_else(|| StoreError("a session has used up its stream numbers".into()))
     }
 
     /// Puts one message on one stream, and makes room for it.
-    fn put(&self, session: &Session, stream: &Arc<Stream>, message: &[u8]) {
+    fn put(&self, session: &dyn StreamOwner, stream: &Arc<Stream>, message: &[u8]) {
         if !stream.is_kept() {
             stream.push(frame::message(None, message));
             return;
@@ -109,7 +106,7 @@ impl Broadcast<'_> {
 impl EventLog for MemoryEventLog {
     async fn open(
         &self,
-        session: &Arc<Session>,
+        session: &dyn StreamOwner,
         kind: StreamKind,
         prime: bool,
     ) -> Result<Arc<Stream>, StoreError> {
@@ -118,7 +115,7 @@ impl EventLog for MemoryEventLog {
 
     async fn append(
         &self,
-        session: &Arc<Session>,
+        session: &dyn StreamOwner,
         stream: &Arc<Stream>,
         message: &[u8],
     ) -> Result<(), StoreError> {
@@ -128,7 +125,7 @@ impl EventLog for MemoryEventLog {
 
     async fn append_general(
         &self,
-        session: &Arc<Session>,
+        session: &dyn StreamOwner,
         message: &[u8],
     ) -> Result<bool, StoreError> {
         let Some(stream) = session.streams().general() else {
@@ -140,7 +137,7 @@ impl EventLog for MemoryEventLog {
 
     async fn broadcast(
         &self,
-        sessions: &[Arc<Session>],
+        sessions: &[&dyn StreamOwner],
         message: &[u8],
     ) -> Result<usize, StoreError> {
         let mut broadcast = Broadcast {
@@ -177,7 +174,7 @@ impl EventLog for MemoryEventLog {
 
     async fn resume(
         &self,
-        session: &Arc<Session>,
+        session: &dyn StreamOwner,
         last_event_id: &str,
     ) -> Result<Subscription, ResumeError> {
         let id = EventId::parse(last_event_id).ok_or(ResumeError::Malformed)?;
@@ -209,7 +206,7 @@ impl EventLog for MemoryEventLog {
         Ok(subscription)
     }
 
-    async fn forget(&self, session: &Arc<Session>) {
+    async fn forget(&self, session: &dyn StreamOwner) {
         session.streams().close();
     }
 

@@ -14,9 +14,9 @@ use std::time::Duration;
 use slab::Slab;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::config::EventLogConfig;
 use super::ledger::in_memory;
 use super::{Stream, StreamMetrics, frame};
-use crate::session::config::EventLogConfig;
 
 /// Groups of streams that are due together. Many small ones: what is due at once is written at once, and calls wait for
 /// it (with 16, the p99 of calls beside 19,000 idle streams doubled).

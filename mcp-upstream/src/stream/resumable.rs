@@ -7,11 +7,11 @@ use std::task::Waker;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::StreamReaders;
 use super::frame::{self, EventId};
 use super::ledger::Share;
 use super::window::Trimmed;
 use super::{Ending, Phase, Pulse, Role, Stream, StreamKind, Subscription, wake};
-use crate::session::Session;
 
 /// What became of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Stream {
         pulse: &Arc<Pulse>,
         kind: StreamKind,
         number: u32,
-        session: Weak<Session>,
+        session: Weak<dyn StreamReaders>,
         share: Arc<Share>,
         prime: bool,
     ) -> Arc<Self> {
@@ -49,7 +49,14 @@ impl Stream {
             0
         };
         let share = kept.then_some(share);
-        let stream = Self::new(pulse, Role::from(kind), number, session, share, sequence);
+        let stream = Self::new(
+            pulse,
+            Role::from(kind),
+            number,
+            Some(session),
+            share,
+            sequence,
+        );
         if kept {
             stream.lock().priming = NonZeroU64::new(sequence);
         }
@@ -226,7 +233,7 @@ impl Stream {
     }
 
     /// Makes the stream a listener's: the pulse may end it, with this as its last event.
-    pub(super) fn listen(&self, farewell: Bytes) {
+    pub(crate) fn listen(&self, farewell: Bytes) {
         let mut state = self.lock();
         let gauges = state.attached.then(|| self.pulse.metrics());
         if let Some(metrics) = gauges {

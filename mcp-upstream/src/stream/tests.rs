@@ -3,6 +3,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::*;
+use crate::session::Session;
 
 const KEEPALIVE: Duration = Duration::from_secs(15);
 

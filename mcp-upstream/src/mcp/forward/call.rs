@@ -9,16 +9,15 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::json;
 use tooldock_workers::registry::Namespace;
 
-use super::connector::{Connection, OpenEra, Opening, Page, ProcessKey, SentRequest, Unanswered};
+use super::connector::{Connection, ConnectionKey, Era, Page, SentRequest, ServerInfo, Unanswered};
 use super::inbound::{CallListener, InboundHandler};
 use super::isolation::{Client, Place, may_ask};
 use super::{ExternalServers, GATEWAY, Leased, lists, subscriptions, tasks};
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{reply, rounds, state};
 use crate::engine::{ForwardTask, Peer, ResponseOutcome};
-use crate::format::CacheScope;
 use crate::jsonrpc::{self, Key, Request, Response, Unreadable, spans};
-use crate::protocol::code;
+use crate::protocol::{CacheScope, code};
 use crate::session::CancelNotice;
 use crate::stdio::link::{Canceller, NotificationSink};
 
@@ -120,8 +119,8 @@ impl ExternalCall {
     /// client answers before the call goes up, which means something else without that.
     async fn let_ask(&self, leased: &Leased, handler: &InboundHandler) {
         let process = &*leased.process;
-        let own = leased.place.key == ProcessKey::Exclusive;
-        if !own || !matches!(process.opening(), Opening::Legacy(_)) || !self.has_roots() {
+        let own = leased.place.key == ConnectionKey::Exclusive;
+        if !own || !matches!(process.opening(), ServerInfo::Legacy(_)) || !self.has_roots() {
             return;
         }
         // What it asked on `notifications/initialized` comes before the answer to this.
@@ -146,7 +145,7 @@ impl ExternalCall {
         let process = &*leased.process;
         let opening = process.opening();
         let answer = match (&self.client, opening) {
-            (Client::Modern(meta), Opening::Legacy(_)) => {
+            (Client::Modern(meta), ServerInfo::Legacy(_)) => {
                 if let Some(level) = meta.log_level {
                     let external = &self.external;
                     external.want_level(leased, level).await;
@@ -165,11 +164,11 @@ impl ExternalCall {
                 let request = request.map_err(unreadable)?;
                 self.send(process, &request, peer).await?
             }
-            (Client::Session(_) | Client::Sessionless | Client::Rest, Opening::Modern(_)) => {
+            (Client::Session(_) | Client::Sessionless | Client::Rest, ServerInfo::Modern(_)) => {
                 self.in_rounds(process, peer).await?
             }
-            (Client::Session(_) | Client::Sessionless | Client::Rest, Opening::Legacy(_))
-            | (Client::Modern(_), Opening::Modern(_)) => {
+            (Client::Session(_) | Client::Sessionless | Client::Rest, ServerInfo::Legacy(_))
+            | (Client::Modern(_), ServerInfo::Modern(_)) => {
                 let answer = self.send(process, &self.request, peer).await?;
                 if !answer.is_error() && subscriptions::lasts(&self.method) {
                     let params = self.request.raw(Key::Params).and_then(json::raw);
@@ -180,7 +179,7 @@ impl ExternalCall {
         };
         let answer = self.with_tasks(leased, answer);
         // A principal's list is nobody else's; and none of these is kept where it is not everybody's.
-        if leased.place.key == ProcessKey::Shared
+        if leased.place.key == ConnectionKey::Shared
             && let Some(page) = self.page(opening)
             && let ResponseOutcome::Result(result) = &answer.outcome()
         {
@@ -210,9 +209,9 @@ impl ExternalCall {
     }
 
     /// The answer as this client is to see it.
-    fn for_client(&self, opening: &Opening, answer: Response) -> Response {
+    fn for_client(&self, opening: &ServerInfo, answer: Response) -> Response {
         let part = match (&self.client, opening) {
-            (Client::Modern(_), Opening::Legacy(initialize)) => {
+            (Client::Modern(_), ServerInfo::Legacy(initialize)) => {
                 let server = reply::Server::of(initialize);
                 let part = match answer.outcome() {
                     ResponseOutcome::Result(result) => {
@@ -225,7 +224,7 @@ impl ExternalCall {
                 };
                 reply::to_modern(&self.method, part, server, self.scope)
             }
-            (Client::Session(_) | Client::Sessionless | Client::Rest, Opening::Modern(_)) => {
+            (Client::Session(_) | Client::Sessionless | Client::Rest, ServerInfo::Modern(_)) => {
                 reply::to_legacy(&self.method, answer.outcome())
             }
             // Between equals only the policy changes anything.
@@ -252,10 +251,10 @@ impl ExternalCall {
     }
 
     /// Which page of a list is asked for, if it is one.
-    fn page(&self, opening: &Opening) -> Option<Page<'_>> {
+    fn page(&self, opening: &ServerInfo) -> Option<Page<'_>> {
         let era = match opening {
-            Opening::Legacy(_) => OpenEra::Legacy,
-            Opening::Modern(_) => OpenEra::Modern,
+            ServerInfo::Legacy(_) => Era::Legacy,
+            ServerInfo::Modern(_) => Era::Modern,
         };
         if !matches!(
             &*self.method,
@@ -272,7 +271,7 @@ impl ExternalCall {
 
     /// The list as it was when the server last answered. Only what everybody shares lists for everybody.
     fn last_good(&self, place: &Place) -> Option<Response> {
-        if place.key != ProcessKey::Shared {
+        if place.key != ConnectionKey::Shared {
             return None;
         }
         let processes = &self.external.processes;
@@ -309,7 +308,9 @@ impl ExternalCall {
                 false => rounds::required(answer.payload())?,
             };
             match required {
-                Some(required) => request = required.settle(&request, peer).await?,
+                Some(required) => {
+                    request = required.settle(&request, |ask| peer.ask(ask, None)).await?;
+                }
                 None => return Ok(answer),
             }
         }

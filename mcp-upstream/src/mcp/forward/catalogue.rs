@@ -20,7 +20,7 @@ use tooldock_workers::registry::{Namespace, Upstream};
 
 use super::ExternalServers;
 use super::arguments::InputSchema;
-use super::connector::{Connection, Isolation, OpenEra, Opening};
+use super::connector::{Connection, Era, Isolation, ServerInfo};
 use super::isolation::{self, Client};
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::server_info;
@@ -439,19 +439,19 @@ impl ExternalServers {
         last: Option<Arc<Catalogue>>,
     ) -> Option<Arc<Catalogue>> {
         // Whether its last words still count is the pool's to say.
-        self.processes.last_opening(namespace, OpenEra::Legacy)?;
+        self.processes.last_opening(namespace, Era::Legacy)?;
         let last = last.or_else(|| self.tools_known(namespace))?;
         self.processes.fell_back(namespace, LastGood::List);
         Some(last)
     }
 
     fn freshness(&self, namespace: &Namespace) -> Duration {
-        let opening = self.processes.last_opening(namespace, OpenEra::Legacy);
+        let opening = self.processes.last_opening(namespace, Era::Legacy);
         opening.as_ref().map_or(FRESH, freshness)
     }
 }
 
-fn freshness(opening: &Opening) -> Duration {
+fn freshness(opening: &ServerInfo) -> Duration {
     match server_info::declares(opening, &["tools", "listChanged"]) {
         true => FRESH_IF_ANNOUNCED,
         false => FRESH,
@@ -480,8 +480,8 @@ async fn read(
     for _ in 0..PAGES_MAX {
         let cursor_member = cursor.map(|cursor| format!(r#""cursor":{}"#, cursor.get()));
         let meta_member = match process.opening() {
-            Opening::Legacy(_) => None,
-            Opening::Modern(_) => {
+            ServerInfo::Legacy(_) => None,
+            ServerInfo::Modern(_) => {
                 let metadata = ClientMetadata {
                     capabilities: "{}",
                     info: super::GATEWAY,

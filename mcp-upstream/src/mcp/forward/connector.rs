@@ -17,50 +17,19 @@ use tooldock_workers::worker::LogLevel;
 use crate::engine::ResponseOutcome;
 use crate::jsonrpc::{Request, Response};
 use crate::protocol::ProtocolVersion;
+pub(crate) use crate::protocol::{Era, EraSupport, ServerInfo};
 pub(crate) use crate::stdio::link::Inbound;
 use crate::stdio::link::{Canceller, NotificationSink};
 use crate::stdio::lists::KnownTools;
 use crate::stdio::metrics::LastGood;
+pub(crate) use crate::stdio::pool::ConnectionKey;
 use crate::stdio::process::tasks::Tasks;
-
-/// The eras a server speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Speaks {
-    /// `initialize` alone.
-    Legacy,
-    /// 2026-07-28 alone.
-    Modern,
-    /// Either, one per process.
-    Dual,
-}
-
-/// The era a process is, or is to be, opened in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum OpenEra {
-    /// By `initialize`.
-    Legacy,
-    /// Not at all: each request speaks for itself.
-    Modern,
-}
-
-/// Which process of a server.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum ProcessKey {
-    /// The one for everybody; a server of both eras has one of each.
-    Shared,
-    /// The one of a session, by the digest that stands for its id.
-    Session(Arc<str>),
-    /// The one of a principal.
-    Principal(Arc<str>),
-    /// One that nobody else has until its lease is dropped.
-    Exclusive,
-}
 
 /// How a process is to be opened if it is not there yet.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenAs {
     /// In which era.
-    pub(crate) era: OpenEra,
+    pub(crate) era: Era,
     /// The revision `initialize` asks for.
     pub(crate) version: ProtocolVersion,
     /// What the client can be asked: a JSON object.
@@ -69,15 +38,6 @@ pub(crate) struct OpenAs {
     pub(crate) info: Option<Arc<RawValue>>,
     /// Whose processes it counts among.
     pub(crate) principal: Option<Arc<str>>,
-}
-
-/// How a process was opened, with what its server said about itself: the raw result.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Opening {
-    /// The result of `initialize`.
-    Legacy(Bytes),
-    /// The result of `server/discover`.
-    Modern(Bytes),
 }
 
 /// A response that is on its way. Dropping it cancels the request.
@@ -120,10 +80,10 @@ pub(crate) trait Connector: Send + Sync {
     /// # Errors
     ///
     /// Why it cannot be asked.
-    async fn speaks(&self, namespace: &Namespace, client: OpenEra) -> Result<Speaks, CallError>;
+    async fn speaks(&self, namespace: &Namespace, client: Era) -> Result<EraSupport, CallError>;
 
     /// The same without asking; `None` where only asking tells. Nearly always it is known.
-    fn known_to_speak(&self, _: &Namespace, _: OpenEra) -> Option<Speaks> {
+    fn known_to_speak(&self, _: &Namespace, _: Era) -> Option<EraSupport> {
         None
     }
 
@@ -137,7 +97,7 @@ pub(crate) trait Connector: Send + Sync {
     async fn lease(
         &self,
         namespace: &Namespace,
-        key: &ProcessKey,
+        key: &ConnectionKey,
         open: &OpenAs,
         inbound: Option<Arc<dyn Inbound>>,
     ) -> Result<Arc<dyn Connection>, CallError>;
@@ -146,8 +106,8 @@ pub(crate) trait Connector: Send + Sync {
     fn lease_at_once(
         &self,
         _: &Namespace,
-        _: &ProcessKey,
-        _: OpenEra,
+        _: &ConnectionKey,
+        _: Era,
     ) -> Option<Arc<dyn Connection>> {
         None
     }
@@ -159,7 +119,7 @@ pub(crate) trait Connector: Send + Sync {
     fn session_returned(&self, _: &Arc<str>) {}
 
     /// What the server last said of itself when it was opened so.
-    fn last_opening(&self, namespace: &Namespace, era: OpenEra) -> Option<Opening>;
+    fn last_opening(&self, namespace: &Namespace, era: Era) -> Option<ServerInfo>;
 
     /// Keeps the result of a list method of a process that several share.
     fn remember(&self, namespace: &Namespace, page: Page<'_>, result: &Bytes);
@@ -177,7 +137,7 @@ pub(crate) trait Connector: Send + Sync {
     async fn settled(&self, _: &Namespace) {}
 
     /// One client less wants to hear of a resource. Waits for nothing.
-    fn unsubscribe(&self, namespace: &Namespace, key: &ProcessKey, era: OpenEra, uri: &str);
+    fn unsubscribe(&self, namespace: &Namespace, key: &ConnectionKey, era: Era, uri: &str);
 
     /// The tools of the server, as far as they are known without asking it.
     fn known_tools(&self, _: &Namespace) -> KnownTools {
@@ -241,7 +201,7 @@ pub(crate) struct ProcessCounts {
 /// One page of one list.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Page<'a> {
-    pub(crate) era: OpenEra,
+    pub(crate) era: Era,
     pub(crate) method: &'a str,
     /// Raw JSON, where it is not the first.
     pub(crate) cursor: Option<&'a str>,
@@ -251,7 +211,7 @@ pub(crate) struct Page<'a> {
 #[async_trait]
 pub(crate) trait Connection: Send + Sync {
     /// How it was opened.
-    fn opening(&self) -> &Opening;
+    fn opening(&self) -> &ServerInfo;
 
     /// Sends a request of ours. An error means that nothing was written.
     ///
@@ -324,14 +284,14 @@ impl Connector for NoConnector {
         None
     }
 
-    async fn speaks(&self, _: &Namespace, _: OpenEra) -> Result<Speaks, CallError> {
+    async fn speaks(&self, _: &Namespace, _: Era) -> Result<EraSupport, CallError> {
         Err(absent())
     }
 
     async fn lease(
         &self,
         _: &Namespace,
-        _: &ProcessKey,
+        _: &ConnectionKey,
         _: &OpenAs,
         _: Option<Arc<dyn Inbound>>,
     ) -> Result<Arc<dyn Connection>, CallError> {
@@ -340,7 +300,7 @@ impl Connector for NoConnector {
 
     fn end_session(&self, _: &Arc<str>) {}
 
-    fn last_opening(&self, _: &Namespace, _: OpenEra) -> Option<Opening> {
+    fn last_opening(&self, _: &Namespace, _: Era) -> Option<ServerInfo> {
         None
     }
 
@@ -358,7 +318,7 @@ impl Connector for NoConnector {
         None
     }
 
-    fn unsubscribe(&self, _: &Namespace, _: &ProcessKey, _: OpenEra, _: &str) {}
+    fn unsubscribe(&self, _: &Namespace, _: &ConnectionKey, _: Era, _: &str) {}
 }
 
 fn absent() -> CallError {

@@ -9,12 +9,11 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
 use super::ExternalServers;
-use super::connector::{OpenEra, Opening};
+use super::connector::{Era, ServerInfo};
 use super::isolation::Client;
 use crate::bridge::server_info;
-use crate::format::CacheScope;
 use crate::mcp::CallContext;
-use crate::protocol::ProtocolVersion;
+use crate::protocol::{CacheScope, ProtocolVersion};
 use crate::session::Session;
 use crate::stdio::metrics::LastGood;
 
@@ -54,7 +53,7 @@ async fn of_server(
     cx: &CallContext<'_>,
     client: &Client,
     method: &str,
-) -> Result<Opening, CallError> {
+) -> Result<ServerInfo, CallError> {
     let (external, namespace) = (&cx.core.external, &cx.namespace);
     let principal = cx.caller.principal.as_ref();
     let place = external.place(namespace, client, principal, method).await?;
@@ -82,10 +81,10 @@ async fn of_server(
     }
 }
 
-fn last(external: &ExternalServers, namespace: &Namespace, client: &Client) -> Option<Opening> {
+fn last(external: &ExternalServers, namespace: &Namespace, client: &Client) -> Option<ServerInfo> {
     let era = match client.is_modern() {
-        true => OpenEra::Modern,
-        false => OpenEra::Legacy,
+        true => Era::Modern,
+        false => Era::Legacy,
     };
     let opening = external.processes.last_opening(namespace, era)?;
     external.processes.fell_back(namespace, LastGood::Opening);

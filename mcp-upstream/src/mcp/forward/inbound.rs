@@ -30,6 +30,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::{Answers, Ask, AskMethod, LogLevel, Question, Replier};
 
 use super::connector::Inbound;
+use crate::broadcast::{Audience, Change};
 use crate::engine::Peer;
 use crate::jsonrpc::{
     self, Key, Members, Notification, RawId, RelayedRequest, ServerRequest, spans,
@@ -39,7 +40,6 @@ use crate::protocol::code;
 use crate::session::Session;
 use crate::stdio::link::NotificationSink;
 use crate::stream::EventLog;
-use crate::stream::audience::{Audience, Change};
 
 /// Messages to a session that has no stream for them yet. Beyond, notifications are dropped and requests refused.
 const WAITING_MAX: usize = 256;

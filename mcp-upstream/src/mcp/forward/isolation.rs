@@ -23,7 +23,7 @@ use std::sync::{Arc, LazyLock};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::connector::{Isolation, OpenAs, OpenEra, ProcessKey, Speaks};
+use super::connector::{ConnectionKey, Era, EraSupport, Isolation, OpenAs};
 use crate::jsonrpc::spans;
 use crate::mcp::modern::RequestMeta;
 use crate::protocol::ProtocolVersion;
@@ -45,32 +45,35 @@ pub(crate) enum Client {
 /// Where a request goes.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    pub(crate) key: ProcessKey,
+    pub(crate) key: ConnectionKey,
     pub(crate) open: OpenAs,
 }
 
 impl Place {
     /// Whether several clients share the process.
     pub(crate) fn is_common(&self) -> bool {
-        matches!(self.key, ProcessKey::Shared | ProcessKey::Principal(_))
+        matches!(
+            self.key,
+            ConnectionKey::Shared | ConnectionKey::Principal(_)
+        )
     }
 }
 
 impl Client {
     /// The era its messages are in. REST is written by us, so it takes what the server likes.
-    pub(crate) fn own_era(&self) -> OpenEra {
+    pub(crate) fn own_era(&self) -> Era {
         match self {
-            Self::Session(_) | Self::Sessionless => OpenEra::Legacy,
-            Self::Modern(_) | Self::Rest => OpenEra::Modern,
+            Self::Session(_) | Self::Sessionless => Era::Legacy,
+            Self::Modern(_) | Self::Rest => Era::Modern,
         }
     }
 
     /// The era its server is opened in.
-    fn era(&self, speaks: Speaks) -> OpenEra {
+    fn era(&self, speaks: EraSupport) -> Era {
         match speaks {
-            Speaks::Legacy => OpenEra::Legacy,
-            Speaks::Modern => OpenEra::Modern,
-            Speaks::Dual => self.own_era(),
+            EraSupport::Legacy => Era::Legacy,
+            EraSupport::Modern | EraSupport::ModernAtLeast => Era::Modern,
+            EraSupport::Dual => self.own_era(),
         }
     }
 
@@ -114,33 +117,36 @@ impl Client {
 /// The place of a request. `principal` is whose token came with it.
 pub(crate) fn place(
     isolation: Isolation,
-    speaks: Speaks,
+    speaks: EraSupport,
     client: &Client,
     principal: Option<&Arc<str>>,
     method: &str,
 ) -> Place {
     let era = client.era(speaks);
-    let of_principal =
-        || principal.map_or(ProcessKey::Shared, |it| ProcessKey::Principal(it.clone()));
+    let of_principal = || {
+        principal.map_or(ConnectionKey::Shared, |it| {
+            ConnectionKey::Principal(it.clone())
+        })
+    };
     let own = || match client {
         // Of a session that is over only what still runs goes on, in a process that ends with it.
-        Client::Session(session) if session.state() == State::Closed => ProcessKey::Exclusive,
-        Client::Session(session) => ProcessKey::Session(Arc::clone(session.tag())),
-        Client::Sessionless | Client::Modern(_) | Client::Rest => ProcessKey::Exclusive,
+        Client::Session(session) if session.state() == State::Closed => ConnectionKey::Exclusive,
+        Client::Session(session) => ConnectionKey::Session(Arc::clone(session.tag())),
+        Client::Sessionless | Client::Modern(_) | Client::Rest => ConnectionKey::Exclusive,
     };
     let key = match isolation {
-        Isolation::Shared => ProcessKey::Shared,
+        Isolation::Shared => ConnectionKey::Shared,
         Isolation::Principal => of_principal(),
         Isolation::Session if client.has_no_session() && !is_of_a_process(method) => {
-            ProcessKey::Shared
+            ConnectionKey::Shared
         }
         Isolation::Session => own(),
-        Isolation::Auto if era == OpenEra::Modern || !client.can_be_asked() => ProcessKey::Shared,
+        Isolation::Auto if era == Era::Modern || !client.can_be_asked() => ConnectionKey::Shared,
         // Of a modern client only the methods that may ask need a process to themselves.
-        Isolation::Auto if client.is_modern() && !may_ask(method) => ProcessKey::Shared,
+        Isolation::Auto if client.is_modern() && !may_ask(method) => ConnectionKey::Shared,
         Isolation::Auto => own(),
     };
-    let private = matches!(key, ProcessKey::Session(_) | ProcessKey::Exclusive);
+    let private = matches!(key, ConnectionKey::Session(_) | ConnectionKey::Exclusive);
     let version = match client {
         Client::Session(session) if private => session.version(),
         _ => ProtocolVersion::V2025_11_25,
@@ -243,16 +249,21 @@ mod tests {
         })
     }
 
-    fn kind(isolation: Isolation, speaks: Speaks, client: &Client, method: &str) -> &'static str {
+    fn kind(
+        isolation: Isolation,
+        speaks: EraSupport,
+        client: &Client,
+        method: &str,
+    ) -> &'static str {
         let principal = Arc::from("ada");
         let place = place(isolation, speaks, client, Some(&principal), method);
         let told = place.open.capabilities.get() != "{}";
         match (place.key, told) {
-            (ProcessKey::Shared, false) => "shared",
-            (ProcessKey::Session(_), _) => "session",
-            (ProcessKey::Principal(_), false) => "principal",
-            (ProcessKey::Exclusive, _) => "exclusive",
-            (ProcessKey::Shared | ProcessKey::Principal(_), true) => "told too much",
+            (ConnectionKey::Shared, false) => "shared",
+            (ConnectionKey::Session(_), _) => "session",
+            (ConnectionKey::Principal(_), false) => "principal",
+            (ConnectionKey::Exclusive, _) => "exclusive",
+            (ConnectionKey::Shared | ConnectionKey::Principal(_), true) => "told too much",
         }
     }
 
@@ -260,17 +271,27 @@ mod tests {
     fn auto_gives_a_process_of_their_own_to_those_the_server_may_ask() {
         let (asked, silent) = (r#"{"elicitation":{}}"#, r#"{"experimental":{}}"#);
         for (speaks, client, method, expected) in [
-            (Speaks::Legacy, session(asked), "tools/list", "session"),
-            (Speaks::Dual, session(asked), "tools/call", "session"),
-            (Speaks::Modern, session(asked), "tools/call", "shared"),
-            (Speaks::Legacy, session(silent), "tools/call", "shared"),
-            (Speaks::Legacy, modern(asked), "tools/call", "exclusive"),
-            (Speaks::Legacy, modern(asked), "prompts/get", "exclusive"),
-            (Speaks::Legacy, modern(asked), "tools/list", "shared"),
-            (Speaks::Legacy, modern(silent), "tools/call", "shared"),
-            (Speaks::Dual, modern(asked), "tools/call", "shared"),
-            (Speaks::Legacy, Client::Rest, "tools/call", "shared"),
-            (Speaks::Legacy, Client::Sessionless, "tools/call", "shared"),
+            (EraSupport::Legacy, session(asked), "tools/list", "session"),
+            (EraSupport::Dual, session(asked), "tools/call", "session"),
+            (EraSupport::Modern, session(asked), "tools/call", "shared"),
+            (EraSupport::Legacy, session(silent), "tools/call", "shared"),
+            (EraSupport::Legacy, modern(asked), "tools/call", "exclusive"),
+            (
+                EraSupport::Legacy,
+                modern(asked),
+                "prompts/get",
+                "exclusive",
+            ),
+            (EraSupport::Legacy, modern(asked), "tools/list", "shared"),
+            (EraSupport::Legacy, modern(silent), "tools/call", "shared"),
+            (EraSupport::Dual, modern(asked), "tools/call", "shared"),
+            (EraSupport::Legacy, Client::Rest, "tools/call", "shared"),
+            (
+                EraSupport::Legacy,
+                Client::Sessionless,
+                "tools/call",
+                "shared",
+            ),
         ] {
             let got = kind(Isolation::Auto, speaks, &client, method);
             assert_eq!(got, expected, "{speaks:?} {client:?} {method}");
@@ -301,7 +322,7 @@ mod tests {
             Client::Rest,
             Client::Sessionless,
         ] {
-            let of = |isolation| kind(isolation, Speaks::Legacy, &client, "tools/call");
+            let of = |isolation| kind(isolation, EraSupport::Legacy, &client, "tools/call");
             assert_eq!(of(Isolation::Shared), "shared");
             assert_eq!(of(Isolation::Principal), "principal");
             let own = if matches!(client, Client::Session(_)) {
@@ -316,7 +337,7 @@ mod tests {
     #[test]
     fn what_no_process_has_to_itself_is_the_shared_ones() {
         for method in ["server/discover", "subscriptions/listen"] {
-            for speaks in [Speaks::Legacy, Speaks::Modern, Speaks::Dual] {
+            for speaks in [EraSupport::Legacy, EraSupport::Modern, EraSupport::Dual] {
                 let client = modern(r#"{"elicitation":{}}"#);
                 assert_eq!(kind(Isolation::Session, speaks, &client, method), "shared");
                 let of_principal = kind(Isolation::Principal, speaks, &client, method);
@@ -328,7 +349,7 @@ mod tests {
     #[test]
     fn what_still_runs_in_a_session_that_is_over_keeps_no_process_for_it() {
         let client = session(r#"{"roots":{}}"#);
-        let of = |client| kind(Isolation::Auto, Speaks::Legacy, client, "tools/call");
+        let of = |client| kind(Isolation::Auto, EraSupport::Legacy, client, "tools/call");
         assert_eq!(of(&client), "session");
         if let Client::Session(session) = &client {
             session.close();
@@ -339,13 +360,13 @@ mod tests {
     #[test]
     fn a_server_of_both_eras_is_opened_in_the_clients() {
         let era = |client: &Client| {
-            place(Isolation::Auto, Speaks::Dual, client, None, "x")
+            place(Isolation::Auto, EraSupport::Dual, client, None, "x")
                 .open
                 .era
         };
-        assert_eq!(era(&session("{}")), OpenEra::Legacy);
-        assert_eq!(era(&Client::Sessionless), OpenEra::Legacy);
-        assert_eq!(era(&modern("{}")), OpenEra::Modern);
-        assert_eq!(era(&Client::Rest), OpenEra::Modern);
+        assert_eq!(era(&session("{}")), Era::Legacy);
+        assert_eq!(era(&Client::Sessionless), Era::Legacy);
+        assert_eq!(era(&modern("{}")), Era::Modern);
+        assert_eq!(era(&Client::Rest), Era::Modern);
     }
 }

@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 use tokio::time::timeout;
 use tooldock_workers::policy::ToolPolicy;
 
-use crate::format::CacheScope;
 use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, Change};
+use crate::protocol::CacheScope;
 
 /// How long a list may take that is known from before.
 const PATIENCE: Duration = Duration::from_secs(10);

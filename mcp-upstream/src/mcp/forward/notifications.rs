@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tooldock_workers::names::NamespaceName;
 
-use super::connector::{Opening, ProcessKey};
+use super::connector::{ConnectionKey, ServerInfo};
 use super::isolation::Client;
 use super::{ExternalServers, tasks};
 use crate::mcp::CallContext;
@@ -168,10 +168,10 @@ pub(crate) fn notify(cx: &CallContext<'_>, message: &str, method: &str) {
         };
         let private = PRIVATE.contains(&&*method);
         let told = match place.key {
-            ProcessKey::Session(_) => true,
-            ProcessKey::Shared | ProcessKey::Principal(_) => !private,
+            ConnectionKey::Session(_) => true,
+            ConnectionKey::Shared | ConnectionKey::Principal(_) => !private,
             // One that was started for nothing else would hear of what it knows nothing of.
-            ProcessKey::Exclusive => false,
+            ConnectionKey::Exclusive => false,
         };
         if !told {
             return;
@@ -181,8 +181,11 @@ pub(crate) fn notify(cx: &CallContext<'_>, message: &str, method: &str) {
         };
         let alike = matches!(
             (&client, leased.process.opening()),
-            (Client::Modern(_), Opening::Modern(_))
-                | (Client::Session(_) | Client::Sessionless, Opening::Legacy(_))
+            (Client::Modern(_), ServerInfo::Modern(_))
+                | (
+                    Client::Session(_) | Client::Sessionless,
+                    ServerInfo::Legacy(_)
+                )
         );
         let own = tasks::may_name(&leased, principal.as_ref(), message.as_bytes());
         if own && (alike || !private) {

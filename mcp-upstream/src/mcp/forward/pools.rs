@@ -12,8 +12,8 @@ use tooldock_workers::registry::{Namespace, Upstream};
 use tooldock_workers::worker::LogLevel;
 
 use super::connector::{
-    Connection, Connector, Inbound, Isolation, LastRestart, OpenAs, OpenEra, Opening, Page,
-    ProcessCounts, ProcessKey, SentRequest, ServerHealth, Speaks, Unanswered,
+    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, LastRestart, OpenAs,
+    Page, ProcessCounts, SentRequest, ServerHealth, ServerInfo, Unanswered,
 };
 use crate::engine::ResponseOutcome;
 use crate::jsonrpc::Request;
@@ -21,7 +21,7 @@ use crate::stdio::handshake;
 use crate::stdio::link::{Call, NotificationSink};
 use crate::stdio::lists::KnownTools;
 use crate::stdio::metrics::LastGood;
-use crate::stdio::pool::{self, EraKind, Leased, PoolKey, Pools, ServerEra};
+use crate::stdio::pool::{self, Leased, Pools};
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::process::{ListenerGuard, Opened};
 
@@ -50,25 +50,25 @@ impl Connector for PooledConnector {
         Some(server(namespace)?.spec.settings.isolation)
     }
 
-    async fn speaks(&self, namespace: &Namespace, client: OpenEra) -> Result<Speaks, CallError> {
-        let era = self.0.server_era(there(namespace)?, kind(client)).await?;
-        Ok(speaks(era))
+    async fn speaks(&self, namespace: &Namespace, client: Era) -> Result<EraSupport, CallError> {
+        let era = self.0.server_era(there(namespace)?, client).await?;
+        Ok(era)
     }
 
-    fn known_to_speak(&self, namespace: &Namespace, client: OpenEra) -> Option<Speaks> {
-        let era = self.0.known_era(server(namespace)?, kind(client))?;
-        Some(speaks(era))
+    fn known_to_speak(&self, namespace: &Namespace, client: Era) -> Option<EraSupport> {
+        let era = self.0.known_era(server(namespace)?, client)?;
+        Some(era)
     }
 
     async fn lease(
         &self,
         namespace: &Namespace,
-        key: &ProcessKey,
+        key: &ConnectionKey,
         open: &OpenAs,
         inbound: Option<Arc<dyn Inbound>>,
     ) -> Result<Arc<dyn Connection>, CallError> {
         let server = there(namespace)?;
-        let key = pool_key(key);
+        let key = key.clone();
         let opening = handshake::Opening {
             version: open.version,
             capabilities: Arc::clone(&open.capabilities),
@@ -78,7 +78,7 @@ impl Connector for PooledConnector {
             },
         };
         let open = pool::OpenAs {
-            era: kind(open.era),
+            era: open.era,
             opening: Arc::new(opening),
             principal: open.principal.clone(),
             inbound,
@@ -90,11 +90,11 @@ impl Connector for PooledConnector {
     fn lease_at_once(
         &self,
         namespace: &Namespace,
-        key: &ProcessKey,
-        era: OpenEra,
+        key: &ConnectionKey,
+        era: Era,
     ) -> Option<Arc<dyn Connection>> {
         let server = server(namespace)?;
-        let leased = self.0.lease_at_once(server, &pool_key(key), kind(era))?;
+        let leased = self.0.lease_at_once(server, key, era)?;
         Some(Held::of(leased))
     }
 
@@ -106,21 +106,21 @@ impl Connector for PooledConnector {
         self.0.session_returned(tag);
     }
 
-    fn last_opening(&self, namespace: &Namespace, era: OpenEra) -> Option<Opening> {
-        let opened = self.0.last_opened(server(namespace)?, kind(era))?;
+    fn last_opening(&self, namespace: &Namespace, era: Era) -> Option<ServerInfo> {
+        let opened = self.0.last_opened(server(namespace)?, era)?;
         Some(opening_of(&opened))
     }
 
     fn remember(&self, namespace: &Namespace, page: Page<'_>, result: &Bytes) {
         if let Some(lists) = server(namespace).and_then(|server| self.0.lists(server)) {
-            lists.remember(kind(page.era), page.method, page.cursor, result);
+            lists.remember(page.era, page.method, page.cursor, result);
         }
     }
 
     fn recall(&self, namespace: &Namespace, page: Page<'_>) -> Option<Bytes> {
         let server = server(namespace)?;
         let lists = self.0.lists(server)?;
-        let page = lists.recall(kind(page.era), page.method, page.cursor)?;
+        let page = lists.recall(page.era, page.method, page.cursor)?;
         self.0.fell_back(server, LastGood::List);
         Some(page)
     }
@@ -130,9 +130,9 @@ impl Connector for PooledConnector {
         lists.is_some_and(|lists| lists.is_repeatable(method, tool))
     }
 
-    fn unsubscribe(&self, namespace: &Namespace, key: &ProcessKey, era: OpenEra, uri: &str) {
+    fn unsubscribe(&self, namespace: &Namespace, key: &ConnectionKey, era: Era, uri: &str) {
         if let Some(server) = server(namespace) {
-            self.0.unsubscribe(server, &pool_key(key), kind(era), uri);
+            self.0.unsubscribe(server, key, era, uri);
         }
     }
 
@@ -161,9 +161,9 @@ impl Connector for PooledConnector {
             error: state.error.as_ref().map(|error| error.code.as_str()),
             reason: state.reason.map(|reason| reason.to_string()),
             era: state.server.map(|era| match era {
-                ServerEra::Legacy => "legacy",
-                ServerEra::Modern | ServerEra::ModernAtLeast => "modern",
-                ServerEra::Dual => "dual",
+                EraSupport::Legacy => "legacy",
+                EraSupport::Modern | EraSupport::ModernAtLeast => "modern",
+                EraSupport::Dual => "dual",
             }),
             breaker: state.breaker.as_str(),
             waiting: state.waiting,
@@ -182,34 +182,10 @@ impl Connector for PooledConnector {
     }
 }
 
-fn pool_key(key: &ProcessKey) -> PoolKey {
-    match key {
-        ProcessKey::Shared => PoolKey::Shared,
-        ProcessKey::Session(tag) => PoolKey::Session(Arc::clone(tag)),
-        ProcessKey::Principal(name) => PoolKey::Principal(Arc::clone(name)),
-        ProcessKey::Exclusive => PoolKey::Exclusive,
-    }
-}
-
-fn kind(era: OpenEra) -> EraKind {
-    match era {
-        OpenEra::Legacy => EraKind::Legacy,
-        OpenEra::Modern => EraKind::Modern,
-    }
-}
-
-fn speaks(era: ServerEra) -> Speaks {
-    match era {
-        ServerEra::Legacy => Speaks::Legacy,
-        ServerEra::Modern | ServerEra::ModernAtLeast => Speaks::Modern,
-        ServerEra::Dual => Speaks::Dual,
-    }
-}
-
-fn opening_of(opened: &Opened) -> Opening {
+fn opening_of(opened: &Opened) -> ServerInfo {
     match opened {
-        Opened::Legacy(initialized) => Opening::Legacy(initialized.result.clone()),
-        Opened::Modern(discover) => Opening::Modern(discover.clone()),
+        Opened::Legacy(initialized) => ServerInfo::Legacy(initialized.result.clone()),
+        Opened::Modern(discover) => ServerInfo::Modern(discover.clone()),
     }
 }
 
@@ -227,7 +203,7 @@ fn sent(mut call: Call) -> SentRequest {
 
 /// A leased process.
 struct Held {
-    opening: Opening,
+    opening: ServerInfo,
     answered: AtomicBool,
     /// Goes before the lease does: nobody hears who is not counted.
     listener: OnceLock<ListenerGuard>,
@@ -247,7 +223,7 @@ impl Held {
 
 #[async_trait]
 impl Connection for Held {
-    fn opening(&self) -> &Opening {
+    fn opening(&self) -> &ServerInfo {
         &self.opening
     }
 

@@ -16,10 +16,10 @@ use super::isolation::Client;
 use crate::audit::Transport;
 use crate::caller::Caller;
 use crate::engine::{ForwardRequest, ForwardTask, Peer, ResponseOutcome, TOOLS_CALL};
-use crate::format::CacheScope;
 use crate::jsonrpc::{Request, Response, spans};
+use crate::mcp::Core;
+use crate::protocol::CacheScope;
 use crate::session::CancelNotice;
-use crate::state::Core;
 
 /// Calls a tool whose schema the arguments fit and gives what REST answers: the structured content, else a lone text,
 /// else the content blocks.

@@ -10,17 +10,16 @@ use tooldock_workers::worker::LogLevel;
 
 use super::Leased;
 use super::binding::UpstreamBinding;
-use super::connector::Opening;
+use super::connector::ServerInfo;
 use super::isolation::Client;
 use super::watch::{NotWatched, Watch};
 use crate::bridge::server_info;
+use crate::broadcast::Filter;
 use crate::engine::ResponseOutcome;
 use crate::format;
 use crate::jsonrpc::{self, Key, Members, RequestError, Response};
-use crate::mcp::{CallContext, weigh};
+use crate::mcp::{CallContext, Core, weigh};
 use crate::session::Session;
-use crate::state::Core;
-use crate::stream::audience::Filter;
 
 const LISTEN: &str = "subscriptions/listen";
 
@@ -57,17 +56,17 @@ async fn set_level_at(
 ) -> Result<Option<Vec<u8>>, RequestError> {
     let leased = lease(cx, client, "logging/setLevel").await?;
     match leased.process.opening() {
-        Opening::Legacy(_) if !leased.is_common() => return Ok(None),
-        Opening::Legacy(_) if !server_info::declares(leased.process.opening(), &["logging"]) => {
+        ServerInfo::Legacy(_) if !leased.is_common() => return Ok(None),
+        ServerInfo::Legacy(_) if !server_info::declares(leased.process.opening(), &["logging"]) => {
             return Err(RequestError::MethodNotFound("logging/setLevel".into()));
         }
-        Opening::Legacy(_) | Opening::Modern(_) => {}
+        ServerInfo::Legacy(_) | ServerInfo::Modern(_) => {}
     }
     let level = level.ok_or_else(|| {
         let levels = LogLevel::ALL.map(LogLevel::as_str).join(", ");
         RequestError::InvalidParams(format!("params.level must be one of {levels}").into())
     })?;
-    if let Opening::Legacy(_) = leased.process.opening() {
+    if let ServerInfo::Legacy(_) = leased.process.opening() {
         let external = &cx.core.external;
         external.want_level(&leased, level).await;
     }
@@ -92,7 +91,7 @@ async fn subscription_at(
     members: &Members<'_>,
 ) -> Result<Option<Vec<u8>>, RequestError> {
     let leased = lease(cx, client, method).await?;
-    if let Opening::Legacy(_) = leased.process.opening()
+    if let ServerInfo::Legacy(_) = leased.process.opening()
         && !leased.is_common()
     {
         return Ok(None);

@@ -25,7 +25,8 @@ use crate::jsonrpc::{
     self, Key, Members, Notification, Request, RequestError, Response, ServerRequest, notification,
 };
 use crate::protocol::code;
-use crate::session::{Session, SessionKey};
+use crate::seal::SessionKey;
+use crate::session::Session;
 use crate::stdio::link::Inbound;
 use crate::stdio::process::tasks;
 pub(super) use crate::stdio::process::tasks::Owner;

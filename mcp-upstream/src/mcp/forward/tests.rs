@@ -8,7 +8,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::connector::{Isolation, OpenEra, ProcessKey, Speaks};
+use super::connector::{ConnectionKey, Era, EraSupport, Isolation};
 use crate::caller::Caller;
 use crate::mcp::head::{McpHead, MirroredHeaders};
 use crate::mcp::tests::wire::Wire;
@@ -29,7 +29,7 @@ const CAPS: &str = "io.modelcontextprotocol/clientCapabilities";
 const LEVEL: &str = "io.modelcontextprotocol/logLevel";
 const SERVER: &str = "io.modelcontextprotocol/serverInfo";
 
-const ERAS: [Speaks; 2] = [Speaks::Legacy, Speaks::Modern];
+const ERAS: [EraSupport; 2] = [EraSupport::Legacy, EraSupport::Modern];
 
 /// A gateway before one fake server.
 struct House {
@@ -37,7 +37,7 @@ struct House {
     seen: Arc<KeyScan>,
 }
 
-fn house(speaks: Speaks) -> House {
+fn house(speaks: EraSupport) -> House {
     house_of(Fake::new(speaks))
 }
 
@@ -67,7 +67,7 @@ impl House {
     }
 
     /// The leases so far: key, era, and what was told of the client.
-    fn leases(&self) -> Vec<(ProcessKey, OpenEra, String)> {
+    fn leases(&self) -> Vec<(ConnectionKey, Era, String)> {
         self.seen.leases.lock().expect("not poisoned").clone()
     }
 

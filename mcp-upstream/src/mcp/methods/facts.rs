@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tooldock_workers::worker::LogLevel;
 
 use crate::format;
-use crate::mcp::{CallContext, Era};
+use crate::mcp::{CallContext, ClientEra};
 
 /// The level of a client that named none.
 const DEFAULT_LEVEL: LogLevel = LogLevel::Info;
@@ -17,7 +17,7 @@ pub(super) fn of(cx: &CallContext<'_>, progress: bool) -> Bytes {
     let progress = progress && cx.streams;
     let mut facts = Facts::default();
     match &cx.era {
-        Era::Legacy { session, .. } => {
+        ClientEra::Legacy { session, .. } => {
             facts.text("era", "legacy");
             match session.as_deref().filter(|_| cx.streams) {
                 Some(session) => {
@@ -36,7 +36,7 @@ pub(super) fn of(cx: &CallContext<'_>, progress: bool) -> Bytes {
                 }
             }
         }
-        Era::Modern(meta) => {
+        ClientEra::Modern(meta) => {
             facts.text("era", "modern");
             facts.raw("capabilities", &meta.capabilities);
             if let Some(info) = &meta.client_info {

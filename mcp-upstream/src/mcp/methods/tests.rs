@@ -33,15 +33,15 @@ fn fixture_of(namespace: Namespace) -> Fixture {
     }
 }
 
-fn legacy(session: Option<Arc<Session>>) -> Era {
-    Era::Legacy {
+fn legacy(session: Option<Arc<Session>>) -> ClientEra {
+    ClientEra::Legacy {
         version: ProtocolVersion::V2025_11_25,
         session,
     }
 }
 
-fn modern() -> Era {
-    Era::Modern(meta())
+fn modern() -> ClientEra {
+    ClientEra::Modern(meta())
 }
 
 fn meta() -> RequestMeta {
@@ -76,7 +76,7 @@ fn session() -> Arc<Session> {
 impl Fixture {
     async fn prepare(
         &self,
-        era: Era,
+        era: ClientEra,
         streams: bool,
         method: &str,
         params: &Value,
@@ -99,7 +99,12 @@ impl Fixture {
     }
 
     /// The result of a method that is answered at once.
-    async fn answer(&self, era: Era, method: &str, params: Value) -> Result<Value, RequestError> {
+    async fn answer(
+        &self,
+        era: ClientEra,
+        method: &str,
+        params: Value,
+    ) -> Result<Value, RequestError> {
         match self.prepare(era, true, method, &params).await? {
             Prepared::Response(answer) => Ok(parsed(&answer)),
             Prepared::Call(_) => panic!("{method} is a call"),
@@ -108,7 +113,7 @@ impl Fixture {
 
     async fn upstream(
         &self,
-        era: Era,
+        era: ClientEra,
         method: &str,
         params: Value,
     ) -> Result<Box<UpstreamCall>, RequestError> {
@@ -119,10 +124,12 @@ impl Fixture {
     }
 
     /// Calls and gives the response, or the error object in the era's words.
-    async fn call(&self, era: Era, method: &str, params: Value) -> Value {
+    async fn call(&self, era: ClientEra, method: &str, params: Value) -> Value {
         let format = match &era {
-            Era::Legacy { version, .. } => ResultFormat::Legacy(*version),
-            Era::Modern(_) => ResultFormat::Modern(ModernFormat::new(self.namespace.name.clone())),
+            ClientEra::Legacy { version, .. } => ResultFormat::Legacy(*version),
+            ClientEra::Modern(_) => {
+                ResultFormat::Modern(ModernFormat::new(self.namespace.name.clone()))
+            }
         };
         let call = match self.upstream(era, method, params).await {
             Ok(call) => call,

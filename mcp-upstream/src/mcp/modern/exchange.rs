@@ -25,11 +25,10 @@ use crate::caller::Caller;
 use crate::engine::ask_failed;
 use crate::format::{self, ResultFormat};
 use crate::jsonrpc::{self, Key, Members, RequestError};
-use crate::mcp::CallContext;
 use crate::mcp::exchange::{Patience, streamed};
 use crate::mcp::methods::UpstreamCall;
+use crate::mcp::{CallContext, Core};
 use crate::reply::Reply;
-use crate::state::Core;
 use crate::stream::{Stream, frame};
 
 /// One request in which a call goes on.

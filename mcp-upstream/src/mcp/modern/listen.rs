@@ -8,12 +8,12 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tooldock_workers::registry::Namespace;
 
+use crate::broadcast::Filter;
 use crate::jsonrpc::{self, RequestError};
 use crate::mcp::exchange::events_head;
 use crate::mcp::{CallContext, forward, stream_place};
 use crate::reply::{Guards, Reply};
 use crate::session::subscriptions::URIS_MAX;
-use crate::stream::audience::Filter;
 use crate::stream::{Stream, frame};
 
 #[derive(Deserialize)]

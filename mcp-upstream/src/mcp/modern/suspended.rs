@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::{ParkingFull, Shares};
 
-use crate::session::SessionKey;
+use crate::seal::SessionKey;
 
 /// Bytes of a parked call's number: unguessable, though the seal alone would do.
 const ID_BYTES: usize = 16;

@@ -148,7 +148,7 @@ mod tests {
     use tooldock_workers::error::CallErrorCode;
 
     use super::*;
-    use crate::error::rest_status;
+    use crate::call_error::rest_status;
     use crate::testing::tool;
 
     fn documented(fails: Fails) -> Vec<u16> {

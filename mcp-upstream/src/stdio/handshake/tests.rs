@@ -64,8 +64,8 @@ async fn a_server_that_answers_the_first_question_is_modern_or_both() {
         .expect("open");
         assert!(probed.initialized.is_none());
         match probed.facts.era {
-            Era::Modern { discover } if !both => assert_eq!(discover, text),
-            Era::Dual { discover } if both => assert_eq!(discover, text),
+            ProbedEra::Modern { discover } if !both => assert_eq!(discover, text),
+            ProbedEra::Dual { discover } if both => assert_eq!(discover, text),
             other => panic!("{other:?}"),
         }
         scene.settle().await;
@@ -109,7 +109,7 @@ async fn any_refusal_of_the_first_question_leads_to_initialize() {
         assert_eq!(initialized.version, ProtocolVersion::V2025_06_18);
         assert!(matches!(
             probed.facts.era,
-            Era::Legacy { version: ProtocolVersion::V2025_06_18, result } if result == INITIALIZED
+            ProbedEra::Legacy { version: ProtocolVersion::V2025_06_18, result } if result == INITIALIZED
         ));
     }
 }
@@ -141,9 +141,9 @@ async fn silence_leads_to_initialize_and_is_not_held_against_a_slow_server() {
         .expect("open");
         assert_eq!(probed.initialized.is_some(), opened, "{kind}");
         let found = match probed.facts.era {
-            Era::Legacy { .. } => "legacy",
-            Era::Modern { .. } => "modern",
-            Era::Dual { .. } => "dual",
+            ProbedEra::Legacy { .. } => "legacy",
+            ProbedEra::Modern { .. } => "modern",
+            ProbedEra::Dual { .. } => "dual",
         };
         assert_eq!(found, kind);
     }
@@ -333,7 +333,7 @@ async fn the_fixture_is_legacy_when_it_is_and_asks_its_client() {
     let probed = fixture.probe().await;
     let initialized = probed.initialized.expect("initialized");
     assert_eq!(initialized.version, ProtocolVersion::V2025_11_25);
-    assert!(matches!(probed.facts.era, Era::Legacy { .. }));
+    assert!(matches!(probed.facts.era, ProbedEra::Legacy { .. }));
     shows_transparency(&fixture, false).await;
 
     let params = raw(r#"{"name":"test_sampling","arguments":{"prompt":"p"}}"#);
@@ -362,7 +362,7 @@ async fn the_fixture_is_modern_when_it_is_and_listens() {
     let fixture = Fixture::start("modern");
     let probed = fixture.probe().await;
     assert!(probed.initialized.is_none());
-    assert!(matches!(probed.facts.era, Era::Modern { .. }));
+    assert!(matches!(probed.facts.era, ProbedEra::Modern { .. }));
     shows_transparency(&fixture, true).await;
 
     let listen = r#"{"jsonrpc":"2.0","id":"L","method":"subscriptions/listen","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}},"notifications":{"toolsListChanged":true}}}"#;
@@ -389,7 +389,7 @@ async fn the_fixture_is_both_when_it_is_and_can_be_opened_as_either() {
     let fixture = Fixture::start("dual");
     let probed = fixture.probe().await;
     assert!(probed.initialized.is_none());
-    assert!(matches!(probed.facts.era, Era::Dual { .. }));
+    assert!(matches!(probed.facts.era, ProbedEra::Dual { .. }));
     shows_transparency(&fixture, true).await;
     fixture.end().await;
 

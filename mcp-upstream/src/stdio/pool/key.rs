@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::stdio::handshake::{Era, Opening};
+use crate::protocol::{Era, EraSupport};
+use crate::stdio::handshake::{Opening, ProbedEra};
 use crate::stdio::link::Inbound;
 
 /// Whose process a request wants.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum PoolKey {
+pub(crate) enum ConnectionKey {
     /// The one of everybody.
     Shared,
     /// A session's own, by the session's tag.
@@ -23,7 +24,7 @@ pub(crate) enum PoolKey {
 #[derive(Clone)]
 pub(crate) struct OpenAs {
     /// The era of the request. A server that speaks both is opened in it; any other as it can be.
-    pub(crate) era: EraKind,
+    pub(crate) era: Era,
     /// What the server is told about the client. A shared process has one handshake whatever clients come, so it hears
     /// of the gateway instead.
     pub(crate) opening: Arc<Opening>,
@@ -35,29 +36,7 @@ pub(crate) struct OpenAs {
     pub(crate) inbound: Option<Arc<dyn Inbound>>,
 }
 
-/// How a process is opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum EraKind {
-    /// With a handshake.
-    Legacy,
-    /// Without.
-    Modern,
-}
-
-/// What a server speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ServerEra {
-    /// Only with a handshake.
-    Legacy,
-    /// Only without.
-    Modern,
-    /// Without; whether with one, too, is not known. Servers do not say so, and a process that was asked refuses it.
-    ModernAtLeast,
-    /// Either way.
-    Dual,
-}
-
-/// What a request asks the state machine for: [`PoolKey`], with exclusive ones told apart.
+/// What a request asks the state machine for: [`ConnectionKey`], with exclusive ones told apart.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::stdio) enum Key {
     Shared,
@@ -70,20 +49,10 @@ pub(in crate::stdio) enum Key {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::stdio) struct SlotKey {
     pub(in crate::stdio) key: Key,
-    pub(in crate::stdio) era: EraKind,
+    pub(in crate::stdio) era: Era,
 }
 
-impl EraKind {
-    /// The one it is not.
-    pub(in crate::stdio) fn other(self) -> Self {
-        match self {
-            Self::Legacy => Self::Modern,
-            Self::Modern => Self::Legacy,
-        }
-    }
-}
-
-impl PoolKey {
+impl ConnectionKey {
     /// Whether several clients speak with its process, so that it is opened with the gateway's own words.
     pub(super) fn is_common(&self) -> bool {
         matches!(self, Self::Shared | Self::Principal(_))
@@ -97,30 +66,19 @@ impl Key {
     }
 }
 
-impl From<&Era> for ServerEra {
-    fn from(era: &Era) -> Self {
+impl From<&ProbedEra> for EraSupport {
+    fn from(era: &ProbedEra) -> Self {
         match era {
-            Era::Legacy { .. } => Self::Legacy,
-            Era::Modern { .. } => Self::ModernAtLeast,
-            Era::Dual { .. } => Self::Dual,
-        }
-    }
-}
-
-impl ServerEra {
-    /// How a server that speaks this is opened for a request of that era. Where that is not known it is to be tried.
-    pub(in crate::stdio) fn opened_for(self, wanted: EraKind) -> EraKind {
-        match self {
-            Self::Legacy => EraKind::Legacy,
-            Self::Modern => EraKind::Modern,
-            Self::Dual | Self::ModernAtLeast => wanted,
+            ProbedEra::Legacy { .. } => Self::Legacy,
+            ProbedEra::Modern { .. } => Self::ModernAtLeast,
+            ProbedEra::Dual { .. } => Self::Dual,
         }
     }
 }
 
 impl OpenAs {
     /// The gateway itself, for a process of several clients.
-    pub(super) fn gateway(era: EraKind) -> Self {
+    pub(super) fn gateway(era: Era) -> Self {
         Self {
             era,
             opening: Arc::new(Opening::gateway()),
@@ -130,10 +88,10 @@ impl OpenAs {
     }
 
     /// What a process opened as this was told of its client, for a process of that era, is the same as with `other`.
-    pub(super) fn same_handshake(&self, other: &Self, era: EraKind) -> bool {
+    pub(super) fn same_handshake(&self, other: &Self, era: Era) -> bool {
         let (one, other) = (&self.opening, &other.opening);
         // A modern process is told with every request.
-        era == EraKind::Modern
+        era == Era::Modern
             || (one.version == other.version
                 && one.capabilities.get() == other.capabilities.get()
                 && one.client_info.get() == other.client_info.get())
@@ -162,27 +120,27 @@ mod tests {
         };
         OpenAs {
             opening: Arc::new(opening),
-            ..OpenAs::gateway(EraKind::Legacy)
+            ..OpenAs::gateway(Era::Legacy)
         }
     }
 
     #[test]
     fn only_what_a_process_was_told_makes_a_handshake_different() {
         let (one, other) = (legacy(r#"{"roots":{}}"#), legacy("{}"));
-        assert!(one.same_handshake(&one, EraKind::Legacy));
-        assert!(!one.same_handshake(&other, EraKind::Legacy));
-        assert!(one.same_handshake(&other, EraKind::Modern));
-        let gateway = OpenAs::gateway(EraKind::Legacy);
-        assert!(gateway.same_handshake(&other, EraKind::Legacy));
+        assert!(one.same_handshake(&one, Era::Legacy));
+        assert!(!one.same_handshake(&other, Era::Legacy));
+        assert!(one.same_handshake(&other, Era::Modern));
+        let gateway = OpenAs::gateway(Era::Legacy);
+        assert!(gateway.same_handshake(&other, Era::Legacy));
     }
 
     #[test]
     fn a_server_of_both_eras_is_opened_as_the_request_wants() {
-        use EraKind::{Legacy, Modern};
+        use Era::{Legacy, Modern};
         for wanted in [Legacy, Modern] {
-            assert_eq!(ServerEra::Legacy.opened_for(wanted), Legacy);
-            assert_eq!(ServerEra::Modern.opened_for(wanted), Modern);
-            for either in [ServerEra::Dual, ServerEra::ModernAtLeast] {
+            assert_eq!(EraSupport::Legacy.opened_for(wanted), Legacy);
+            assert_eq!(EraSupport::Modern.opened_for(wanted), Modern);
+            for either in [EraSupport::Dual, EraSupport::ModernAtLeast] {
                 assert_eq!(either.opened_for(wanted), wanted);
             }
         }

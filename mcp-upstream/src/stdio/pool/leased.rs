@@ -12,10 +12,11 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::LogLevel;
 
 use super::PoolShared;
-use super::key::{EraKind, OpenAs, PoolKey};
+use super::key::{ConnectionKey, OpenAs};
 use super::replay_state::{LastingRequest, ReplayState};
 use super::state::{Event, ProcessId};
 use crate::jsonrpc::ResponseOutcome;
+use crate::protocol::Era;
 use crate::stdio::link::{Inbound, Link};
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::process::{ListenerGuard, Opened, Process};
@@ -44,18 +45,18 @@ impl Leased {
         id: ProcessId,
         process: Arc<Process>,
         replay_state: Arc<ReplayState>,
-        key: &PoolKey,
+        key: &ConnectionKey,
         open: &Arc<OpenAs>,
     ) -> Self {
         process.enter();
-        let exclusive = (*key == PoolKey::Exclusive).then(|| Arc::clone(open));
+        let exclusive = (*key == ConnectionKey::Exclusive).then(|| Arc::clone(open));
         Self {
             pool: Arc::clone(pool),
             id,
             process,
             replay_state,
             exclusive,
-            session: matches!(key, PoolKey::Session(_)),
+            session: matches!(key, ConnectionKey::Session(_)),
             since: Instant::now(),
             answered: false,
             heard: AtomicBool::new(false),
@@ -120,7 +121,7 @@ impl Leased {
             CallError::new(CallErrorCode::Overloaded, message)
         })?;
         // A modern server's one subscription is renewed by its keeper.
-        if self.opened().era() == EraKind::Modern {
+        if self.opened().era() == Era::Modern {
             return Ok(None);
         }
         let mut undo = Undo {

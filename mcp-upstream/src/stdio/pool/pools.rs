@@ -14,15 +14,16 @@ use tooldock_workers::external::{ExternalServer, ProcessHost};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Registry, Snapshot, Upstream};
 
-use super::key::{EraKind, OpenAs, PoolKey, ServerEra};
+use super::key::{ConnectionKey, OpenAs};
 use super::rules::Patience;
 use super::state::Event;
 use super::{Driver, Leased, PoolShared, PoolState};
+use crate::broadcast::Audience;
+use crate::protocol::{Era, EraSupport};
 use crate::stdio::lists::Lists;
 use crate::stdio::metrics::{LastGood, StdioMetrics};
 use crate::stdio::process::Opened;
 use crate::stdio::turns::StartTurns;
-use crate::stream::audience::Audience;
 
 /// Finds or makes the pool of a server. Dropping it ends every process, in the background.
 pub(crate) struct Pools {
@@ -98,7 +99,7 @@ impl Pools {
     pub(crate) async fn lease(
         &self,
         server: &Arc<ExternalServer>,
-        key: PoolKey,
+        key: ConnectionKey,
         open: OpenAs,
     ) -> Result<Leased, CallError> {
         self.pool(server)?.lease(&key, &Arc::new(open)).await
@@ -108,8 +109,8 @@ impl Pools {
     pub(crate) fn lease_at_once(
         &self,
         server: &Arc<ExternalServer>,
-        key: &PoolKey,
-        era: EraKind,
+        key: &ConnectionKey,
+        era: Era,
     ) -> Option<Leased> {
         // One that is retired grants nothing.
         self.of(server)?.lease_common(key, era)
@@ -119,11 +120,11 @@ impl Pools {
     pub(crate) fn known_era(
         &self,
         server: &Arc<ExternalServer>,
-        wanted: EraKind,
-    ) -> Option<ServerEra> {
+        wanted: Era,
+    ) -> Option<EraSupport> {
         let era = self.of(server)?.served_era()?;
         // Whether such a one can be opened by a handshake is still to be tried.
-        let unsure = era == ServerEra::ModernAtLeast && wanted == EraKind::Legacy;
+        let unsure = era == EraSupport::ModernAtLeast && wanted == Era::Legacy;
         (!unsure).then_some(era)
     }
 
@@ -136,37 +137,37 @@ impl Pools {
     pub(crate) async fn server_era(
         &self,
         server: &Arc<ExternalServer>,
-        wanted: EraKind,
-    ) -> Result<ServerEra, CallError> {
+        wanted: Era,
+    ) -> Result<EraSupport, CallError> {
         let pool = self.pool(server)?;
         let lease = async |era| {
             let open = Arc::new(OpenAs::gateway(era));
-            pool.lease(&PoolKey::Shared, &open).await
+            pool.lease(&ConnectionKey::Shared, &open).await
         };
         let era = match pool.last_era() {
             Some(era) => era,
             None => {
-                let leased = lease(EraKind::Modern).await?;
+                let leased = lease(Era::Modern).await?;
                 let opened = match leased.opened().era() {
-                    EraKind::Legacy => ServerEra::Legacy,
-                    EraKind::Modern => ServerEra::ModernAtLeast,
+                    Era::Legacy => EraSupport::Legacy,
+                    Era::Modern => EraSupport::ModernAtLeast,
                 };
                 pool.server_era().unwrap_or(opened)
             }
         };
         // Of one that is away nothing more is found out now.
-        let unsure = pool.server_era() == Some(ServerEra::ModernAtLeast);
-        if wanted == EraKind::Modern || !unsure {
+        let unsure = pool.server_era() == Some(EraSupport::ModernAtLeast);
+        if wanted == Era::Modern || !unsure {
             return Ok(era);
         }
         // Without a process for that, it is what it said: the next who asks tries again.
-        let _ = lease(EraKind::Legacy).await;
+        let _ = lease(Era::Legacy).await;
         Ok(pool.last_era().unwrap_or(era))
     }
 
     /// What a server last said of itself, preferably when it was opened so, whether or not it can be asked now. Nothing
     /// where it has been away for long or is not restarted.
-    pub(crate) fn last_opened(&self, server: &Arc<ExternalServer>, era: EraKind) -> Option<Opened> {
+    pub(crate) fn last_opened(&self, server: &Arc<ExternalServer>, era: Era) -> Option<Opened> {
         self.pool(server).ok()?.known(era)
     }
 
@@ -186,8 +187,8 @@ impl Pools {
     pub(crate) fn unsubscribe(
         &self,
         server: &Arc<ExternalServer>,
-        key: &PoolKey,
-        era: EraKind,
+        key: &ConnectionKey,
+        era: Era,
         uri: &str,
     ) {
         // A pool that is gone has nothing to unsubscribe from, and none is made for it.
@@ -317,7 +318,7 @@ impl Pools {
         if let Some(places) = before.filter(|places| !places.is_empty()) {
             shared.apply(Event::Inherit { places });
         }
-        let open = Arc::new(OpenAs::gateway(EraKind::Modern));
+        let open = Arc::new(OpenAs::gateway(Era::Modern));
         shared.apply(Event::Wanted { open });
         shared
     }

@@ -28,9 +28,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::key::{EraKind, Key, OpenAs, PoolKey, ServerEra, SlotKey};
+use super::key::{ConnectionKey, Key, OpenAs, SlotKey};
 use super::replay_state::ReplayState;
 use super::rules::{Rules, SLOT_WAIT, SLOTS_MAX, WAITERS_MAX};
+use crate::protocol::{Era, EraSupport};
 use crate::stdio::breaker::{Breaker, BreakerState};
 use give_way::Room;
 
@@ -49,7 +50,7 @@ pub(in crate::stdio) use event::{
 pub(in crate::stdio) struct State {
     rules: Rules,
     breaker: Breaker,
-    server: Option<ServerEra>,
+    server: Option<EraSupport>,
     /// The start that finds out what the server speaks.
     scout: Option<ProcessId>,
     processes: BTreeMap<ProcessId, Process>,
@@ -93,7 +94,7 @@ enum Duty {
     Spare { runs: bool },
     Starting(SlotKey),
     Serving { slot: SlotKey, since: Instant },
-    Returned { open: Arc<OpenAs>, era: EraKind },
+    Returned { open: Arc<OpenAs>, era: Era },
     Draining { until: Instant, reason: StopReason },
     Stopping,
 }
@@ -233,14 +234,14 @@ impl State {
     /// The way of nearly every request: its process is there. Nothing else follows from that.
     pub(super) fn grant_at_once(
         &mut self,
-        key: &PoolKey,
-        wanted: EraKind,
+        key: &ConnectionKey,
+        wanted: Era,
     ) -> Option<(ProcessId, Arc<ReplayState>)> {
         let key = match key {
-            PoolKey::Shared => Key::Shared,
-            PoolKey::Session(tag) => Key::Session(Arc::clone(tag)),
-            PoolKey::Principal(name) => Key::Principal(Arc::clone(name)),
-            PoolKey::Exclusive => return None,
+            ConnectionKey::Shared => Key::Shared,
+            ConnectionKey::Session(tag) => Key::Session(Arc::clone(tag)),
+            ConnectionKey::Principal(name) => Key::Principal(Arc::clone(name)),
+            ConnectionKey::Exclusive => return None,
         };
         let era = self.server?.opened_for(wanted);
         let slot = self.slots.get(&SlotKey { key, era })?;
@@ -285,7 +286,7 @@ impl State {
     fn lease(
         &mut self,
         waiter: WaiterId,
-        key: PoolKey,
+        key: ConnectionKey,
         open: Arc<OpenAs>,
         now: Instant,
         actions: &mut Vec<Action>,
@@ -296,10 +297,10 @@ impl State {
             return;
         }
         let key = match key {
-            PoolKey::Shared => Key::Shared,
-            PoolKey::Session(tag) => Key::Session(tag),
-            PoolKey::Principal(name) => Key::Principal(name),
-            PoolKey::Exclusive => {
+            ConnectionKey::Shared => Key::Shared,
+            ConnectionKey::Session(tag) => Key::Session(tag),
+            ConnectionKey::Principal(name) => Key::Principal(name),
+            ConnectionKey::Exclusive => {
                 self.next_lease += 1;
                 Key::Exclusive(self.next_lease)
             }
@@ -373,7 +374,7 @@ impl State {
     }
 
     fn session_closed(&mut self, tag: &Arc<str>, now: Instant, actions: &mut Vec<Action>) {
-        for era in [EraKind::Legacy, EraKind::Modern] {
+        for era in [Era::Legacy, Era::Modern] {
             let slot = SlotKey {
                 key: Key::Session(Arc::clone(tag)),
                 era,
@@ -395,7 +396,7 @@ impl State {
 
     /// Who listens again for news of a resource is to hear it, without asking for anything else first.
     fn session_returned(&mut self, tag: &Arc<str>) {
-        for era in [EraKind::Legacy, EraKind::Modern] {
+        for era in [Era::Legacy, Era::Modern] {
             let key = Key::Session(Arc::clone(tag));
             if let Some(place) = self.slots.get_mut(&SlotKey { key, era }) {
                 place.eager |= place.process.is_none() && place.replay_state.is_awaited();
@@ -405,7 +406,7 @@ impl State {
 
     /// Whether there is a place of a session.
     pub(super) fn remembers(&self, tag: &Arc<str>) -> bool {
-        [EraKind::Legacy, EraKind::Modern].into_iter().any(|era| {
+        [Era::Legacy, Era::Modern].into_iter().any(|era| {
             let key = Key::Session(Arc::clone(tag));
             self.slots.contains_key(&SlotKey { key, era })
         })
@@ -490,7 +491,7 @@ impl State {
         self.breaker.state(now)
     }
 
-    pub(super) fn server(&self) -> Option<ServerEra> {
+    pub(super) fn server(&self) -> Option<EraSupport> {
         self.server
     }
 
@@ -530,14 +531,14 @@ impl State {
     /// What lasts in a place, and the process that serves it, if one does.
     pub(super) fn place_of(
         &self,
-        key: &PoolKey,
-        wanted: EraKind,
+        key: &ConnectionKey,
+        wanted: Era,
     ) -> Option<(Arc<ReplayState>, Option<ProcessId>)> {
         let key = match key {
-            PoolKey::Shared => Key::Shared,
-            PoolKey::Session(tag) => Key::Session(Arc::clone(tag)),
-            PoolKey::Principal(name) => Key::Principal(Arc::clone(name)),
-            PoolKey::Exclusive => return None,
+            ConnectionKey::Shared => Key::Shared,
+            ConnectionKey::Session(tag) => Key::Session(Arc::clone(tag)),
+            ConnectionKey::Principal(name) => Key::Principal(Arc::clone(name)),
+            ConnectionKey::Exclusive => return None,
         };
         let slot = |era| {
             let key = key.clone();

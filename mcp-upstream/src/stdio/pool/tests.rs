@@ -127,7 +127,12 @@ impl House {
         (house, server)
     }
 
-    async fn lease(&self, server: &Arc<ExternalServer>, key: PoolKey, open: OpenAs) -> Leased {
+    async fn lease(
+        &self,
+        server: &Arc<ExternalServer>,
+        key: ConnectionKey,
+        open: OpenAs,
+    ) -> Leased {
         within(self.pools.lease(server, key, open))
             .await
             .expect("leased")
@@ -176,7 +181,7 @@ fn quiet() -> StdioSettings {
     }
 }
 
-fn shared(era: EraKind) -> OpenAs {
+fn shared(era: Era) -> OpenAs {
     OpenAs::gateway(era)
 }
 
@@ -188,7 +193,7 @@ fn client(capabilities: Value, inbound: Option<Arc<dyn Inbound>>) -> OpenAs {
             ..Opening::gateway()
         }),
         inbound,
-        ..OpenAs::gateway(EraKind::Legacy)
+        ..OpenAs::gateway(Era::Legacy)
     }
 }
 
@@ -230,8 +235,8 @@ async fn a_server_in_the_registry_is_started_and_all_who_want_the_shared_process
     let (house, server) = House::with("legacy", quiet());
     house.until_live(1).await;
     let leases = (0..20).map(|n| {
-        let era = [EraKind::Legacy, EraKind::Modern][n % 2];
-        house.lease(&server, PoolKey::Shared, shared(era))
+        let era = [Era::Legacy, Era::Modern][n % 2];
+        house.lease(&server, ConnectionKey::Shared, shared(era))
     });
     let leases = futures_util::future::join_all(leases).await;
     assert!(leases.iter().all(|it| it.pid() == leases[0].pid()));
@@ -241,13 +246,13 @@ async fn a_server_in_the_registry_is_started_and_all_who_want_the_shared_process
     );
     let state = house.pools.state(&server.name).expect("a pool");
     assert_eq!((state.processes.serving, state.as_str()), (1, "ready"));
-    assert_eq!(state.server, Some(ServerEra::Legacy));
+    assert_eq!(state.server, Some(EraSupport::Legacy));
     drop(leases);
     within(house.pools.shutdown(Duration::from_secs(20))).await;
     assert!((house.metric("tooldock_server_processes_live")).abs() < 0.1);
     let late = house
         .pools
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy));
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy));
     assert_eq!(
         late.await.expect_err("ended").code,
         CallErrorCode::WorkerUnavailable
@@ -258,7 +263,7 @@ async fn a_server_in_the_registry_is_started_and_all_who_want_the_shared_process
 async fn a_process_that_was_killed_is_replaced_and_asked_for_what_lasts() {
     let (house, server) = House::with("legacy", quiet());
     let leased = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     for times in [1, 2] {
         let reply = leased.subscribe("test://a").await.expect("subscribed");
@@ -272,7 +277,7 @@ async fn a_process_that_was_killed_is_replaced_and_asked_for_what_lasts() {
     );
     drop(leased);
     let leased = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     assert_ne!(leased.pid(), first);
     let state = call(&leased, "look").await.expect("answered");
@@ -282,7 +287,7 @@ async fn a_process_that_was_killed_is_replaced_and_asked_for_what_lasts() {
     // The last of two ends it.
     let unsubscribe = || {
         let pools = &house.pools;
-        pools.unsubscribe(&server, &PoolKey::Shared, EraKind::Legacy, "test://a");
+        pools.unsubscribe(&server, &ConnectionKey::Shared, Era::Legacy, "test://a");
     };
     let subscribed = async || call(&leased, "look").await.expect("answered")["subscribed"].clone();
     unsubscribe();
@@ -302,11 +307,11 @@ async fn the_tools_of_a_shared_process_say_which_call_may_be_repeated() {
     })
     .await;
     assert!(!lists.is_repeatable("tools/call", Some("pay")));
-    assert!(lists.recall(EraKind::Legacy, "tools/list", None).is_some());
-    assert!(house.pools.last_opened(&server, EraKind::Legacy).is_some());
+    assert!(lists.recall(Era::Legacy, "tools/list", None).is_some());
+    assert!(house.pools.last_opened(&server, Era::Legacy).is_some());
     // What the process was sent is on record as sent when it ends.
     let leased = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     let request = leased.request("tools/call", Some(&params("crash")), None);
     let mut request = request.expect("sent");
@@ -322,13 +327,15 @@ async fn a_complete_server_is_opened_in_the_era_it_has() {
         "/../tests/fixtures/servers/everything.mjs"
     );
     let script = std::fs::canonicalize(script).expect("it is there");
-    for (era, kind) in [("legacy", EraKind::Legacy), ("modern", EraKind::Modern)] {
+    for (era, kind) in [("legacy", Era::Legacy), ("modern", Era::Modern)] {
         let mut house = House::new();
         let args = vec![script.clone().into(), "--era".into(), era.into()];
         let server = house.spec("node", args, quiet());
         house.publish(Some(&server));
-        for wanted in [EraKind::Legacy, EraKind::Modern] {
-            let leased = house.lease(&server, PoolKey::Shared, shared(wanted)).await;
+        for wanted in [Era::Legacy, Era::Modern] {
+            let leased = house
+                .lease(&server, ConnectionKey::Shared, shared(wanted))
+                .await;
             assert_eq!(leased.opened().era(), kind);
         }
         within(house.pools.shutdown(Duration::from_secs(20))).await;
@@ -341,12 +348,12 @@ async fn a_session_has_its_own_process_until_it_is_closed() {
     let (house, server) = House::with("legacy", quiet());
     let ear = Arc::new(Client::default());
     let open = || client(json!({ "elicitation": {} }), Some(Arc::clone(&ear) as _));
-    let key = || PoolKey::Session("tag".into());
+    let key = || ConnectionKey::Session("tag".into());
     let leased = house.lease(&server, key(), open()).await;
     let again = house.lease(&server, key(), open()).await;
     assert_eq!(leased.pid(), again.pid());
     let shared = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     assert_ne!(leased.pid(), shared.pid());
     assert_eq!(
@@ -369,14 +376,14 @@ async fn a_session_has_its_own_process_until_it_is_closed() {
 async fn a_log_message_of_the_shared_process_reaches_who_uses_it_alone() {
     let (house, server) = House::with("legacy", quiet());
     let leased = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     let ear = Arc::new(Client::default());
     let hearing = leased.hear(Arc::clone(&ear) as _);
     call(&leased, "log").await.expect("answered");
     assert_eq!(ear.said.load(Ordering::SeqCst), 1);
     let other = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Modern))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Modern))
         .await;
     call(&leased, "log").await.expect("answered");
     drop(other);
@@ -394,24 +401,32 @@ async fn a_leased_process_serves_the_next_one_like_it_if_it_was_left_clean() {
             Some(Arc::clone(&ears[n]) as _),
         )
     };
-    let mut first = house.lease(&server, PoolKey::Exclusive, open(0)).await;
+    let mut first = house
+        .lease(&server, ConnectionKey::Exclusive, open(0))
+        .await;
     let pid = first.pid();
     call(&first, "look").await.expect("answered");
     first.answered();
     drop(first);
-    let mut second = house.lease(&server, PoolKey::Exclusive, open(1)).await;
+    let mut second = house
+        .lease(&server, ConnectionKey::Exclusive, open(1))
+        .await;
     assert_eq!(second.pid(), pid);
     call(&second, "ask").await.expect("answered");
     second.answered();
     // It knows something of its client now.
     drop(second);
-    let third = house.lease(&server, PoolKey::Exclusive, open(2)).await;
+    let third = house
+        .lease(&server, ConnectionKey::Exclusive, open(2))
+        .await;
     let other = third.pid();
     assert_ne!(other, pid);
     call(&third, "look").await.expect("answered");
     // Given back without a word that it is through.
     drop(third);
-    let fourth = house.lease(&server, PoolKey::Exclusive, open(3)).await;
+    let fourth = house
+        .lease(&server, ConnectionKey::Exclusive, open(3))
+        .await;
     assert!(![pid, other].contains(&fourth.pid()));
     let asked = ears.map(|ear| ear.asked.load(Ordering::SeqCst));
     assert_eq!(asked, [0, 1, 0, 0]);
@@ -420,7 +435,7 @@ async fn a_leased_process_serves_the_next_one_like_it_if_it_was_left_clean() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leased_process_that_still_works_for_its_client_serves_no_other() {
     let (house, server) = House::with("legacy", quiet());
-    let lease = || house.lease(&server, PoolKey::Exclusive, client(json!({}), None));
+    let lease = || house.lease(&server, ConnectionKey::Exclusive, client(json!({}), None));
     let mut first = lease().await;
     call(&first, "task").await.expect("answered");
     first.answered();
@@ -446,14 +461,14 @@ async fn a_server_of_both_eras_is_opened_in_each_even_if_a_process_keeps_to_its_
     for era in ["dual", "pinned"] {
         let (house, server) = House::with(era, quiet());
         let modern = house
-            .lease(&server, PoolKey::Shared, shared(EraKind::Modern))
+            .lease(&server, ConnectionKey::Shared, shared(Era::Modern))
             .await;
         let legacy = house
-            .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+            .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
             .await;
         assert_ne!(modern.pid(), legacy.pid());
-        assert_eq!(modern.opened().era(), EraKind::Modern);
-        assert_eq!(legacy.opened().era(), EraKind::Legacy);
+        assert_eq!(modern.opened().era(), Era::Modern);
+        assert_eq!(legacy.opened().era(), Era::Legacy);
         assert_eq!(
             call(&legacy, "look").await.expect("answered")["opened_by"],
             "initialize"
@@ -461,10 +476,10 @@ async fn a_server_of_both_eras_is_opened_in_each_even_if_a_process_keeps_to_its_
         assert_eq!(
             house
                 .pools
-                .server_era(&server, EraKind::Modern)
+                .server_era(&server, Era::Modern)
                 .await
                 .expect("known"),
-            ServerEra::Dual
+            EraSupport::Dual
         );
     }
 }
@@ -472,32 +487,35 @@ async fn a_server_of_both_eras_is_opened_in_each_even_if_a_process_keeps_to_its_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whether_a_server_that_says_it_is_modern_takes_a_handshake_is_found_out_when_one_is_wanted()
 {
-    for (era, found) in [("reticent", ServerEra::Dual), ("modern", ServerEra::Modern)] {
+    for (era, found) in [
+        ("reticent", EraSupport::Dual),
+        ("modern", EraSupport::Modern),
+    ] {
         let (house, server) = House::with(era, quiet());
         let speaks = |wanted| within(house.pools.server_era(&server, wanted));
         let modern = house
-            .lease(&server, PoolKey::Shared, shared(EraKind::Modern))
+            .lease(&server, ConnectionKey::Shared, shared(Era::Modern))
             .await;
         assert_eq!(
-            speaks(EraKind::Modern).await.expect("known"),
-            ServerEra::ModernAtLeast
+            speaks(Era::Modern).await.expect("known"),
+            EraSupport::ModernAtLeast
         );
         house.until_live(1).await;
-        let all = (0..20).map(|_| speaks(EraKind::Legacy));
+        let all = (0..20).map(|_| speaks(Era::Legacy));
         for known in futures_util::future::join_all(all).await {
             assert_eq!(known.expect("known"), found, "{era}");
         }
         let legacy = house
-            .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+            .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
             .await;
-        let dual = found == ServerEra::Dual;
+        let dual = found == EraSupport::Dual;
         assert_eq!(legacy.pid() != modern.pid(), dual);
         let opened_by = &call(&legacy, "look").await.expect("answered")["opened_by"];
         assert_eq!(opened_by == "initialize", dual, "{opened_by}");
         house.until_live(if dual { 2 } else { 1 }).await;
         let state = house.pools.state(&server.name).expect("a pool");
         assert!(state.error.is_none() && state.server == Some(found));
-        assert_eq!(speaks(EraKind::Modern).await.expect("known"), found);
+        assert_eq!(speaks(Era::Modern).await.expect("known"), found);
     }
 }
 
@@ -510,7 +528,7 @@ async fn a_server_that_ends_as_it_starts_is_said_to_have_and_with_what_status() 
     house.publish(Some(&server));
     let lease = house
         .pools
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy));
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy));
     let error = within(lease).await.expect_err("it does not start");
     let (what, advice) = error.message.split_once(". ").expect("two sentences");
     assert_eq!(
@@ -522,21 +540,28 @@ async fn a_server_that_ends_as_it_starts_is_said_to_have_and_with_what_status() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_client_that_comes_when_nothing_is_known_finds_out_what_the_server_does_not_say() {
-    for (era, found) in [("reticent", ServerEra::Dual), ("modern", ServerEra::Modern)] {
+    for (era, found) in [
+        ("reticent", EraSupport::Dual),
+        ("modern", EraSupport::Modern),
+    ] {
         let folder = tempfile::tempdir().expect("a folder");
         let down = folder.path().join("down");
         let mut house = House::new();
         let server = house.server_with(era, folder.path(), quiet());
         house.publish(Some(&server));
-        let lease = |era| house.pools.lease(&server, PoolKey::Shared, shared(era));
-        let leased = within(lease(EraKind::Modern)).await.expect("leased");
+        let lease = |era| {
+            house
+                .pools
+                .lease(&server, ConnectionKey::Shared, shared(era))
+        };
+        let leased = within(lease(Era::Modern)).await.expect("leased");
         std::fs::write(&down, "").expect("written");
         assert!(call(&leased, "crash").await.is_err());
         drop(leased);
-        within(async { while lease(EraKind::Modern).await.is_ok() {} }).await;
+        within(async { while lease(Era::Modern).await.is_ok() {} }).await;
         std::fs::remove_file(&down).expect("removed");
-        let leased = within(lease(EraKind::Legacy)).await.expect("leased");
-        assert_eq!(leased.opened().era(), found.opened_for(EraKind::Legacy));
+        let leased = within(lease(Era::Legacy)).await.expect("leased");
+        assert_eq!(leased.opened().era(), found.opened_for(Era::Legacy));
         let state = house.pools.state(&server.name).expect("a pool");
         assert_eq!(state.server, Some(found));
     }
@@ -547,18 +572,18 @@ async fn a_session_that_comes_first_to_a_server_that_pins_its_era_is_opened_anew
     let mut house = House::new();
     let server = house.server("pinned", quiet());
     house.publish(Some(&server));
-    let key = PoolKey::Session("first".into());
+    let key = ConnectionKey::Session("first".into());
     let leased = house.lease(&server, key, client(json!({}), None)).await;
-    assert_eq!(leased.opened().era(), EraKind::Legacy);
+    assert_eq!(leased.opened().era(), Era::Legacy);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_ends_on_a_question_it_does_not_know_is_opened_by_the_handshake() {
     let (house, server) = House::with("touchy", quiet());
     let leased = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Modern))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Modern))
         .await;
-    assert_eq!(leased.opened().era(), EraKind::Legacy);
+    assert_eq!(leased.opened().era(), Era::Legacy);
     assert_eq!(
         house.pools.state(&server.name).expect("a pool").breaker,
         BreakerState::Closed
@@ -569,9 +594,9 @@ async fn a_server_that_ends_on_a_question_it_does_not_know_is_opened_by_the_hand
 async fn a_modern_shared_process_is_subscribed_to_for_everybody() {
     let (house, server) = House::with("modern", quiet());
     let leased = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
-    assert_eq!(leased.opened().era(), EraKind::Modern);
+    assert_eq!(leased.opened().era(), Era::Modern);
     leased.subscribe("test://a").await.expect("subscribed");
     let subscribed = |leased: &Leased| {
         let request = leased.request("tools/call", Some(&params("look")), None);
@@ -588,7 +613,7 @@ async fn a_modern_shared_process_is_subscribed_to_for_everybody() {
     let _ = call(&leased, "crash").await;
     drop(leased);
     let leased = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Modern))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Modern))
         .await;
     within(async { while !subscribed(&leased).await {} }).await;
 }
@@ -597,14 +622,14 @@ async fn a_modern_shared_process_is_subscribed_to_for_everybody() {
 async fn a_reload_ends_the_processes_of_a_server_that_changed_and_of_no_other() {
     let (mut house, old) = House::with("legacy", quiet());
     let leased = house
-        .lease(&old, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&old, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     let pid = leased.pid();
     // The same one in another snapshot.
     house.publish(Some(&old));
     assert_eq!(
         house
-            .lease(&old, PoolKey::Shared, shared(EraKind::Legacy))
+            .lease(&old, ConnectionKey::Shared, shared(Era::Legacy))
             .await
             .pid(),
         pid
@@ -615,7 +640,7 @@ async fn a_reload_ends_the_processes_of_a_server_that_changed_and_of_no_other() 
     let served = within(async {
         loop {
             let leased = house
-                .lease(&old, PoolKey::Shared, shared(EraKind::Modern))
+                .lease(&old, ConnectionKey::Shared, shared(Era::Modern))
                 .await;
             if leased.pid() != pid {
                 return leased;
@@ -625,7 +650,7 @@ async fn a_reload_ends_the_processes_of_a_server_that_changed_and_of_no_other() 
         }
     })
     .await;
-    assert_eq!(served.opened().era(), EraKind::Modern);
+    assert_eq!(served.opened().era(), Era::Modern);
     call(&leased, "look")
         .await
         .expect("it lives while it is used");
@@ -635,7 +660,7 @@ async fn a_reload_ends_the_processes_of_a_server_that_changed_and_of_no_other() 
     house.until_live(0).await;
     let gone = house
         .pools
-        .lease(&new, PoolKey::Shared, shared(EraKind::Legacy));
+        .lease(&new, ConnectionKey::Shared, shared(Era::Legacy));
     assert!(gone.await.is_err());
 }
 
@@ -646,7 +671,7 @@ async fn a_server_that_cannot_start_is_an_error_that_says_so() {
     house.publish(Some(&server));
     let refused = house
         .pools
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy));
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy));
     let refused = within(refused).await.expect_err("it ends at once");
     assert_eq!(refused.code, CallErrorCode::WorkerUnavailable);
     let state = house.pools.state(&server.name).expect("a pool");
@@ -656,7 +681,7 @@ async fn a_server_that_cannot_start_is_an_error_that_says_so() {
     house.publish(Some(&missing));
     let refused = house
         .pools
-        .lease(&missing, PoolKey::Shared, shared(EraKind::Legacy));
+        .lease(&missing, ConnectionKey::Shared, shared(Era::Legacy));
     let refused = within(refused).await.expect_err("there is no such program");
     assert!(
         refused.message.contains("/no/such/program"),
@@ -678,7 +703,7 @@ async fn a_server_that_never_answers_is_given_up_after_its_time() {
     house.publish(Some(&server));
     let refused = house
         .pools
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy));
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy));
     assert_eq!(
         within(refused).await.expect_err("it talks nonsense").code,
         CallErrorCode::WorkerUnavailable
@@ -696,7 +721,7 @@ async fn spares_become_the_processes_of_sessions() {
     let (house, server) = House::with("legacy", settings);
     house.until_live(2).await;
     let started = house.metric("tooldock_server_processes_started_total");
-    let key = |tag: &str| PoolKey::Session(tag.into());
+    let key = |tag: &str| ConnectionKey::Session(tag.into());
     let open = || client(json!({ "roots": {} }), None);
     let leased = house.lease(&server, key("a"), open()).await;
     assert_eq!(
@@ -717,7 +742,7 @@ async fn spares_become_the_processes_of_sessions() {
 async fn dropping_the_pools_ends_every_process() {
     let (house, server) = House::with("legacy", quiet());
     let leased = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     drop(leased);
     let House {
@@ -752,8 +777,8 @@ async fn sessions_that_come_and_go_in_every_way_leave_no_process() {
         async move {
             let tag = format!("session-{n}");
             let key = match n % 5 {
-                0 => PoolKey::Exclusive,
-                _ => PoolKey::Session(tag.as_str().into()),
+                0 => ConnectionKey::Exclusive,
+                _ => ConnectionKey::Session(tag.as_str().into()),
             };
             let open = client(json!({ "roots": {} }), None);
             let lease = house.pools.lease(server, key, open);

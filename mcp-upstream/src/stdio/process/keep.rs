@@ -16,9 +16,10 @@ use tooldock_workers::process::Exit;
 use super::failure::{self, Raw};
 use super::open::{self, Limits, Outcome};
 use super::{InboundRouter, Opened, Process, listen, replay};
+use crate::protocol::{Era, EraSupport};
 use crate::stdio::link::{Closed, Link, LinkLimits};
 use crate::stdio::pool::state::{End, Event, Order, ProcessId, StopReason};
-use crate::stdio::pool::{EraKind, Key, PoolShared, ServerEra};
+use crate::stdio::pool::{Key, PoolShared};
 use crate::stdio::wire::Pipes;
 
 /// How long to wait for the exit code of a process that closed its output.
@@ -155,11 +156,11 @@ impl Keeper {
                 }
                 Ok(Outcome::TryAnother { server }) => server,
                 // Nothing serves yet that could do without the handshake.
-                Err(_) if tried && order.server.is_none() => ServerEra::Modern,
+                Err(_) if tried && order.server.is_none() => EraSupport::Modern,
                 Err(error) => {
                     let asked = match server.map(|server| server.opened_for(wanted)) {
-                        Some(EraKind::Modern) => "server/discover",
-                        Some(EraKind::Legacy) | None => "initialize",
+                        Some(Era::Modern) => "server/discover",
+                        Some(Era::Legacy) | None => "initialize",
                     };
                     outcome = Err(running.why_not_open(&self.pool, error, asked).await);
                     break;
@@ -193,7 +194,7 @@ impl Keeper {
         running: Running,
         order: Order,
         opened: Opened,
-        server: ServerEra,
+        server: EraSupport,
     ) -> Next {
         let pool = &self.pool;
         tracing::info!(

@@ -10,8 +10,9 @@ use tokio::time::sleep;
 
 use super::{InboundRouter, Process};
 use crate::jsonrpc::Notification;
+use crate::protocol::Era;
 use crate::stdio::link::NotificationSink;
-use crate::stdio::pool::{EraKind, ReplayState};
+use crate::stdio::pool::ReplayState;
 
 /// Resources that are asked about; with more, the server would have to take an endless line.
 const URIS_MAX: usize = 10_000;
@@ -30,7 +31,7 @@ impl NotificationSink for SubscriptionSink {
 
 /// Keeps the subscription open, renewed when other resources are to be heard of. Never ends.
 pub(super) async fn listen(process: &Process, replay_state: &ReplayState) {
-    if process.opened.era() == EraKind::Legacy {
+    if process.opened.era() == Era::Legacy {
         return pending().await;
     }
     let mut pause = PAUSE;

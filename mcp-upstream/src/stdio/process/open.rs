@@ -6,17 +6,17 @@ use tokio::time::Instant;
 use tooldock_workers::error::CallError;
 
 use super::Opened;
-use crate::stdio::handshake::{self, Era, Opening, Probed};
+use crate::protocol::{Era, EraSupport};
+use crate::stdio::handshake::{self, Opening, Probed, ProbedEra};
 use crate::stdio::link::Link;
-use crate::stdio::pool::{EraKind, ServerEra};
 
 /// What an attempt to open a process led to.
 pub(super) enum Outcome {
     /// It takes calls.
-    Opened { opened: Opened, server: ServerEra },
+    Opened { opened: Opened, server: EraSupport },
     /// It is spoilt for the era that is wanted, a new one is not: some servers pin a process to what it heard first,
     /// some end on a question they do not know.
-    TryAnother { server: ServerEra },
+    TryAnother { server: EraSupport },
 }
 
 /// How long a probe and all of it may take.
@@ -30,8 +30,8 @@ pub(super) struct Limits {
 pub(super) async fn open(
     link: &Link,
     opening: &Opening,
-    server: Option<ServerEra>,
-    wanted: EraKind,
+    server: Option<EraSupport>,
+    wanted: Era,
     limits: Limits,
 ) -> Result<Outcome, CallError> {
     let left = limits.until.saturating_duration_since(Instant::now());
@@ -39,36 +39,38 @@ pub(super) async fn open(
         return match handshake::probe(link, opening, limits.probe, left).await {
             Ok(probed) => Ok(judge(probed, wanted)),
             Err(failed) if failed.ended_by_probe => Ok(Outcome::TryAnother {
-                server: ServerEra::Legacy,
+                server: EraSupport::Legacy,
             }),
             Err(failed) => Err(failed.error),
         };
     };
     let (server, left) = match is_trial(server, wanted) {
-        true => (ServerEra::Dual, left.min(limits.probe)),
+        true => (EraSupport::Dual, left.min(limits.probe)),
         false => (server, left),
     };
     let opened = match server.opened_for(wanted) {
-        EraKind::Legacy => {
+        Era::Legacy => {
             let params = opening.initialize_params();
             Opened::Legacy(handshake::initialize(link, &params, left).await?)
         }
-        EraKind::Modern => Opened::Modern(handshake::discover(link, opening, left).await?),
+        Era::Modern => Opened::Modern(handshake::discover(link, opening, left).await?),
     };
     Ok(Outcome::Opened { opened, server })
 }
 
 /// Whether opening finds out that the server takes a handshake, too, or does not.
-pub(super) fn is_trial(server: ServerEra, wanted: EraKind) -> bool {
-    server == ServerEra::ModernAtLeast && wanted == EraKind::Legacy
+pub(super) fn is_trial(server: EraSupport, wanted: Era) -> bool {
+    server == EraSupport::ModernAtLeast && wanted == Era::Legacy
 }
 
-fn judge(probed: Probed, wanted: EraKind) -> Outcome {
-    let server = ServerEra::from(&probed.facts.era);
+fn judge(probed: Probed, wanted: Era) -> Outcome {
+    let server = EraSupport::from(&probed.facts.era);
     let opened = match (probed.initialized, probed.facts.era) {
         (Some(initialized), _) => Opened::Legacy(initialized),
-        (None, Era::Modern { discover } | Era::Dual { discover }) => Opened::Modern(discover),
-        (None, Era::Legacy { version, result }) => {
+        (None, ProbedEra::Modern { discover } | ProbedEra::Dual { discover }) => {
+            Opened::Modern(discover)
+        }
+        (None, ProbedEra::Legacy { version, result }) => {
             Opened::Legacy(handshake::Initialized { version, result })
         }
     };

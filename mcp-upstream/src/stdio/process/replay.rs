@@ -12,8 +12,9 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::Process;
 use crate::jsonrpc::ResponseOutcome;
+use crate::protocol::Era;
 use crate::stdio::lists::{BYTES_MAX, Lists};
-use crate::stdio::pool::{EraKind, ReplayState};
+use crate::stdio::pool::ReplayState;
 
 /// Subscriptions asked for in one go.
 const STEP: usize = 100;
@@ -26,7 +27,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// reason to do without it.
 pub(super) async fn restore(process: &Process, replay_state: &ReplayState, limit: Duration) {
     // A modern process hears both with the requests of its clients, and `listen` renews the subscription.
-    if process.opened.era() == EraKind::Modern {
+    if process.opened.era() == Era::Modern {
         return;
     }
     let restore = async {

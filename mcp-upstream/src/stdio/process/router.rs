@@ -23,12 +23,12 @@ use slab::Slab;
 use tooldock_workers::names::NamespaceName;
 
 use super::tasks::Tasks;
+use crate::broadcast::{Audience, Change};
 use crate::jsonrpc::{Key, Notification, ProtocolViolation, RpcError, ServerRequest, notification};
 use crate::protocol::code;
 use crate::stdio::link::Inbound;
 use crate::stdio::lists::Lists;
 use crate::stdio::metrics::ServerMetrics;
-use crate::stream::audience::{Audience, Change};
 
 /// Calls that were given up and are remembered until the server answers them. With more, the server counts as busy with
 /// them for as long as it lives.
@@ -444,7 +444,7 @@ pub(super) mod tests {
             ServerMetrics::unregistered("ns"),
         );
         let stream = crate::stream::Stream::detached(&Pulse::new(Duration::from_secs(15)));
-        let filter = crate::stream::audience::Filter {
+        let filter = crate::broadcast::Filter {
             tools: true,
             ..Default::default()
         };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Speaks either era and misbehaves on request; its first lines say how.
+/// EraSupport either era and misbehaves on request; its first lines say how.
 pub(crate) const SCRIPT: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/src/stdio/pool/tests/server.py"

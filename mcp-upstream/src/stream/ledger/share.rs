@@ -124,7 +124,7 @@ impl Share {
         if let Some(oldest) = left.oldest {
             self.list(oldest, stream);
         } else if left.useless
-            && let Some(session) = stream.session.upgrade()
+            && let Some(session) = stream.session.as_ref().and_then(Weak::upgrade)
         {
             session.streams().remove(stream);
         }

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 
 use super::*;
 use crate::protocol::ProtocolVersion;
-use crate::session::{Binding, SessionId, SessionTransport};
+use crate::session::{Binding, Session, SessionId, SessionTransport};
 
 mod contract;
 mod model;
@@ -293,6 +293,7 @@ async fn a_broadcast_is_framed_once_for_all_streams_of_a_number() {
     let silent = session();
     let mut all = sessions.clone();
     all.push(silent);
+    let all: Vec<&dyn StreamOwner> = all.iter().map(|session| session as _).collect();
     let reached = log.broadcast(&all, b"{}").await.expect("memory");
     assert_eq!((reached, metrics.events.get()), (1000, 1000));
     let first = readers[0].next().await.expect("the event");

@@ -4,7 +4,7 @@ use super::*;
 use crate::protocol::ProtocolVersion;
 use crate::session::config::EventLogConfig;
 use crate::session::{Binding, SessionId, SessionTransport};
-use crate::stream::{MemoryEventLog, Pulse, StreamMetrics};
+use crate::stream::{MemoryEventLog, Pulse, StreamMetrics, StreamReaders as _};
 
 fn session() -> Arc<Session> {
     let binding = Binding {

@@ -19,8 +19,8 @@ use crate::jsonrpc::{
     self, Asker, Message, Notification, RawId, Request, Response, RpcError, ServerRequest, spans,
 };
 use crate::mcp::forward::connector::{
-    Connection, Connector, Inbound, Isolation, OpenAs, OpenEra, Opening, Page, ProcessKey,
-    SentRequest, ServerHealth, Speaks, Unanswered,
+    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Page,
+    SentRequest, ServerHealth, ServerInfo, Unanswered,
 };
 use crate::stdio::link::{Canceller, Cancels, NotificationSink};
 use crate::stdio::process::tasks::Tasks;
@@ -29,7 +29,7 @@ use crate::stdio::testing::response;
 /// The server of the namespace `shared`.
 pub(super) struct Fake {
     pub(super) isolation: Isolation,
-    pub(super) speaks: Speaks,
+    pub(super) speaks: EraSupport,
     pub(super) seen: Arc<KeyScan>,
     /// What it says of itself.
     pub(super) capabilities: Value,
@@ -40,7 +40,7 @@ pub(super) struct Fake {
 pub(super) struct KeyScan {
     /// Who hears the newest process that is one client's own.
     pub(super) ear: Mutex<Option<Arc<dyn Inbound>>>,
-    pub(super) leases: Mutex<Vec<(ProcessKey, OpenEra, String)>>,
+    pub(super) leases: Mutex<Vec<(ConnectionKey, Era, String)>>,
     /// Methods and parameters.
     pub(super) requests: Mutex<Vec<(String, String)>>,
     /// Requests as a server reads them, under the id [`OURS`].
@@ -72,7 +72,7 @@ pub(super) struct KeyScan {
 }
 
 impl Fake {
-    pub(super) fn new(speaks: Speaks) -> Self {
+    pub(super) fn new(speaks: EraSupport) -> Self {
         Self {
             isolation: Isolation::Auto,
             speaks,
@@ -91,14 +91,14 @@ impl Connector for Fake {
         (namespace.name.as_str() == "shared").then_some(self.isolation)
     }
 
-    async fn speaks(&self, _: &Namespace, _: OpenEra) -> Result<Speaks, CallError> {
+    async fn speaks(&self, _: &Namespace, _: Era) -> Result<EraSupport, CallError> {
         Ok(self.speaks)
     }
 
     async fn lease(
         &self,
         _: &Namespace,
-        key: &ProcessKey,
+        key: &ConnectionKey,
         open: &OpenAs,
         inbound: Option<Arc<dyn Inbound>>,
     ) -> Result<Arc<dyn Connection>, CallError> {
@@ -109,7 +109,7 @@ impl Connector for Fake {
         let lease = (key.clone(), open.era, told);
         self.seen.leases.lock().expect("not poisoned").push(lease);
         let opening = self.opening(open.era);
-        let own = !matches!(key, ProcessKey::Shared | ProcessKey::Principal(_));
+        let own = !matches!(key, ConnectionKey::Shared | ConnectionKey::Principal(_));
         if own {
             self.seen
                 .ear
@@ -132,7 +132,7 @@ impl Connector for Fake {
             .push(Arc::clone(tag));
     }
 
-    fn last_opening(&self, _: &Namespace, era: OpenEra) -> Option<Opening> {
+    fn last_opening(&self, _: &Namespace, era: Era) -> Option<ServerInfo> {
         let leases = self.seen.leases.lock().expect("not poisoned");
         let opened = leases.iter().any(|(_, own, _)| *own == era);
         opened.then(|| self.opening(era))
@@ -158,23 +158,23 @@ impl Connector for Fake {
         None
     }
 
-    fn unsubscribe(&self, _: &Namespace, _: &ProcessKey, _: OpenEra, uri: &str) {
+    fn unsubscribe(&self, _: &Namespace, _: &ConnectionKey, _: Era, uri: &str) {
         let mut subscriptions = self.seen.subscriptions.lock().expect("not poisoned");
         subscriptions.retain(|own| own != uri);
     }
 }
 
 impl Fake {
-    fn opening(&self, era: OpenEra) -> Opening {
+    fn opening(&self, era: Era) -> ServerInfo {
         let info = json!({ "name": "fake", "version": "1" });
         match era {
-            OpenEra::Legacy => Opening::Legacy(
+            Era::Legacy => ServerInfo::Legacy(
                 json!({ "protocolVersion": "2025-06-18", "serverInfo": info,
                     "capabilities": self.capabilities, "instructions": "Do it." })
                 .to_string()
                 .into(),
             ),
-            OpenEra::Modern => Opening::Modern(
+            Era::Modern => ServerInfo::Modern(
                 json!({ "resultType": "complete", "supportedVersions": ["2026-07-28"],
                     "capabilities": self.capabilities, "instructions": "Do it.", "ttlMs": 7,
                     "_meta": { "io.modelcontextprotocol/serverInfo": info } })
@@ -187,7 +187,7 @@ impl Fake {
 
 struct FakeConnection {
     seen: Arc<KeyScan>,
-    opening: Opening,
+    opening: ServerInfo,
     /// Who hears it: the owner, or the one user that listens.
     ear: Mutex<Option<Arc<dyn Inbound>>>,
 }
@@ -305,7 +305,7 @@ impl Drop for Cancelled {
 
 #[async_trait]
 impl Connection for FakeConnection {
-    fn opening(&self) -> &Opening {
+    fn opening(&self) -> &ServerInfo {
         &self.opening
     }
 
@@ -396,7 +396,7 @@ impl FakeConnection {
         let mut requests = self.seen.requests.lock().expect("not poisoned");
         requests.push((method.to_owned(), params.clone()));
         drop(requests);
-        let modern = matches!(self.opening, Opening::Modern(_));
+        let modern = matches!(self.opening, ServerInfo::Modern(_));
         let ear = self.ear.lock().expect("not poisoned").clone();
         let seen = Arc::clone(&self.seen);
         let method = method.to_owned();

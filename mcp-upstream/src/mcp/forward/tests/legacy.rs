@@ -17,14 +17,14 @@ async fn initialize_is_the_servers_own_in_the_version_of_the_client() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_can_be_asked_has_a_process_of_its_own_that_ends_with_it() {
-    let house = house(Speaks::Dual);
+    let house = house(EraSupport::Dual);
     let (silent, _) = house.open(json!({ "experimental": {} })).await;
     assert!(
-        matches!(&house.leases()[..], [(ProcessKey::Shared, OpenEra::Legacy, told)] if told == "{}")
+        matches!(&house.leases()[..], [(ConnectionKey::Shared, Era::Legacy, told)] if told == "{}")
     );
     let (asked, _) = house.open(json!({ "elicitation": { "x": 1 } })).await;
     let leases = house.leases();
-    let (ProcessKey::Session(tag), OpenEra::Legacy, told) = &leases[1] else {
+    let (ConnectionKey::Session(tag), Era::Legacy, told) = &leases[1] else {
         panic!("{leases:?}");
     };
     assert_eq!(told, r#"{"elicitation":{"x":1}}"#);
@@ -64,7 +64,7 @@ async fn calls_pass_untouched_and_modern_servers_hear_who_asks() {
         assert!(text.contains(r#""x":1.50}"#), "{text}");
         let meta: Value = serde_json::from_str(&house.request("tools/call")).expect("JSON");
         match speaks {
-            Speaks::Modern => {
+            EraSupport::Modern => {
                 assert_eq!(meta["_meta"][V], "2026-07-28");
                 assert_eq!(
                     meta["_meta"]["io.modelcontextprotocol/clientInfo"]["name"],
@@ -112,7 +112,7 @@ async fn a_question_becomes_a_request_on_the_stream_and_its_answer_reaches_the_s
         let answer = wire.message().await.expect("the answer");
         let result = &answer["result"];
         match speaks {
-            Speaks::Modern => {
+            EraSupport::Modern => {
                 assert_eq!(result["got"]["who"], outcome["result"]);
                 assert_eq!(result["state"], "theirs");
                 assert!(result.get("resultType").is_none());
@@ -125,7 +125,7 @@ async fn a_question_becomes_a_request_on_the_stream_and_its_answer_reaches_the_s
 
 #[tokio::test(start_paused = true)]
 async fn the_clients_own_error_reaches_a_legacy_server() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (session, _) = house.open(json!({ "elicitation": {} })).await;
     let call = house.in_session(&session, "tools/call", json!({ "name": "ask" }));
     let mut wire = Wire::of(call.await);
@@ -140,7 +140,7 @@ async fn the_clients_own_error_reaches_a_legacy_server() {
 
 #[tokio::test(start_paused = true)]
 async fn who_declares_nothing_is_not_asked() {
-    let house = house(Speaks::Modern);
+    let house = house(EraSupport::Modern);
     let (session, _) = house.open(json!({})).await;
     let answer = body(
         &house
@@ -157,7 +157,7 @@ async fn progress_and_messages_come_before_the_answer() {
         (json!({}), vec!["error"]),
         (json!({ "roots": {} }), vec!["debug", "error"]),
     ] {
-        let house = house(Speaks::Legacy);
+        let house = house(EraSupport::Legacy);
         let (session, _) = house.open(capabilities).await;
         let params = json!({ "name": "speak", "_meta": { "progressToken": "t" } });
         let mut wire = Wire::of(house.in_session(&session, "tools/call", params).await);
@@ -184,7 +184,7 @@ async fn progress_and_messages_come_before_the_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_subscription_the_server_does_not_answer_ends_with_the_time_of_a_call() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (session, _) = house.open(json!({})).await;
     for _ in 0..2 {
         let ask = json!({ "jsonrpc": "2.0", "id": 1, "method": "resources/subscribe",
@@ -213,7 +213,7 @@ async fn log_levels_and_subscriptions_are_kept_here_where_the_process_is_shared(
             .await;
         assert_eq!(body(&level)["result"], json!({}));
         let told = house.seen.levels.lock().expect("not poisoned").len();
-        assert_eq!(told, usize::from(speaks == Speaks::Legacy));
+        assert_eq!(told, usize::from(speaks == EraSupport::Legacy));
         for _ in 0..2 {
             let params = json!({ "uri": "test://a" });
             let reply = house
@@ -248,7 +248,7 @@ async fn log_levels_and_subscriptions_are_kept_here_where_the_process_is_shared(
         house
             .in_session(&session, "tools/call", json!({ "name": "speak" }))
             .await;
-        if speaks == Speaks::Modern {
+        if speaks == EraSupport::Modern {
             let params: Value = serde_json::from_str(&house.request("tools/call")).expect("JSON");
             assert_eq!(params["_meta"][LEVEL], "debug");
         }
@@ -257,7 +257,7 @@ async fn log_levels_and_subscriptions_are_kept_here_where_the_process_is_shared(
 
 #[tokio::test(start_paused = true)]
 async fn log_levels_and_subscriptions_pass_where_the_process_is_the_sessions() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (session, _) = house.open(json!({ "roots": {} })).await;
     for (method, params) in [
         ("logging/setLevel", json!({ "level": "debug", "z": 1 })),
@@ -326,7 +326,7 @@ async fn cancelling_reaches_the_server_and_leaving_does_not() {
 #[tokio::test(start_paused = true)]
 async fn notifications_reach_a_sessions_own_server_but_not_a_shared_one_where_they_are_one_clients()
 {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (own, _) = house.open(json!({ "roots": {} })).await;
     let (shared, _) = house.open(json!({})).await;
     for session in [&own, &shared] {
@@ -346,7 +346,7 @@ async fn notifications_reach_a_sessions_own_server_but_not_a_shared_one_where_th
 #[tokio::test(start_paused = true)]
 async fn a_call_is_repeated_only_where_that_is_safe() {
     for (tool, calls, failed) in [("safe", 2, false), ("unsafe", 1, true)] {
-        let house = house(Speaks::Legacy);
+        let house = house(EraSupport::Legacy);
         let (session, _) = house.open(json!({})).await;
         house.seen.gone.store(1, Ordering::SeqCst);
         let reply = house
@@ -359,7 +359,7 @@ async fn a_call_is_repeated_only_where_that_is_safe() {
 
 #[tokio::test(start_paused = true)]
 async fn the_last_good_list_is_served_while_the_server_is_down() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (session, _) = house.open(json!({})).await;
     let before = house.in_session(&session, "tools/list", json!({})).await;
     let before = body(&before)["result"].clone();
@@ -380,7 +380,7 @@ async fn the_last_good_list_is_served_while_the_server_is_down() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_whose_server_does_not_start_is_not_opened() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     house.seen.down.store(1, Ordering::SeqCst);
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": {} } });
@@ -418,7 +418,7 @@ type Asked = tokio::sync::oneshot::Receiver<Told>;
 
 #[tokio::test(start_paused = true)]
 async fn what_a_server_says_before_its_session_has_a_stream_waits_for_one() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (session, _) = house.open(json!({ "roots": {} })).await;
     let answer = say(&house, true).await;
     let service = &house.harness.service;
@@ -451,7 +451,7 @@ async fn what_a_server_says_before_its_session_has_a_stream_waits_for_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_question_outside_of_calls_that_nobody_answers_fails_in_time() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     house.open(json!({ "roots": {} })).await;
     let answer = say(&house, true).await;
     tokio::time::sleep(Duration::from_secs(24 * 3600)).await;
@@ -461,7 +461,7 @@ async fn a_question_outside_of_calls_that_nobody_answers_fails_in_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_question_outside_of_calls_can_be_taken_back() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (session, _) = house.open(json!({ "roots": {} })).await;
     let service = &house.harness.service;
     let mut wire = Wire::of(service.get(caller(), head(Some(&session), None)).await);
@@ -479,7 +479,7 @@ async fn a_question_outside_of_calls_can_be_taken_back() {
 
 #[tokio::test(start_paused = true)]
 async fn http_sse_reaches_the_server_too() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let service = &house.harness.service;
     let mut wire = Wire::of(service.open_sse(caller()).await);
     let endpoint = wire
@@ -534,7 +534,7 @@ async fn http_sse_reaches_the_server_too() {
 
 #[tokio::test(start_paused = true)]
 async fn a_modern_servers_hints_are_taken_out() {
-    let house = house(Speaks::Modern);
+    let house = house(EraSupport::Modern);
     let (session, _) = house.open(json!({})).await;
     let list = body(&house.in_session(&session, "tools/list", json!({})).await)["result"].clone();
     for gone in ["resultType", "ttlMs", "cacheScope"] {
@@ -562,7 +562,7 @@ async fn completion_and_pages_pass() {
 
 #[tokio::test(start_paused = true)]
 async fn a_modern_server_is_not_told_of_roots() {
-    let house = house(Speaks::Modern);
+    let house = house(EraSupport::Modern);
     let (session, _) = house.open(json!({ "roots": {} })).await;
     for method in ["notifications/roots/list_changed", "x/news"] {
         let body = json!({ "jsonrpc": "2.0", "method": method });
@@ -575,7 +575,7 @@ async fn a_modern_server_is_not_told_of_roots() {
 
 #[tokio::test(start_paused = true)]
 async fn a_legacy_server_that_requires_input_all_the_same_is_not_translated() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (session, _) = house.open(json!({})).await;
     let params = json!({ "name": "relays" });
     let result = body(&house.in_session(&session, "tools/call", params).await)["result"].clone();
@@ -587,7 +587,7 @@ async fn a_legacy_server_that_requires_input_all_the_same_is_not_translated() {
 
 #[tokio::test(start_paused = true)]
 async fn a_notification_starts_no_process_for_itself() {
-    let mut fake = Fake::new(Speaks::Legacy);
+    let mut fake = Fake::new(EraSupport::Legacy);
     fake.isolation = Isolation::Session;
     let house = house_of(fake);
     let bare = || McpHead {

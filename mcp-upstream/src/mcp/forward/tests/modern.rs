@@ -19,7 +19,7 @@ async fn discover_is_the_servers_own_with_the_versions_of_the_listener() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_may_ask_a_legacy_server_has_a_process_for_itself() {
-    let legacy = house(Speaks::Legacy);
+    let legacy = house(EraSupport::Legacy);
     legacy.modern("tools/list", json!({})).await;
     legacy
         .modern("resources/read", json!({ "uri": "a://b" }))
@@ -34,23 +34,23 @@ async fn a_call_that_may_ask_a_legacy_server_has_a_process_for_itself() {
     assert_eq!(
         keys,
         [
-            (ProcessKey::Shared, "{}"),
-            (ProcessKey::Exclusive, r#"{"elicitation":{}}"#),
-            (ProcessKey::Shared, "{}"),
+            (ConnectionKey::Shared, "{}"),
+            (ConnectionKey::Exclusive, r#"{"elicitation":{}}"#),
+            (ConnectionKey::Shared, "{}"),
         ]
     );
-    let dual = house(Speaks::Dual);
+    let dual = house(EraSupport::Dual);
     dual.modern("resources/read", json!({ "uri": "a://b" }))
         .await;
     assert!(matches!(
         &dual.leases()[..],
-        [(ProcessKey::Shared, OpenEra::Modern, _)]
+        [(ConnectionKey::Shared, Era::Modern, _)]
     ));
 }
 
 #[tokio::test(start_paused = true)]
 async fn results_say_what_a_legacy_server_does_not_and_keep_their_bytes() {
-    let legacy = house(Speaks::Legacy);
+    let legacy = house(EraSupport::Legacy);
     let params =
         json!({ "name": "echo", "arguments": {}, "_meta": { "z/z": 1, "progressToken": 7 } });
     let text = text(&legacy.modern("tools/call", params).await);
@@ -72,7 +72,7 @@ async fn results_say_what_a_legacy_server_does_not_and_keep_their_bytes() {
 
 #[tokio::test(start_paused = true)]
 async fn between_equals_nothing_is_added() {
-    let house = house(Speaks::Modern);
+    let house = house(EraSupport::Modern);
     let params = json!({ "name": "echo", "arguments": { "n": 1 } });
     let text = text(&house.modern("tools/call", params).await);
     assert!(
@@ -85,7 +85,7 @@ async fn between_equals_nothing_is_added() {
 
 #[tokio::test(start_paused = true)]
 async fn a_legacy_servers_question_parks_the_call_and_the_retry_resumes_it() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let asked = body(&house.modern("tools/call", json!({ "name": "ask" })).await)["result"].clone();
     assert_eq!(asked["resultType"], "input_required");
     let question = &asked["inputRequests"]["elicitation-1"];
@@ -105,7 +105,7 @@ async fn a_legacy_servers_question_parks_the_call_and_the_retry_resumes_it() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_legacy_server_asks_in_one_moment_is_asked_together() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let call = json!({ "name": "ask_two" });
     let asked = body(&house.modern("tools/call", call).await)["result"].clone();
     let questions = &asked["inputRequests"];
@@ -133,7 +133,7 @@ async fn what_a_legacy_server_asks_in_one_moment_is_asked_together() {
 
 #[tokio::test(start_paused = true)]
 async fn answers_that_come_along_are_given_at_once() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let params =
         json!({ "name": "ask", "inputResponses": { "elicitation-1": { "action": "decline" } } });
     let result = body(&house.modern("tools/call", params).await)["result"].clone();
@@ -142,7 +142,7 @@ async fn answers_that_come_along_are_given_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_modern_servers_question_and_its_retry_pass() {
-    let house = house(Speaks::Modern);
+    let house = house(EraSupport::Modern);
     let asked = body(&house.modern("tools/call", json!({ "name": "ask" })).await)["result"].clone();
     assert_eq!(asked["requestState"], "theirs");
     let retry = json!({ "name": "ask", "requestState": "theirs",
@@ -154,7 +154,7 @@ async fn a_modern_servers_question_and_its_retry_pass() {
 
 #[tokio::test(start_paused = true)]
 async fn log_messages_come_from_the_level_a_request_names() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     for (level, heard) in [(Some("debug"), 2), (Some("error"), 1), (None, 0)] {
         let mut meta = json!({ "progressToken": 1, CAPS: {} });
         if let Some(level) = level {
@@ -244,7 +244,7 @@ async fn listening_subscribes_at_the_server_for_as_long_as_it_lasts() {
         );
         let audience = &house.harness.service.core().audience;
         let name = "shared".parse().expect("a name");
-        audience.announce(&name, crate::stream::Change::Updated("test://a".into()));
+        audience.announce(&name, crate::broadcast::Change::Updated("test://a".into()));
         let news = wire.message().await.expect("news");
         assert_eq!(news["params"]["uri"], "test://a");
         assert_eq!(
@@ -266,7 +266,7 @@ async fn listening_subscribes_at_the_server_for_as_long_as_it_lasts() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_call_changes_on_its_own_process_is_told_to_all_who_listen() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (session, _) = house.open(json!({})).await;
     let service = &house.harness.service;
     let mut stream = Wire::of(service.get(caller(), head(Some(&session), None)).await);
@@ -280,7 +280,7 @@ async fn what_a_call_changes_on_its_own_process_is_told_to_all_who_listen() {
     assert!(timeout(moment, &mut call).await.is_err());
     assert_eq!(
         house.leases().last().expect("leased").0,
-        ProcessKey::Exclusive
+        ConnectionKey::Exclusive
     );
     // That they changed, not what the server says of it: that may be about the call.
     let list = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
@@ -297,7 +297,7 @@ async fn what_a_call_changes_on_its_own_process_is_told_to_all_who_listen() {
 
 #[tokio::test(start_paused = true)]
 async fn mirrored_parameters_are_checked_against_the_servers_schema() {
-    let house = house(Speaks::Modern);
+    let house = house(EraSupport::Modern);
     let message = modern(
         "tools/call",
         json!({ "name": "headed", "arguments": { "region": "eu" } }),
@@ -314,7 +314,7 @@ async fn mirrored_parameters_are_checked_against_the_servers_schema() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_list_its_tools_is_waited_for_once_by_all_calls() {
-    let house = house(Speaks::Modern);
+    let house = house(EraSupport::Modern);
     house.seen.silent.store(1, Ordering::SeqCst);
     let message = modern("tools/call", json!({ "name": "echo", "arguments": {} }));
     let begun = tokio::time::Instant::now();
@@ -338,11 +338,14 @@ async fn a_server_that_does_not_list_its_tools_is_waited_for_once_by_all_calls()
 #[tokio::test(start_paused = true)]
 async fn other_isolations_do_as_they_say() {
     for (isolation, key) in [
-        (Isolation::Shared, ProcessKey::Shared),
-        (Isolation::Principal, ProcessKey::Principal("tester".into())),
-        (Isolation::Session, ProcessKey::Exclusive),
+        (Isolation::Shared, ConnectionKey::Shared),
+        (
+            Isolation::Principal,
+            ConnectionKey::Principal("tester".into()),
+        ),
+        (Isolation::Session, ConnectionKey::Exclusive),
     ] {
-        let mut fake = Fake::new(Speaks::Legacy);
+        let mut fake = Fake::new(EraSupport::Legacy);
         fake.isolation = isolation;
         let house = house_of(fake);
         house
@@ -354,7 +357,7 @@ async fn other_isolations_do_as_they_say() {
 
 #[tokio::test(start_paused = true)]
 async fn a_legacy_servers_own_state_is_sealed_and_no_other_runs_anything() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let call =
         |state: Value| json!({ "name": "relays", "inputResponses": {}, "requestState": state });
     let asked = body(
@@ -377,7 +380,7 @@ async fn a_legacy_servers_own_state_is_sealed_and_no_other_runs_anything() {
 
 #[tokio::test(start_paused = true)]
 async fn a_modern_servers_hints_pass_but_a_list_that_is_not_everybodys_says_so() {
-    let house = house(Speaks::Modern);
+    let house = house(EraSupport::Modern);
     let list = body(&house.modern("tools/list", json!({})).await)["result"].clone();
     assert_eq!(
         (&list["ttlMs"], &list["cacheScope"]),
@@ -427,7 +430,7 @@ async fn a_list_is_kept_as_no_other_page_than_it_is() {
         r#"{"curs\u006fr":"c"}"#.to_owned(),
         r#"{"x":1,"x":2,"cursor":"c"}"#.to_owned(),
     ] {
-        let house = house(Speaks::Legacy);
+        let house = house(EraSupport::Legacy);
         let (session, _) = house.open(json!({})).await;
         let message =
             format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{params}}}"#);
@@ -440,7 +443,7 @@ async fn a_list_is_kept_as_no_other_page_than_it_is() {
 
 #[tokio::test(start_paused = true)]
 async fn a_state_in_another_spelling_is_none_of_ours() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let message = modern("tools/call", json!({ "name": "relays" })).to_string();
     let message = message.replacen(
         r#""name":"relays""#,
@@ -459,7 +462,7 @@ async fn a_state_in_another_spelling_is_none_of_ours() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_without_a_level_is_for_those_that_want_any() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let call = |level: Option<&str>| {
         let mut params = json!({ "name": "mumble", "_meta": { "progressToken": 1, CAPS: {} } });
         if let Some(level) = level {

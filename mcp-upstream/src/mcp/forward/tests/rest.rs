@@ -10,7 +10,7 @@ async fn rest(house: &House, path: &str, body: &str) -> (StatusCode, Value) {
 
 #[tokio::test(start_paused = true)]
 async fn tools_are_listed_described_and_called() {
-    for speaks in [Speaks::Legacy, Speaks::Modern, Speaks::Dual] {
+    for speaks in [EraSupport::Legacy, EraSupport::Modern, EraSupport::Dual] {
         let house = house(speaks);
         let (_, list) = rest(&house, "/tools", "").await;
         let names: Vec<_> = list
@@ -36,7 +36,7 @@ async fn tools_are_listed_described_and_called() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_have_the_status_of_what_failed() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     rest(&house, "/tools", "").await;
     for (tool, status, code) in [
         ("fails", 500, "internal_error"),
@@ -56,7 +56,7 @@ async fn failures_have_the_status_of_what_failed() {
 
 #[tokio::test(start_paused = true)]
 async fn arguments_that_do_not_fit_the_schema_are_refused_before_the_server_hears_of_them() {
-    for speaks in [Speaks::Legacy, Speaks::Modern, Speaks::Dual] {
+    for speaks in [EraSupport::Legacy, EraSupport::Modern, EraSupport::Dual] {
         let house = house(speaks);
         let (status, body) = rest(&house, "/tools/headed", r#"{"region":["eu"]}"#).await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{body}");
@@ -76,7 +76,7 @@ async fn arguments_that_do_not_fit_the_schema_are_refused_before_the_server_hear
 
 #[tokio::test(start_paused = true)]
 async fn a_call_of_mcp_goes_up_whatever_its_arguments_are() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     rest(&house, "/tools", "").await;
     let (session, _) = house.open(json!({})).await;
     let params = json!({ "name": "headed", "arguments": { "region": ["eu"] } });
@@ -89,7 +89,7 @@ async fn a_call_of_mcp_goes_up_whatever_its_arguments_are() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_of_a_tool_the_policy_denies_is_not_told_of_its_schema() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (status, body) = rest(&house, "/tools/secret_tool", r#"{"x":1}"#).await;
     assert_eq!(
         (status, &body["error"]["code"]),

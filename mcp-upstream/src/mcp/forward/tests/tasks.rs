@@ -139,7 +139,7 @@ async fn a_task_is_unknown_to_everybody_but_the_principal_that_began_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_named_in_metadata_or_among_other_parameters_must_be_the_clients_own() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (ada, bob) = (
         Person::new(&house, "ada").await,
         Person::new(&house, "bob").await,
@@ -205,7 +205,7 @@ async fn a_list_of_tasks_holds_its_readers_own_and_goes_on_where_it_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_hears_of_its_tasks_on_its_own_stream_and_no_other_session_does() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (ada, bob) = (
         Person::new(&house, "ada").await,
         Person::new(&house, "bob").await,
@@ -247,7 +247,7 @@ async fn a_session_hears_of_its_tasks_on_its_own_stream_and_no_other_session_doe
 
 #[tokio::test(start_paused = true)]
 async fn a_client_tells_a_process_of_its_own_how_the_clients_tasks_are() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let status = json!({ "jsonrpc": "2.0", "method": "notifications/tasks/status",
         "params": { "taskId": "the client's", "status": "working" } });
     for (capabilities, told) in [(json!({ "sampling": {} }), 1), (json!({}), 0)] {

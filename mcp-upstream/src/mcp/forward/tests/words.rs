@@ -63,7 +63,7 @@ const TOKEN: &str = r#""\u0041""#;
 async fn a_request_goes_up_whole_and_its_answer_comes_back_whole() {
     // A shared process, and the session's own.
     for capabilities in [json!({}), json!({ "roots": {} })] {
-        let house = house(Speaks::Legacy);
+        let house = house(EraSupport::Legacy);
         let (session, _) = house.open(capabilities).await;
         for (tool, part) in [
             ("echo", None),
@@ -91,7 +91,7 @@ async fn a_request_goes_up_whole_and_its_answer_comes_back_whole() {
 
 #[tokio::test(start_paused = true)]
 async fn the_same_between_modern_equals() {
-    let house = house(Speaks::Modern);
+    let house = house(EraSupport::Modern);
     let message = modern_call(ID, "echo", TOKEN);
     let reply = house.modern_raw("echo", message.clone()).await;
     assert_eq!(house.line(), modern_call(fake::OURS, "echo", fake::OURS));
@@ -107,11 +107,11 @@ async fn the_same_between_modern_equals() {
 
 #[tokio::test(start_paused = true)]
 async fn between_unlike_eras_unknown_members_stay_around_what_is_translated() {
-    let legacy = house(Speaks::Legacy);
+    let legacy = house(EraSupport::Legacy);
     let call = modern_call(ID, "echo", TOKEN);
     let answer = text(&legacy.modern_raw("echo", call).await);
     let line = legacy.line();
-    let modern = house(Speaks::Modern);
+    let modern = house(EraSupport::Modern);
     let (session, _) = modern.open(json!({})).await;
     let reply = modern
         .raw(Some(&session), &legacy_call(ID, "echo", TOKEN))
@@ -181,7 +181,7 @@ async fn a_question_and_its_answer_pass_whole() {
         r#""result":{"action":"accept","n":12345678901234567890}"#,
         r#""error":{"code":-1,"message":"User rejected","data":{"n":1.50}}"#,
     ] {
-        let house = house(Speaks::Legacy);
+        let house = house(EraSupport::Legacy);
         let (session, _) = house.open(json!({ "elicitation": {} })).await;
         let call = house.in_session(&session, "tools/call", json!({ "name": "ask" }));
         let mut wire = Wire::of(call.await);
@@ -200,7 +200,7 @@ async fn a_question_and_its_answer_pass_whole() {
 
 #[tokio::test(start_paused = true)]
 async fn a_question_that_is_taken_back_in_a_call_is_taken_back_at_the_client() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (session, _) = house.open(json!({ "elicitation": {} })).await;
     let params = json!({ "name": "withdraw" });
     let mut wire = Wire::of(house.in_session(&session, "tools/call", params).await);
@@ -221,7 +221,7 @@ async fn a_question_that_is_taken_back_in_a_call_is_taken_back_at_the_client() {
 
 #[tokio::test(start_paused = true)]
 async fn a_parked_call_goes_on_when_its_question_is_taken_back() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let params = json!({ "name": "withdraw" });
     let asked = body(&house.modern("tools/call", params.clone()).await)["result"].clone();
     assert_eq!(asked["resultType"], "input_required");
@@ -269,7 +269,7 @@ async fn a_client_cancels_in_its_own_words_and_who_leaves_in_ours() {
 
 #[tokio::test(start_paused = true)]
 async fn what_readers_could_read_in_two_ways_is_not_passed() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (session, _) = house.open(json!({})).await;
     for params in [
         r#"{"name":"echo","name":"secret_tool"}"#,
@@ -296,7 +296,7 @@ async fn what_readers_could_read_in_two_ways_is_not_passed() {
 async fn what_some_readers_take_for_another_key_is_not_passed() {
     // A shared process, and the session's own.
     for capabilities in [json!({}), json!({ "roots": {} })] {
-        let house = house(Speaks::Legacy);
+        let house = house(EraSupport::Legacy);
         let (session, _) = house.open(capabilities).await;
         let session = Some(&*session);
         for (members, code) in [
@@ -354,7 +354,7 @@ async fn what_some_readers_take_for_another_key_is_not_passed() {
         assert!(body(&house.raw(session, fine).await)["result"].is_object());
     }
     // A namespace of our own passes nothing on.
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let mut there = caller();
     there.namespace = Some("other".parse().expect("a name"));
     let body = json!({ "jsonrpc": "2.0", "Method": "x", "method": "x/news" });
@@ -368,7 +368,7 @@ async fn what_some_readers_take_for_another_key_is_not_passed() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_a_server_could_take_for_something_else_is_not_passed() {
-    let house = house(Speaks::Legacy);
+    let house = house(EraSupport::Legacy);
     let (session, _) = house.open(json!({ "elicitation": {} })).await;
     let call = house.in_session(&session, "tools/call", json!({ "name": "ask" }));
     let mut wire = Wire::of(call.await);

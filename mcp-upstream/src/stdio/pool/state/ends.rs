@@ -5,16 +5,17 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tooldock_workers::error::CallError;
 
-use super::super::key::{EraKind, Key, ServerEra, SlotKey};
+use super::super::key::{Key, SlotKey};
 use super::super::rules::Rules;
 use super::{Action, Duty, End, Failure, ProcessId, Refusal, State, StopReason};
+use crate::protocol::{Era, EraSupport};
 
 impl State {
     pub(super) fn started(
         &mut self,
         process: ProcessId,
-        server: ServerEra,
-        opened: EraKind,
+        server: EraSupport,
+        opened: Era,
         now: Instant,
         actions: &mut Vec<Action>,
     ) {
@@ -25,7 +26,7 @@ impl State {
         self.forget_scout(process);
         let server = match (server, self.server) {
             // It was opened before that was found out.
-            (ServerEra::ModernAtLeast, Some(known @ (ServerEra::Modern | ServerEra::Dual))) => {
+            (EraSupport::ModernAtLeast, Some(known @ (EraSupport::Modern | EraSupport::Dual))) => {
                 known
             }
             (server, _) => server,
@@ -86,7 +87,7 @@ impl State {
     }
 
     /// Empty places that were made for an era the server does not speak become those of the one it does.
-    fn settle_eras(&mut self, server: ServerEra, but: &SlotKey) {
+    fn settle_eras(&mut self, server: EraSupport, but: &SlotKey) {
         let empty = self.slots.iter().filter(|(_, slot)| slot.process.is_none());
         let other = empty.filter(|(key, _)| server.opened_for(key.era) != key.era);
         let other: Vec<_> = other.map(|(key, _)| key.clone()).collect();
@@ -164,24 +165,24 @@ impl State {
 
     /// Whether what starts there is to show that the server takes a handshake, too.
     pub(super) fn is_trial(&self, slot: &SlotKey) -> bool {
-        slot.era == EraKind::Legacy
+        slot.era == Era::Legacy
             && matches!(
                 self.server,
-                Some(ServerEra::Modern | ServerEra::ModernAtLeast)
+                Some(EraSupport::Modern | EraSupport::ModernAtLeast)
             )
     }
 
     /// It does not, or cannot be tried: those who waited for that are served without, for as long as this server is.
     pub(super) fn settle_on_modern(&mut self, tried: &SlotKey) {
-        self.server = Some(ServerEra::Modern);
+        self.server = Some(EraSupport::Modern);
         if let Some(place) = self.slots.get_mut(tried) {
             place.process = None;
         }
         let served = SlotKey {
             key: tried.key.clone(),
-            era: EraKind::Modern,
+            era: Era::Modern,
         };
-        self.settle_eras(ServerEra::Modern, &served);
+        self.settle_eras(EraSupport::Modern, &served);
     }
 
     /// Tells those who waited for a start that failed. Nobody else would fare better while the server's protocol is

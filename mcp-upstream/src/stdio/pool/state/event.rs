@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tooldock_workers::error::CallError;
 
-use crate::stdio::pool::key::{EraKind, OpenAs, PoolKey, ServerEra, SlotKey};
+use crate::protocol::{Era, EraSupport};
+use crate::stdio::pool::key::{ConnectionKey, OpenAs, SlotKey};
 use crate::stdio::pool::replay_state::ReplayState;
 
 /// Numbers a process within its pool.
@@ -22,7 +23,7 @@ pub(in crate::stdio) enum Event {
     /// A request wants a process.
     Lease {
         waiter: WaiterId,
-        key: PoolKey,
+        key: ConnectionKey,
         open: Arc<OpenAs>,
     },
     /// Whoever made the request left.
@@ -36,8 +37,8 @@ pub(in crate::stdio) enum Event {
     /// A process takes requests.
     Started {
         process: ProcessId,
-        server: ServerEra,
-        opened: EraKind,
+        server: EraSupport,
+        opened: Era,
     },
     /// A process did not come so far.
     StartFailed {
@@ -122,7 +123,7 @@ pub(in crate::stdio) struct Order {
     pub(in crate::stdio) open: Arc<OpenAs>,
     pub(in crate::stdio) replay_state: Arc<ReplayState>,
     /// What the server speaks, where that is known.
-    pub(in crate::stdio) server: Option<ServerEra>,
+    pub(in crate::stdio) server: Option<EraSupport>,
     /// Why the process before it ended unasked, if this one takes its place.
     pub(in crate::stdio) restart: Option<&'static str>,
 }

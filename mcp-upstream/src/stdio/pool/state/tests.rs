@@ -13,7 +13,7 @@ mod giving_way;
 mod lasting;
 
 fn modern() -> Arc<OpenAs> {
-    Arc::new(OpenAs::gateway(EraKind::Modern))
+    Arc::new(OpenAs::gateway(Era::Modern))
 }
 
 fn legacy_of(capabilities: &str, principal: Option<&str>) -> Arc<OpenAs> {
@@ -25,7 +25,7 @@ fn legacy_of(capabilities: &str, principal: Option<&str>) -> Arc<OpenAs> {
     Arc::new(OpenAs {
         opening: Arc::new(opening),
         principal: principal.map(Into::into),
-        ..OpenAs::gateway(EraKind::Legacy)
+        ..OpenAs::gateway(Era::Legacy)
     })
 }
 
@@ -33,8 +33,8 @@ fn legacy() -> Arc<OpenAs> {
     legacy_of("{}", None)
 }
 
-fn session(tag: &str) -> PoolKey {
-    PoolKey::Session(tag.into())
+fn session(tag: &str) -> ConnectionKey {
+    ConnectionKey::Session(tag.into())
 }
 
 fn seconds(seconds: u64) -> Duration {
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    fn lease(&mut self, key: PoolKey, open: Arc<OpenAs>) -> WaiterId {
+    fn lease(&mut self, key: ConnectionKey, open: Arc<OpenAs>) -> WaiterId {
         self.waiters += 1;
         let waiter = self.waiters;
         self.step(Event::Lease { waiter, key, open });
@@ -110,7 +110,7 @@ impl World {
     }
 
     /// Lets every process that was told to start do so.
-    fn start_all(&mut self, server: ServerEra) {
+    fn start_all(&mut self, server: EraSupport) {
         let mut seen = 0;
         while let Some((process, order)) = self.started.get(seen).cloned() {
             seen += 1;
@@ -161,12 +161,14 @@ impl World {
 fn many_who_want_the_shared_process_start_it_once() {
     let mut world = World::plain();
     let all: Vec<_> = (0..10)
-        .map(|_| world.lease(PoolKey::Shared, legacy()))
+        .map(|_| world.lease(ConnectionKey::Shared, legacy()))
         .collect();
     assert_eq!((world.started.len(), world.granted.len()), (1, 0));
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert!(all.iter().all(|waiter| world.granted[waiter] == 1));
-    let granted = world.state.grant_at_once(&PoolKey::Shared, EraKind::Modern);
+    let granted = world
+        .state
+        .grant_at_once(&ConnectionKey::Shared, Era::Modern);
     assert_eq!(granted.map(|(process, _)| process), Some(1));
     assert_eq!(world.started.len(), 1);
 }
@@ -174,53 +176,53 @@ fn many_who_want_the_shared_process_start_it_once() {
 #[test]
 fn until_the_protocol_is_known_one_start_finds_out_and_the_others_wait() {
     let mut world = World::plain();
-    let shared = world.lease(PoolKey::Shared, modern());
+    let shared = world.lease(ConnectionKey::Shared, modern());
     let own = world.lease(session("a"), legacy());
     assert_eq!(world.started.len(), 1);
     assert_eq!(world.started[0].1.server, None);
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     // The server knows only the handshake: the modern request is served by the one legacy process there is.
     assert_eq!((world.granted[&shared], world.granted[&own]), (1, 2));
-    let legacy = world.lease(PoolKey::Shared, legacy());
+    let legacy = world.lease(ConnectionKey::Shared, legacy());
     assert_eq!(world.granted[&legacy], 1);
-    assert_eq!(world.started[1].1.server, Some(ServerEra::Legacy));
+    assert_eq!(world.started[1].1.server, Some(EraSupport::Legacy));
 }
 
 #[test]
 fn a_server_of_both_eras_has_a_shared_process_for_each() {
     let mut world = World::plain();
-    let legacy = world.lease(PoolKey::Shared, legacy());
-    let modern = world.lease(PoolKey::Shared, modern());
-    world.start_all(ServerEra::Dual);
+    let legacy = world.lease(ConnectionKey::Shared, legacy());
+    let modern = world.lease(ConnectionKey::Shared, modern());
+    world.start_all(EraSupport::Dual);
     assert_ne!(world.granted[&legacy], world.granted[&modern]);
-    assert_eq!(world.started[1].1.slot.era, EraKind::Modern);
+    assert_eq!(world.started[1].1.slot.era, Era::Modern);
 }
 
 #[test]
 fn one_that_turns_out_to_be_of_the_era_that_is_served_already_is_not_kept() {
     let mut world = World::plain();
-    world.lease(PoolKey::Shared, legacy());
-    world.lease(PoolKey::Shared, modern());
-    world.start_all(ServerEra::Dual);
+    world.lease(ConnectionKey::Shared, legacy());
+    world.lease(ConnectionKey::Shared, modern());
+    world.start_all(EraSupport::Dual);
     // A new release speaks only one of the two.
     world.lose(2, End::Crash);
-    let waiter = world.lease(PoolKey::Shared, modern());
+    let waiter = world.lease(ConnectionKey::Shared, modern());
     let process = world.started.last().expect("started again").0;
     world.step(Event::Started {
         process,
-        server: ServerEra::Legacy,
-        opened: EraKind::Legacy,
+        server: EraSupport::Legacy,
+        opened: Era::Legacy,
     });
     assert_eq!(world.stopped, [(process, StopReason::Surplus)]);
     assert_eq!(world.granted[&waiter], 1);
 }
 
 fn modern_at_least(world: &mut World) {
-    world.lease(PoolKey::Shared, modern());
+    world.lease(ConnectionKey::Shared, modern());
     world.step(Event::Started {
         process: 1,
-        server: ServerEra::ModernAtLeast,
-        opened: EraKind::Modern,
+        server: EraSupport::ModernAtLeast,
+        opened: Era::Modern,
     });
 }
 
@@ -229,23 +231,23 @@ fn one_start_shows_whether_a_modern_server_takes_a_handshake_and_a_refusal_is_no
     let mut world = World::plain();
     modern_at_least(&mut world);
     // Nobody needs to know.
-    world.lease(PoolKey::Shared, modern());
+    world.lease(ConnectionKey::Shared, modern());
     assert_eq!(world.started.len(), 1);
-    let first = world.lease(PoolKey::Shared, legacy());
-    let second = world.lease(PoolKey::Shared, legacy());
+    let first = world.lease(ConnectionKey::Shared, legacy());
+    let second = world.lease(ConnectionKey::Shared, legacy());
     let (_, order) = world.started.last().expect("started").clone();
-    assert_eq!(order.server, Some(ServerEra::ModernAtLeast));
-    assert_eq!((order.slot.era, world.started.len()), (EraKind::Legacy, 2));
+    assert_eq!(order.server, Some(EraSupport::ModernAtLeast));
+    assert_eq!((order.slot.era, world.started.len()), (Era::Legacy, 2));
     for _ in 0..20 {
         // Those of the era it has go on.
-        let modern = world.lease(PoolKey::Shared, modern());
+        let modern = world.lease(ConnectionKey::Shared, modern());
         assert_eq!(world.granted[&modern], 1);
     }
     world.fail_last();
     assert_eq!((world.granted[&first], world.granted[&second]), (1, 1));
-    assert_eq!(world.state.server(), Some(ServerEra::Modern));
+    assert_eq!(world.state.server(), Some(EraSupport::Modern));
     assert!(world.state.last_error().is_none());
-    let late = world.lease(PoolKey::Shared, legacy());
+    let late = world.lease(ConnectionKey::Shared, legacy());
     assert_eq!((world.granted[&late], world.started.len()), (1, 2));
 }
 
@@ -254,10 +256,10 @@ fn what_a_handshake_showed_is_not_forgotten_for_a_process_that_was_opened_before
     let mut world = World::plain();
     modern_at_least(&mut world);
     world.lease(session("a"), modern());
-    let waiter = world.lease(PoolKey::Shared, legacy());
+    let waiter = world.lease(ConnectionKey::Shared, legacy());
     for (process, server, opened) in [
-        (3, ServerEra::Dual, EraKind::Legacy),
-        (2, ServerEra::ModernAtLeast, EraKind::Modern),
+        (3, EraSupport::Dual, Era::Legacy),
+        (2, EraSupport::ModernAtLeast, Era::Modern),
     ] {
         world.step(Event::Started {
             process,
@@ -266,16 +268,16 @@ fn what_a_handshake_showed_is_not_forgotten_for_a_process_that_was_opened_before
         });
     }
     assert_eq!(world.granted[&waiter], 3);
-    assert_eq!(world.state.server(), Some(ServerEra::Dual));
+    assert_eq!(world.state.server(), Some(EraSupport::Dual));
 }
 
 #[test]
 fn a_server_with_no_room_for_another_process_is_taken_at_its_word() {
     let mut world = World::of_one_process();
     modern_at_least(&mut world);
-    let waiter = world.lease(PoolKey::Shared, legacy());
+    let waiter = world.lease(ConnectionKey::Shared, legacy());
     assert_eq!(world.granted[&waiter], 1);
-    assert_eq!(world.state.server(), Some(ServerEra::Modern));
+    assert_eq!(world.state.server(), Some(EraSupport::Modern));
 }
 
 #[test]
@@ -287,15 +289,15 @@ fn a_principal_at_its_cap_waits_without_holding_up_others() {
     });
     let of = |who| legacy_of("{}", Some(who));
     let first = world.lease(session("a1"), of("ann"));
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     world.lease(session("a2"), of("ann"));
     let third = world.lease(session("a3"), of("ann"));
     let other = world.lease(session("b1"), of("bob"));
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&other) && !world.granted.contains_key(&third));
     world.release(world.granted[&first]);
     world.step(Event::SessionClosed { tag: "a1".into() });
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&third));
     let fourth = world.lease(session("a4"), of("ann"));
     world.pass(seconds(6));
@@ -309,7 +311,7 @@ fn a_principal_at_its_cap_waits_without_holding_up_others() {
 fn at_the_cap_of_the_server_a_request_waits_for_five_seconds_and_is_then_refused() {
     let mut world = World::of_one_process();
     world.lease(session("a"), legacy());
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     let second = world.lease(session("b"), legacy());
     world.pass(seconds(4));
     assert!(world.refused.is_empty());
@@ -324,7 +326,7 @@ fn at_the_cap_of_the_server_a_request_waits_for_five_seconds_and_is_then_refused
     world.step(Event::SessionClosed { tag: "a".into() });
     assert_eq!(world.started.len(), 1);
     world.step(Event::Gone { process: 1 });
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&third));
 }
 
@@ -332,7 +334,7 @@ fn at_the_cap_of_the_server_a_request_waits_for_five_seconds_and_is_then_refused
 fn one_whose_wait_ends_just_after_a_look_is_not_forgotten() {
     let mut world = World::of_one_process();
     world.lease(session("a"), legacy());
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     let second = world.lease(session("b"), legacy());
     world.now += Duration::from_millis(1);
     let third = world.lease(session("c"), legacy());
@@ -348,15 +350,15 @@ fn one_whose_wait_ends_just_after_a_look_is_not_forgotten() {
 fn only_so_many_may_wait() {
     let mut world = World::plain();
     for _ in 0..WAITERS_MAX {
-        world.lease(PoolKey::Shared, legacy());
+        world.lease(ConnectionKey::Shared, legacy());
     }
-    let late = world.lease(PoolKey::Shared, legacy());
+    let late = world.lease(ConnectionKey::Shared, legacy());
     assert!(matches!(
         world.refused[&late],
         Refusal::Overloaded(Full::Waiters)
     ));
     world.step(Event::Abandoned { waiter: 1 });
-    world.lease(PoolKey::Shared, legacy());
+    world.lease(ConnectionKey::Shared, legacy());
     assert_eq!(world.refused.len(), 1);
 }
 
@@ -364,13 +366,13 @@ fn only_so_many_may_wait() {
 fn a_leased_process_is_given_to_the_next_who_needs_one_just_like_it() {
     let mut world = World::plain();
     let asks = || legacy_of(r#"{"sampling":{}}"#, None);
-    let first = world.lease(PoolKey::Exclusive, asks());
-    world.start_all(ServerEra::Legacy);
+    let first = world.lease(ConnectionKey::Exclusive, asks());
+    world.start_all(EraSupport::Legacy);
     let process = world.granted[&first];
     world.release(process);
-    let other = world.lease(PoolKey::Exclusive, legacy_of(r#"{"roots":{}}"#, None));
-    let second = world.lease(PoolKey::Exclusive, asks());
-    let third = world.lease(PoolKey::Exclusive, asks());
+    let other = world.lease(ConnectionKey::Exclusive, legacy_of(r#"{"roots":{}}"#, None));
+    let second = world.lease(ConnectionKey::Exclusive, asks());
+    let third = world.lease(ConnectionKey::Exclusive, asks());
     assert_eq!(world.granted.get(&second), Some(&process));
     assert!(!world.granted.contains_key(&other) && !world.granted.contains_key(&third));
     // One that still owes something, or serves sessions that are kept apart, ends.
@@ -382,8 +384,8 @@ fn a_leased_process_is_given_to_the_next_who_needs_one_just_like_it() {
         warm: 0,
         ..StdioSettings::default()
     });
-    apart.lease(PoolKey::Exclusive, legacy());
-    apart.start_all(ServerEra::Legacy);
+    apart.lease(ConnectionKey::Exclusive, legacy());
+    apart.start_all(EraSupport::Legacy);
     apart.release(1);
     assert_eq!(apart.stopped, [(1, StopReason::Used)]);
 }
@@ -391,19 +393,19 @@ fn a_leased_process_is_given_to_the_next_who_needs_one_just_like_it() {
 #[test]
 fn a_process_started_for_one_who_left_is_the_next_ones() {
     let mut world = World::plain();
-    let first = world.lease(PoolKey::Exclusive, legacy());
+    let first = world.lease(ConnectionKey::Exclusive, legacy());
     world.step(Event::Abandoned { waiter: first });
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert_eq!(world.state.counts().spare, 1);
-    let second = world.lease(PoolKey::Exclusive, legacy());
+    let second = world.lease(ConnectionKey::Exclusive, legacy());
     assert_eq!(world.granted.get(&second), Some(&1));
 }
 
 #[test]
 fn a_process_given_back_makes_room_for_one_that_is_needed() {
     let mut world = World::of_one_process();
-    world.lease(PoolKey::Exclusive, legacy());
-    world.start_all(ServerEra::Legacy);
+    world.lease(ConnectionKey::Exclusive, legacy());
+    world.start_all(EraSupport::Legacy);
     world.release(1);
     world.lease(session("a"), legacy());
     assert_eq!(world.stopped, [(1, StopReason::Surplus)]);
@@ -414,11 +416,11 @@ fn a_process_given_back_makes_room_for_one_that_is_needed() {
 #[test]
 fn an_idle_process_stops_and_one_with_subscriptions_or_a_request_does_not() {
     let mut world = World::plain();
-    let shared = world.lease(PoolKey::Shared, legacy());
-    world.start_all(ServerEra::Legacy);
+    let shared = world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
     world.lease(session("busy"), legacy());
     world.lease(session("subscribed"), legacy());
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     let replay_state = world.state.replay_state_of(3).expect("it serves");
     replay_state.subscribe("test://a").expect("the first");
     world.release(world.granted[&shared]);
@@ -432,19 +434,19 @@ fn an_idle_process_stops_and_one_with_subscriptions_or_a_request_does_not() {
     assert_eq!(world.stopped[1..], [(3, StopReason::Idle)]);
     // The next request starts it again.
     world.step(Event::Gone { process: 1 });
-    world.lease(PoolKey::Shared, legacy());
+    world.lease(ConnectionKey::Shared, legacy());
     assert_eq!(world.started.len(), 4);
 }
 
 #[test]
 fn an_old_process_finishes_what_it_does_while_its_successor_takes_what_is_new() {
     let mut world = World::plain();
-    let early = world.lease(PoolKey::Shared, legacy());
-    world.start_all(ServerEra::Legacy);
+    let early = world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
     world.pass(seconds(24 * 3600 + 1));
     assert!(world.stopped.is_empty());
-    let late = world.lease(PoolKey::Shared, legacy());
-    world.start_all(ServerEra::Legacy);
+    let late = world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
     assert_eq!((world.granted[&early], world.granted[&late]), (1, 2));
     world.release(1);
     assert_eq!(world.stopped, [(1, StopReason::Lifetime)]);
@@ -453,8 +455,8 @@ fn an_old_process_finishes_what_it_does_while_its_successor_takes_what_is_new() 
 #[test]
 fn what_drains_for_a_minute_is_stopped_all_the_same() {
     let mut world = World::plain();
-    world.lease(PoolKey::Shared, legacy());
-    world.start_all(ServerEra::Legacy);
+    world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
     world.step(Event::Retire);
     assert!(world.stopped.is_empty());
     world.pass(seconds(61));
@@ -463,15 +465,15 @@ fn what_drains_for_a_minute_is_stopped_all_the_same() {
     world.step(Event::Gone { process: 1 });
     assert!(world.state.is_over());
     assert!(world.state.wake_at().is_none());
-    let late = world.lease(PoolKey::Shared, legacy());
+    let late = world.lease(ConnectionKey::Shared, legacy());
     assert!(matches!(world.refused[&late], Refusal::Retired));
 }
 
 #[test]
 fn a_shared_process_that_crashes_is_replaced_at_once_and_asked_for_what_lasts() {
     let mut world = World::plain();
-    world.lease(PoolKey::Shared, legacy());
-    world.start_all(ServerEra::Legacy);
+    world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
     let replay_state = world.state.replay_state_of(1).expect("it serves");
     replay_state.subscribe("test://a").expect("the first");
     world.lose(1, End::Crash);
@@ -479,19 +481,19 @@ fn a_shared_process_that_crashes_is_replaced_at_once_and_asked_for_what_lasts() 
     let (_, order) = &world.started[1];
     assert_eq!(order.restart, Some("crash"));
     assert!(Arc::ptr_eq(&order.replay_state, &replay_state));
-    assert_eq!(order.server, Some(ServerEra::Legacy));
+    assert_eq!(order.server, Some(EraSupport::Legacy));
 }
 
 #[test]
 fn a_sessions_process_is_replaced_when_the_session_needs_it_or_waits_for_news() {
     let mut world = World::plain();
     world.lease(session("a"), legacy());
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     world.lose(1, End::Crash);
     world.pass(seconds(10));
     assert_eq!(world.started.len(), 1);
     world.lease(session("a"), legacy());
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     let replay_state = world.state.replay_state_of(2).expect("it serves");
     replay_state.subscribe("test://a").expect("the first");
     world.lose(2, End::Crash);
@@ -511,12 +513,12 @@ fn the_policy_decides_what_follows_an_end() {
             restart,
             ..StdioSettings::default()
         });
-        world.lease(PoolKey::Shared, legacy());
-        world.start_all(ServerEra::Legacy);
+        world.lease(ConnectionKey::Shared, legacy());
+        world.start_all(EraSupport::Legacy);
         world.lose(1, end);
         world.pass(seconds(10));
         assert_eq!(world.started.len() == 2, replaced, "{restart:?} {end:?}");
-        let next = world.lease(PoolKey::Shared, legacy());
+        let next = world.lease(ConnectionKey::Shared, legacy());
         match restart {
             Restart::Never => assert!(matches!(world.refused[&next], Refusal::Dead)),
             _ => assert_eq!(world.started.len(), 2, "{restart:?} {end:?}"),
@@ -530,7 +532,7 @@ fn a_server_that_does_not_start_is_told_of_at_once_and_opens_the_breaker() {
     world.step(Event::Wanted { open: legacy() });
     assert_eq!(world.started.len(), 1);
     let all = [
-        world.lease(PoolKey::Shared, modern()),
+        world.lease(ConnectionKey::Shared, modern()),
         world.lease(session("a"), legacy()),
     ];
     world.fail_last();
@@ -556,7 +558,7 @@ fn a_server_that_does_not_start_is_told_of_at_once_and_opens_the_breaker() {
     let probing = world.lease(session("c"), legacy());
     let waiting = world.lease(session("d"), legacy());
     assert!(world.started.len() <= before + 1);
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert_eq!(world.state.breaker(world.now), BreakerState::Closed);
     assert!(world.granted.contains_key(&probing) && world.granted.contains_key(&waiting));
     assert!(world.state.last_error().is_none());
@@ -576,7 +578,7 @@ fn a_server_nobody_asks_for_is_not_tried_for_ever() {
     world.pass(seconds(3600));
     assert_eq!(world.started.len(), tried);
     assert!(world.state.wake_at().is_none());
-    world.lease(PoolKey::Shared, legacy());
+    world.lease(ConnectionKey::Shared, legacy());
     assert_eq!(world.started.len(), tried + 1);
 }
 
@@ -585,7 +587,7 @@ fn the_crashes_of_one_session_do_not_open_the_breaker_of_all() {
     let mut world = World::plain();
     for _ in 0..20 {
         let waiter = world.lease(session("mean"), legacy());
-        world.start_all(ServerEra::Legacy);
+        world.start_all(EraSupport::Legacy);
         if let Some(process) = world.granted.get(&waiter) {
             world.lose(*process, End::Crash);
         }
@@ -594,24 +596,24 @@ fn the_crashes_of_one_session_do_not_open_the_breaker_of_all() {
     // It has to wait, longer each time; others do not.
     assert!(world.started.len() < 20);
     let other = world.lease(session("kind"), legacy());
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&other));
 }
 
 #[test]
 fn a_spare_is_there_once_processes_of_ones_own_are_asked_for_and_goes_when_they_are_not() {
     let mut world = World::new(StdioSettings::default());
-    world.lease(PoolKey::Shared, legacy());
-    world.start_all(ServerEra::Legacy);
+    world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
     assert!(world.spares.is_empty());
     let first = world.lease(session("a"), legacy());
     let spare = world.spares[0];
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     world.step(Event::Spawned { process: spare });
     let second = world.lease(session("b"), legacy());
     assert_eq!(world.started.last().map(|it| it.0), Some(spare));
     assert_eq!(world.spares.len(), 2);
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert_ne!(world.granted[&first], world.granted[&second]);
     let next = world.spares[1];
     world.step(Event::Spawned { process: next });
@@ -639,14 +641,14 @@ fn spares_that_die_are_not_replaced_in_a_hurry() {
 #[test]
 fn closing_a_session_ends_its_process_starting_or_not_and_whoever_waits_in_it() {
     let mut world = World::plain();
-    world.lease(PoolKey::Shared, legacy());
-    world.start_all(ServerEra::Legacy);
+    world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
     let starting = world.lease(session("a"), legacy());
     world.step(Event::SessionClosed { tag: "a".into() });
     assert!(matches!(world.refused[&starting], Refusal::SessionClosed));
     assert_eq!(world.stopped, [(2, StopReason::SessionClosed)]);
     // It started all the same; that changes nothing.
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     world.step(Event::Gone { process: 2 });
     let counts = world.state.counts();
     assert_eq!((counts.serving, counts.stopping), (1, 0));
@@ -655,11 +657,11 @@ fn closing_a_session_ends_its_process_starting_or_not_and_whoever_waits_in_it() 
 #[test]
 fn a_start_whose_task_broke_off_counts_as_failed() {
     let mut world = World::plain();
-    let waiter = world.lease(PoolKey::Shared, legacy());
+    let waiter = world.lease(ConnectionKey::Shared, legacy());
     world.step(Event::Gone { process: 1 });
     world.pass(seconds(1));
     assert_eq!(world.started.len(), 2);
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert_eq!(world.granted[&waiter], 2);
 }
 
@@ -667,8 +669,8 @@ fn a_start_whose_task_broke_off_counts_as_failed() {
 fn why_nothing_serves_is_known_until_something_does() {
     let mut world = World::plain();
     let why = |world: &World| world.state.why().map(|it| it.reason.to_string());
-    world.lease(PoolKey::Shared, legacy());
-    world.start_all(ServerEra::Legacy);
+    world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
     assert_eq!(why(&world), None);
     let error = CallError::new(CallErrorCode::WorkerUnavailable, "it ended");
     let reason = "exited with status 3; it said last: oh".into();
@@ -686,14 +688,14 @@ fn why_nothing_serves_is_known_until_something_does() {
     let failed = "no such file; it said last: oh";
     assert_eq!(why(&world).as_deref(), Some(failed));
     world.pass(seconds(10));
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert_eq!(why(&world), None);
 }
 
 #[test]
 fn a_process_that_waits_for_its_package_is_told_apart_from_one_that_starts() {
     let mut world = World::plain();
-    world.lease(PoolKey::Shared, legacy());
+    world.lease(ConnectionKey::Shared, legacy());
     let counts = |world: &World| {
         let counts = world.state.counts();
         (counts.installing, counts.starting, counts.serving)
@@ -707,6 +709,6 @@ fn a_process_that_waits_for_its_package_is_told_apart_from_one_that_starts() {
         process: 1,
         now: true,
     });
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert_eq!(counts(&world), (0, 0, 1));
 }

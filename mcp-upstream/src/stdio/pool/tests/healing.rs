@@ -14,11 +14,11 @@ async fn a_stopped_process_is_suspected_asked_and_replaced_and_no_other_is_touch
     let mut house = House::with_patience(quick());
     let server = house.server("legacy", quiet());
     house.publish(Some(&server));
-    let key = || PoolKey::Session("other".into());
+    let key = || ConnectionKey::Session("other".into());
     let open = || client(json!({ "roots": {} }), None);
     let other = house.lease(&server, key(), open()).await;
     let stopped = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     let pid = stopped.pid();
     {
@@ -33,7 +33,7 @@ async fn a_stopped_process_is_suspected_asked_and_replaced_and_no_other_is_touch
     let successor = within(async {
         loop {
             let leased = house
-                .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+                .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
                 .await;
             if leased.pid() != pid {
                 return leased;
@@ -63,7 +63,7 @@ async fn a_stopped_process_is_suspected_asked_and_replaced_and_no_other_is_touch
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_whose_process_died_gets_another_one_just_like_it() {
     let (house, server) = House::with("legacy", quiet());
-    let key = || PoolKey::Session("tag".into());
+    let key = || ConnectionKey::Session("tag".into());
     let open = || client(json!({ "elicitation": { "x": 1 } }), None);
     let leased = house.lease(&server, key(), open()).await;
     // What the session's own requests asked for: they go up as they are.
@@ -101,7 +101,7 @@ async fn a_principals_process_is_told_of_nobody_and_refused_what_it_asks() {
     };
     let (house, server) = House::with("legacy", settings);
     let ear = Arc::new(Client::default());
-    let key = |name: &str| PoolKey::Principal(name.into());
+    let key = |name: &str| ConnectionKey::Principal(name.into());
     let open = || client(json!({ "elicitation": {} }), Some(Arc::clone(&ear) as _));
     let ada = house.lease(&server, key("ada"), open()).await;
     let again = house.lease(&server, key("ada"), open()).await;
@@ -125,7 +125,7 @@ async fn what_a_server_said_of_itself_is_known_while_it_is_down_and_not_when_it_
         let server = house.server_with("legacy", folder.path(), settings);
         house.publish(Some(&server));
         let leased = house
-            .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+            .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
             .await;
         std::fs::write(folder.path().join("down"), "").expect("written");
         assert!(call(&leased, "crash").await.is_err());
@@ -134,23 +134,23 @@ async fn what_a_server_said_of_itself_is_known_while_it_is_down_and_not_when_it_
             let lease = || {
                 house
                     .pools
-                    .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+                    .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
             };
             while lease().await.is_ok() {}
         })
         .await;
         // A client of the other era may hear it, too: it is translated.
-        for era in [EraKind::Legacy, EraKind::Modern] {
+        for era in [Era::Legacy, Era::Modern] {
             let opened = house.pools.last_opened(&server, era);
             assert_eq!(opened.is_some(), known, "{restart:?}");
         }
         assert_eq!(
             house
                 .pools
-                .server_era(&server, EraKind::Legacy)
+                .server_era(&server, Era::Legacy)
                 .await
                 .expect("it is on record"),
-            ServerEra::Legacy
+            EraSupport::Legacy
         );
         let state = house.pools.state(&server.name).expect("a pool");
         assert_eq!((state.as_str(), state.dead), ("failed", !known));
@@ -178,7 +178,7 @@ async fn a_question_without_an_answer_does_not_keep_who_was_asked() {
     let keeps = Arc::new(Keeps::default());
     let inbound = Arc::clone(&keeps) as Arc<dyn Inbound>;
     let open = client(json!({ "elicitation": {} }), Some(inbound));
-    let key = PoolKey::Session("tag".into());
+    let key = ConnectionKey::Session("tag".into());
     let leased = house.lease(&server, key, open).await;
     let asks = leased.request("tools/call", Some(&params("ask")), None);
     within(keeps.heard.notified()).await;

@@ -68,7 +68,7 @@ async fn a_package_is_installed_once_before_the_first_start_and_not_on_its_time(
     );
     assert!(lines(&folder.path().join("started")).is_empty());
     fs::write(folder.path().join("go"), "").expect("a file");
-    let key = |tag: &str| PoolKey::Session(tag.into());
+    let key = |tag: &str| ConnectionKey::Session(tag.into());
     for tag in ["one", "two"] {
         house
             .lease(&server, key(tag), client(json!({}), None))
@@ -92,8 +92,8 @@ async fn an_installation_that_takes_too_long_is_ended_and_the_server_is_not_star
     };
     let install = "echo 'fetching with hunter2-hunter2' >&2; sleep 1000";
     let (house, server) = house(folder.path(), install, settings);
-    let open = shared(EraKind::Legacy);
-    let leased = within(house.pools.lease(&server, PoolKey::Shared, open)).await;
+    let open = shared(Era::Legacy);
+    let leased = within(house.pools.lease(&server, ConnectionKey::Shared, open)).await;
     let error = leased.expect_err("it cannot start").message;
     assert!(
         error.contains("its package was not installed within 500ms"),
@@ -112,7 +112,7 @@ async fn a_tool_that_does_not_understand_the_installation_is_no_reason_not_to_st
     let install = "echo 'unknown option' >&2; exit 2";
     let (house, server) = house(folder.path(), install, quiet());
     house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     assert_eq!(lines(&folder.path().join("installed")).len(), 1);
 }
@@ -126,7 +126,7 @@ async fn after_a_start_that_failed_the_package_is_installed_again() {
     let leased = || {
         house
             .pools
-            .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+            .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
     };
     within(async {
         while leased().await.is_err() {
@@ -141,7 +141,7 @@ async fn after_a_start_that_failed_the_package_is_installed_again() {
 async fn a_start_waits_for_its_turn_among_those_of_all_servers() {
     let (house, server) = House::with("legacy", quiet());
     house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     let pool = house.pools.latest(&server.name).expect("a pool");
     let mut turns = Vec::new();
@@ -151,7 +151,7 @@ async fn a_start_waits_for_its_turn_among_those_of_all_servers() {
     assert!(turns.len() >= 2);
     let own = house.pools.lease(
         &server,
-        PoolKey::Session("a".into()),
+        ConnectionKey::Session("a".into()),
         client(json!({}), None),
     );
     tokio::pin!(own);

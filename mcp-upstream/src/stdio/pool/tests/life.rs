@@ -25,8 +25,8 @@ for line in sys.stdin:
         spec.secrets.push(Secret::new(secret));
         let server = Arc::new(ExternalServer::new("ns".parse().expect("a name"), spec));
         house.publish(Some(&server));
-        let open = shared(EraKind::Legacy);
-        let leased = within(house.pools.lease(&server, PoolKey::Shared, open)).await;
+        let open = shared(Era::Legacy);
+        let leased = within(house.pools.lease(&server, ConnectionKey::Shared, open)).await;
         let error = leased.expect_err("it does not start");
         let shown = &error.message;
         assert!(shown.contains("refused initialize: "), "{shown}");
@@ -42,7 +42,7 @@ for line in sys.stdin:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_counts_on_a_subscription_that_is_refused_asks_for_it_again() {
     let (house, server) = House::with("legacy", quiet());
-    let lease = || house.lease(&server, PoolKey::Shared, shared(EraKind::Legacy));
+    let lease = || house.lease(&server, ConnectionKey::Shared, shared(Era::Legacy));
     let (one, other) = (lease().await, lease().await);
     let uri = "test://second";
     let both = async { tokio::join!(one.subscribe(uri), other.subscribe(uri)) };
@@ -62,7 +62,7 @@ async fn who_counts_on_a_subscription_that_is_refused_asks_for_it_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_first_requests_start_one_process() {
-    for key in [PoolKey::Shared, PoolKey::Session("tag".into())] {
+    for key in [ConnectionKey::Shared, ConnectionKey::Session("tag".into())] {
         let mut house = House::new();
         let server = house.server("legacy", quiet());
         house.publish(Some(&server));
@@ -70,12 +70,16 @@ async fn a_hundred_first_requests_start_one_process() {
         let leases = futures_util::future::join_all(leases).await;
         assert!(leases.iter().all(|it| it.pid() == leases[0].pid()));
         // Everybody's, which answers for what is true of all, and the session's.
-        let expected = if key == PoolKey::Shared { 1.0 } else { 2.0 };
+        let expected = if key == ConnectionKey::Shared {
+            1.0
+        } else {
+            2.0
+        };
         house
             .until("tooldock_server_processes_started_total", expected)
             .await;
         house
-            .until_live(if key == PoolKey::Shared { 1 } else { 2 })
+            .until_live(if key == ConnectionKey::Shared { 1 } else { 2 })
             .await;
         assert!(house.metric("tooldock_server_waiting").abs() < 0.1);
     }
@@ -89,13 +93,13 @@ async fn an_idle_process_stops_and_the_next_request_starts_another() {
     };
     let (house, server) = House::with("legacy", settings);
     let leased = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     let pid = leased.pid();
     drop(leased);
     house.until_live(0).await;
     let leased = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     assert_ne!(leased.pid(), pid);
     assert!(house.metric("tooldock_server_restarts_total") < 0.5);
@@ -112,7 +116,7 @@ async fn an_old_process_ends_its_call_and_then_itself_while_another_serves() {
     let server = house.server_with("legacy", folder.path(), settings);
     house.publish(Some(&server));
     let old = house
-        .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     let pid = old.pid();
     let holds = old.request("tools/call", Some(&params("hold")), None);
@@ -120,7 +124,7 @@ async fn an_old_process_ends_its_call_and_then_itself_while_another_serves() {
     within(async {
         loop {
             let leased = house
-                .lease(&server, PoolKey::Shared, shared(EraKind::Legacy))
+                .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
                 .await;
             if leased.pid() != pid {
                 break;
@@ -144,7 +148,7 @@ async fn a_changed_server_takes_over_what_lasts_and_lets_calls_end_where_they_be
     let old = house.server_with("legacy", folder.path(), quiet());
     house.publish(Some(&old));
     let leased = house
-        .lease(&old, PoolKey::Shared, shared(EraKind::Legacy))
+        .lease(&old, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     let pid = leased.pid();
     leased.subscribe("test://a").await.expect("subscribed");
@@ -160,7 +164,7 @@ async fn a_changed_server_takes_over_what_lasts_and_lets_calls_end_where_they_be
     let served = within(async {
         loop {
             let served = house
-                .lease(&new, PoolKey::Shared, shared(EraKind::Legacy))
+                .lease(&new, ConnectionKey::Shared, shared(Era::Legacy))
                 .await;
             if served.pid() != pid {
                 return served;
@@ -182,7 +186,7 @@ async fn a_changed_server_takes_over_what_lasts_and_lets_calls_end_where_they_be
 async fn a_leased_process_ends_with_the_client_that_left() {
     let (house, server) = House::with("legacy", quiet());
     let open = client(json!({ "elicitation": {} }), None);
-    let leased = house.lease(&server, PoolKey::Exclusive, open).await;
+    let leased = house.lease(&server, ConnectionKey::Exclusive, open).await;
     house.until_live(2).await;
     let begun = leased.request("tools/call", Some(&params("ask")), None);
     drop((begun, leased));
@@ -224,7 +228,7 @@ async fn a_process_whose_client_is_away_gives_way_and_is_opened_again_when_the_c
     };
     let (house, server) = House::with("legacy", settings);
     house.until_live(1).await;
-    let key = |tag: &str| PoolKey::Session(tag.into());
+    let key = |tag: &str| ConnectionKey::Session(tag.into());
     let open = |away: Option<u64>| {
         let inbound = Arc::new(Away(away.map(Duration::from_secs)));
         client(json!({"roots": {}}), Some(inbound))

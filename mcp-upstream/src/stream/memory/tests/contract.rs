@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::{Seen, data, limits, ready, session, session_of};
 use crate::session::Session;
 use crate::session::config::EventLogConfig;
-use crate::stream::{EventLog, ResumeError, Stream, StreamKind, StreamMetrics, Subscription};
+use crate::stream::{
+    EventLog, ResumeError, Stream, StreamKind, StreamMetrics, StreamOwner, Subscription,
+};
 
 /// One test per fact, for a maker of logs.
 macro_rules! holds_for {
@@ -398,7 +400,7 @@ fact!(
         let mut reader = stream.read();
         log.put(&session, &stream, "1").await;
         assert!(log.say(&session, "2").await);
-        let reached = log.0.broadcast(&[Arc::clone(&session)], b"3").await;
+        let reached = log.0.broadcast(&[&session], b"3").await;
         assert_eq!(reached.expect("works"), 1);
         let read = ready(&mut reader).0;
         assert_eq!(data(&read), ["1", "2", "3"]);
@@ -420,7 +422,8 @@ fact!(a_broadcast_reaches_each_session_once, |log, _metrics| {
         }
         readers.push(own);
     }
-    let reached = log.0.broadcast(&sessions, b"{\n}").await.expect("works");
+    let owners: Vec<&dyn StreamOwner> = sessions.iter().map(|session| session as _).collect();
+    let reached = log.0.broadcast(&owners, b"{\n}").await.expect("works");
     assert_eq!(reached, 2);
     let counts = readers.iter_mut().map(|own| {
         let read = own.iter_mut().flat_map(|reader| ready(reader).0);

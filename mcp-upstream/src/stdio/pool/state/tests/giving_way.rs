@@ -27,7 +27,7 @@ fn full(settings: StdioSettings, sessions: &[&str]) -> World {
     let mut world = World::new(settings);
     for tag in sessions {
         let waiter = world.lease(session(tag), of("ann"));
-        world.start_all(ServerEra::Legacy);
+        world.start_all(EraSupport::Legacy);
         world.release(world.granted[&waiter]);
     }
     world
@@ -73,7 +73,7 @@ fn whose_client_has_been_away_longest_gives_way_to_one_who_waits() {
     world.step(Event::Tick);
     assert_eq!(world.stopped.len(), 1);
     world.step(Event::Gone { process: 2 });
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&late));
 }
 
@@ -88,7 +88,7 @@ fn as_many_give_way_as_wait() {
     for process in [1, 2] {
         world.step(Event::Gone { process });
     }
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert!(waiting.iter().all(|it| world.granted.contains_key(it)));
 }
 
@@ -129,7 +129,7 @@ fn one_that_will_have_been_away_for_a_minute_soon_is_looked_at_then() {
     world.away(&[(1, 60)]);
     assert_eq!(world.stopped, [(1, StopReason::GaveWay)]);
     world.step(Event::Gone { process: 1 });
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&late));
     // Nobody waits: nothing more is due.
     assert!(world.state.wake_at() > Some(world.now + seconds(60)));
@@ -143,14 +143,14 @@ fn a_principal_with_all_its_processes_gets_one_of_its_own_and_nobody_elses() {
     };
     let mut world = full(settings, &["a", "b"]);
     let theirs = world.lease(session("c"), of("bob"));
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     world.release(world.granted[&theirs]);
     world.now += seconds(500);
     let late = world.lease(session("d"), of("ann"));
     world.away(&[(1, 70), (2, 80), (3, 90)]);
     assert_eq!(world.stopped, [(2, StopReason::GaveWay)]);
     // There is room for it beside the one that ends.
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&late));
     world.step(Event::Gone { process: 2 });
 }
@@ -167,7 +167,7 @@ fn at_both_limits_one_end_is_enough() {
     world.away(&[(1, 70), (2, 80)]);
     assert_eq!(world.stopped, [(2, StopReason::GaveWay)]);
     world.step(Event::Gone { process: 2 });
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&late));
     assert_eq!(world.stopped.len(), 1);
 }
@@ -176,10 +176,10 @@ fn at_both_limits_one_end_is_enough() {
 fn the_shared_process_may_need_the_place_too_and_is_not_one_to_give_way() {
     let mut world = full(processes(2), &["a", "b"]);
     world.now += seconds(500);
-    world.lease(PoolKey::Shared, legacy());
+    world.lease(ConnectionKey::Shared, legacy());
     world.away(&[(1, 70)]);
     world.step(Event::Gone { process: 1 });
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     world.release(3);
     world.now += seconds(50);
     world.lease(session("c"), of("bob"));
@@ -197,7 +197,7 @@ fn a_session_that_comes_back_gets_a_process_that_is_told_what_the_one_before_was
     let late = world.lease(session("b"), of("bob"));
     world.away(&[(1, 70)]);
     world.step(Event::Gone { process: 1 });
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     world.release(world.granted[&late]);
     world.step(Event::SessionClosed { tag: "b".into() });
     world.step(Event::Gone { process: 2 });

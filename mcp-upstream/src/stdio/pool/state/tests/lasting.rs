@@ -8,13 +8,13 @@ use super::*;
 fn a_leased_process_is_not_given_to_another_principal() {
     let mut world = World::plain();
     let asks = |principal| legacy_of(r#"{"sampling":{}}"#, Some(principal));
-    let first = world.lease(PoolKey::Exclusive, asks("ada"));
-    world.start_all(ServerEra::Legacy);
+    let first = world.lease(ConnectionKey::Exclusive, asks("ada"));
+    world.start_all(EraSupport::Legacy);
     let process = world.granted[&first];
     world.release(process);
-    let other = world.lease(PoolKey::Exclusive, asks("bob"));
+    let other = world.lease(ConnectionKey::Exclusive, asks("bob"));
     assert!(!world.granted.contains_key(&other));
-    let own = world.lease(PoolKey::Exclusive, asks("ada"));
+    let own = world.lease(ConnectionKey::Exclusive, asks("ada"));
     assert_eq!(world.granted.get(&own), Some(&process));
 }
 
@@ -22,7 +22,7 @@ fn a_leased_process_is_not_given_to_another_principal() {
 fn what_was_asked_for_once_outlives_an_idle_process_and_not_its_session() {
     let mut world = World::plain();
     world.lease(session("a"), legacy());
-    world.start_all(ServerEra::Legacy);
+    world.start_all(EraSupport::Legacy);
     let replay_state = world.state.replay_state_of(1).expect("it serves");
     assert!(replay_state.lower_level(LogLevel::Debug));
     world.release(1);
@@ -42,7 +42,7 @@ fn sessions_that_come_and_go_leave_no_record() {
     for number in 0..100 {
         let tag = number.to_string();
         world.lease(session(&tag), legacy());
-        world.start_all(ServerEra::Legacy);
+        world.start_all(EraSupport::Legacy);
         let process = world.started.last().expect("started").0;
         match number % 3 {
             0 => world.lose(process, End::Crash),
@@ -60,9 +60,9 @@ fn sessions_that_come_and_go_leave_no_record() {
 #[test]
 fn the_pool_that_takes_anothers_place_asks_for_what_lasted_in_it() {
     let mut old = World::plain();
-    old.lease(PoolKey::Shared, legacy());
+    old.lease(ConnectionKey::Shared, legacy());
     old.lease(session("a"), legacy());
-    old.start_all(ServerEra::Legacy);
+    old.start_all(EraSupport::Legacy);
     let shared = old.state.replay_state_of(1).expect("it serves");
     shared.subscribe("test://a").expect("the first");
     let own = old.state.replay_state_of(2).expect("it serves");
@@ -73,7 +73,7 @@ fn the_pool_that_takes_anothers_place_asks_for_what_lasted_in_it() {
     let mut new = World::plain();
     new.step(Event::Inherit { places });
     new.step(Event::Wanted { open: modern() });
-    new.start_all(ServerEra::Legacy);
+    new.start_all(EraSupport::Legacy);
     // One process for both: what is waited for, and what is wanted anyway.
     assert_eq!(new.state.counts().serving, 1, "{:?}", new.started);
     let serving = new.started.iter();
@@ -90,15 +90,15 @@ fn the_pool_that_takes_anothers_place_asks_for_what_lasted_in_it() {
 #[test]
 fn a_wish_ends_while_the_server_is_down() {
     let mut world = World::plain();
-    world.lease(PoolKey::Shared, legacy());
-    world.start_all(ServerEra::Legacy);
+    world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
     let replay_state = world.state.replay_state_of(1).expect("it serves");
     replay_state.subscribe("test://a").expect("the first");
     world.release(1);
     world.lose(1, End::Crash);
     world.fail_last();
     assert_eq!(world.state.server(), None);
-    let place = world.state.place_of(&PoolKey::Shared, EraKind::Modern);
+    let place = world.state.place_of(&ConnectionKey::Shared, Era::Modern);
     let (found, process) = place.expect("it is remembered");
     assert!(process.is_none() && found.unsubscribe("test://a"));
     assert!(!replay_state.is_awaited());
@@ -112,9 +112,9 @@ fn a_call_that_may_wait_for_its_client_is_waited_for_as_long() {
     };
     let mut world = World::plain();
     world.state = State::new(Rules::from(&settings).with_calls_of(seconds(90), seconds(600)));
-    world.lease(PoolKey::Shared, legacy());
-    world.lease(PoolKey::Exclusive, legacy());
-    world.start_all(ServerEra::Legacy);
+    world.lease(ConnectionKey::Shared, legacy());
+    world.lease(ConnectionKey::Exclusive, legacy());
+    world.start_all(EraSupport::Legacy);
     world.step(Event::Retire);
     world.pass(seconds(89));
     assert!(world.stopped.is_empty());
@@ -127,8 +127,8 @@ fn a_call_that_may_wait_for_its_client_is_waited_for_as_long() {
 #[test]
 fn a_restart_is_on_record_with_its_reason() {
     let mut world = World::plain();
-    world.lease(PoolKey::Shared, legacy());
-    world.start_all(ServerEra::Legacy);
+    world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
     assert!(world.state.last_restart().is_none());
     world.lose(1, End::Unresponsive);
     let restart = world.state.last_restart().expect("it was replaced");
@@ -142,8 +142,8 @@ fn one_that_is_not_restarted_is_dead() {
         restart: Restart::Never,
         ..StdioSettings::default()
     });
-    world.lease(PoolKey::Shared, legacy());
-    world.start_all(ServerEra::Legacy);
+    world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
     assert!(!world.state.is_dead());
     world.lose(1, End::Crash);
     assert!(world.state.is_dead());

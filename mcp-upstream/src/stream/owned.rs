@@ -1,16 +1,42 @@
-//! The streams of one session: their numbers, which of them takes what the server says on its own, which are kept.
+//! The streams of one owner, a session: their numbers, which of them takes what the server says on its own, which are kept.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::stream::{Stream, StreamKind};
+use tokio::time::Instant;
+
+use super::{Stream, StreamKind};
 
 /// Streams without a reader that are kept for their client to come back to, of each kind.
 const KEPT_MAX: usize = 32;
 
-/// The streams of a session.
+/// Whose streams are opened, fed and resumed: a session, as the event log sees it.
+pub trait StreamOwner: Send + Sync {
+    /// Its streams.
+    fn streams(&self) -> &OwnedStreams;
+
+    /// Whose account the streams are on.
+    fn principal(&self) -> Option<&Arc<str>>;
+
+    /// Who hears that a reader came or left. Weak: a stream keeps its owner alive no longer.
+    fn readers(&self) -> Weak<dyn StreamReaders>;
+}
+
+/// The owner as one of its streams knows it: who hears that a reader came or left.
+pub trait StreamReaders: Send + Sync {
+    /// The streams this one is among.
+    fn streams(&self) -> &OwnedStreams;
+
+    /// A stream got a reader.
+    fn reader_came(&self);
+
+    /// A stream lost its reader.
+    fn reader_left(&self, now: Instant);
+}
+
+/// The streams of an owner.
 #[derive(Debug, Default)]
-pub(crate) struct Streams {
+pub struct OwnedStreams {
     /// Taken before a stream's own lock.
     list: Mutex<List>,
     /// Streams with a reader.
@@ -39,7 +65,7 @@ pub(crate) enum Found {
     Never,
 }
 
-impl Streams {
+impl OwnedStreams {
     /// Opens a stream under the next number. `None` when the numbers are used up. In a closed session the stream is over.
     pub(crate) fn open(
         &self,
@@ -159,12 +185,12 @@ impl Streams {
         self.lock().streams.len()
     }
 
-    pub(super) fn reader_came(&self) {
+    pub(crate) fn reader_came(&self) {
         self.read.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Answers whether that was the last one.
-    pub(super) fn reader_left(&self) -> bool {
+    pub(crate) fn reader_left(&self) -> bool {
         self.read.fetch_sub(1, Ordering::SeqCst) == 1
     }
 

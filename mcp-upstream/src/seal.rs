@@ -17,9 +17,11 @@ use sha2::{Digest, Sha256};
 use tooldock_workers::names::NamespaceName;
 use zeroize::Zeroizing;
 
-use super::id::NoRandomness;
-use super::{Binding, SessionId};
 use crate::protocol::ProtocolVersion;
+
+mod id;
+
+pub use id::{NoRandomness, SessionId};
 
 const NONCE_BYTES: usize = 12;
 /// Authenticated with every session id.
@@ -79,23 +81,25 @@ impl SessionKey {
     /// # Errors
     ///
     /// [`NoRandomness`] when the operating system's source fails.
-    pub fn mint(
+    pub(crate) fn seal_id(
         &self,
         replica: u32,
-        binding: &Binding,
+        namespace: &NamespaceName,
+        principal: Option<&str>,
+        version: ProtocolVersion,
         now: SystemTime,
     ) -> Result<SessionId, NoRandomness> {
         let mut random = [0; RANDOM_BYTES];
         getrandom::fill(&mut random)?;
         let issued = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let namespace = binding.namespace.as_str().as_bytes();
+        let namespace = namespace.as_str().as_bytes();
         let mut facts = Vec::with_capacity(FIXED_BYTES + namespace.len());
         facts.push(LAYOUT);
         facts.extend_from_slice(&replica.to_be_bytes());
-        facts.extend_from_slice(binding.version.as_str().as_bytes());
+        facts.extend_from_slice(version.as_str().as_bytes());
         facts.extend_from_slice(&issued.as_secs().to_be_bytes());
         facts.extend_from_slice(&random);
-        facts.extend_from_slice(&digest(binding.principal.as_deref()));
+        facts.extend_from_slice(&digest(principal));
         facts.extend_from_slice(namespace);
         self.seal(ID, &facts).map(SessionId::from_sealed)
     }
@@ -191,7 +195,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::session::SessionTransport;
+    use crate::session::{Binding, SessionTransport};
 
     fn binding(namespace: &str, principal: Option<&str>) -> Binding {
         Binding {

@@ -15,10 +15,9 @@ use tokio::runtime::Handle;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::Notice;
 
-use super::log::EventLog;
-use super::{Stream, frame};
 use crate::session::Session;
 use crate::session::subscriptions::{URI_BYTES_MAX, URIS_MAX};
+use crate::stream::{EventLog, Stream, StreamOwner, frame};
 
 mod follow;
 mod listener;
@@ -104,7 +103,7 @@ impl Audience {
         }
         let members = self.members(&session.binding().namespace);
         let key = members.sessions().insert(Arc::downgrade(session));
-        session.take_seat(Some(Seat { members, key }));
+        session.take_seat(Some(Box::new(Seat { members, key })));
     }
 
     /// Lets a `subscriptions/listen` stream hear of what the filter names, until the guard is dropped. `subscription_id`
@@ -191,7 +190,8 @@ impl Audience {
     }
 
     async fn broadcast(&self, sessions: &[Arc<Session>], message: &[u8]) {
-        if let Err(error) = self.log.broadcast(sessions, message).await {
+        let owners: Vec<&dyn StreamOwner> = sessions.iter().map(|it| it as _).collect();
+        if let Err(error) = self.log.broadcast(&owners, message).await {
             tracing::error!(%error, "a change could not be announced to the sessions of a namespace");
         }
     }

@@ -1,4 +1,4 @@
-//! What a session is called. Everyone compares ids; how one is made only [`super::key`] knows.
+//! What a session is called. Everyone compares ids; how one is made only the key knows.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -14,7 +14,7 @@ pub struct SessionId(Arc<str>);
 pub struct NoRandomness(#[from] getrandom::Error);
 
 impl SessionId {
-    /// An id that [`super::SessionKey`] has sealed.
+    /// An id that a [`super::SessionKey`] has sealed.
     pub(super) fn from_sealed(text: String) -> Self {
         Self(text.into())
     }

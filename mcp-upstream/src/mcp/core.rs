@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use tooldock_workers::registry::Registry;
 
+use crate::broadcast::Audience;
 use crate::engine::Engine;
 use crate::health::Health;
 use crate::mcp::forward::ExternalServers;
 use crate::mcp::methods::WrittenLists;
 use crate::mcp::modern::SuspendedCalls;
 use crate::metrics::UpstreamMetrics;
-use crate::rest::reload::ReloadControl;
+use crate::reload::ReloadControl;
 use crate::session::config::PollAfter;
 use crate::session::store::SessionStore;
-use crate::stream::audience::Audience;
 use crate::stream::{EventLog, Pulse, StreamLimiter};
 
 /// Everything behind the functions the edge calls; one per process.
