@@ -162,6 +162,7 @@ fn is_object(text: &str) -> Result<(), RequestError> {
     Err(RequestError::Shape("a message must be an object".into()))
 }
 
+#[inline]
 fn of_members(members: Members<'_>) -> Result<Message<'_>, Invalid<'_>> {
     let id = match members.raw(Key::Id) {
         None => None,
@@ -182,7 +183,7 @@ fn of_members(members: Members<'_>) -> Result<Message<'_>, Invalid<'_>> {
         failure: RequestError::Shape(reason.into()),
         id,
     };
-    if members.get(Key::JsonRpc).and_then(string).as_deref() != Some("2.0") {
+    if members.raw(Key::JsonRpc).and_then(decoded).as_deref() != Some("2.0") {
         return Err(shape("jsonrpc must be \"2.0\""));
     }
     let outcome = match (members.get(Key::Result), members.get(Key::Error)) {
@@ -191,7 +192,7 @@ fn of_members(members: Members<'_>) -> Result<Message<'_>, Invalid<'_>> {
         (None, Some(error)) => Some(Err(error)),
         (Some(_), Some(_)) => return Err(shape("a response has either result or error")),
     };
-    let Some(method) = members.get(Key::Method) else {
+    let Some(method) = members.raw(Key::Method) else {
         return match (outcome, id) {
             (None, _) => Err(shape("method is missing")),
             (Some(outcome), Some(id)) => Ok(Message::Response {
@@ -205,7 +206,7 @@ fn of_members(members: Members<'_>) -> Result<Message<'_>, Invalid<'_>> {
     if outcome.is_some() {
         return Err(shape("a message has either a method or a result or error"));
     }
-    let method = string(method).ok_or_else(|| shape("method must be a string"))?;
+    let method = decoded(method).ok_or_else(|| shape("method must be a string"))?;
     Ok(match id {
         Some(id) => Message::Request {
             id,
@@ -239,11 +240,16 @@ pub(crate) fn object(raw: Option<&RawValue>, what: &'static str) -> Result<(), R
 
 /// The text of a JSON string, borrowed where it has no escapes. `None` for any other value.
 pub(crate) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
-    let inner = raw.get().strip_prefix('"')?.strip_suffix('"')?;
+    decoded(raw.get())
+}
+
+/// The same of raw JSON.
+fn decoded(raw: &str) -> Option<Cow<'_, str>> {
+    let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
     if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
         return Some(Cow::Borrowed(inner));
     }
-    serde_json::from_str(raw.get()).ok().map(Cow::Owned)
+    serde_json::from_str(raw).ok().map(Cow::Owned)
 }
 
 fn syntax_or_shape(error: &serde_json::Error) -> RequestError {

@@ -109,6 +109,7 @@ impl Index {
     /// # Errors
     ///
     /// The text is no JSON object, or is nested too deep for this reading.
+    #[inline]
     pub(super) fn of(text: &str) -> Result<Self, Unread> {
         let mut reader = Reader {
             text,

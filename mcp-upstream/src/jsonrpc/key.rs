@@ -21,7 +21,7 @@ pub(crate) enum Level {
 }
 
 macro_rules! keys {
-    ($($level:ident { $($(#[$doc:meta])* $key:ident $name:expr,)* })*) => {
+    ($($level:ident { $($(#[$doc:meta])* $key:ident $name:literal,)* })*) => {
         /// A key that means something, where it stands.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Key {
@@ -49,6 +49,17 @@ macro_rules! keys {
             const fn keys(self) -> &'static [Key] {
                 match self {
                     $(Self::$level => &[$(Key::$key,)*],)*
+                }
+            }
+
+            /// The key of exactly this spelling.
+            #[inline]
+            fn exactly(self, raw: &str) -> Option<Key> {
+                match self {
+                    $(Self::$level => match raw {
+                        $($name => Some(Key::$key),)*
+                        _ => None,
+                    },)*
                 }
             }
         }
@@ -136,11 +147,11 @@ impl Level {
     /// What a key is. `quoted` is raw JSON that has been read.
     pub(super) fn find(self, quoted: &str) -> Found<'_> {
         let raw = quoted.get(1..quoted.len() - 1).unwrap_or_default();
-        let known = || self.keys().iter().copied();
-        let same_length = || known().filter(|key| key.name().len() == raw.len());
-        if let Some(key) = same_length().find(|key| key.name() == raw) {
+        if let Some(key) = self.exactly(raw) {
             return Found::Known(key);
         }
+        let known = || self.keys().iter().copied();
+        let same_length = || known().filter(|key| key.name().len() == raw.len());
         if raw.is_empty() || raw.len() > RAW_MAX {
             return Found::Other;
         }

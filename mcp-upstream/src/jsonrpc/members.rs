@@ -17,6 +17,7 @@ pub(crate) struct Members<'a> {
 
 impl<'a> Members<'a> {
     /// `index` must be of that message.
+    #[inline]
     pub(super) fn new(message: &'a str, index: Index) -> Self {
         Self { message, index }
     }
@@ -38,6 +39,7 @@ impl<'a> Members<'a> {
     }
 
     /// A member's value, raw JSON.
+    #[inline]
     pub(crate) fn raw(&self, key: Key) -> Option<&'a str> {
         self.message.get(self.index.get(key)?.range())
     }

@@ -26,21 +26,22 @@ pub(super) async fn answer<'a>(
     head: &McpHead,
     body: &'a Bytes,
 ) -> Result<Reply, Invalid<'a>> {
-    let message = match jsonrpc::body(body)? {
+    let content = jsonrpc::body(body)?;
+    let message = match &content {
         Body::One(message) => message,
         Body::Batch(messages) => {
             if head.version.as_deref().map(str::trim) == Some(modern::VERSION) {
                 return Err(modern::batch_refused().into());
             }
             let cx = CallContext::open(core, caller, head, body, false).await?;
-            return Ok(Box::pin(batch::answer(&cx, &messages)).await?);
+            return Ok(Box::pin(batch::answer(&cx, messages)).await?);
         }
     };
-    if is_modern(head, &message) {
-        let answer = modern::answer(core, caller, head, body, &message);
+    if is_modern(head, message) {
+        let answer = modern::answer(core, caller, head, body, message);
         return Ok(Box::pin(answer).await);
     }
-    match &message {
+    match message {
         Message::Request {
             id,
             method,

@@ -22,6 +22,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Where the next value begins. White space before it is passed over.
+    #[inline]
     pub fn place(&mut self) -> usize {
         self.scan.peek();
         self.scan.at
@@ -32,6 +33,7 @@ impl<'a> Walk<'a> {
     /// # Errors
     ///
     /// It would be nested deeper than [`DEPTH_MAX`].
+    #[inline]
     pub fn step_in(&mut self) -> Result<bool, Unread> {
         if self.scan.peek() != Some(b'{') {
             return Ok(false);
@@ -49,6 +51,7 @@ impl<'a> Walk<'a> {
     /// # Errors
     ///
     /// The text is no JSON here.
+    #[inline]
     pub fn first_key(&mut self) -> Result<Option<Range<usize>>, Unread> {
         if self.scan.peek() == Some(b'}') {
             return Ok(self.step_out());
@@ -61,6 +64,7 @@ impl<'a> Walk<'a> {
     /// # Errors
     ///
     /// As for [`Self::first_key`].
+    #[inline]
     pub fn next_key(&mut self) -> Result<Option<Range<usize>>, Unread> {
         match self.scan.peek() {
             Some(b'}') => Ok(self.step_out()),
@@ -77,6 +81,7 @@ impl<'a> Walk<'a> {
     /// # Errors
     ///
     /// As for [`Self::first_key`], or the value is nested deeper than [`DEPTH_MAX`].
+    #[inline]
     pub fn value(&mut self) -> Result<Range<usize>, Unread> {
         let begin = self.place();
         self.scan.value(self.open)?;
@@ -93,6 +98,7 @@ impl<'a> Walk<'a> {
     /// # Errors
     ///
     /// Something comes still.
+    #[inline]
     pub fn over(&mut self) -> Result<(), Unread> {
         match self.scan.peek() {
             None => Ok(()),
@@ -100,11 +106,13 @@ impl<'a> Walk<'a> {
         }
     }
 
+    #[inline]
     fn key(&mut self) -> Result<Option<Range<usize>>, Unread> {
         let (begin, end) = self.scan.key()?;
         Ok(Some(begin..end))
     }
 
+    #[inline]
     fn step_out(&mut self) -> Option<Range<usize>> {
         self.open -= 1;
         self.scan.at += 1;
