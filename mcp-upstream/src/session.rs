@@ -419,8 +419,7 @@ impl StreamOwner for Arc<Session> {
     }
 
     fn readers(&self) -> Weak<dyn StreamReaders> {
-        let session = Arc::downgrade(self);
-        session
+        Arc::<Session>::downgrade(self)
     }
 }
 
