@@ -14,16 +14,20 @@ const STEPS_MAX: u64 = 200_000;
 const NESTING_MAX: u64 = 512;
 /// What trying a pattern costs, in steps.
 const PATTERN_STEPS: u64 = 20;
+/// So many names that are looked up cost a step.
+const NAMES_PER_STEP: usize = 8;
 /// So many bytes of text cost a step.
 const BYTES_PER_STEP: usize = 256;
 
-/// Whether holding the value against the schema is work that a call can wait for.
-pub(super) fn is_bearable(schema: &Value, value: &Value) -> bool {
+/// How many steps it takes to hold the value against the schema, no fewer than there can be errors. `None`: more than a call
+/// can wait for.
+pub(super) fn steps(schema: &Value, value: &Value) -> Option<u64> {
     let mut walk = Walk {
         root: schema,
         left: STEPS_MAX,
     };
-    walk.visit(schema, value, 0).is_some()
+    walk.visit(schema, value, 0)?;
+    Some(STEPS_MAX - walk.left)
 }
 
 /// A walk; its steps give `None` where it ends early.
@@ -72,10 +76,18 @@ impl<'a> Walk<'a> {
                 .iter()
                 .try_for_each(|it| self.visit(it, value, nesting)),
             ("not" | "if" | "then" | "else", _, _) => self.visit(part, value, nesting),
-            ("dependentSchemas" | "dependencies", Value::Object(parts), _) => parts
-                .values()
-                .try_for_each(|it| self.visit(it, value, nesting)),
+            // Each name that is missing is an error of its own.
+            ("required", Value::Array(names), Value::Object(_)) => self.spend(names.len() as u64),
+            (
+                "dependentSchemas" | "dependentRequired" | "dependencies",
+                Value::Object(parts),
+                Value::Object(_),
+            ) => parts.values().try_for_each(|it| match it {
+                Value::Array(names) => self.spend(names.len() as u64),
+                it => self.visit(it, value, nesting),
+            }),
             ("properties", Value::Object(parts), Value::Object(members)) => {
+                self.spend((parts.len() / NAMES_PER_STEP) as u64)?;
                 for (name, it) in parts {
                     if let Some(member) = members.get(name) {
                         self.visit(it, member, nesting)?;
@@ -103,7 +115,7 @@ impl<'a> Walk<'a> {
                 .try_for_each(|it| self.visit(part, it, nesting)),
             ("propertyNames", _, Value::Object(members)) => members.keys().try_for_each(|name| {
                 self.text(name)?;
-                self.visit(part, &Value::Null, nesting)
+                self.visit(part, &Value::String(name.clone()), nesting)
             }),
             ("items" | "prefixItems", Value::Array(parts), Value::Array(items)) => {
                 let mut pairs = parts.iter().zip(items);
@@ -116,13 +128,31 @@ impl<'a> Walk<'a> {
             ) => items
                 .iter()
                 .try_for_each(|item| self.visit(part, item, nesting)),
-            ("enum", Value::Array(values), _) => self.spend(values.len() as u64),
-            ("uniqueItems", _, Value::Array(items)) => self.spend(items.len() as u64),
+            ("enum", Value::Array(values), _) => {
+                self.spend(values.len() as u64)?;
+                self.whole(value)
+            }
+            ("const", _, _) => self.whole(value),
+            ("uniqueItems", _, Value::Array(_)) => self.whole(value),
             ("pattern", _, Value::String(text)) => {
                 self.spend(PATTERN_STEPS)?;
                 self.text(text)
             }
             ("minLength" | "maxLength", _, Value::String(text)) => self.text(text),
+            _ => Some(()),
+        }
+    }
+
+    /// A value that is compared with others, all of it.
+    fn whole(&mut self, value: &Value) -> Option<()> {
+        self.spend(1)?;
+        match value {
+            Value::Array(items) => items.iter().try_for_each(|item| self.whole(item)),
+            Value::Object(members) => members.iter().try_for_each(|(name, member)| {
+                self.text(name)?;
+                self.whole(member)
+            }),
+            Value::String(text) => self.text(text),
             _ => Some(()),
         }
     }
@@ -183,6 +213,10 @@ mod tests {
 
     use super::*;
 
+    fn is_bearable(schema: &Value, value: &Value) -> bool {
+        steps(schema, value).is_some()
+    }
+
     fn nested(levels: usize) -> Value {
         (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }))
     }
@@ -226,6 +260,29 @@ mod tests {
         assert!(!is_bearable(&in_members, &nested(40)));
         let asked_again = json!({ "anyOf": [{ "properties": { "a": { "$ref": "#" } } }], "unevaluatedProperties": false });
         assert!(!is_bearable(&asked_again, &nested(40)));
+    }
+
+    #[test]
+    fn there_are_no_more_errors_than_steps() {
+        let names: Vec<String> = (0..50).map(|n| format!("a{n}")).collect();
+        let items = vec![json!({}); 200];
+        for rule in [
+            json!({ "required": names }),
+            json!({ "dependentRequired": { "x": names } }),
+            json!({ "additionalProperties": false }),
+            json!({ "propertyNames": { "pattern": "^b", "maxLength": 0 } }),
+        ] {
+            let rows = json!({ "rows": { "items": rule } });
+            let schema = json!({ "properties": rows });
+            let value = json!({ "rows": vec![json!({ "x": 1 }); items.len()] });
+            let validator = jsonschema::validator_for(&schema).expect("a schema");
+            let errors = validator.iter_errors(&value).count() as u64;
+            assert!(errors > 0, "{schema}");
+            assert!(
+                steps(&schema, &value).expect("bearable") >= errors,
+                "{schema}"
+            );
+        }
     }
 
     #[test]
