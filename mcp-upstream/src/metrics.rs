@@ -4,10 +4,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use dashmap::DashMap;
-use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
-};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
+use tooldock_workers::metric_table;
 use tooldock_workers::names::NamespaceName;
 
 use crate::stdio::metrics::StdioMetrics;
@@ -18,28 +16,41 @@ const LATENCY_SECONDS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0,
 ];
 
-/// The metrics of the service.
-#[derive(Debug)]
-pub struct UpstreamMetrics {
-    calls: IntCounterVec,
-    other_calls: IntCounterVec,
-    latency: HistogramVec,
-    in_flight: IntGaugeVec,
-    /// Progress, log messages and notices of calls that nobody read in time.
-    pub(crate) events_dropped: IntCounter,
-    /// Resolved once per namespace, so that a call looks up one map instead of three.
-    namespaces: DashMap<NamespaceName, Arc<NamespaceMetrics>, BuildHasherDefault<NameHasher>>,
-    pub(crate) sessions: IntGauge,
-    pub(crate) session_bytes: IntGauge,
-    pub(crate) sessions_created: IntCounter,
-    pub(crate) sessions_expired: IntCounter,
-    pub(crate) sessions_evicted: IntCounter,
-    pub(crate) sessions_deleted: IntCounter,
-    audit_dropped: IntCounter,
-    /// Of streams and their logs.
-    pub(crate) streams: Arc<StreamMetrics>,
-    /// Of external servers.
-    pub(crate) stdio: StdioMetrics,
+metric_table! {
+    /// The metrics of the service.
+    #[derive(Debug)]
+    pub struct UpstreamMetrics(registry) {
+        calls: IntCounterVec["namespace", "outcome"] = "tooldock_tool_calls_total",
+            "Tool calls by namespace and outcome";
+        other_calls: IntCounterVec["namespace", "method", "outcome"] = "tooldock_method_calls_total",
+            "Resources read, prompts got and arguments completed, by namespace and outcome";
+        latency: HistogramVec["namespace"] = "tooldock_tool_call_seconds",
+            "Time of tool calls, waiting in the queue included", LATENCY_SECONDS;
+        in_flight: IntGaugeVec["namespace"] = "tooldock_tool_calls_in_flight",
+            "Calls of tools, resources, prompts and completions that run or wait";
+        /// Progress, log messages and notices of calls that nobody read in time.
+        pub(crate) events_dropped: IntCounter = "tooldock_call_events_dropped_total",
+            "Progress, log messages and notices of calls that found no room";
+        pub(crate) sessions: IntGauge = "tooldock_sessions", "Sessions alive";
+        pub(crate) session_bytes: IntGauge = "tooldock_session_bytes",
+            "Memory of sessions, without what their streams keep for resumption";
+        pub(crate) sessions_created: IntCounter = "tooldock_sessions_created_total", "Sessions opened";
+        pub(crate) sessions_expired: IntCounter = "tooldock_sessions_expired_total", "Sessions ended by time";
+        pub(crate) sessions_evicted: IntCounter = "tooldock_sessions_evicted_total",
+            "Sessions closed to make room for newer ones";
+        pub(crate) sessions_deleted: IntCounter = "tooldock_sessions_deleted_total",
+            "Sessions ended by their client";
+        audit_dropped: IntCounter = "tooldock_audit_dropped_total",
+            "Audit records that were lost: there was no room in the queue, or the file could not be written";
+    }
+    {
+        /// Resolved once per namespace, so that a call looks up one map instead of three.
+        namespaces: DashMap<NamespaceName, Arc<NamespaceMetrics>, BuildHasherDefault<NameHasher>> = DashMap::default();
+        /// Of streams and their logs.
+        pub(crate) streams: Arc<StreamMetrics> = Arc::new(StreamMetrics::new(registry)?);
+        /// Of external servers.
+        pub(crate) stdio: StdioMetrics = StdioMetrics::new(registry)?;
+    }
 }
 
 /// FNV-1a, quick for the few bytes of a name. Names are the operator's: nobody makes them collide.
@@ -76,88 +87,6 @@ pub(crate) struct NamespaceMetrics {
 }
 
 impl UpstreamMetrics {
-    /// Makes the metrics and registers them.
-    ///
-    /// # Errors
-    ///
-    /// When the registry already holds one of the names.
-    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let counter = |name: &str, help: &str| {
-            let metric = IntCounter::new(name, help)?;
-            registry.register(Box::new(metric.clone()))?;
-            Ok::<_, prometheus::Error>(metric)
-        };
-        let calls = IntCounterVec::new(
-            Opts::new(
-                "tooldock_tool_calls_total",
-                "Tool calls by namespace and outcome",
-            ),
-            &["namespace", "outcome"],
-        )?;
-        let other_calls = IntCounterVec::new(
-            Opts::new(
-                "tooldock_method_calls_total",
-                "Resources read, prompts got and arguments completed, by namespace and outcome",
-            ),
-            &["namespace", "method", "outcome"],
-        )?;
-        let latency = HistogramVec::new(
-            HistogramOpts::new(
-                "tooldock_tool_call_seconds",
-                "Time of tool calls, waiting in the queue included",
-            )
-            .buckets(LATENCY_SECONDS.to_vec()),
-            &["namespace"],
-        )?;
-        let in_flight = IntGaugeVec::new(
-            Opts::new(
-                "tooldock_tool_calls_in_flight",
-                "Calls of tools, resources, prompts and completions that run or wait",
-            ),
-            &["namespace"],
-        )?;
-        let sessions = IntGauge::new("tooldock_sessions", "Sessions alive")?;
-        let session_bytes = IntGauge::new(
-            "tooldock_session_bytes",
-            "Memory of sessions, without what their streams keep for resumption",
-        )?;
-        registry.register(Box::new(calls.clone()))?;
-        registry.register(Box::new(other_calls.clone()))?;
-        registry.register(Box::new(latency.clone()))?;
-        registry.register(Box::new(in_flight.clone()))?;
-        registry.register(Box::new(sessions.clone()))?;
-        registry.register(Box::new(session_bytes.clone()))?;
-        Ok(Self {
-            calls,
-            other_calls,
-            events_dropped: counter(
-                "tooldock_call_events_dropped_total",
-                "Progress, log messages and notices of calls that found no room",
-            )?,
-            latency,
-            in_flight,
-            namespaces: DashMap::default(),
-            sessions,
-            session_bytes,
-            sessions_created: counter("tooldock_sessions_created_total", "Sessions opened")?,
-            sessions_expired: counter("tooldock_sessions_expired_total", "Sessions ended by time")?,
-            sessions_evicted: counter(
-                "tooldock_sessions_evicted_total",
-                "Sessions closed to make room for newer ones",
-            )?,
-            sessions_deleted: counter(
-                "tooldock_sessions_deleted_total",
-                "Sessions ended by their client",
-            )?,
-            audit_dropped: counter(
-                "tooldock_audit_dropped_total",
-                "Audit records that were lost: there was no room in the queue, or the file could not be written",
-            )?,
-            streams: StreamMetrics::new(registry)?,
-            stdio: StdioMetrics::new(registry)?,
-        })
-    }
-
     /// The counter to hand to [`crate::audit::Audit::start`].
     pub fn audit_dropped(&self) -> IntCounter {
         self.audit_dropped.clone()
@@ -221,6 +150,8 @@ impl NamespaceMetrics {
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
+
     use super::*;
 
     #[test]

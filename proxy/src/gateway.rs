@@ -407,6 +407,7 @@ impl Gateway {
     fn exposition(&self) -> Reply {
         let mut text = Vec::with_capacity(16 * 1024);
         let encoder = TextEncoder::new();
+        self.metrics.process.read();
         if let Err(error) = encoder.encode(&self.exported.gather(), &mut text) {
             tracing::error!(%error, "metrics could not be written");
         }

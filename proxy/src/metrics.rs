@@ -8,15 +8,14 @@ mod state;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
-};
+use prometheus::{Histogram, IntCounter, IntGauge};
 
 use tooldock_filters::Reason;
+use tooldock_workers::metric_table;
 
 use crate::stream::Ending;
 
+use self::process::ProcessMetrics;
 pub(crate) use self::state::StateMetrics;
 
 /// Statuses that have a prepared counter; others are looked up, which costs a hash.
@@ -56,23 +55,41 @@ pub(crate) enum StreamTransport {
     Session,
 }
 
-/// The edge's counters.
-pub(crate) struct EdgeMetrics {
-    /// Connections open now.
-    pub(crate) connections: IntGauge,
-    /// Requests being answered now.
-    pub(crate) in_flight: IntGauge,
-    /// Bytes of request bodies that took more than one read.
-    pub(crate) bodies: IntGauge,
-    refusals: IntCounterVec,
-    /// The counters of the filters' reasons; one is there from its first refusal on.
-    by_reason: [(&'static str, OnceLock<IntCounter>); Reason::ALL.len()],
-    streams_direct: IntGauge,
-    streams_session: IntGauge,
-    streams_ended: [IntCounter; Ending::ALL.len()],
-    requests: IntCounterVec,
-    seconds: HistogramVec,
-    routes: Vec<RouteSeries>,
+metric_table! {
+    /// The edge's counters.
+    pub(crate) struct EdgeMetrics(registry) {
+        /// Connections open now.
+        pub(crate) connections: IntGauge = "tooldock_connections", "Client connections open now";
+        /// Requests being answered now.
+        pub(crate) in_flight: IntGauge = "tooldock_requests_in_flight", "Requests being answered now";
+        /// Bytes of request bodies that took more than one read.
+        pub(crate) bodies: IntGauge = "tooldock_body_bytes",
+            "Bytes of request bodies held in memory, of bodies that did not come at once";
+        refusals: IntCounterVec["reason"] = "tooldock_refusals_total",
+            "Requests and connections refused at the edge, by reason";
+        streams: IntGaugeVec["transport"] = "tooldock_stream_connections",
+            "Long streams that are written to now, by how they reach their client"
+            => [IntGauge; 2] = ["direct", "session"].map(|transport| streams.with_label_values(&[transport]));
+        streams_ended: IntCounterVec["reason"] = "tooldock_streams_ended_total",
+            "Long streams that are over, by reason"
+            => [IntCounter; Ending::ALL.len()] = Ending::ALL.map(|it| streams_ended.with_label_values(&[it.label()]));
+        requests: IntCounterVec["route", "status"] = "tooldock_requests_total", "Requests by route and status";
+        seconds: HistogramVec["route"] = "tooldock_request_seconds",
+            "Time from the complete request head to the end of the answer, of a long stream to its beginning, in seconds",
+            BUCKETS;
+    }
+    {
+        /// The counters of the filters' reasons; one is there from its first refusal on.
+        by_reason: [(&'static str, OnceLock<IntCounter>); Reason::ALL.len()] =
+            Reason::ALL.map(|reason| (reason.code(), OnceLock::new()));
+        routes: [RouteSeries; ROUTES.len()] = ROUTES.map(|route| RouteSeries {
+            route,
+            by_status: Default::default(),
+            seconds: seconds.with_label_values(&[route]),
+        });
+        /// Of this process; they are read before they are shown.
+        pub(crate) process: ProcessMetrics = ProcessMetrics::new(registry)?;
+    }
 }
 
 /// The series of one route, resolved once.
@@ -83,84 +100,6 @@ struct RouteSeries {
 }
 
 impl EdgeMetrics {
-    /// Registers the edge's metrics.
-    ///
-    /// # Errors
-    ///
-    /// When a name is taken in the registry.
-    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let connections = IntGauge::new("tooldock_connections", "Client connections open now")?;
-        let in_flight =
-            IntGauge::new("tooldock_requests_in_flight", "Requests being answered now")?;
-        let bodies = IntGauge::new(
-            "tooldock_body_bytes",
-            "Bytes of request bodies held in memory, of bodies that did not come at once",
-        )?;
-        let refusals = IntCounterVec::new(
-            Opts::new(
-                "tooldock_refusals_total",
-                "Requests and connections refused at the edge, by reason",
-            ),
-            &["reason"],
-        )?;
-        let requests = IntCounterVec::new(
-            Opts::new("tooldock_requests_total", "Requests by route and status"),
-            &["route", "status"],
-        )?;
-        let seconds = HistogramVec::new(
-            HistogramOpts::new(
-                "tooldock_request_seconds",
-                "Time from the complete request head to the end of the answer, of a long stream to its beginning, in seconds",
-            )
-            .buckets(BUCKETS.to_vec()),
-            &["route"],
-        )?;
-        let streams = IntGaugeVec::new(
-            Opts::new(
-                "tooldock_stream_connections",
-                "Long streams that are written to now, by how they reach their client",
-            ),
-            &["transport"],
-        )?;
-        let streams_ended = IntCounterVec::new(
-            Opts::new(
-                "tooldock_streams_ended_total",
-                "Long streams that are over, by reason",
-            ),
-            &["reason"],
-        )?;
-        registry.register(Box::new(streams.clone()))?;
-        registry.register(Box::new(streams_ended.clone()))?;
-        registry.register(Box::new(connections.clone()))?;
-        registry.register(Box::new(in_flight.clone()))?;
-        registry.register(Box::new(bodies.clone()))?;
-        registry.register(Box::new(refusals.clone()))?;
-        registry.register(Box::new(requests.clone()))?;
-        registry.register(Box::new(seconds.clone()))?;
-        let routes = ROUTES
-            .into_iter()
-            .map(|route| RouteSeries {
-                route,
-                by_status: Default::default(),
-                seconds: seconds.with_label_values(&[route]),
-            })
-            .collect();
-        Ok(Self {
-            connections,
-            in_flight,
-            bodies,
-            refusals,
-            by_reason: Reason::ALL.map(|reason| (reason.code(), OnceLock::new())),
-            streams_direct: streams.with_label_values(&["direct"]),
-            streams_session: streams.with_label_values(&["session"]),
-            streams_ended: Ending::ALL
-                .map(|ending| streams_ended.with_label_values(&[ending.label()])),
-            requests,
-            seconds,
-            routes,
-        })
-    }
-
     /// Counts a refusal. `reason` is a stable code, never text from a client.
     pub(crate) fn refused(&self, reason: &'static str) {
         let counter = || self.refusals.with_label_values(&[reason]);
@@ -172,10 +111,7 @@ impl EdgeMetrics {
 
     /// Counts a long stream until the guard is dropped.
     pub(crate) fn stream_opened(&self, transport: StreamTransport) -> OpenStream {
-        let gauge = match transport {
-            StreamTransport::Direct => &self.streams_direct,
-            StreamTransport::Session => &self.streams_session,
-        };
+        let gauge = &self.streams[transport as usize];
         gauge.inc();
         OpenStream {
             gauge: gauge.clone(),
@@ -185,7 +121,7 @@ impl EdgeMetrics {
 
     /// How many long streams are open.
     pub(crate) fn streams_open(&self) -> i64 {
-        self.streams_direct.get() + self.streams_session.get()
+        self.streams.iter().map(IntGauge::get).sum()
     }
 
     /// Counts an answered request.
@@ -235,7 +171,7 @@ impl Drop for OpenStream {
 
 #[cfg(test)]
 mod tests {
-    use prometheus::{Encoder, TextEncoder};
+    use prometheus::{Encoder, Registry, TextEncoder};
 
     use super::*;
 

@@ -78,7 +78,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     let rules = Arc::new(ArcSwap::from_pointee(rules::rules(&effective, admission)));
     let parts = Parts::build(&effective, data, &control, &rules)?;
 
-    let state = StateMetrics::new(&parts.exported)?;
+    let state = StateMetrics::start(&parts.exported)?;
     for certificate in certificates.iter().flatten() {
         state.certificate(&certificate.listener, certificate.not_after());
     }

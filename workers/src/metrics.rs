@@ -2,47 +2,66 @@
 //! only touches atomics.
 
 mod servers;
+mod table;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use prometheus::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-};
+use prometheus::{IntCounter, IntGauge, Registry};
 
+use crate::metric_table;
 use crate::names::NamespaceName;
 use crate::worker::WorkerState;
 
 pub use servers::ServerMetrics;
 use servers::ServerSeries;
+pub use table::{Kind, family, forget};
 
-/// Every metric of this crate.
-#[derive(Clone)]
-pub struct WorkerMetrics {
-    state: IntGaugeVec,
-    restarts: IntCounterVec,
-    in_flight: IntGaugeVec,
-    start_seconds: Histogram,
-    protocol_errors: IntCounterVec,
-    output_suppressed: IntCounterVec,
-    processes: ProcessMetrics,
-    servers: ServerMetrics,
-    /// Workers per namespace, each with one process at a time. With the last one its series go.
-    ///
-    /// A plain mutex: taken when a worker comes and goes, nothing awaits under it.
-    namespaces: Arc<Mutex<HashMap<NamespaceName, usize>>>,
+/// Seconds: from a warm start to one that loads large libraries.
+const START_SECONDS: [f64; 10] = [0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0];
+
+metric_table! {
+    /// Every metric of this crate.
+    #[derive(Debug, Clone)]
+    pub struct WorkerMetrics(registry) {
+        state: IntGaugeVec["namespace", "state"] = "tooldock_worker_state",
+            "Worker processes of a namespace in each state; twice as many in all while a reload replaces them";
+        restarts: IntCounterVec["namespace"] = "tooldock_worker_restarts_total",
+            "Worker processes started after a worker's first one";
+        in_flight: IntGaugeVec["namespace"] = "tooldock_worker_in_flight",
+            "Calls the workers of a namespace have not answered yet";
+        start_seconds: Histogram = "tooldock_worker_start_seconds",
+            "From the spawn of a worker process to its first possible call", START_SECONDS;
+        protocol_errors: IntCounterVec["namespace", "kind"] = "tooldock_worker_protocol_errors_total",
+            "Lines of a worker that fit no call";
+        output_suppressed: IntCounterVec["namespace"] = "tooldock_worker_output_suppressed_total",
+            "Lines of worker output beyond the rate limit, not logged";
+    }
+    {
+        processes: ProcessMetrics = ProcessMetrics::new(registry)?;
+        servers: ServerMetrics = ServerMetrics::new(registry)?;
+        /// Workers per namespace, each with one process at a time. With the last one its series go.
+        ///
+        /// A plain mutex: taken when a worker comes and goes, nothing awaits under it.
+        namespaces: Arc<Mutex<HashMap<NamespaceName, usize>>> = Arc::default();
+    }
 }
 
-/// Counts of child processes of any kind.
-#[derive(Debug, Clone)]
-pub struct ProcessMetrics {
-    live: IntGauge,
-    reaped: IntCounter,
-    killed: IntCounterVec,
-    /// Where a process of an external server is counted as well.
-    server: Option<Arc<ServerSeries>>,
+metric_table! {
+    /// Counts of child processes of any kind.
+    #[derive(Debug, Clone)]
+    pub struct ProcessMetrics(registry) {
+        live: IntGauge = "tooldock_processes_live", "Child processes running now";
+        reaped: IntCounter = "tooldock_processes_reaped_total",
+            "Child processes that ended and left nothing behind";
+        killed: IntCounterVec["reason"] = "tooldock_processes_killed_total",
+            "Process trees that had to be killed";
+    }
+    {
+        /// Where a process of an external server is counted as well.
+        server: Option<Arc<ServerSeries>> = None;
+    }
 }
 
 impl ProcessMetrics {
@@ -80,47 +99,10 @@ impl ProcessMetrics {
     }
 }
 
-impl fmt::Debug for WorkerMetrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkerMetrics").finish_non_exhaustive()
-    }
-}
-
-/// The kinds of `tooldock_worker_protocol_errors_total`.
-const PROTOCOL_ERRORS: [&str; 7] = [
-    "garbage",
-    "unknown_id",
-    "late",
-    "oversized",
-    "unresponsive",
-    "event",
-    "question",
-];
-
 impl WorkerMetrics {
-    /// Metrics registered with `registry`.
-    ///
-    /// # Errors
-    ///
-    /// When one of the names is taken there.
-    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let metrics = Self::build()?;
-        registry.register(Box::new(metrics.state.clone()))?;
-        registry.register(Box::new(metrics.restarts.clone()))?;
-        registry.register(Box::new(metrics.in_flight.clone()))?;
-        registry.register(Box::new(metrics.start_seconds.clone()))?;
-        registry.register(Box::new(metrics.protocol_errors.clone()))?;
-        registry.register(Box::new(metrics.output_suppressed.clone()))?;
-        registry.register(Box::new(metrics.processes.live.clone()))?;
-        registry.register(Box::new(metrics.processes.reaped.clone()))?;
-        registry.register(Box::new(metrics.processes.killed.clone()))?;
-        metrics.servers.register(registry)?;
-        Ok(metrics)
-    }
-
     /// Metrics nobody collects.
     pub fn unregistered() -> Self {
-        Self::build().expect("names and labels are constants of this file")
+        Self::new(&Registry::new()).expect("a fresh registry holds no such names")
     }
 
     /// The counts of child processes, for those that are no workers.
@@ -131,71 +113,6 @@ impl WorkerMetrics {
     /// The counts of external servers' processes.
     pub fn servers(&self) -> &ServerMetrics {
         &self.servers
-    }
-
-    fn build() -> prometheus::Result<Self> {
-        let namespace = &["namespace"];
-        Ok(Self {
-            state: IntGaugeVec::new(
-                Opts::new(
-                    "tooldock_worker_state",
-                    "Worker processes of a namespace in each state; twice as many in all while a reload replaces them",
-                ),
-                &["namespace", "state"],
-            )?,
-            restarts: IntCounterVec::new(
-                Opts::new(
-                    "tooldock_worker_restarts_total",
-                    "Worker processes started after a worker's first one",
-                ),
-                namespace,
-            )?,
-            in_flight: IntGaugeVec::new(
-                Opts::new(
-                    "tooldock_worker_in_flight",
-                    "Calls the workers of a namespace have not answered yet",
-                ),
-                namespace,
-            )?,
-            start_seconds: Histogram::with_opts(
-                HistogramOpts::new(
-                    "tooldock_worker_start_seconds",
-                    "From the spawn of a worker process to its first possible call",
-                )
-                .buckets(vec![0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0]),
-            )?,
-            protocol_errors: IntCounterVec::new(
-                Opts::new(
-                    "tooldock_worker_protocol_errors_total",
-                    "Lines of a worker that fit no call",
-                ),
-                &["namespace", "kind"],
-            )?,
-            output_suppressed: IntCounterVec::new(
-                Opts::new(
-                    "tooldock_worker_output_suppressed_total",
-                    "Lines of worker output beyond the rate limit, not logged",
-                ),
-                namespace,
-            )?,
-            processes: ProcessMetrics {
-                live: IntGauge::new("tooldock_processes_live", "Child processes running now")?,
-                reaped: IntCounter::new(
-                    "tooldock_processes_reaped_total",
-                    "Child processes that ended and left nothing behind",
-                )?,
-                killed: IntCounterVec::new(
-                    Opts::new(
-                        "tooldock_processes_killed_total",
-                        "Process trees that had to be killed",
-                    ),
-                    &["reason"],
-                )?,
-                server: None,
-            },
-            servers: ServerMetrics::build()?,
-            namespaces: Arc::default(),
-        })
     }
 
     /// The handles of one worker.
@@ -246,10 +163,6 @@ impl NamespaceMetrics {
     }
 
     pub(crate) fn protocol_errors(&self, kind: &'static str, count: usize) {
-        debug_assert!(
-            PROTOCOL_ERRORS.contains(&kind),
-            "{kind} would outlive its namespace"
-        );
         self.all
             .protocol_errors
             .with_label_values(&[self.namespace.as_str(), kind])
@@ -290,18 +203,17 @@ impl Drop for NamespaceMetrics {
             return;
         }
         namespaces.remove(&self.namespace);
-        // Removed under the lock, so that a successor made meanwhile does not lose its fresh series. A series that was
-        // never touched is not there to remove.
+        // Removed under the lock, so that a successor made meanwhile does not lose its fresh series.
         let name = self.namespace.as_str();
-        for state in WorkerState::NAMES {
-            let _ = self.all.state.remove_label_values(&[name, state]);
+        forget(&self.all.state, name);
+        forget(&self.all.in_flight, name);
+        for family in [
+            &self.all.restarts,
+            &self.all.protocol_errors,
+            &self.all.output_suppressed,
+        ] {
+            forget(family, name);
         }
-        for kind in PROTOCOL_ERRORS {
-            let _ = self.all.protocol_errors.remove_label_values(&[name, kind]);
-        }
-        let _ = self.all.restarts.remove_label_values(&[name]);
-        let _ = self.all.in_flight.remove_label_values(&[name]);
-        let _ = self.all.output_suppressed.remove_label_values(&[name]);
     }
 }
 

@@ -20,17 +20,6 @@ pub(crate) enum ProtocolViolation {
 }
 
 impl ProtocolViolation {
-    /// All of them.
-    pub(crate) const ALL: [Self; 7] = [
-        Self::NotJson,
-        Self::NotAMessage,
-        Self::Batch,
-        Self::TooLong,
-        Self::Unknown,
-        Self::Late,
-        Self::TooManyRequests,
-    ];
-
     /// As metrics name it.
     pub(crate) fn as_str(self) -> &'static str {
         match self {

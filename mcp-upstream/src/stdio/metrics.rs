@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-};
+use prometheus::{Histogram, IntGauge};
+use tooldock_workers::metric_table;
+use tooldock_workers::metrics::forget;
 use tooldock_workers::names::NamespaceName;
 
 use super::breaker::BreakerState;
@@ -17,17 +17,6 @@ const WAIT_SECONDS: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.
 const CALL_SECONDS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0,
 ];
-/// The reasons of `tooldock_server_refused_total`. The first three are limits.
-const REFUSALS: [&str; 7] = [
-    "max_processes",
-    "max_per_principal",
-    "waiters",
-    "unavailable",
-    "failed",
-    "session",
-    "retired",
-];
-
 /// What a server last said and that answers for it while it is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastGood {
@@ -38,8 +27,6 @@ pub(crate) enum LastGood {
 }
 
 impl LastGood {
-    const ALL: [Self; 2] = [Self::Opening, Self::List];
-
     /// The label's value.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -49,16 +36,25 @@ impl LastGood {
     }
 }
 
-/// The families.
-#[derive(Debug, Clone)]
-pub(crate) struct StdioMetrics {
-    waits: HistogramVec,
-    calls: HistogramVec,
-    waiting: IntGaugeVec,
-    breaker: IntGaugeVec,
-    refused: IntCounterVec,
-    last_good: IntCounterVec,
-    violations: IntCounterVec,
+metric_table! {
+    /// The families.
+    #[derive(Debug, Clone)]
+    pub(crate) struct StdioMetrics(registry) {
+        waits: HistogramVec["namespace"] = "tooldock_server_wait_seconds",
+            "Time a request waited for a process of an external server that was not there", WAIT_SECONDS;
+        calls: HistogramVec["namespace"] = "tooldock_server_call_seconds",
+            "Time external servers took to answer", CALL_SECONDS;
+        waiting: IntGaugeVec["namespace"] = "tooldock_server_waiting",
+            "Requests that wait for a process of an external server";
+        breaker: IntGaugeVec["namespace"] = "tooldock_server_breaker",
+            "Circuit breaker of an external server: 0 closed, 1 half open, 2 open";
+        refused: IntCounterVec["namespace", "reason"] = "tooldock_server_refused_total",
+            "Requests that got no process of an external server";
+        last_good: IntCounterVec["namespace", "what"] = "tooldock_server_last_good_total",
+            "Answers from what an external server last said, while it was away";
+        violations: IntCounterVec["namespace", "kind"] = "tooldock_server_oddities_total",
+            "What external servers sent that was ignored";
+    }
 }
 
 /// The series of one namespace; they go when the last of its pools does.
@@ -75,70 +71,10 @@ pub(crate) struct ServerMetrics {
 }
 
 impl StdioMetrics {
-    /// Makes the metrics and registers them.
-    ///
-    /// # Errors
-    ///
-    /// When the registry already holds one of the names.
-    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let namespace = &["namespace"];
-        let histogram = |name: &str, help: &str, buckets: &[f64]| {
-            let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-            let metric = HistogramVec::new(options, namespace)?;
-            registry.register(Box::new(metric.clone()))?;
-            Ok::<_, prometheus::Error>(metric)
-        };
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            let metric = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(metric.clone()))?;
-            Ok::<_, prometheus::Error>(metric)
-        };
-        let gauge = |name: &str, help: &str| {
-            let metric = IntGaugeVec::new(Opts::new(name, help), namespace)?;
-            registry.register(Box::new(metric.clone()))?;
-            Ok::<_, prometheus::Error>(metric)
-        };
-        Ok(Self {
-            waits: histogram(
-                "tooldock_server_wait_seconds",
-                "Time a request waited for a process of an external server that was not there",
-                &WAIT_SECONDS,
-            )?,
-            calls: histogram(
-                "tooldock_server_call_seconds",
-                "Time external servers took to answer",
-                &CALL_SECONDS,
-            )?,
-            waiting: gauge(
-                "tooldock_server_waiting",
-                "Requests that wait for a process of an external server",
-            )?,
-            breaker: gauge(
-                "tooldock_server_breaker",
-                "Circuit breaker of an external server: 0 closed, 1 half open, 2 open",
-            )?,
-            last_good: counter(
-                "tooldock_server_last_good_total",
-                "Answers from what an external server last said, while it was away",
-                &["namespace", "what"],
-            )?,
-            refused: counter(
-                "tooldock_server_refused_total",
-                "Requests that got no process of an external server",
-                &["namespace", "reason"],
-            )?,
-            violations: counter(
-                "tooldock_server_oddities_total",
-                "What external servers sent that was ignored",
-                &["namespace", "kind"],
-            )?,
-        })
-    }
-
     /// Metrics nobody exports.
     #[cfg(test)]
     pub(crate) fn unregistered() -> Self {
-        Self::new(&Registry::new()).expect("a fresh registry holds no such names")
+        Self::new(&prometheus::Registry::new()).expect("a fresh registry holds no such names")
     }
 
     pub(super) fn server(&self, namespace: &NamespaceName) -> Arc<ServerMetrics> {
@@ -156,21 +92,12 @@ impl StdioMetrics {
     /// The series of a namespace that is not served any more go.
     pub(super) fn forget(&self, namespace: &NamespaceName) {
         let name = namespace.as_str();
-        // A series that was never touched is not there to remove.
-        let _ = self.waits.remove_label_values(&[name]);
-        let _ = self.calls.remove_label_values(&[name]);
-        let _ = self.waiting.remove_label_values(&[name]);
-        let _ = self.breaker.remove_label_values(&[name]);
-        for what in LastGood::ALL {
-            let _ = self.last_good.remove_label_values(&[name, what.as_str()]);
-        }
-        for reason in REFUSALS {
-            let _ = self.refused.remove_label_values(&[name, reason]);
-        }
-        for violation in ProtocolViolation::ALL {
-            let _ = self
-                .violations
-                .remove_label_values(&[name, violation.as_str()]);
+        forget(&self.waits, name);
+        forget(&self.calls, name);
+        forget(&self.waiting, name);
+        forget(&self.breaker, name);
+        for family in [&self.refused, &self.last_good, &self.violations] {
+            forget(family, name);
         }
     }
 }
@@ -187,10 +114,6 @@ impl ServerMetrics {
     }
 
     pub(super) fn refused(&self, reason: &'static str) {
-        debug_assert!(
-            REFUSALS.contains(&reason),
-            "{reason} would outlive its namespace"
-        );
         let labels = &[self.namespace.as_str(), reason];
         self.all.refused.with_label_values(labels).inc();
     }
@@ -223,6 +146,8 @@ impl ServerMetrics {
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
+
     use super::*;
 
     #[test]

@@ -6,67 +6,34 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
-use prometheus::{Counter, Gauge};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
+use tooldock_workers::metric_table;
 
-/// The metrics of this process.
-pub(super) struct Process {
-    cpu_seconds: Counter,
-    /// What `cpu_seconds` counts so far; two scrapes may come at once.
-    counted: Mutex<f64>,
-    open_fds: Gauge,
-    max_fds: Gauge,
-    resident_bytes: Gauge,
-    virtual_bytes: Gauge,
-    threads: Gauge,
-    start_time: Gauge,
+metric_table! {
+    /// The metrics of this process.
+    pub(crate) struct ProcessMetrics(registry) {
+        cpu_seconds: Counter = "process_cpu_seconds_total",
+            "CPU time of this process in seconds, without its children";
+        open_fds: Gauge = "process_open_fds", "Open file descriptors";
+        max_fds: Gauge = "process_max_fds", "File descriptors there may be";
+        resident_bytes: Gauge = "process_resident_memory_bytes",
+            "Memory of this process that is in RAM, in bytes";
+        virtual_bytes: Gauge = "process_virtual_memory_bytes", "Address space of this process, in bytes";
+        threads: Gauge = "process_threads", "Threads of this process";
+        start_time: Gauge = "process_start_time_seconds", "When this process started, in seconds since 1970";
+    }
+    {
+        started: f64 = seconds_since_epoch();
+        /// What `cpu_seconds` counts so far; two scrapes may come at once.
+        counted: Mutex<f64> = Mutex::default();
+    }
 }
 
-impl Process {
-    fn gauges(&self) -> [&Gauge; 6] {
-        [
-            &self.open_fds,
-            &self.max_fds,
-            &self.resident_bytes,
-            &self.virtual_bytes,
-            &self.threads,
-            &self.start_time,
-        ]
-    }
-
-    /// For a process that has just started.
-    pub(super) fn new() -> prometheus::Result<Self> {
-        let process = Self {
-            cpu_seconds: Counter::new(
-                "process_cpu_seconds_total",
-                "CPU time of this process in seconds, without its children",
-            )?,
-            counted: Mutex::default(),
-            open_fds: Gauge::new("process_open_fds", "Open file descriptors")?,
-            max_fds: Gauge::new("process_max_fds", "File descriptors there may be")?,
-            resident_bytes: Gauge::new(
-                "process_resident_memory_bytes",
-                "Memory of this process that is in RAM, in bytes",
-            )?,
-            virtual_bytes: Gauge::new(
-                "process_virtual_memory_bytes",
-                "Address space of this process, in bytes",
-            )?,
-            threads: Gauge::new("process_threads", "Threads of this process")?,
-            start_time: Gauge::new(
-                "process_start_time_seconds",
-                "When this process started, in seconds since 1970",
-            )?,
-        };
-        process.start_time.set(seconds_since_epoch());
-        Ok(process)
-    }
-
-    /// What cannot be read keeps the value it had.
-    fn read(&self) {
+impl ProcessMetrics {
+    /// Reads all of them. What cannot be read keeps the value it had.
+    pub(crate) fn read(&self) {
+        self.start_time.set(self.started);
         let time = clock_gettime(ClockId::ProcessCPUTime);
         let cpu = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
         {
@@ -105,23 +72,6 @@ pub(super) fn seconds_since_epoch() -> f64 {
         .map_or(0.0, |since| since.as_secs_f64())
 }
 
-impl Collector for Process {
-    fn desc(&self) -> Vec<&Desc> {
-        let gauges = self.gauges().into_iter().flat_map(Collector::desc);
-        self.cpu_seconds.desc().into_iter().chain(gauges).collect()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        self.read();
-        let gauges = self.gauges().into_iter().flat_map(Collector::collect);
-        self.cpu_seconds
-            .collect()
-            .into_iter()
-            .chain(gauges)
-            .collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,10 +79,10 @@ mod tests {
     #[test]
     fn every_metric_of_the_process_has_a_value() {
         let registry = prometheus::Registry::new();
-        let process = Process::new().expect("valid names");
-        registry.register(Box::new(process)).expect("registered");
+        let process = ProcessMetrics::new(&registry).expect("a fresh registry");
         // Twice: CPU time is a counter and must not be counted twice.
-        registry.gather();
+        process.read();
+        process.read();
         let gathered = registry.gather();
         assert_eq!(gathered.len(), 7);
         for family in gathered {

@@ -1,28 +1,40 @@
 //! What operators see of external servers' processes, by namespace. A namespace's series go when it is not served any
 //! more and its last process has ended, so that an idle server keeps its counts.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{IntCounter, Registry};
 
-use super::ProcessMetrics;
+use super::{ProcessMetrics, forget};
+use crate::metric_table;
 use crate::names::NamespaceName;
 
 /// Every metric of external servers' processes. Cheap to clone.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ServerMetrics(Arc<Families>);
 
-struct Families {
-    live: IntGaugeVec,
-    started: IntCounterVec,
-    reaped: IntCounterVec,
-    killed: IntCounterVec,
-    restarts: IntCounterVec,
-    output_suppressed: IntCounterVec,
-    /// A plain mutex: taken when a process comes and goes, nothing awaits under it.
-    namespaces: Mutex<HashMap<NamespaceName, Known>>,
+metric_table! {
+    #[derive(Debug)]
+    struct Families(registry) {
+        live: IntGaugeVec["namespace"] = "tooldock_server_processes_live",
+            "Processes of an external server running now";
+        started: IntCounterVec["namespace"] = "tooldock_server_processes_started_total",
+            "Processes of an external server that were started";
+        reaped: IntCounterVec["namespace"] = "tooldock_server_processes_reaped_total",
+            "Processes of an external server that ended and left nothing behind";
+        killed: IntCounterVec["namespace", "reason"] = "tooldock_server_processes_killed_total",
+            "Process trees of an external server that had to be killed";
+        restarts: IntCounterVec["namespace", "reason"] = "tooldock_server_restarts_total",
+            "Processes of an external server that were started in the place of another";
+        output_suppressed: IntCounterVec["namespace"] = "tooldock_server_output_suppressed_total",
+            "Lines of an external server's standard error beyond the rate limit, not logged";
+    }
+    {
+        /// A plain mutex: taken when a process comes and goes, nothing awaits under it.
+        namespaces: Mutex<HashMap<NamespaceName, Known>> = Mutex::default();
+    }
 }
 
 /// What holds a namespace's series.
@@ -30,20 +42,12 @@ struct Families {
 struct Known {
     served: bool,
     processes: usize,
-    killed: BTreeSet<&'static str>,
-    restarts: BTreeSet<&'static str>,
 }
 
 /// The share of one process in its namespace's series.
 pub(crate) struct ServerSeries {
     families: Arc<Families>,
     namespace: NamespaceName,
-}
-
-impl fmt::Debug for ServerMetrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerMetrics").finish_non_exhaustive()
-    }
 }
 
 impl fmt::Debug for ServerSeries {
@@ -55,70 +59,13 @@ impl fmt::Debug for ServerSeries {
 }
 
 impl ServerMetrics {
-    pub(super) fn build() -> prometheus::Result<Self> {
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            IntCounterVec::new(Opts::new(name, help), labels)
-        };
-        let (namespace, reason) = (&["namespace"][..], &["namespace", "reason"][..]);
-        Ok(Self(Arc::new(Families {
-            live: IntGaugeVec::new(
-                Opts::new(
-                    "tooldock_server_processes_live",
-                    "Processes of an external server running now",
-                ),
-                namespace,
-            )?,
-            started: counter(
-                "tooldock_server_processes_started_total",
-                "Processes of an external server that were started",
-                namespace,
-            )?,
-            reaped: counter(
-                "tooldock_server_processes_reaped_total",
-                "Processes of an external server that ended and left nothing behind",
-                namespace,
-            )?,
-            killed: counter(
-                "tooldock_server_processes_killed_total",
-                "Process trees of an external server that had to be killed",
-                reason,
-            )?,
-            restarts: counter(
-                "tooldock_server_restarts_total",
-                "Processes of an external server that were started in the place of another",
-                reason,
-            )?,
-            output_suppressed: counter(
-                "tooldock_server_output_suppressed_total",
-                "Lines of an external server's standard error beyond the rate limit, not logged",
-                namespace,
-            )?,
-            namespaces: Mutex::default(),
-        })))
-    }
-
-    pub(super) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        registry.register(Box::new(self.0.live.clone()))?;
-        for family in [
-            &self.0.started,
-            &self.0.reaped,
-            &self.0.killed,
-            &self.0.restarts,
-            &self.0.output_suppressed,
-        ] {
-            registry.register(Box::new(family.clone()))?;
-        }
-        Ok(())
+    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        Ok(Self(Arc::new(Families::new(registry)?)))
     }
 
     /// Counts a process that takes the place of another. The reason is one of few words: it is a label.
     pub fn restarted(&self, namespace: &NamespaceName, reason: &'static str) {
-        let mut namespaces = self.0.lock();
-        namespaces
-            .entry(namespace.clone())
-            .or_default()
-            .restarts
-            .insert(reason);
+        self.0.lock().entry(namespace.clone()).or_default();
         let labels = &[namespace.as_str(), reason];
         self.0.restarts.with_label_values(labels).inc();
     }
@@ -172,16 +119,15 @@ impl Families {
             return true;
         }
         let name = name.as_str();
-        // A series that was never touched is not there to remove.
-        let _ = self.live.remove_label_values(&[name]);
-        for family in [&self.started, &self.reaped, &self.output_suppressed] {
-            let _ = family.remove_label_values(&[name]);
-        }
-        for reason in &known.killed {
-            let _ = self.killed.remove_label_values(&[name, reason]);
-        }
-        for reason in &known.restarts {
-            let _ = self.restarts.remove_label_values(&[name, reason]);
+        forget(&self.live, name);
+        for family in [
+            &self.started,
+            &self.reaped,
+            &self.killed,
+            &self.restarts,
+            &self.output_suppressed,
+        ] {
+            forget(family, name);
         }
         false
     }
@@ -203,9 +149,6 @@ impl ServerSeries {
     }
 
     pub(super) fn killed(&self, reason: &'static str) {
-        if let Some(known) = self.families.lock().get_mut(&self.namespace) {
-            known.killed.insert(reason);
-        }
         let labels = &[self.namespace.as_str(), reason];
         self.families.killed.with_label_values(labels).inc();
     }

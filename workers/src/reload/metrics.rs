@@ -2,17 +2,26 @@
 
 use std::time::Duration;
 
-use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
-
+use crate::metric_table;
 use crate::registry::{Snapshot, Upstream};
 
-/// Counters and gauges of the [`super::Reloader`].
-#[derive(Debug, Clone)]
-pub struct ReloadMetrics {
-    reloads: IntCounterVec,
-    seconds: Histogram,
-    namespaces: IntGaugeVec,
-    tools: IntGauge,
+/// Seconds: from a reload that changes nothing to one that installs many environments.
+const RELOAD_SECONDS: [f64; 11] = [
+    0.01, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0,
+];
+
+metric_table! {
+    /// Counters and gauges of the [`super::Reloader`].
+    #[derive(Debug, Clone)]
+    pub struct ReloadMetrics(registry) {
+        reloads: IntCounterVec["result"] = "tooldock_reloads_total",
+            "Reloads by result: complete, partial (a namespace or a certificate stays as it was), rejected (the configuration does).";
+        seconds: Histogram = "tooldock_reload_duration_seconds",
+            "Time from scan to the last swap of a reload.", RELOAD_SECONDS;
+        namespaces: IntGaugeVec["state"] = "tooldock_namespaces",
+            "Namespaces by state: serving, empty, failed.";
+        tools: IntGauge = "tooldock_tools", "Tools of all namespaces.";
+    }
 }
 
 /// How a reload ended, from good to bad.
@@ -28,45 +37,6 @@ pub enum ReloadOutcome {
 }
 
 impl ReloadMetrics {
-    /// Metrics registered with `registry`.
-    ///
-    /// # Errors
-    ///
-    /// When a metric of the same name is registered already.
-    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let metrics = Self {
-            reloads: IntCounterVec::new(
-                Opts::new(
-                    "tooldock_reloads_total",
-                    "Reloads by result: complete, partial (a namespace or a certificate stays as it was), rejected (the configuration does).",
-                ),
-                &["result"],
-            )?,
-            seconds: Histogram::with_opts(
-                HistogramOpts::new(
-                    "tooldock_reload_duration_seconds",
-                    "Time from scan to the last swap of a reload.",
-                )
-                .buckets(vec![
-                    0.01, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0,
-                ]),
-            )?,
-            namespaces: IntGaugeVec::new(
-                Opts::new(
-                    "tooldock_namespaces",
-                    "Namespaces by state: serving, empty, failed.",
-                ),
-                &["state"],
-            )?,
-            tools: IntGauge::new("tooldock_tools", "Tools of all namespaces.")?,
-        };
-        registry.register(Box::new(metrics.reloads.clone()))?;
-        registry.register(Box::new(metrics.seconds.clone()))?;
-        registry.register(Box::new(metrics.namespaces.clone()))?;
-        registry.register(Box::new(metrics.tools.clone()))?;
-        Ok(metrics)
-    }
-
     pub(super) fn reloaded(&self, outcome: ReloadOutcome, after: Duration) {
         let result = match outcome {
             ReloadOutcome::Complete => "complete",
