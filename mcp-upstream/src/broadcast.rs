@@ -35,7 +35,7 @@ const STEP: usize = 256;
 
 /// The sessions and listeners of all namespaces.
 pub struct Audience {
-    log: Arc<dyn EventLog>,
+    log: Arc<EventLog>,
     /// A namespace stays once it had a listener; there are as many as ever had a folder.
     namespaces: DashMap<NamespaceName, Arc<Members>>,
     /// Plain data, short sections. Says too whether the task runs.
@@ -87,7 +87,7 @@ pub enum Change {
 
 impl Audience {
     /// An empty audience, whose sessions' streams are in that log.
-    pub fn new(log: Arc<dyn EventLog>) -> Arc<Self> {
+    pub fn new(log: Arc<EventLog>) -> Arc<Self> {
         Arc::new(Self {
             log,
             namespaces: DashMap::new(),

@@ -21,8 +21,11 @@ use crate::format::{ModernFormat, ResultFormat};
 use crate::jsonrpc::{Invalid, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::session::{Binding, ClientFacts, EndSession, Session, SessionTransport, State};
-use crate::stream::StreamGuard;
+use crate::session::table::CommitError;
+use crate::session::{
+    Binding, ClientFacts, EndSession, PatchRefused, Session, SessionPatch, SessionTransport, State,
+};
+use crate::stream::{Stream, StreamGuard, StreamKind};
 
 pub(crate) mod batch;
 pub(crate) mod capabilities;
@@ -132,12 +135,52 @@ pub(crate) async fn create_session(
     Ok(created.session)
 }
 
-/// To be called when a client made its session hold more or less. It may cost its principal other sessions.
-pub(crate) fn weigh(core: &Core, session: &Session) {
-    let evicted = core.sessions.weigh(session, Instant::now());
+/// Changes what is recorded of a session, and answers whether anything is different now. It may cost the session's
+/// principal other sessions.
+pub(crate) async fn commit(
+    core: &Core,
+    session: &Session,
+    patch: SessionPatch,
+) -> Result<bool, RequestError> {
+    let committed = core.sessions.commit(session, patch, Instant::now()).await;
+    let committed = committed.map_err(|error| match error {
+        CommitError::Refused(refused) => refused.into(),
+        CommitError::Store(error) => store_failure(&error),
+    })?;
+    count_evicted(core, committed.evicted);
+    Ok(committed.changed)
+}
+
+/// Opens a stream of a session. It may cost the session's principal other sessions.
+pub(crate) async fn open_stream(
+    core: &Core,
+    session: &Arc<Session>,
+    kind: StreamKind,
+    prime: bool,
+) -> Result<Arc<Stream>, RequestError> {
+    let opened = core.events.open(session, kind, prime).await;
+    let stream = opened.map_err(|error| store_failure(&error))?;
+    count_evicted(core, core.sessions.weigh(session, Instant::now()));
+    Ok(stream)
+}
+
+fn count_evicted(core: &Core, evicted: usize) {
     if evicted > 0 {
         core.metrics.sessions_evicted.inc_by(evicted as u64);
         core.metrics.sessions.set(gauge(core.sessions.count()));
+    }
+}
+
+impl From<PatchRefused> for RequestError {
+    fn from(refused: PatchRefused) -> Self {
+        match refused {
+            PatchRefused::Initialized => Self::Shape("the session is initialized already".into()),
+            PatchRefused::TooMuch(error) => Self::InvalidParams(error.to_string().into()),
+            PatchRefused::TooManySubscriptions(_) => Self::InvalidParams(
+                "the session has the maximum of subscriptions: unsubscribe from a resource first"
+                    .into(),
+            ),
+        }
     }
 }
 
@@ -319,7 +362,7 @@ pub(crate) async fn find_session(
     transport: SessionTransport,
 ) -> Result<Arc<Session>, RequestError> {
     let now = Instant::now();
-    let found = core.sessions.get(id, now).await;
+    let found = core.sessions.locate(id, now).await;
     let session = found
         .map_err(|error| store_failure(&error))?
         .filter(|session| {
@@ -365,7 +408,7 @@ fn acceptable(
     }))
 }
 
-pub(crate) fn store_failure(error: &crate::session::store::StoreError) -> RequestError {
+pub(crate) fn store_failure(error: &crate::stream::StoreError) -> RequestError {
     tracing::error!(%error, "the session store failed");
     RequestError::Internal
 }

@@ -34,10 +34,11 @@ use crate::reload::ReloadControl;
 use crate::reply::Reply;
 use crate::rest::openapi::Addresses;
 use crate::seal::SessionKey;
+use crate::session::SessionTable;
 use crate::session::config::SessionsConfig;
-use crate::session::memory::{MemoryStore, StoreLimits};
+use crate::session::table::TableLimits;
 use crate::stdio::pool::Pools;
-use crate::stream::{EventLog, MemoryEventLog, Pulse, StreamLimiter, in_memory};
+use crate::stream::{EventLog, Pulse, StreamLimiter, in_memory};
 use crate::supervise::supervise;
 use crate::{legacy, rest};
 
@@ -145,7 +146,7 @@ impl Service {
         backends: Arc<dyn Backends>,
         externals: impl FnOnce(&Arc<Audience>) -> Arc<dyn Connector>,
     ) -> Self {
-        let limits = StoreLimits {
+        let limits = TableLimits {
             ttl: parts.sessions.ttl,
             unused_ttl: parts.sessions.unused_ttl,
             max: parts.sessions.max,
@@ -153,20 +154,19 @@ impl Service {
             bytes: in_memory(parts.sessions.bytes),
             bytes_per_principal: in_memory(parts.session_bytes_per_principal),
         };
-        let sessions = MemoryStore::new(limits, parts.session_key.clone());
+        let sessions = SessionTable::new(limits, parts.session_key.clone());
         let stream_metrics = Arc::clone(&parts.metrics.streams);
         let pulse = Pulse::measured(parts.sessions.keepalive, Arc::clone(&stream_metrics));
-        let log = MemoryEventLog::new(
+        let events = Arc::new(EventLog::new(
             parts.sessions.event_log.clone(),
             Arc::clone(&pulse),
             stream_metrics,
-        );
-        let events: Arc<dyn EventLog> = Arc::new(log);
+        ));
         let audience = Audience::new(Arc::clone(&events));
         let core = Arc::new(Core {
             registry: parts.registry,
             reloader: parts.reloader,
-            sessions: Box::new(sessions),
+            sessions,
             engine: Engine {
                 backends,
                 limiter: parts.tool_call_limiter,
@@ -285,14 +285,14 @@ impl Service {
     /// The version of a session as far as this process knows, for a check before the body is read. Does not wait and
     /// does not count as a use; whose session it is, is checked later.
     pub fn session_version(&self, session_header: &str) -> Option<ProtocolVersion> {
-        let session = self.core.sessions.peek(session_header)?;
+        let session = self.core.sessions.live(session_header)?;
         Some(session.version())
     }
 
     /// The namespace a session talks to, for `POST /messages` without `X-Namespace`. As little a use of the session as
     /// [`Service::session_version`].
     pub fn session_namespace(&self, session_id: &str) -> Option<NamespaceName> {
-        let session = self.core.sessions.peek(session_id)?;
+        let session = self.core.sessions.live(session_id)?;
         Some(session.binding().namespace.clone())
     }
 

@@ -14,7 +14,7 @@
 //! the questions it has open fail, and nothing is announced to it any more. A session with a call or with a stream
 //! somebody reads is in use, however long nothing is heard of its client.
 //!
-//! What a client can make a session hold is weighed ([`Session::weight`]), so that the store can bound it in bytes.
+//! What a client can make a session hold is weighed ([`Session::weight`]), so that the table can bound it in bytes.
 
 use std::any::Any;
 use std::fmt;
@@ -36,11 +36,11 @@ pub mod client;
 pub mod config;
 mod in_flight;
 mod last_use;
-pub mod memory;
+pub mod patch;
 pub(crate) mod questions;
 mod released;
-pub mod store;
 pub(crate) mod subscriptions;
+pub mod table;
 mod unclaimed;
 mod weight;
 
@@ -49,10 +49,12 @@ use crate::stream::{OwnedStreams, StreamOwner, StreamReaders};
 pub use client::ClientFacts;
 pub(crate) use in_flight::{CancelNotice, InFlight};
 use last_use::LastUse;
+pub use patch::{PatchRefused, SessionPatch};
 pub(crate) use questions::AnswerFate;
 use questions::PendingRequests;
 use released::Released;
 use subscriptions::Subscriptions;
+pub use table::SessionTable;
 pub(crate) use unclaimed::EndSession;
 pub use unclaimed::Unclaimed;
 
@@ -107,7 +109,7 @@ impl SessionKey {
     }
 }
 
-/// A live session, shared by the store and the requests in it.
+/// A live session, shared by the table and the requests in it.
 pub struct Session {
     id: SessionId,
     binding: Binding,
@@ -127,10 +129,10 @@ pub struct Session {
     seat: Mutex<Option<Seat>>,
     /// What the server of its namespace keeps for it; ends with the session.
     upstream_binding: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
-    /// The store has set it aside because of its streams and wants to hear when the last reader leaves.
+    /// The table has set it aside because of its streams and wants to hear when the last reader leaves.
     set_aside: AtomicBool,
     released: OnceLock<Arc<Released>>,
-    /// The weight the store has on its books.
+    /// The weight the table has on its books.
     booked: AtomicUsize,
 }
 
@@ -186,11 +188,6 @@ impl Session {
             .unwrap_or(self.binding.version)
     }
 
-    /// Settles the version in an open session; HTTP+SSE does this with `initialize`. Answers whether it was open still.
-    pub fn negotiate(&self, version: ProtocolVersion) -> bool {
-        self.negotiated.set(version).is_ok()
-    }
-
     /// Whether the version was settled in the open session.
     pub(crate) fn is_negotiated(&self) -> bool {
         self.negotiated.get().is_some()
@@ -205,25 +202,43 @@ impl Session {
     }
 
     /// Remembers what the client says about itself at `initialize`. Later words change nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`client::TooMuch`] beyond [`client::CLIENT_FACTS_MAX`].
-    pub fn set_client(&self, facts: ClientFacts) -> Result<(), client::TooMuch> {
+    fn set_client(&self, facts: ClientFacts) -> Result<(), client::TooMuch> {
         client::check(Some(&facts.capabilities), facts.info.as_deref())?;
         let _ = self.client.set(Box::new(facts));
         Ok(())
+    }
+
+    /// Makes a change. Answers whether anything is different now.
+    fn apply(&self, patch: &SessionPatch) -> Result<bool, PatchRefused> {
+        match patch {
+            SessionPatch::Confirm => Ok(self.confirm()),
+            SessionPatch::Initialize { version, client } => {
+                client::check(Some(&client.capabilities), client.info.as_deref())?;
+                if self.negotiated.set(*version).is_err() {
+                    return Err(PatchRefused::Initialized);
+                }
+                self.set_client(client.clone())?;
+                Ok(true)
+            }
+            SessionPatch::LogLevel(level) => {
+                let before = self.log_level.swap(*level as u8, Ordering::Relaxed);
+                Ok(before != *level as u8)
+            }
+            SessionPatch::Subscribe(uri) => Ok(self.subscriptions.add(uri)?),
+            SessionPatch::Unsubscribe(uri) => Ok(self.subscriptions.remove(uri)),
+        }
+    }
+
+    /// Makes a change of a session that is in no table.
+    #[cfg(test)]
+    pub(crate) fn change(&self, patch: SessionPatch) -> bool {
+        self.apply(&patch).expect("within the bounds")
     }
 
     /// The least severe log messages the client wants.
     pub fn log_level(&self) -> LogLevel {
         let level = usize::from(self.log_level.load(Ordering::Relaxed));
         LogLevel::ALL.get(level).copied().unwrap_or(LogLevel::Info)
-    }
-
-    /// Changes which log messages the client wants.
-    pub fn set_log_level(&self, level: LogLevel) {
-        self.log_level.store(level as u8, Ordering::Relaxed);
     }
 
     /// A short digest of the id, for logs.
@@ -246,14 +261,12 @@ impl Session {
     }
 
     /// The client confirmed the handshake. Says nothing to a closed session.
-    pub fn confirm(&self) {
-        let _ = self.state.compare_exchange(
-            State::New as u8,
-            State::Ready as u8,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
+    fn confirm(&self) -> bool {
+        let (new, ready) = (State::New as u8, State::Ready as u8);
+        let (acquired, kept) = (Ordering::AcqRel, Ordering::Acquire);
+        let confirmed = self.state.compare_exchange(new, ready, acquired, kept);
         self.became_ready.notify_waiters();
+        confirmed.is_ok()
     }
 
     /// Waits until the session is confirmed, at most so long: a request may overtake the confirmation on another
@@ -376,7 +389,7 @@ impl Session {
         drop(before);
     }
 
-    /// The store sets the session aside while one of its streams is read. `false`: none is.
+    /// The table sets the session aside while one of its streams is read. `false`: none is.
     fn set_aside(&self, released: &Arc<Released>) -> bool {
         let _ = self.released.set(Arc::clone(released));
         self.set_aside.store(true, Ordering::SeqCst);
@@ -495,12 +508,11 @@ pub(crate) mod tests {
     async fn closing_ends_everything_a_session_has() {
         let session = session();
         let pulse = crate::stream::Pulse::new(Duration::from_secs(15));
-        let log = crate::stream::MemoryEventLog::new(
+        let log = Arc::new(crate::stream::EventLog::new(
             config::EventLogConfig::default(),
             pulse,
             crate::stream::StreamMetrics::unregistered(),
-        );
-        let log: Arc<dyn crate::stream::EventLog> = Arc::new(log);
+        ));
         let audience = crate::broadcast::Audience::new(Arc::clone(&log));
         let opened = log
             .open(&session, crate::stream::StreamKind::General, true)
@@ -554,12 +566,17 @@ pub(crate) mod tests {
     fn version_and_log_level_are_those_that_were_settled_last() {
         let session = session();
         assert_eq!(session.version(), ProtocolVersion::V2025_11_25);
-        assert!(session.negotiate(ProtocolVersion::V2024_11_05));
-        assert!(!session.negotiate(ProtocolVersion::V2025_06_18));
+        let initialize = |version| SessionPatch::Initialize {
+            version,
+            client: facts("{}"),
+        };
+        assert!(session.change(initialize(ProtocolVersion::V2024_11_05)));
+        let again = session.apply(&initialize(ProtocolVersion::V2025_06_18));
+        assert_eq!(again, Err(PatchRefused::Initialized));
         assert_eq!(session.version(), ProtocolVersion::V2024_11_05);
         assert_eq!(session.log_level(), LogLevel::Info);
         for level in LogLevel::ALL {
-            session.set_log_level(level);
+            session.change(SessionPatch::LogLevel(level));
             assert_eq!(session.log_level(), level);
         }
     }

@@ -4,7 +4,7 @@
 //! reader and no task runs per stream. There are two kinds of memory:
 //!
 //! - *kept*: General and Request streams of a session. Events have ids and stay after they were read, within bounds
-//!   ([`log`], [`memory`]), so that a client that lost its connection goes on where it was.
+//!   ([`log`]), so that a client that lost its connection goes on where it was.
 //! - *passing*: HTTP+SSE, `subscriptions/listen`, answers without a session. Events have no ids and are gone once read;
 //!   the stream is over when its reader leaves.
 //!
@@ -45,7 +45,6 @@ pub(crate) mod frame;
 mod ledger;
 pub mod limit;
 pub mod log;
-pub mod memory;
 mod metrics;
 mod owned;
 pub mod pulse;
@@ -55,7 +54,6 @@ mod window;
 
 pub use limit::{StreamGuard, StreamLimiter};
 pub use log::{EventLog, ResumeError, StoreError, StreamKind};
-pub use memory::MemoryEventLog;
 pub use metrics::StreamMetrics;
 pub(crate) use owned::Found;
 pub use owned::{OwnedStreams, StreamOwner, StreamReaders};

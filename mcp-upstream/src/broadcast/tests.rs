@@ -9,24 +9,24 @@ use tooldock_workers::registry::{Registry, Snapshot};
 use super::*;
 use crate::protocol::ProtocolVersion;
 use crate::session::config::EventLogConfig;
-use crate::session::{Binding, SessionId, SessionTransport};
-use crate::stream::{MemoryEventLog, Pulse, StreamKind, StreamMetrics, Subscription};
+use crate::session::{Binding, SessionId, SessionPatch, SessionTransport};
+use crate::stream::{EventLog, Pulse, StreamKind, StreamMetrics, Subscription};
 use crate::testing;
 
 struct Fixture {
     pulse: Arc<Pulse>,
-    log: Arc<MemoryEventLog>,
+    log: Arc<EventLog>,
     audience: Arc<Audience>,
 }
 
 fn fixture() -> Fixture {
     let metrics = StreamMetrics::unregistered();
     let pulse = Pulse::measured(Duration::from_secs(15), Arc::clone(&metrics));
-    let log = MemoryEventLog::new(EventLogConfig::default(), Arc::clone(&pulse), metrics);
+    let log = EventLog::new(EventLogConfig::default(), Arc::clone(&pulse), metrics);
     let log = Arc::new(log);
     Fixture {
         pulse,
-        audience: Audience::new(Arc::clone(&log) as Arc<dyn EventLog>),
+        audience: Audience::new(Arc::clone(&log)),
         log,
     }
 }
@@ -138,7 +138,7 @@ async fn only_subscribers_hear_of_an_update() {
     let (one, two) = (fixture.session("shared"), fixture.session("shared"));
     let mut subscribed = fixture.read(&one, StreamKind::General).await;
     let mut not = fixture.read(&two, StreamKind::General).await;
-    one.subscriptions().add("test://a").expect("within bounds");
+    one.change(SessionPatch::Subscribe("test://a".into()));
     fixture
         .announce("shared", Change::Updated("test://a".into()))
         .await;
@@ -150,7 +150,7 @@ async fn only_subscribers_hear_of_an_update() {
         [json!({ "jsonrpc": "2.0", "method": UPDATED, "params": { "uri": "test://a" } })]
     );
     assert!(read(&mut not).is_empty());
-    one.subscriptions().remove("test://a");
+    one.change(SessionPatch::Unsubscribe("test://a".into()));
     fixture
         .announce("shared", Change::Updated("test://a".into()))
         .await;

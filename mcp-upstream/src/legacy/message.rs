@@ -63,7 +63,7 @@ pub(super) async fn take<'a>(
             exchange.settle(session).await;
         }
         Body::One(Message::Notification { method, members }) => {
-            notification::take(&cx, method, members)?;
+            notification::take(&cx, method, members).await?;
         }
         Body::One(Message::Response {
             id,

@@ -27,11 +27,9 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, R
         core: Arc::clone(core),
         session: Arc::clone(&session),
     };
-    let opened = core.events.open(&session, StreamKind::Sse, false).await;
-    let stream = opened.map_err(|error| mcp::store_failure(&error))?;
+    let stream = mcp::open_stream(core, &session, StreamKind::Sse, false).await?;
     let prefix = &caller.profile.path_prefix;
     let endpoint = format!("{prefix}{MESSAGES}{}", session.id().as_str());
-    mcp::weigh(core, &session);
     core.audience.join(&session);
     stream.push(frame::named("endpoint", &endpoint));
     Ok(Reply::Events {

@@ -77,7 +77,7 @@ pub(crate) async fn begin(
             }) => requests.push((id, method, members)),
             // Neither has an answer, wrong or not.
             Ok(Message::Notification { method, members }) => {
-                let _ = notification::take(cx, &method, &members);
+                let _ = notification::take(cx, &method, &members).await;
             }
             Ok(Message::Response {
                 id,

@@ -12,22 +12,22 @@ use crate::mcp::methods::WrittenLists;
 use crate::mcp::modern::SuspendedCalls;
 use crate::metrics::UpstreamMetrics;
 use crate::reload::ReloadControl;
+use crate::session::SessionTable;
 use crate::session::config::PollAfter;
-use crate::session::store::SessionStore;
 use crate::stream::{EventLog, Pulse, StreamLimiter};
 
 /// Everything behind the functions the edge calls; one per process.
 pub(crate) struct Core {
     pub(crate) registry: Arc<Registry>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
-    pub(crate) sessions: Box<dyn SessionStore>,
+    pub(crate) sessions: SessionTable,
     pub(crate) engine: Engine,
     /// The servers of others, and who hears them.
     pub(crate) external: Arc<ExternalServers>,
     pub(crate) metrics: Arc<UpstreamMetrics>,
     pub(crate) health: Arc<Health>,
     /// What streams of sessions keep, and how they are opened and fed.
-    pub(crate) events: Arc<dyn EventLog>,
+    pub(crate) events: Arc<EventLog>,
     /// Who hears of a namespace's changes.
     pub(crate) audience: Arc<Audience>,
     /// The timer of all streams, and the switch that ends them.

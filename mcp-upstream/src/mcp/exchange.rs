@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::methods::{Outcome as Called, Prepared, UpstreamCall};
-use super::{CallContext, store_failure, weigh};
+use super::{CallContext, open_stream};
 use crate::engine::{Detached, go_on};
 use crate::jsonrpc::RequestError;
 use crate::mcp::Core;
@@ -221,9 +221,7 @@ impl Exchange {
             return Ok(body::tied(events, task));
         };
         let kind = StreamKind::Request;
-        let opened = self.core.events.open(&session, kind, self.primes);
-        let stream = opened.await.map_err(|error| store_failure(&error))?;
-        weigh(&self.core, &session);
+        let stream = open_stream(&self.core, &session, kind, self.primes).await?;
         let events = stream.read();
         let poll_at = self.poll_at;
         // Bounded by the calls' own time limits, ended by the session's end or by cancelling each of them.

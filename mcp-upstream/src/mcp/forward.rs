@@ -77,7 +77,7 @@ pub(crate) const GATEWAY: &str = concat!(
 pub(crate) struct ExternalServers {
     processes: Arc<dyn Connector>,
     audience: Arc<Audience>,
-    events: Arc<dyn EventLog>,
+    events: Arc<EventLog>,
     catalogues: Catalogues,
     notices: notifications::NotificationQuota,
     /// Seals what a server wants back from a client of another era.
@@ -96,7 +96,7 @@ impl ExternalServers {
     pub(crate) fn new(
         processes: Arc<dyn Connector>,
         audience: Arc<Audience>,
-        events: Arc<dyn EventLog>,
+        events: Arc<EventLog>,
         key: SessionKey,
     ) -> Arc<Self> {
         Arc::new(Self {

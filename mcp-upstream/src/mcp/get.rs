@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::head::McpHead;
 use super::{
-    agree, events_head, forward, header_version, namespace, session, store_failure, stream_place,
-    takes_method, weigh,
+    agree, events_head, forward, header_version, namespace, open_stream, session, store_failure,
+    stream_place, takes_method,
 };
 use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
@@ -39,9 +39,7 @@ pub(super) async fn answer(
         }
         None => {
             let prime = version.has_priming_events();
-            let opened = core.events.open(&session, StreamKind::General, prime).await;
-            let stream = opened.map_err(|error| store_failure(&error))?;
-            weigh(core, &session);
+            let stream = open_stream(core, &session, StreamKind::General, prime).await?;
             core.audience.join(&session);
             forward::listens(core, &namespace, &session);
             stream.read()

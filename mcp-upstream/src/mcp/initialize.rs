@@ -11,14 +11,16 @@ use serde_json::value::RawValue;
 
 use super::head::{AcceptFlags, SESSION_HEADER};
 use super::{
-    CallContext, acceptable, capabilities, create_session, forget_session, forward, weigh,
+    CallContext, acceptable, capabilities, commit, create_session, forget_session, forward,
 };
 use crate::format::{self, ResultFormat, ResultWriter};
 use crate::jsonrpc::{self, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::reply::{Head, Reply};
-use crate::session::client::{self, TooMuch};
-use crate::session::{Binding, ClientFacts, Session, SessionTransport, Unclaimed};
+use crate::session::client;
+use crate::session::{
+    Binding, ClientFacts, PatchRefused, Session, SessionPatch, SessionTransport, Unclaimed,
+};
 
 #[derive(Deserialize)]
 struct Params<'a> {
@@ -107,13 +109,13 @@ pub(crate) async fn over_sse(
     let version = version
         .filter(|version| *version == ProtocolVersion::V2024_11_05 || profile.supports(*version));
     let version = version.unwrap_or_else(|| profile.default_version());
-    if !session.negotiate(version) {
-        return Err(RequestError::Shape(
-            "the session is initialized already".into(),
-        ));
-    }
-    session.set_client(asked.client).map_err(too_much)?;
-    weigh(cx.core, session);
+    let client = asked.client;
+    commit(
+        cx.core,
+        session,
+        SessionPatch::Initialize { version, client },
+    )
+    .await?;
     let body = body(cx, session, id, version).await?;
     forward::listens(cx.core, &cx.namespace, session);
     Ok(body)
@@ -130,7 +132,7 @@ fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, RequestError> {
     jsonrpc::object(params.capabilities, "params.capabilities")?;
     jsonrpc::object(params.client_info, "params.clientInfo")?;
     // Before anything is opened or settled for such a client.
-    client::check(params.capabilities, params.client_info).map_err(too_much)?;
+    client::check(params.capabilities, params.client_info).map_err(PatchRefused::from)?;
     let capabilities = match params.capabilities {
         Some(capabilities) => capabilities.to_owned(),
         None => RawValue::from_string("{}".into()).expect("an empty object is JSON"),
@@ -142,10 +144,6 @@ fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, RequestError> {
             info: params.client_info.map(|info| info.to_owned().into()),
         },
     })
-}
-
-fn too_much(error: TooMuch) -> RequestError {
-    RequestError::InvalidParams(error.to_string().into())
 }
 
 async fn body(

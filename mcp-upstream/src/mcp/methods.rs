@@ -116,9 +116,18 @@ pub(crate) async fn prepare(
         Method::ResourcesRead => resources::read(cx, members).map(Prepared::Call),
         Method::PromptsGet => prompts::get(cx, members).map(Prepared::Call),
         Method::Complete => completion::complete(cx, members).map(Prepared::Call),
-        Method::Subscribe => resources::subscribe(cx, id, members).map(Prepared::Response),
-        Method::Unsubscribe => resources::unsubscribe(cx, id, members).map(Prepared::Response),
-        Method::SetLevel => logging::set_level(cx, id, members).map(Prepared::Response),
+        Method::Subscribe => {
+            let answer = resources::subscribe(cx, id, members).await;
+            answer.map(Prepared::Response)
+        }
+        Method::Unsubscribe => {
+            let answer = resources::unsubscribe(cx, id, members).await;
+            answer.map(Prepared::Response)
+        }
+        Method::SetLevel => {
+            let answer = logging::set_level(cx, id, members).await;
+            answer.map(Prepared::Response)
+        }
     }
 }
 

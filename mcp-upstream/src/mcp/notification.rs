@@ -2,13 +2,14 @@
 //! itself, or are accepted and ignored, among them `notifications/roots/list_changed`: a client's roots are asked for
 //! each time a function wants them.
 
-use super::{CallContext, forward};
+use super::{CallContext, commit, forward};
 use crate::jsonrpc::{Key, Members, RequestError};
+use crate::session::SessionPatch;
 
 /// Acts on a notification.
 ///
 /// A refused one is a refused POST: there is no response to put the error into.
-pub(crate) fn take(
+pub(crate) async fn take(
     cx: &CallContext<'_>,
     method: &str,
     members: &Members<'_>,
@@ -26,7 +27,7 @@ pub(crate) fn take(
         // The second spelling is what older clients send (MCP-09).
         "notifications/initialized" | "initialized" => {
             if let Some(session) = session {
-                session.confirm();
+                commit(cx.core, session, SessionPatch::Confirm).await?;
             }
             Ok(())
         }

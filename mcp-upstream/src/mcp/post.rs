@@ -72,7 +72,7 @@ pub(super) async fn answer<'a>(
         }
         Message::Notification { method, members } => {
             let cx = CallContext::open(core, caller, head, body, false).await?;
-            notification::take(&cx, method, members)?;
+            notification::take(&cx, method, members).await?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
         Message::Response {

@@ -1,4 +1,4 @@
-//! Word from sessions to the store: the last reader of a session that was set aside has left.
+//! Word from sessions to the table: the last reader of a session that was set aside has left.
 
 use std::sync::{Mutex, PoisonError};
 

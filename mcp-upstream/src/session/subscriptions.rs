@@ -31,33 +31,50 @@ struct Uris {
     bytes: usize,
 }
 
+impl Uris {
+    fn check(&self, uri: &str) -> Result<(), TooManySubscriptions> {
+        let bytes = self.bytes.saturating_add(uri.len());
+        let full = self.all.len() >= URIS_MAX || bytes > URI_BYTES_MAX;
+        match full && !self.all.contains(uri) {
+            true => Err(TooManySubscriptions),
+            false => Ok(()),
+        }
+    }
+}
+
 /// The session subscribes to as much as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many resource subscriptions in this session")]
-pub(crate) struct TooManySubscriptions;
+pub struct TooManySubscriptions;
 
 impl Subscriptions {
-    /// Subscribes; again is fine.
+    /// Subscribes; again is fine. Answers whether the subscription is new.
     ///
     /// # Errors
     ///
     /// [`TooManySubscriptions`] beyond 1000 URIs or 64 KiB of them.
-    pub(crate) fn add(&self, uri: &str) -> Result<(), TooManySubscriptions> {
+    pub(super) fn add(&self, uri: &str) -> Result<bool, TooManySubscriptions> {
         let mut uris = self.lock();
         if uris.all.contains(uri) {
-            return Ok(());
+            return Ok(false);
         }
-        let bytes = uris.bytes.saturating_add(uri.len());
-        if uris.all.len() >= URIS_MAX || bytes > URI_BYTES_MAX {
-            return Err(TooManySubscriptions);
-        }
+        uris.check(uri)?;
         uris.all.insert(uri.into());
-        uris.bytes = bytes;
-        Ok(())
+        uris.bytes += uri.len();
+        Ok(true)
+    }
+
+    /// Whether a subscription to that resource would be within the bounds now.
+    ///
+    /// # Errors
+    ///
+    /// As with adding it.
+    pub(crate) fn check(&self, uri: &str) -> Result<(), TooManySubscriptions> {
+        self.lock().check(uri)
     }
 
     /// Unsubscribes. Answers whether there was such a subscription.
-    pub(crate) fn remove(&self, uri: &str) -> bool {
+    pub(super) fn remove(&self, uri: &str) -> bool {
         let mut uris = self.lock();
         let removed = uris.all.remove(uri);
         if removed {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::Session;
 
-/// A session about which nothing is known yet, its id and its entries in the store's books included.
+/// A session about which nothing is known yet, its id and its entries in the table's books included.
 pub(super) const SESSION_COST: usize = 1536;
 /// What a client said about itself, beside its text.
 const FACTS_COST: usize = 128;
@@ -27,7 +27,7 @@ impl Session {
             + self.questions.len() * QUESTION_COST
     }
 
-    /// The weight the store has on its books.
+    /// The weight the table has on its books.
     pub(super) fn booked(&self) -> usize {
         self.booked.load(Ordering::Relaxed)
     }

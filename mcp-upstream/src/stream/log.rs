@@ -1,12 +1,21 @@
-//! What streams of a session keep so that a client that lost one can go on where it was. One implementation keeps it
-//! in this process; a shared one may follow behind the same trait.
+//! What streams of a session keep so that a client that lost one can go on where it was. The events live in the streams,
+//! the streams in their session; every event of a session comes onto its stream here.
 
+use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
-use async_trait::async_trait;
+use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{Stream, StreamOwner, Subscription};
+use super::config::EventLogConfig;
+use super::frame::{self, EventId};
+use super::ledger::{Ledger, in_memory};
+use super::resumable::Appended;
+use super::{Found, Pulse, Stream, StreamMetrics, StreamOwner, Subscription};
+
+/// Sessions a broadcast serves before it lets others run.
+const BROADCAST_STEP: usize = 256;
 
 /// What a stream of a session is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,79 +33,87 @@ pub enum StreamKind {
 /// Within one stream events are delivered in the order in which they were appended, each once to one reader, and after
 /// a resume again from the named one on. Appending never waits for a reader: one that leaves too much unread loses its
 /// stream, not its log.
-#[async_trait]
-pub trait EventLog: Send + Sync {
-    /// Opens a stream of a session. With `prime` its first reader gets an event without data first, whose id it can
-    /// resume from (2025-11-25 and later). In a session that has ended the stream is over from the start.
+pub struct EventLog {
+    pulse: Arc<Pulse>,
+    ledger: Arc<Ledger>,
+}
+
+impl EventLog {
+    /// A log within these bounds, whose streams go by that pulse.
     ///
-    /// # Errors
-    ///
-    /// [`StoreError`] when the log cannot be written.
-    async fn open(
+    /// What is read from a stream once and not kept has a total of the same size, beside that of the log.
+    pub fn new(limits: EventLogConfig, pulse: Arc<Pulse>, metrics: Arc<StreamMetrics>) -> Self {
+        pulse.bound_passing(in_memory(limits.total));
+        Self {
+            pulse,
+            ledger: Arc::new(Ledger::new(limits, metrics)),
+        }
+    }
+
+    fn stream(
         &self,
         session: &dyn StreamOwner,
         kind: StreamKind,
         prime: bool,
-    ) -> Result<Arc<Stream>, StoreError>;
-
-    /// Puts a message on a stream of the session. On a stream that is over it goes nowhere.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] when the log cannot be written.
-    async fn append(
-        &self,
-        session: &dyn StreamOwner,
-        stream: &Arc<Stream>,
-        message: &[u8],
-    ) -> Result<(), StoreError>;
-
-    /// Puts a message on exactly one general stream of the session: the newest that has a reader, else the newest, for
-    /// its client to fetch. Answers whether there was one.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] when the log cannot be written.
-    async fn append_general(
-        &self,
-        session: &dyn StreamOwner,
-        message: &[u8],
-    ) -> Result<bool, StoreError>;
-
-    /// The same message for many sessions, each as [`EventLog::append_general`] does it. Answers how many it reached.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] when the log cannot be written.
-    async fn broadcast(
-        &self,
-        sessions: &[&dyn StreamOwner],
-        message: &[u8],
-    ) -> Result<usize, StoreError> {
-        let mut reached = 0;
-        for session in sessions {
-            reached += usize::from(self.append_general(*session, message).await?);
-        }
-        Ok(reached)
+    ) -> Result<Arc<Stream>, StoreError> {
+        let readers = session.readers();
+        let share = self.ledger.share(session.principal());
+        session
+            .streams()
+            .open(kind, |number| {
+                Stream::of_session(&self.pulse, kind, number, readers, share, prime)
+            })
+            .ok_or_else(|| StoreError("a session has used up its stream numbers".into()))
     }
 
-    /// Takes up a stream behind an event. A reader that was still attached loses it. What is older than the log is
-    /// left out; a stream that is no longer kept goes on empty (a general one) or is over (a request's).
-    ///
-    /// # Errors
-    ///
-    /// [`ResumeError`].
-    async fn resume(
-        &self,
-        session: &dyn StreamOwner,
-        last_event_id: &str,
-    ) -> Result<Subscription, ResumeError>;
+    /// Puts one message on one stream, and makes room for it.
+    fn put(&self, session: &dyn StreamOwner, stream: &Arc<Stream>, message: &[u8]) {
+        if !stream.is_kept() {
+            stream.push(frame::message(None, message));
+            return;
+        }
+        let sequence = self.ledger.next_sequence();
+        let framed = frame::message(Some(stream.event_id(sequence)), message);
+        match stream.append(sequence, framed, message) {
+            Appended::Over => return,
+            Appended::Unlisted => stream.list(sequence),
+            Appended::Taken => {}
+        }
+        self.ledger.metrics.events.inc();
+        session.streams().shrink(self.ledger.session_max(), stream);
+        self.ledger.enforce_total();
+    }
+}
 
-    /// Ends the session's streams and forgets their events. To be called once the session is closed.
-    async fn forget(&self, session: &dyn StreamOwner);
+/// One message under one sequence, framed once per stream number.
+struct Broadcast<'a> {
+    message: &'a [u8],
+    sequence: u64,
+    passing: Option<Bytes>,
+    /// Most clients have one general stream, so most streams share a number.
+    kept: HashMap<u32, Bytes>,
+}
 
-    /// Forgets events whose time is up. To be called every second or so.
-    fn sweep(&self, now: Instant);
+impl Broadcast<'_> {
+    fn kept(&mut self, stream: u32) -> Bytes {
+        let id = EventId {
+            stream,
+            sequence: self.sequence,
+        };
+        let message = self.message;
+        let framed = self.kept.entry(stream);
+        framed
+            .or_insert_with(|| frame::message(Some(id), message))
+            .clone()
+    }
+
+    fn passing(&mut self) -> Bytes {
+        let message = self.message;
+        let framed = self
+            .passing
+            .get_or_insert_with(|| frame::message(None, message));
+        framed.clone()
+    }
 }
 
 /// Why a stream cannot be taken up.
@@ -117,3 +134,156 @@ pub enum ResumeError {
 #[derive(Debug, thiserror::Error)]
 #[error("session store: {0}")]
 pub struct StoreError(pub String);
+
+impl EventLog {
+    /// Opens a stream of a session. With `prime` its first reader gets an event without data first, whose id it can
+    /// resume from (2025-11-25 and later). In a session that has ended the stream is over from the start.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the log cannot be written.
+    pub async fn open(
+        &self,
+        session: &dyn StreamOwner,
+        kind: StreamKind,
+        prime: bool,
+    ) -> Result<Arc<Stream>, StoreError> {
+        self.stream(session, kind, prime)
+    }
+
+    /// Puts a message on a stream of the session. On a stream that is over it goes nowhere.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the log cannot be written.
+    pub async fn append(
+        &self,
+        session: &dyn StreamOwner,
+        stream: &Arc<Stream>,
+        message: &[u8],
+    ) -> Result<(), StoreError> {
+        self.put(session, stream, message);
+        Ok(())
+    }
+
+    /// Puts a message on exactly one general stream of the session: the newest that has a reader, else the newest, for
+    /// its client to fetch. Answers whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the log cannot be written.
+    pub async fn append_general(
+        &self,
+        session: &dyn StreamOwner,
+        message: &[u8],
+    ) -> Result<bool, StoreError> {
+        let Some(stream) = session.streams().general() else {
+            return Ok(false);
+        };
+        self.put(session, &stream, message);
+        Ok(true)
+    }
+
+    /// The same message for many sessions, each as [`EventLog::append_general`] does it. Answers how many it reached.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the log cannot be written.
+    pub async fn broadcast(
+        &self,
+        sessions: &[&dyn StreamOwner],
+        message: &[u8],
+    ) -> Result<usize, StoreError> {
+        let mut broadcast = Broadcast {
+            message,
+            sequence: self.ledger.next_sequence(),
+            passing: None,
+            kept: HashMap::new(),
+        };
+        let mut reached = 0;
+        for some in sessions.chunks(BROADCAST_STEP) {
+            for session in some {
+                let Some(stream) = session.streams().general() else {
+                    continue;
+                };
+                reached += 1;
+                if !stream.is_kept() {
+                    stream.push(broadcast.passing());
+                    continue;
+                }
+                let framed = broadcast.kept(stream.number());
+                let sequence = broadcast.sequence;
+                if stream.append(sequence, framed, message) == Appended::Unlisted {
+                    stream.list(sequence);
+                }
+                let max = self.ledger.session_max();
+                session.streams().shrink(max, &stream);
+            }
+            self.ledger.enforce_total();
+            tokio::task::yield_now().await;
+        }
+        self.ledger.metrics.events.inc_by(reached as u64);
+        Ok(reached)
+    }
+
+    /// Takes up a stream behind an event. A reader that was still attached loses it. What is older than the log is
+    /// left out; a stream that is no longer kept goes on empty (a general one) or is over (a request's).
+    ///
+    /// # Errors
+    ///
+    /// [`ResumeError`].
+    pub async fn resume(
+        &self,
+        session: &dyn StreamOwner,
+        last_event_id: &str,
+    ) -> Result<Subscription, ResumeError> {
+        let id = EventId::parse(last_event_id).ok_or(ResumeError::Malformed)?;
+        let (stream, forgotten) = match session.streams().find(id.stream) {
+            Found::Kept(stream) => (stream, false),
+            Found::Never => return Err(ResumeError::Unknown),
+            Found::Forgotten(_) if id.sequence > self.ledger.newest_sequence() => {
+                return Err(ResumeError::Unknown);
+            }
+            Found::Forgotten(kind) => {
+                let stream = match kind {
+                    StreamKind::General => self.stream(session, kind, false)?,
+                    StreamKind::Request | StreamKind::Sse => Stream::detached(&self.pulse),
+                };
+                if kind != StreamKind::General {
+                    stream.finish();
+                }
+                (stream, true)
+            }
+        };
+        let (subscription, missed) = if forgotten {
+            (stream.read(), true)
+        } else {
+            stream.read_after(id.sequence).ok_or(ResumeError::Unknown)?
+        };
+        let metrics = &self.ledger.metrics;
+        metrics.replays.inc();
+        metrics.window_misses.inc_by(u64::from(missed));
+        Ok(subscription)
+    }
+
+    /// Ends the session's streams and forgets their events. To be called once the session is closed.
+    pub async fn forget(&self, session: &dyn StreamOwner) {
+        session.streams().close();
+    }
+
+    /// Forgets events whose time is up. To be called every second or so.
+    pub fn sweep(&self, now: Instant) {
+        self.ledger.sweep(now);
+    }
+}
+
+impl fmt::Debug for EventLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventLog")
+            .field("bytes", &self.ledger.bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

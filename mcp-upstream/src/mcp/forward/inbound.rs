@@ -53,7 +53,7 @@ pub(crate) struct InboundHandler {
     namespace: NamespaceName,
     scope: Scope,
     audience: Arc<Audience>,
-    events: Arc<dyn EventLog>,
+    events: Arc<EventLog>,
     /// How long a question may take that no call asked.
     ask_timeout: Duration,
     /// Calls that run. Plain data, nothing awaits under it.
@@ -124,7 +124,7 @@ impl InboundHandler {
         namespace: NamespaceName,
         scope: Scope,
         audience: Arc<Audience>,
-        events: Arc<dyn EventLog>,
+        events: Arc<EventLog>,
         ask_timeout: Duration,
     ) -> Arc<Self> {
         Arc::new(Self {

@@ -220,7 +220,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::session::{Binding, ClientFacts, SessionId, SessionTransport};
+    use crate::session::{Binding, ClientFacts, SessionId, SessionPatch, SessionTransport};
 
     fn session(capabilities: &str) -> Client {
         let binding = Binding {
@@ -235,7 +235,10 @@ mod tests {
             capabilities: capabilities.into(),
             info: None,
         };
-        session.set_client(facts).expect("small");
+        session.change(SessionPatch::Initialize {
+            version: ProtocolVersion::V2025_11_25,
+            client: facts,
+        });
         Client::Session(Arc::new(session))
     }
 

@@ -18,8 +18,8 @@ use crate::broadcast::Filter;
 use crate::engine::ResponseOutcome;
 use crate::format;
 use crate::jsonrpc::{self, Key, Members, RequestError, Response};
-use crate::mcp::{CallContext, Core, weigh};
-use crate::session::Session;
+use crate::mcp::{CallContext, Core, commit};
+use crate::session::{PatchRefused, Session, SessionPatch};
 
 const LISTEN: &str = "subscriptions/listen";
 
@@ -43,7 +43,7 @@ pub(super) async fn set_level(
         .and_then(jsonrpc::string)
         .and_then(|level| level.parse().ok());
     if let (Client::Session(session), Some(level)) = (client, level) {
-        session.set_log_level(level);
+        commit(cx.core, session, SessionPatch::LogLevel(level)).await?;
     }
     let asked = set_level_at(cx, (client, id), level);
     in_time(cx, "logging/setLevel", asked).await
@@ -100,60 +100,37 @@ async fn subscription_at(
         return Err(RequestError::SessionRequired);
     };
     let uri = members.get(Key::Uri).and_then(jsonrpc::string);
-    let uri =
-        uri.ok_or_else(|| RequestError::InvalidParams("params.uri must be a string".into()))?;
+    let uri: Arc<str> = uri
+        .ok_or_else(|| RequestError::InvalidParams("params.uri must be a string".into()))?
+        .into();
     if !server_info::declares(leased.process.opening(), &["resources", "subscribe"]) {
         return Err(RequestError::MethodNotFound(method.to_owned()));
     }
     let external = &cx.core.external;
     let upstream_binding = UpstreamBinding::of(external, session);
     if method == "resources/unsubscribe" {
-        session.subscriptions().remove(&uri);
         upstream_binding.leave(&uri);
-        weigh(cx.core, session);
+        commit(cx.core, session, SessionPatch::Unsubscribe(uri)).await?;
         return Ok(Some(empty(cx, id)));
     }
-    if session.subscriptions().add(&uri).is_err() {
-        return Err(RequestError::InvalidParams(
-            "the session has the maximum of subscriptions: unsubscribe from a resource first"
-                .into(),
-        ));
-    }
-    weigh(cx.core, session);
-    if upstream_binding.watches(&uri) {
-        return Ok(Some(empty(cx, id)));
-    }
-    // Whatever ends this, the time included.
-    let undo = Undo {
-        session,
-        uri: Some(&uri),
-    };
-    let namespace = &cx.namespace;
-    let uris = std::iter::once(Arc::from(&*uri));
-    let watch = Watch::begin(external, namespace, &leased, uris).await?;
-    upstream_binding.keep(&uri, watch);
-    undo.confirm();
-    Ok(Some(empty(cx, id)))
-}
-
-/// Takes a session's subscription back that its server did not confirm.
-struct Undo<'a> {
-    session: &'a Session,
-    uri: Option<&'a str>,
-}
-
-impl Undo<'_> {
-    fn confirm(mut self) {
-        self.uri = None;
-    }
-}
-
-impl Drop for Undo<'_> {
-    fn drop(&mut self) {
-        if let Some(uri) = self.uri {
-            self.session.subscriptions().remove(uri);
+    // Refused before the server hears of it; the commit below is what decides.
+    session
+        .subscriptions()
+        .check(&uri)
+        .map_err(PatchRefused::from)?;
+    let watch = match upstream_binding.watches(&uri) {
+        true => None,
+        false => {
+            let uris = std::iter::once(Arc::clone(&uri));
+            Some(Watch::begin(external, &cx.namespace, &leased, uris).await?)
         }
+    };
+    let subscribed = SessionPatch::Subscribe(Arc::clone(&uri));
+    commit(cx.core, session, subscribed).await?;
+    if let Some(watch) = watch {
+        upstream_binding.keep(&uri, watch);
     }
+    Ok(Some(empty(cx, id)))
 }
 
 /// Lets a `subscriptions/listen` request hear of what its server has of it: what is granted, and the wish itself.

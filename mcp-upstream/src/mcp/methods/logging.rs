@@ -5,10 +5,11 @@ use tooldock_workers::worker::LogLevel;
 use super::string_member;
 use crate::format::ResultWriter;
 use crate::jsonrpc::{Key, Members, RequestError};
-use crate::mcp::CallContext;
+use crate::mcp::{CallContext, commit};
+use crate::session::SessionPatch;
 
 /// Without a session there is nothing to remember the level in; the answer is the same, since it is no fault.
-pub(super) fn set_level(
+pub(super) async fn set_level(
     cx: &CallContext<'_>,
     id: &str,
     members: &Members<'_>,
@@ -19,7 +20,7 @@ pub(super) fn set_level(
         RequestError::InvalidParams(format!("params.level must be one of {levels}").into())
     })?;
     if let Some(session) = cx.session() {
-        session.set_log_level(level);
+        commit(cx.core, session, SessionPatch::LogLevel(level)).await?;
     }
     Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
 }

@@ -9,8 +9,8 @@ use super::{UpstreamCall, string_member, uri_template};
 use crate::engine::Engine;
 use crate::format::ResultWriter;
 use crate::jsonrpc::{Key, Members, RequestError};
-use crate::mcp::{CallContext, weigh};
-use crate::session::Session;
+use crate::mcp::{CallContext, commit};
+use crate::session::{Session, SessionPatch};
 
 /// Any URI goes to the worker: which templates match is its to say.
 pub(super) fn read(
@@ -28,7 +28,7 @@ pub(super) fn read(
 }
 
 /// From now on the session hears when the resource is updated.
-pub(super) fn subscribe(
+pub(super) async fn subscribe(
     cx: &CallContext<'_>,
     id: &str,
     members: &Members<'_>,
@@ -37,27 +37,21 @@ pub(super) fn subscribe(
     if !there_is(&cx.namespace, &uri) {
         return Err(RequestError::ResourceNotFound(uri));
     }
-    if session.subscriptions().add(&uri).is_err() {
-        return Err(RequestError::InvalidParams(
-            "the session has the maximum of subscriptions: unsubscribe from a resource first"
-                .into(),
-        ));
-    }
-    weigh(cx.core, session);
+    commit(cx.core, session, SessionPatch::Subscribe(uri)).await?;
     Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
 }
 
 /// The session hears no more. A resource that is gone can still be left.
-pub(super) fn unsubscribe(
+pub(super) async fn unsubscribe(
     cx: &CallContext<'_>,
     id: &str,
     members: &Members<'_>,
 ) -> Result<Vec<u8>, RequestError> {
     let (session, uri) = subject(cx, members)?;
-    if !session.subscriptions().remove(&uri) && !there_is(&cx.namespace, &uri) {
+    let left = SessionPatch::Unsubscribe(Arc::clone(&uri));
+    if !commit(cx.core, session, left).await? && !there_is(&cx.namespace, &uri) {
         return Err(RequestError::ResourceNotFound(uri));
     }
-    weigh(cx.core, session);
     Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
 }
 

@@ -11,7 +11,7 @@ use super::*;
 use crate::format::ModernFormat;
 use crate::jsonrpc::{Members, Message};
 use crate::mcp::modern::RequestMeta;
-use crate::session::{Binding, ClientFacts, Session, SessionTransport};
+use crate::session::{Binding, ClientFacts, Session, SessionPatch, SessionTransport};
 use crate::testing::{Harness, broken, caller, full, harness, namespace};
 
 /// A conversation with a namespace that has everything, over the harness's backend.
@@ -63,13 +63,16 @@ fn session() -> Arc<Session> {
     };
     let id = crate::session::SessionId::random();
     let session = Session::new(id, binding, Instant::now());
-    session.confirm();
+    session.change(SessionPatch::Confirm);
     let raw = |text: &str| serde_json::from_str(text).expect("JSON");
     let facts = ClientFacts {
         capabilities: raw(r#"{"elicitation":{}}"#),
         info: Some(raw(r#"{"name":"t","version":"1"}"#)),
     };
-    session.set_client(facts).expect("small");
+    session.change(SessionPatch::Initialize {
+        version: ProtocolVersion::V2025_11_25,
+        client: facts,
+    });
     Arc::new(session)
 }
 
@@ -447,7 +450,7 @@ fn a_progress_token_beyond_its_bound_is_refused() {
 async fn only_functions_with_a_context_are_told_who_calls() {
     let fixture = fixture();
     let session = session();
-    session.set_log_level(LogLevel::Error);
+    session.change(SessionPatch::LogLevel(LogLevel::Error));
     let facts = |era, streams| {
         let params = json!({ "name": "talk", "_meta": { "progressToken": 1e3 } });
         let fixture = &fixture;

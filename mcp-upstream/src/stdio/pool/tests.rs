@@ -19,7 +19,7 @@ use crate::stdio::handshake::Opening;
 use crate::stdio::link::Inbound;
 use crate::stdio::metrics::StdioMetrics;
 use crate::stdio::testing::program::{SCRIPT, guard, within};
-use crate::stream::{MemoryEventLog, Pulse, StreamMetrics};
+use crate::stream::{EventLog, Pulse, StreamMetrics};
 
 mod healing;
 mod installing;
@@ -48,7 +48,7 @@ impl House {
             runtimes,
             metrics: Arc::new(WorkerMetrics::new(&exported).expect("fresh")),
         };
-        let log = MemoryEventLog::new(
+        let log = EventLog::new(
             EventLogConfig::default(),
             Pulse::new(Duration::from_secs(15)),
             StreamMetrics::unregistered(),

@@ -306,12 +306,12 @@ pub(super) mod tests {
 
     use super::*;
     use crate::session::config::EventLogConfig;
-    use crate::stream::{MemoryEventLog, Pulse, StreamMetrics};
+    use crate::stream::{EventLog, Pulse, StreamMetrics};
 
     pub(in crate::stdio::process) fn audience() -> Arc<Audience> {
         let pulse = Pulse::new(std::time::Duration::from_secs(15));
         let metrics = StreamMetrics::unregistered();
-        Audience::new(Arc::new(MemoryEventLog::new(
+        Audience::new(Arc::new(EventLog::new(
             EventLogConfig::default(),
             pulse,
             metrics,

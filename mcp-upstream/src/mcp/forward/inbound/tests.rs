@@ -4,7 +4,7 @@ use super::*;
 use crate::protocol::ProtocolVersion;
 use crate::session::config::EventLogConfig;
 use crate::session::{Binding, SessionId, SessionTransport};
-use crate::stream::{MemoryEventLog, Pulse, StreamMetrics, StreamReaders as _};
+use crate::stream::{EventLog, Pulse, StreamMetrics, StreamReaders as _};
 
 fn session() -> Arc<Session> {
     let binding = Binding {
@@ -17,7 +17,7 @@ fn session() -> Arc<Session> {
 }
 
 fn handler(scope: Scope) -> Arc<InboundHandler> {
-    let log: Arc<dyn EventLog> = Arc::new(MemoryEventLog::new(
+    let log: Arc<EventLog> = Arc::new(EventLog::new(
         EventLogConfig::default(),
         Pulse::new(Duration::from_secs(15)),
         StreamMetrics::unregistered(),

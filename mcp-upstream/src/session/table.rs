@@ -1,4 +1,4 @@
-//! Sessions in this process.
+//! The live sessions of this process, and the one place through which what is recorded of them changes.
 //!
 //! Looking one up touches a sharded map and one atomic. Order is kept lazily: the index remembers when each session was
 //! last *seen by the index*, and an entry that turns out to have been used since goes back in under its newer time. So
@@ -11,18 +11,18 @@
 //! so that the search does not meet them again before their last reader has left.
 //!
 //! A session whose client says nothing after `initialize` has probably lost its client, which may never have got the
-//! answer. It lives [`StoreLimits::unused_ttl`] only. Any request in the session, or an open stream, gives it the usual life.
+//! answer. It lives [`TableLimits::unused_ttl`] only. Any request in the session, or an open stream, gives it the usual life.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use async_trait::async_trait;
 use dashmap::DashMap;
 use tokio::time::Instant;
 
+use super::patch::{PatchRefused, SessionPatch};
 use super::released::Released;
-use super::store::{Created, SessionStore, StoreError};
 use super::{Binding, ClientFacts, Session, SessionId, SessionKey};
+use crate::stream::StoreError;
 
 mod index;
 
@@ -35,21 +35,21 @@ const REPLICA: u32 = 0;
 /// A session whose weight has changed by less, in bytes, keeps the one that is booked: 1 KiB.
 const UNBOOKED_MAX: usize = 1024;
 
-/// The embedded store.
+/// The live sessions of this process. An id is valid only while the table knows it.
 #[derive(Debug)]
-pub struct MemoryStore {
+pub struct SessionTable {
     sessions: DashMap<SessionId, Arc<Session>>,
     /// Taken by create, weigh, remove and expiry, never by a lookup, and before the locks of a session. A std mutex: nothing
     /// awaits under it.
     index: Mutex<Index>,
-    limits: StoreLimits,
+    limits: TableLimits,
     key: SessionKey,
     released: Arc<Released>,
 }
 
 /// Bounds of the table.
 #[derive(Debug, Clone, Copy)]
-pub struct StoreLimits {
+pub struct TableLimits {
     /// How long a session lives after its last use.
     pub ttl: Duration,
     /// How long a session lives that is not used after it was opened; no longer than `ttl`.
@@ -64,6 +64,35 @@ pub struct StoreLimits {
     pub bytes_per_principal: usize,
 }
 
+/// What opening a session did.
+#[derive(Debug)]
+pub struct Created {
+    /// The new session.
+    pub session: Arc<Session>,
+    /// Sessions that were closed to make room.
+    pub evicted: usize,
+}
+
+/// What changing a session did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Committed {
+    /// Something is different now.
+    pub changed: bool,
+    /// Sessions that were closed to make room.
+    pub evicted: usize,
+}
+
+/// Why a session was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// The session may not be changed like that.
+    #[error(transparent)]
+    Refused(#[from] PatchRefused),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// What room is made for.
 #[derive(Debug, Clone, Copy, Default)]
 struct Coming {
@@ -71,9 +100,9 @@ struct Coming {
     bytes: usize,
 }
 
-impl MemoryStore {
+impl SessionTable {
     /// An empty table, whose ids are sealed with that key.
-    pub fn new(limits: StoreLimits, key: SessionKey) -> Self {
+    pub fn new(limits: TableLimits, key: SessionKey) -> Self {
         Self {
             sessions: DashMap::new(),
             index: Mutex::default(),
@@ -184,9 +213,14 @@ impl MemoryStore {
     }
 }
 
-#[async_trait]
-impl SessionStore for MemoryStore {
-    async fn create(
+impl SessionTable {
+    /// Opens a session, whose client may have said already what it is. A full table makes room, in sessions and in bytes;
+    /// the new session is not refused for it. A session that is not used for a while after that ends.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when no id can be made, or the client said too much.
+    pub async fn create(
         &self,
         binding: Binding,
         client: Option<ClientFacts>,
@@ -214,22 +248,43 @@ impl SessionStore for MemoryStore {
         Ok(Created { session, evicted })
     }
 
-    async fn get(&self, id: &str, now: Instant) -> Result<Option<Arc<Session>>, StoreError> {
-        let Some(session) = self.peek(id) else {
-            return Ok(None);
-        };
-        // Expired but not swept yet: gone for the client.
-        if session.idle_for(self.limits.ttl, now) {
-            return Ok(None);
-        }
-        Ok(Some(session))
-    }
-
-    fn peek(&self, id: &str) -> Option<Arc<Session>> {
+    /// The session of that id, if it lives here. Does not wait, and is no use of the session.
+    pub fn live(&self, id: &str) -> Option<Arc<Session>> {
         self.sessions.get(id).map(|entry| Arc::clone(&entry))
     }
 
-    fn weigh(&self, session: &Session, now: Instant) -> usize {
+    /// The session of that id if it is alive. Finding it is no use of it: that is the caller's to say, once it knows
+    /// that the session is the client's ([`Session::touch`]).
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store cannot be asked.
+    pub async fn locate(&self, id: &str, now: Instant) -> Result<Option<Arc<Session>>, StoreError> {
+        let live = self.live(id);
+        // Expired but not swept yet: gone for the client.
+        Ok(live.filter(|session| !session.idle_for(self.limits.ttl, now)))
+    }
+
+    /// Changes what is recorded of a session. Where the session then holds too much, other sessions of its principal are
+    /// closed.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError`]: nothing was changed.
+    pub async fn commit(
+        &self,
+        session: &Session,
+        patch: SessionPatch,
+        now: Instant,
+    ) -> Result<Committed, CommitError> {
+        let changed = session.apply(&patch)?;
+        let evicted = self.weigh(session, now);
+        Ok(Committed { changed, evicted })
+    }
+
+    /// To be called after a session has come to hold more or less. Closes other sessions where that is too much together,
+    /// and answers how many.
+    pub fn weigh(&self, session: &Session, now: Instant) -> usize {
         let changed = |weight: usize| weight.abs_diff(session.booked()) >= UNBOOKED_MAX;
         if !changed(session.weight()) {
             return 0;
@@ -246,15 +301,22 @@ impl SessionStore for MemoryStore {
         self.make_room(&mut index, principal, Coming::default(), spared, now)
     }
 
-    async fn remove(&self, id: &str) -> Result<bool, StoreError> {
-        let Some(session) = self.peek(id) else {
+    /// Ends a session. Answers whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store cannot be written.
+    pub async fn remove(&self, id: &str) -> Result<bool, StoreError> {
+        let Some(session) = self.live(id) else {
             return Ok(false);
         };
         Ok(self.close(&mut self.index(), session.id()))
     }
 
-    async fn evict_expired(&self, now: Instant) -> usize {
-        let StoreLimits {
+    /// Ends sessions whose time is up and answers how many; a large backlog takes several sweeps. Costs by the number
+    /// ended, not by the number alive.
+    pub async fn evict_expired(&self, now: Instant) -> usize {
+        let TableLimits {
             ttl, unused_ttl, ..
         } = self.limits;
         let mut evicted = 0;
@@ -282,11 +344,13 @@ impl SessionStore for MemoryStore {
         evicted
     }
 
-    fn count(&self) -> usize {
+    /// Sessions alive in this process.
+    pub fn count(&self) -> usize {
         self.sessions.len()
     }
 
-    fn bytes(&self) -> usize {
+    /// What they hold, in bytes.
+    pub fn bytes(&self) -> usize {
         self.index().held().bytes
     }
 }

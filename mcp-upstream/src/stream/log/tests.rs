@@ -24,13 +24,10 @@ pub(super) fn limits(events: usize, bytes: u64) -> EventLogConfig {
     }
 }
 
-pub(super) fn log(limits: EventLogConfig) -> (MemoryEventLog, Arc<StreamMetrics>) {
+pub(super) fn log(limits: EventLogConfig) -> (EventLog, Arc<StreamMetrics>) {
     let metrics = StreamMetrics::unregistered();
     let pulse = Pulse::measured(Duration::from_secs(15), Arc::clone(&metrics));
-    (
-        MemoryEventLog::new(limits, pulse, Arc::clone(&metrics)),
-        metrics,
-    )
+    (EventLog::new(limits, pulse, Arc::clone(&metrics)), metrics)
 }
 
 pub(super) fn session() -> Arc<Session> {
@@ -83,11 +80,11 @@ pub(super) fn data(read: &[Seen]) -> Vec<&str> {
 }
 
 /// Opens a stream that is ready to be put to.
-async fn open(log: &MemoryEventLog, session: &Arc<Session>, kind: StreamKind) -> Arc<Stream> {
+async fn open(log: &EventLog, session: &Arc<Session>, kind: StreamKind) -> Arc<Stream> {
     log.open(session, kind, false).await.expect("memory")
 }
 
-async fn put(log: &MemoryEventLog, session: &Arc<Session>, stream: &Arc<Stream>, message: &str) {
+async fn put(log: &EventLog, session: &Arc<Session>, stream: &Arc<Stream>, message: &str) {
     log.append(session, stream, message.as_bytes())
         .await
         .expect("memory");

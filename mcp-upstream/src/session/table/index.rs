@@ -1,4 +1,4 @@
-//! The books of the memory store: which sessions there are, whose they are, what they hold, and in which order they go.
+//! The books of the table: which sessions there are, whose they are, what they hold, and in which order they go.
 //! Plain data without a lock or a clock.
 
 use std::collections::{BTreeSet, HashMap};

@@ -48,9 +48,9 @@ macro_rules! holds_for {
 }
 pub(super) use holds_for;
 
-type Made = (Arc<dyn EventLog>, Arc<StreamMetrics>);
+type Made = (Arc<EventLog>, Arc<StreamMetrics>);
 
-struct Log(Arc<dyn EventLog>);
+struct Log(Arc<EventLog>);
 
 impl Log {
     async fn open(&self, session: &Arc<Session>, kind: StreamKind) -> Arc<Stream> {
@@ -77,24 +77,13 @@ impl Log {
     }
 }
 
-fn with<M: Fn(EventLogConfig) -> (Arc<L>, Arc<StreamMetrics>), L: EventLog + 'static>(
-    make: M,
-    events: usize,
-    bytes: u64,
-) -> Made {
-    let (log, metrics) = make(limits(events, bytes));
-    (log, metrics)
-}
-
 macro_rules! fact {
     ($name:ident, |$log:ident, $metrics:ident| $body:block) => {
         fact!($name, 256, 1 << 20, |$log, $metrics| $body);
     };
     ($name:ident, $events:expr, $bytes:expr, |$log:ident, $metrics:ident| $body:block) => {
-        pub(super) async fn $name<L: EventLog + 'static>(
-            make: impl Fn(EventLogConfig) -> (Arc<L>, Arc<StreamMetrics>),
-        ) {
-            let (log, $metrics) = with(make, $events, $bytes);
+        pub(super) async fn $name(make: impl Fn(EventLogConfig) -> Made) {
+            let (log, $metrics) = make(limits($events, $bytes));
             let $log = Log(log);
             $body
         }
@@ -453,8 +442,8 @@ fact!(
     }
 );
 
-pub(super) async fn who_fills_the_log_pushes_out_only_what_is_its_own<L: EventLog + 'static>(
-    make: impl Fn(EventLogConfig) -> (Arc<L>, Arc<StreamMetrics>),
+pub(super) async fn who_fills_the_log_pushes_out_only_what_is_its_own(
+    make: impl Fn(EventLogConfig) -> Made,
 ) {
     let (log, _) = make(EventLogConfig {
         total: bytesize::ByteSize::kib(64),

@@ -3,17 +3,17 @@ use crate::protocol::ProtocolVersion;
 use crate::session::config::EventLogConfig;
 use crate::session::tests::facts;
 use crate::session::{SessionTransport, State};
-use crate::stream::{EventLog, MemoryEventLog, Pulse, StreamKind, StreamMetrics, Subscription};
+use crate::stream::{EventLog, Pulse, StreamKind, StreamMetrics, Subscription};
 
-fn store(max: usize, per_principal: usize) -> MemoryStore {
-    of(StoreLimits {
+fn store(max: usize, per_principal: usize) -> SessionTable {
+    of(TableLimits {
         max,
         per_principal,
         ..ROOMY
     })
 }
 
-const ROOMY: StoreLimits = StoreLimits {
+const ROOMY: TableLimits = TableLimits {
     ttl: Duration::from_secs(60),
     unused_ttl: Duration::from_secs(60),
     max: 100,
@@ -22,25 +22,25 @@ const ROOMY: StoreLimits = StoreLimits {
     bytes_per_principal: usize::MAX,
 };
 
-fn of(limits: StoreLimits) -> MemoryStore {
-    MemoryStore::new(limits, SessionKey::from_text("a key"))
+fn of(limits: TableLimits) -> SessionTable {
+    SessionTable::new(limits, SessionKey::from_text("a key"))
 }
 
 async fn read(session: &Arc<Session>) -> Subscription {
     let pulse = Pulse::new(Duration::from_secs(15));
     let limits = EventLogConfig::default();
-    let log = MemoryEventLog::new(limits, pulse, StreamMetrics::unregistered());
+    let log = EventLog::new(limits, pulse, StreamMetrics::unregistered());
     let stream = log.open(session, StreamKind::General, false).await;
     stream.expect("memory").read()
 }
 
-async fn open(store: &MemoryStore, principal: &str, now: Instant) -> Arc<Session> {
+async fn open(store: &SessionTable, principal: &str, now: Instant) -> Arc<Session> {
     created(store, principal, None, now).await.session
 }
 
 /// A session whose client says so much about itself.
 async fn open_with(
-    store: &MemoryStore,
+    store: &SessionTable,
     principal: &str,
     bytes: usize,
     now: Instant,
@@ -51,7 +51,7 @@ async fn open_with(
 }
 
 async fn created(
-    store: &MemoryStore,
+    store: &SessionTable,
     principal: &str,
     client: Option<ClientFacts>,
     now: Instant,
@@ -65,12 +65,15 @@ async fn created(
     store.create(binding, client, now).await.expect("memory")
 }
 
-async fn alive(store: &MemoryStore, session: &Session, now: Instant) -> bool {
-    let found = store.get(session.id().as_str(), now).await.expect("memory");
+async fn alive(store: &SessionTable, session: &Session, now: Instant) -> bool {
+    let found = store
+        .locate(session.id().as_str(), now)
+        .await
+        .expect("memory");
     found.inspect(|session| session.touch(now)).is_some()
 }
 
-fn books_balance(store: &MemoryStore) {
+fn books_balance(store: &SessionTable) {
     store.index().balance(store.count());
 }
 
@@ -232,7 +235,7 @@ const KIB: usize = 1024;
 
 #[tokio::test]
 async fn a_principal_that_holds_its_share_of_bytes_loses_its_least_recently_used_sessions() {
-    let store = of(StoreLimits {
+    let store = of(TableLimits {
         bytes_per_principal: 100 * KIB,
         ..ROOMY
     });
@@ -258,7 +261,7 @@ async fn a_principal_that_holds_its_share_of_bytes_loses_its_least_recently_used
 
 #[tokio::test]
 async fn where_all_bytes_are_held_the_principal_that_holds_the_most_gives_way() {
-    let store = of(StoreLimits {
+    let store = of(TableLimits {
         bytes: 200 * KIB,
         ..ROOMY
     });
@@ -283,7 +286,7 @@ async fn where_all_bytes_are_held_the_principal_that_holds_the_most_gives_way() 
 
 #[tokio::test]
 async fn a_session_that_grows_makes_room_among_the_others_of_its_principal() {
-    let store = of(StoreLimits {
+    let store = of(TableLimits {
         bytes_per_principal: 40 * KIB,
         ..ROOMY
     });
@@ -322,7 +325,7 @@ async fn a_session_that_grows_makes_room_among_the_others_of_its_principal() {
 
 #[tokio::test]
 async fn a_session_that_nobody_uses_after_it_was_opened_ends_soon() {
-    let store = of(StoreLimits {
+    let store = of(TableLimits {
         unused_ttl: Duration::from_secs(10),
         ..ROOMY
     });
@@ -352,7 +355,7 @@ fn what_is_on_the_books_covers_what_sessions_take() {
     let runtime = crate::cost::runtime();
     let facts_of = |number: usize| facts(&format!(r#"{{"x":"{number:02000}"}}"#));
     for client in [false, true] {
-        let store = of(StoreLimits {
+        let store = of(TableLimits {
             max: 10_000,
             per_principal: 10_000,
             ..ROOMY
@@ -379,7 +382,7 @@ proptest::proptest! {
     ) {
         let runtime = crate::cost::runtime();
         runtime.block_on(async {
-            let limits = StoreLimits {
+            let limits = TableLimits {
                 ttl: Duration::from_secs(30),
                 unused_ttl: Duration::from_secs(5),
                 max: 12,
