@@ -12,6 +12,7 @@
 //!   └─ registry                       what is served now, swapped in one step
 //! ```
 
+pub mod bounds;
 pub mod config;
 pub mod data_dir;
 pub(crate) mod definition;

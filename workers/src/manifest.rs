@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_yaml::{Mapping, Value};
@@ -28,10 +27,6 @@ pub(crate) const CLAMPED: &str = "limit_clamped";
 
 /// The largest manifest.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
-
-/// Bounds of the limits that have no ceiling in the configuration.
-pub(crate) const QUEUE_MAX: usize = 65_536;
-pub(crate) const ASK_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// A namespace's manifest, parsed. The default is what a folder without one has.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -111,7 +106,7 @@ impl Manifest {
                 "env" => manifest.set_env(value)?,
                 // Which loader reads the tool files; there is one so far.
                 "style" => drop(scalar(&key, value)?),
-                _ if is_limit(&key) => {
+                _ if LimitsPatch::KEYS.contains(&key.as_str()) => {
                     check_limit(&key, &value)?;
                     limits.insert(key.into(), value);
                 }
@@ -192,7 +187,12 @@ pub(crate) fn effective_limits(
         .into_iter()
         .flatten()
     {
-        apply(patch, &mut limits, &mut tools);
+        limits.apply(patch);
+        for (name, patch) in &patch.tools {
+            let tool: &mut ToolLimits = tools.entry(name.clone()).or_default();
+            tool.timeout = patch.timeout.or(tool.timeout);
+            tool.max_result = patch.max_result.or(tool.max_result);
+        }
     }
     if let Some(operator) = &config.operator {
         let said = match file {
@@ -223,40 +223,12 @@ fn is_variable_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-fn is_limit(key: &str) -> bool {
-    matches!(
-        key,
-        "timeout"
-            | "ask_timeout"
-            | "max_concurrency"
-            | "queue"
-            | "max_parked"
-            | "max_result"
-            | "sync_concurrency"
-            | "processes"
-            | "tools_allow"
-            | "tools_deny"
-            | "principals"
-            | "mask_errors"
-            | "tools"
-    )
-}
-
 /// Tries one key alone, so that the complaint can name it, and refuses a zero that would stop every call.
 fn check_limit(key: &str, value: &Value) -> Result<(), InvalidManifest> {
     let mut alone = Mapping::new();
     alone.insert(key.into(), value.clone());
     let patch: LimitsPatch = typed(key, Value::Mapping(alone))?;
-    let zero = patch.timeout == Some(Duration::ZERO)
-        || patch.ask_timeout == Some(Duration::ZERO)
-        || patch.max_concurrency == Some(0)
-        || patch.sync_concurrency == Some(0)
-        || patch.processes == Some(0)
-        || patch
-            .tools
-            .values()
-            .any(|tool| tool.timeout == Some(Duration::ZERO));
-    if zero {
+    if patch.check().is_err_and(|refused| refused.too_low) {
         return Err(InvalidManifest(format!("{key}: must be greater than zero")));
     }
     Ok(())
@@ -301,128 +273,34 @@ fn clamped(
     config: &NamespacesConfig,
     issues: &mut Vec<Issue>,
 ) -> LimitsPatch {
-    let ceilings = &config.ceilings;
     let mut own = own.clone();
-    let first = issues.len();
-    clamp("timeout", &mut own.timeout, ceilings.timeout, issues);
-    clamp("ask_timeout", &mut own.ask_timeout, ASK_TIMEOUT_MAX, issues);
-    clamp(
-        "max_concurrency",
-        &mut own.max_concurrency,
-        ceilings.max_concurrency,
-        issues,
-    );
-    clamp("queue", &mut own.queue, QUEUE_MAX, issues);
-    clamp("max_parked", &mut own.max_parked, QUEUE_MAX, issues);
-    clamp(
-        "max_result",
-        &mut own.max_result,
-        ceilings.max_result,
-        issues,
-    );
-    clamp(
-        "sync_concurrency",
-        &mut own.sync_concurrency,
-        ceilings.sync_concurrency,
-        issues,
-    );
-    clamp("processes", &mut own.processes, ceilings.processes, issues);
+    let nothing = LimitsPatch::default();
+    own.cap(&nothing, &config.ceilings.patch(), |key, what| {
+        issues.push(Issue {
+            code: CLAMPED,
+            subject: format!("{file}: {key}"),
+            message: format!("{key}: {what}"),
+        });
+    });
     if own.mask_errors == Some(false) && config.defaults.mask_errors {
         issues.push(Issue {
             code: CLAMPED,
-            subject: "mask_errors".into(),
+            subject: format!("{file}: mask_errors"),
             message: "mask_errors is on for all namespaces and can be turned off under namespaces.overrides only".into(),
         });
         own.mask_errors = None;
     }
-    for (name, tool) in &mut own.tools {
-        clamp(
-            &format!("tools.{name}.timeout"),
-            &mut tool.timeout,
-            ceilings.timeout,
-            issues,
-        );
-        clamp(
-            &format!("tools.{name}.max_result"),
-            &mut tool.max_result,
-            ceilings.max_result,
-            issues,
-        );
-    }
-    for issue in &mut issues[first..] {
-        issue.subject = format!("{file}: {}", issue.subject);
-    }
     own
-}
-
-fn clamp<T: PartialOrd + Copy + std::fmt::Debug>(
-    key: &str,
-    value: &mut Option<T>,
-    ceiling: T,
-    issues: &mut Vec<Issue>,
-) {
-    let Some(asked) = *value else { return };
-    if asked > ceiling {
-        issues.push(Issue {
-            code: CLAMPED,
-            subject: key.to_owned(),
-            message: format!("{key} is {asked:?}, above the ceiling; {ceiling:?} applies"),
-        });
-        *value = Some(ceiling);
-    }
-}
-
-pub(crate) fn apply(
-    patch: &LimitsPatch,
-    limits: &mut Limits,
-    tools: &mut BTreeMap<String, ToolLimits>,
-) {
-    // Taken apart so that a new limit cannot be forgotten here.
-    let LimitsPatch {
-        timeout,
-        ask_timeout,
-        max_concurrency,
-        queue,
-        max_parked,
-        max_result,
-        sync_concurrency,
-        processes,
-        tools_allow,
-        tools_deny,
-        principals,
-        mask_errors,
-        tools: patched,
-    } = patch;
-    set(&mut limits.timeout, timeout);
-    set(&mut limits.ask_timeout, ask_timeout);
-    set(&mut limits.max_concurrency, max_concurrency);
-    set(&mut limits.queue, queue);
-    set(&mut limits.max_parked, max_parked);
-    set(&mut limits.max_result, max_result);
-    set(&mut limits.sync_concurrency, sync_concurrency);
-    set(&mut limits.processes, processes);
-    set(&mut limits.tools_allow, tools_allow);
-    set(&mut limits.tools_deny, tools_deny);
-    set(&mut limits.principals, principals);
-    set(&mut limits.mask_errors, mask_errors);
-    for (name, patch) in patched {
-        let tool = tools.entry(name.clone()).or_default();
-        tool.timeout = patch.timeout.or(tool.timeout);
-        tool.max_result = patch.max_result.or(tool.max_result);
-    }
-}
-
-fn set<T: Clone>(value: &mut T, patch: &Option<T>) {
-    if let Some(patch) = patch {
-        value.clone_from(patch);
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bytesize::ByteSize;
 
     use super::*;
+    use crate::config::QUEUE_MAX;
 
     fn parse(text: &str) -> Manifest {
         Manifest::parse(text.as_bytes()).expect("valid")

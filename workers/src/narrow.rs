@@ -12,13 +12,11 @@
 //! The lists cannot be cut to one list, since patterns have no common part that is a pattern. So the operator's are kept
 //! beside the merged ones ([`NamespacesConfig::operator`]), and [`crate::policy::ToolPolicy`] asks both.
 
-use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::config::{Ceilings, Limits, LimitsPatch, NamespacesConfig, OperatorLimits, ToolLimits};
+use crate::bounds::Bounded;
+use crate::config::{Ceilings, Limits, LimitsPatch, NamespacesConfig, OperatorLimits};
 use crate::external::StdioServersConfig;
-use crate::manifest::{ASK_TIMEOUT_MAX, QUEUE_MAX, apply};
 use crate::policy::covers;
 
 /// Cuts a configuration that was merged over the operator's back to what the operator allows. Answers with what was
@@ -41,7 +39,7 @@ pub fn narrow(
         allowed
     });
     let mut narrowing = Narrowing {
-        ceilings: &namespaces.ceilings,
+        ceilings: namespaces.ceilings.patch(),
         defaults: &operator.defaults,
         vain,
     };
@@ -75,15 +73,11 @@ pub fn narrow(
 }
 
 fn ceilings(merged: &mut Ceilings, operator: &Ceilings, vain: &mut Vec<String>) {
-    fn lower<T: PartialOrd + Copy + Debug>(
-        key: &str,
-        merged: &mut T,
-        operator: T,
-        vain: &mut Vec<String>,
-    ) {
+    fn lower<T: Bounded>(key: &str, merged: &mut T, operator: T, vain: &mut Vec<String>) {
         if *merged > operator {
+            let (asked, applies) = (merged.spelled(), operator.spelled());
             vain.push(format!(
-                "namespaces.ceilings.{key}: {merged:?} is above the operator's; {operator:?} applies"
+                "namespaces.ceilings.{key}: {asked} is above the operator's; {applies} applies"
             ));
             *merged = operator;
         }
@@ -106,7 +100,7 @@ fn ceilings(merged: &mut Ceilings, operator: &Ceilings, vain: &mut Vec<String>) 
 }
 
 struct Narrowing<'a> {
-    ceilings: &'a Ceilings,
+    ceilings: LimitsPatch,
     /// The operator's.
     defaults: &'a Limits,
     vain: Vec<String>,
@@ -114,10 +108,10 @@ struct Narrowing<'a> {
 
 impl Narrowing<'_> {
     fn defaults(&mut self, merged: &mut Limits) {
-        let mut patch = all_of(merged);
-        let operator = all_of(self.defaults);
+        let mut patch = merged.patch();
+        let operator = self.defaults.patch();
         self.patch("namespaces.defaults", &mut patch, &operator, None);
-        apply(&patch, merged, &mut BTreeMap::new());
+        merged.apply(&patch);
     }
 
     /// One place that says limits. `other` is where the operator may have said lists for the same namespace, too.
@@ -128,78 +122,18 @@ impl Narrowing<'_> {
         operator: &LimitsPatch,
         other: Option<&LimitsPatch>,
     ) {
-        // Taken apart so that a new limit cannot be forgotten here.
-        let LimitsPatch {
-            timeout,
-            ask_timeout,
-            max_concurrency,
-            queue,
-            max_parked,
-            max_result,
-            sync_concurrency,
-            processes,
-            tools_allow,
-            tools_deny,
-            principals,
-            mask_errors,
-            tools,
-        } = merged;
-        let most = self.ceilings;
-        let own = operator;
+        merged.cap(operator, &self.ceilings, |key, what| {
+            self.vain.push(format!("{at}.{key}: {what}"));
+        });
         let key = |name: &str| format!("{at}.{name}");
-        self.number(&key("timeout"), timeout, own.timeout, most.timeout);
-        self.number(
-            &key("ask_timeout"),
-            ask_timeout,
-            own.ask_timeout,
-            ASK_TIMEOUT_MAX,
-        );
-        let ceiling = most.max_concurrency;
-        self.number(
-            &key("max_concurrency"),
-            max_concurrency,
-            own.max_concurrency,
-            ceiling,
-        );
-        self.number(&key("queue"), queue, own.queue, QUEUE_MAX);
-        self.number(&key("max_parked"), max_parked, own.max_parked, QUEUE_MAX);
-        self.number(
-            &key("max_result"),
-            max_result,
-            own.max_result,
-            most.max_result,
-        );
-        let ceiling = most.sync_concurrency;
-        self.number(
-            &key("sync_concurrency"),
-            sync_concurrency,
-            own.sync_concurrency,
-            ceiling,
-        );
-        self.number(&key("processes"), processes, own.processes, most.processes);
-        for (name, tool) in tools {
-            let own = own.tools.get(name).copied().unwrap_or_default();
-            let ToolLimits {
-                timeout,
-                max_result,
-            } = tool;
-            let key = |name: &str, limit| format!("{at}.tools.{name}.{limit}");
-            self.number(&key(name, "timeout"), timeout, own.timeout, most.timeout);
-            self.number(
-                &key(name, "max_result"),
-                max_result,
-                own.max_result,
-                most.max_result,
-            );
-        }
 
-        let masked = own
+        let masked = operator
             .mask_errors
             .or_else(|| other.and_then(|other| other.mask_errors))
             .unwrap_or(self.defaults.mask_errors);
-        if *mask_errors == Some(false) && masked {
+        if merged.mask_errors == Some(false) && masked {
             self.say(&key("mask_errors"), "stays true");
-            *mask_errors = own.mask_errors;
+            merged.mask_errors = operator.mask_errors;
         }
 
         let of = |list: fn(&LimitsPatch) -> &Option<Vec<String>>, default| {
@@ -209,28 +143,11 @@ impl Narrowing<'_> {
                 .clone()
         };
         let allowed = of(|it| &it.tools_allow, &self.defaults.tools_allow);
-        self.allowing(&key("tools_allow"), tools_allow.as_ref(), &allowed);
+        self.allowing(&key("tools_allow"), merged.tools_allow.as_ref(), &allowed);
         let allowed = of(|it| &it.principals, &self.defaults.principals);
-        self.allowing(&key("principals"), principals.as_ref(), &allowed);
+        self.allowing(&key("principals"), merged.principals.as_ref(), &allowed);
         let denied = of(|it| &it.tools_deny, &self.defaults.tools_deny);
-        self.denying(&key("tools_deny"), tools_deny.as_ref(), &denied);
-    }
-
-    fn number<T: PartialOrd + Copy + Debug>(
-        &mut self,
-        key: &str,
-        merged: &mut Option<T>,
-        operator: Option<T>,
-        ceiling: T,
-    ) {
-        let most = operator.filter(|own| *own > ceiling).unwrap_or(ceiling);
-        if let Some(asked) = merged.filter(|asked| *asked > most) {
-            self.say(
-                key,
-                &format!("{asked:?} is above the ceiling; {most:?} applies"),
-            );
-            *merged = Some(most);
-        }
+        self.denying(&key("tools_deny"), merged.tools_deny.as_ref(), &denied);
     }
 
     fn allowing(&mut self, key: &str, said: Option<&Vec<String>>, operator: &[String]) {
@@ -256,46 +173,13 @@ impl Narrowing<'_> {
     }
 }
 
-/// Complete limits as a patch that says all of them.
-fn all_of(limits: &Limits) -> LimitsPatch {
-    let Limits {
-        timeout,
-        ask_timeout,
-        max_concurrency,
-        queue,
-        max_parked,
-        max_result,
-        sync_concurrency,
-        processes,
-        tools_allow,
-        tools_deny,
-        principals,
-        mask_errors,
-        within: _,
-    } = limits.clone();
-    LimitsPatch {
-        timeout: Some(timeout),
-        ask_timeout: Some(ask_timeout),
-        max_concurrency: Some(max_concurrency),
-        queue: Some(queue),
-        max_parked: Some(max_parked),
-        max_result: Some(max_result),
-        sync_concurrency: Some(sync_concurrency),
-        processes: Some(processes),
-        tools_allow: Some(tools_allow),
-        tools_deny: Some(tools_deny),
-        principals: Some(principals),
-        mask_errors: Some(mask_errors),
-        tools: BTreeMap::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde::de::DeserializeOwned;
     use serde_yaml::Value;
 
     use super::*;
+    use crate::config::QUEUE_MAX;
     use crate::manifest::effective_limits;
     use crate::names::NamespaceName;
     use crate::policy::ToolPolicy;

@@ -3,12 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 
-use bytesize::ByteSize;
+use tooldock_workers::bounds::within;
 
-use super::{
-    AdmissionConfig, ConfigError, Flood, LimitKey, LimitUnit, LimitsConfig, RateConfig,
-    TimeoutsConfig,
-};
+use super::{AdmissionConfig, ConfigError, Flood, LimitKey, LimitUnit, RateConfig};
 use crate::bearer::{ANONYMOUS, BEARER, NamespaceScope};
 
 impl ConfigError {
@@ -24,11 +21,6 @@ impl ConfigError {
 const RATE_MAX: u32 = 1_000_000;
 /// Bursts above this are no limit either.
 const BURST_MAX: u32 = 10_000_000;
-/// What the HTTP parser itself takes; larger limits would never be reached.
-const HEADER_FIELDS_MAX: usize = 256;
-const HEADER_BYTES_MAX: ByteSize = ByteSize::kib(1023);
-/// Less than any real client sends.
-const HEADER_BYTES_MIN: ByteSize = ByteSize::kib(1);
 const PRINCIPAL_BYTES_MAX: usize = 64;
 
 impl AdmissionConfig {
@@ -52,8 +44,7 @@ impl AdmissionConfig {
                 ));
             }
         }
-        self.limits.validate()?;
-        self.timeouts.validate()
+        Ok(())
     }
 
     fn validate_tokens(&self) -> Result<(), ConfigError> {
@@ -119,70 +110,10 @@ fn validate_principal(name: &str) -> Result<(), String> {
 
 fn validate_rate(key: &str, rate: NonZeroU32, burst: NonZeroU32) -> Result<(), ConfigError> {
     for (name, value, max) in [("rate", rate, RATE_MAX), ("burst", burst, BURST_MAX)] {
-        if value.get() > max {
-            return Err(ConfigError::new(
-                format!("{key}.{name}"),
-                format!("{value} is above {max}"),
-            ));
-        }
+        within(value.get(), &(1..=max))
+            .map_err(|message| ConfigError::new(format!("{key}.{name}"), message))?;
     }
     Ok(())
-}
-
-impl LimitsConfig {
-    fn validate(&self) -> Result<(), ConfigError> {
-        let error = |key: &str, message: String| {
-            Err(ConfigError::new(format!("admission.limits.{key}"), message))
-        };
-        if !(HEADER_BYTES_MIN..=HEADER_BYTES_MAX).contains(&self.header_bytes) {
-            return error(
-                "header_bytes",
-                format!("has to be {HEADER_BYTES_MIN} to {HEADER_BYTES_MAX}"),
-            );
-        }
-        if !(1..=HEADER_FIELDS_MAX).contains(&self.header_fields) {
-            return error(
-                "header_fields",
-                format!("has to be 1 to {HEADER_FIELDS_MAX}"),
-            );
-        }
-        if self.bodies_total < self.body {
-            return error(
-                "bodies_total",
-                format!("is below admission.limits.body, which is {}", self.body),
-            );
-        }
-        for (key, empty) in [
-            ("body", self.body.as_u64() == 0),
-            ("connections", self.connections == 0),
-            ("streams_per_principal", self.streams_per_principal == 0),
-            ("sessions_per_principal", self.sessions_per_principal == 0),
-        ] {
-            if empty {
-                return error(key, "has to be above 0".into());
-            }
-        }
-        Ok(())
-    }
-}
-
-impl TimeoutsConfig {
-    fn validate(&self) -> Result<(), ConfigError> {
-        for (key, timeout) in [
-            ("header", self.header),
-            ("body", self.body),
-            ("keepalive", self.keepalive),
-            ("write", self.write),
-        ] {
-            if timeout.is_zero() {
-                return Err(ConfigError::new(
-                    format!("admission.timeouts.{key}"),
-                    "has to be above 0",
-                ));
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -241,19 +172,6 @@ mod tests {
                 "rate_limits: [ { key: address, rate: 1, burst: 4000000000 } ]".into(),
                 "admission.rate_limits[0].burst",
             ),
-            (
-                "limits: { header_bytes: 10 }".into(),
-                "admission.limits.header_bytes",
-            ),
-            (
-                "limits: { header_fields: 257 }".into(),
-                "admission.limits.header_fields",
-            ),
-            (
-                "limits: { connections: 0 }".into(),
-                "admission.limits.connections",
-            ),
-            ("timeouts: { write: 0s }".into(), "admission.timeouts.write"),
         ] {
             assert_eq!(validated(&yaml), Err(key.to_owned()), "{yaml}");
         }

@@ -186,12 +186,8 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 fn patterns(config: &Config) -> Result<(), ConfigError> {
     compile("namespaces.defaults", &config.namespaces.defaults)?;
     for (name, patch) in &config.namespaces.overrides {
-        let lists = Limits {
-            tools_allow: patch.tools_allow.clone().unwrap_or_default(),
-            tools_deny: patch.tools_deny.clone().unwrap_or_default(),
-            principals: patch.principals.clone().unwrap_or_default(),
-            ..Limits::default()
-        };
+        let mut lists = Limits::default();
+        lists.apply(patch);
         compile(&format!("namespaces.overrides.{name}"), &lists)?;
     }
     Ok(())

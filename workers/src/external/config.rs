@@ -1,12 +1,14 @@
 //! The keys of one stdio server, under `upstreams.stdio` and in `$DATA/external/config.yaml`.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_yaml::Value;
 
+use crate::bounds::{TIMES, within};
 use crate::config::{Limits, LimitsPatch};
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
@@ -19,16 +21,10 @@ pub type StdioServersConfig = BTreeMap<NamespaceName, StdioServerConfig>;
 const ENTRIES_MAX: usize = 1_000;
 /// The longest command, argument or value: the kernel takes no longer ones.
 const TEXT_MAX: usize = 128 * 1024 - 1;
-/// Longer waits than this are a slip, and clocks overflow somewhere above.
-const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// More processes would not fit on a machine.
-const PROCESSES_MAX: usize = 100_000;
+const PROCESSES: RangeInclusive<usize> = 1..=100_000;
 /// Spares cost as much as processes at work.
-const WARM_MAX: usize = 100;
-/// Calls at once, and calls that wait.
-const CALLS_MAX: usize = 100_000;
-/// Results are held in memory as a whole.
-const RESULT_MAX: u64 = 1 << 30;
+const SPARES: RangeInclusive<usize> = 0..=100;
 
 /// One server. `Default` is the reference for the defaults of all keys but `command`, which has none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -251,91 +247,51 @@ impl StdioServerConfig {
             ("idle_stop", self.idle_stop),
             ("max_lifetime", self.max_lifetime),
         ] {
-            if value.is_zero() {
-                return Err(InvalidServer::new(key, "must be above 0"));
-            }
-            if value > DURATION_MAX {
-                return Err(InvalidServer::new(key, "is longer than a year"));
-            }
+            within(value, &TIMES).map_err(|message| InvalidServer::new(key, message))?;
         }
-        for (key, value, range) in [
-            ("max_processes", self.max_processes, 1..=PROCESSES_MAX),
-            (
-                "max_per_principal",
-                self.max_per_principal,
-                1..=PROCESSES_MAX,
-            ),
-            ("warm", self.warm, 0..=WARM_MAX),
+        for (key, value, bounds) in [
+            ("max_processes", self.max_processes, PROCESSES),
+            ("max_per_principal", self.max_per_principal, PROCESSES),
+            ("warm", self.warm, SPARES),
         ] {
-            if !range.contains(&value) {
-                let message = format!(
-                    "{value} is not between {} and {}",
-                    range.start(),
-                    range.end()
-                );
-                return Err(InvalidServer::new(key, message));
-            }
+            within(value, &bounds).map_err(|message| InvalidServer::new(key, message))?;
         }
         limits(&self.limits)
     }
 }
 
-/// Limits that would stop every call, and patterns that are none.
+/// Limits that are out of bounds or none of a server, and patterns that are none.
 fn limits(patch: &LimitsPatch) -> Result<(), InvalidServer> {
-    let tools = patch.tools.iter();
-    let tools = tools.map(|(tool, own)| (format!("tools.{tool}.timeout"), own.timeout));
-    let durations = [
-        ("timeout".to_owned(), patch.timeout),
-        ("ask_timeout".to_owned(), patch.ask_timeout),
-    ];
-    for (key, value) in durations.into_iter().chain(tools) {
-        let message = match value {
-            Some(Duration::ZERO) => "must be above 0",
-            Some(value) if value > DURATION_MAX => "is longer than a year",
-            _ => continue,
-        };
-        return Err(InvalidServer::new(format!("limits.{key}"), message));
-    }
-    for (key, value) in [
-        ("max_concurrency", patch.max_concurrency),
-        ("queue", patch.queue),
-        ("max_parked", patch.max_parked),
+    let wrong = |key: &str, message: String| InvalidServer::new(format!("limits.{key}"), message);
+    for (key, said, instead) in [
+        (
+            "sync_concurrency",
+            patch.sync_concurrency.is_some(),
+            "an external server has max_concurrency",
+        ),
+        (
+            "mask_errors",
+            patch.mask_errors.is_some(),
+            "an external server words its own errors",
+        ),
+        (
+            "processes",
+            patch.processes.is_some(),
+            "an external server has max_processes",
+        ),
     ] {
-        let least = usize::from(key == "max_concurrency");
-        if let Some(value) = value.filter(|value| !(least..=CALLS_MAX).contains(value)) {
-            let message = format!("{value} is not between {least} and {CALLS_MAX}");
-            return Err(InvalidServer::new(format!("limits.{key}"), message));
+        if said {
+            return Err(wrong(key, format!("is for Python namespaces; {instead}")));
         }
     }
-    let results = patch.tools.iter();
-    let results = results.map(|(tool, own)| (format!("tools.{tool}.max_result"), own.max_result));
-    for (key, value) in results.chain([("max_result".to_owned(), patch.max_result)]) {
-        if value.is_some_and(|value| !(1..=RESULT_MAX).contains(&value.as_u64())) {
-            let message = "is not between 1B and 1GiB";
-            return Err(InvalidServer::new(format!("limits.{key}"), message));
-        }
-    }
-    if patch.sync_concurrency.is_some() {
-        let message = "is for Python namespaces; an external server has max_concurrency";
-        return Err(InvalidServer::new("limits.sync_concurrency", message));
-    }
-    if patch.mask_errors.is_some() {
-        let message = "is for Python namespaces; an external server words its own errors";
-        return Err(InvalidServer::new("limits.mask_errors", message));
-    }
-    if patch.processes.is_some() {
-        let message = "is for Python namespaces; an external server has max_processes";
-        return Err(InvalidServer::new("limits.processes", message));
-    }
-    let lists = Limits {
-        tools_allow: patch.tools_allow.clone().unwrap_or_default(),
-        tools_deny: patch.tools_deny.clone().unwrap_or_default(),
-        principals: patch.principals.clone().unwrap_or_default(),
-        ..Limits::default()
-    };
-    ToolPolicy::new(&lists).map(drop).map_err(|error| {
+    patch
+        .check()
+        .map_err(|refused| wrong(&refused.key, refused.message))?;
+    let mut limits = Limits::default();
+    limits.apply(patch);
+    ToolPolicy::new(&limits).map(drop).map_err(|error| {
         let message = format!("{:?} is no pattern: {}", error.pattern, error.reason);
-        InvalidServer::new(format!("limits.{}", error.key), message)
+        wrong(error.key, message)
     })
 }
 

@@ -1,0 +1,78 @@
+//! Bounds of configured numbers, sizes and times, and what is said of a value beyond them.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use humantime_serde::re::humantime::format_duration;
+
+/// Bounds of any time: a longer one is a slip, and clocks overflow somewhere above.
+pub const TIMES: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(365 * 24 * 3600 + 6 * 3600);
+
+/// A kind of value that can have bounds.
+pub trait Bounded: Copy + PartialOrd {
+    /// The value as a configuration file spells it.
+    fn spelled(self) -> String;
+}
+
+impl Bounded for u32 {
+    fn spelled(self) -> String {
+        self.to_string()
+    }
+}
+
+impl Bounded for usize {
+    fn spelled(self) -> String {
+        self.to_string()
+    }
+}
+
+impl Bounded for ByteSize {
+    fn spelled(self) -> String {
+        self.to_string()
+    }
+}
+
+impl Bounded for Duration {
+    fn spelled(self) -> String {
+        format_duration(self).to_string()
+    }
+}
+
+/// Checks a value.
+///
+/// # Errors
+///
+/// Names the value and its bounds, for a message that begins with the key.
+pub fn within<T: Bounded>(value: T, bounds: &RangeInclusive<T>) -> Result<(), String> {
+    if bounds.contains(&value) {
+        return Ok(());
+    }
+    let (least, most) = (bounds.start().spelled(), bounds.end().spelled());
+    Err(format!(
+        "{} is not between {least} and {most}",
+        value.spelled()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_and_its_bounds_are_spelled_as_in_the_file() {
+        assert_eq!(within(5_usize, &(1..=5)), Ok(()));
+        let refused = |refused: Result<(), String>| refused.expect_err("out of bounds");
+        assert_eq!(refused(within(0_u32, &(1..=5))), "0 is not between 1 and 5");
+        assert_eq!(
+            refused(within(Duration::ZERO, &TIMES)),
+            "0s is not between 1ms and 1year"
+        );
+        let sizes = ByteSize::b(1)..=ByteSize::gib(1);
+        assert_eq!(
+            refused(within(ByteSize::gib(2), &sizes)),
+            "2.0 GiB is not between 1 B and 1.0 GiB"
+        );
+    }
+}

@@ -1,0 +1,284 @@
+//! The limits of a namespace, as a table: each is named once, with its default and, for numbers, its bounds.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
+
+use crate::bounds::{Bounded, TIMES, within};
+
+/// The most worker processes one namespace may have.
+pub const PROCESSES_MAX: usize = 64;
+
+/// Calls at once: more would not fit in one worker.
+const CALLS: RangeInclusive<usize> = 1..=100_000;
+
+/// Calls that wait; none may.
+const WAITING_CALLS: RangeInclusive<usize> = 0..=100_000;
+
+/// Results are held in memory as a whole.
+const RESULT: RangeInclusive<ByteSize> = ByteSize::b(1)..=ByteSize::gib(1);
+
+/// Threads for sync tools in one worker.
+const TOOL_THREADS: RangeInclusive<usize> = 1..=1_000;
+
+/// How far a namespace's own file may go where the configuration has no ceiling.
+pub(crate) const QUEUE_MAX: usize = 65_536;
+pub(crate) const ASK_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+
+macro_rules! limits {
+    (
+        numbers {$( $(#[$doc:meta])* $number:ident: $kind:ty = $number_default:expr, $bounds:expr; )*}
+        others {$( $(#[$other_doc:meta])* $other:ident: $type:ty = $default:expr; )*}
+    ) => {
+        /// The limits of one namespace, complete.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Limits {
+            $($(#[$doc])* pub $number: $kind,)*
+            $($(#[$other_doc])* pub $other: $type,)*
+            /// Further lists that must allow a tool and a principal, too: the operator's, where the ones above are not
+            /// only the operator's.
+            #[serde(skip)]
+            pub within: Option<Box<AccessLists>>,
+        }
+
+        impl Default for Limits {
+            fn default() -> Self {
+                Self {
+                    $($number: $number_default,)*
+                    $($other: $default,)*
+                    within: None,
+                }
+            }
+        }
+
+        /// Limits of which any may be unsaid: one namespace's override, or what its own `tooldock.yaml` asks for.
+        #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct LimitsPatch {
+            $($(#[$doc])* #[serde(skip_serializing_if = "Option::is_none")] pub $number: Option<$kind>,)*
+            $($(#[$other_doc])* #[serde(skip_serializing_if = "Option::is_none")] pub $other: Option<$type>,)*
+            /// Limits of single tools, by name.
+            #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+            pub tools: BTreeMap<String, ToolLimits>,
+        }
+
+        impl Limits {
+            /// Puts what a patch says in force, but for single tools.
+            pub fn apply(&mut self, patch: &LimitsPatch) {
+                $(if let Some(said) = patch.$number { self.$number = said; })*
+                $(if let Some(said) = &patch.$other { self.$other.clone_from(said); })*
+            }
+
+            /// The patch that says all of them.
+            pub fn patch(&self) -> LimitsPatch {
+                LimitsPatch {
+                    $($number: Some(self.$number),)*
+                    $($other: Some(self.$other.clone()),)*
+                    tools: BTreeMap::new(),
+                }
+            }
+        }
+
+        impl LimitsPatch {
+            /// Every key a patch may have.
+            pub(crate) const KEYS: &[&str] = &[$(stringify!($number),)* $(stringify!($other),)* "tools"];
+
+            /// Checks every number.
+            ///
+            /// # Errors
+            ///
+            /// The first that is out of bounds.
+            pub fn check(&self) -> Result<(), OutOfBounds> {
+                $(check(|| stringify!($number).to_owned(), self.$number, &$bounds)?;)*
+                for (name, tool) in &self.tools {
+                    check(|| format!("tools.{name}.timeout"), tool.timeout, &TIMES)?;
+                    check(|| format!("tools.{name}.max_result"), tool.max_result, &RESULT)?;
+                }
+                Ok(())
+            }
+
+            /// Lowers every number to its ceiling, or to what the operator says where that is more. `say` is told of
+            /// each: its key, and what applies.
+            pub(crate) fn cap(&mut self, operator: &Self, ceilings: &Self, mut say: impl FnMut(&str, String)) {
+                $(cap(&mut self.$number, operator.$number, ceilings.$number, |it| say(stringify!($number), it));)*
+                for (name, tool) in &mut self.tools {
+                    let own = operator.tools.get(name).copied().unwrap_or_default();
+                    let mut say = |limit, it| say(&format!("tools.{name}.{limit}"), it);
+                    cap(&mut tool.timeout, own.timeout, ceilings.timeout, |it| say("timeout", it));
+                    cap(&mut tool.max_result, own.max_result, ceilings.max_result, |it| say("max_result", it));
+                }
+            }
+        }
+    };
+}
+
+limits! {
+    numbers {
+        /// Time limit of one call.
+        #[serde(with = "humantime_serde")]
+        timeout: Duration = Duration::from_secs(30), TIMES;
+        /// Time limit of one question to the client (elicitation, sampling).
+        #[serde(with = "humantime_serde")]
+        ask_timeout: Duration = Duration::from_secs(600), TIMES;
+        /// Calls that run at once.
+        max_concurrency: usize = 8, CALLS;
+        /// Calls that may wait for their turn.
+        queue: usize = 256, WAITING_CALLS;
+        /// Calls that may wait for an answer from their client.
+        max_parked: usize = 64, WAITING_CALLS;
+        /// The largest result of one call, in bytes of JSON.
+        max_result: ByteSize = ByteSize::mib(10), RESULT;
+        /// Sync tools that run at once in one process, each on its own thread.
+        sync_concurrency: usize = 1, TOOL_THREADS;
+        /// Worker processes that share the namespace's calls.
+        processes: usize = 1, 1..=PROCESSES_MAX;
+    }
+    others {
+        /// Glob patterns of the tools that may be listed and called.
+        tools_allow: Vec<String> = vec!["*".into()];
+        /// Glob patterns of tools that may not; wins over `tools_allow`.
+        tools_deny: Vec<String> = Vec::new();
+        /// Glob patterns of the principals that may use the namespace.
+        principals: Vec<String> = vec!["*".into()];
+        /// Whether callers read of an exception only that there was one, and the id under which the log has it.
+        mask_errors: bool = false;
+    }
+}
+
+/// Limits of one tool.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ToolLimits {
+    /// See [`Limits::timeout`].
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Duration>,
+    /// See [`Limits::max_result`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_result: Option<ByteSize>,
+}
+
+/// The lists of [`Limits`] that say who may use what.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AccessLists {
+    /// See [`Limits::tools_allow`].
+    pub tools_allow: Vec<String>,
+    /// See [`Limits::tools_deny`].
+    pub tools_deny: Vec<String>,
+    /// See [`Limits::principals`].
+    pub principals: Vec<String>,
+}
+
+impl Limits {
+    /// Its own lists.
+    pub fn lists(&self) -> AccessLists {
+        AccessLists {
+            tools_allow: self.tools_allow.clone(),
+            tools_deny: self.tools_deny.clone(),
+            principals: self.principals.clone(),
+        }
+    }
+
+    /// Whether the same principals may use a namespace under both limits.
+    pub fn same_principals(&self, other: &Self) -> bool {
+        let operators = |limits: &Self| limits.within.as_ref().map(|it| it.principals.clone());
+        self.principals == other.principals && operators(self) == operators(other)
+    }
+}
+
+/// `namespaces.ceilings:` — a value above its ceiling in a namespace's own file is clamped, logged and shown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ceilings {
+    /// Highest `timeout`.
+    #[serde(with = "humantime_serde")]
+    pub timeout: Duration,
+    /// Highest `max_concurrency`.
+    pub max_concurrency: usize,
+    /// Highest `max_result`.
+    pub max_result: ByteSize,
+    /// Highest `sync_concurrency`.
+    pub sync_concurrency: usize,
+    /// Highest `processes`.
+    pub processes: usize,
+}
+
+impl Default for Ceilings {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(600),
+            max_concurrency: 64,
+            max_result: ByteSize::mib(64),
+            sync_concurrency: 16,
+            processes: 4,
+        }
+    }
+}
+
+impl Ceilings {
+    /// The highest value of every number, those that cannot be configured included.
+    pub fn patch(&self) -> LimitsPatch {
+        // Taken apart so that a new ceiling cannot be forgotten here.
+        let Self {
+            timeout,
+            max_concurrency,
+            max_result,
+            sync_concurrency,
+            processes,
+        } = *self;
+        LimitsPatch {
+            timeout: Some(timeout),
+            ask_timeout: Some(ASK_TIMEOUT_MAX),
+            max_concurrency: Some(max_concurrency),
+            queue: Some(QUEUE_MAX),
+            max_parked: Some(QUEUE_MAX),
+            max_result: Some(max_result),
+            sync_concurrency: Some(sync_concurrency),
+            processes: Some(processes),
+            ..LimitsPatch::default()
+        }
+    }
+}
+
+/// A limit that is out of bounds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutOfBounds {
+    /// Its key, relative to where the limits stand.
+    pub key: String,
+    /// The value and its bounds.
+    pub message: String,
+    /// The value is below its bounds, rather than above.
+    pub(crate) too_low: bool,
+}
+
+fn check<T: Bounded>(
+    key: impl Fn() -> String,
+    said: Option<T>,
+    bounds: &RangeInclusive<T>,
+) -> Result<(), OutOfBounds> {
+    let Some(value) = said else { return Ok(()) };
+    within(value, bounds).map_err(|message| OutOfBounds {
+        key: key(),
+        message,
+        too_low: value < *bounds.start(),
+    })
+}
+
+fn cap<T: Bounded>(
+    said: &mut Option<T>,
+    operator: Option<T>,
+    ceiling: Option<T>,
+    say: impl FnOnce(String),
+) {
+    let most = operator.filter(|own| Some(*own) > ceiling).or(ceiling);
+    if let (Some(asked), Some(most)) = (*said, most)
+        && asked > most
+    {
+        let (asked, applies) = (asked.spelled(), most.spelled());
+        say(format!("{asked} is above the ceiling; {applies} applies"));
+        *said = Some(most);
+    }
+}
