@@ -48,3 +48,5 @@ mod cost;
 mod layers;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod transcripts;

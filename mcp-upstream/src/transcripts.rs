@@ -1,0 +1,102 @@
+//! Transcripts: what each kind of client and each kind of server send each other through the gateway, byte by byte.
+//!
+//! There is a file for each cell of the bridge's table, and one for each way to a Python worker, in the folder
+//! `transcripts/` beside this file. In each block stand a client's request, what goes up, what the server answers and
+//! what the client gets. Whoever rebuilds what lies between may change how it works, but not a byte here.
+//!
+//! ```text
+//! client>  a request of the client, its headers first. `Accept` names both media types and is left out.
+//! opens>   a process of the server is opened: for whom, in which revision, and what it is told
+//! up>      a line to the server; to a worker the call
+//! down>    a line of the server; of a worker its answer
+//! answer>  what the client gets: status and headers, then the body or the next event
+//! ```
+//!
+//! `TRANSCRIPTS=write cargo nextest run --workspace --lib -E 'test(transcripts)'` writes the files anew; read the
+//! difference before it is committed. What differs from run to run has a name there (`<session-1>`), which `mask.rs`
+//! gives.
+//!
+//! Nothing here knows what lies between `Service::handle` above and the connector (`server.rs`) and the backend
+//! (`worker.rs`) below. If these two seams change, only these two files do.
+
+use std::path::Path;
+
+mod diff;
+mod mask;
+mod mcp;
+mod rest;
+mod scene;
+mod server;
+mod worker;
+
+use scene::{Answerer, Asker, Cell};
+
+#[tokio::test]
+async fn a_legacy_client_of_a_legacy_server() {
+    check(Asker::Legacy, Answerer::Legacy).await;
+}
+
+#[tokio::test]
+async fn a_legacy_client_of_a_modern_server() {
+    check(Asker::Legacy, Answerer::Modern).await;
+}
+
+#[tokio::test]
+async fn a_legacy_client_of_a_worker() {
+    check(Asker::Legacy, Answerer::Worker).await;
+}
+
+#[tokio::test]
+async fn a_modern_client_of_a_legacy_server() {
+    check(Asker::Modern, Answerer::Legacy).await;
+}
+
+#[tokio::test]
+async fn a_modern_client_of_a_modern_server() {
+    check(Asker::Modern, Answerer::Modern).await;
+}
+
+#[tokio::test]
+async fn a_modern_client_of_a_worker() {
+    check(Asker::Modern, Answerer::Worker).await;
+}
+
+#[tokio::test]
+async fn rest_to_a_legacy_server() {
+    check(Asker::Rest, Answerer::Legacy).await;
+}
+
+#[tokio::test]
+async fn rest_to_a_modern_server() {
+    check(Asker::Rest, Answerer::Modern).await;
+}
+
+#[tokio::test]
+async fn rest_to_a_worker() {
+    check(Asker::Rest, Answerer::Worker).await;
+}
+
+/// Plays all scenes of a cell and compares them with its file, or writes that.
+async fn check(client: Asker, server: Answerer) {
+    let cell = Cell { client, server };
+    let played = match (client, server) {
+        (Asker::Rest, Answerer::Worker) => rest::with_a_worker(cell).await,
+        (Asker::Rest, _) => rest::with_a_server(cell).await,
+        (_, Answerer::Worker) => mcp::with_a_worker(cell).await,
+        _ => mcp::with_a_server(cell).await,
+    };
+    let name = format!("{}.txt", cell.name());
+    let played = format!("What passes: {}\n{played}", cell.name());
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/transcripts");
+    let file = file.join(&name);
+    if std::env::var("TRANSCRIPTS").is_ok_and(|what| what == "write") {
+        std::fs::write(&file, played).expect("written");
+        return;
+    }
+    let kept = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        kept == played,
+        "{name} is not what passes now; the transcript is `-`, what passed `+`:\n{}",
+        diff::lines(&kept, &played)
+    );
+}

@@ -1,0 +1,503 @@
+//! One scene of a transcript: a service of its own, one client, one server, and what each of them sent, in the order in
+//! which the test plays it.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::BodyDataStream;
+use axum::response::IntoResponse;
+use futures_util::StreamExt as _;
+use http::header::ACCEPT;
+use http::{HeaderMap, HeaderValue, Method};
+use serde::Deserialize;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tooldock_workers::route::RouteId;
+
+use super::mask::Mask;
+use super::server::{Envelope, Event, Leases, Line, Server, done};
+use super::worker::{Worker, Workers};
+use crate::mcp::head::McpHead;
+use crate::protocol::EraSupport;
+use crate::reply::Reply;
+use crate::service::{Request, Service};
+use crate::testing::{Wanted, asked, caller, full, namespace};
+
+/// How long anything may take.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// A session of 2025-11-25.
+    Legacy,
+    /// 2026-07-28.
+    Modern,
+    Rest,
+}
+
+/// Who answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answerer {
+    Legacy,
+    Modern,
+    /// Python functions.
+    Worker,
+}
+
+/// Who talks with whom.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cell {
+    pub(super) client: Asker,
+    pub(super) server: Answerer,
+}
+
+impl Cell {
+    /// The name of its file.
+    pub(super) fn name(self) -> String {
+        let client = match self.client {
+            Asker::Legacy => "legacy-client",
+            Asker::Modern => "modern-client",
+            Asker::Rest => "rest",
+        };
+        let server = match self.server {
+            Answerer::Legacy => "legacy-server",
+            Answerer::Modern => "modern-server",
+            Answerer::Worker => "worker",
+        };
+        format!("{client}-{server}")
+    }
+}
+
+/// What a request is about.
+#[derive(Default, Deserialize)]
+struct Subject {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    uri: Option<String>,
+}
+
+pub(super) struct Scene {
+    pub(super) cell: Cell,
+    /// What is written into the transcript.
+    text: String,
+    mask: Mask,
+    service: Service,
+    server: Arc<Server>,
+    events: mpsc::Receiver<Event>,
+    worker: Arc<Worker>,
+    /// The request that the server has in its hands: its id, and where the answer goes.
+    current: Option<(String, Line)>,
+    /// Legacy clients have one.
+    session: Option<String>,
+    /// Lines are recorded. Opening a session is, in one scene only.
+    records: bool,
+    /// What a modern client declares with each request.
+    capabilities: &'static str,
+    /// The raw id of the gateway's last question, and the key of the last that came as a result.
+    question: String,
+    key: String,
+}
+
+/// A request of the client that has no whole answer yet.
+pub(super) enum Exchange {
+    Asked(JoinHandle<Reply>),
+    Reads(BodyDataStream, String),
+}
+
+impl Scene {
+    pub(super) fn new(cell: Cell, title: &str) -> Self {
+        Self::with(cell, title, false)
+    }
+
+    /// `plays_lists`: what the gateway asks `tools/list` for is recorded, and answered by the test.
+    pub(super) fn with(cell: Cell, title: &str, plays_lists: bool) -> Self {
+        let speaks = match cell.server {
+            Answerer::Modern => EraSupport::Modern,
+            Answerer::Legacy | Answerer::Worker => EraSupport::Legacy,
+        };
+        let (server, events) = Server::new(speaks, plays_lists);
+        let worker = Arc::new(Worker::default());
+        let mut wanted = Wanted::default();
+        if cell.server == Answerer::Worker {
+            wanted.namespaces = vec![full("shared")];
+            wanted.backends = Some(Arc::new(Workers(Arc::clone(&worker))));
+        } else {
+            let mut external = namespace("shared");
+            external.tools = Vec::new();
+            wanted.namespaces = vec![external];
+            wanted.externals = Arc::new(Leases(Arc::clone(&server)));
+        }
+        Self {
+            cell,
+            text: format!("\n== {title}\n"),
+            mask: Mask::default(),
+            service: wanted.build().service,
+            server,
+            events,
+            worker,
+            current: None,
+            session: None,
+            records: true,
+            capabilities: r#"{"elicitation":{},"sampling":{}}"#,
+            question: String::new(),
+            key: String::new(),
+        }
+    }
+
+    /// The client cannot be asked anything.
+    pub(super) fn declares_nothing(&mut self) {
+        self.capabilities = "{}";
+    }
+
+    /// What the server works on, to come back to it.
+    pub(super) fn work(&mut self) -> Option<(String, Line)> {
+        self.current.clone()
+    }
+
+    /// Comes back to that.
+    pub(super) fn go_on(&mut self, work: Option<(String, Line)>) {
+        self.current = work;
+    }
+
+    /// The id of the gateway's last question, as it is spelled.
+    pub(super) fn question_id(&self) -> String {
+        self.question.clone()
+    }
+
+    /// The key of the question that a result holds.
+    pub(super) fn question_key(&self) -> String {
+        self.key.clone()
+    }
+
+    /// Waits until the worker has a call in its hands.
+    pub(super) async fn worker_has_begun(&mut self) {
+        let begun = async {
+            while self.worker.counts().0 == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(LIMIT, begun).await.expect("a call");
+        self.record("", "");
+    }
+
+    /// Waits until the worker has no call any more.
+    pub(super) async fn worker_is_done(&mut self) {
+        let over = async {
+            loop {
+                let (started, dropped, finished) = self.worker.counts();
+                if started == dropped + finished {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(LIMIT, over).await.expect("its end");
+        self.record("", "");
+    }
+
+    fn record(&mut self, way: &str, text: &str) {
+        let opened = self.server.opened().into_iter();
+        let opened = opened.map(|text| ("opens", text));
+        let worker = self.worker.passed().into_iter();
+        let before: Vec<_> = opened.chain(worker).collect();
+        if !self.records {
+            return;
+        }
+        for (way, text) in before {
+            self.write(way, &text);
+        }
+        if !way.is_empty() {
+            self.write(way, text);
+        }
+    }
+
+    fn write(&mut self, way: &str, text: &str) {
+        let text = self.mask.hide(text);
+        let way = format!("{way}>");
+        for line in text.split('\n') {
+            let line = format!("{way:<8}{line}");
+            writeln!(self.text, "{}", line.trim_end()).expect("into memory");
+        }
+    }
+
+    /// Sends a message of the client as it is spelled, but for the names of the [`Mask`] and `$ERA`, which stands for
+    /// the metadata of a modern request.
+    pub(super) fn send(&mut self, message: &str) -> Exchange {
+        let modern = self.cell.client == Asker::Modern;
+        let message = with_era(
+            &self.mask.reveal(message),
+            modern.then_some(self.capabilities),
+        );
+        let mut headers = HeaderMap::new();
+        let mut put = |name: &'static str, value: &str| {
+            let value = HeaderValue::from_str(value).expect("a value");
+            headers.insert(name, value);
+        };
+        if let Some(session) = &self.session {
+            put("mcp-session-id", session);
+            put("mcp-protocol-version", "2025-11-25");
+        }
+        if modern {
+            let sent = Envelope::of(&message);
+            put("mcp-protocol-version", "2026-07-28");
+            put("mcp-method", &sent.method.unwrap_or_default());
+            let subject = sent.params.map_or_else(Subject::default, |params| {
+                serde_json::from_str(params.get()).unwrap_or_default()
+            });
+            if let Some(name) = subject.name.or(subject.uri) {
+                put("mcp-name", &name);
+            }
+        }
+        let mut lines = "POST /mcp\n".to_owned();
+        for (name, value) in &headers {
+            let value = value.to_str().expect("ASCII");
+            writeln!(lines, "{name}: {value}").expect("into memory");
+        }
+        // All requests say so.
+        let both = HeaderValue::from_static("application/json, text/event-stream");
+        headers.insert(ACCEPT, both);
+        self.record("client", &format!("{lines}\n{message}"));
+        let request = Request {
+            route: RouteId::Mcp,
+            method: Method::POST,
+            head: McpHead::from_headers(&headers),
+            session: None,
+            tool: None,
+            namespace_in_path: false,
+            query: None,
+            body: message.into(),
+        };
+        self.begin(request)
+    }
+
+    /// Asks for a path of REST.
+    pub(super) fn rest(&mut self, method: &Method, path: &str, body: &str) -> Exchange {
+        self.record("client", format!("{method} {path}\n\n{body}").trim_end());
+        let mut request = asked(path, body.as_bytes());
+        request.method = method.clone();
+        self.begin(request)
+    }
+
+    fn begin(&self, request: Request) -> Exchange {
+        let service = self.service.clone();
+        Exchange::Asked(tokio::spawn(async move {
+            service.handle(caller(), request).await
+        }))
+    }
+
+    /// The next line that comes up, as what the server works on from now.
+    pub(super) async fn up(&mut self) {
+        let event = timeout(LIMIT, self.events.recv()).await;
+        let line = match event {
+            Ok(Some(Event::Line(line))) => line,
+            _ => panic!("nothing came up after\n{}", self.text),
+        };
+        self.came(line);
+    }
+
+    fn came(&mut self, line: Line) {
+        if let Some(opened) = &line.opened {
+            self.record("opens", opened);
+        }
+        let message = Envelope::of(&line.text);
+        let id = message.id.map_or_else(String::new, |id| id.to_string());
+        if message.method.is_some() && message.id.is_some() {
+            self.mask.learn("up", &id);
+        }
+        self.record("up", &line.text);
+        self.current = Some((id, line));
+    }
+
+    /// The server writes a line. `$ID` stands for the id of its current request, `$DONE` for what makes a result modern.
+    pub(super) async fn down(&mut self, line: &str) {
+        let (id, to) = {
+            let (id, line) = self.current.as_ref().expect("a request");
+            (id.clone(), line.to.clone())
+        };
+        let line = line.replace("$ID", &id);
+        let line = done(&line, self.cell.server == Answerer::Modern);
+        self.record("down", &line);
+        to.line(&line);
+    }
+
+    /// The server answers with this result.
+    pub(super) async fn result(&mut self, result: &str) {
+        self.down(&format!(
+            r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#
+        ))
+        .await;
+    }
+
+    /// The rest of an answer.
+    pub(super) async fn answer(&mut self, exchange: Exchange) {
+        let mut exchange = Some(exchange);
+        while let Some(now) = exchange.take() {
+            exchange = self.part(now, false).await;
+        }
+    }
+
+    /// The answer, whether the gateway gives it or the server, which then refuses.
+    pub(super) async fn settle(&mut self, exchange: Exchange) {
+        let Exchange::Asked(mut reply) = exchange else {
+            panic!("nothing of the answer was read");
+        };
+        let reply = loop {
+            let line = tokio::select! {
+                biased;
+                reply = &mut reply => break reply,
+                Some(Event::Line(line)) = self.events.recv() => line,
+            };
+            self.came(line);
+            self.down(r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32602,"message":"refused by the server"}}"#).await;
+        };
+        let reply = reply.expect("no panic");
+        self.answer(Exchange::Asked(tokio::spawn(async { reply })))
+            .await;
+    }
+
+    /// The answer up to the gateway's next question, which is an event.
+    pub(super) async fn question(&mut self, exchange: Exchange) -> Exchange {
+        let mut exchange = exchange;
+        loop {
+            match self.part(exchange, true).await {
+                Some(Exchange::Reads(body, text)) if text == "?" => {
+                    return Exchange::Reads(body, String::new());
+                }
+                Some(more) => exchange = more,
+                None => panic!("no question in\n{}", self.text),
+            }
+        }
+    }
+
+    /// One step of reading an answer. An event that asks leaves `?` behind where it is wanted.
+    async fn part(&mut self, exchange: Exchange, asks: bool) -> Option<Exchange> {
+        match exchange {
+            Exchange::Asked(reply) => {
+                let reply = timeout(LIMIT, reply).await;
+                let Ok(reply) = reply else {
+                    panic!("no answer after\n{}", self.text);
+                };
+                let (head, body) = reply.expect("no panic").into_response().into_parts();
+                let mut lines = head.status.as_u16().to_string();
+                for (name, value) in &head.headers {
+                    let value = value.to_str().expect("ASCII");
+                    if name == "mcp-session-id" {
+                        self.mask.learn("session", value);
+                        self.session = Some(value.to_owned());
+                    }
+                    // It says no more than the body, whose length differs with what is masked.
+                    if name != "content-length" {
+                        write!(lines, "\n{name}: {value}").expect("into memory");
+                    }
+                }
+                self.record("answer", &lines);
+                Some(Exchange::Reads(body.into_data_stream(), String::new()))
+            }
+            Exchange::Reads(mut body, mut text) => {
+                while !text.contains("\n\n") {
+                    let chunk = timeout(LIMIT, body.next()).await;
+                    let Ok(chunk) = chunk else {
+                        panic!("no more of an answer after\n{}", self.text);
+                    };
+                    let Some(chunk) = chunk else {
+                        self.mask.learn_message(&text);
+                        if let Some((_, key)) = text.split_once(r#""inputRequests":{""#) {
+                            self.key = key.split('"').next().unwrap_or_default().to_owned();
+                        }
+                        if !text.is_empty() {
+                            self.record("answer", &format!("\n{text}"));
+                        }
+                        return None;
+                    };
+                    let chunk = chunk.expect("a body does not fail");
+                    text.push_str(std::str::from_utf8(&chunk).expect("UTF-8"));
+                }
+                let end = text.find("\n\n").expect("an end") + 2;
+                let event: String = text.drain(..end).collect();
+                let mut question = false;
+                for line in event.lines() {
+                    if let Some(data) = line.strip_prefix("data: ") {
+                        self.mask.learn_message(data);
+                        let data = Envelope::of(data);
+                        if let (Some(_), Some(id)) = (data.method, data.id) {
+                            question = true;
+                            self.question = id.to_string();
+                        }
+                    }
+                }
+                self.record("answer", &format!("\n{}", event.trim_end()));
+                if question && asks {
+                    assert_eq!(text, "", "nothing follows a question at once");
+                    text.push('?');
+                }
+                Some(Exchange::Reads(body, text))
+            }
+        }
+    }
+
+    /// The client goes away without reading its answer.
+    pub(super) fn leave(&mut self, exchange: Exchange) {
+        self.record("client", "(closes the connection)");
+        match exchange {
+            Exchange::Asked(reply) => reply.abort(),
+            Exchange::Reads(body, _) => drop(body),
+        }
+    }
+
+    /// Opens a session where the client has such.
+    pub(super) async fn open(&mut self, capabilities: &str) {
+        if self.cell.client != Asker::Legacy {
+            return;
+        }
+        self.records = false;
+        self.initialize(capabilities).await;
+        self.records = true;
+    }
+
+    /// Opens a session.
+    pub(super) async fn initialize(&mut self, capabilities: &str) {
+        let opened = self.send(&format!(r#"{{"jsonrpc":"2.0","id":"init","method":"initialize","params":{{"protocolVersion":"2025-11-25","capabilities":{capabilities},"clientInfo":{{"name":"c","version":"1"}}}}}}"#));
+        self.answer(opened).await;
+        self.tell(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#)
+            .await;
+    }
+
+    /// Sends what has no answer but its status.
+    pub(super) async fn tell(&mut self, message: &str) {
+        let told = self.send(message);
+        self.answer(told).await;
+    }
+
+    /// Everything, and what else came up.
+    pub(super) async fn end(mut self) -> String {
+        let mut open = self.server.finish();
+        while open > 0 {
+            let event = timeout(LIMIT, self.events.recv()).await;
+            match event.expect("the end of every process") {
+                Some(Event::Line(line)) => self.came(line),
+                Some(Event::End) => open -= 1,
+                None => break,
+            }
+        }
+        self.record("", "");
+        self.text
+    }
+}
+
+/// Puts a modern request's metadata in the place of `$ERA`, and a comma where more follows.
+fn with_era(message: &str, capabilities: Option<&str>) -> String {
+    let Some((before, behind)) = message.split_once("$ERA") else {
+        return message.to_owned();
+    };
+    let Some(capabilities) = capabilities else {
+        return format!("{before}{behind}");
+    };
+    let comma = if behind.starts_with('}') { "" } else { "," };
+    format!(
+        r#"{before}"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{capabilities}{comma}{behind}"#
+    )
+}

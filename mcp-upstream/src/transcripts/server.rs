@@ -1,0 +1,391 @@
+//! A server on in-memory pipes that the test plays line by line, over the real link: what is recorded are the bytes in the
+//! pipe. This is the one file here that knows the seam below the engine.
+
+use std::io::{PipeWriter, Write as _};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::net::unix::pipe;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tooldock_workers::error::CallError;
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::worker::LogLevel;
+
+use crate::engine::ResponseOutcome;
+use crate::jsonrpc::{Notification, Request, RpcError, ServerRequest};
+use crate::mcp::forward::connector::{
+    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Page,
+    SentRequest, ServerHealth, ServerInfo,
+};
+use crate::stdio::link::{Call, Link, LinkLimits, NotificationSink};
+use crate::stdio::process::tasks::Tasks;
+use crate::stdio::wire::Pipes;
+
+/// What the gateway reads of the server's tools for itself, and what `tools/list` is answered with.
+pub(super) const TOOLS: &str = r#"{$DONE"tools":[{"name":"echo","description":"Says \u00e9","inputSchema":{"type":"object","n":1.50},"x":2.0},{"name":"secret_tool","inputSchema":{"type":"object"}},{"name":"add","inputSchema":{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]},"outputSchema":{"type":"object"}},{"name":"count","inputSchema":{"type":"object"},"outputSchema":{"type":"integer"}}],"y":null}"#;
+
+/// What happened at the server.
+pub(super) enum Event {
+    /// A line came.
+    Line(Line),
+    /// A process was told that there is no more.
+    End,
+}
+
+/// A line that came, and where its answer goes.
+#[derive(Clone)]
+pub(super) struct Line {
+    pub(super) text: String,
+    pub(super) to: Writer,
+    /// How the process was opened, with the first line to one that many share.
+    pub(super) opened: Option<String>,
+}
+
+/// What of a message says where it belongs. The rest may hold numbers that no value can.
+#[derive(Default, Deserialize)]
+pub(super) struct Envelope<'a> {
+    #[serde(borrow, default)]
+    pub(super) id: Option<&'a RawValue>,
+    #[serde(default)]
+    pub(super) method: Option<String>,
+    #[serde(borrow, default)]
+    pub(super) params: Option<&'a RawValue>,
+}
+
+impl<'a> Envelope<'a> {
+    /// Of a text that may be no message at all.
+    pub(super) fn of(text: &'a str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+}
+
+/// The server's output. A pipe has room for all that is in it here, so writing never waits.
+#[derive(Clone)]
+pub(super) struct Writer(Arc<Mutex<PipeWriter>>);
+
+impl Writer {
+    pub(super) fn line(&self, line: &str) {
+        let mut output = self.0.lock().expect("not poisoned");
+        output
+            .write_all(format!("{line}\n").as_bytes())
+            .expect("written");
+    }
+}
+
+/// The server of the namespace `shared`.
+pub(super) struct Server {
+    speaks: EraSupport,
+    /// The list of tools is for the test to answer.
+    plays_lists: bool,
+    events: mpsc::Sender<Event>,
+    processes: Mutex<Vec<(ConnectionKey, Arc<Process>)>>,
+    /// How processes were opened that nobody was told of yet.
+    opened: Mutex<Vec<String>>,
+}
+
+struct Process {
+    link: Arc<Link>,
+    info: ServerInfo,
+    listener: Arc<Listener>,
+    tasks: Tasks,
+}
+
+/// Who hears what belongs to no call.
+struct Listener(Mutex<Option<Arc<dyn Inbound>>>, bool);
+
+impl Listener {
+    fn inbound(&self) -> Option<Arc<dyn Inbound>> {
+        self.0.lock().expect("not poisoned").clone()
+    }
+}
+
+impl Inbound for Listener {
+    fn notification(&self, notification: Notification<'_>) {
+        if let Some(inbound) = self.inbound() {
+            inbound.notification(notification);
+        }
+    }
+
+    fn request(&self, request: ServerRequest) {
+        match self.inbound().filter(|_| self.1) {
+            Some(inbound) => inbound.request(request),
+            None => {
+                request.answer(Err(RpcError {
+                    code: -32601,
+                    message: "nobody can be asked",
+                }));
+            }
+        }
+    }
+}
+
+impl Server {
+    pub(super) fn new(speaks: EraSupport, plays_lists: bool) -> (Arc<Self>, mpsc::Receiver<Event>) {
+        let (events, happened) = mpsc::channel(100);
+        let server = Self {
+            speaks,
+            plays_lists,
+            events,
+            processes: Mutex::default(),
+            opened: Mutex::default(),
+        };
+        (Arc::new(server), happened)
+    }
+
+    /// How processes were opened since this was last asked.
+    pub(super) fn opened(&self) -> Vec<String> {
+        std::mem::take(&mut *self.opened.lock().expect("not poisoned"))
+    }
+
+    /// Writes what waits and closes the input of every process. How many there are.
+    pub(super) fn finish(&self) -> usize {
+        let processes = self.processes.lock().expect("not poisoned");
+        for (_, process) in &*processes {
+            process.link.finish();
+        }
+        processes.len()
+    }
+
+    fn info(&self, era: Era) -> ServerInfo {
+        let info = json!({ "name": "fake", "version": "1" });
+        let capabilities = json!({
+            "tools": { "listChanged": true }, "logging": {}, "x/unknown": { "n": 1 },
+            "resources": { "subscribe": true }, "prompts": {}, "completions": {},
+        });
+        match era {
+            Era::Legacy => ServerInfo::Legacy(
+                json!({ "protocolVersion": "2025-06-18", "serverInfo": info,
+                    "capabilities": capabilities, "instructions": "Do it." })
+                .to_string()
+                .into(),
+            ),
+            Era::Modern => ServerInfo::Modern(
+                json!({ "resultType": "complete", "supportedVersions": ["2026-07-28"],
+                    "capabilities": capabilities, "instructions": "Do it.", "ttlMs": 7,
+                    "_meta": { "io.modelcontextprotocol/serverInfo": info } })
+                .to_string()
+                .into(),
+            ),
+        }
+    }
+
+    fn open(
+        &self,
+        key: &ConnectionKey,
+        open: &OpenAs,
+        inbound: Option<Arc<dyn Inbound>>,
+    ) -> Arc<Process> {
+        let kind = match key {
+            ConnectionKey::Shared => "shared",
+            ConnectionKey::Session(_) => "the session's",
+            ConnectionKey::Principal(_) => "the principal's",
+            ConnectionKey::Exclusive => "the request's",
+        };
+        let version = match open.era {
+            Era::Legacy => open.version.as_str(),
+            Era::Modern => "2026-07-28",
+        };
+        let (told, info) = (&open.capabilities, open.info.as_ref());
+        let info = info.map_or("none", |info| info.get());
+        let opened = format!("{kind}, {version}, capabilities {told}, client {info}");
+        let (server_in, stdin) = std::io::pipe().expect("a pipe");
+        let (stdout, server_out) = std::io::pipe().expect("a pipe");
+        let own = matches!(key, ConnectionKey::Session(_) | ConnectionKey::Exclusive);
+        // One that many share may be opened for the gateway's own list of tools, which is nobody's transcript.
+        let opened = if own {
+            self.opened.lock().expect("not poisoned").push(opened);
+            None
+        } else {
+            Some(opened)
+        };
+        let listener = Arc::new(Listener(Mutex::new(inbound.filter(|_| own)), own));
+        let link = Link::open(
+            "shared".parse().expect("a name"),
+            Pipes {
+                stdin: stdin.into(),
+                stdout: stdout.into(),
+            },
+            &Handle::current(),
+            LinkLimits::new(|| 1 << 20),
+            Arc::clone(&listener) as Arc<dyn Inbound>,
+        );
+        let input = pipe::Receiver::from_owned_fd(server_in.into()).expect("a pipe");
+        let output = Writer(Arc::new(Mutex::new(server_out)));
+        let lists = (!self.plays_lists).then(|| done(TOOLS, open.era == Era::Modern));
+        let events = self.events.clone();
+        tokio::spawn(read(input, output, lists, opened, events));
+        let process = Arc::new(Process {
+            link: link.expect("pipes"),
+            info: self.info(open.era),
+            listener,
+            tasks: Tasks::default(),
+        });
+        let mut processes = self.processes.lock().expect("not poisoned");
+        processes.push((key.clone(), Arc::clone(&process)));
+        process
+    }
+}
+
+/// The text of a result in its era.
+pub(super) fn done(text: &str, modern: bool) -> String {
+    let kind = r#""resultType":"complete","ttlMs":5,"cacheScope":"public","#;
+    text.replace("$DONE", if modern { kind } else { "" })
+}
+
+/// Reads what comes up, and answers for itself what the gateway wants to know of the tools.
+async fn read(
+    input: pipe::Receiver,
+    to: Writer,
+    lists: Option<String>,
+    mut opened: Option<String>,
+    events: mpsc::Sender<Event>,
+) {
+    let mut input = BufReader::new(input);
+    loop {
+        let mut text = String::new();
+        input.read_line(&mut text).await.expect("readable");
+        if text.pop() != Some('\n') {
+            let _ = events.try_send(Event::End);
+            return;
+        }
+        let line = Envelope::of(&text);
+        match &lists {
+            Some(lists) if line.method.as_deref() == Some("tools/list") => {
+                let id = line.id.expect("an id");
+                to.line(&format!(
+                    r#"{{"jsonrpc":"2.0","id":{id},"result":{lists}}}"#
+                ));
+            }
+            _ => {
+                let to = to.clone();
+                let opened = opened.take();
+                let _ = events.try_send(Event::Line(Line { text, to, opened }));
+            }
+        }
+    }
+}
+
+/// What forwarding is given.
+pub(super) struct Leases(pub(super) Arc<Server>);
+
+#[async_trait]
+impl Connector for Leases {
+    fn isolation(&self, namespace: &Namespace) -> Option<Isolation> {
+        (namespace.name.as_str() == "shared").then_some(Isolation::Auto)
+    }
+
+    async fn speaks(&self, _: &Namespace, _: Era) -> Result<EraSupport, CallError> {
+        Ok(self.0.speaks)
+    }
+
+    async fn lease(
+        &self,
+        _: &Namespace,
+        key: &ConnectionKey,
+        open: &OpenAs,
+        inbound: Option<Arc<dyn Inbound>>,
+    ) -> Result<Arc<dyn Connection>, CallError> {
+        let known = {
+            let processes = self.0.processes.lock().expect("not poisoned");
+            let found = processes.iter().find(|(own, _)| own == key);
+            found.map(|(_, process)| Arc::clone(process))
+        };
+        let process = match known.filter(|_| *key != ConnectionKey::Exclusive) {
+            Some(process) => process,
+            None => self.0.open(key, open, inbound),
+        };
+        Ok(Arc::new(Leased(process)))
+    }
+
+    fn end_session(&self, _: &Arc<str>) {}
+
+    fn last_opening(&self, _: &Namespace, era: Era) -> Option<ServerInfo> {
+        let processes = self.0.processes.lock().expect("not poisoned");
+        (!processes.is_empty()).then(|| self.0.info(era))
+    }
+
+    fn remember(&self, _: &Namespace, _: Page<'_>, _: &Bytes) {}
+
+    fn recall(&self, _: &Namespace, _: Page<'_>) -> Option<Bytes> {
+        None
+    }
+
+    fn is_repeatable(&self, _: &Namespace, _: &str, _: Option<&str>) -> bool {
+        false
+    }
+
+    fn health(&self, _: &Namespace) -> Option<ServerHealth> {
+        None
+    }
+
+    fn unsubscribe(&self, _: &Namespace, _: &ConnectionKey, _: Era, _: &str) {}
+}
+
+struct Leased(Arc<Process>);
+
+fn sent(mut call: Call) -> SentRequest {
+    let cancel = call.canceller();
+    let answer = Box::pin(async move { Ok(call.answer().await?) });
+    SentRequest { answer, cancel }
+}
+
+impl Leased {
+    async fn ask(&self, method: &str, params: &Value) -> Result<ResponseOutcome, CallError> {
+        let params = to_raw_value(params).expect("JSON");
+        self.0.link.request(method, Some(&params), None)?.await
+    }
+}
+
+#[async_trait]
+impl Connection for Leased {
+    fn opening(&self) -> &ServerInfo {
+        &self.0.info
+    }
+
+    fn request(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+        sink: Option<Arc<dyn NotificationSink>>,
+    ) -> Result<SentRequest, CallError> {
+        self.0.link.request(method, params, sink).map(sent)
+    }
+
+    fn forward(
+        &self,
+        request: &Request,
+        sink: Option<Arc<dyn NotificationSink>>,
+    ) -> Result<SentRequest, CallError> {
+        self.0.link.forward(request, sink).map(sent)
+    }
+
+    fn notify(&self, message: &str) -> Result<(), CallError> {
+        self.0.link.forward_notification(message)
+    }
+
+    fn tasks(&self) -> &Tasks {
+        &self.0.tasks
+    }
+
+    fn hear(&self, inbound: Arc<dyn Inbound>) {
+        *self.0.listener.0.lock().expect("not poisoned") = Some(inbound);
+    }
+
+    async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {
+        let params = json!({ "uri": uri });
+        self.ask("resources/subscribe", &params).await.map(Some)
+    }
+
+    async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError> {
+        let params = json!({ "level": level.as_str() });
+        self.ask("logging/setLevel", &params).await
+    }
+
+    fn answered(&self) {}
+}

@@ -1,0 +1,96 @@
+//! A Python worker as the engine calls it: what is recorded is the call, and what it answered.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tooldock_workers::error::CallError;
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::worker::{CallSink, Operation, ToolReply, WorkerCall};
+
+use crate::backend::{Backend, Backends};
+use crate::testing::FakeBackend;
+
+/// The scripted worker of the other tests, and what passed there.
+#[derive(Default)]
+pub(super) struct Worker {
+    backend: FakeBackend,
+    passed: Mutex<Vec<(&'static str, String)>>,
+}
+
+/// What the engine is given.
+pub(super) struct Workers(pub(super) Arc<Worker>);
+
+impl Backends for Workers {
+    fn of(&self, _: &Namespace) -> Result<Arc<dyn Backend>, CallError> {
+        Ok(Arc::clone(&self.0) as Arc<dyn Backend>)
+    }
+}
+
+impl Worker {
+    /// What passed since this was last asked.
+    pub(super) fn passed(&self) -> Vec<(&'static str, String)> {
+        std::mem::take(&mut *self.passed.lock().expect("not poisoned"))
+    }
+
+    /// Calls that began, were given up, and have ended.
+    pub(super) fn counts(&self) -> (usize, usize, usize) {
+        self.backend.counts()
+    }
+
+    fn note(&self, way: &'static str, text: String) {
+        let mut passed = self.passed.lock().expect("not poisoned");
+        passed.push((way, text));
+    }
+}
+
+/// Notes that a call was given up.
+struct Dropped<'a>(&'a Worker, bool);
+
+impl Drop for Dropped<'_> {
+    fn drop(&mut self) {
+        if self.1 {
+            self.0.note("up", "given up".to_owned());
+        }
+    }
+}
+
+fn text(bytes: &Bytes) -> &str {
+    std::str::from_utf8(bytes).expect("UTF-8")
+}
+
+#[async_trait]
+impl Backend for Worker {
+    async fn call(
+        &self,
+        call: WorkerCall,
+        sink: Option<Arc<dyn CallSink>>,
+    ) -> Result<ToolReply, CallError> {
+        let caller = call.caller.as_ref().map_or("nobody", text);
+        let says = if sink.is_some() { "yes" } else { "no" };
+        let what = match &call.operation {
+            Operation::CallTool { tool, arguments } => format!("tool {tool} {}", text(arguments)),
+            Operation::ReadResource { uri } => format!("resource {uri}"),
+            Operation::GetPrompt { prompt, arguments } => {
+                format!("prompt {prompt} {}", text(arguments))
+            }
+            Operation::Complete { params } => format!("complete {}", text(params)),
+        };
+        self.note("up", format!("{what}, caller {caller}, speaks: {says}"));
+        let mut end = Dropped(self, true);
+        let answer = self.backend.call(call, sink).await;
+        end.1 = false;
+        self.note(
+            "down",
+            match &answer {
+                Ok(ToolReply { value, content }) => format!(
+                    "value {}, content {}",
+                    text(value),
+                    content.as_ref().map_or("none", text)
+                ),
+                Err(error) => format!("error {}: {}", error.code.as_str(), error.message),
+            },
+        );
+        answer
+    }
+}
