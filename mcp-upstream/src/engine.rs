@@ -23,10 +23,10 @@ use tooldock_workers::worker::{Operation, ToolReply, WorkerCall};
 use crate::audit::{AuditSender, Transport};
 use crate::backend::Backends;
 use crate::caller::Caller;
+pub(crate) use crate::interaction::{Event, EventReceiver, EventSender, ask_failed, events};
 use crate::metrics::UpstreamMetrics;
 
 mod detached;
-mod events;
 mod fault;
 mod forward;
 mod interactive;
@@ -35,7 +35,6 @@ mod record;
 
 pub(crate) use crate::protocol::method::TOOLS_CALL;
 pub(crate) use detached::{Detached, go_on};
-pub(crate) use events::{Event, EventReceiver, EventSender, InputRequests, ask_failed, events};
 pub(crate) use forward::{ForwardRequest, ForwardTask, Peer, ResponseOutcome};
 use interactive::{CallInbox, InteractiveCall};
 pub(crate) use notices::Announce;
@@ -187,8 +186,8 @@ impl Engine {
             max_result: limits.max_result,
         };
         let reply = if limits.talks {
-            let principal = caller.principal_name();
-            let talk = InteractiveCall::new(self, namespace, principal, limits.timeout, events);
+            let namespace = &request.namespace;
+            let talk = InteractiveCall::new(self, namespace, caller, limits.timeout, events);
             // Boxed, so that the usual call does not carry the room for it.
             Box::pin(talk.run(|talk, sink| {
                 // Asked again: the wait may have outlasted who was there before it.

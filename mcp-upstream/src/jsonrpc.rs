@@ -37,7 +37,7 @@ pub(crate) use notification::Notification;
 pub(crate) use request::{Request, Unreadable};
 pub(crate) use request_error::RequestError;
 pub(crate) use response::{Response, ResponseOutcome, RpcError};
-pub(crate) use server_request::{Asker, RawId, RelayedRequest, ServerRequest};
+pub(crate) use server_request::{Asker, RawId, ServerRequest};
 pub(crate) use violation::ProtocolViolation;
 
 /// The deepest nesting a body may have.

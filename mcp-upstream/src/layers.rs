@@ -24,6 +24,7 @@ const LAYERS: &[&str] = &[
     "audit",
     "format",
     "bridge",
+    "interaction",
     "stream",
     "session",
     "broadcast",

@@ -20,6 +20,7 @@ pub mod engine;
 mod error;
 mod format;
 pub mod health;
+mod interaction;
 mod jsonrpc;
 mod legacy;
 pub mod log_file;

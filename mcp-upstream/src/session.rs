@@ -23,11 +23,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::LogLevel;
 
+use crate::interaction::{AnswerFate, Interaction, SessionInteractions};
 use crate::jsonrpc::Response;
 use crate::protocol::ProtocolVersion;
 use crate::seal::NoRandomness;
@@ -37,7 +38,6 @@ pub mod config;
 mod in_flight;
 mod last_use;
 pub mod patch;
-pub(crate) mod questions;
 mod released;
 pub(crate) mod subscriptions;
 pub mod table;
@@ -50,8 +50,6 @@ pub use client::ClientFacts;
 pub(crate) use in_flight::{CancelNotice, InFlight};
 use last_use::LastUse;
 pub use patch::{PatchRefused, SessionPatch};
-pub(crate) use questions::AnswerFate;
-use questions::PendingRequests;
 use released::Released;
 use subscriptions::Subscriptions;
 pub use table::SessionTable;
@@ -124,7 +122,7 @@ pub struct Session {
     log_level: AtomicU8,
     subscriptions: Subscriptions,
     streams: OwnedStreams,
-    questions: PendingRequests,
+    questions: SessionInteractions,
     /// Its place in the audience, from its first general stream on; dropping the place gives it back.
     seat: Mutex<Option<Seat>>,
     /// What the server of its namespace keeps for it; ends with the session.
@@ -161,7 +159,7 @@ impl Session {
             log_level: AtomicU8::new(LogLevel::Info as u8),
             subscriptions: Subscriptions::default(),
             streams: OwnedStreams::default(),
-            questions: PendingRequests::default(),
+            questions: SessionInteractions::default(),
             seat: Mutex::default(),
             upstream_binding: Mutex::default(),
             set_aside: AtomicBool::new(false),
@@ -363,10 +361,10 @@ impl Session {
         &self.subscriptions
     }
 
-    /// Notes a question to the client, and gives the JSON-RPC id to ask it under. The receiver fails when no answer will
-    /// come: the session ended, or a thousand questions are open.
-    pub(crate) fn ask(&self) -> (u64, oneshot::Receiver<Response>) {
-        self.questions.ask()
+    /// Notes a question to the client, and gives the request that asks it. `None`: nobody wants an answer any more, or the
+    /// question has failed, because the session ended or a thousand questions are open.
+    pub(crate) fn ask(&self, question: &Arc<Interaction>) -> Option<Vec<u8>> {
+        self.questions.ask(question)
     }
 
     /// Takes the client's answer to a question; `id` is raw JSON.
@@ -520,12 +518,14 @@ pub(crate) mod tests {
         let mut events = opened.expect("memory").read();
         audience.join(&session);
         session.subscriptions().add("test://a").expect("the first");
-        let (_, answer) = session.ask();
+        let wait = crate::interaction::tests::Wait::new();
+        let (question, _told) = crate::interaction::tests::round(&wait);
+        session.ask(&question).expect("a request");
         let (call, _registration) = futures_util::future::AbortHandle::new_pair();
         let _entry = InFlight::enter(&session, "1", call.clone(), None);
         session.close();
         assert_eq!(events.next().await, None);
-        assert!(answer.await.is_err());
+        assert!(!question.is_open());
         assert!(call.is_aborted());
         assert!(!session.is_seated());
         assert!(!session.subscriptions().contains("test://a"));

@@ -1,20 +1,23 @@
 //! `input_required` results for clients that take requests instead (MRTR the other way round).
 
 use std::borrow::Cow;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 
 use bytes::Bytes;
 use memchr::memmem::Finder;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::worker::{Answers, Ask, AskMethod, OPEN_QUESTIONS_MAX, Question, Replier};
+use tooldock_workers::worker::{AskMethod, OPEN_QUESTIONS_MAX, Question};
 
 use crate::jsonrpc::spans;
 use crate::jsonrpc::{Key, Request, entries};
 
 /// Rounds of questions one call may take.
 pub(crate) const ROUNDS_MAX: usize = 32;
+
+/// Where the answer to one question goes.
+type AnswerSender = oneshot::Sender<Result<Bytes, CallError>>;
 
 /// What a server wants to know before it answers.
 #[derive(Debug)]
@@ -78,23 +81,26 @@ impl Required {
     pub(crate) async fn settle(
         self,
         request: &Request,
-        ask_client: impl FnOnce(Ask),
+        ask_client: impl FnOnce(Vec<(Question, AnswerSender)>),
     ) -> Result<Request, CallError> {
         let mut responses = String::from("{");
         if !self.questions.is_empty() {
-            let given = Given::new(&self.questions);
-            let (all, done) = given;
-            let ask = Ask {
-                questions: self.questions.clone(),
-                replier: Replier::new(Arc::new(all)),
-            };
-            ask_client(ask);
-            let answers = done.await.map_err(|_| unusable("The call is over"))?;
-            for (question, answer) in self.questions.iter().zip(answers) {
+            let asked = self.questions.into_iter().map(|question| {
+                let (responder, answer) = oneshot::channel();
+                ((question.key.clone(), answer), (question, responder))
+            });
+            let (answers, asked): (Vec<_>, Vec<_>) = asked.unzip();
+            ask_client(asked);
+            // All of them, before the first that failed ends the call.
+            let mut given = Vec::with_capacity(answers.len());
+            for (key, answer) in answers {
+                given.push((key, answer.await.map_err(|_| unusable("The call is over"))?));
+            }
+            for (key, answer) in given {
                 if responses.len() > 1 {
                     responses.push(',');
                 }
-                responses.push_str(&serde_json::Value::from(&*question.key).to_string());
+                responses.push_str(&serde_json::Value::from(&*key).to_string());
                 responses.push(':');
                 responses.push_str(&String::from_utf8_lossy(&answer?));
             }
@@ -115,47 +121,6 @@ impl Required {
 
 fn unusable(message: &str) -> CallError {
     CallError::new(CallErrorCode::AskFailed, message)
-}
-
-type Told = Result<Bytes, CallError>;
-
-/// Collects the answers of one round.
-struct Given(Mutex<Collected>);
-
-struct Collected {
-    answers: Vec<(Arc<str>, Option<Told>)>,
-    done: Option<oneshot::Sender<Vec<Told>>>,
-}
-
-impl Given {
-    fn new(questions: &[Question]) -> (Self, oneshot::Receiver<Vec<Told>>) {
-        let (done, all) = oneshot::channel();
-        let keys = questions.iter();
-        let answers = keys.map(|it| (Arc::clone(&it.key), None)).collect();
-        let collected = Collected {
-            answers,
-            done: Some(done),
-        };
-        (Self(Mutex::new(collected)), all)
-    }
-}
-
-impl Answers for Given {
-    fn answer(&self, key: &str, outcome: Result<&[u8], &CallError>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = all.answers.iter_mut().find(|(own, _)| **own == *key);
-        if let Some((_, answer)) = place {
-            let outcome = outcome.map(Bytes::copy_from_slice).map_err(Clone::clone);
-            answer.get_or_insert(outcome);
-        }
-        if all.answers.iter().any(|(_, answer)| answer.is_none()) {
-            return;
-        }
-        let answers = std::mem::take(&mut all.answers);
-        if let Some(done) = all.done.take() {
-            let _ = done.send(answers.into_iter().filter_map(|(_, it)| it).collect());
-        }
-    }
 }
 
 #[cfg(test)]
@@ -184,19 +149,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_come_back_in_the_order_of_their_questions() {
-        let question = |key: &str| Question {
-            key: key.into(),
-            method: AskMethod::Roots,
-            params: Bytes::new(),
-        };
-        let (given, all) = Given::new(&[question("a"), question("b")]);
-        given.answer("b", Ok(b"2"));
-        given.answer("x", Ok(b"0"));
-        given.answer("a", Ok(b"1"));
-        given.answer("a", Ok(b"3"));
-        let all = all.await.expect("all are answered");
-        let all: Vec<_> = all.into_iter().map(|it| it.expect("an answer")).collect();
-        assert_eq!(all, [&b"1"[..], b"2"]);
+    async fn answers_come_back_under_their_keys() {
+        let asks = br#"{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"},"b":{"method":"roots/list"}},"requestState":"s"}"#;
+        let required = required(asks).expect("readable").expect("it asks");
+        let request = Request::own("tools/call", r#"{"name":"x"}"#).expect("a request");
+        let retry = required.settle(&request, |asked| {
+            for (question, answer) in asked.into_iter().rev() {
+                let text = format!(r#"{{"of":"{}"}}"#, question.key);
+                answer.send(Ok(text.into())).expect("awaited");
+            }
+        });
+        let retry = retry.await.expect("all are answered");
+        assert_eq!(
+            retry.raw(Key::InputResponses),
+            Some(r#"{"a":{"of":"a"},"b":{"of":"b"}}"#)
+        );
+        assert_eq!(retry.raw(Key::RequestState), Some("\"s\""));
     }
 }

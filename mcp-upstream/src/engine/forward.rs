@@ -16,17 +16,18 @@ use prometheus::IntCounter;
 use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::{Namespace, Upstream};
-use tooldock_workers::worker::{Ask, LogLevel};
+use tooldock_workers::worker::LogLevel;
 
 use super::record::{Noted, kept_short};
 use super::{
     CallInbox, Engine, Event, EventSender, InteractiveCall, Record, TOOLS_CALL, UNKNOWN_NAME_MAX,
-    ask_failed, overloaded, rate_limited, timed_out,
+    overloaded, rate_limited, timed_out,
 };
 use crate::audit::Transport;
 use crate::caller::Caller;
+use crate::interaction::{Asked, Interaction, refuse};
+use crate::jsonrpc::Response;
 pub(crate) use crate::jsonrpc::ResponseOutcome;
-use crate::jsonrpc::{RelayedRequest, Response};
 use crate::session::CancelNotice;
 
 /// One request on its way up.
@@ -86,25 +87,13 @@ impl Peer {
         }
     }
 
-    /// Asks the client; questions it cannot be asked fail at once. A single question may be a whole request, for a
-    /// client that takes requests.
-    pub(crate) fn ask(&self, ask: Ask, relayed: Option<Arc<RelayedRequest>>) {
-        match &self.sink {
-            Some(sink) => sink.ask(ask, relayed),
-            None => {
-                let failed = ask_failed("The caller cannot be asked anything");
-                for question in &ask.questions {
-                    ask.replier.answer(&question.key, Err(&failed));
-                }
-            }
-        }
-    }
-
-    /// Takes a question back, with the whole message that does so.
-    pub(crate) fn withdraw(&self, key: Arc<str>, message: Bytes) {
+    /// Asks the client; questions it cannot be asked fail at once.
+    pub(crate) fn ask(&self, asked: Asked) -> Vec<Arc<Interaction>> {
         if let Some(sink) = &self.sink {
-            sink.withdraw(key, message);
+            return sink.ask(asked);
         }
+        refuse(asked, "The caller cannot be asked anything");
+        Vec::new()
     }
 
     /// Whether anybody hears what is said.
@@ -158,8 +147,7 @@ impl Engine {
         };
         let answer = if request.asks {
             let heard = events.clone();
-            let talk =
-                InteractiveCall::new(self, namespace, caller.principal_name(), limit, events);
+            let talk = InteractiveCall::new(self, &request.namespace, caller, limit, events);
             // Boxed, so that the usual call does not carry the room for it.
             Box::pin(talk.run(|_, sink| Ok(run.run(peer(heard, Some(sink)))))).await?
         } else {

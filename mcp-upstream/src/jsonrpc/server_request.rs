@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -85,13 +85,12 @@ impl ServerRequest {
         self.params.as_ref()
     }
 
-    /// The whole of it as a question that outlives it.
-    pub(crate) fn relayed(&self) -> Arc<RelayedRequest> {
-        Arc::new(RelayedRequest {
-            message: self.message.clone(),
-            id: self.id_at.clone(),
-            response: OnceLock::new(),
-        })
+    /// The whole of it as its client gets it: under another id.
+    pub(crate) fn with_id(&self, id: u64) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.message.len() + 20);
+        let edit = Edit::at(self.id_at.clone(), id.to_string());
+        splice(&mut out, &self.message, &mut [edit]);
+        out
     }
 
     /// Answers it. `false`: the server is gone, or took it back.
@@ -130,43 +129,5 @@ impl fmt::Debug for ServerRequest {
         f.debug_struct("ServerRequest")
             .field("method", &self.method)
             .finish_non_exhaustive()
-    }
-}
-
-/// A request of a server as its client gets it, all of it, and as it answers: for a client of the server's own era.
-pub(crate) struct RelayedRequest {
-    message: Bytes,
-    id: Range<usize>,
-    response: OnceLock<Response>,
-}
-
-impl RelayedRequest {
-    /// The request under another id.
-    pub(crate) fn with_id(&self, id: u64) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.message.len() + 20);
-        let id = id.to_string();
-        splice(
-            &mut out,
-            &self.message,
-            &mut [Edit::at(self.id.clone(), id)],
-        );
-        out
-    }
-
-    /// The client's own response; the first one counts.
-    pub(crate) fn respond(&self, response: Response) {
-        let _ = self.response.set(response);
-    }
-
-    /// The response, if there is one.
-    pub(crate) fn response(&self) -> Option<&Response> {
-        self.response.get()
-    }
-}
-
-impl fmt::Debug for RelayedRequest {
-    /// Without its contents: they are the users'.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RelayedRequest").finish_non_exhaustive()
     }
 }

@@ -34,7 +34,6 @@ mod members;
 
 pub(crate) use body::{events_head, streamed};
 use driver::{CallDriver, Step};
-pub(super) use driver::{may_ask, missing_capability};
 use members::Members;
 
 /// How long a call that says much waits for its reader to take it, each time: 5 s. One that takes longer loses its stream,

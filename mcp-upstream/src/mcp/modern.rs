@@ -14,6 +14,7 @@ use super::head::McpHead;
 use super::methods::{self, Prepared};
 use super::{CallContext, ClientEra, forward, namespace};
 use crate::caller::Caller;
+use crate::interaction;
 use crate::jsonrpc::{self, Key, Members, Message, RequestError};
 use crate::mcp::Core;
 use crate::profile::AcceptRule;
@@ -26,7 +27,6 @@ mod exchange;
 mod headers;
 mod listen;
 mod meta;
-mod suspended;
 
 use headers::Tools;
 
@@ -36,7 +36,7 @@ pub(crate) use meta::RequestMeta;
 pub(super) const VERSION: &str = protocol::MODERN;
 
 /// The calls that wait for their clients.
-pub(crate) type SuspendedCalls = suspended::SuspendedCalls<driver::ModernCallDriver>;
+pub(crate) type SuspendedCalls = interaction::SuspendedCalls<driver::ModernCallDriver>;
 
 /// Whether a message is of this era. A request or notification has a method, and members beside it.
 pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> bool {

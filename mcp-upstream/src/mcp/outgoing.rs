@@ -1,9 +1,5 @@
-//! The messages the gateway sends on its own: progress, log messages, questions to the client, and their cancellation.
-//! Each is one line of JSON, spliced from spans and never decoded.
-
-use tooldock_workers::worker::Question;
-
-use crate::jsonrpc::splice;
+//! The messages the gateway makes of what a function reports: progress and log messages. Each is one line of JSON, spliced
+//! from spans and never decoded. Questions to the client are in `interaction/messages.rs`.
 
 /// `notifications/progress`. `token` is the client's, raw; `params` is the rest of the object.
 pub(super) fn progress(token: &str, params: &[u8]) -> Vec<u8> {
@@ -33,41 +29,9 @@ pub(super) fn log(params: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A request to the client. `id` is ours, unique in the session.
-pub(super) fn question(id: u64, question: &Question) -> Vec<u8> {
-    let head = format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"method":"{}","params":"#,
-        question.method.as_str()
-    );
-    let params = match question.params.trim_ascii() {
-        [] => b"{}",
-        params => params,
-    };
-    let mut out = head.into_bytes();
-    out.extend_from_slice(params);
-    out.push(b'}');
-    out
-}
-
-/// Takes a question back in the words of the server that asked it: its own message, about our id of the question.
-pub(super) fn taken_back(id: u64, message: &[u8]) -> Vec<u8> {
-    let text = std::str::from_utf8(message).ok();
-    let passed = text.and_then(|text| splice::with_request_id(text, &id.to_string()));
-    passed.unwrap_or_else(|| cancelled(id, "The server withdrew the question"))
-}
-
-/// Takes a question back.
-pub(super) fn cancelled(id: u64, reason: &str) -> Vec<u8> {
-    let params = serde_json::json!({ "requestId": id, "reason": reason });
-    format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#)
-        .into_bytes()
-}
-
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use serde_json::{Value, json};
-    use tooldock_workers::worker::AskMethod;
 
     use super::*;
 
@@ -91,21 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_requests_and_can_be_taken_back() {
-        let asked = Question {
-            key: "k".into(),
-            method: AskMethod::Roots,
-            params: Bytes::new(),
-        };
-        assert_eq!(
-            read(question(3, &asked)),
-            json!({ "jsonrpc": "2.0", "id": 3, "method": "roots/list", "params": {} })
-        );
-        assert_eq!(
-            read(cancelled(3, "over")),
-            json!({ "jsonrpc": "2.0", "method": "notifications/cancelled",
-                "params": { "requestId": 3, "reason": "over" } })
-        );
+    fn a_log_message_is_what_the_function_said() {
         assert_eq!(
             read(log(br#"{"level":"info","data":1}"#))["params"],
             json!({ "level": "info", "data": 1 })

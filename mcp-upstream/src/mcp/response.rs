@@ -3,9 +3,9 @@
 use serde_json::value::RawValue;
 
 use super::CallContext;
+use crate::interaction::AnswerFate;
 use crate::jsonrpc::splice::span;
 use crate::jsonrpc::{Members, RequestError, Response};
-use crate::session::AnswerFate;
 
 /// Hands an answer to the call that asked. One that came too late is taken all the same: its
 /// sender could not know. An answer to a question that was never asked in this session is refused, and so is one that

@@ -40,8 +40,8 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interaction::OPEN_IN_SESSION;
     use crate::session::client::CLIENT_FACTS_MAX;
-    use crate::session::questions::OPEN_MAX;
     use crate::session::subscriptions::{URI_BYTES_MAX, URIS_MAX, cost};
     use crate::session::tests::{facts, session};
 
@@ -57,16 +57,15 @@ mod tests {
         session.subscriptions().add("test://a").expect("the first");
         let with_subscription = session.weight();
         assert_eq!(with_subscription, with_facts + cost(1, 8));
-        let (id, answer) = session.ask();
+        let wait = crate::interaction::tests::Wait::new();
+        let (question, _told) = crate::interaction::tests::round(&wait);
+        session.ask(&question).expect("a request");
         assert_eq!(session.weight(), with_subscription + QUESTION_COST);
-        drop(answer);
+        drop(question);
         let late = serde_json::from_str("{}").expect("JSON");
         let late: &serde_json::value::RawValue = late;
         let late = crate::jsonrpc::ResponseOutcome::Result(late.get().to_owned().into());
-        session.answer(
-            &id.to_string(),
-            crate::jsonrpc::Response::from_outcome(late),
-        );
+        session.answer("1", crate::jsonrpc::Response::from_outcome(late));
         session.subscriptions().remove("test://a");
         assert_eq!(session.weight(), with_facts);
     }
@@ -77,7 +76,7 @@ mod tests {
             + CLIENT_FACTS_MAX
             + FACTS_COST
             + cost(URIS_MAX, URI_BYTES_MAX)
-            + OPEN_MAX * QUESTION_COST
+            + OPEN_IN_SESSION * QUESTION_COST
             + 64 * STREAM_COST;
         assert!(most <= crate::session::config::BYTES_MIN, "{most}");
     }

@@ -2,19 +2,20 @@ use std::pin::Pin;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
-use prometheus::IntCounter;
 use serde_json::{Value, json};
 use tooldock_workers::error::CallErrorCode;
 use tooldock_workers::gate::Gate;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
-use tooldock_workers::worker::{Answers, Ask, AskMethod, CallEvent, CallSink, Operation, Question};
+use tooldock_workers::worker::{AskMethod, Notice, Operation, Question};
 
 use super::*;
 use crate::audit::{Audit, Transport};
 use crate::backend::{Backend, Backends};
 use crate::engine::{Announce, CallRequest, Event, EventReceiver, Unlimited, events};
+use crate::interaction::{Interaction, OPEN_IN_CALL, Responder, ask_failed};
 use crate::metrics::UpstreamMetrics;
 use crate::testing::{FakeBackend, caller, namespace};
 
@@ -72,6 +73,27 @@ fn fixture_with(change: impl FnOnce(&mut Namespace)) -> Fixture {
     }
 }
 
+/// Questions that were asked at once.
+struct Questions(Vec<Arc<Interaction>>);
+
+impl Questions {
+    /// Answers a question, or fails it, and says whether that counts.
+    fn answer(&self, key: &str, outcome: Result<Bytes, CallError>) -> bool {
+        let mut all = self.0.iter();
+        let of_key = |it: &&Arc<Interaction>| it.question().is_some_and(|it| *it.key == *key);
+        all.find(of_key).is_some_and(|entry| match outcome {
+            Ok(result) => entry.fulfil(result),
+            Err(why) => entry.fail(why),
+        })
+    }
+
+    /// Those without an answer.
+    fn open(&self) -> impl Iterator<Item = &Question> {
+        let open = self.0.iter().filter(|it| it.is_open());
+        open.filter_map(|it| it.question())
+    }
+}
+
 /// A call that runs when it is polled or its events are waited for.
 struct Running {
     work: Pin<Box<dyn Future<Output = Result<Value, CallErrorCode>>>>,
@@ -122,12 +144,12 @@ impl Fixture {
 
 impl Running {
     /// Lets the call go on until it asks.
-    async fn questions(&mut self) -> InputRequests {
+    async fn questions(&mut self) -> Questions {
         tokio::select! {
             biased;
             outcome = &mut self.work => panic!("the call ended: {outcome:?}"),
             event = self.events.next() => match event {
-                Event::InputRequests(questions) => questions,
+                Event::InputRequests(questions) => Questions(questions),
                 other => panic!("{other:?}"),
             },
         }
@@ -186,7 +208,10 @@ async fn a_question_stops_the_clock_and_gives_the_permit_back() {
     let mut call = fixture.begin(script(&[asks(&["k"])]));
     let questions = call.questions().await;
     assert_eq!(fixture.places(), (0, 1));
-    assert_eq!(questions.list[0].method, AskMethod::Elicit);
+    assert_eq!(
+        questions.open().next().expect("it").method,
+        AskMethod::Elicit
+    );
     // The permit is free for others, and more time than the call has passes.
     assert!(fixture.work("say_hello", &json!({}), None).await.is_ok());
     tokio::time::sleep(Duration::from_secs(50)).await;
@@ -306,7 +331,7 @@ async fn a_call_asks_again_while_its_answers_wait() {
     let first = call.questions().await;
     assert!(first.answer("a", yes()));
     let second = call.questions().await;
-    assert_eq!(&*second.list[0].key, "b");
+    assert_eq!(&*second.open().next().expect("it").key, "b");
     assert!(second.answer("b", yes()));
     let answers = call.work.await.expect("answered");
     assert_eq!(answers.as_object().map(serde_json::Map::len), Some(2));
@@ -317,28 +342,36 @@ async fn a_caller_that_leaves_while_it_is_asked_frees_everything() {
     let fixture = fixture();
     let mut call = fixture.begin(script(&[asks(&["a"])]));
     let questions = call.questions().await;
-    assert!(questions.awaited());
+    assert!(questions.open().next().is_some());
     drop(call.work);
     assert_eq!(fixture.places(), (0, 0));
     assert_eq!(fixture.backend.counts(), (1, 1, 0));
-    assert!(!questions.awaited() && !questions.answer("a", yes()));
+    assert!(questions.open().next().is_none() && !questions.answer("a", yes()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn questions_that_are_dropped_fail() {
+async fn the_first_answer_counts_and_unknown_keys_change_nothing() {
     let fixture = fixture();
-    let mut call = fixture.begin(script(&[asks(&["a", "b"])]));
+    let mut call = fixture.begin(script(&[asks(&["a"])]));
     let questions = call.questions().await;
+    assert!(!questions.answer("c", yes()), "nobody asked that");
     assert!(questions.answer("a", Err(ask_failed("The client said no"))));
     assert!(!questions.answer("a", yes()), "the first answer counts");
-    assert!(!questions.answer("c", yes()), "nobody asked that");
-    drop(questions);
     assert_eq!(
         call.work.await,
-        Ok(json!({
-            "a": { "failed": "ask_failed: The client said no" },
-            "b": { "failed": "ask_failed: The client gave no answer" },
-        }))
+        Ok(json!({ "a": { "failed": "ask_failed: The client said no" } }))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_that_nobody_reads_any_more_fail() {
+    let fixture = fixture();
+    let mut call = fixture.begin(script(&[asks(&["a"])]));
+    assert!(call.poll().is_none());
+    drop(call.events);
+    assert_eq!(
+        call.work.await,
+        Ok(json!({ "a": { "failed": "ask_failed: The client gave no answer" } }))
     );
 }
 
@@ -354,7 +387,7 @@ async fn a_caller_without_events_can_be_asked_nothing() {
 #[tokio::test(start_paused = true)]
 async fn one_call_cannot_have_more_questions_than_the_bound() {
     let fixture = fixture();
-    let keys: Vec<_> = (0..=OPEN_QUESTIONS).map(|n| format!("k{n}")).collect();
+    let keys: Vec<_> = (0..=OPEN_IN_CALL).map(|n| format!("k{n}")).collect();
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();
     let outcome = fixture.begin(script(&[asks(&keys)])).work.await;
     let outcome = outcome.expect("the function goes on");
@@ -362,7 +395,7 @@ async fn one_call_cannot_have_more_questions_than_the_bound() {
     assert_eq!(outcome["k64"]["failed"], failed);
     assert_eq!(fixture.places(), (0, 0));
     let mut call = fixture.begin(script(&[asks(&keys[1..])]));
-    assert_eq!(call.questions().await.list.len(), OPEN_QUESTIONS);
+    assert_eq!(call.questions().await.0.len(), OPEN_IN_CALL);
 }
 
 #[tokio::test(start_paused = true)]
@@ -394,7 +427,7 @@ async fn a_function_that_ends_while_it_asks_has_its_answer() {
     let questions = call.questions().await;
     fixture.backend.release.add_permits(1);
     assert_eq!(call.work.await, Ok(json!({})));
-    assert!(!questions.awaited());
+    assert!(questions.open().next().is_none());
     assert_eq!(fixture.places(), (0, 0));
 }
 
@@ -427,32 +460,28 @@ async fn a_tool_without_context_has_nothing_around_it() {
     assert_eq!(fixture.backend.sinks.load(Ordering::SeqCst), 0);
 }
 
-#[test]
-fn questions_of_a_call_that_is_gone_fail_at_once() {
-    #[derive(Default)]
-    struct Failed(Mutex<Vec<String>>);
-    impl Answers for Failed {
-        fn answer(&self, key: &str, outcome: Result<&[u8], &CallError>) {
-            let code = outcome.expect_err("nobody is there").code.as_str();
-            let mut failed = self.0.lock().expect("not poisoned");
-            failed.push(format!("{key} {code}"));
-        }
-    }
-    let (inbox, gone) = mpsc::channel(1);
-    drop(gone);
-    let sink = CallInbox {
-        events: None,
-        inbox,
-        dropped: IntCounter::new("dropped", "dropped").expect("a valid name"),
+#[tokio::test]
+async fn questions_of_a_call_that_is_gone_fail_at_once() {
+    let fixture = fixture();
+    let (sender, _events) = events();
+    let call = InteractiveCall::new(
+        &fixture.engine,
+        &fixture.namespace,
+        &caller(),
+        Duration::from_secs(3),
+        Some(sender),
+    );
+    let questions = Arc::clone(&call.questions);
+    drop(call);
+    let question = Question {
+        key: "k".into(),
+        method: AskMethod::Sample,
+        params: Bytes::new(),
     };
-    let failed = Arc::new(Failed::default());
-    sink.event(CallEvent::Ask(Ask {
-        questions: vec![Question {
-            key: "k".into(),
-            method: AskMethod::Sample,
-            params: Bytes::new(),
-        }],
-        replier: Replier::new(Arc::clone(&failed) as Arc<dyn Answers>),
-    }));
-    assert_eq!(*failed.0.lock().expect("not poisoned"), ["k ask_failed"]);
+    let (responder, told) = tokio::sync::oneshot::channel();
+    let opened = questions.open(vec![(question, Responder::Round(responder))]);
+    assert!(opened.is_empty());
+    let failed = told.await.expect("told").expect_err("nobody is there");
+    assert_eq!(failed.code, CallErrorCode::AskFailed);
+    assert_eq!(fixture.places(), (0, 0));
 }

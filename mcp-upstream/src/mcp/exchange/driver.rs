@@ -1,31 +1,21 @@
 //! One call of the upstream from its start to its response, and what it says to its client meanwhile.
 //!
 //! What it says becomes messages, in order, before the response; how they travel is not decided here. Questions become
-//! requests to the client under ids of the session. When the call ends, those still open are taken back
-//! (`notifications/cancelled`).
+//! requests to the client under ids of the session.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
-use futures_util::stream::FuturesUnordered;
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::worker::{AskMethod, LogLevel};
+use tooldock_workers::worker::LogLevel;
 
-use crate::engine::{self, Event, EventReceiver, EventSender, InputRequests, ask_failed};
-use crate::jsonrpc::{self, Response, ResponseOutcome};
+use crate::engine::{self, Event, EventReceiver, EventSender};
+use crate::interaction::Interaction;
 use crate::mcp::methods::UpstreamCall;
 use crate::mcp::{CallContext, outgoing};
 use crate::session::{InFlight, Session};
-
-/// The longest part of a client's error message that is told to the function.
-const REFUSAL_MAX: usize = 512;
 
 /// A call that runs. In a session it can be cancelled by its id; dropping it cancels it in any case.
 pub(super) struct CallDriver {
@@ -72,24 +62,18 @@ impl CallDriver {
                 return Step::Said(message);
             }
             if self.response.is_some() {
+                // Questions of a call that is over are over, too, and were taken back if they were asked.
                 match messages_out.receiver.try_next() {
-                    // A question of a call that is over needs no answer.
-                    Some(Event::InputRequests(_)) => {}
                     Some(event) => messages_out.hear(event),
-                    None if !messages_out.open.is_empty() => messages_out.take_back(),
                     None => return Step::Over(self.response.take().unwrap_or_default()),
                 }
                 continue;
             }
             // event: the function said or asked something; passed on.
-            // answer: the client answered a question; handed to the call.
             // response: the call is over; what it said before is still taken up above.
             // In no order, so that a function that never stops talking cannot keep its call from its time limit.
             tokio::select! {
                 event = messages_out.receiver.next() => messages_out.hear(event),
-                Some(answered) = next_of(&mut messages_out.waiting), if messages_out.waiting.is_some() => {
-                    messages_out.deliver(answered);
-                }
                 response = self.work.as_mut() => self.response = Some(response),
             }
         }
@@ -131,34 +115,8 @@ struct ClientMessages {
     receiver: EventReceiver,
     session: Option<Arc<Session>>,
     progress_token: Option<String>,
-    /// How long one question may take.
-    ask_timeout: Duration,
     /// Messages of the last event, not yet taken: as many as it has questions at most.
     messages: VecDeque<Vec<u8>>,
-    /// Waits for answers; few calls ask.
-    waiting: Option<Waiting>,
-    /// Our requests that have no answer yet: ids and keys.
-    open: Vec<(u64, Arc<str>)>,
-}
-
-type Waiting = FuturesUnordered<Pin<Box<dyn Future<Output = AnsweredInput> + Send>>>;
-
-/// A question whose wait is over.
-struct AnsweredInput {
-    id: u64,
-    questions: Arc<InputRequests>,
-    key: Arc<str>,
-    outcome: InputOutcome,
-}
-
-/// What came of a question.
-enum InputOutcome {
-    /// The client's response.
-    Response(Response),
-    /// Its time is up.
-    Late,
-    /// No answer can come: the session ended, or too many questions are open in it.
-    Gone,
 }
 
 impl ClientMessages {
@@ -168,35 +126,31 @@ impl ClientMessages {
             receiver,
             session: cx.session().cloned(),
             progress_token: call.progress_token.take(),
-            ask_timeout: call.request.namespace().limits.ask_timeout,
             messages: VecDeque::new(),
-            waiting: None,
-            open: Vec::new(),
         };
         (sender, messages_out)
     }
 
     fn hear(&mut self, event: Event) {
-        match event {
+        let message = match event {
             Event::Progress(params) => {
-                if let Some(token) = &self.progress_token {
-                    let message = outgoing::progress(token, &params);
-                    self.tell(message);
-                }
+                let token = self.progress_token.as_ref();
+                token.map(|token| outgoing::progress(token, &params))
             }
             Event::Log { level, params } => {
-                if level >= self.wanted() {
-                    self.tell(outgoing::log(&params));
-                }
+                (level >= self.wanted()).then(|| outgoing::log(&params))
             }
-            Event::Message { level, message } => {
-                if level.is_none_or(|level| level >= self.wanted()) {
-                    self.tell(message.into());
-                }
+            Event::Message { level, message } => level
+                .is_none_or(|level| level >= self.wanted())
+                .then(|| message.into()),
+            Event::InputRequests(questions) => {
+                let asked = questions.iter().filter_map(|it| self.ask(it));
+                let asked: Vec<_> = asked.collect();
+                self.messages.extend(asked);
+                None
             }
-            Event::InputRequests(questions) => self.ask(questions),
-            Event::Withdrawn { key, message } => self.withdraw(&key, &message),
-        }
+        };
+        self.messages.extend(message);
     }
 
     /// From which level on the client wants log messages. Read each time: it may change its mind.
@@ -205,152 +159,11 @@ impl ClientMessages {
         session.map_or(LogLevel::Info, |session| session.log_level())
     }
 
-    fn ask(&mut self, questions: InputRequests) {
-        let questions = Arc::new(questions);
-        for question in &questions.list {
-            let asked = |session: &&Arc<Session>| {
-                let declared = &session.client().capabilities;
-                may_ask(declared.get().as_bytes(), question.method)
-            };
-            let Some(session) = self.session.as_ref().filter(asked) else {
-                questions.answer(&question.key, Err(missing_capability(question.method)));
-                continue;
-            };
-            let (id, answer) = session.ask();
-            self.open.push((id, Arc::clone(&question.key)));
-            let message = match &questions.relayed {
-                Some(relayed) => relayed.with_id(id),
-                None => outgoing::question(id, question),
-            };
-            self.tell(message);
-            let (questions, key) = (Arc::clone(&questions), Arc::clone(&question.key));
-            let limit = self.ask_timeout;
-            let waiting = self.waiting.get_or_insert_default();
-            waiting.push(Box::pin(async move {
-                let outcome = match timeout(limit, answer).await {
-                    Ok(Ok(answer)) => InputOutcome::Response(answer),
-                    Ok(Err(_)) => InputOutcome::Gone,
-                    Err(_) => InputOutcome::Late,
-                };
-                AnsweredInput {
-                    id,
-                    questions,
-                    key,
-                    outcome,
-                }
-            }));
-        }
-    }
-
-    fn deliver(&mut self, answered: AnsweredInput) {
-        let open = self.open.iter().position(|(id, _)| *id == answered.id);
-        // Taken back meanwhile.
-        let Some(open) = open else { return };
-        self.open.swap_remove(open);
-        let outcome = match answered.outcome {
-            InputOutcome::Response(answer) => {
-                if let Some(relayed) = &answered.questions.relayed {
-                    relayed.respond(answer.clone());
-                }
-                match answer.outcome() {
-                    ResponseOutcome::Result(result) => Ok(result),
-                    ResponseOutcome::Error(error) => Err(refused(&error)),
-                }
-            }
-            InputOutcome::Late => {
-                let withdrawn = outgoing::cancelled(answered.id, "The question timed out");
-                self.tell(withdrawn);
-                Err(ask_failed("The client did not answer in time"))
-            }
-            InputOutcome::Gone => Err(ask_failed(
-                "The client of this session cannot be asked any more",
-            )),
-        };
-        answered.questions.answer(&answered.key, outcome);
-    }
-
-    /// Passes on that the upstream does not want an answer any more.
-    fn withdraw(&mut self, key: &str, message: &[u8]) {
-        let open = self.open.iter().position(|(_, own)| **own == *key);
-        let Some(open) = open else { return };
-        let (id, _) = self.open.swap_remove(open);
-        self.tell(outgoing::taken_back(id, message));
-    }
-
-    /// Takes back what is open: the call is over.
-    fn take_back(&mut self) {
-        for (id, _) in std::mem::take(&mut self.open) {
-            self.tell(outgoing::cancelled(id, "The call is over"));
-        }
-    }
-
-    fn tell(&mut self, message: Vec<u8>) {
-        self.messages.push_back(message);
-    }
-}
-
-/// The next question whose wait is over.
-async fn next_of(waiting: &mut Option<Waiting>) -> Option<AnsweredInput> {
-    waiting.as_mut()?.next().await
-}
-
-/// Whether a client that declared these capabilities, raw JSON, can be asked this. `null` declares nothing.
-pub(in crate::mcp) fn may_ask(declared: &[u8], method: AskMethod) -> bool {
-    let declared = serde_json::from_slice::<HashMap<String, &RawValue>>(declared);
-    let declared = declared.unwrap_or_default();
-    let capability = declared.get(method.capability());
-    capability.is_some_and(|declared| declared.get() != "null")
-}
-
-/// A question nobody can be asked.
-pub(in crate::mcp) fn missing_capability(method: AskMethod) -> CallError {
-    let capability = method.capability();
-    let mut error = CallError::new(
-        CallErrorCode::MissingCapability,
-        format!("The client cannot be asked here: it has no capability \"{capability}\""),
-    );
-    let details = format!(r#"{{"requiredCapabilities":{{"{capability}":{{}}}}}}"#);
-    error.details = serde_json::from_str(&details).ok();
-    error
-}
-
-/// The client's error object as what the function is told.
-fn refused(error: &[u8]) -> CallError {
-    #[derive(Deserialize)]
-    struct Refusal<'a> {
-        #[serde(borrow, default)]
-        code: Option<&'a RawValue>,
-        #[serde(borrow, default)]
-        message: Option<&'a RawValue>,
-    }
-    let refusal = serde_json::from_slice::<Refusal<'_>>(error).ok();
-    let code = refusal
-        .as_ref()
-        .and_then(|refusal| refusal.code)
-        .map_or_else(String::new, |code| {
-            let code: String = code.get().chars().take(16).collect();
-            format!(" ({code})")
-        });
-    let message = refusal
-        .and_then(|refusal| refusal.message)
-        .and_then(jsonrpc::string)
-        .unwrap_or_default();
-    let message: String = message.chars().take(REFUSAL_MAX).collect();
-    ask_failed(format!(
-        "The client answered with an error{code}: {message}"
-    ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_client_can_be_asked_what_it_declared_and_null_declares_nothing() {
-        let declared = br#"{"elicitation":null,"s\u0061mpling":{},"other":[1]}"#;
-        assert!(!may_ask(declared, AskMethod::Elicit));
-        assert!(may_ask(declared, AskMethod::Sample));
-        assert!(!may_ask(declared, AskMethod::Roots));
-        assert!(!may_ask(b"[]", AskMethod::Sample));
+    /// The request that asks a question, under an id of the session.
+    fn ask(&self, question: &Arc<Interaction>) -> Option<Vec<u8>> {
+        let session = self.session.as_ref();
+        let declared = session.map(|session| session.client().capabilities.get());
+        let may = question.admit(declared.unwrap_or("{}").as_bytes());
+        session.filter(|_| may)?.ask(question)
     }
 }

@@ -16,6 +16,7 @@ use super::{ExternalServers, GATEWAY, Leased, lists, subscriptions, tasks};
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{reply, rounds, state};
 use crate::engine::{ForwardTask, Peer, ResponseOutcome};
+use crate::interaction::Responder;
 use crate::jsonrpc::{self, Key, Request, Response, Unreadable, spans};
 use crate::protocol::{CacheScope, code};
 use crate::session::CancelNotice;
@@ -125,8 +126,8 @@ impl ExternalCall {
         }
         // What it asked on `notifications/initialized` comes before the answer to this.
         has_read(process).await;
-        if handler.is_asking() {
-            handler.settled().await;
+        if handler.asked().is_asking() {
+            handler.asked().settled().await;
             has_read(process).await;
             for _ in 0..TAKEN_IN_PARTS {
                 sleep(TAKEN_IN / TAKEN_IN_PARTS).await;
@@ -309,7 +310,12 @@ impl ExternalCall {
             };
             match required {
                 Some(required) => {
-                    request = required.settle(&request, |ask| peer.ask(ask, None)).await?;
+                    let settled = required.settle(&request, |asked| {
+                        let asked = asked.into_iter();
+                        let asked = asked.map(|(it, answer)| (it, Responder::Round(answer)));
+                        peer.ask(asked.collect());
+                    });
+                    request = settled.await?;
                 }
                 None => return Ok(answer),
             }

@@ -23,19 +23,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, timeout};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::worker::{Answers, Ask, AskMethod, LogLevel, Question, Replier};
+use tooldock_workers::worker::{AskMethod, LogLevel, Question};
 
 use super::connector::Inbound;
 use crate::broadcast::{Audience, Change};
 use crate::engine::Peer;
-use crate::jsonrpc::{
-    self, Key, Members, Notification, RawId, RelayedRequest, ServerRequest, spans,
-};
-use crate::mcp::outgoing;
+use crate::interaction::{self, ConnectionInteractions, Interaction, Responder, ask_failed};
+use crate::jsonrpc::{self, Notification, ServerRequest, spans};
 use crate::protocol::code;
 use crate::session::Session;
 use crate::stdio::link::NotificationSink;
@@ -45,8 +42,6 @@ use crate::stream::EventLog;
 const WAITING_MAX: usize = 256;
 /// Bytes of them.
 const WAITING_BYTES: usize = 4 * 1024 * 1024;
-/// Questions of a server before the call it was opened for has begun.
-const EARLY_MAX: usize = 16;
 
 /// Who hears one process, or one after the other of the same session.
 pub(crate) struct InboundHandler {
@@ -59,18 +54,8 @@ pub(crate) struct InboundHandler {
     /// Calls that run. Plain data, nothing awaits under it.
     calls: Mutex<Calls>,
     waiting: Mutex<Waiting>,
-    /// Requests of the server that have no answer, by its own ids. As many as a link has open.
-    open: Mutex<Vec<(RawId, Open)>>,
-    /// How many questions in calls have no answer.
-    unanswered: Arc<watch::Sender<usize>>,
-}
-
-/// A request of the server that has no answer.
-enum Open {
-    /// Asked in a call.
-    InCall(Weak<PendingAnswer>),
-    /// Asked outside of calls; takes the message that takes it back.
-    InSession(oneshot::Sender<Bytes>),
+    /// Requests of the server that have no answer, by its own ids.
+    asked: ConnectionInteractions,
 }
 
 /// Whose process it is.
@@ -86,14 +71,6 @@ pub(crate) enum Scope {
 struct Calls {
     next: u64,
     running: Vec<Running>,
-    /// Asked before the first of them.
-    early: Vec<Early>,
-}
-
-/// A question of a server that was opened for a call which has not begun.
-struct Early {
-    method: AskMethod,
-    request: ServerRequest,
 }
 
 struct Running {
@@ -135,14 +112,13 @@ impl InboundHandler {
             ask_timeout,
             calls: Mutex::default(),
             waiting: Mutex::default(),
-            open: Mutex::default(),
-            unanswered: Arc::default(),
+            asked: ConnectionInteractions::default(),
         })
     }
 
     /// A call begins. `inputs` are answers its client sent along.
     pub(crate) fn enter(self: &Arc<Self>, peer: Peer, inputs: Option<Bytes>) -> RunningCall {
-        let (number, early) = {
+        let number = {
             let mut calls = self.calls();
             let number = calls.next;
             calls.next += 1;
@@ -152,10 +128,10 @@ impl InboundHandler {
                 inputs,
                 asked: [0; 3],
             });
-            (number, std::mem::take(&mut calls.early))
+            number
         };
-        for question in early {
-            if let Some(request) = self.ask_in_call(question.method, question.request) {
+        for (method, request) in self.asked.take_early() {
+            if let Some(request) = self.ask_in_call(method, request) {
                 self.ask_in_session(request);
             }
         }
@@ -165,16 +141,9 @@ impl InboundHandler {
         }
     }
 
-    /// Whether a question in a call has no answer.
-    pub(crate) fn is_asking(&self) -> bool {
-        *self.unanswered.borrow() > 0
-    }
-
-    /// Waits until none is without.
-    pub(crate) async fn settled(&self) {
-        let mut unanswered = self.unanswered.subscribe();
-        // The sender is `self`.
-        let _ = unanswered.wait_for(|open| *open == 0).await;
+    /// What the server waits for.
+    pub(crate) fn asked(&self) -> &ConnectionInteractions {
+        &self.asked
     }
 
     /// The session has a general stream now: what waited for one goes there.
@@ -309,11 +278,7 @@ impl InboundHandler {
             let mut calls = self.calls();
             // A process is opened before the call it is for can begin; some servers ask at once.
             if calls.next == 0 && matches!(self.scope, Scope::Call) {
-                if calls.early.len() >= EARLY_MAX {
-                    return Some(request);
-                }
-                calls.early.push(Early { method, request });
-                return None;
+                return self.asked.keep_early(method, request);
             }
             let mut running = calls.running.iter_mut().rev();
             let Some(running) = running.find(|it| it.peer.asks()) else {
@@ -330,26 +295,17 @@ impl InboundHandler {
             request.answer(Ok(&answer));
             return None;
         }
-        let key: Arc<str> = key.into();
         let params = request.params().cloned();
         let question = Question {
-            key: Arc::clone(&key),
+            key: key.into(),
             method,
             params: params.unwrap_or_else(|| Bytes::from_static(b"{}")),
         };
-        let (id, relayed) = (request.id().clone(), request.relayed());
-        let answer = Arc::new(PendingAnswer {
-            key,
-            peer: peer.clone(),
-            relayed: Arc::clone(&relayed),
-            request: Mutex::new(Some((request, Awaited::new(&self.unanswered)))),
-        });
-        self.keep_open(id, Open::InCall(Arc::downgrade(&answer)));
-        let ask = Ask {
-            questions: vec![question],
-            replier: Replier::new(answer),
-        };
-        peer.ask(ask, Some(relayed));
+        let id = request.id().clone();
+        let responder = Responder::Request(request, Some(self.asked.unanswered()));
+        for entry in peer.ask(vec![(question, responder)]) {
+            self.asked.note(id.clone(), &entry);
+        }
         None
     }
 
@@ -366,76 +322,29 @@ impl InboundHandler {
             );
             return;
         };
-        let (id, answer) = session.ask();
-        if !self.put(request.relayed().with_id(id).into()) {
-            request.refuse(code::INTERNAL, "The client does not read what it is sent");
-            return;
+        let wait = Arc::new(OutsideCalls {
+            handler: Arc::clone(self),
+            settled: Notify::new(),
+        });
+        let scope: Weak<dyn interaction::Scope> = Arc::<OutsideCalls>::downgrade(&wait);
+        let id = request.id().clone();
+        let responder = Responder::Request(request, None);
+        let entry = Interaction::new(None, responder, self.ask_timeout, scope);
+        self.asked.note(id, &entry);
+        if let Some(message) = session.ask(&entry)
+            && !self.put(message.into())
+        {
+            entry.fail(ask_failed("The client does not read what it is sent"));
         }
-        let (handler, limit) = (Arc::clone(self), self.ask_timeout);
-        let (take_back, taken_back) = oneshot::channel();
-        self.keep_open(request.id().clone(), Open::InSession(take_back));
         // Bounded by its time and by the questions a session may have open.
         runtime.spawn(async move {
-            // answer: of the client, or that there will be none. taken_back: the server does not want it any more.
+            // settled: answered, failed or taken back. sleep_until: nobody did in time.
             tokio::select! {
-                answer = timeout(limit, answer) => match answer {
-                    Ok(Ok(answer)) => {
-                        request.forward(&answer);
-                    }
-                    Ok(Err(_)) => {
-                        request.refuse(code::INTERNAL, "The client cannot be asked any more");
-                    }
-                    Err(_) => {
-                        handler.put(outgoing::cancelled(id, "The question timed out").into());
-                        request.refuse(code::INTERNAL, "The client did not answer in time");
-                    }
-                },
-                Ok(message) = taken_back => {
-                    handler.put(outgoing::taken_back(id, &message).into());
-                }
+                () = wait.settled.notified() => {}
+                () = sleep_until(entry.deadline()) => entry.expire(),
             }
+            entry.deliver();
         });
-    }
-
-    fn keep_open(&self, id: RawId, request: Open) {
-        let mut open = self.open();
-        open.retain(|(_, request)| !request.is_over());
-        open.push((id, request));
-    }
-
-    /// The server does not want an answer any more.
-    fn take_back(&self, notification: &Notification<'_>) {
-        let params = notification.params.as_deref().unwrap_or_default();
-        let members = std::str::from_utf8(params)
-            .ok()
-            .and_then(Members::of_params);
-        let id = members
-            .as_ref()
-            .and_then(|members| members.name(Key::RequestId));
-        let Some(id) = id else {
-            return;
-        };
-        let taken = {
-            let mut open = self.open();
-            let place = open.iter().rposition(|(own, _)| own.as_str() == id);
-            place.map(|place| open.swap_remove(place).1)
-        };
-        let message = notification.message.clone();
-        match taken {
-            Some(Open::InCall(answer)) => {
-                if let Some(answer) = answer.upgrade() {
-                    answer.peer.withdraw(Arc::clone(&answer.key), message);
-                }
-            }
-            Some(Open::InSession(question)) => {
-                let _ = question.send(message);
-            }
-            None => {}
-        }
-    }
-
-    fn open(&self) -> MutexGuard<'_, Vec<(RawId, Open)>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
@@ -453,7 +362,7 @@ impl InboundHandler {
         let Scope::Session(session) = &self.scope else {
             return None;
         };
-        if self.open().iter().any(|(_, request)| !request.is_over()) {
+        if self.asked.any_open() {
             return None;
         }
         let used = session.upgrade()?.used_at(now);
@@ -461,12 +370,19 @@ impl InboundHandler {
     }
 }
 
-impl Open {
-    fn is_over(&self) -> bool {
-        match self {
-            Self::InCall(answer) => answer.strong_count() == 0,
-            Self::InSession(question) => question.is_closed(),
-        }
+/// The wait for an answer that no call waits for.
+struct OutsideCalls {
+    handler: Arc<InboundHandler>,
+    settled: Notify,
+}
+
+impl interaction::Scope for OutsideCalls {
+    fn take_back(&self, message: Vec<u8>) {
+        self.handler.put(message.into());
+    }
+
+    fn settled(&self) {
+        self.settled.notify_one();
     }
 }
 
@@ -501,7 +417,7 @@ impl Inbound for HandlerRef {
         match notification.method {
             // Of a call that is over: its token is nobody's any more.
             "notifications/progress" => {}
-            "notifications/cancelled" => self.0.take_back(&notification),
+            "notifications/cancelled" => self.0.asked.withdraw(&notification),
             _ => {
                 if !self.0.changed(&notification) {
                     self.0.said(&notification);
@@ -567,59 +483,6 @@ pub(super) fn filtered_level(notification: &Notification<'_>) -> Option<LogLevel
     let level = level.and_then(jsonrpc::string);
     let level = level.and_then(|level| level.parse().ok());
     Some(level.unwrap_or(LogLevel::Emergency))
-}
-
-/// Counts one question without an answer for as long as it is there.
-struct Awaited(Arc<watch::Sender<usize>>);
-
-impl Awaited {
-    fn new(unanswered: &Arc<watch::Sender<usize>>) -> Self {
-        unanswered.send_modify(|open| *open += 1);
-        Self(Arc::clone(unanswered))
-    }
-}
-
-impl Drop for Awaited {
-    fn drop(&mut self) {
-        self.0.send_modify(|open| *open = open.saturating_sub(1));
-    }
-}
-
-/// Hands the answer to one question of a call on to the server.
-struct PendingAnswer {
-    key: Arc<str>,
-    /// The call's.
-    peer: Peer,
-    relayed: Arc<RelayedRequest>,
-    request: Mutex<Option<(ServerRequest, Awaited)>>,
-}
-
-impl Answers for PendingAnswer {
-    fn answer(&self, _: &str, outcome: Result<&[u8], &CallError>) {
-        let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((request, _awaited)) = request.take() else {
-            return;
-        };
-        if let Some(response) = self.relayed.response() {
-            request.forward(response);
-            return;
-        }
-        match outcome {
-            Ok(result) => match spans::raw(result) {
-                Some(result) => {
-                    request.answer(Ok(result));
-                }
-                None => request.refuse(code::INTERNAL, "The client's answer cannot be read"),
-            },
-            Err(error) => {
-                let code = match error.code {
-                    CallErrorCode::MissingCapability => code::METHOD_NOT_FOUND,
-                    _ => code::INTERNAL,
-                };
-                request.refuse(code, &error.message);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

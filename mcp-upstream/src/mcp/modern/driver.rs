@@ -5,21 +5,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
-use tooldock_workers::worker::Question;
-
 use super::exchange::Inputs;
 use super::meta::RequestMeta;
-use super::suspended::Waiting;
-use crate::engine::{self, Event, EventReceiver, InputRequests, ask_failed};
+use crate::engine::{self, Event, EventReceiver, ask_failed};
+use crate::interaction::{self, Interaction, Waiting};
 use crate::jsonrpc::{self, Message, RequestError, splice};
-use crate::mcp::exchange::{may_ask, missing_capability};
 use crate::mcp::methods::{self, UpstreamCall};
 use crate::mcp::{CallContext, outgoing};
-
-/// Bytes of answers that are kept for a call while others of its questions are still open: 4 MiB, as large as one
-/// message is by default. Answers that leave no question open are not kept and may be larger.
-const KEPT_ANSWERS_MAX: usize = 4 * 1024 * 1024;
+use tokio::time::{Instant, sleep_until};
 
 /// How long a server that asks by one request after the other may go on with that, before its client is asked all of
 /// it at once. Without it, three questions would take the client three rounds.
@@ -32,13 +25,9 @@ pub(crate) struct ModernCallDriver {
     /// What the call ended with; what it said before that may still wait in `events`.
     outcome: Option<Outcome>,
     /// Asked and not yet answered. Bounded by the engine.
-    questions: Vec<InputRequests>,
+    questions: Vec<Arc<Interaction>>,
     /// Until when further questions join them.
     gathering: Instant,
-    /// Bytes of the answers to those of them that have one.
-    kept: usize,
-    /// When the questions are out of time.
-    expires: Instant,
     call: Arc<UpstreamCall>,
 }
 
@@ -47,7 +36,6 @@ pub(super) struct Recipient {
     pub(super) meta: RequestMeta,
     /// It takes events with its answer.
     pub(super) streams: bool,
-    pub(super) ask_timeout: Duration,
 }
 
 pub(super) use methods::Outcome;
@@ -75,8 +63,6 @@ impl ModernCallDriver {
             outcome: None,
             questions: Vec::new(),
             gathering: Instant::now(),
-            kept: 0,
-            expires: Instant::now(),
             call: call.into(),
         }
     }
@@ -87,16 +73,11 @@ impl ModernCallDriver {
     }
 
     /// What its client is still to answer.
-    pub(super) fn asked(&self) -> impl Iterator<Item = &Question> {
-        self.questions.iter().flat_map(InputRequests::open)
+    pub(super) fn asked(&self) -> impl Iterator<Item = &Arc<Interaction>> {
+        self.questions.iter().filter(|it| it.is_open())
     }
 
-    /// When the questions are out of time.
-    pub(super) fn expires(&self) -> Instant {
-        self.expires
-    }
-
-    /// Hands the client's answers to the call. Keys nobody asked for are ignored.
+    /// Hands the client's answers to the call.
     ///
     /// # Errors
     ///
@@ -107,26 +88,15 @@ impl ModernCallDriver {
         cx: &CallContext<'_>,
         inputs: &Inputs<'_>,
     ) -> Result<(), RequestError> {
-        for (key, response) in inputs {
-            let response = response.get().as_bytes();
-            let mut asked = self.questions.iter();
-            if asked.any(|it| it.answer(key, Ok(cx.own(response)))) {
-                self.kept += response.len();
-            }
-        }
-        if self.asks() && self.kept > KEPT_ANSWERS_MAX {
-            let reason = format!(
-                "the answers of a call that still waits for others may have {KEPT_ANSWERS_MAX} bytes together; the call \
-                 has ended, send the request again without requestState"
-            );
-            return Err(RequestError::InvalidParams(reason.into()));
-        }
-        Ok(())
+        let answers = inputs.iter();
+        let answers = answers.map(|(key, answer)| (&**key, answer.get().as_bytes()));
+        interaction::fulfil(&self.questions, answers, |answer| cx.own(answer))
+            .map_err(|error| RequestError::InvalidParams(error.to_string().into()))
     }
 
     /// Whether it waits for its client.
     fn asks(&self) -> bool {
-        self.outcome.is_none() && self.questions.iter().any(is_open)
+        self.outcome.is_none() && self.asked().next().is_some()
     }
 
     /// Goes on until there is something for the client. Cancel safe.
@@ -164,30 +134,17 @@ impl ModernCallDriver {
         }
     }
 
-    /// Keeps the questions the client can be asked and fails the others.
-    fn take_questions(&mut self, questions: InputRequests, client: &Recipient) {
-        for question in &questions.list {
-            if !may_ask(&client.meta.capabilities, question.method) {
-                questions.answer(&question.key, Err(missing_capability(question.method)));
-            }
-        }
-        let now = Instant::now();
-        self.expires = now + client.ask_timeout;
+    /// Keeps the questions the client can be asked; the others have failed.
+    fn take_questions(&mut self, asked: Vec<Arc<Interaction>>, client: &Recipient) {
         // A worker asks all at once.
         if let methods::UpstreamRequest::Forward(_) = self.call.request {
-            self.gathering = now + ASKED_TOGETHER;
+            self.gathering = Instant::now() + ASKED_TOGETHER;
         }
-        if !self.asks() {
-            self.kept = 0;
-        }
-        self.questions.retain(is_open);
-        self.questions.push(questions);
+        self.questions.retain(|it| !it.is_over());
+        let capabilities = &client.meta.capabilities;
+        let asked = asked.into_iter().filter(|it| it.admit(capabilities));
+        self.questions.extend(asked);
     }
-}
-
-/// Whether the call waits for any of the answers.
-fn is_open(questions: &InputRequests) -> bool {
-    questions.awaited() && questions.open().next().is_some()
 }
 
 impl Waiting for ModernCallDriver {
@@ -224,7 +181,7 @@ impl Recipient {
                     None
                 }
             }
-            Event::InputRequests(_) | Event::Withdrawn { .. } => None,
+            Event::InputRequests(_) => None,
         }
     }
 
@@ -266,7 +223,6 @@ mod tests {
                 inputs: None,
             },
             streams: true,
-            ask_timeout: Duration::from_secs(1),
         };
         let says = |client: &Recipient, text: &'static str| {
             let message = Bytes::from_static(text.as_bytes());
@@ -300,8 +256,6 @@ mod tests {
             outcome: None,
             questions: Vec::new(),
             gathering: Instant::now(),
-            kept: 0,
-            expires: Instant::now(),
             call: Arc::new(UpstreamCall {
                 request: methods::UpstreamRequest::Call(CallRequest {
                     namespace: Arc::new(full("shared")),
@@ -329,7 +283,6 @@ mod tests {
                 inputs: None,
             },
             streams: true,
-            ask_timeout: Duration::from_secs(1),
         };
         match driver.step(&client).await {
             Step::Over(Err(error)) => assert_eq!(error.code, CallErrorCode::WorkerUnavailable),

@@ -15,15 +15,16 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::Question;
 
 use super::driver::{ModernCallDriver, Outcome, Recipient, Step};
 use super::meta::RequestMeta;
-use super::suspended::{Bound, NoPlace};
 use crate::caller::Caller;
 use crate::engine::ask_failed;
 use crate::format::{self, ResultFormat};
+use crate::interaction::{Bound, NoPlace};
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::mcp::exchange::{Patience, streamed};
 use crate::mcp::methods::UpstreamCall;
@@ -137,7 +138,6 @@ impl Exchange {
             client: Recipient {
                 meta: request.meta.clone(),
                 streams: cx.streams,
-                ask_timeout: cx.namespace.limits.ask_timeout,
             },
         }
     }
@@ -214,17 +214,19 @@ impl Exchange {
         let mut out = Vec::with_capacity(512);
         format::begin(&mut out, &self.id);
         out.extend_from_slice(b"{\"resultType\":\"input_required\",\"inputRequests\":{");
-        let open = driver.asked();
-        for (position, question) in open.enumerate() {
+        let mut expires = Instant::now();
+        for (position, entry) in driver.asked().enumerate() {
             if position > 0 {
                 out.push(b',');
             }
-            put_request(&mut out, question);
+            expires = expires.max(entry.deadline());
+            if let Some(question) = entry.question() {
+                put_request(&mut out, question);
+            }
         }
         let call = Arc::clone(driver.call());
         let bound = self.bound(call.request.subject(), call.request.arguments());
         let max = call.request.namespace().limits.max_parked;
-        let expires = driver.expires();
         let state = match self.core.suspended.park(driver, bound, expires, max) {
             Ok(state) => state,
             Err(refused @ NoPlace::Full(_)) => {

@@ -475,7 +475,7 @@ async fn requests_of_the_server_are_answered_once_by_whoever_got_them() {
     let request = within(scene.asked.recv()).await.expect("asked");
     assert_eq!(request.method(), "sampling/createMessage");
     assert_eq!(request.params().expect("given"), &r#"{"x": 1.0}"#);
-    let asked = request.relayed().with_id(4);
+    let asked = request.with_id(4);
     assert_eq!(String::from_utf8(asked).expect("text"), ask("4"));
     assert!(request.forward(&response(
         "{\"jsonrpc\":\"2.0\",\n\"result\":{\"n\":1.0},\"id\":4,\"z\":0}"

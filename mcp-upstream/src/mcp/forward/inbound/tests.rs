@@ -1,6 +1,7 @@
 //! Whose client is away.
 
 use super::*;
+use crate::jsonrpc::RawId;
 use crate::protocol::ProtocolVersion;
 use crate::session::config::EventLogConfig;
 use crate::session::{Binding, SessionId, SessionTransport};
@@ -47,11 +48,13 @@ async fn a_client_is_away_without_request_stream_and_question() {
     assert_eq!(ears.away_since(later), None, "it waits for an answer");
     drop(entry);
 
-    let (question, waits) = oneshot::channel();
-    handler.keep_open(RawId::new("1"), Open::InSession(question));
+    let wait = crate::interaction::tests::Wait::new();
+    let (question, _told) = crate::interaction::tests::round(&wait);
+    handler.asked.note(RawId::new("1"), &question);
     session.touch(opened);
     assert_eq!(ears.away_since(later), None, "it is asked something");
-    drop(waits);
+    question.fail(ask_failed("no"));
+    question.deliver();
     assert!(ears.away_since(later).is_some());
 }
 

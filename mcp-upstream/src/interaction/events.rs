@@ -5,18 +5,15 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use prometheus::IntCounter;
-use tokio::sync::mpsc;
 use tokio::task::coop::cooperative;
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::worker::{LogLevel, Question};
+use tooldock_workers::worker::LogLevel;
 
-use crate::jsonrpc::RelayedRequest;
+use super::{Interaction, ask_failed};
 
 /// Events that may wait for their reader.
 const EVENTS: usize = 4096;
@@ -43,14 +40,7 @@ pub(crate) enum Event {
         message: Bytes,
     },
     /// The call waits for its client.
-    InputRequests(InputRequests),
-    /// An upstream that speaks MCP itself took a question back.
-    Withdrawn {
-        /// The question's key.
-        key: Arc<str>,
-        /// The whole `notifications/cancelled`, in which the upstream's own id of the question stands.
-        message: Bytes,
-    },
+    InputRequests(Vec<Arc<Interaction>>),
 }
 
 /// The engine's end of a call's events. Cheap to clone.
@@ -87,21 +77,24 @@ impl Queue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues an event; gives it back where there is no room. Never waits.
-    fn put(&self, event: Event) -> Result<(), Event> {
-        let reader = {
-            let mut waiting = self.lock();
-            if !waiting.has_room_for(&event) {
-                return Err(event);
-            }
-            waiting.bytes += event.bytes();
-            waiting.events.push_back(event);
-            waiting.reader.take()
-        };
+    /// Queues an event, if there is room. Never waits.
+    fn put(&self, event: Event) -> bool {
+        let waiting = self.lock();
+        let fits = waiting.has_room_for(&event);
+        if fits {
+            Self::push(waiting, event);
+        }
+        fits
+    }
+
+    fn push(mut waiting: MutexGuard<'_, Waiting>, event: Event) {
+        waiting.bytes += event.bytes();
+        waiting.events.push_back(event);
+        let reader = waiting.reader.take();
+        drop(waiting);
         if let Some(reader) = reader {
             reader.wake();
         }
-        Ok(())
     }
 }
 
@@ -125,7 +118,7 @@ impl Event {
     fn bytes(&self) -> usize {
         match self {
             Self::Progress(params) | Self::Log { params, .. } => params.len(),
-            Self::Message { message, .. } | Self::Withdrawn { message, .. } => message.len(),
+            Self::Message { message, .. } => message.len(),
             Self::InputRequests(_) => 0,
         }
     }
@@ -133,20 +126,31 @@ impl Event {
 
 impl EventSender {
     /// Queues progress or a log message; counts it as dropped where there is no room. Never waits.
-    pub(super) fn tell(&self, event: Event, dropped: &IntCounter) {
-        if self.0.put(event).is_err() {
+    pub(crate) fn tell(&self, event: Event, dropped: &IntCounter) {
+        if !self.0.put(event) {
             dropped.inc();
         }
     }
 
-    /// Queues questions; gives them back where there is no room. Never waits.
-    pub(super) fn ask(&self, questions: InputRequests) -> Result<(), Box<InputRequests>> {
-        self.0
-            .put(Event::InputRequests(questions))
-            .map_err(|refused| match refused {
-                Event::InputRequests(questions) => Box::new(questions),
-                _ => unreachable!("questions were sent"),
-            })
+    /// Queues questions, if there is room. Never waits.
+    pub(super) fn ask(&self, questions: Vec<Arc<Interaction>>) -> bool {
+        self.0.put(Event::InputRequests(questions))
+    }
+
+    /// Queues the message that takes a question back, even where there is no room: there are no more of them than
+    /// questions. Never waits.
+    pub(super) fn take_back(&self, message: Vec<u8>) {
+        let waiting = self.0.lock();
+        if !waiting.is_over {
+            let message = message.into();
+            Queue::push(
+                waiting,
+                Event::Message {
+                    level: None,
+                    message,
+                },
+            );
+        }
     }
 }
 
@@ -183,104 +187,14 @@ impl Drop for EventReceiver {
             std::mem::take(&mut waiting.events)
         };
         // Not under the lock: questions that nobody answers tell their call.
-        drop(unread);
-    }
-}
-
-/// One flag per question of a turn: it needs no answer any more.
-pub(super) type Given = Arc<[AtomicBool]>;
-
-/// Questions a call asks at once. Dropped, those without an answer fail.
-#[derive(Debug)]
-pub(crate) struct InputRequests {
-    /// What is asked.
-    pub(crate) list: Vec<Question>,
-    /// Where a single question is a whole request of an upstream that speaks MCP itself: that.
-    pub(crate) relayed: Option<Arc<RelayedRequest>>,
-    /// Tells these questions from others of the same call.
-    turn: u64,
-    given: Given,
-    answers: mpsc::Sender<InputResponse>,
-}
-
-/// An answer on its way to the engine.
-#[derive(Debug)]
-pub(super) struct InputResponse {
-    pub(super) turn: u64,
-    /// The question's place in its list.
-    pub(super) position: usize,
-    pub(super) outcome: Result<Bytes, CallError>,
-}
-
-impl InputRequests {
-    pub(super) fn new(
-        turn: u64,
-        list: Vec<Question>,
-        relayed: Option<Arc<RelayedRequest>>,
-        answers: mpsc::Sender<InputResponse>,
-    ) -> Self {
-        Self {
-            given: list.iter().map(|_| AtomicBool::new(false)).collect(),
-            list,
-            relayed,
-            turn,
-            answers,
+        for event in unread {
+            if let Event::InputRequests(questions) = event {
+                for question in questions {
+                    question.fail(ask_failed("The client gave no answer"));
+                }
+            }
         }
     }
-
-    /// The flags of its questions.
-    pub(super) fn given(&self) -> Given {
-        Arc::clone(&self.given)
-    }
-
-    /// Answers a question with the result object of its method, or with why there is none. The first answer counts;
-    /// others, unknown keys and answers after the call's end change nothing. Says whether the answer was taken.
-    pub(crate) fn answer(&self, key: &str, outcome: Result<Bytes, CallError>) -> bool {
-        match self.list.iter().position(|question| *question.key == *key) {
-            Some(position) => self.give(position, outcome),
-            None => false,
-        }
-    }
-
-    /// The questions that still need an answer.
-    pub(crate) fn open(&self) -> impl Iterator<Item = &Question> {
-        self.list
-            .iter()
-            .zip(&*self.given)
-            .filter(|(_, given)| !given.load(Ordering::Acquire))
-            .map(|(question, _)| question)
-    }
-
-    /// Whether the call still waits for any of them.
-    pub(crate) fn awaited(&self) -> bool {
-        !self.answers.is_closed()
-    }
-
-    fn give(&self, position: usize, outcome: Result<Bytes, CallError>) -> bool {
-        if self.given[position].swap(true, Ordering::AcqRel) {
-            return false;
-        }
-        let turn = self.turn;
-        let answer = InputResponse {
-            turn,
-            position,
-            outcome,
-        };
-        self.answers.try_send(answer).is_ok()
-    }
-}
-
-impl Drop for InputRequests {
-    fn drop(&mut self) {
-        for position in 0..self.list.len() {
-            self.give(position, Err(ask_failed("The client gave no answer")));
-        }
-    }
-}
-
-/// A question that got no answer.
-pub(crate) fn ask_failed(message: impl Into<String>) -> CallError {
-    CallError::new(CallErrorCode::AskFailed, message)
 }
 
 #[cfg(test)]

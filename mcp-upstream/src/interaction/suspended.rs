@@ -34,19 +34,19 @@ type SuspensionId = [u8; ID_BYTES];
 
 /// Which request a state belongs to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bound<'a> {
-    pub(super) principal: Option<&'a str>,
-    pub(super) namespace: &'a NamespaceName,
-    pub(super) method: &'a str,
+pub(crate) struct Bound<'a> {
+    pub(crate) principal: Option<&'a str>,
+    pub(crate) namespace: &'a NamespaceName,
+    pub(crate) method: &'a str,
     /// The tool, the prompt or the URI.
-    pub(super) subject: &'a str,
+    pub(crate) subject: &'a str,
     /// The arguments as JSON; a retry may spell the same ones otherwise, up to 64 KiB of them.
-    pub(super) arguments: &'a [u8],
+    pub(crate) arguments: &'a [u8],
 }
 
 /// Why a state takes no call out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refused {
+pub(crate) enum Refused {
     /// Not made here, changed on the way, or made for another request or principal.
     #[error("requestState is not valid for this request")]
     Invalid,
@@ -63,7 +63,7 @@ pub(super) enum Refused {
 
 /// Why a call cannot be parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoPlace {
+pub(crate) enum NoPlace {
     /// As many wait as may.
     #[error(transparent)]
     Full(ParkingFull),
@@ -112,7 +112,7 @@ impl<T: Waiting> SuspendedCalls<T> {
 
     /// Parks a call until `expires` and gives the state to take it out with. At most `max` calls of the namespace are
     /// kept, and of one principal only its share of them; one that is over makes room for one that is not.
-    pub(super) fn park(
+    pub(crate) fn park(
         &self,
         call: T,
         bound: Bound<'_>,
@@ -151,7 +151,7 @@ impl<T: Waiting> SuspendedCalls<T> {
     }
 
     /// Takes the call of a state out, if the state was made for this request.
-    pub(super) async fn take(&self, state: &str, bound: Bound<'_>) -> Result<T, Refused> {
+    pub(crate) async fn take(&self, state: &str, bound: Bound<'_>) -> Result<T, Refused> {
         let id = self.open(state, bound)?;
         let entry = self
             .table
@@ -163,7 +163,7 @@ impl<T: Waiting> SuspendedCalls<T> {
     }
 
     /// Whether a request's state is one of a parked call, whatever became of that.
-    pub(super) fn seals(&self, state: Option<&RawValue>) -> bool {
+    pub(crate) fn seals(&self, state: Option<&RawValue>) -> bool {
         let state = state.and_then(crate::jsonrpc::string);
         let state = state.and_then(|state| self.key.open_state(&state));
         state.is_some_and(|state| state.len() == STATE_BYTES)
@@ -171,7 +171,7 @@ impl<T: Waiting> SuspendedCalls<T> {
 
     /// Calls that wait now.
     #[cfg(test)]
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         let table = self.table.lock();
         table.values().map(|calls| calls.entries.len()).sum()
     }

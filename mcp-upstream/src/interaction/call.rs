@@ -1,0 +1,256 @@
+//! The questions of one call, which the call owns.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tooldock_workers::parking::{Parked, ParkingFull};
+use tooldock_workers::registry::Namespace;
+
+use super::{
+    Asked, EventSender, Interaction, KEPT_ANSWERS_MAX, OPEN_IN_CALL, Scope, ask_failed, refuse,
+};
+
+/// What a call asks its client, and where. The upstream opens questions, the client's side answers them, and the call
+/// delivers the answers when all are there and it may go on.
+pub(crate) struct CallInteractions {
+    namespace: Arc<Namespace>,
+    /// Whose call it is.
+    principal: Option<Arc<str>>,
+    /// Where its client hears of them; `None` where it cannot be asked.
+    events: Option<EventSender>,
+    /// Something was asked or answered. Only the call waits for that.
+    changed: Notify,
+    /// Plain data; nothing awaits under it.
+    book: Mutex<Book>,
+}
+
+#[derive(Default)]
+struct Book {
+    /// Those that were not delivered.
+    entries: Vec<Arc<Interaction>>,
+    /// The call's place among those that wait for their client, from its first question until it goes on.
+    place: Option<Parked>,
+    /// The call is over.
+    ended: bool,
+}
+
+impl CallInteractions {
+    pub(crate) fn new(
+        namespace: Arc<Namespace>,
+        principal: Option<Arc<str>>,
+        events: Option<EventSender>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            namespace,
+            principal,
+            events,
+            changed: Notify::new(),
+            book: Mutex::default(),
+        })
+    }
+
+    /// The namespace of the call.
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The call's outgoing messages.
+    pub(crate) fn events(&self) -> Option<&EventSender> {
+        self.events.as_ref()
+    }
+
+    /// Asks questions, all or none of them: those that cannot be asked have failed, and nothing is given back.
+    pub(crate) fn open(self: &Arc<Self>, asked: Asked) -> Vec<Arc<Interaction>> {
+        let refusal = {
+            let mut book = self.book();
+            match self.admit(&mut book, asked.len()) {
+                Ok(events) => {
+                    let scope: Weak<dyn Scope> = Arc::<Self>::downgrade(self);
+                    let limit = self.namespace.limits.ask_timeout;
+                    let asked = asked.into_iter().map(|(question, responder)| {
+                        Interaction::new(Some(question), responder, limit, Weak::clone(&scope))
+                    });
+                    let entries: Vec<_> = asked.collect();
+                    if events.ask(entries.clone()) {
+                        book.entries.extend(entries.iter().map(Arc::clone));
+                        drop(book);
+                        self.changed.notify_one();
+                        return entries;
+                    }
+                    book.release();
+                    drop(book);
+                    for entry in &entries {
+                        entry.fail(ask_failed("The client does not read what it is sent"));
+                        entry.deliver();
+                    }
+                    return Vec::new();
+                }
+                Err(reason) => {
+                    book.release();
+                    reason
+                }
+            }
+        };
+        refuse(asked, &refusal);
+        Vec::new()
+    }
+
+    /// Whether so many questions more may be asked, and where.
+    fn admit(&self, book: &mut Book, more: usize) -> Result<&EventSender, String> {
+        let Some(events) = &self.events else {
+            return Err("The caller cannot be asked anything".into());
+        };
+        if book.ended {
+            return Err("The call is over".into());
+        }
+        if book.place.is_none() {
+            let principal = self.principal.as_deref().unwrap_or_default();
+            let place = self.namespace.parked.enter(principal);
+            let place = place.map_err(|full| match full {
+                ParkingFull::Namespace => {
+                    "Too many calls of the namespace wait for an answer of their client"
+                }
+                ParkingFull::Principal => {
+                    "Too many calls of this principal wait for an answer of their client"
+                }
+            })?;
+            book.place = Some(place);
+        }
+        let open = book.entries.iter().filter(|it| it.is_open()).count();
+        if open + more > OPEN_IN_CALL {
+            return Err(format!(
+                "A call may have at most {OPEN_IN_CALL} questions open"
+            ));
+        }
+        Ok(events)
+    }
+
+    /// Waits until something was asked whose answer was not delivered. Cancel safe.
+    pub(crate) async fn asked(&self) {
+        while self.book().entries.is_empty() {
+            self.changed.notified().await;
+        }
+    }
+
+    /// Waits until a question is open. Cancel safe.
+    pub(crate) async fn opened(&self) {
+        while self.next_deadline().is_none() {
+            self.changed.notified().await;
+        }
+    }
+
+    /// Waits for the next question or answer. Cancel safe.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// When the next open question runs out of time; `None` if none is open.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let book = self.book();
+        let open = book.entries.iter().filter(|it| it.is_open());
+        open.map(|it| it.deadline()).min()
+    }
+
+    /// Fails the questions whose time is over.
+    pub(crate) fn expire(&self) {
+        let now = Instant::now();
+        let entries = self.book().entries.clone();
+        for entry in entries.iter().filter(|it| it.deadline() <= now) {
+            entry.expire();
+        }
+    }
+
+    /// Takes the answers that are there to the upstream, for the call goes on.
+    pub(crate) fn deliver(&self) {
+        let (entries, place) = {
+            let mut book = self.book();
+            let all = std::mem::take(&mut book.entries);
+            let (open, settled): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| it.is_open());
+            book.entries = open;
+            (settled, book.release())
+        };
+        drop(place);
+        for entry in entries {
+            entry.deliver();
+        }
+    }
+
+    /// Ends everything that is open: the call is over.
+    pub(crate) fn end(&self) {
+        let (entries, _place) = {
+            let mut book = self.book();
+            book.ended = true;
+            let entries = std::mem::take(&mut book.entries);
+            (entries, book.release())
+        };
+        for entry in entries {
+            entry.abandon();
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    /// The place, if no question keeps it.
+    fn release(&mut self) -> Option<Parked> {
+        self.place.take_if(|_| self.entries.is_empty())
+    }
+}
+
+impl Scope for CallInteractions {
+    fn take_back(&self, message: Vec<u8>) {
+        if let Some(events) = &self.events {
+            events.take_back(message);
+        }
+    }
+
+    fn settled(&self) {
+        self.changed.notify_one();
+    }
+}
+
+impl fmt::Debug for CallInteractions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallInteractions").finish_non_exhaustive()
+    }
+}
+
+/// More bytes of answers would be kept for a call than [`KEPT_ANSWERS_MAX`]. The call is to be dropped.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the answers of a call that still waits for others may have {KEPT_ANSWERS_MAX} bytes together; the call \
+     has ended, send the request again without requestState"
+)]
+pub(crate) struct TooMuchKept;
+
+/// Answers questions by their keys; keys nobody asked for are ignored.
+///
+/// # Errors
+///
+/// [`TooMuchKept`], when others stay open.
+pub(crate) fn fulfil<'a>(
+    asked: &[Arc<Interaction>],
+    answers: impl Iterator<Item = (&'a str, &'a [u8])>,
+    own: impl Fn(&'a [u8]) -> Bytes,
+) -> Result<(), TooMuchKept> {
+    for (key, answer) in answers {
+        let of_key = |it: &&Arc<Interaction>| {
+            it.question().is_some_and(|question| *question.key == *key) && it.is_open()
+        };
+        if let Some(entry) = asked.iter().find(of_key) {
+            entry.fulfil(own(answer));
+        }
+    }
+    let waits = asked.iter().any(|it| it.is_open());
+    let kept: usize = asked.iter().map(|it| it.kept()).sum();
+    match waits && kept > KEPT_ANSWERS_MAX {
+        true => Err(TooMuchKept),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,120 @@
+//! The requests that a stdio server has open with its one client, by the server's own ids.
+//!
+//! That each use of an id is answered at most once is the link's own book (`stdio/link/questions.rs`): it stands below,
+//! and holds for requests that never become a question.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::watch;
+use tooldock_workers::worker::AskMethod;
+
+use super::{EARLY_MAX, Interaction};
+use crate::jsonrpc::{Key, Members, Notification, RawId, ServerRequest};
+
+/// What a server has asked over one connection, or over one after the other of the same session.
+#[derive(Default)]
+pub(crate) struct ConnectionInteractions {
+    /// As many as a link has open. Plain data; nothing awaits under it.
+    book: Mutex<Book>,
+    /// How many questions in calls have no answer.
+    unanswered: Arc<watch::Sender<usize>>,
+}
+
+#[derive(Default)]
+struct Book {
+    open: Vec<(RawId, Weak<Interaction>)>,
+    /// Asked before the call that the server was opened for.
+    early: Vec<(AskMethod, ServerRequest)>,
+}
+
+/// Counts one question without an answer for as long as it is there.
+pub(crate) struct Unanswered(Arc<watch::Sender<usize>>);
+
+impl ConnectionInteractions {
+    /// Notes a question under the server's id.
+    pub(crate) fn note(&self, id: RawId, entry: &Arc<Interaction>) {
+        let mut book = self.book();
+        book.open.retain(|(_, entry)| is_awaited(entry));
+        book.open.push((id, Arc::downgrade(entry)));
+    }
+
+    /// Keeps a question until its call begins. Gives it back where there is no room.
+    pub(crate) fn keep_early(
+        &self,
+        method: AskMethod,
+        request: ServerRequest,
+    ) -> Option<ServerRequest> {
+        let mut book = self.book();
+        if book.early.len() >= EARLY_MAX {
+            return Some(request);
+        }
+        book.early.push((method, request));
+        None
+    }
+
+    /// The questions that came before the call.
+    pub(crate) fn take_early(&self) -> Vec<(AskMethod, ServerRequest)> {
+        std::mem::take(&mut self.book().early)
+    }
+
+    /// The server does not want an answer any more: its `notifications/cancelled`.
+    pub(crate) fn withdraw(&self, notification: &Notification<'_>) {
+        let params = notification.params.as_deref().unwrap_or_default();
+        let members = std::str::from_utf8(params)
+            .ok()
+            .and_then(Members::of_params);
+        let id = members
+            .as_ref()
+            .and_then(|members| members.name(Key::RequestId));
+        let Some(id) = id else {
+            return;
+        };
+        let (entry, _early) = {
+            let mut book = self.book();
+            let early = book.early.iter().position(|(_, it)| it.id().as_str() == id);
+            let early = early.map(|place| book.early.remove(place));
+            let place = book.open.iter().rposition(|(own, _)| own.as_str() == id);
+            (place.map(|place| book.open.swap_remove(place).1), early)
+        };
+        if let Some(entry) = entry.and_then(|entry| entry.upgrade()) {
+            entry.withdraw(&notification.message);
+        }
+    }
+
+    /// Whether the server waits for an answer.
+    pub(crate) fn any_open(&self) -> bool {
+        self.book().open.iter().any(|(_, entry)| is_awaited(entry))
+    }
+
+    /// Counts a question of a call.
+    pub(crate) fn unanswered(&self) -> Unanswered {
+        self.unanswered.send_modify(|open| *open += 1);
+        Unanswered(Arc::clone(&self.unanswered))
+    }
+
+    /// Whether a question in a call has no answer.
+    pub(crate) fn is_asking(&self) -> bool {
+        *self.unanswered.borrow() > 0
+    }
+
+    /// Waits until none is without.
+    pub(crate) async fn settled(&self) {
+        let mut unanswered = self.unanswered.subscribe();
+        // The sender is `self`.
+        let _ = unanswered.wait_for(|open| *open == 0).await;
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_awaited(entry: &Weak<Interaction>) -> bool {
+    entry.upgrade().is_some_and(|entry| !entry.is_over())
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open = open.saturating_sub(1));
+    }
+}

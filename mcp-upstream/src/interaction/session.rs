@@ -1,0 +1,197 @@
+//! The questions that the client of a session was asked by requests, by the ids that the client sees.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::{Interaction, OPEN_IN_SESSION, ask_failed};
+use crate::jsonrpc::Response;
+
+/// What became of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AnswerFate {
+    /// Somebody was waiting for it.
+    Taken,
+    /// The question was asked, and is answered or given up already.
+    Over,
+    /// There was no such question.
+    Unknown,
+}
+
+/// The questions of a session that have no answer yet.
+#[derive(Debug, Default)]
+pub(crate) struct SessionInteractions {
+    /// A handful of entries. Guards plain data; nothing awaits under it.
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    closed: bool,
+    /// The id of the last question.
+    last: u64,
+    open: Vec<(u64, Weak<Interaction>)>,
+}
+
+impl SessionInteractions {
+    /// Notes a question and gives the request that asks it. `None`: nobody wants an answer any more, or it has failed,
+    /// because the session has ended or too many questions are open in it.
+    pub(crate) fn ask(&self, entry: &Arc<Interaction>) -> Option<Vec<u8>> {
+        let id = {
+            let mut table = self.lock();
+            table.open.retain(|(_, entry)| is_open(entry));
+            let fits = !table.closed && table.open.len() < OPEN_IN_SESSION;
+            fits.then(|| {
+                table.last += 1;
+                let id = table.last;
+                table.open.push((id, Arc::downgrade(entry)));
+                id
+            })
+        };
+        if id.is_none() {
+            entry.fail(over());
+        }
+        entry.ask_under(id?)
+    }
+
+    /// Hands a response to the question of that id, which is raw JSON.
+    pub(crate) fn answer(&self, id: &str, response: Response) -> AnswerFate {
+        let id: Option<u64> = id.parse().ok();
+        let entry = {
+            let mut table = self.lock();
+            let Some(id) = id.filter(|id| (1..=table.last).contains(id)) else {
+                return AnswerFate::Unknown;
+            };
+            let Some(at) = table.open.iter().position(|(own, _)| *own == id) else {
+                return AnswerFate::Over;
+            };
+            let (_, entry) = table.open.swap_remove(at);
+            if table.open.is_empty() {
+                // A session holds memory for the questions that are open, not for those there once were.
+                table.open = Vec::new();
+            }
+            entry
+        };
+        match entry.upgrade().is_some_and(|it| it.respond(response)) {
+            true => AnswerFate::Taken,
+            false => AnswerFate::Over,
+        }
+    }
+
+    /// Fails all open questions and those to come.
+    pub(crate) fn close(&self) {
+        let open = {
+            let mut table = self.lock();
+            table.closed = true;
+            std::mem::take(&mut table.open)
+        };
+        for entry in open.iter().filter_map(|(_, entry)| entry.upgrade()) {
+            entry.fail(over());
+        }
+    }
+
+    /// How many questions are open, or were given up since the last one.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().open.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_open(entry: &Weak<Interaction>) -> bool {
+    entry.upgrade().is_some_and(|entry| entry.is_open())
+}
+
+fn over() -> tooldock_workers::error::CallError {
+    ask_failed("The client of this session cannot be asked any more")
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::interaction::tests::{Wait, round};
+    use crate::jsonrpc::ResponseOutcome;
+
+    fn result(text: &'static str) -> Response {
+        Response::from_outcome(ResponseOutcome::Result(Bytes::from_static(text.as_bytes())))
+    }
+
+    /// The id under which a question was asked.
+    fn ask(questions: &SessionInteractions, entry: &Arc<Interaction>) -> u64 {
+        let message = questions.ask(entry).expect("it may be asked");
+        let message: serde_json::Value = serde_json::from_slice(&message).expect("JSON");
+        message["id"].as_u64().expect("a number")
+    }
+
+    #[tokio::test]
+    async fn an_answer_reaches_its_question_once() {
+        let questions = SessionInteractions::default();
+        let scope = Wait::new();
+        let ((one, told_one), (two, told_two)) = (round(&scope), round(&scope));
+        let (first, second) = (ask(&questions, &one), ask(&questions, &two));
+        assert_ne!(first, second);
+        let answer = result(r#"{"action":"accept"}"#);
+        let refusal = ResponseOutcome::Error(Bytes::from_static(br#"{"code":-1,"message":"no"}"#));
+        let refusal = Response::from_outcome(refusal);
+        for (id, answer) in [(second, refusal), (first, answer.clone())] {
+            let fate = questions.answer(&id.to_string(), answer);
+            assert_eq!(fate, AnswerFate::Taken);
+        }
+        let again = questions.answer(&first.to_string(), answer.clone());
+        assert_eq!(again, AnswerFate::Over);
+        assert_eq!(questions.len(), 0);
+        one.deliver();
+        two.deliver();
+        let told = told_one.await.expect("delivered").expect("a result");
+        assert_eq!(&told, answer.payload());
+        let told = told_two.await.expect("delivered").expect_err("a refusal");
+        assert!(told.message.contains("(-1): no"), "{}", told.message);
+    }
+
+    #[test]
+    fn what_was_never_asked_is_unknown_and_what_was_given_up_is_over() {
+        let questions = SessionInteractions::default();
+        for id in ["0", "1", "-1", "1.0", "\"1\"", "null", ""] {
+            assert_eq!(
+                questions.answer(id, result("{}")),
+                AnswerFate::Unknown,
+                "{id}"
+            );
+        }
+        let scope = Wait::new();
+        let (entry, _told) = round(&scope);
+        let id = ask(&questions, &entry);
+        drop(entry);
+        assert_eq!(
+            questions.answer(&id.to_string(), result("{}")),
+            AnswerFate::Over
+        );
+        assert_eq!(
+            questions.answer(&format!("\"{id}\""), result("{}")),
+            AnswerFate::Unknown
+        );
+    }
+
+    #[test]
+    fn questions_fail_when_there_are_too_many_or_the_session_ends() {
+        let questions = SessionInteractions::default();
+        let scope = Wait::new();
+        let open: Vec<_> = (0..OPEN_IN_SESSION).map(|_| round(&scope)).collect();
+        for (entry, _) in &open {
+            ask(&questions, entry);
+        }
+        let (more, _told) = round(&scope);
+        assert_eq!(questions.ask(&more), None);
+        assert!(!more.is_open());
+        drop(open);
+        let (waits, _told) = round(&scope);
+        ask(&questions, &waits);
+        questions.close();
+        assert!(!waits.is_open());
+        let (late, _told) = round(&scope);
+        assert_eq!(questions.ask(&late), None);
+        assert!(!late.is_open());
+    }
+}
