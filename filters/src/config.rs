@@ -277,12 +277,14 @@ pub struct ConfigError {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_workers::yaml;
+
     use super::*;
 
     const DIGEST: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     fn parse(yaml: &str) -> Result<AdmissionConfig, String> {
-        serde_yaml::from_str(yaml).map_err(|error| error.to_string())
+        yaml::from_str(yaml).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -333,7 +335,7 @@ mod tests {
             }),
             ..AdmissionConfig::default()
         };
-        assert_eq!(parse(&serde_yaml::to_string(&config).unwrap()), Ok(config));
+        assert_eq!(parse(&yaml::to_string(&config).unwrap()), Ok(config));
     }
 
     #[test]
@@ -363,7 +365,7 @@ mod tests {
     fn no_output_shows_a_digest() {
         let yaml = format!("tokens: [ {{ name: ci, sha256: {DIGEST}, namespaces: [a] }} ]");
         let config = parse(&yaml).unwrap();
-        let shown = format!("{config:?}{}", serde_yaml::to_string(&config).unwrap());
+        let shown = format!("{config:?}{}", yaml::to_string(&config).unwrap());
         assert!(!shown.contains("ba7816"), "{shown}");
     }
 }

@@ -25,8 +25,6 @@ const USUAL_ACCEPT: &str = "application/json, text/event-stream";
 /// What a listener demands of Accept on `POST /mcp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptRule {
-    /// Both types by name, always.
-    Strict,
     /// JSON acceptable, always.
     Lenient,
     /// Strict for the protocol versions that say so, lenient for the others.
@@ -285,7 +283,6 @@ pub(crate) fn check_accept(
         return Ok(accept);
     }
     let both = match rule {
-        AcceptRule::Strict => true,
         AcceptRule::Lenient => false,
         AcceptRule::Auto => version
             .or_else(|| directory.session_version(session?))
@@ -515,11 +512,6 @@ mod tests {
     #[test]
     fn a_listener_may_fix_the_rule() {
         let json = ("accept", "application/json");
-        assert_eq!(
-            accepted(AcceptRule::Strict, &[json]),
-            Err(Reason::NotAcceptable)
-        );
-        assert_eq!(accepted(AcceptRule::Strict, &[("accept", BOTH)]), Ok(()));
         let modern = ("mcp-protocol-version", "2025-11-25");
         assert_eq!(accepted(AcceptRule::Lenient, &[json, modern]), Ok(()));
     }

@@ -1,4 +1,4 @@
-//! What goes back to the client. Produced here, written by the edge; tests see it as an ordinary response.
+//! What goes back to the client. Produced here, written by the edge.
 //!
 //! `Full` is one write with a known length, and so is `Opening`, which names a new session. `Body` is streamed chunk by chunk. `Events` is a long stream of framed
 //! chunks whose guards (limits, gauges, audit) live exactly as long as it does. `Content-Length` is not among the
@@ -8,11 +8,9 @@ use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
 
-use axum::body::Body;
-use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::{Stream, stream};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use futures_util::Stream;
+use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
@@ -126,47 +124,6 @@ impl Reply {
     }
 }
 
-impl IntoResponse for Reply {
-    fn into_response(self) -> Response {
-        let (head, body, length) = match self {
-            Self::Full { head, body } => {
-                let length = body.len();
-                (head, Body::from(body), Some(length))
-            }
-            Self::Opening {
-                head,
-                body,
-                session,
-            } => {
-                // A response is not told whether it was written.
-                session.delivered();
-                let length = body.len();
-                (head, Body::from(body), Some(length))
-            }
-            Self::Body { head, body } => (head, Body::from_stream(body), None),
-            Self::Events {
-                head,
-                events,
-                guards,
-            } => {
-                let chunks = stream::unfold((events, guards), |(mut events, guards)| async {
-                    let chunk = events.next().await?;
-                    Some((Ok::<_, BodyError>(chunk), (events, guards)))
-                });
-                (head, Body::from_stream(chunks), None)
-            }
-        };
-        let mut response = Response::new(body);
-        *response.status_mut() = head.status;
-        response.headers_mut().extend(head.headers);
-        // A 204 has no body to have a length of.
-        if let Some(length) = length.filter(|_| head.status != StatusCode::NO_CONTENT) {
-            response.headers_mut().insert(CONTENT_LENGTH, length.into());
-        }
-        response
-    }
-}
-
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self {
@@ -178,44 +135,5 @@ impl fmt::Debug for Reply {
         f.debug_struct(kind)
             .field("status", &self.head().status)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use http_body_util::BodyExt;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_full_reply_keeps_its_bytes_through_a_response() {
-        let response = Reply::json(StatusCode::OK, "{}").into_response();
-        assert_eq!(response.headers()[CONTENT_LENGTH], "2");
-        assert_eq!(response.status(), StatusCode::OK);
-        assert_eq!(response.headers()[CONTENT_TYPE], JSON);
-        let body = response.into_body().collect().await.expect("a body");
-        assert_eq!(body.to_bytes(), "{}");
-    }
-
-    #[tokio::test]
-    async fn events_are_a_body_and_their_guards_go_with_the_stream() {
-        let guard = Arc::new(());
-        let pulse = crate::stream::Pulse::new(std::time::Duration::from_secs(15));
-        let stream = crate::stream::Stream::detached(&pulse);
-        let events = stream.read();
-        assert!(stream.push(Bytes::from_static(b"data: 1\n\n")));
-        stream.finish();
-        let reply = Reply::Events {
-            head: Head::new(StatusCode::OK),
-            events,
-            guards: vec![Box::new(Arc::clone(&guard))],
-        };
-        let body = reply.into_response().into_body();
-        assert_eq!(Arc::strong_count(&guard), 2);
-        let bytes = body.collect().await.expect("the stream ends").to_bytes();
-        assert_eq!(bytes, "data: 1\n\n");
-        assert_eq!(Arc::strong_count(&guard), 1);
     }
 }

@@ -1,5 +1,7 @@
 //! What the tests of this crate share: a caller, namespaces, a backend that does as it is told, a service over it.
 
+mod response;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};

@@ -4,11 +4,12 @@
 
 use std::fmt::Write;
 use std::path::Path;
+use tooldock_workers::yaml;
 
-use serde_yaml::Value;
 use tooldock_workers::external::{self, Checked, Finding};
 use tooldock_workers::scan;
 use tooldock_workers::secrets::NoSecrets;
+use tooldock_workers::yaml::Value;
 
 use crate::config::{Config, Effective, ListenerConfig, NamespaceRule};
 use crate::descriptors::Connections;
@@ -25,10 +26,7 @@ const MASK: &str = "***MASKED***";
 /// # Errors
 ///
 /// When the configuration cannot be written as YAML.
-pub(crate) fn report(
-    effective: &Effective,
-    servers: &Checked,
-) -> Result<String, serde_yaml::Error> {
+pub(crate) fn report(effective: &Effective, servers: &Checked) -> Result<String, yaml::Error> {
     let mut report = String::new();
     let source = effective
         .source
@@ -160,8 +158,8 @@ fn one_line(text: &str) -> String {
 
 /// The configuration as YAML without the digests of tokens, as a weak token could be guessed from one, and without the
 /// values of servers' variables, unless they say only where the value comes from.
-fn masked(config: &Config) -> Result<String, serde_yaml::Error> {
-    let mut tree = serde_yaml::to_value(config)?;
+fn masked(config: &Config) -> Result<String, yaml::Error> {
+    let mut tree = yaml::to_value(config)?;
     let tokens = tree
         .get_mut("admission")
         .and_then(|admission| admission.get_mut("tokens"));
@@ -182,7 +180,7 @@ fn masked(config: &Config) -> Result<String, serde_yaml::Error> {
             }
         }
     }
-    serde_yaml::to_string(&tree)
+    yaml::to_string(&tree)
 }
 
 fn describe(listener: &ListenerConfig, legacy_sse: bool) -> String {
@@ -312,7 +310,7 @@ mod tests {
     fn the_printed_defaults_are_the_defaults() {
         let printed = masked(&Config::default()).expect("yaml");
         assert_eq!(
-            serde_yaml::from_str::<Config>(&printed).expect("valid"),
+            yaml::from_str::<Config>(&printed).expect("valid"),
             Config::default()
         );
     }

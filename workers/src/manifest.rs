@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::yaml::{Mapping, Value};
 use serde::de::DeserializeOwned;
-use serde_yaml::{Mapping, Value};
 
 use crate::config::{Limits, LimitsPatch, NamespacesConfig, ToolLimits};
 use crate::names::NamespaceName;
@@ -78,7 +78,7 @@ impl Manifest {
         if !yaml::readable_in_time(text) {
             return Err(InvalidManifest(yaml::UNREADABLE.into()));
         }
-        let keys = match serde_yaml::from_slice(text) {
+        let keys = match yaml::from_slice(text) {
             Ok(Value::Null) => return Ok(Self::default()),
             Ok(Value::Mapping(keys)) => keys,
             Ok(_) => {
@@ -117,7 +117,7 @@ impl Manifest {
                 }),
             }
         }
-        manifest.limits = serde_yaml::from_value(Value::Mapping(limits))
+        manifest.limits = yaml::from_value(Value::Mapping(limits))
             .map_err(|error| InvalidManifest(error.to_string()))?;
         Ok(manifest)
     }
@@ -235,7 +235,7 @@ fn check_limit(key: &str, value: &Value) -> Result<(), InvalidManifest> {
 }
 
 fn typed<T: DeserializeOwned>(key: &str, value: Value) -> Result<T, InvalidManifest> {
-    serde_yaml::from_value(value).map_err(|error| {
+    yaml::from_value(value).map_err(|error| {
         let text = error.to_string();
         // Serde names the path where it knows one; say the key once.
         let text = text.strip_prefix(&format!("{key}: ")).unwrap_or(&text);

@@ -175,8 +175,10 @@ impl Narrowing<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::yaml::Value;
     use serde::de::DeserializeOwned;
-    use serde_yaml::Value;
+
+    use crate::yaml;
 
     use super::*;
     use crate::config::QUEUE_MAX;
@@ -194,9 +196,9 @@ mod tests {
     /// `namespaces:` and `upstreams.stdio:` of both files.
     fn narrowed(operator: [&str; 2], data_file: [&str; 2]) -> Narrowed {
         fn parsed<T: DeserializeOwned>(below: &str, over: &str) -> T {
-            let mut tree = serde_yaml::from_str(below).expect(below);
-            merge(&mut tree, serde_yaml::from_str(over).expect(over));
-            serde_yaml::from_value(tree).expect(over)
+            let mut tree = yaml::from_str(below).expect(below);
+            merge(&mut tree, yaml::from_str(over).expect(over));
+            yaml::from_value(tree).expect(over)
         }
         let [namespaces, servers] = operator;
         let mut narrowed = Narrowed {
@@ -420,7 +422,7 @@ mod tests {
         let operator = "{ overrides: { a: { principals: [admin] } } }";
         let merged = "{ overrides: { a: { principals: ['*'] } } }";
         let narrowed = narrowed([operator, "{}"], [merged, "{}"]);
-        let own: LimitsPatch = serde_yaml::from_str("{ principals: [x] }").expect("yaml");
+        let own: LimitsPatch = yaml::from_str("{ principals: [x] }").expect("yaml");
         let policy = |name: &str| {
             let name: NamespaceName = name.parse().expect("a name");
             let file = Some("tooldock.yaml");

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::yaml::Value;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use serde_yaml::Value;
 
 use crate::secrets::Secret;
 
@@ -223,6 +223,8 @@ pub(crate) fn scalar(value: Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use crate::yaml;
+
     use super::*;
 
     fn filled(text: &str) -> Result<String, NoValue> {
@@ -346,9 +348,9 @@ mod tests {
     #[test]
     fn a_single_value_of_any_type_is_text() {
         let parsed: BTreeMap<String, Template> =
-            serde_yaml::from_str("{ a: 8080, b: true, c: , d: x }").unwrap();
+            yaml::from_str("{ a: 8080, b: true, c: , d: x }").unwrap();
         let texts: Vec<_> = parsed.values().map(|template| &*template.0).collect();
         assert_eq!(texts, ["8080", "true", "", "x"]);
-        assert!(serde_yaml::from_str::<Template>("[a]").is_err());
+        assert!(yaml::from_str::<Template>("[a]").is_err());
     }
 }

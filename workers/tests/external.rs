@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tooldock_workers::yaml;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -628,7 +629,7 @@ impl Dock {
     }
 
     fn configure(&self, yaml: &str) {
-        let servers: StdioServersConfig = serde_yaml::from_str(yaml).unwrap();
+        let servers: StdioServersConfig = yaml::from_str(yaml).unwrap();
         self.reloader.set_servers(servers);
     }
 

@@ -1,6 +1,7 @@
 //! Every refusal alone, every pair of faults for the order, and what admitted requests carry.
 
 use std::time::Duration;
+use tooldock_workers::yaml;
 
 use governor::clock::FakeRelativeClock;
 use http::header::{
@@ -170,7 +171,7 @@ impl Case {
 }
 
 fn config(yaml: &str) -> AdmissionConfig {
-    let mut config: AdmissionConfig = serde_yaml::from_str(yaml).unwrap();
+    let mut config: AdmissionConfig = yaml::from_str(yaml).unwrap();
     let token = |name: &str, text: &str, namespaces: &[&str]| crate::config::TokenConfig {
         name: name.into(),
         sha256: TokenDigest::of(text.as_bytes()),

@@ -85,6 +85,8 @@ impl<'de> Deserialize<'de> for PublicUrl {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_workers::yaml;
+
     use super::*;
 
     #[test]
@@ -96,10 +98,10 @@ mod tests {
             ("https://gw.example/", Some("https://gw.example")),
             ("http://[::1]:8000", Some("http://[::1]:8000")),
         ] {
-            let read: PublicUrl = serde_yaml::from_str(text).expect(text);
+            let read: PublicUrl = yaml::from_str(text).expect(text);
             assert_eq!(read.origin(), origin);
-            let written = serde_yaml::to_string(&read).expect("YAML");
-            assert_eq!(serde_yaml::from_str::<PublicUrl>(&written).unwrap(), read);
+            let written = yaml::to_string(&read).expect("YAML");
+            assert_eq!(yaml::from_str::<PublicUrl>(&written).unwrap(), read);
         }
     }
 
@@ -120,7 +122,7 @@ mod tests {
             "true",
             "[]",
         ] {
-            let error = serde_yaml::from_str::<PublicUrl>(text).expect_err(text);
+            let error = yaml::from_str::<PublicUrl>(text).expect_err(text);
             assert!(error.to_string().contains("https://gw.example"), "{error}");
         }
     }

@@ -118,12 +118,14 @@ fn validate_rate(key: &str, rate: NonZeroU32, burst: NonZeroU32) -> Result<(), C
 
 #[cfg(test)]
 mod tests {
+    use tooldock_workers::yaml;
+
     use super::*;
 
     const DIGEST: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     fn validated(yaml: &str) -> Result<(), String> {
-        let config: AdmissionConfig = serde_yaml::from_str(yaml).unwrap();
+        let config: AdmissionConfig = yaml::from_str(yaml).unwrap();
         config.validate().map_err(|error| error.key)
     }
 

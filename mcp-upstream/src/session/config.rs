@@ -82,6 +82,8 @@ impl<'de> Deserialize<'de> for PollAfter {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_workers::yaml;
+
     use super::*;
 
     #[test]
@@ -95,11 +97,11 @@ mod tests {
             poll_after: off
             event_log: { events: 256, bytes: 1MiB, age: 5m, total: 256MiB }
             store: memory";
-        let read: SessionsConfig = serde_yaml::from_str(documented).expect("the documented keys");
+        let read: SessionsConfig = yaml::from_str(documented).expect("the documented keys");
         assert_eq!(read, SessionsConfig::default());
-        let read: SessionsConfig = serde_yaml::from_str("poll_after: 25s").expect("a duration");
+        let read: SessionsConfig = yaml::from_str("poll_after: 25s").expect("a duration");
         assert_eq!(read.poll_after, PollAfter::After(Duration::from_secs(25)));
-        assert!(serde_yaml::from_str::<SessionsConfig>("tll: 1h").is_err());
+        assert!(yaml::from_str::<SessionsConfig>("tll: 1h").is_err());
     }
 
     #[test]
@@ -108,9 +110,9 @@ mod tests {
             poll_after: PollAfter::After(Duration::from_millis(250)),
             ..SessionsConfig::default()
         };
-        let text = serde_yaml::to_string(&config).expect("plain data");
+        let text = yaml::to_string(&config).expect("plain data");
         assert_eq!(
-            serde_yaml::from_str::<SessionsConfig>(&text).expect("as written"),
+            yaml::from_str::<SessionsConfig>(&text).expect("as written"),
             config
         );
     }

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use tooldock_workers::yaml;
 
-use serde_yaml::Value;
 use tooldock_workers::manifest::MANIFEST_FILE;
+use tooldock_workers::yaml::Value;
 
 use crate::config::Config;
 
@@ -73,7 +74,7 @@ fn keys(file: &Path) -> Result<Vec<String>, String> {
         return Err(tooldock_workers::yaml::UNREADABLE.into());
     }
     let tree: Value =
-        serde_yaml::from_slice(&text).map_err(|error| format!("not valid YAML: {error}"))?;
+        yaml::from_slice(&text).map_err(|error| format!("not valid YAML: {error}"))?;
     let keys = tree.as_mapping().into_iter().flat_map(|keys| keys.keys());
     Ok(keys
         .filter_map(|key| key.as_str().map(str::to_owned))
@@ -82,7 +83,7 @@ fn keys(file: &Path) -> Result<Vec<String>, String> {
 
 /// Whether only the gateway's own configuration has such a key.
 fn is_gateways(key: &str) -> bool {
-    let all = serde_yaml::to_value(Config::default()).unwrap_or_default();
+    let all = yaml::to_value(Config::default()).unwrap_or_default();
     all.get(key).is_some()
 }
 

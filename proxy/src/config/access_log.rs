@@ -129,10 +129,12 @@ impl<'de> Deserialize<'de> for AccessLogConfig {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_workers::yaml;
+
     use super::*;
 
     fn parse(yaml: &str) -> Result<AccessLogConfig, String> {
-        serde_yaml::from_str(yaml).map_err(|error| error.to_string())
+        yaml::from_str(yaml).map_err(|error| error.to_string())
     }
 
     fn on(yaml: &str) -> AccessLogSettings {
@@ -157,7 +159,7 @@ mod tests {
             "{ path: a, format: '{address} \"{path}\"' }",
         ] {
             let config = parse(yaml).expect(yaml);
-            let printed = serde_yaml::to_string(&config).expect("yaml");
+            let printed = yaml::to_string(&config).expect("yaml");
             assert_eq!(parse(&printed), Ok(config));
         }
     }

@@ -113,6 +113,8 @@ fn limits_of(at: &str, limits: &LimitsPatch) -> Result<(), ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_workers::yaml;
+
     use super::*;
 
     #[test]
@@ -234,7 +236,7 @@ mod tests {
                 "observability.audit.retention_days",
             ),
         ] {
-            let config = serde_yaml::from_str(yaml).expect(yaml);
+            let config = yaml::from_str(yaml).expect(yaml);
             let error = check(&config).expect_err(yaml).to_string();
             assert!(error.starts_with(&format!("{key}: ")), "{error}");
         }

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_yaml::Value;
 use tooldock_workers::config::NamespacesConfig;
 use tooldock_workers::yaml;
+use tooldock_workers::yaml::Value;
 
 use super::later::{Unbuilt, UpstreamsConfig};
 use super::{Config, ConfigError};
@@ -87,7 +87,7 @@ fn parse<T: DeserializeOwned + Default>(
     if !yaml::readable_in_time(text.as_bytes()) {
         return Err(file_error(file, yaml::UNREADABLE));
     }
-    let tree = serde_yaml::from_str(text).map_err(|error| file_error(file, error))?;
+    let tree = yaml::from_str(text).map_err(|error| file_error(file, error))?;
     if let Some(tag) = tag_in(&tree) {
         return Err(file_error(
             file,
@@ -97,7 +97,7 @@ fn parse<T: DeserializeOwned + Default>(
     if matches!(tree, Value::Null) {
         return Ok((T::default(), tree));
     }
-    let typed = serde_path_to_error::deserialize(serde_yaml::Deserializer::from_str(text))
+    let typed = serde_path_to_error::deserialize(yaml::Deserializer::from_str(text))
         .map_err(|error| ConfigError::in_file(file, error))?;
     Ok((typed, tree))
 }
@@ -114,7 +114,7 @@ fn tag_in(tree: &Value) -> Option<String> {
     }
 }
 
-fn from_tree(tree: Value) -> Result<Config, serde_path_to_error::Error<serde_yaml::Error>> {
+fn from_tree(tree: Value) -> Result<Config, serde_path_to_error::Error<yaml::Error>> {
     match tree {
         Value::Null => Ok(Config::default()),
         tree => serde_path_to_error::deserialize(tree),
@@ -156,14 +156,12 @@ mod tests {
 
     #[test]
     fn maps_merge_and_lists_replace() {
-        let mut below: Value =
-            serde_yaml::from_str("{ a: { x: 1, y: [1, 2] }, b: 1 }").expect("yaml");
+        let mut below: Value = yaml::from_str("{ a: { x: 1, y: [1, 2] }, b: 1 }").expect("yaml");
         merge(
             &mut below,
-            serde_yaml::from_str("{ a: { y: [3], z: 4 } }").expect("yaml"),
+            yaml::from_str("{ a: { y: [3], z: 4 } }").expect("yaml"),
         );
-        let expected: Value =
-            serde_yaml::from_str("{ a: { x: 1, y: [3], z: 4 }, b: 1 }").expect("yaml");
+        let expected: Value = yaml::from_str("{ a: { x: 1, y: [3], z: 4 }, b: 1 }").expect("yaml");
         assert_eq!(below, expected);
     }
 
@@ -192,7 +190,7 @@ mod tests {
     #[test]
     fn a_tag_never_replaces_what_the_operator_says() {
         let dir = tempfile::tempdir().expect("directory");
-        let operator = serde_yaml::from_str::<Value>(
+        let operator = yaml::from_str::<Value>(
             "{ admission: { cidrs: { allow: [10.0.0.0/8] } }, namespaces: { overrides: { a: { timeout: 5s } } } }",
         )
         .expect("yaml");

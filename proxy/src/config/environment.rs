@@ -425,6 +425,7 @@ mod tests {
 
     use bytesize::ByteSize;
     use tooldock_workers::secrets::Secret;
+    use tooldock_workers::yaml;
 
     use super::*;
     use crate::config::Config;
@@ -750,7 +751,7 @@ mod tests {
 
     #[test]
     fn every_variable_names_a_key_that_exists_or_says_why_not() {
-        let tree = serde_yaml::to_value(Config::default()).expect("yaml");
+        let tree = yaml::to_value(Config::default()).expect("yaml");
         for variable in VARIABLES.iter().filter(|v| !v.sets.contains(' ')) {
             let found = variable.sets.split('.').try_fold(&tree, |tree, key| {
                 match key.strip_suffix("[]") {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use tooldock_workers::yaml;
 
 /// What every refusal of a later version's feature says.
 pub(crate) const NOT_SUPPORTED: &str = "not supported by this version";
@@ -71,10 +72,7 @@ impl ConfigError {
     }
 
     /// What the YAML reader says about a file, as one line that begins with the key.
-    pub(crate) fn in_file(
-        file: &Path,
-        error: serde_path_to_error::Error<serde_yaml::Error>,
-    ) -> Self {
+    pub(crate) fn in_file(file: &Path, error: serde_path_to_error::Error<yaml::Error>) -> Self {
         let key = error.path().to_string();
         let file = file.to_owned();
         let reason = plain_reason(&key, &error.into_inner().to_string());

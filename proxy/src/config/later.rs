@@ -3,6 +3,7 @@
 //! `unsupported.rs` refuses any other value, so nothing reads these. Where a key of a section is built, it says so.
 
 use std::collections::BTreeMap;
+use tooldock_workers::yaml;
 
 use serde::{Deserialize, Serialize};
 use tooldock_workers::external::StdioServersConfig;
@@ -11,7 +12,7 @@ use tooldock_workers::external::StdioServersConfig;
 pub(crate) const OFF: &str = "off";
 
 /// A map of things by name that must be empty.
-pub(crate) type Unbuilt = BTreeMap<String, serde_yaml::Value>;
+pub(crate) type Unbuilt = BTreeMap<String, yaml::Value>;
 
 /// `upstreams:` — MCP servers of others.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

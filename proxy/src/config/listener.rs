@@ -251,12 +251,14 @@ pub(crate) enum AuthScheme {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_workers::yaml;
+
     use super::*;
 
     #[test]
     fn a_listener_needs_name_address_and_profile_only() {
         let listener: ListenerConfig =
-            serde_yaml::from_str("{ name: core, address: '127.0.0.1:8000', profile: core }")
+            yaml::from_str("{ name: core, address: '127.0.0.1:8000', profile: core }")
                 .expect("valid");
         let expected =
             ListenerConfig::new("core", ([127, 0, 0, 1], 8000).into(), ProfileName::Core);
@@ -286,9 +288,8 @@ mod tests {
         let text = "{ name: x, address: '[::1]:1', profile: v1-mcp, accept: lenient, batch: reject, session: optional, \
                     versions: ['2025-03-26'], namespace: my-tools, rest_shape: v1, auth: [bearer, none], \
                     tls: { cert: c, key: k, client_auth: required } }";
-        let listener: ListenerConfig = serde_yaml::from_str(text).expect("valid");
-        let again =
-            serde_yaml::from_str(&serde_yaml::to_string(&listener).expect("yaml")).expect("valid");
+        let listener: ListenerConfig = yaml::from_str(text).expect("valid");
+        let again = yaml::from_str(&yaml::to_string(&listener).expect("yaml")).expect("valid");
         assert_eq!(listener, again);
         assert_eq!(
             listener.namespace.map(String::from).as_deref(),
@@ -299,7 +300,7 @@ mod tests {
     #[test]
     fn tls_needs_certificate_and_key() {
         let text = "{ name: x, address: '127.0.0.1:1', profile: core, tls: { cert: c } }";
-        let error = serde_yaml::from_str::<ListenerConfig>(text).expect_err("no key");
+        let error = yaml::from_str::<ListenerConfig>(text).expect_err("no key");
         assert!(error.to_string().contains("missing field `key`"), "{error}");
     }
 }

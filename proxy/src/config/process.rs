@@ -70,11 +70,13 @@ impl<'de> Deserialize<'de> for Threads {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_workers::yaml;
+
     use super::*;
 
     #[test]
     fn threads_are_auto_or_1_to_256() {
-        let parse = |text| serde_yaml::from_str::<Threads>(text);
+        let parse = |text| yaml::from_str::<Threads>(text);
         assert_eq!(parse("auto").expect("valid"), Threads::Auto);
         assert_eq!(parse("256").expect("valid").count(), 256);
         for wrong in ["0", "257", "-1", "many", "1.5", "[]"] {

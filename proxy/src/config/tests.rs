@@ -2,6 +2,7 @@
 
 use super::tests_support::{checked, served, served_dev, write};
 use super::*;
+use tooldock_workers::yaml;
 
 const SHIPPED: &str = include_str!("../../../conf/tooldock.yaml");
 
@@ -15,15 +16,15 @@ fn error(yaml: &str) -> String {
 #[test]
 fn the_shipped_file_is_the_default() {
     assert_eq!(
-        serde_yaml::from_str::<Config>(SHIPPED).expect("valid"),
+        yaml::from_str::<Config>(SHIPPED).expect("valid"),
         Config::default()
     );
 }
 
 #[test]
 fn the_shipped_file_says_every_key_with_a_comment() {
-    let said: serde_yaml::Value = serde_yaml::from_str(SHIPPED).expect("valid");
-    let all = serde_yaml::to_value(Config::default()).expect("yaml");
+    let said: yaml::Value = yaml::from_str(SHIPPED).expect("valid");
+    let all = yaml::to_value(Config::default()).expect("yaml");
     assert_eq!(missing_keys(&all, &said, ""), Vec::<String>::new());
     let commented = |line: &&str| !line.trim().is_empty() && !line.contains('#');
     assert_eq!(
@@ -33,8 +34,8 @@ fn the_shipped_file_says_every_key_with_a_comment() {
 }
 
 /// Paths of the keys of `all` that `said` does not hold.
-fn missing_keys(all: &serde_yaml::Value, said: &serde_yaml::Value, path: &str) -> Vec<String> {
-    let serde_yaml::Value::Mapping(all) = all else {
+fn missing_keys(all: &yaml::Value, said: &yaml::Value, path: &str) -> Vec<String> {
+    let yaml::Value::Mapping(all) = all else {
         return Vec::new();
     };
     let mut missing = Vec::new();
@@ -500,13 +501,13 @@ fn the_shipped_file_shows_a_stdio_server_with_every_key_at_its_default() {
         .take_while(|line| line.starts_with("  # "));
     let example: String = lines.map(|line| format!("{}\n", &line[4..])).collect();
     let servers: tooldock_workers::external::StdioServersConfig =
-        serde_yaml::from_str(&example).expect("valid");
+        yaml::from_str(&example).expect("valid");
     let shown = tooldock_workers::external::StdioServerConfig {
         command: String::new(),
         ..servers["time"].clone()
     };
     assert_eq!(shown, Default::default());
-    let said: serde_yaml::Value = serde_yaml::from_str(&example).expect("valid");
-    let all = serde_yaml::to_value(&servers).expect("yaml");
+    let said: yaml::Value = yaml::from_str(&example).expect("valid");
+    let all = yaml::to_value(&servers).expect("yaml");
     assert_eq!(missing_keys(&all, &said, ""), Vec::<String>::new());
 }

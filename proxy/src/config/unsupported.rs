@@ -91,10 +91,12 @@ fn refuse_in<T>(
 
 #[cfg(test)]
 mod tests {
+    use tooldock_workers::yaml;
+
     use super::*;
 
     fn refused(yaml: &str) -> Option<String> {
-        let config: Config = serde_yaml::from_str(yaml).expect(yaml);
+        let config: Config = yaml::from_str(yaml).expect(yaml);
         refuse(&config).err().map(|error| error.to_string())
     }
 

@@ -202,6 +202,8 @@ fn compile(at: &str, limits: &Limits) -> Result<(), ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_workers::yaml;
+
     use super::*;
 
     fn listener(name: &str, address: &str, rest: &str) -> String {
@@ -209,7 +211,7 @@ mod tests {
     }
 
     fn parse(yaml: &str) -> Config {
-        serde_yaml::from_str(yaml).expect(yaml)
+        yaml::from_str(yaml).expect(yaml)
     }
 
     fn two(one: &str, other: &str) -> Config {

@@ -214,11 +214,13 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
+    use crate::yaml;
+
     use super::*;
     use crate::secrets::NoSecrets;
 
     fn looked_at(data: &Path, configured: &str) -> Checked {
-        let configured = serde_yaml::from_str(configured).unwrap();
+        let configured = yaml::from_str(configured).unwrap();
         check(data, &configured, &NamespacesConfig::default(), &NoSecrets)
     }
 

@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::yaml::Value;
 use serde::{Deserialize, Deserializer, Serialize, de};
-use serde_yaml::Value;
 
 use crate::bounds::{TIMES, within};
 use crate::config::{Limits, LimitsPatch};
@@ -342,19 +342,20 @@ fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
 
 #[cfg(test)]
 mod tests {
+    use crate::yaml;
+
     use super::*;
 
     #[test]
     fn arguments_that_are_no_list_are_refused_without_being_quoted() {
-        let error =
-            serde_yaml::from_str::<StdioServerConfig>("{ command: x, args: --key=hunter2 }");
+        let error = yaml::from_str::<StdioServerConfig>("{ command: x, args: --key=hunter2 }");
         let error = error.expect_err("no list").to_string();
         assert!(error.contains("must be a list"), "{error}");
         assert!(!error.contains("hunter2"), "{error}");
     }
 
     fn parse(yaml: &str) -> StdioServerConfig {
-        serde_yaml::from_str(yaml).expect(yaml)
+        yaml::from_str(yaml).expect(yaml)
     }
 
     #[test]
@@ -372,7 +373,7 @@ mod tests {
         assert_eq!(config.limits.timeout, Some(Duration::from_secs(60)));
         assert_eq!(config.limits.tools.len(), 1);
         assert!(!config.enabled && config.validate().is_ok());
-        assert!(serde_yaml::from_str::<StdioServerConfig>("{ command: x, port: 1 }").is_err());
+        assert!(yaml::from_str::<StdioServerConfig>("{ command: x, port: 1 }").is_err());
     }
 
     #[test]
@@ -437,7 +438,7 @@ mod tests {
             "{ env: [hunter2] }",
             "{ env: { A: [hunter2] } }",
         ] {
-            let error = serde_yaml::from_str::<StdioServerConfig>(yaml).unwrap_err();
+            let error = yaml::from_str::<StdioServerConfig>(yaml).unwrap_err();
             assert!(!error.to_string().contains("hunter2"), "{error}");
         }
     }

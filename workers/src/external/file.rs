@@ -8,9 +8,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use crate::yaml::{Mapping, Value};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_yaml::{Mapping, Value};
 
 use super::config::{InvalidServer, StdioServerConfig};
 use super::registry_name::{PackageType, RegistryCache, launch};
@@ -125,14 +125,14 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
     // One at a time, so that the complaint can name it.
     for (key, value) in &keys {
         let alone = Mapping::from_iter([(key.clone(), value.clone())]);
-        if let Err(error) = serde_yaml::from_value::<StdioServerConfig>(Value::Mapping(alone)) {
+        if let Err(error) = yaml::from_value::<StdioServerConfig>(Value::Mapping(alone)) {
             let key = crate::template::scalar(key.clone()).unwrap_or_default();
             let text = error.to_string();
             let message = text.strip_prefix(&format!("{key}: ")).unwrap_or(&text);
             return Err(InvalidServer::new(key, message));
         }
     }
-    let mut config: StdioServerConfig = serde_yaml::from_value(Value::Mapping(keys))
+    let mut config: StdioServerConfig = yaml::from_value(Value::Mapping(keys))
         .map_err(|error| InvalidServer::new("entry", error.to_string()))?;
     if !config.enabled {
         // Half a server may wait to be finished.
@@ -181,7 +181,7 @@ fn take<T: DeserializeOwned>(
     key: &str,
     otherwise: &str,
 ) -> Result<Option<T>, InvalidServer> {
-    let value = keys.remove(key).map(serde_yaml::from_value).transpose();
+    let value = keys.remove(key).map(yaml::from_value).transpose();
     value.map_err(|_| InvalidServer::new(key, otherwise))
 }
 
@@ -194,7 +194,7 @@ fn cache(path: &Path) -> RegistryCache {
     }
     let read = read_yaml(path).and_then(|tree| match tree {
         None | Some(Value::Null) => Ok(RegistryCache::new()),
-        Some(tree) => serde_yaml::from_value(tree)
+        Some(tree) => yaml::from_value(tree)
             .map(|file: File| file.servers)
             .map_err(|error| error.to_string()),
     });
@@ -220,7 +220,7 @@ fn read_yaml(path: &Path) -> Result<Option<Value>, String> {
     if !yaml::readable_in_time(&text) {
         return Err(yaml::UNREADABLE.into());
     }
-    let tree = serde_yaml::from_slice(&text);
+    let tree = yaml::from_slice(&text);
     tree.map(Some)
         .map_err(|error| format!("not valid YAML: {error}"))
 }
@@ -234,7 +234,7 @@ mod tests {
     use crate::tree_file::{make_pipe, without_waiting};
 
     fn parse(yaml: &str) -> ServersFile {
-        ServersFile::parse(serde_yaml::from_str(yaml).unwrap(), RegistryCache::new).unwrap()
+        ServersFile::parse(yaml::from_str(yaml).unwrap(), RegistryCache::new).unwrap()
     }
 
     fn one(entry: &str) -> Result<StdioServerConfig, InvalidServer> {
@@ -343,7 +343,7 @@ servers:
     #[test]
     fn a_file_that_is_none_at_all_says_why() {
         for yaml in ["[a]", "{ servers: [a] }", "{ servers: x }"] {
-            let tree = serde_yaml::from_str(yaml).unwrap();
+            let tree = yaml::from_str(yaml).unwrap();
             assert!(
                 ServersFile::parse(tree, RegistryCache::new).is_err(),
                 "{yaml}"

@@ -113,6 +113,8 @@ fn is_version(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use crate::yaml;
+
     use super::*;
 
     fn line(name: &str, package_type: Option<PackageType>, cache: &RegistryCache) -> String {
@@ -142,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_a_registry_said_wins_unless_another_type_is_asked_for() {
-        let cache: RegistryCache = serde_yaml::from_str(
+        let cache: RegistryCache = yaml::from_str(
             "{ a/time: { package_type: pypi, package: mcp-server-time }, a/b: { package: c } }",
         )
         .unwrap();
@@ -167,7 +169,7 @@ mod tests {
         ] {
             assert!(launch(name, pypi, &none).is_err(), "{name}");
         }
-        let forge: RegistryCache = serde_yaml::from_str("{ a: { package: b/c } }").unwrap();
+        let forge: RegistryCache = yaml::from_str("{ a: { package: b/c } }").unwrap();
         assert!(launch("a", None, &forge).is_err());
         for name in [
             "",

@@ -241,11 +241,13 @@ fn looks_like_a_reference(argument: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use crate::yaml;
+
     use super::*;
     use crate::secrets::{NoSecrets, Secret};
 
     fn configured(yaml: &str) -> StdioServersConfig {
-        serde_yaml::from_str(yaml).expect(yaml)
+        yaml::from_str(yaml).expect(yaml)
     }
 
     fn resolved(yaml: &str, secrets: &dyn SecretSource) -> External {

@@ -1,0 +1,72 @@
+//! A reply as an ordinary response, which tests read to its end.
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use http::StatusCode;
+use http::header::CONTENT_LENGTH;
+use http_body_util::BodyExt;
+
+use crate::reply::{BodyError, Head, Reply};
+
+impl IntoResponse for Reply {
+    fn into_response(self) -> Response {
+        let (head, body, length) = match self {
+            Self::Full { head, body } => {
+                let length = body.len();
+                (head, Body::from(body), Some(length))
+            }
+            Self::Opening {
+                head,
+                body,
+                session,
+            } => {
+                // A response is not told whether it was written.
+                session.delivered();
+                let length = body.len();
+                (head, Body::from(body), Some(length))
+            }
+            Self::Body { head, body } => (head, Body::from_stream(body), None),
+            Self::Events {
+                head,
+                events,
+                guards,
+            } => {
+                let chunks = stream::unfold((events, guards), |(mut events, guards)| async {
+                    let chunk = events.next().await?;
+                    Some((Ok::<_, BodyError>(chunk), (events, guards)))
+                });
+                (head, Body::from_stream(chunks), None)
+            }
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = head.status;
+        response.headers_mut().extend(head.headers);
+        // A 204 has no body to have a length of.
+        if let Some(length) = length.filter(|_| head.status != StatusCode::NO_CONTENT) {
+            response.headers_mut().insert(CONTENT_LENGTH, length.into());
+        }
+        response
+    }
+}
+
+#[tokio::test]
+async fn events_are_a_body_and_their_guards_go_with_the_stream() {
+    let guard = std::sync::Arc::new(());
+    let pulse = crate::stream::Pulse::new(std::time::Duration::from_secs(15));
+    let stream = crate::stream::Stream::detached(&pulse);
+    let events = stream.read();
+    assert!(stream.push(Bytes::from_static(b"data: 1\n\n")));
+    stream.finish();
+    let reply = Reply::Events {
+        head: Head::new(StatusCode::OK),
+        events,
+        guards: vec![Box::new(std::sync::Arc::clone(&guard))],
+    };
+    let body = reply.into_response().into_body();
+    assert_eq!(std::sync::Arc::strong_count(&guard), 2);
+    let bytes = body.collect().await.expect("the stream ends").to_bytes();
+    assert_eq!(bytes, "data: 1\n\n");
+    assert_eq!(std::sync::Arc::strong_count(&guard), 1);
+}
