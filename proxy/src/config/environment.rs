@@ -19,10 +19,11 @@ use std::path::{Path, PathBuf};
 use tooldock_upstream::profile::{AcceptRule, BatchRule, SessionRule};
 
 use self::parse::{
-    boolean, bytes, choice, list, only_default, port, session_key, span, token, versions, whole,
+    boolean, bytes, choice, hours, list, log_level, only_default, port, seconds, session_key,
+    token, versions, whole,
 };
 pub(super) use self::ports::variable_of as port_variable_of;
-use super::{ConfigError, ListenerConfig, LogLevel, ProfileName, ReplicasConfig, Role, Settings};
+use super::{ConfigError, ListenerConfig, ProfileName, ReplicasConfig, Role, Settings};
 
 /// Which variable a key has its value from. A complaint about the key names the variable.
 pub(crate) type SaidBy = BTreeMap<String, String>;
@@ -35,214 +36,102 @@ struct Variable {
     set: fn(&mut Settings, &str) -> Result<(), String>,
 }
 
+/// A row of the table, in one of three forms: a key of the file and what reads its value; a key of every listener that
+/// speaks MCP and its value, `None` leaving it to the listeners; or words for what has no key, and what sets it.
+macro_rules! variable {
+    ($name:literal => $head:ident $(. $tail:ident)* = $read:expr) => {
+        Variable {
+            name: $name,
+            sets: concat!(stringify!($head) $(, ".", stringify!($tail))*),
+            set: |settings, text| {
+                settings.config.$head$(.$tail)* = $read(text)?;
+                Ok(())
+            },
+        }
+    };
+    ($name:literal => listeners[].$key:ident = |$text:ident| $value:expr) => {
+        Variable {
+            name: $name,
+            sets: concat!("listeners[].", stringify!($key)),
+            set: |settings, $text| {
+                let value = $value;
+                set_where_mcp_is_served(settings, stringify!($key), $name, value, |it| &mut it.$key);
+                Ok(())
+            },
+        }
+    };
+    ($name:literal, $sets:literal => |$settings:ident, $text:ident| $set:expr) => {
+        Variable {
+            name: $name,
+            sets: $sets,
+            set: |$settings, $text| {
+                $set;
+                Ok(())
+            },
+        }
+    };
+}
+
 /// Later entries win over earlier ones: `PORT` over `CORE_PORT`.
 const VARIABLES: &[Variable] = &[
-    Variable {
-        name: "BEARER_TOKEN",
-        sets: "a bearer token for all namespaces; without it, `admission.tokens` must hold a token",
-        set: |s, text| token(text).map(|token| s.bearer = Some(token)),
-    },
-    Variable {
-        name: "MANAGER_INTERNAL_TOKEN",
-        sets: "the token of `/reload` (header `X-Manager-Token`); required with `--role core`, else made at the start",
-        set: |s, text| token(text).map(|token| s.manager_token = Some(token)),
-    },
-    Variable {
-        name: "SESSION_KEY",
-        sets: "the key that seals session ids, of at least 32 characters; without it, a key is made once and kept in `session.key` of the data directory",
-        set: |s, text| session_key(text).map(|key| s.session_key = Some(key)),
-    },
-    Variable {
-        name: "CORE_PORT",
-        sets: "listeners[].address",
-        set: |s, text| {
-            port(text).map(|port| move_listener(s, ProfileName::Core, port, "CORE_PORT"))
-        },
-    },
-    Variable {
-        name: "MANAGER_PORT",
-        sets: "listeners[].address",
-        set: |s, text| {
-            port(text).map(|port| move_listener(s, ProfileName::Manager, port, "MANAGER_PORT"))
-        },
-    },
-    Variable {
-        name: "PORT",
-        sets: "listeners[].address",
-        set: |s, text| {
-            let profile = match s.role {
-                Role::All | Role::Core => ProfileName::Core,
-                Role::Manager => ProfileName::Manager,
-            };
-            port(text).map(|port| move_listener(s, profile, port, "PORT"))
-        },
-    },
-    Variable {
-        name: "MCP_SUPPORTED_VERSIONS",
-        sets: "listeners[].versions",
-        set: |s, text| {
-            let versions = Some(versions(text)?);
-            set_where_mcp_is_served(s, "versions", "MCP_SUPPORTED_VERSIONS", versions, |it| {
-                &mut it.versions
-            });
-            Ok(())
-        },
-    },
-    Variable {
-        name: "MCP_BATCH",
-        sets: "listeners[].batch",
-        set: |s, text| {
-            let rule = choice(
-                text,
-                &[
-                    ("auto", None),
-                    ("accept", Some(BatchRule::Accept2025_03_26)),
-                    ("reject", Some(BatchRule::Reject)),
-                ],
-            )?;
-            set_where_mcp_is_served(s, "batch", "MCP_BATCH", rule, |it| &mut it.batch);
-            Ok(())
-        },
-    },
-    Variable {
-        name: "MCP_ACCEPT_POLICY",
-        sets: "listeners[].accept",
-        set: |s, text| {
-            let rule = choice(
-                text,
-                &[
-                    ("auto", None),
-                    ("strict", Some(AcceptRule::Strict)),
-                    ("lenient", Some(AcceptRule::Lenient)),
-                ],
-            )?;
-            set_where_mcp_is_served(s, "accept", "MCP_ACCEPT_POLICY", rule, |it| &mut it.accept);
-            Ok(())
-        },
-    },
-    Variable {
-        name: "SESSION_POLICY",
-        sets: "listeners[].session",
-        set: |s, text| {
-            let rule = choice(
-                text,
-                &[
-                    ("auto", None),
-                    ("required", Some(SessionRule::RequiredSince2025_06_18)),
-                    ("optional", Some(SessionRule::Optional)),
-                ],
-            )?;
-            set_where_mcp_is_served(s, "session", "SESSION_POLICY", rule, |it| &mut it.session);
-            Ok(())
-        },
-    },
-    Variable {
-        name: "REQUIRE_INITIALIZED",
-        sets: "whether tools in a session wait for notifications/initialized",
-        set: |s, text| {
-            let rule = choice(
-                text,
-                &[("auto", None), ("on", Some(true)), ("off", Some(false))],
-            )?;
-            s.require_initialized = rule;
-            Ok(())
-        },
-    },
-    Variable {
-        name: "DATA_DIR",
-        sets: "data_dir",
-        set: |s, text| {
-            s.config.data_dir = text.into();
-            Ok(())
-        },
-    },
-    Variable {
-        name: "LOG_LEVEL",
-        sets: "observability.log.level",
-        set: |s, text| {
-            let level = LogLevel::from_name(text);
-            s.config.observability.log.level =
-                level.ok_or("expected error, warn, info, debug or trace")?;
-            Ok(())
-        },
-    },
-    Variable {
-        name: "LOG_RETENTION_DAYS",
-        sets: "observability.audit.retention_days",
-        set: |s, text| whole(text).map(|days| s.config.observability.audit.retention_days = days),
-    },
-    Variable {
-        name: "CORS_ORIGINS",
-        sets: "admission.origins",
-        set: |s, text| list(text).map(|origins| s.config.admission.origins = origins),
-    },
-    Variable {
-        name: "INTERNAL_ALLOWED_CIDRS",
-        sets: "admission.internal_cidrs",
-        set: |s, text| list(text).map(|networks| s.config.admission.internal_cidrs = networks),
-    },
-    Variable {
-        name: "TRUSTED_PROXIES",
-        sets: "admission.trusted_proxies",
-        set: |s, text| list(text).map(|networks| s.config.admission.trusted_proxies = networks),
-    },
-    Variable {
-        name: "MAX_BODY_BYTES",
-        sets: "admission.limits.body",
-        set: |s, text| bytes(text).map(|size| s.config.admission.limits.body = size),
-    },
-    Variable {
-        name: "MAX_RESULT_BYTES",
-        sets: "namespaces.defaults.max_result",
-        set: |s, text| bytes(text).map(|size| s.config.namespaces.defaults.max_result = size),
-    },
-    Variable {
-        name: "TOOL_CALL_TIMEOUT_SECONDS",
-        sets: "namespaces.defaults.timeout",
-        set: |s, text| span(text, 1.0).map(|limit| s.config.namespaces.defaults.timeout = limit),
-    },
-    Variable {
-        name: "NAMESPACE_MAX_CONCURRENCY",
-        sets: "namespaces.defaults.max_concurrency",
-        set: |s, text| {
-            whole(text).map(|calls| s.config.namespaces.defaults.max_concurrency = calls)
-        },
-    },
-    Variable {
-        name: "MCP_SESSION_TTL_HOURS",
-        sets: "sessions.ttl",
-        set: |s, text| span(text, 3600.0).map(|ttl| s.config.sessions.ttl = ttl),
-    },
-    Variable {
-        name: "DEPS_SYNC_TIMEOUT_SECONDS",
-        sets: "workers.sync_timeout",
-        set: |s, text| span(text, 1.0).map(|limit| s.config.workers.sync_timeout = limit),
-    },
-    Variable {
-        name: "GRACE_SECONDS",
-        sets: "replicas.grace",
-        set: |s, text| span(text, 1.0).map(|grace| s.config.replicas.grace = grace),
-    },
-    Variable {
-        name: "REPLICA_ID",
-        sets: "replicas.id",
-        set: |_, text| only_default(text == ReplicasConfig::default().id),
-    },
-    Variable {
-        name: "ENABLE_LEGACY_MCP",
-        sets: "whether /sse and /messages are served",
-        set: |s, text| boolean(text).map(|on| s.legacy_sse = on),
-    },
-    Variable {
-        name: "ENABLE_FS_WATCHER",
-        sets: "nothing in this version, which accepts only `false`",
-        set: |_, text| only_default(!boolean(text)?),
-    },
-    Variable {
-        name: "FS_WATCHER_DEBOUNCE_MS",
-        sets: "nothing in this version, which accepts only `1500`",
-        set: |_, text| only_default(whole::<u32>(text)? == 1500),
-    },
+    variable!("BEARER_TOKEN", "a bearer token for all namespaces; without it, `admission.tokens` must hold a token"
+        => |s, text| s.bearer = Some(token(text)?)),
+    variable!("MANAGER_INTERNAL_TOKEN", "the token of `/reload` (header `X-Manager-Token`); required with `--role core`, else made at the start"
+        => |s, text| s.manager_token = Some(token(text)?)),
+    variable!("SESSION_KEY", "the key that seals session ids, of at least 32 characters; without it, a key is made once and kept in `session.key` of the data directory"
+        => |s, text| s.session_key = Some(session_key(text)?)),
+    variable!("CORE_PORT", "listeners[].address"
+        => |s, text| move_listener(s, ProfileName::Core, port(text)?, "CORE_PORT")),
+    variable!("MANAGER_PORT", "listeners[].address"
+        => |s, text| move_listener(s, ProfileName::Manager, port(text)?, "MANAGER_PORT")),
+    variable!("PORT", "listeners[].address" => |s, text| {
+        let profile = match s.role {
+            Role::All | Role::Core => ProfileName::Core,
+            Role::Manager => ProfileName::Manager,
+        };
+        move_listener(s, profile, port(text)?, "PORT")
+    }),
+    // The name of an older listener's variable; it governs every listener, unless the next one is set, too.
+    variable!("MCP_PROTOCOL_VERSIONS" => listeners[].versions = |text| Some(versions(text)?)),
+    variable!("MCP_SUPPORTED_VERSIONS" => listeners[].versions = |text| Some(versions(text)?)),
+    variable!("MCP_BATCH" => listeners[].batch = |text| choice(text, &[
+        ("auto", None),
+        ("accept", Some(BatchRule::Accept2025_03_26)),
+        ("reject", Some(BatchRule::Reject)),
+    ])?),
+    variable!("MCP_ACCEPT_POLICY" => listeners[].accept = |text| choice(text, &[
+        ("auto", None),
+        ("strict", Some(AcceptRule::Strict)),
+        ("lenient", Some(AcceptRule::Lenient)),
+    ])?),
+    variable!("SESSION_POLICY" => listeners[].session = |text| choice(text, &[
+        ("auto", None),
+        ("required", Some(SessionRule::RequiredSince2025_06_18)),
+        ("optional", Some(SessionRule::Optional)),
+    ])?),
+    variable!("REQUIRE_INITIALIZED", "whether tools in a session wait for notifications/initialized" => |s, text| {
+        s.require_initialized = choice(text, &[("auto", None), ("on", Some(true)), ("off", Some(false))])?
+    }),
+    variable!("DATA_DIR" => data_dir = |text: &str| Ok::<_, String>(text.into())),
+    variable!("LOG_LEVEL" => observability.log.level = log_level),
+    variable!("LOG_RETENTION_DAYS" => observability.audit.retention_days = whole),
+    variable!("CORS_ORIGINS" => admission.origins = list),
+    variable!("INTERNAL_ALLOWED_CIDRS" => admission.internal_cidrs = list),
+    variable!("TRUSTED_PROXIES" => admission.trusted_proxies = list),
+    variable!("MAX_BODY_BYTES" => admission.limits.body = bytes),
+    variable!("MAX_RESULT_BYTES" => namespaces.defaults.max_result = bytes),
+    variable!("TOOL_CALL_TIMEOUT_SECONDS" => namespaces.defaults.timeout = seconds),
+    variable!("NAMESPACE_MAX_CONCURRENCY" => namespaces.defaults.max_concurrency = whole),
+    variable!("MCP_SESSION_TTL_HOURS" => sessions.ttl = hours),
+    variable!("DEPS_SYNC_TIMEOUT_SECONDS" => workers.sync_timeout = seconds),
+    variable!("GRACE_SECONDS" => replicas.grace = seconds),
+    variable!("REPLICA_ID", "replicas.id" => |_s, text| only_default(text == ReplicasConfig::default().id)?),
+    variable!("ENABLE_LEGACY_MCP", "whether /sse and /messages are served"
+        => |s, text| s.legacy_sse = boolean(text)?),
+    variable!("ENABLE_FS_WATCHER", "nothing in this version, which accepts only `false`"
+        => |_s, text| only_default(!boolean(text)?)?),
+    variable!("FS_WATCHER_DEBOUNCE_MS", "nothing in this version, which accepts only `1500`"
+        => |_s, text| only_default(whole::<u32>(text)? == 1500)?),
 ];
 
 impl Variable {
@@ -424,11 +313,13 @@ mod tests {
     use std::time::Duration;
 
     use bytesize::ByteSize;
+    use tooldock_upstream::protocol::ProtocolVersion;
     use tooldock_workers::secrets::Secret;
+
     use tooldock_workers::yaml;
 
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, LogLevel};
 
     fn apply(role: Role, variables: &[(&str, &str)]) -> Result<Settings, ConfigError> {
         let variables = variables
@@ -457,6 +348,7 @@ mod tests {
             ("TOOL_CALL_TIMEOUT_SECONDS", "0"),
             ("NAMESPACE_MAX_CONCURRENCY", "eight"),
             ("MCP_SESSION_TTL_HOURS", "abc"),
+            ("MCP_PROTOCOL_VERSIONS", "1999-01-01"),
             ("MCP_SUPPORTED_VERSIONS", "2025-11-25,1999-01-01"),
             ("MCP_BATCH", "yes"),
             ("MCP_ACCEPT_POLICY", "loose"),
@@ -684,6 +576,19 @@ mod tests {
             .collect();
         assert_eq!(said, [true, true, false]);
         assert!(apply(Role::All, &[("MCP_SUPPORTED_VERSIONS", " , ")]).is_err());
+    }
+
+    #[test]
+    fn the_other_name_of_supported_versions_counts_where_it_is_the_only_one() {
+        let versions = |variables: &[(&str, &str)]| {
+            let settings = apply(Role::All, variables).expect("valid");
+            settings.config.listeners[0].versions.clone()
+        };
+        let other = ("MCP_PROTOCOL_VERSIONS", "2025-03-26");
+        let alone = versions(&[other]);
+        assert_eq!(alone, Some(vec![ProtocolVersion::V2025_03_26]));
+        let both = versions(&[other, ("MCP_SUPPORTED_VERSIONS", "2025-06-18")]);
+        assert_eq!(both, Some(vec![ProtocolVersion::V2025_06_18]));
     }
 
     #[test]

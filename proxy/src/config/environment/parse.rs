@@ -8,6 +8,7 @@ use bytesize::ByteSize;
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::secrets::Secret;
 
+use crate::config::LogLevel;
 use crate::config::error::NOT_SUPPORTED;
 
 /// A token as it can travel in a header. The message never shows it.
@@ -51,14 +52,29 @@ pub(super) fn bytes(text: &str) -> Result<ByteSize, String> {
         .map_err(|_| format!("{text:?} is no size: expected bytes, or a size such as 4MiB"))
 }
 
+/// A number of seconds.
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    span(text, 1.0)
+}
+
+/// A number of hours.
+pub(super) fn hours(text: &str) -> Result<Duration, String> {
+    span(text, 3600.0)
+}
+
 /// A number of units of so many seconds.
-pub(super) fn span(text: &str, unit_seconds: f64) -> Result<Duration, String> {
+fn span(text: &str, unit_seconds: f64) -> Result<Duration, String> {
     text.parse::<f64>()
         .ok()
         .filter(|number| *number > 0.0)
         .and_then(|number| Duration::try_from_secs_f64(number * unit_seconds).ok())
         .filter(|span| !span.is_zero())
         .ok_or_else(|| format!("{text:?} is no number above 0"))
+}
+
+/// How much is logged.
+pub(super) fn log_level(text: &str) -> Result<LogLevel, String> {
+    LogLevel::from_name(text).ok_or_else(|| "expected error, warn, info, debug or trace".to_owned())
 }
 
 /// Any of the four spellings of yes and no.

@@ -15,7 +15,6 @@ const LATER: &[&str] = &[
     "HOST_DATA_DIR",
     "MCP_PORT",
     "MCP_PROTOCOL_VERSION",
-    "MCP_PROTOCOL_VERSIONS",
     "MCP_REGISTRY_URL",
     "OPENAPI_PORT",
     "OUBLIETTE_API_KEY",
