@@ -23,7 +23,7 @@ use tooldock_workers::worker::{Operation, ToolReply, WorkerCall};
 use crate::audit::{AuditSender, Transport};
 use crate::backend::Backends;
 use crate::caller::Caller;
-pub(crate) use crate::interaction::{Event, EventReceiver, EventSender, ask_failed, events};
+pub(crate) use crate::interaction::{Event, EventSender, ask_failed};
 use crate::metrics::UpstreamMetrics;
 
 mod detached;

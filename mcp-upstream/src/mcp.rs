@@ -30,6 +30,7 @@ use crate::stream::{Stream, StreamGuard, StreamKind};
 pub(crate) mod batch;
 pub(crate) mod capabilities;
 mod core;
+mod driver;
 pub(crate) mod exchange;
 pub(crate) mod forward;
 mod get;

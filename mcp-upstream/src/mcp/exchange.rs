@@ -29,11 +29,11 @@ use crate::session::{InFlight, Session, State};
 use crate::stream::{Finishing, Stream, StreamKind, frame};
 
 mod body;
-mod driver;
+mod delivery;
 mod members;
 
 pub(crate) use body::{events_head, streamed};
-use driver::{CallDriver, Step};
+use delivery::{Step, StreamedCall};
 use members::Members;
 
 /// How long a call that says much waits for its reader to take it, each time: 5 s. One that takes longer loses its stream,
@@ -132,7 +132,7 @@ async fn quiet_in_session(
         let run = call.request.run(&core, &caller, None);
         let outcome = Abortable::new(run, registration).await;
         drop(entry);
-        let outcome = outcome.unwrap_or_else(|Aborted| Err(driver::cancelled()));
+        let outcome = outcome.unwrap_or_else(|Aborted| Err(delivery::cancelled()));
         (call, outcome)
     })
     .await
@@ -172,7 +172,7 @@ impl Exchange {
     }
 
     fn call(&mut self, cx: &CallContext<'_>, id: &str, call: Box<UpstreamCall>) {
-        self.members.add(CallDriver::new(cx, id, call));
+        self.members.add(StreamedCall::new(cx, id, call));
     }
 
     /// Runs the members until all have answered or one speaks. In a session they go on when the POST goes away.

@@ -21,8 +21,8 @@ use crate::profile::AcceptRule;
 use crate::protocol::{self, ProtocolVersion};
 use crate::reply::Reply;
 
+mod delivery;
 mod discover;
-mod driver;
 mod exchange;
 mod headers;
 mod listen;
@@ -36,7 +36,7 @@ pub(crate) use meta::RequestMeta;
 pub(super) const VERSION: &str = protocol::MODERN;
 
 /// The calls that wait for their clients.
-pub(crate) type SuspendedCalls = interaction::SuspendedCalls<driver::ModernCallDriver>;
+pub(crate) type SuspendedCalls = interaction::SuspendedCalls<delivery::ModernCall>;
 
 /// Whether a message is of this era. A request or notification has a method, and members beside it.
 pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> bool {

@@ -1,8 +1,28 @@
 //! The messages the gateway makes of what a function reports: progress and log messages. Each is one line of JSON, spliced
 //! from spans and never decoded. Questions to the client are in `interaction/messages.rs`.
 
+use tooldock_workers::worker::LogLevel;
+
+use crate::interaction::Event;
+
+/// The notification that an event is for a client of this progress token, raw, which wants log messages from that level
+/// on; `None` where the client does not want to hear of the event. Questions are no notifications.
+pub(super) fn message(
+    event: Event,
+    token: Option<&str>,
+    wanted: Option<LogLevel>,
+) -> Option<Vec<u8>> {
+    let wants = |level: LogLevel| wanted.is_some_and(|wanted| level >= wanted);
+    match event {
+        Event::Progress(params) => Some(progress(token?, &params)),
+        Event::Log { level, params } => wants(level).then(|| log(&params)),
+        Event::Message { level, message } => level.is_none_or(wants).then(|| message.into()),
+        Event::InputRequests(_) => None,
+    }
+}
+
 /// `notifications/progress`. `token` is the client's, raw; `params` is the rest of the object.
-pub(super) fn progress(token: &str, params: &[u8]) -> Vec<u8> {
+fn progress(token: &str, params: &[u8]) -> Vec<u8> {
     const HEAD: &[u8] =
         br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"#;
     let mut out = Vec::with_capacity(HEAD.len() + token.len() + params.len() + 2);
@@ -20,7 +40,7 @@ pub(super) fn progress(token: &str, params: &[u8]) -> Vec<u8> {
 }
 
 /// `notifications/message`.
-pub(super) fn log(params: &[u8]) -> Vec<u8> {
+fn log(params: &[u8]) -> Vec<u8> {
     const HEAD: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/message","params":"#;
     let mut out = Vec::with_capacity(HEAD.len() + params.len() + 1);
     out.extend_from_slice(HEAD);

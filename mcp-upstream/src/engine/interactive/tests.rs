@@ -14,8 +14,8 @@ use tooldock_workers::worker::{AskMethod, Notice, Operation, Question};
 use super::*;
 use crate::audit::{Audit, Transport};
 use crate::backend::{Backend, Backends};
-use crate::engine::{Announce, CallRequest, Event, EventReceiver, Unlimited, events};
-use crate::interaction::{Interaction, OPEN_IN_CALL, Responder, ask_failed};
+use crate::engine::{Announce, CallRequest, Event, Unlimited};
+use crate::interaction::{EventReceiver, Interaction, OPEN_IN_CALL, Responder, ask_failed, events};
 use crate::metrics::UpstreamMetrics;
 use crate::testing::{FakeBackend, caller, namespace};
 

@@ -4,28 +4,28 @@ use std::pin::Pin;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::driver::{CallDriver, Step};
+use super::delivery::{Step, StreamedCall};
 
 /// The calls that run.
 #[derive(Default)]
 pub(super) enum Members {
     #[default]
     None,
-    One(CallDriver),
+    One(StreamedCall),
     /// Of a batch, which is bounded in its messages.
     Many(FuturesUnordered<Member>),
 }
 
 /// A call of a batch on its way to its next message.
-type Member = Pin<Box<dyn Future<Output = (CallDriver, Step)> + Send>>;
+type Member = Pin<Box<dyn Future<Output = (StreamedCall, Step)> + Send>>;
 
 impl Members {
-    pub(super) fn add(&mut self, talk: CallDriver) {
+    pub(super) fn add(&mut self, call: StreamedCall) {
         *self = match std::mem::take(self) {
-            Self::None => Self::One(talk),
-            Self::One(first) => Self::Many([first, talk].into_iter().map(member).collect()),
+            Self::None => Self::One(call),
+            Self::One(first) => Self::Many([first, call].into_iter().map(member).collect()),
             Self::Many(running) => {
-                running.push(member(talk));
+                running.push(member(call));
                 Self::Many(running)
             }
         };
@@ -35,17 +35,17 @@ impl Members {
     pub(super) async fn next(&mut self) -> Option<Step> {
         match self {
             Self::None => None,
-            Self::One(talk) => {
-                let step = talk.step().await;
+            Self::One(call) => {
+                let step = call.step().await;
                 if let Step::Over(_) = step {
                     *self = Self::None;
                 }
                 Some(step)
             }
             Self::Many(running) => {
-                let (talk, step) = running.next().await?;
+                let (call, step) = running.next().await?;
                 if let Step::Said(_) = step {
-                    running.push(member(talk));
+                    running.push(member(call));
                 }
                 Some(step)
             }
@@ -62,9 +62,9 @@ impl Members {
     }
 }
 
-fn member(mut talk: CallDriver) -> Member {
+fn member(mut call: StreamedCall) -> Member {
     Box::pin(async move {
-        let step = talk.step().await;
-        (talk, step)
+        let step = call.step().await;
+        (call, step)
     })
 }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::Question;
 
-use super::driver::{ModernCallDriver, Outcome, Recipient, Step};
+use super::delivery::{ModernCall, Outcome, Recipient, Step};
 use super::meta::RequestMeta;
 use crate::caller::Caller;
 use crate::engine::ask_failed;
@@ -90,7 +90,7 @@ pub(super) async fn begin(
         let answer = call.response(request.id, cx.caller, &cx.result_format(), outcome)?;
         return Ok(Reply::json(StatusCode::OK, answer));
     }
-    let driver = ModernCallDriver::begin(cx, call);
+    let driver = ModernCall::begin(cx, call);
     Exchange::new(cx, request).run(driver).await
 }
 
@@ -153,7 +153,7 @@ impl Exchange {
     }
 
     /// Runs the call until this request has its answer, or the beginning of one.
-    async fn run(self, mut driver: ModernCallDriver) -> Result<Reply, RequestError> {
+    async fn run(self, mut driver: ModernCall) -> Result<Reply, RequestError> {
         match driver.step(&self.client).await {
             Step::Said(first) => Ok(self.into_stream(first, driver)),
             Step::Asked => {
@@ -167,7 +167,7 @@ impl Exchange {
         }
     }
 
-    fn into_stream(self, first: Vec<u8>, driver: ModernCallDriver) -> Reply {
+    fn into_stream(self, first: Vec<u8>, driver: ModernCall) -> Reply {
         let stream = Stream::detached(&self.core.pulse);
         let events = stream.read();
         tokio::spawn(self.deliver(first, driver, stream));
@@ -175,7 +175,7 @@ impl Exchange {
     }
 
     /// Runs the rest of the call beside the stream its client reads. Ends with the reader, and with that the call.
-    async fn deliver(self, first: Vec<u8>, mut driver: ModernCallDriver, stream: Arc<Stream>) {
+    async fn deliver(self, first: Vec<u8>, mut driver: ModernCall, stream: Arc<Stream>) {
         let _finishing = stream.finish_on_drop();
         let push = |message: &[u8]| stream.push(frame::message(None, message));
         if !push(&first) {
@@ -210,7 +210,7 @@ impl Exchange {
     }
 
     /// Parks the call and asks its client.
-    fn park(&self, driver: ModernCallDriver) -> Result<Vec<u8>, RequestError> {
+    fn park(&self, driver: ModernCall) -> Result<Vec<u8>, RequestError> {
         let mut out = Vec::with_capacity(512);
         format::begin(&mut out, &self.id);
         out.extend_from_slice(b"{\"resultType\":\"input_required\",\"inputRequests\":{");

@@ -1,0 +1,112 @@
+//! What a call says to a client that takes a stream: messages, in order, before the response. How they travel is not
+//! decided here. Questions become requests to the client under ids of the session.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures_util::future::{AbortHandle, Abortable, Aborted};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::worker::LogLevel;
+
+use crate::interaction::{self, Event, EventSender, Interaction};
+use crate::mcp::driver::{CallDriver, Next};
+use crate::mcp::methods::UpstreamCall;
+use crate::mcp::{CallContext, outgoing};
+use crate::session::{InFlight, Session};
+
+/// A call that runs. In a session it can be cancelled by its id; dropping it cancels it in any case.
+pub(super) struct StreamedCall {
+    /// Ends with the response.
+    driver: CallDriver<Vec<u8>>,
+    session: Option<Arc<Session>>,
+    progress_token: Option<String>,
+    /// Messages of the last event, not yet taken: as many as it has questions at most.
+    messages: VecDeque<Vec<u8>>,
+}
+
+/// What a call came to.
+pub(super) enum Step {
+    /// A message for its client, before the response.
+    Said(Vec<u8>),
+    /// The response; nothing comes after it.
+    Over(Vec<u8>),
+}
+
+impl StreamedCall {
+    /// The call of a request of this conversation, raw JSON its id. It runs in [`Self::step`].
+    pub(super) fn new(cx: &CallContext<'_>, id: &str, mut call: Box<UpstreamCall>) -> Self {
+        let (sender, events) = (cx.streams && call.talks).then(interaction::events).unzip();
+        Self {
+            session: cx.session().cloned(),
+            progress_token: call.progress_token.take(),
+            messages: VecDeque::new(),
+            driver: CallDriver::new(work(cx, id, call, sender), events),
+        }
+    }
+
+    /// Goes on until there is something for the client. Cancel safe; not to be called again after the response.
+    pub(super) async fn step(&mut self) -> Step {
+        loop {
+            if let Some(message) = self.messages.pop_front() {
+                return Step::Said(message);
+            }
+            match self.driver.next().await {
+                Next::Event(event) => self.hear(event),
+                Next::Over(response) => return Step::Over(response),
+            }
+        }
+    }
+
+    fn hear(&mut self, event: Event) {
+        if let Event::InputRequests(questions) = event {
+            let asked = questions.iter().filter_map(|it| self.ask(it));
+            let asked: Vec<_> = asked.collect();
+            self.messages.extend(asked);
+            return;
+        }
+        // Read each time: the client may change its mind.
+        let session = self.session.as_ref();
+        let wanted = session.map_or(LogLevel::Info, |session| session.log_level());
+        let token = self.progress_token.as_deref();
+        self.messages
+            .extend(outgoing::message(event, token, Some(wanted)));
+    }
+
+    /// The request that asks a question, under an id of the session.
+    fn ask(&self, question: &Arc<Interaction>) -> Option<Vec<u8>> {
+        let session = self.session.as_ref();
+        let declared = session.map(|session| session.client().capabilities.get());
+        let may = question.admit(declared.unwrap_or("{}").as_bytes());
+        session.filter(|_| may)?.ask(question)
+    }
+}
+
+/// Runs a call and gives its response.
+fn work(
+    cx: &CallContext<'_>,
+    id: &str,
+    call: Box<UpstreamCall>,
+    sender: Option<EventSender>,
+) -> impl Future<Output = Vec<u8>> + Send + use<> {
+    let core = Arc::clone(cx.core);
+    let caller = cx.caller.clone();
+    let format = cx.result_format();
+    let (handle, registration) = AbortHandle::new_pair();
+    let entry = cx
+        .session()
+        .map(|session| InFlight::enter(session, id, handle, call.request.cancel_notice()));
+    let id = id.to_owned();
+    async move {
+        let run = call.request.run(&core, &caller, sender);
+        let outcome = Abortable::new(run, registration).await;
+        drop(entry);
+        let outcome = outcome.unwrap_or_else(|Aborted| Err(cancelled()));
+        call.response(&id, &caller, &format, outcome)
+            .unwrap_or_else(|failure| format.error(Some(&id), &failure))
+    }
+}
+
+/// The outcome of a call that its client, or the end of its session, has stopped.
+pub(super) fn cancelled() -> CallError {
+    CallError::new(CallErrorCode::Cancelled, "The call was cancelled")
+}

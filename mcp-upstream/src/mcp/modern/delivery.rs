@@ -1,0 +1,207 @@
+//! A call that may speak and ask before it answers, apart from the requests it goes on in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::exchange::Inputs;
+use super::meta::RequestMeta;
+use crate::interaction::{self, Event, Interaction, Waiting};
+use crate::jsonrpc::{self, Message, RequestError, splice};
+use crate::mcp::driver::{CallDriver, Next};
+use crate::mcp::methods::{self, UpstreamCall};
+use crate::mcp::{CallContext, outgoing};
+use tokio::time::{Instant, sleep_until};
+
+/// How long a server that asks by one request after the other may go on with that, before its client is asked all of
+/// it at once. Without it, three questions would take the client three rounds.
+const ASKED_TOGETHER: Duration = Duration::from_millis(25);
+
+/// A call of the upstream that may still speak and ask. Owns all it needs, so that it can outlive its request.
+pub(crate) struct ModernCall {
+    driver: CallDriver<Outcome>,
+    /// Asked and not yet answered. Bounded by the engine.
+    questions: Vec<Arc<Interaction>>,
+    /// Until when further questions join them.
+    gathering: Instant,
+    call: Arc<UpstreamCall>,
+}
+
+/// How the client of the current request wants to hear of the call.
+pub(super) struct Recipient {
+    pub(super) meta: RequestMeta,
+    /// It takes events with its answer.
+    pub(super) streams: bool,
+}
+
+pub(super) use methods::Outcome;
+
+/// What a call came to.
+pub(super) enum Step {
+    /// A message for its client, before the answer.
+    Said(Vec<u8>),
+    /// It waits for its client.
+    Asked,
+    /// Its answer.
+    Over(Outcome),
+}
+
+impl ModernCall {
+    /// A call that has not begun yet.
+    pub(super) fn begin(cx: &CallContext<'_>, call: Box<UpstreamCall>) -> Self {
+        let (sender, events) = interaction::events();
+        let core = Arc::clone(cx.core);
+        let caller = cx.caller.clone();
+        let request = call.request.clone();
+        let work = async move { request.run(&core, &caller, Some(sender)).await };
+        Self {
+            driver: CallDriver::new(work, Some(events)),
+            questions: Vec::new(),
+            gathering: Instant::now(),
+            call: call.into(),
+        }
+    }
+
+    /// What is called.
+    pub(super) fn call(&self) -> &Arc<UpstreamCall> {
+        &self.call
+    }
+
+    /// What its client is still to answer.
+    pub(super) fn asked(&self) -> impl Iterator<Item = &Arc<Interaction>> {
+        self.questions.iter().filter(|it| it.is_open())
+    }
+
+    /// Hands the client's answers to the call.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidParams` when questions stay open and the answers kept until they are answered are too large. The call is
+    /// to be dropped then.
+    pub(super) fn answer(
+        &mut self,
+        cx: &CallContext<'_>,
+        inputs: &Inputs<'_>,
+    ) -> Result<(), RequestError> {
+        let answers = inputs.iter();
+        let answers = answers.map(|(key, answer)| (&**key, answer.get().as_bytes()));
+        interaction::fulfil(&self.questions, answers, |answer| cx.own(answer))
+            .map_err(|error| RequestError::InvalidParams(error.to_string().into()))
+    }
+
+    /// Whether it waits for its client.
+    fn asks(&self) -> bool {
+        !self.driver.is_over() && self.asked().next().is_some()
+    }
+
+    /// Goes on until there is something for the client. Cancel safe.
+    pub(super) async fn step(&mut self, client: &Recipient) -> Step {
+        loop {
+            let asks = self.asks();
+            // next: the call spoke or asked, or is over.
+            // gathered: it waits for its client, and has asked all it wants to ask now.
+            let next = tokio::select! {
+                biased;
+                next = self.driver.next() => next,
+                () = sleep_until(self.gathering), if asks => return Step::Asked,
+            };
+            match next {
+                Next::Event(Event::InputRequests(questions)) => {
+                    self.take_questions(questions, client);
+                }
+                Next::Event(event) => {
+                    if let Some(message) = client.message(event) {
+                        return Step::Said(message);
+                    }
+                }
+                Next::Over(outcome) => return Step::Over(outcome),
+            }
+        }
+    }
+
+    /// Keeps the questions the client can be asked; the others have failed.
+    fn take_questions(&mut self, asked: Vec<Arc<Interaction>>, client: &Recipient) {
+        // A worker asks all at once.
+        if let methods::UpstreamRequest::Forward(_) = self.call.request {
+            self.gathering = Instant::now() + ASKED_TOGETHER;
+        }
+        self.questions.retain(|it| !it.is_over());
+        let capabilities = &client.meta.capabilities;
+        let asked = asked.into_iter().filter(|it| it.admit(capabilities));
+        self.questions.extend(asked);
+    }
+}
+
+impl Waiting for ModernCall {
+    async fn go_on(&mut self) {
+        self.driver.go_on().await;
+    }
+}
+
+impl Recipient {
+    /// The notification an event is for this client, if the client wants it.
+    fn message(&self, event: Event) -> Option<Vec<u8>> {
+        if !self.streams {
+            return None;
+        }
+        let token = self.meta.progress_token.as_deref();
+        let token = token.and_then(|token| std::str::from_utf8(token).ok());
+        let is_whole = matches!(event, Event::Message { .. });
+        let message = outgoing::message(event, token, self.meta.log_level)?;
+        match is_whole {
+            true => under_token(message, token),
+            false => Some(message),
+        }
+    }
+}
+
+/// Progress of a call that went on with a retry is under the token of the request that began it, which is over. A retry
+/// that has no token hears nothing of it.
+fn under_token(message: Vec<u8>, token: Option<&str>) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(&message).ok()?;
+    let is_progress = matches!(
+        jsonrpc::message(text),
+        Ok(Message::Notification { method, .. }) if method == "notifications/progress"
+    );
+    match is_progress {
+        true => splice::with_progress_token(text, token?),
+        false => Some(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn a_request_hears_progress_under_its_own_token_or_not_at_all() {
+        let client = |token: Option<&'static [u8]>| Recipient {
+            meta: RequestMeta {
+                capabilities: Bytes::from_static(b"{}"),
+                client_info: None,
+                log_level: None,
+                progress_token: token.map(Bytes::from_static),
+                inputs: None,
+            },
+            streams: true,
+        };
+        let says = |client: &Recipient, text: &'static str| {
+            let message = Bytes::from_static(text.as_bytes());
+            let heard = client.message(Event::Message {
+                level: None,
+                message,
+            });
+            heard.map(|heard| String::from_utf8(heard).expect("UTF-8"))
+        };
+        let progress = r#"{"jsonrpc":"2.0","m\u0065thod":"notifications/progress","params":{"progressToken":"first","progress":1.0}}"#;
+        let other = r#"{"jsonrpc":"2.0","method":"x/news","params":{"progressToken":"first"}}"#;
+        let (with, without) = (client(Some(b"7")), client(None));
+        let own = progress.replace("\"first\"", "7");
+        assert_eq!(says(&with, progress), Some(own));
+        assert_eq!(says(&without, progress), None);
+        for client in [with, without] {
+            assert_eq!(says(&client, other).as_deref(), Some(other));
+        }
+    }
+}
