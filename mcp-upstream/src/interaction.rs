@@ -6,9 +6,8 @@
 //! ```text
 //!            respond, fulfil ─────────────┐ (the client)
 //!   open ──▶ Open ── fail ────────────────┼──▶ Answered ── deliver ──▶ Over
-//!            withdraw (the upstream) ─────┤
 //!            expire (the deadline) ───────┘
-//!            abandon (the end of the scope) ───────────────────────▶ Over
+//!            withdraw (the upstream), abandon (the end of the scope) ──▶ Over
 //! ```
 //!
 //! A question has three names. Each name is an index that holds a weak reference, in the part within which the name is
@@ -36,16 +35,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::worker::{Ask, AskMethod, Question, Replier};
+use tooldock_workers::worker::{AskMethod, Question};
 
-use crate::jsonrpc::{self, Response, ResponseOutcome, ServerRequest, spans};
-use crate::protocol::code;
+use crate::jsonrpc::Response;
 
+mod answer;
 mod call;
 mod connection;
 mod events;
@@ -53,6 +50,8 @@ mod messages;
 mod session;
 mod suspended;
 
+use answer::Answer;
+pub(crate) use answer::{Asked, Responder, of_function, refuse};
 pub(crate) use call::{CallInteractions, fulfil};
 pub(crate) use connection::{ConnectionInteractions, Unanswered};
 pub(crate) use events::{Event, EventReceiver, EventSender, events};
@@ -69,8 +68,6 @@ pub(crate) const EARLY_MAX: usize = 16;
 /// message is by default. Answers that leave no question open are not kept and may be larger.
 pub(crate) const KEPT_ANSWERS_MAX: usize = 4 * 1024 * 1024;
 
-/// The longest part of a client's error message that is told to the function.
-const REFUSAL_MAX: usize = 512;
 /// Stands for "never" where a configured limit is too long to add to the clock.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
@@ -90,7 +87,7 @@ pub(crate) trait Scope: Send + Sync {
     /// Tells the client that a question is taken back: a whole message.
     fn take_back(&self, message: Vec<u8>);
 
-    /// A question has its answer.
+    /// A question has its answer, or needs none.
     fn settled(&self);
 }
 
@@ -106,29 +103,6 @@ enum Phase {
         answer: Answer,
     },
     Over,
-}
-
-/// Takes the answer back to what asked. Dropped without an answer, a server's request fails.
-pub(crate) enum Responder {
-    /// A worker's function, which waits for the question's key.
-    Function(Replier),
-    /// A stdio server's own request, counted while it has no answer if it belongs to a call.
-    Request(ServerRequest, Option<Unanswered>),
-    /// A round of questions, all of which must be answered before the server is called again.
-    Round(oneshot::Sender<Result<Bytes, CallError>>),
-}
-
-/// Questions that are asked at once.
-pub(crate) type Asked = Vec<(Question, Responder)>;
-
-/// What a question was answered.
-enum Answer {
-    /// The whole response of a client that takes requests.
-    Response(Response),
-    /// The result of the question's method, a JSON object.
-    Result(Bytes),
-    /// Why there is none.
-    Failed(CallError),
 }
 
 impl Interaction {
@@ -218,10 +192,7 @@ impl Interaction {
 
     /// The upstream does not want an answer any more: `message` is its whole `notifications/cancelled`.
     pub(crate) fn withdraw(&self, message: &[u8]) {
-        let why = ask_failed("The question was withdrawn");
-        self.settle(Answer::Failed(why), |id| {
-            Some(messages::taken_back(id, message))
-        });
+        self.end(|id| messages::taken_back(id, message));
     }
 
     /// The deadline is over.
@@ -233,15 +204,22 @@ impl Interaction {
         });
     }
 
-    /// Ends a question of a call that is over; what asked it gets no answer.
+    /// The call of the question is over.
     fn abandon(&self) {
-        let before = std::mem::replace(&mut *self.phase(), Phase::Over);
-        if let Phase::Open {
-            client_id: Some(id),
-            ..
-        } = before
-        {
-            self.tell(messages::cancelled(id, "The call is over"));
+        self.end(|id| messages::cancelled(id, "The call is over"));
+    }
+
+    /// Ends an open question whose upstream waits for no answer: nothing of it is kept. A client that was asked by a
+    /// request is told what `words` make of its id.
+    fn end(&self, words: impl FnOnce(u64) -> Vec<u8>) {
+        let mut phase = self.phase();
+        if !matches!(*phase, Phase::Open { .. }) {
+            return;
+        }
+        let before = std::mem::replace(&mut *phase, Phase::Over);
+        drop(phase);
+        if let Phase::Open { client_id, .. } = before {
+            self.settled(client_id.map(words));
         }
     }
 
@@ -286,20 +264,19 @@ impl Interaction {
             }
         };
         drop(phase);
-        // The client hears of it first: a call that has all its answers may end at any time.
-        if let Some(message) = asked.and_then(words) {
-            self.tell(message);
-        }
-        if let Some(scope) = self.scope.upgrade() {
-            scope.settled();
-        }
+        self.settled(asked.and_then(words));
         true
     }
 
-    fn tell(&self, message: Vec<u8>) {
-        if let Some(scope) = self.scope.upgrade() {
+    fn settled(&self, taken_back: Option<Vec<u8>>) {
+        let Some(scope) = self.scope.upgrade() else {
+            return;
+        };
+        // The client hears of it first: a call that has all its answers may end at any time.
+        if let Some(message) = taken_back {
             scope.take_back(message);
         }
+        scope.settled();
     }
 
     /// Plain data; nothing awaits under the lock.
@@ -312,67 +289,6 @@ impl std::fmt::Debug for Interaction {
     /// Without what is asked: that is the users'.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Interaction").finish_non_exhaustive()
-    }
-}
-
-impl Responder {
-    fn answer(self, key: &str, answer: Answer) {
-        match (self, answer) {
-            (Self::Request(request, _unanswered), Answer::Response(response)) => {
-                request.forward(&response);
-            }
-            (Self::Request(request, _unanswered), Answer::Result(result)) => {
-                match spans::raw(&result) {
-                    Some(result) => {
-                        request.answer(Ok(result));
-                    }
-                    None => request.refuse(code::INTERNAL, "The client's answer cannot be read"),
-                }
-            }
-            (Self::Request(request, _unanswered), Answer::Failed(error)) => {
-                let code = match error.code {
-                    CallErrorCode::MissingCapability => code::METHOD_NOT_FOUND,
-                    _ => code::INTERNAL,
-                };
-                request.refuse(code, &error.message);
-            }
-            (Self::Function(replier), answer) => {
-                replier.answer(key, answer.outcome().as_deref());
-            }
-            (Self::Round(waits), answer) => {
-                let _ = waits.send(answer.outcome());
-            }
-        }
-    }
-}
-
-impl Answer {
-    /// The answer for what takes results only.
-    fn outcome(self) -> Result<Bytes, CallError> {
-        match self {
-            Self::Response(response) => match response.outcome() {
-                ResponseOutcome::Result(result) => Ok(result),
-                ResponseOutcome::Error(error) => Err(refused(&error)),
-            },
-            Self::Result(result) => Ok(result),
-            Self::Failed(error) => Err(error),
-        }
-    }
-}
-
-/// The questions of a function.
-pub(crate) fn of_function(ask: Ask) -> Asked {
-    let Ask { questions, replier } = ask;
-    let questions = questions.into_iter();
-    questions
-        .map(|it| (it, Responder::Function(replier.clone())))
-        .collect()
-}
-
-/// Fails questions before they are asked.
-pub(crate) fn refuse(asked: Asked, reason: &str) {
-    for (question, responder) in asked {
-        responder.answer(&question.key, Answer::Failed(ask_failed(reason)));
     }
 }
 
@@ -404,33 +320,6 @@ fn missing_capability(method: AskMethod) -> CallError {
     let details = format!(r#"{{"requiredCapabilities":{{"{capability}":{{}}}}}}"#);
     error.details = serde_json::from_str(&details).ok();
     error
-}
-
-/// The client's error object as what the function is told.
-fn refused(error: &[u8]) -> CallError {
-    #[derive(Deserialize)]
-    struct Refusal<'a> {
-        #[serde(borrow, default)]
-        code: Option<&'a RawValue>,
-        #[serde(borrow, default)]
-        message: Option<&'a RawValue>,
-    }
-    let refusal = serde_json::from_slice::<Refusal<'_>>(error).ok();
-    let code = refusal
-        .as_ref()
-        .and_then(|refusal| refusal.code)
-        .map_or_else(String::new, |code| {
-            let code: String = code.get().chars().take(16).collect();
-            format!(" ({code})")
-        });
-    let message = refusal
-        .and_then(|refusal| refusal.message)
-        .and_then(jsonrpc::string)
-        .unwrap_or_default();
-    let message: String = message.chars().take(REFUSAL_MAX).collect();
-    ask_failed(format!(
-        "The client answered with an error{code}: {message}"
-    ))
 }
 
 #[cfg(test)]

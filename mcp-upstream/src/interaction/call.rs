@@ -119,6 +119,8 @@ impl CallInteractions {
             })?;
             book.place = Some(place);
         }
+        // A server may ask and withdraw as often as it likes while it waits for another answer.
+        book.entries.retain(|it| !it.is_over());
         let open = book.entries.iter().filter(|it| it.is_open()).count();
         if open + more > OPEN_IN_CALL {
             return Err(format!(
@@ -189,6 +191,12 @@ impl CallInteractions {
         for entry in entries {
             entry.abandon();
         }
+    }
+
+    /// How many questions there are that were not delivered.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.book().entries.len()
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {

@@ -1,0 +1,126 @@
+//! What a question is answered, and how the answer reaches the upstream that asked.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::worker::{Ask, Question, Replier};
+
+use super::{Unanswered, ask_failed};
+use crate::jsonrpc::{self, Response, ResponseOutcome, ServerRequest, spans};
+use crate::protocol::code;
+
+/// The longest part of a client's error message that is told to the function.
+const REFUSAL_MAX: usize = 512;
+
+/// Takes the answer back to what asked. Dropped without an answer, a server's request fails.
+pub(crate) enum Responder {
+    /// A worker's function, which waits for the question's key.
+    Function(Replier),
+    /// A stdio server's own request, counted while it has no answer if it belongs to a call.
+    Request(ServerRequest, Option<Unanswered>),
+    /// A round of questions, all of which must be answered before the server is called again.
+    Round(oneshot::Sender<Result<Bytes, CallError>>),
+}
+
+/// Questions that are asked at once.
+pub(crate) type Asked = Vec<(Question, Responder)>;
+
+/// What a question was answered.
+pub(super) enum Answer {
+    /// The whole response of a client that takes requests.
+    Response(Response),
+    /// The result of the question's method, a JSON object.
+    Result(Bytes),
+    /// Why there is none.
+    Failed(CallError),
+}
+
+impl Responder {
+    pub(super) fn answer(self, key: &str, answer: Answer) {
+        match (self, answer) {
+            (Self::Request(request, _unanswered), Answer::Response(response)) => {
+                request.forward(&response);
+            }
+            (Self::Request(request, _unanswered), Answer::Result(result)) => {
+                match spans::raw(&result) {
+                    Some(result) => {
+                        request.answer(Ok(result));
+                    }
+                    None => request.refuse(code::INTERNAL, "The client's answer cannot be read"),
+                }
+            }
+            (Self::Request(request, _unanswered), Answer::Failed(error)) => {
+                let code = match error.code {
+                    CallErrorCode::MissingCapability => code::METHOD_NOT_FOUND,
+                    _ => code::INTERNAL,
+                };
+                request.refuse(code, &error.message);
+            }
+            (Self::Function(replier), answer) => {
+                replier.answer(key, answer.outcome().as_deref());
+            }
+            (Self::Round(waits), answer) => {
+                let _ = waits.send(answer.outcome());
+            }
+        }
+    }
+}
+
+impl Answer {
+    /// The answer for what takes results only.
+    fn outcome(self) -> Result<Bytes, CallError> {
+        match self {
+            Self::Response(response) => match response.outcome() {
+                ResponseOutcome::Result(result) => Ok(result),
+                ResponseOutcome::Error(error) => Err(refused(&error)),
+            },
+            Self::Result(result) => Ok(result),
+            Self::Failed(error) => Err(error),
+        }
+    }
+}
+
+/// The questions of a function.
+pub(crate) fn of_function(ask: Ask) -> Asked {
+    let Ask { questions, replier } = ask;
+    let questions = questions.into_iter();
+    questions
+        .map(|it| (it, Responder::Function(replier.clone())))
+        .collect()
+}
+
+/// Fails questions before they are asked.
+pub(crate) fn refuse(asked: Asked, reason: &str) {
+    for (question, responder) in asked {
+        responder.answer(&question.key, Answer::Failed(ask_failed(reason)));
+    }
+}
+
+/// The client's error object as what the function is told.
+fn refused(error: &[u8]) -> CallError {
+    #[derive(Deserialize)]
+    struct Refusal<'a> {
+        #[serde(borrow, default)]
+        code: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        message: Option<&'a RawValue>,
+    }
+    let refusal = serde_json::from_slice::<Refusal<'_>>(error).ok();
+    let code = refusal
+        .as_ref()
+        .and_then(|refusal| refusal.code)
+        .map_or_else(String::new, |code| {
+            let code: String = code.get().chars().take(16).collect();
+            format!(" ({code})")
+        });
+    let message = refusal
+        .and_then(|refusal| refusal.message)
+        .and_then(jsonrpc::string)
+        .unwrap_or_default();
+    let message: String = message.chars().take(REFUSAL_MAX).collect();
+    ask_failed(format!(
+        "The client answered with an error{code}: {message}"
+    ))
+}
