@@ -7,7 +7,9 @@ State of a call: accepted ──▶ running ──▶ done (answered)
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from . import failures, forks, frames, jsontext, output
@@ -58,7 +60,7 @@ class Call:
 
     def start_clock(self) -> None:
         """The function begins: from now on its own time limit runs."""
-        if not self.done and self.timeout is not None:
+        if not self.done and self.timeout is not None and self.timer is None:
             self.timer = self.connection.server.loop.call_later(self.timeout, self.connection.time_is_up, self)
 
     def stop_clock(self) -> None:
@@ -100,7 +102,11 @@ class Call:
         """Runs an async function."""
         REQUEST.set(self.request)
         try:
-            frame = self.success(await self.target.function(**arguments))
+            value = await self.target.function(**arguments)
+            if isinstance(value, GeneratorType):
+                self.hand_over(value)
+                return
+            frame = self.success(value)
         except BaseException as error:  # SystemExit too: a tool does not decide over the worker
             if self.done:
                 return  # cancelled, and answered so
@@ -114,7 +120,11 @@ class Call:
         """A sync function returned something to await: the rest of it belongs on the loop."""
         REQUEST.set(self.request)
         try:
-            frame = self.success(await awaitable)
+            value = await awaitable
+            if isinstance(value, GeneratorType):
+                self.hand_over(value)
+                return
+            frame = self.success(value)
         except BaseException as error:
             if self.done:
                 return  # cancelled, and answered so
@@ -123,6 +133,25 @@ class Call:
             forks.leave_if_child()
             output.settle()
         self.connection.finish(self, frame)
+
+    def hand_over(self, generator: GeneratorType[Any, Any, Any]) -> None:
+        """An async function returned a generator, whose steps may take long: they run in a thread, not on the loop."""
+        if self.done:
+            generator.close()
+            return
+        self.task = None  # what is to be cancelled from now on is the thread
+        context = contextvars.copy_context()
+        self.connection.run_in_thread(self, self.drain_in_thread, (generator, context))
+
+    def drain_in_thread(self, handed: tuple[GeneratorType[Any, Any, Any], contextvars.Context]) -> bytes:
+        """Runs what an async function left: the answer's frame. It sees the variables that the function saw."""
+        generator, context = handed
+        REQUEST.set(self.request)
+        try:
+            return context.run(self.success, generator)
+        finally:
+            forks.leave_if_child()
+            output.settle()
 
     def run_in_thread(self, arguments: dict[str, Any]) -> Any:
         """Runs a sync function, in a thread of its own: the answer's frame, or what is left to await."""

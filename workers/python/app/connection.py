@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import failures, forks, frames, jsontext, results
@@ -228,9 +229,14 @@ class Connection(asyncio.Protocol):
         if target.is_async:
             call.start_clock()
             self.server.start(call, arguments)
-        elif not self.server.threads.submit(call, arguments):
+        else:
+            self.run_in_thread(call, call.run_in_thread, arguments)
+
+    def run_in_thread(self, call: Call, work: Callable[[Any], Any], argument: Any) -> None:
+        """Gives a part of a call to a thread; the call fails if there is none."""
+        if not self.server.threads.submit(call, work, argument):
             message = "threads of cancelled calls take all places; the worker has to be replaced"
-            self.finish(call, frames.failure(call_id, "internal_error", message))
+            self.finish(call, frames.failure(call.id, "internal_error", message))
 
     def _answered(self, request: dict[str, Any]) -> bool:
         """Hands an answer to the question of a running call; one that nobody waits for (any more) is dropped."""

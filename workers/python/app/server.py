@@ -109,7 +109,7 @@ class Server:
             task = asyncio.Task(call.run(arguments), loop=self.loop, eager_start=True)  # type: ignore[call-arg]
         else:
             task = self.loop.create_task(call.run(arguments))
-        if not call.done:
+        if not call.done and not task.done():
             call.task = task
 
     def cancelled(self, call: Call) -> None:

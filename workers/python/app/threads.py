@@ -1,4 +1,4 @@
-"""The threads that run sync tools.
+"""The threads that run sync tools, and the generators that async tools return.
 
 A queue and a few threads of our own: `run_in_executor` costs about 40 µs more per call, in futures and one wake-up of
 the loop each. Finished calls are handed over in batches, one wake-up per batch.
@@ -17,6 +17,7 @@ import contextvars
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -28,7 +29,8 @@ RECYCLE_AFTER = 4
 MAX_STUCK = 32
 """With so many still running, no thread is started any more, and calls fail: the process has to be replaced."""
 
-_Job = tuple[Call, dict[str, Any]]
+_Job = tuple[Call, Callable[[Any], Any], Any]
+"""A call, and which part of it with what."""
 
 
 class _Thread:
@@ -58,12 +60,12 @@ class SyncThreads:
         self._numpy_errors = _numpy_errors()
         self.abandoned = 0
 
-    def submit(self, call: Call, arguments: dict[str, Any]) -> bool:
+    def submit(self, call: Call, work: Callable[[Any], Any], argument: Any) -> bool:
         """Queues the call; False if no thread is there to run it. Threads are started with the first calls, not with
         the worker."""
         if self._started < self._size and not self._start() and self._started == 0:
             return False
-        self._jobs.put((call, arguments))
+        self._jobs.put((call, work, argument))
         return True
 
     def cancel(self, call: Call) -> None:
@@ -96,7 +98,7 @@ class SyncThreads:
         if self._numpy_errors is not None:
             sys.modules["numpy"].seterr(**self._numpy_errors)
         while True:
-            call, arguments = self._jobs.get()
+            call, work, argument = self._jobs.get()
             with self._lock:
                 if call.done:
                     continue
@@ -104,7 +106,7 @@ class SyncThreads:
                 call.thread = thread
             if call.timeout is not None:
                 self._on_loop(call.start_clock)
-            outcome = self._context.copy().run(self._run, call, arguments)
+            outcome = self._context.copy().run(self._run, work, argument)
             with self._lock:
                 thread.call = None
                 abandoned = thread.abandoned
@@ -117,12 +119,12 @@ class SyncThreads:
             if not self._waking:
                 self._waking = True
                 self._on_loop(self._hand_over)
-            del call, arguments, outcome  # not kept alive while waiting for the next job
+            del call, work, argument, outcome  # not kept alive while waiting for the next job
 
-    def _run(self, call: Call, arguments: dict[str, Any]) -> Any:
+    def _run(self, work: Callable[[Any], Any], argument: Any) -> Any:
         if self._decimal is not None:  # its context is an object that calls change: copying the variable is not enough
             self._decimal.setcontext(self._decimal.getcontext().copy())
-        return call.run_in_thread(arguments)
+        return work(argument)
 
     def _on_loop(self, callback: Any) -> None:
         try:

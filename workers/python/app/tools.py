@@ -15,7 +15,7 @@ from .decorator import UNSET
 from .definitions import inlined
 from .output_schema import encoder_of, output_schema_of
 from .raw_schema import arguments_by_schema
-from .results import MAX_YIELDED, TOO_MANY, Encode, Unserialisable
+from .results import MAX_YIELDED, TOO_MANY, Encode, Unserialisable, drained
 from .schema import Invalid, arguments_of, hints_of
 
 
@@ -112,6 +112,7 @@ def _on_the_loop(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     async def run(**arguments: Any) -> Any:
         value = function(**arguments)
-        return await value if inspect.isawaitable(value) else value
+        # A generator's steps, too, belong to that one thread.
+        return drained(await value if inspect.isawaitable(value) else value)
 
     return run
