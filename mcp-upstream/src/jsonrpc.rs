@@ -150,7 +150,14 @@ pub(crate) fn message(text: &str) -> Result<Message<'_>, Invalid<'_>> {
     is_object(text)?;
     // What is wrong with it is for this parser to say.
     let index = Index::by_parser(text).map_err(|error| syntax_or_shape(&error))?;
-    of_members(Members::new(text, index))
+    let members = Members::new(text, index);
+    if members.raw(Key::Method).is_some() {
+        return Err(Invalid {
+            failure: RequestError::Shape("the message is nested too deep".into()),
+            id: members.name(Key::Id).filter(|id| id.len() <= ID_MAX),
+        });
+    }
+    of_members(members)
 }
 
 /// Other JSON is of the wrong shape, and what is no JSON at all is said to be that.

@@ -131,7 +131,7 @@ impl Index {
     }
 
     /// Reads a message that [`Self::of`] does not take, because it is nested deeper. Below the message itself nothing is looked
-    /// at: a request or a notification nested so deep is refused.
+    /// at, so that only a response can be used.
     ///
     /// # Errors
     ///
@@ -153,13 +153,11 @@ impl Index {
             error: Option<&'a RawValue>,
         }
         let envelope: Envelope<'_> = serde_json::from_str(text)?;
-        if envelope.method.is_some() {
-            return Err(serde_json::Error::custom("the message is nested too deep"));
-        }
         let mut index = Self::default();
         for (key, value) in [
             (Key::JsonRpc, envelope.jsonrpc),
             (Key::Id, envelope.id),
+            (Key::Method, envelope.method),
             (Key::Params, envelope.params),
             (Key::Result, envelope.result),
             (Key::Error, envelope.error),

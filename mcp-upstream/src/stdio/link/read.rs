@@ -1,12 +1,14 @@
 //! The task that reads: each line to its call, to its sink, or to whom the link serves. Nothing a server writes ends it
 //! but an endless line.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, sleep};
@@ -136,10 +138,41 @@ fn handle(
                 fail(shared, number(id));
                 Err(ProtocolViolation::NotAMessage)
             }
+            (failure, Some(id)) if is_request(text) => {
+                refuse(shared, id, &failure.message());
+                Err(ProtocolViolation::NotAMessage)
+            }
             _ if text.starts_with('{') => Err(senseless(shared, line)),
             _ => Err(ProtocolViolation::NotAMessage),
         },
     }
+}
+
+/// Whether a message that cannot be taken is a request all the same: its sender waits for an answer. A log line is none.
+fn is_request(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Envelope<'a> {
+        jsonrpc: Cow<'a, str>,
+        #[serde(rename = "method")]
+        _method: Cow<'a, str>,
+        #[serde(borrow, default)]
+        result: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        error: Option<&'a RawValue>,
+    }
+    serde_json::from_str::<Envelope<'_>>(text).is_ok_and(|envelope| {
+        envelope.jsonrpc == "2.0" && envelope.result.is_none() && envelope.error.is_none()
+    })
+}
+
+/// Answers a request that cannot be taken. A server that does not read gets no more than fits.
+fn refuse(shared: &Shared, id: &str, message: &str) {
+    let error = RpcError {
+        code: code::INVALID_REQUEST,
+        message,
+    };
+    let id = RawId::new(id);
+    let _ = shared.append(id.as_str().len(), |out| write::answer(out, &id, Err(error)));
 }
 
 /// A line no parser takes. If it looks like the answer of a call, that call need not wait for another.

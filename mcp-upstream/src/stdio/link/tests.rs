@@ -756,3 +756,27 @@ async fn many_callers_share_a_link_of_another_runtime_and_each_gets_its_own_answ
     drop(link);
     elsewhere.shutdown_background();
 }
+
+#[tokio::test]
+async fn a_request_of_the_server_that_is_nested_too_deep_is_answered() {
+    let mut scene = Scene::new();
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    let request = format!(
+        r#"{{"jsonrpc":"2.0","id":"a\u0062","method":"sampling/createMessage","params":{{"x":{deep}}}}}"#
+    );
+    scene.peer.send(&request).await;
+    assert_eq!(
+        scene.peer.line().await,
+        r#"{"jsonrpc":"2.0","id":"a\u0062","error":{"code":-32600,"message":"the message is nested too deep"}}"#
+    );
+    // Nothing waits for an answer to these.
+    for line in [
+        format!(r#"{{"jsonrpc":"2.0","id":7,"result":{{}},"method":"m","x":{deep}}}"#),
+        format!(r#"{{"jsonrpc":"2.0","method":"m","params":{deep}}}"#),
+        format!(r#"{{"level":"info","id":"r-1","method":"GET","x":{deep}}}"#),
+    ] {
+        scene.peer.send(&line).await;
+    }
+    scene.settle().await;
+    assert_eq!(scene.odd(), [ProtocolViolation::NotAMessage; 4]);
+}
