@@ -116,14 +116,28 @@ fn parameter_fault(
     depth: usize,
 ) -> Option<Cow<'static, str>> {
     let depth = depth.checked_sub(1)?;
-    let given = arguments.and_then(jsonrpc::entries).unwrap_or_default();
+    let given = arguments.and_then(jsonrpc::entries);
+    // An object that cannot be read holds some value all the same, and which one depends on the reader.
+    let unclear = given.is_none() && arguments.is_some_and(|it| it.get().starts_with('{'));
+    let given = given.unwrap_or_default();
     for (key, property) in jsonrpc::entries(properties)? {
         let Ok(property) = serde_json::from_str::<Property<'_>>(property.get()) else {
             continue;
         };
         let value = given.iter().find(|(own, _)| *own == key);
-        let value = value.map(|(_, value)| *value);
+        let value = match unclear {
+            true => arguments,
+            false => value.map(|(_, value)| *value),
+        };
         if let Some(header) = property.header.and_then(jsonrpc::string) {
+            if unclear {
+                return Some(
+                    format!(
+                        "Mcp-Param-{header} cannot be compared: the arguments have a key twice, or one that is no text"
+                    )
+                    .into(),
+                );
+            }
             let lower = header.to_ascii_lowercase();
             let sent = headers.params.iter().find(|(name, _)| *name == lower);
             if let Some(reason) = value_fault(value, sent.map(|(_, sent)| sent.as_str())) {

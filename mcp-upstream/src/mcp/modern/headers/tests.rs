@@ -30,13 +30,16 @@ fn headers(fields: Fields<'_>) -> McpHead {
 }
 
 fn fault_of(fields: Fields<'_>, method: &str, params: &Value) -> Option<String> {
+    fault_of_text(fields, method, &params.to_string())
+}
+
+fn fault_of_text(fields: Fields<'_>, method: &str, text: &str) -> Option<String> {
     let mut shared = namespace("shared");
     shared.tools.push(tool(json!({
         "name": "mirror", "filename": "m.py",
         "inputSchema": serde_json::from_str::<Value>(SCHEMA).expect("JSON"),
     })));
-    let text = params.to_string();
-    let members = Members::of_params(&text).expect("an object");
+    let members = Members::of_params(text).expect("an object");
     let tools = Tools {
         namespace: &shared,
         schema: None,
@@ -306,4 +309,34 @@ fn the_version_header_is_the_version_of_the_body() {
     let head = headers(&[]);
     assert_eq!(version_fault(&head, "2026-07-28"), None);
     assert!(version_fault(&head, "v999.0.0").is_some());
+}
+
+#[test]
+fn arguments_that_readers_read_differently_cannot_be_compared() {
+    let fields = [
+        ("mcp-method", "tools/call"),
+        ("mcp-name", "mirror"),
+        ("mcp-param-region", "eu"),
+    ];
+    for (arguments, header) in [
+        (r#"{"region":"eu","region":"us"}"#, Some("Count")),
+        (r#"{"region":"eu","\ud800":1}"#, Some("Count")),
+        (
+            r#"{"region":"eu","place":{"city":"a","city":"b"}}"#,
+            Some("City"),
+        ),
+        (r#"{"region":"eu","plain":{"a":1,"a":2}}"#, None),
+    ] {
+        let params = format!(r#"{{"name":"mirror","arguments":{arguments}}}"#);
+        let fault = fault_of_text(&fields, "tools/call", &params);
+        let expected = header.map(|header| {
+            format!(
+                "Mcp-Param-{header} cannot be compared: the arguments have a key twice, or one that is no text"
+            )
+        });
+        assert_eq!(fault, expected, "{arguments}");
+    }
+    // Without any header all the same: the body has a value.
+    let params = r#"{"name":"mirror","arguments":{"x":1,"x":2}}"#;
+    assert!(fault_of_text(&fields[..2], "tools/call", params).is_some());
 }
