@@ -10,6 +10,14 @@ use crate::jsonrpc::{Key, Request, Unreadable};
 /// [`crate::protocol::MODERN`], quoted.
 const VERSION: &str = "\"2026-07-28\"";
 
+/// What the metadata of modern requests holds by itself.
+const KEYS: [Key; 4] = [
+    Key::ProtocolVersion,
+    Key::Capabilities,
+    Key::ClientInfo,
+    Key::MinLogLevel,
+];
+
 /// What a client of the older era said once, and a modern server wants to hear each time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientMetadata<'a> {
@@ -21,6 +29,32 @@ pub(crate) struct ClientMetadata<'a> {
     pub(crate) log_level: Option<&'a str>,
 }
 
+impl<'a> ClientMetadata<'a> {
+    /// What it changes in the metadata of a request.
+    fn changes(self) -> SmallVec<[Change<'a>; 4]> {
+        let mut changes = SmallVec::new();
+        changes.push(Change::Set(
+            Key::ProtocolVersion.name(),
+            Cow::Borrowed(VERSION),
+        ));
+        changes.push(Change::Set(
+            Key::Capabilities.name(),
+            Cow::Borrowed(self.capabilities),
+        ));
+        changes.push(Change::Set(
+            Key::ClientInfo.name(),
+            Cow::Borrowed(self.info),
+        ));
+        if let Some(level) = self.log_level {
+            changes.push(Change::Set(
+                Key::MinLogLevel.name(),
+                format!("\"{level}\"").into(),
+            ));
+        }
+        changes
+    }
+}
+
 /// Without what the protocol itself put there, and with the server's own `requestState` where there is one. Answers that came along (`inputResponses`) stay: a server that never heard
 /// of them ignores them, and one that asked for them all the same gets them.
 ///
@@ -28,17 +62,17 @@ pub(crate) struct ClientMetadata<'a> {
 ///
 /// [`Unreadable`].
 pub(crate) fn to_legacy(request: &Request, state: Option<&str>) -> Result<Request, Unreadable> {
-    let keys = [
-        Key::ProtocolVersion,
-        Key::Capabilities,
-        Key::ClientInfo,
-        Key::MinLogLevel,
-    ];
-    let without = |meta| spans::edit(meta, &keys.map(|key| Change::Remove(key.name())));
-    let meta = request.raw(Key::Meta).map(without);
-    let mut changes: SmallVec<[_; 2]> = SmallVec::new();
+    let own = request.raw(Key::Meta);
+    let without = KEYS.map(|key| Change::Remove(key.name()));
+    let meta = own.and_then(|meta| spans::edited(meta, &without));
+    let mut changes: SmallVec<[_; 5]> = SmallVec::new();
     changes.extend(state.map(|state| (Key::RequestState, Some(state))));
-    changes.extend(meta.as_deref().map(|meta| (Key::Meta, Some(meta))));
+    match &meta {
+        Some(meta) => changes.push((Key::Meta, Some(meta))),
+        // With another key twice, each is taken out where it stands.
+        None if own.is_some() => changes.extend(KEYS.map(|key| (key, None))),
+        None => {}
+    }
     request.edited(&changes)
 }
 
@@ -51,32 +85,26 @@ pub(crate) fn to_modern(
     request: &Request,
     metadata: ClientMetadata<'_>,
 ) -> Result<Request, Unreadable> {
-    let meta = modern_meta(request.raw(Key::Meta).unwrap_or("{}"), metadata);
-    request.edited(&[(Key::Meta, Some(&meta))])
+    let changes = metadata.changes();
+    if let Some(meta) = spans::edited(request.raw(Key::Meta).unwrap_or("{}"), &changes) {
+        return request.edited(&[(Key::Meta, Some(&meta))]);
+    }
+    // Another key is there twice, which is its reader's to judge: what the client said itself goes, what is known of it
+    // comes behind the rest.
+    let without = request.edited(&KEYS.map(|key| (key, None)))?;
+    match without
+        .raw(Key::Meta)
+        .and_then(|meta| spans::with_more(meta, &changes))
+    {
+        Some(meta) => without.edited(&[(Key::Meta, Some(&meta))]),
+        // It is no object, which its server refuses.
+        None => Ok(without),
+    }
 }
 
 /// Metadata, a JSON object, with what modern servers want to know of the client.
 pub(crate) fn modern_meta(meta: &str, metadata: ClientMetadata<'_>) -> String {
-    let mut changes: SmallVec<[_; 4]> = SmallVec::new();
-    changes.push(Change::Set(
-        Key::ProtocolVersion.name(),
-        Cow::Borrowed(VERSION),
-    ));
-    changes.push(Change::Set(
-        Key::Capabilities.name(),
-        Cow::Borrowed(metadata.capabilities),
-    ));
-    changes.push(Change::Set(
-        Key::ClientInfo.name(),
-        Cow::Borrowed(metadata.info),
-    ));
-    if let Some(level) = metadata.log_level {
-        changes.push(Change::Set(
-            Key::MinLogLevel.name(),
-            format!("\"{level}\"").into(),
-        ));
-    }
-    spans::edit(meta, &changes)
+    spans::edit(meta, &metadata.changes())
 }
 
 #[cfg(test)]
@@ -133,5 +161,25 @@ mod tests {
             assert_eq!(meta[Key::ClientInfo.name()]["name"], "c");
             assert_eq!(meta[Key::MinLogLevel.name()], "info");
         }
+    }
+    #[test]
+    fn metadata_with_an_unknown_key_twice_is_translated_all_the_same() {
+        let [version, level] = [Key::ProtocolVersion, Key::MinLogLevel].map(Key::name);
+        let own = format!(
+            r#"{{"name":"t","_meta":{{"x":1,"{version}":"2026-07-28","x":1.50,"{level}":"info"}},"z":1}}"#
+        );
+        let legacy = to_legacy(&request(&own), Some("\"theirs\"")).expect("JSON");
+        assert_eq!(
+            params(&legacy),
+            r#"{"name":"t","_meta":{"x":1,"x":1.50},"z":1,"requestState":"theirs"}"#
+        );
+        let own = format!(r#"{{"_meta":{{"x":1,"{version}":"mine","x":1.50}},"z":1}}"#);
+        let modern = to_modern(&request(&own), CLIENT).expect("JSON");
+        let meta = modern.raw(Key::Meta).expect("metadata");
+        assert!(meta.starts_with(r#"{"x":1,"x":1.50,"#), "{meta}");
+        let value = serde_json::from_str::<serde_json::Value>(meta).expect("JSON");
+        assert_eq!(value[version], MODERN);
+        assert_eq!(value[level], "info");
+        assert!(!meta.contains("mine"), "{meta}");
     }
 }

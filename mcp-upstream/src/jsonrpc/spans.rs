@@ -82,9 +82,12 @@ pub(crate) fn owned(value: &RawValue) -> Bytes {
 /// The object with these members changed, in text that was read before. Text that is no object, or holds a key twice, comes
 /// back as it is.
 pub(crate) fn edit(object: &str, changes: &[Change<'_>]) -> String {
-    let Some(members) = members(object) else {
-        return object.to_owned();
-    };
+    edited(object, changes).unwrap_or_else(|| object.to_owned())
+}
+
+/// The same. `None` for text that is no object, or holds a key twice.
+pub(crate) fn edited(object: &str, changes: &[Change<'_>]) -> Option<String> {
+    let members = members(object)?;
     let size = object.len() + changes.iter().map(Change::room).sum::<usize>();
     let mut out = String::with_capacity(size);
     let changed = |key: &str| changes.iter().find(|change| change.key() == key);
@@ -96,10 +99,10 @@ pub(crate) fn edit(object: &str, changes: &[Change<'_>]) -> String {
         let is_empty = members.is_empty();
         let added = add_missing(&mut out, is_empty, &members, changes);
         if !added {
-            return object.to_owned();
+            return Some(object.to_owned());
         }
         out.push('}');
-        return out;
+        return Some(out);
     }
     out.push('{');
     let mut is_empty = true;
@@ -114,7 +117,18 @@ pub(crate) fn edit(object: &str, changes: &[Change<'_>]) -> String {
     }
     add_missing(&mut out, is_empty, &members, changes);
     out.push('}');
-    out
+    Some(out)
+}
+
+/// An object with these members behind its own, which are not looked at. `None` for text that is no object.
+pub(crate) fn with_more(object: &str, changes: &[Change<'_>]) -> Option<String> {
+    let inner = object.trim_end().strip_suffix('}')?.trim_end();
+    let room = changes.iter().map(Change::room).sum::<usize>();
+    let mut out = String::with_capacity(object.len() + room);
+    out.push_str(inner);
+    add_missing(&mut out, inner.ends_with('{'), &[], changes);
+    out.push('}');
+    Some(out)
 }
 
 /// Adds what is missing behind the members that are there, if any are. Says whether anything was.
@@ -196,6 +210,18 @@ mod tests {
             let set = [Change::Set("b", Cow::Borrowed("3"))];
             assert_eq!(edit(text, &set), text);
         }
+    }
+
+    #[test]
+    fn members_are_added_to_an_object_that_holds_a_key_twice() {
+        let set = [Change::Set("b", Cow::Borrowed("3"))];
+        let more = |text| with_more(text, &set);
+        assert_eq!(
+            more(r#"{"a":1,"a":2 } "#).as_deref(),
+            Some(r#"{"a":1,"a":2,"b":3}"#)
+        );
+        assert_eq!(more("{ }").as_deref(), Some(r#"{"b":3}"#));
+        assert_eq!(more("[1]"), None);
     }
 
     #[test]
