@@ -6,7 +6,7 @@ use tooldock_workers::json;
 
 use super::index::{Ambiguity, Index, MEMBERS_MAX, names};
 use super::key::{Key, Level};
-use super::{Request, RequestError};
+use super::{ID_MAX, Request, RequestError};
 
 /// A message and where its known members stand.
 #[derive(Debug)]
@@ -47,6 +47,21 @@ impl<'a> Members<'a> {
     /// A member's value if it can name something: the raw JSON of a string or a number.
     pub(crate) fn name(&self, key: Key) -> Option<&'a str> {
         self.raw(key).filter(|raw| names(raw))
+    }
+
+    /// The client's progress token, raw JSON; anything but a string or a number is none.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidParams` for a token of more than [`ID_MAX`] bytes.
+    pub(crate) fn progress_token(&self) -> Result<Option<&'a str>, RequestError> {
+        let token = self.name(Key::ProgressToken);
+        match token.is_some_and(|raw| raw.len() > ID_MAX) {
+            true => Err(RequestError::InvalidParams(
+                format!("params._meta.progressToken is longer than {ID_MAX} bytes").into(),
+            )),
+            false => Ok(token),
+        }
     }
 
     /// The parameters.

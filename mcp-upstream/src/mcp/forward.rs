@@ -258,6 +258,8 @@ pub(super) async fn prepare(
     members: &Members<'_>,
 ) -> Result<Prepared, RequestError> {
     members.unambiguous()?;
+    // It is kept for as long as the call, and with a task for longer.
+    members.progress_token()?;
     // A server that looks at the method alone would take it for the notification, about whoever's request it names.
     if method.starts_with("notifications/") {
         return Err(RequestError::MethodNotFound(method.to_owned()));

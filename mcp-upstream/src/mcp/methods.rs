@@ -218,7 +218,7 @@ impl CallContext<'_> {
         jsonrpc::object(members.get(Key::Meta), "params._meta")?;
         // Progress comes only from functions that talk.
         let progress_token = match talks {
-            true => progress_token(members)?,
+            true => members.progress_token()?.map(str::to_owned),
             false => None,
         };
         let session = self.session();
@@ -405,25 +405,6 @@ fn own_ttl(result: &[u8]) -> Option<(u64, usize)> {
     rest[digits..]
         .starts_with(b",")
         .then_some((ttl_ms, name.len() + digits + 1))
-}
-
-/// The client's progress token; anything but a string or a number is none.
-///
-/// # Errors
-///
-/// A token of more than [`jsonrpc::ID_MAX`] bytes.
-fn progress_token(members: &Members<'_>) -> Result<Option<String>, RequestError> {
-    let token = members.name(Key::ProgressToken);
-    if token.is_some_and(|raw| raw.len() > jsonrpc::ID_MAX) {
-        return Err(RequestError::InvalidParams(
-            format!(
-                "params._meta.progressToken is longer than {} bytes",
-                jsonrpc::ID_MAX
-            )
-            .into(),
-        ));
-    }
-    Ok(token.map(str::to_owned))
 }
 
 /// What names a function and may give it arguments: a tool's call, a prompt.

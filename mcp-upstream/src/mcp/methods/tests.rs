@@ -438,7 +438,9 @@ fn a_progress_token_beyond_its_bound_is_refused() {
     let read = |length: usize| {
         let token = "p".repeat(length - 2);
         let params = json!({ "_meta": { "progressToken": token } }).to_string();
-        progress_token(&Members::of_params(&params).expect("an object"))
+        let members = Members::of_params(&params).expect("an object");
+        let token = members.progress_token()?;
+        Ok::<_, RequestError>(token.map(str::to_owned))
     };
     let longest = read(jsonrpc::ID_MAX).expect("within");
     assert_eq!(longest.map(|token| token.len()), Some(jsonrpc::ID_MAX));

@@ -608,3 +608,21 @@ async fn a_notification_starts_no_process_for_itself() {
         1
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_progress_token_that_is_too_long_does_not_go_up() {
+    for speaks in ERAS {
+        let house = house(speaks);
+        let (session, _) = house.open(json!({})).await;
+        let call = async |length: usize| {
+            let meta = json!({ "progressToken": "p".repeat(length - 2) });
+            let params = json!({ "name": "echo", "_meta": meta });
+            body(&house.in_session(&session, "tools/call", params).await)
+        };
+        let longest = crate::jsonrpc::ID_MAX;
+        let refused = call(longest + 1).await;
+        assert_eq!(refused["error"]["code"], -32602, "{refused}");
+        assert_eq!(house.calls(), 0);
+        assert!(call(longest).await["result"].is_object());
+    }
+}
