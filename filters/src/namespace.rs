@@ -101,11 +101,15 @@ fn named<'a>(
     directory: &dyn Directory,
 ) -> Result<Option<Cow<'a, str>>, Rejection> {
     let mut name: Option<Cow<'a, str>> = found.namespace()?;
-    if let NamespaceRule::Fixed(fixed) = rule {
-        agree(&mut name, fixed.as_str().into())?;
+    let mut fixed = false;
+    if let NamespaceRule::Fixed(namespace) = rule {
+        agree(&mut name, namespace.as_str().into())?;
+        fixed = true;
     }
     match fields.namespace {
         Field::Absent => {}
+        // Where nobody has to name one, an unset variable names none.
+        Field::Once(value) if fixed && value.is_empty() => {}
         Field::Once(value) => {
             // Only what is not plain text takes the slow way.
             let text = value.to_str().map(Cow::Borrowed);
@@ -122,7 +126,10 @@ fn named<'a>(
     }
     if found.spec.namespace == RouteNamespace::OrQuery {
         for value in path::query_values(parts.uri.query(), "namespace") {
-            agree(&mut name, value?)?;
+            let value = value?;
+            if !(fixed && value.is_empty()) {
+                agree(&mut name, value)?;
+            }
         }
     }
     if found.spec.namespace == RouteNamespace::OrSession
@@ -263,6 +270,9 @@ mod tests {
             ("/mcp", &[][..], Ok("github")),
             ("/mcp", &[&b"github"[..]][..], Ok("github")),
             ("/mcp/github", &[], Ok("github")),
+            ("/mcp", &[b""], Ok("github")),
+            ("/messages?session_id=live", &[b""], Ok("github")),
+            ("/openapi.json?namespace=", &[], Ok("github")),
             ("/sse", &[], Ok("github")),
             ("/messages?session_id=live", &[], Ok("github")),
             ("/tools", &[], Ok("github")),
