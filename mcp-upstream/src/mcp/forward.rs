@@ -36,7 +36,7 @@ use crate::seal::SessionKey;
 use crate::session::State;
 use crate::stream::EventLog;
 
-mod arguments;
+pub(crate) mod arguments;
 mod binding;
 mod call;
 mod catalogue;

@@ -5,7 +5,8 @@ use http::StatusCode;
 use serde_json::value::RawValue;
 
 use super::Refused;
-use crate::jsonrpc::{self, RequestError, spans};
+use crate::jsonrpc::{self, RequestError};
+pub(super) use crate::mcp::forward::arguments::are_required;
 
 /// An object, or nothing at all, which counts as `{}` (RST-10). So does white space, for a tool that can do without
 /// arguments.
@@ -42,11 +43,4 @@ pub(super) fn blank() -> Refused {
         "invalid_json",
         "The body holds white space alone, but the tool needs arguments: send them as a JSON object",
     )
-}
-
-/// Whether a tool with this schema cannot be called without arguments.
-pub(super) fn are_required(schema: &RawValue) -> bool {
-    let required = spans::member(schema, "required");
-    let required = required.and_then(|it| serde_json::from_str::<Vec<&RawValue>>(it.get()).ok());
-    required.is_some_and(|required| !required.is_empty())
 }

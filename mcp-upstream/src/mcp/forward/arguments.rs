@@ -9,6 +9,7 @@
 
 mod effort;
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use jsonschema::error::ValidationErrorKind;
@@ -18,6 +19,8 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use tooldock_workers::error::{CallError, CallErrorCode};
+
+use crate::jsonrpc::spans;
 
 /// The largest schema that is checked against, in bytes.
 const SCHEMA_MAX: usize = 64 * 1024;
@@ -145,6 +148,37 @@ impl InputSchema {
             false => Err(refused(problems)),
         }
     }
+}
+
+/// Keywords by which a schema can refuse an object without members. Most schemas have none of them but `required`.
+const REFUSE_NOTHING: [&str; 11] = [
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "$ref",
+    "$dynamicRef",
+    "$recursiveRef",
+    "minProperties",
+    "enum",
+    "const",
+];
+
+/// Whether a tool with this schema cannot be called without arguments. Of a schema that cannot be held against anything,
+/// only what it lists as required counts.
+pub(crate) fn are_required(schema: &RawValue) -> bool {
+    let Some(members) = spans::members(schema.get()) else {
+        return false;
+    };
+    let required = members.iter().find(|(key, _)| key == "required");
+    let required = required.and_then(|(_, it)| serde_json::from_str::<Vec<&RawValue>>(it).ok());
+    if required.is_some_and(|required| !required.is_empty()) {
+        return true;
+    }
+    let may_refuse = |(key, _): &(Cow<'_, str>, _)| REFUSE_NOTHING.contains(&&**key);
+    members.iter().any(may_refuse)
+        && InputSchema::compile(schema).is_ok_and(|schema| schema.check(b"{}").is_err())
 }
 
 /// Whether a part of a schema is, or holds, a document of its own; counts the patterns on the way. Recursion is bounded:
@@ -434,5 +468,40 @@ mod tests {
         assert_eq!(errors.as_array().expect("a list").len(), PROBLEMS_MAX);
         assert!(message.ends_with("; and 998 more"), "{message}");
         assert!(errors.to_string().len() < 20_000);
+    }
+    #[test]
+    fn arguments_are_required_where_nothing_at_all_does_not_fit() {
+        let needs_a = json!({ "required": ["a"] });
+        for (schema, required) in [
+            (json!({}), false),
+            (json!(true), false),
+            (
+                json!({ "type": "object", "properties": { "a": { "required": ["b"] } } }),
+                false,
+            ),
+            (needs_a.clone(), true),
+            (json!({ "required": [] }), false),
+            (json!({ "allOf": [needs_a] }), true),
+            (json!({ "anyOf": [needs_a, { "required": ["b"] }] }), true),
+            (json!({ "anyOf": [needs_a, {}] }), false),
+            (json!({ "oneOf": [needs_a, { "required": ["b"] }] }), true),
+            (json!({ "not": { "maxProperties": 0 } }), true),
+            (
+                json!({ "$ref": "#/$defs/A", "$defs": { "A": needs_a } }),
+                true,
+            ),
+            (json!({ "minProperties": 1 }), true),
+            (
+                json!({ "if": { "properties": { "a": { "const": 1 } } }, "then": needs_a }),
+                true,
+            ),
+            // Nothing is held against these.
+            (json!({ "$ref": "https://example.com/other.json" }), false),
+            (json!({ "allOf": 5 }), false),
+        ] {
+            let text = schema.to_string();
+            let raw: &RawValue = serde_json::from_str(&text).expect("JSON");
+            assert_eq!(are_required(raw), required, "{text}");
+        }
     }
 }
