@@ -21,11 +21,11 @@ use crate::format::{ModernFormat, ResultFormat};
 use crate::jsonrpc::{Invalid, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::session::table::CommitError;
+use crate::session::table::{CommitError, Created, Located};
 use crate::session::{
     Binding, ClientFacts, EndSession, PatchRefused, Session, SessionPatch, SessionTransport, State,
 };
-use crate::stream::{Stream, StreamGuard, StreamKind};
+use crate::stream::{ResumeError, Stream, StreamGuard, StreamKind, Subscription};
 
 pub(crate) mod batch;
 pub(crate) mod capabilities;
@@ -152,17 +152,45 @@ pub(crate) async fn commit(
     Ok(committed.changed)
 }
 
-/// Opens a stream of a session. It may cost the session's principal other sessions.
+/// Opens a stream of a session, for the responses to these requests where it is for some. It may cost the session's principal other sessions.
 pub(crate) async fn open_stream(
     core: &Core,
     session: &Arc<Session>,
     kind: StreamKind,
     prime: bool,
+    owes: &[Box<str>],
 ) -> Result<Arc<Stream>, RequestError> {
-    let opened = core.events.open(session, kind, prime).await;
+    let opened = core.events.open_owing(session, kind, prime, owes).await;
     let stream = opened.map_err(|error| store_failure(&error))?;
-    count_evicted(core, core.sessions.weigh(session, Instant::now()));
+    note_stream(core, session, stream.number()).await;
     Ok(stream)
+}
+
+/// Records that a session has a stream of that number. A client is not refused its stream because the store fails.
+async fn note_stream(core: &Core, session: &Session, number: u32) {
+    let opened = SessionPatch::OpenStream(number);
+    match core.sessions.commit(session, opened, Instant::now()).await {
+        Ok(committed) => count_evicted(core, committed.evicted),
+        Err(error) => {
+            tracing::error!(session = &**session.tag(), %error, "a stream is known in this process alone");
+        }
+    }
+}
+
+/// Goes on with a stream of a session behind an event.
+pub(crate) async fn resume_stream(
+    core: &Core,
+    session: &Arc<Session>,
+    last_event_id: &str,
+) -> Result<Subscription, RequestError> {
+    let resumed = core.events.resume(session, last_event_id).await;
+    let events = resumed.map_err(|error| match error {
+        ResumeError::Malformed | ResumeError::Unknown => RequestError::UnknownEventId,
+        ResumeError::Store(error) => store_failure(&error),
+    })?;
+    // One that was forgotten goes on under another number.
+    note_stream(core, session, events.number()).await;
+    Ok(events)
 }
 
 fn count_evicted(core: &Core, evicted: usize) {
@@ -192,7 +220,6 @@ pub(crate) async fn forget_session(
 ) -> Result<bool, RequestError> {
     let ended = core.sessions.remove(session.id().as_str()).await;
     let ended = ended.map_err(|error| store_failure(&error))?;
-    core.events.forget(session).await;
     if ended {
         core.metrics.sessions_deleted.inc();
         core.metrics.sessions.set(gauge(core.sessions.count()));
@@ -363,18 +390,31 @@ pub(crate) async fn find_session(
     transport: SessionTransport,
 ) -> Result<Arc<Session>, RequestError> {
     let now = Instant::now();
-    let found = core.sessions.locate(id, now).await;
-    let session = found
-        .map_err(|error| store_failure(&error))?
-        .filter(|session| {
-            session.belongs_to(&namespace.name, caller.principal.as_deref())
-                && session.binding().transport == transport
-                && session.state() != State::Closed
-        })
-        .ok_or(RequestError::SessionNotFound)?;
+    let located = core.sessions.locate(id, now).await;
+    let session = match located.map_err(|error| store_failure(&error))? {
+        Located::Absent => return Err(RequestError::SessionNotFound),
+        Located::Live(session) => session,
+        Located::Adopted(adopted) => take_up(core, adopted),
+    };
+    let theirs = session.belongs_to(&namespace.name, caller.principal.as_deref())
+        && session.binding().transport == transport;
+    if !theirs || session.state() == State::Closed {
+        return Err(RequestError::SessionNotFound);
+    }
     // Only now: a stranger must not keep a session alive.
     session.touch(now);
     Ok(session)
+}
+
+/// A session that another process had is this one's now.
+fn take_up(core: &Core, adopted: Created) -> Arc<Session> {
+    let Created { session, evicted } = adopted;
+    count_evicted(core, evicted);
+    core.metrics.sessions.set(gauge(core.sessions.count()));
+    if session.streams().had_general() {
+        core.audience.join(&session);
+    }
+    session
 }
 
 /// The version in force: the session's, which the header must repeat if it is there; else the header's; else the

@@ -36,9 +36,10 @@ use crate::rest::openapi::Addresses;
 use crate::seal::SessionKey;
 use crate::session::SessionTable;
 use crate::session::config::SessionsConfig;
+use crate::session::store::SessionStore;
 use crate::session::table::TableLimits;
 use crate::stdio::pool::Pools;
-use crate::stream::{EventLog, Pulse, StreamLimiter, in_memory};
+use crate::stream::{EventLog, EventStore, Pulse, StreamLimiter, in_memory};
 use crate::supervise::supervise;
 use crate::{legacy, rest};
 
@@ -56,6 +57,8 @@ pub struct ServiceParts {
     pub session_bytes_per_principal: ByteSize,
     /// Seals session ids and what clients of 2026-07-28 carry between their requests.
     pub session_key: SessionKey,
+    /// Where sessions are kept so that they outlive this process. Without, they end with it.
+    pub stores: Option<Stores>,
     /// Long streams one principal may hold open.
     pub streams_per_principal: usize,
     /// Limits counted in tool calls.
@@ -66,6 +69,15 @@ pub struct ServiceParts {
     pub metrics: Arc<UpstreamMetrics>,
     /// What `/health` and `/ready` answer from.
     pub health: Arc<Health>,
+}
+
+/// Where sessions and what their streams keep are stored.
+#[derive(Clone)]
+pub struct Stores {
+    /// Sessions.
+    pub sessions: Arc<dyn SessionStore>,
+    /// The events of their streams.
+    pub events: Arc<dyn EventStore>,
 }
 
 /// An admitted request, as far as it is not the caller's.
@@ -154,14 +166,17 @@ impl Service {
             bytes: in_memory(parts.sessions.bytes),
             bytes_per_principal: in_memory(parts.session_bytes_per_principal),
         };
-        let sessions = SessionTable::new(limits, parts.session_key.clone());
         let stream_metrics = Arc::clone(&parts.metrics.streams);
         let pulse = Pulse::measured(parts.sessions.keepalive, Arc::clone(&stream_metrics));
-        let events = Arc::new(EventLog::new(
-            parts.sessions.event_log.clone(),
-            Arc::clone(&pulse),
-            stream_metrics,
-        ));
+        let log = parts.sessions.event_log.clone();
+        let events = EventLog::new(log, Arc::clone(&pulse), stream_metrics);
+        let (store, events) = match parts.stores {
+            Some(stores) => (Some(stores.sessions), events.with_store(stores.events)),
+            None => (None, events),
+        };
+        let events = Arc::new(events);
+        let key = parts.session_key.clone();
+        let sessions = SessionTable::new(limits, key, Arc::clone(&events), store);
         let audience = Audience::new(Arc::clone(&events));
         let core = Arc::new(Core {
             registry: parts.registry,

@@ -14,6 +14,9 @@
 //! the questions it has open fail, and nothing is announced to it any more. A session with a call or with a stream
 //! somebody reads is in use, however long nothing is heard of its client.
 //!
+//! A session is live in one process. What outlives the process is its [`SessionRecord`], which a [`SessionPatch`] changes and
+//! nothing else; calls, readers and open questions end with the process.
+//!
 //! What a client can make a session hold is weighed ([`Session::weight`]), so that the table can bound it in bytes.
 
 use std::any::Any;
@@ -22,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -38,7 +42,9 @@ pub mod config;
 mod in_flight;
 mod last_use;
 pub mod patch;
+pub mod record;
 mod released;
+pub mod store;
 pub(crate) mod subscriptions;
 pub mod table;
 mod unclaimed;
@@ -50,6 +56,7 @@ pub use client::ClientFacts;
 pub(crate) use in_flight::{CancelNotice, InFlight};
 use last_use::LastUse;
 pub use patch::{PatchRefused, SessionPatch};
+pub use record::{Home, SessionRecord};
 use released::Released;
 use subscriptions::Subscriptions;
 pub use table::SessionTable;
@@ -69,7 +76,8 @@ pub enum State {
 }
 
 /// How the client of a session talks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SessionTransport {
     /// One endpoint for everything, streams that can be resumed.
     Streamable,
@@ -78,7 +86,7 @@ pub enum SessionTransport {
 }
 
 /// What a session is bound to, fixed when it is opened.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Binding {
     /// The namespace it talks to.
     pub namespace: NamespaceName,
@@ -168,6 +176,52 @@ impl Session {
         }
     }
 
+    /// The session of a record, in the process that takes it up: confirmed or not, as its client left it, and used just
+    /// now.
+    fn adopted(record: SessionRecord, now: Instant) -> Self {
+        let mut session = Self::new(record.id, record.binding, now);
+        if record.confirmed {
+            *session.state.get_mut() = State::Ready as u8;
+        }
+        session.negotiated = record.negotiated.map_or_else(OnceLock::new, OnceLock::from);
+        session.client = record
+            .client
+            .map_or_else(OnceLock::new, |facts| Box::new(facts).into());
+        *session.log_level.get_mut() = record.log_level as u8;
+        session.subscriptions = Subscriptions::recorded(record.subscriptions);
+        session.streams = OwnedStreams::after(record.streams);
+        session.questions = SessionInteractions::of_epoch(record.home.epoch);
+        session.touch(now);
+        session
+    }
+
+    /// The session in another process, which has its record.
+    #[cfg(test)]
+    pub(crate) fn taken_up(&self) -> Self {
+        let home = Home {
+            replica: 0,
+            epoch: 1,
+        };
+        let record = serde_json::to_string(&self.record(home)).expect("plain data");
+        let record = serde_json::from_str(&record).expect("as written");
+        Self::adopted(record, Instant::now())
+    }
+
+    /// What is recorded of the session.
+    fn record(&self, home: Home) -> SessionRecord {
+        SessionRecord {
+            id: self.id.clone(),
+            binding: self.binding.clone(),
+            home,
+            confirmed: self.state() == State::Ready,
+            negotiated: self.negotiated.get().copied(),
+            client: self.client.get().map(|facts| (**facts).clone()),
+            log_level: self.log_level(),
+            subscriptions: self.subscriptions.all(),
+            streams: self.streams.counts(),
+        }
+    }
+
     /// Its id.
     pub fn id(&self) -> &SessionId {
         &self.id
@@ -224,6 +278,8 @@ impl Session {
             }
             SessionPatch::Subscribe(uri) => Ok(self.subscriptions.add(uri)?),
             SessionPatch::Unsubscribe(uri) => Ok(self.subscriptions.remove(uri)),
+            // The number was taken when the stream was made.
+            SessionPatch::OpenStream(_) => Ok(true),
         }
     }
 
@@ -421,6 +477,10 @@ impl StreamReaders for Session {
 }
 
 impl StreamOwner for Arc<Session> {
+    fn id(&self) -> &SessionId {
+        &self.id
+    }
+
     fn streams(&self) -> &OwnedStreams {
         &self.streams
     }

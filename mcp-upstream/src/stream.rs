@@ -26,6 +26,10 @@
 //!   any ── the session closes ──▶ Closed: readers end at once, events are dropped
 //! ```
 //!
+//! With a store ([`store`]) every event of a kept stream is stored, then shown, and the window is its newest part here. A
+//! process that goes on with a session reads a stream back when its client resumes it. A request's stream is over then: its
+//! calls have ended with their process, and the responses they owed are errors.
+//!
 //! Exactly once and in order across the seam: the reader's place, the events and who reads are under one lock, so a
 //! resume sees every event either in the window or after it. Locks are taken in the order pulse → stream and session's
 //! list of streams → stream; none is held while a waker is called or anything is awaited.
@@ -49,15 +53,18 @@ mod metrics;
 mod owned;
 pub mod pulse;
 mod resumable;
+mod staged;
+pub mod store;
 mod subscription;
 mod window;
 
 pub use limit::{StreamGuard, StreamLimiter};
-pub use log::{EventLog, ResumeError, StoreError, StreamKind};
+pub use log::{EventLog, ResumeError, StreamKind};
 pub use metrics::StreamMetrics;
 pub(crate) use owned::Found;
-pub use owned::{OwnedStreams, StreamOwner, StreamReaders};
+pub use owned::{OwnedStreams, StreamCounts, StreamOwner, StreamReaders};
 pub use pulse::Pulse;
+pub use store::{EventStore, StoreError};
 pub use subscription::Subscription;
 
 use ledger::Share;
@@ -92,6 +99,8 @@ pub struct Stream {
 
 struct State {
     window: Window,
+    /// Events that are being stored.
+    staged: staged::Queue,
     role: Role,
     phase: Phase,
     /// Which of the readers there were is the one that counts.
@@ -212,6 +221,7 @@ impl Stream {
             share,
             state: Mutex::new(State {
                 window: Window::after(sequence),
+                staged: staged::Queue::default(),
                 role,
                 phase: Phase::Open,
                 reader: 0,

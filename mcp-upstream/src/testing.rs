@@ -53,8 +53,10 @@ pub(crate) fn caller() -> Caller {
 
 mod backend;
 mod script;
+pub(crate) mod shadow;
 
 pub(crate) use backend::FakeBackend;
+use shadow::Shadow;
 
 struct Only(Arc<FakeBackend>);
 
@@ -218,7 +220,9 @@ impl Wanted {
         let metrics = Arc::new(metrics);
         let backend = Arc::new(FakeBackend::default());
         let health = Arc::new(Health::new());
+        let shadow = shadow::of_this_test();
         let parts = ServiceParts {
+            stores: shadow.as_ref().map(Shadow::stores),
             registry: Arc::clone(&registry),
             reloader: self.reloader,
             sessions: self.sessions,
@@ -236,6 +240,7 @@ impl Wanted {
             let (backends, externals) = (self.backends.unwrap_or_else(fake), self.externals);
             Service::with_upstreams(parts, backends, |_| externals)
         };
+        service.core().sessions.set_forgetful(shadow.is_some());
         Harness {
             registry,
             service,

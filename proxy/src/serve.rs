@@ -210,6 +210,7 @@ impl Parts {
             reloader: Some(Arc::new(Reload(Arc::clone(&reloader)))),
             sessions: config.sessions.clone(),
             session_key,
+            stores: None,
             sessions_per_principal: config.admission.limits.sessions_per_principal,
             session_bytes_per_principal: config.admission.limits.session_bytes_per_principal,
             streams_per_principal: config.admission.limits.streams_per_principal,

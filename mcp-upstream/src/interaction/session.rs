@@ -32,6 +32,18 @@ struct Table {
 }
 
 impl SessionInteractions {
+    /// No questions yet, in a session that was taken up so often: ids of questions that another process asked are not
+    /// given again, and answers to them come too late. 2^21 times, then ids are no longer exact in JavaScript.
+    pub(crate) fn of_epoch(epoch: u32) -> Self {
+        let table = Table {
+            last: u64::from(epoch) << 32,
+            ..Table::default()
+        };
+        Self {
+            table: Mutex::new(table),
+        }
+    }
+
     /// Notes a question and gives the request that asks it. `None`: nobody wants an answer any more, or it has failed,
     /// because the session has ended or too many questions are open in it.
     pub(crate) fn ask(&self, entry: &Arc<Interaction>) -> Option<Vec<u8>> {

@@ -27,7 +27,7 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, R
         core: Arc::clone(core),
         session: Arc::clone(&session),
     };
-    let stream = mcp::open_stream(core, &session, StreamKind::Sse, false).await?;
+    let stream = mcp::open_stream(core, &session, StreamKind::Sse, false, &[]).await?;
     let prefix = &caller.profile.path_prefix;
     let endpoint = format!("{prefix}{MESSAGES}{}", session.id().as_str());
     core.audience.join(&session);

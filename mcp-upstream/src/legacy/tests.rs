@@ -343,3 +343,15 @@ async fn clients_behind_a_prefix_are_told_paths_with_it() {
     behind.profile = std::sync::Arc::new(profile);
     Client::open_as(&harness, behind).await;
 }
+
+crate::testing::shadow::again_adopting!(
+    a_client_may_ask_before_it_initializes,
+    the_version_is_negotiated_once,
+    progress_logs_and_questions_come_on_the_stream,
+    answers_that_are_there_keep_the_order_of_their_requests_and_calls_overtake_nothing,
+    single_faults_of_a_message_have_their_status,
+    the_session_ends_with_its_stream,
+    a_reader_that_does_not_read_loses_its_session_and_costs_no_more,
+    changes_and_comments_come_on_the_stream,
+    clients_behind_a_prefix_are_told_paths_with_it,
+);

@@ -76,6 +76,8 @@ pub(crate) struct Exchange {
     /// What is there and not yet sent: responses at first.
     ready: Ready,
     members: Members,
+    /// The ids of the members, raw JSON; kept where another process may have to answer for this one.
+    owes: Vec<Box<str>>,
     /// When the client is to be sent away to come back for the rest.
     poll_at: Option<Instant>,
 }
@@ -147,6 +149,7 @@ impl Exchange {
             primes: primes(cx),
             ready: Ready::new(),
             members: Members::default(),
+            owes: Vec::new(),
             // Who takes no stream cannot be told to come back.
             poll_at: poll_at(cx).filter(|_| cx.streams),
         }
@@ -172,6 +175,9 @@ impl Exchange {
     }
 
     fn call(&mut self, cx: &CallContext<'_>, id: &str, call: Box<UpstreamCall>) {
+        if self.session.is_some() && self.core.events.is_stored() {
+            self.owes.push(id.into());
+        }
         self.members.add(StreamedCall::new(cx, id, call));
     }
 
@@ -220,7 +226,7 @@ impl Exchange {
             return Ok(body::tied(events, task));
         };
         let kind = StreamKind::Request;
-        let stream = open_stream(&self.core, &session, kind, self.primes).await?;
+        let stream = open_stream(&self.core, &session, kind, self.primes, &self.owes).await?;
         let events = stream.read();
         let poll_at = self.poll_at;
         // Bounded by the calls' own time limits, ended by the session's end or by cancelling each of them.

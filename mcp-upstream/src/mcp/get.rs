@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::head::McpHead;
 use super::{
-    agree, events_head, forward, header_version, namespace, open_stream, session, store_failure,
+    agree, events_head, forward, header_version, namespace, open_stream, resume_stream, session,
     stream_place, takes_method,
 };
 use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
 use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::stream::{ResumeError, StreamKind};
+use crate::stream::StreamKind;
 
 /// Opens the stream (MCP-02), or resumes the one `Last-Event-ID` names (MCP-34).
 pub(super) async fn answer(
@@ -32,14 +32,13 @@ pub(super) async fn answer(
     let place = stream_place(core, caller, 0)?;
     let events = match &head.last_event_id {
         Some(id) => {
-            let resumed = core.events.resume(&session, id).await;
-            let events = resumed.map_err(resume_failure)?;
+            let events = resume_stream(core, &session, id).await?;
             forward::listens(core, &namespace, &session);
             events
         }
         None => {
             let prime = version.has_priming_events();
-            let stream = open_stream(core, &session, StreamKind::General, prime).await?;
+            let stream = open_stream(core, &session, StreamKind::General, prime, &[]).await?;
             core.audience.join(&session);
             forward::listens(core, &namespace, &session);
             stream.read()
@@ -50,11 +49,4 @@ pub(super) async fn answer(
         events,
         guards: vec![Box::new(place)],
     })
-}
-
-fn resume_failure(error: ResumeError) -> RequestError {
-    match error {
-        ResumeError::Malformed | ResumeError::Unknown => RequestError::UnknownEventId,
-        ResumeError::Store(error) => store_failure(&error),
-    }
 }

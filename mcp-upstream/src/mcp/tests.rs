@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::head::{AcceptFlags, McpHead};
 
+mod adopted;
 mod streams;
 mod talking;
 pub(crate) mod wire;
@@ -908,7 +909,7 @@ async fn single_faults_of_a_post_are_those_of_the_sessions_version() {
             (
                 "never asked",
                 head(session, None),
-                r#"{"jsonrpc":"2.0","id":9,"result":{}}"#,
+                r#"{"jsonrpc":"2.0","id":9007199254740991,"result":{}}"#,
                 400,
             ),
             (
@@ -923,3 +924,23 @@ async fn single_faults_of_a_post_are_those_of_the_sessions_version() {
         }
     }
 }
+
+// Without the facts about what one process has of its sessions: how many, and since when.
+crate::testing::shadow::again_adopting!(
+    what_clients_say_about_themselves_takes_no_more_than_their_share,
+    single_faults_have_their_status_and_code,
+    a_session_lists_the_allowed_tools_verbatim,
+    failed_calls_are_results_a_model_can_read,
+    arguments_and_results_keep_their_bytes,
+    a_session_belongs_to_its_namespace_and_principal,
+    delete_ends_a_session_for_good,
+    tools_wait_for_the_confirmation_and_then_say_what_is_missing,
+    the_oldest_version_asks_for_no_confirmation,
+    batches_are_answered_in_the_oldest_version_only,
+    a_call_in_a_session_is_cancelled_by_its_id_and_by_no_other,
+    the_end_of_a_session_ends_its_calls,
+    a_disconnect_cancels_calls_without_a_session_and_leaves_those_in_one,
+    a_limit_on_calls_is_a_result_with_the_time_to_wait,
+    a_principal_beyond_its_sessions_loses_the_oldest_one,
+    single_faults_of_a_post_are_those_of_the_sessions_version,
+);

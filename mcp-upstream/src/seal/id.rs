@@ -4,8 +4,11 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-/// An opaque session id: visible ASCII, unguessable, a credential of its client. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+use serde::{Deserialize, Serialize};
+
+/// An opaque session id: visible ASCII, unguessable, a credential of its client. Cheap to clone. Serialised for the store
+/// of sessions alone.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SessionId(Arc<str>);
 
 /// The system gave no randomness.

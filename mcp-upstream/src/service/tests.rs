@@ -71,6 +71,7 @@ impl House {
         };
         let metrics = UpstreamMetrics::new(&exported).expect("fresh");
         let parts = ServiceParts {
+            stores: crate::testing::shadow::of_this_test().map(|it| it.stores()),
             registry,
             reloader: None,
             sessions: SessionsConfig::default(),

@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, LazyLock};
 
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// The most a session remembers of it, in bytes.
 pub const CLIENT_FACTS_MAX: usize = 64 * 1024;
 
 /// A client's capabilities and name, as it wrote them.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClientFacts {
     /// The `capabilities` object.
     pub capabilities: Arc<RawValue>,

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tooldock_workers::worker::LogLevel;
 
 use super::client::{ClientFacts, TooMuch};
@@ -10,7 +11,8 @@ use super::subscriptions::TooManySubscriptions;
 use crate::protocol::ProtocolVersion;
 
 /// One change.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SessionPatch {
     /// The client confirmed the handshake. Says nothing to a closed session.
     Confirm,
@@ -28,6 +30,8 @@ pub enum SessionPatch {
     Subscribe(Arc<str>),
     /// The client does not want to hear of a resource any more.
     Unsubscribe(Arc<str>),
+    /// A stream of that number was opened.
+    OpenStream(u32),
 }
 
 /// Why a change was not made.

@@ -48,6 +48,19 @@ impl Uris {
 pub struct TooManySubscriptions;
 
 impl Subscriptions {
+    /// Those of a record.
+    pub(super) fn recorded(all: BTreeSet<Box<str>>) -> Self {
+        let bytes = all.iter().map(|uri| uri.len()).sum();
+        Self {
+            uris: Mutex::new(Uris { all, bytes }),
+        }
+    }
+
+    /// All of them, for a record.
+    pub(super) fn all(&self) -> BTreeSet<Box<str>> {
+        self.lock().all.clone()
+    }
+
     /// Subscribes; again is fine. Answers whether the subscription is new.
     ///
     /// # Errors

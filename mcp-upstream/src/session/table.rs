@@ -4,16 +4,11 @@
 //! last *seen by the index*, and an entry that turns out to have been used since goes back in under its newer time. So
 //! neither expiry nor eviction ever walks the table; what they do is paid for by uses and by sessions that end.
 //!
-//! The table is bounded twice, in sessions and in bytes ([`Session::weight`]), for each principal and in total. Who goes
-//! when a bound is reached: within a principal its least recently used session without an open stream, and one with an open
-//! stream only if there is no other; where the total is reached, that session of the principal that holds the most of what
-//! there is too much of, so that one client cannot push the others out. Sessions found with an open stream are set aside,
-//! so that the search does not meet them again before their last reader has left.
-//!
-//! A session whose client says nothing after `initialize` has probably lost its client, which may never have got the
-//! answer. It lives [`TableLimits::unused_ttl`] only. Any request in the session, or an open stream, gives it the usual life.
+//! A session is *live* here: its calls, streams and questions are of this process. With a store it is recorded as well, and
+//! another process can go on with it (`adopt`); without one nothing is written, and sessions end with the process.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use dashmap::DashMap;
@@ -21,22 +16,27 @@ use tokio::time::Instant;
 
 use super::patch::{PatchRefused, SessionPatch};
 use super::released::Released;
-use super::{Binding, ClientFacts, Session, SessionId, SessionKey};
-use crate::stream::StoreError;
+use super::store::SessionStore;
+use super::{Binding, ClientFacts, Home, Session, SessionId, SessionKey};
+use crate::stream::{EventLog, StoreError};
 
+mod adopt;
+#[cfg(test)]
+mod forgetful;
 mod index;
+mod recorded;
+mod room;
 
-use index::{Index, Principal};
+use adopt::Adoptions;
+use index::Index;
 
-/// The most entries one sweep looks at: it holds the lock that opening a session needs.
-const SWEEP_MAX: usize = 10_000;
-/// What ids made here say about their replica. With sessions in one process there is one.
-const REPLICA: u32 = 0;
-/// A session whose weight has changed by less, in bytes, keeps the one that is booked: 1 KiB.
-const UNBOOKED_MAX: usize = 1024;
+/// The home of sessions opened here. As long as replicas do not know of each other there is one.
+const HOME: Home = Home {
+    replica: 0,
+    epoch: 0,
+};
 
-/// The live sessions of this process. An id is valid only while the table knows it.
-#[derive(Debug)]
+/// The live sessions of this process. An id is valid only while the table knows it, or the store.
 pub struct SessionTable {
     sessions: DashMap<SessionId, Arc<Session>>,
     /// Taken by create, weigh, remove and expiry, never by a lookup, and before the locks of a session. A std mutex: nothing
@@ -45,6 +45,16 @@ pub struct SessionTable {
     limits: TableLimits,
     key: SessionKey,
     released: Arc<Released>,
+    /// What their streams keep.
+    events: Arc<EventLog>,
+    /// Where they are recorded, if they are to outlive this process.
+    store: Option<Arc<dyn SessionStore>>,
+    adoptions: Adoptions,
+    /// Sessions that were closed for want of room or at the end of their time, and still have a record. Whatever closed
+    /// them forgets them right after.
+    ended: Mutex<Vec<SessionId>>,
+    #[cfg(test)]
+    forgetful: std::sync::atomic::AtomicBool,
 }
 
 /// Bounds of the table.
@@ -64,10 +74,21 @@ pub struct TableLimits {
     pub bytes_per_principal: usize,
 }
 
-/// What opening a session did.
+/// Where a session is.
+#[derive(Debug)]
+pub enum Located {
+    /// Nowhere.
+    Absent,
+    /// In this process.
+    Live(Arc<Session>),
+    /// In this process from now on: so far it had only a record of the session.
+    Adopted(Created),
+}
+
+/// What opening a session did, or taking it up.
 #[derive(Debug)]
 pub struct Created {
-    /// The new session.
+    /// The session.
     pub session: Arc<Session>,
     /// Sessions that were closed to make room.
     pub evicted: usize,
@@ -93,158 +114,54 @@ pub enum CommitError {
     Store(#[from] StoreError),
 }
 
-/// What room is made for.
-#[derive(Debug, Clone, Copy, Default)]
-struct Coming {
-    sessions: usize,
-    bytes: usize,
-}
-
 impl SessionTable {
-    /// An empty table, whose ids are sealed with that key.
-    pub fn new(limits: TableLimits, key: SessionKey) -> Self {
+    /// An empty table, whose ids are sealed with that key and whose streams are in that log.
+    pub fn new(
+        limits: TableLimits,
+        key: SessionKey,
+        events: Arc<EventLog>,
+        store: Option<Arc<dyn SessionStore>>,
+    ) -> Self {
         Self {
             sessions: DashMap::new(),
             index: Mutex::default(),
             limits,
             key,
             released: Arc::default(),
+            events,
+            store,
+            adoptions: Adoptions::default(),
+            ended: Mutex::default(),
+            #[cfg(test)]
+            forgetful: Default::default(),
         }
     }
 
-    fn index(&self) -> std::sync::MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// When a session was last used; one that is gone from the map is as old as can be.
-    fn used_at(&self, id: &SessionId, seen: Instant, now: Instant) -> Instant {
-        self.sessions
-            .get(id)
-            .map_or(seen, |session| session.used_at(now))
-    }
-
-    fn close(&self, index: &mut Index, id: &SessionId) -> bool {
-        index.remove(id);
-        let removed = self.sessions.remove(id.as_str());
-        if let Some((_, session)) = &removed {
-            session.close();
-        }
-        removed.is_some()
-    }
-
-    /// Closes the least recently used session of a principal, one with an open stream only if all have one, and never
-    /// `spared`.
-    fn close_oldest_of(
-        &self,
-        index: &mut Index,
-        principal: &Principal,
-        spared: Option<&SessionId>,
-        now: Instant,
-    ) -> bool {
-        let mut in_use = None;
-        // Each turn that does not end here moves one entry forward or aside, so these turns have seen them all.
-        for _ in 0..index.candidates(principal) {
-            let Some((seen, id)) = index.oldest_candidate(principal) else {
-                break;
-            };
-            if Some(&id) == spared || self.has_stream(&id) {
-                index.set_aside(&id, true);
-                continue;
-            }
-            let used = self.used_at(&id, seen, now);
-            if used <= seen {
-                return self.close(index, &id);
-            }
-            index.see(&id, used, used + self.limits.ttl);
-            in_use.get_or_insert(id);
-        }
-        // All of them are in use at this moment: the one that was oldest on the books goes.
-        in_use
-            .or_else(|| index.oldest_aside(principal, spared))
-            .is_some_and(|id| self.close(index, &id))
-    }
-
-    /// Whether a session has an open stream; if so, its end will be heard of through `released`.
-    fn has_stream(&self, id: &SessionId) -> bool {
-        self.sessions.get(id).is_some_and(|session| {
-            session.streams().any_read() && session.set_aside(&self.released)
-        })
-    }
-
-    /// Closes sessions until there is room for what comes of that principal, but never `spared`. Answers how many.
-    fn make_room(
-        &self,
-        index: &mut Index,
-        principal: &Principal,
-        coming: Coming,
-        spared: Option<&SessionId>,
-        now: Instant,
-    ) -> usize {
-        for id in self.released.take() {
-            index.set_aside(&id, false);
-        }
-        let limits = &self.limits;
-        let mut evicted = 0;
-        loop {
-            let own = index.held_by(principal);
-            let all = index.held();
-            let too_many = |held: usize, max: usize| held + coming.sessions > max.max(1);
-            let too_much = |held: usize, max: usize| held + coming.bytes > max;
-            let from = if too_many(own.sessions, limits.per_principal)
-                || own.sessions > 0 && too_much(own.bytes, limits.bytes_per_principal)
-            {
-                principal.clone()
-            } else if too_many(all.sessions, limits.max) {
-                index.most_sessions()
-            } else if all.sessions > 0 && too_much(all.bytes, limits.bytes) {
-                index.most_bytes()
-            } else {
-                break;
-            };
-            if !self.close_oldest_of(index, &from, spared, now) {
-                break;
-            }
-            evicted += 1;
-        }
-        if let Some(spared) = spared {
-            index.set_aside(spared, false);
-        }
-        evicted
-    }
-}
-
-impl SessionTable {
     /// Opens a session, whose client may have said already what it is. A full table makes room, in sessions and in bytes;
     /// the new session is not refused for it. A session that is not used for a while after that ends.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when no id can be made, or the client said too much.
+    /// [`StoreError`] when no id can be made, the client said too much, or the store cannot be written.
     pub async fn create(
         &self,
         binding: Binding,
         client: Option<ClientFacts>,
         now: Instant,
     ) -> Result<Created, StoreError> {
-        let minted = self.key.mint(REPLICA, &binding, SystemTime::now());
+        let minted = self.key.mint(HOME.replica, &binding, SystemTime::now());
         let id = minted.map_err(|error| StoreError(error.to_string()))?;
-        let principal = binding.principal.clone();
-        let session = Session::new(id.clone(), binding, now);
+        let session = Session::new(id, binding, now);
         if let Some(client) = client {
             let remembered = session.set_client(client);
             remembered.map_err(|error| StoreError(error.to_string()))?;
         }
         let session = Arc::new(session);
-        let coming = Coming {
-            sessions: 1,
-            bytes: session.weight(),
-        };
-        session.book(coming.bytes);
-        let due = now + self.limits.unused_ttl.min(self.limits.ttl);
-        let mut index = self.index();
-        let evicted = self.make_room(&mut index, &principal, coming, None, now);
-        index.insert(id.clone(), principal, coming.bytes, now, due);
-        self.sessions.insert(id, Arc::clone(&session));
+        if let Some(store) = &self.store {
+            store.insert(&session.record(HOME)).await?;
+        }
+        let evicted = self.enter(&session, now);
+        self.forget_ended().await;
         Ok(Created { session, evicted })
     }
 
@@ -253,24 +170,36 @@ impl SessionTable {
         self.sessions.get(id).map(|entry| Arc::clone(&entry))
     }
 
-    /// The session of that id if it is alive. Finding it is no use of it: that is the caller's to say, once it knows
-    /// that the session is the client's ([`Session::touch`]).
+    /// The session of that id if it is alive, here or in the store. Finding it is no use of it: that is the caller's to
+    /// say, once it knows that the session is the client's ([`Session::touch`]).
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the store cannot be asked.
-    pub async fn locate(&self, id: &str, now: Instant) -> Result<Option<Arc<Session>>, StoreError> {
-        let live = self.live(id);
-        // Expired but not swept yet: gone for the client.
-        Ok(live.filter(|session| !session.idle_for(self.limits.ttl, now)))
+    pub async fn locate(&self, id: &str, now: Instant) -> Result<Located, StoreError> {
+        #[cfg(test)]
+        self.forget_idle(id);
+        if let Some(session) = self.live(id) {
+            // Expired but not swept yet: gone for the client.
+            return Ok(match session.idle_for(self.limits.ttl, now) {
+                true => Located::Absent,
+                false => Located::Live(session),
+            });
+        }
+        match &self.store {
+            None => Ok(Located::Absent),
+            // Boxed: it is rare, and each request would have room for it.
+            Some(store) => Box::pin(self.adopt(&**store, id, now)).await,
+        }
     }
 
-    /// Changes what is recorded of a session. Where the session then holds too much, other sessions of its principal are
-    /// closed.
+    /// Changes what is recorded of a session: here, then in the store, so that what a client is told was done is done. Of
+    /// two changes of one thing at a time either may be the last. Where the session then holds too much, other sessions of
+    /// its principal are closed.
     ///
     /// # Errors
     ///
-    /// [`CommitError`]: nothing was changed.
+    /// [`CommitError`]. Nothing was changed if the change was refused; if the store failed, it was changed here alone.
     pub async fn commit(
         &self,
         session: &Session,
@@ -279,68 +208,33 @@ impl SessionTable {
     ) -> Result<Committed, CommitError> {
         let changed = session.apply(&patch)?;
         let evicted = self.weigh(session, now);
+        if let Some(store) = &self.store {
+            self.forget_ended().await;
+            store.patch(session.id(), &patch).await?;
+        }
         Ok(Committed { changed, evicted })
-    }
-
-    /// To be called after a session has come to hold more or less. Closes other sessions where that is too much together,
-    /// and answers how many.
-    pub fn weigh(&self, session: &Session, now: Instant) -> usize {
-        let changed = |weight: usize| weight.abs_diff(session.booked()) >= UNBOOKED_MAX;
-        if !changed(session.weight()) {
-            return 0;
-        }
-        let mut index = self.index();
-        // Again, because another may just have booked it.
-        let weight = session.weight();
-        if !index.book(session.id(), weight) {
-            return 0;
-        }
-        session.book(weight);
-        let principal = &session.binding().principal;
-        let spared = Some(session.id());
-        self.make_room(&mut index, principal, Coming::default(), spared, now)
     }
 
     /// Ends a session. Answers whether it was there.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store cannot be written.
+    /// [`StoreError`] when the store cannot be written: the session goes on.
     pub async fn remove(&self, id: &str) -> Result<bool, StoreError> {
         let Some(session) = self.live(id) else {
             return Ok(false);
         };
+        // First, so that nobody finds a record of a session that is over.
+        self.forget(session.id()).await?;
         Ok(self.close(&mut self.index(), session.id()))
     }
 
     /// Ends sessions whose time is up and answers how many; a large backlog takes several sweeps. Costs by the number
     /// ended, not by the number alive.
     pub async fn evict_expired(&self, now: Instant) -> usize {
-        let TableLimits {
-            ttl, unused_ttl, ..
-        } = self.limits;
-        let mut evicted = 0;
-        let mut index = self.index();
-        for _ in 0..SWEEP_MAX {
-            let Some((due, id)) = index.first_due() else {
-                break;
-            };
-            if now < due {
-                break;
-            }
-            let used = self.sessions.get(&id).map(|session| {
-                let ttl = match session.is_used() {
-                    true => ttl,
-                    false => unused_ttl.min(ttl),
-                };
-                let used = session.used_at(now);
-                (used, used + ttl)
-            });
-            match used {
-                Some((used, due)) if now < due => index.see(&id, used, due),
-                _ => evicted += usize::from(self.close(&mut index, &id)),
-            }
-        }
+        let (evicted, used_on) = self.sweep(now);
+        self.forget_ended().await;
+        self.keep_recorded(&used_on).await;
         evicted
     }
 
@@ -352,6 +246,15 @@ impl SessionTable {
     /// What they hold, in bytes.
     pub fn bytes(&self) -> usize {
         self.index().held().bytes
+    }
+}
+
+impl fmt::Debug for SessionTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionTable")
+            .field("sessions", &self.count())
+            .field("recorded", &self.store.is_some())
+            .finish_non_exhaustive()
     }
 }
 

@@ -80,6 +80,11 @@ impl Ledger {
         self.sequence.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// Gives out only later sequences from now on: another process gave this one.
+    pub(super) fn raise(&self, sequence: u64) {
+        self.sequence.fetch_max(sequence, Ordering::Relaxed);
+    }
+
     /// The last sequence given out.
     pub(super) fn newest_sequence(&self) -> u64 {
         self.sequence.load(Ordering::Relaxed)

@@ -6,13 +6,18 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::config::EventLogConfig;
 use super::frame::{self, EventId};
 use super::ledger::{Ledger, in_memory};
-use super::resumable::Appended;
+use super::staged::Staged;
+use super::store::{EventKind, EventStore, StoreError, StoredEvent, StreamRef};
 use super::{Found, Pulse, Stream, StreamMetrics, StreamOwner, Subscription};
+use crate::seal::SessionId;
+
+mod restore;
 
 /// Sessions a broadcast serves before it lets others run.
 const BROADCAST_STEP: usize = 256;
@@ -36,6 +41,8 @@ pub enum StreamKind {
 pub struct EventLog {
     pulse: Arc<Pulse>,
     ledger: Arc<Ledger>,
+    /// Where events are kept, if they are to outlive this process.
+    store: Option<Arc<dyn EventStore>>,
 }
 
 impl EventLog {
@@ -47,6 +54,15 @@ impl EventLog {
         Self {
             pulse,
             ledger: Arc::new(Ledger::new(limits, metrics)),
+            store: None,
+        }
+    }
+
+    /// The log whose events are stored there, too.
+    pub fn with_store(self, store: Arc<dyn EventStore>) -> Self {
+        Self {
+            store: Some(store),
+            ..self
         }
     }
 
@@ -66,22 +82,50 @@ impl EventLog {
             .ok_or_else(|| StoreError("a session has used up its stream numbers".into()))
     }
 
-    /// Puts one message on one stream, and makes room for it.
-    fn put(&self, session: &dyn StreamOwner, stream: &Arc<Stream>, message: &[u8]) {
+    /// Puts one message on one stream, and makes room for it. With a store it is stored, then shown.
+    async fn put(&self, session: &dyn StreamOwner, stream: &Arc<Stream>, message: &[u8]) {
         if !stream.is_kept() {
             stream.push(frame::message(None, message));
             return;
         }
         let sequence = self.ledger.next_sequence();
-        let framed = frame::message(Some(stream.event_id(sequence)), message);
-        match stream.append(sequence, framed, message) {
-            Appended::Over => return,
-            Appended::Unlisted => stream.list(sequence),
-            Appended::Taken => {}
+        if let Some(store) = &self.store {
+            let Some(staged) = stream.stage(sequence, message) else {
+                return;
+            };
+            self.keep(&**store, session.id(), &staged, message).await;
+        } else {
+            let framed = frame::message(Some(stream.event_id(sequence)), message);
+            if !stream.append(sequence, framed, message) {
+                return;
+            }
+            self.ledger.metrics.events.inc();
         }
-        self.ledger.metrics.events.inc();
         session.streams().shrink(self.ledger.session_max(), stream);
         self.ledger.enforce_total();
+    }
+
+    /// Stores an event.
+    async fn keep(
+        &self,
+        store: &dyn EventStore,
+        session: &SessionId,
+        staged: &Staged,
+        message: &[u8],
+    ) {
+        let event = StoredEvent {
+            sequence: staged.sequence(),
+            kind: EventKind::Message(String::from_utf8_lossy(message).into_owned()),
+        };
+        let stored = store.append(staged.stream(session), &event).await;
+        not_stored(stored);
+    }
+}
+
+/// A store that fails takes nothing from the clients that are here.
+fn not_stored(stored: Result<(), StoreError>) {
+    if let Err(error) = stored {
+        tracing::error!(%error, "an event is kept in this process alone");
     }
 }
 
@@ -130,11 +174,6 @@ pub enum ResumeError {
     Store(#[from] StoreError),
 }
 
-/// The store failed. The text is for the log, not for clients.
-#[derive(Debug, thiserror::Error)]
-#[error("session store: {0}")]
-pub struct StoreError(pub String);
-
 impl EventLog {
     /// Opens a stream of a session. With `prime` its first reader gets an event without data first, whose id it can
     /// resume from (2025-11-25 and later). In a session that has ended the stream is over from the start.
@@ -148,7 +187,40 @@ impl EventLog {
         kind: StreamKind,
         prime: bool,
     ) -> Result<Arc<Stream>, StoreError> {
-        self.stream(session, kind, prime)
+        self.open_owing(session, kind, prime, &[]).await
+    }
+
+    /// Opens a stream for the responses to these requests: their ids, raw JSON. If this process ends before it has given
+    /// them all, the client that comes back for them gets errors.
+    ///
+    /// # Errors
+    ///
+    /// As [`EventLog::open`].
+    pub async fn open_owing(
+        &self,
+        session: &dyn StreamOwner,
+        kind: StreamKind,
+        prime: bool,
+        owes: &[Box<str>],
+    ) -> Result<Arc<Stream>, StoreError> {
+        let stream = self.stream(session, kind, prime)?;
+        if let Some(store) = self.store.as_ref().filter(|_| stream.is_kept()) {
+            let opened = StoredEvent {
+                sequence: stream.newest(),
+                kind: EventKind::Opened {
+                    owes: owes.iter().map(|id| id.to_string()).collect(),
+                },
+            };
+            let number = stream.number();
+            let session = session.id();
+            not_stored(store.append(StreamRef { session, number }, &opened).await);
+        }
+        Ok(stream)
+    }
+
+    /// Whether events outlive this process.
+    pub fn is_stored(&self) -> bool {
+        self.store.is_some()
     }
 
     /// Puts a message on a stream of the session. On a stream that is over it goes nowhere.
@@ -162,7 +234,7 @@ impl EventLog {
         stream: &Arc<Stream>,
         message: &[u8],
     ) -> Result<(), StoreError> {
-        self.put(session, stream, message);
+        self.put(session, stream, message).await;
         Ok(())
     }
 
@@ -180,7 +252,7 @@ impl EventLog {
         let Some(stream) = session.streams().general() else {
             return Ok(false);
         };
-        self.put(session, &stream, message);
+        self.put(session, &stream, message).await;
         Ok(true)
     }
 
@@ -202,28 +274,72 @@ impl EventLog {
         };
         let mut reached = 0;
         for some in sessions.chunks(BROADCAST_STEP) {
-            for session in some {
-                let Some(stream) = session.streams().general() else {
-                    continue;
-                };
-                reached += 1;
-                if !stream.is_kept() {
-                    stream.push(broadcast.passing());
-                    continue;
-                }
-                let framed = broadcast.kept(stream.number());
-                let sequence = broadcast.sequence;
-                if stream.append(sequence, framed, message) == Appended::Unlisted {
-                    stream.list(sequence);
-                }
-                let max = self.ledger.session_max();
-                session.streams().shrink(max, &stream);
-            }
+            reached += match &self.store {
+                Some(store) => self.broadcast_stored(&**store, some, &mut broadcast).await,
+                None => self.broadcast_here(some, &mut broadcast),
+            };
             self.ledger.enforce_total();
             tokio::task::yield_now().await;
         }
-        self.ledger.metrics.events.inc_by(reached as u64);
         Ok(reached)
+    }
+
+    fn broadcast_here(
+        &self,
+        sessions: &[&dyn StreamOwner],
+        broadcast: &mut Broadcast<'_>,
+    ) -> usize {
+        let mut reached = 0;
+        for session in sessions {
+            let Some(stream) = session.streams().general() else {
+                continue;
+            };
+            reached += 1;
+            if !stream.is_kept() {
+                stream.push(broadcast.passing());
+                continue;
+            }
+            let framed = broadcast.kept(stream.number());
+            stream.append(broadcast.sequence, framed, broadcast.message);
+            let max = self.ledger.session_max();
+            session.streams().shrink(max, &stream);
+        }
+        self.ledger.metrics.events.inc_by(reached as u64);
+        reached
+    }
+
+    /// As many writes to the store at a time as there are sessions in a step.
+    async fn broadcast_stored(
+        &self,
+        store: &dyn EventStore,
+        sessions: &[&dyn StreamOwner],
+        broadcast: &mut Broadcast<'_>,
+    ) -> usize {
+        let mut reached = 0;
+        let mut writes = Vec::new();
+        for session in sessions {
+            let Some(stream) = session.streams().general() else {
+                continue;
+            };
+            reached += 1;
+            if !stream.is_kept() {
+                stream.push(broadcast.passing());
+                self.ledger.metrics.events.inc();
+                continue;
+            }
+            let message = broadcast.message;
+            let Some(staged) = stream.stage(broadcast.sequence, message) else {
+                continue;
+            };
+            writes.push(async move {
+                self.keep(store, session.id(), &staged, message).await;
+                drop(staged);
+                let max = self.ledger.session_max();
+                session.streams().shrink(max, &stream);
+            });
+        }
+        join_all(writes).await;
+        reached
     }
 
     /// Takes up a stream behind an event. A reader that was still attached loses it. What is older than the log is
@@ -238,13 +354,21 @@ impl EventLog {
         last_event_id: &str,
     ) -> Result<Subscription, ResumeError> {
         let id = EventId::parse(last_event_id).ok_or(ResumeError::Malformed)?;
-        let (stream, forgotten) = match session.streams().find(id.stream) {
+        let found = match session.streams().find(id.stream) {
+            Found::Earlier(kind) => match self.take_over(session, id.stream, kind).await? {
+                Some(stream) => Found::Kept(stream),
+                // Its sequences are none of this process.
+                None => Found::Earlier(kind),
+            },
+            found => found,
+        };
+        let (stream, forgotten) = match found {
             Found::Kept(stream) => (stream, false),
             Found::Never => return Err(ResumeError::Unknown),
             Found::Forgotten(_) if id.sequence > self.ledger.newest_sequence() => {
                 return Err(ResumeError::Unknown);
             }
-            Found::Forgotten(kind) => {
+            Found::Forgotten(kind) | Found::Earlier(kind) => {
                 let stream = match kind {
                     StreamKind::General => self.stream(session, kind, false)?,
                     StreamKind::Request | StreamKind::Sse => Stream::detached(&self.pulse),
@@ -266,9 +390,16 @@ impl EventLog {
         Ok(subscription)
     }
 
-    /// Ends the session's streams and forgets their events. To be called once the session is closed.
-    pub async fn forget(&self, session: &dyn StreamOwner) {
-        session.streams().close();
+    /// Forgets what is stored of a session's streams.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store cannot be written.
+    pub(crate) async fn forget(&self, session: &SessionId) -> Result<(), StoreError> {
+        match &self.store {
+            Some(store) => store.forget(session).await,
+            None => Ok(()),
+        }
     }
 
     /// Forgets events whose time is up. To be called every second or so.

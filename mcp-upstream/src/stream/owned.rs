@@ -3,15 +3,20 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{Stream, StreamKind};
+use crate::seal::SessionId;
 
 /// Streams without a reader that are kept for their client to come back to, of each kind.
 const KEPT_MAX: usize = 32;
 
 /// Whose streams are opened, fed and resumed: a session, as the event log sees it.
 pub trait StreamOwner: Send + Sync {
+    /// What the owner is called.
+    fn id(&self) -> &SessionId;
+
     /// Its streams.
     fn streams(&self) -> &OwnedStreams;
 
@@ -46,12 +51,60 @@ pub struct OwnedStreams {
 #[derive(Debug, Default)]
 struct List {
     closed: bool,
-    /// How many there were of each kind. General streams have even numbers and the others odd ones, so that the first
-    /// general stream, which most sessions have and no other, is called the same everywhere.
-    generals: u32,
-    requests: u32,
+    counts: StreamCounts,
+    /// Those of them that another process opened.
+    earlier: StreamCounts,
     /// In the order in which they were opened.
     streams: Vec<Arc<Stream>>,
+}
+
+/// How many streams there were of each kind. General streams have even numbers and the others odd ones, so that the first
+/// general stream, which most sessions have and no other, is called the same everywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StreamCounts {
+    generals: u32,
+    requests: u32,
+}
+
+impl StreamCounts {
+    /// The number of a stream that is opened now. `None` when the numbers are used up.
+    fn next(&mut self, kind: StreamKind) -> Option<u32> {
+        match kind {
+            StreamKind::General => {
+                self.generals = self.generals.checked_add(1)?;
+                self.generals.checked_mul(2)
+            }
+            StreamKind::Request => {
+                self.requests = self.requests.checked_add(1)?;
+                self.requests.checked_mul(2)?.checked_sub(1)
+            }
+            StreamKind::Sse => Some(0),
+        }
+    }
+
+    /// Counts a stream that was opened; again is fine.
+    pub(crate) fn raise(&mut self, number: u32) {
+        let which = number.div_ceil(2);
+        let count = match number % 2 {
+            0 => &mut self.generals,
+            _ => &mut self.requests,
+        };
+        *count = (*count).max(which);
+    }
+
+    /// The kind of a stream that was opened.
+    fn kind(self, number: u32) -> Option<StreamKind> {
+        match (number % 2, number.div_ceil(2)) {
+            (_, 0) => None,
+            (0, which) => (which <= self.generals).then_some(StreamKind::General),
+            (_, which) => (which <= self.requests).then_some(StreamKind::Request),
+        }
+    }
+
+    /// The newest general stream.
+    pub(super) fn newest_general(self) -> Option<u32> {
+        (self.generals > 0).then(|| self.generals.saturating_mul(2))
+    }
 }
 
 /// What a number stands for.
@@ -61,11 +114,26 @@ pub(crate) enum Found {
     Kept(Arc<Stream>),
     /// One there was.
     Forgotten(StreamKind),
+    /// One that another process opened.
+    Earlier(StreamKind),
     /// The session never had it.
     Never,
 }
 
 impl OwnedStreams {
+    /// The streams of an owner that had these in another process.
+    pub(crate) fn after(counts: StreamCounts) -> Self {
+        let list = List {
+            counts,
+            earlier: counts,
+            ..List::default()
+        };
+        Self {
+            list: Mutex::new(list),
+            ..Self::default()
+        }
+    }
+
     /// Opens a stream under the next number. `None` when the numbers are used up. In a closed session the stream is over.
     pub(crate) fn open(
         &self,
@@ -73,18 +141,7 @@ impl OwnedStreams {
         make: impl FnOnce(u32) -> Arc<Stream>,
     ) -> Option<Arc<Stream>> {
         let mut list = self.lock();
-        let number = match kind {
-            StreamKind::General => {
-                list.generals = list.generals.checked_add(1)?;
-                list.generals.checked_mul(2)?
-            }
-            StreamKind::Request => {
-                list.requests = list.requests.checked_add(1)?;
-                list.requests.checked_mul(2)?.checked_sub(1)?
-            }
-            StreamKind::Sse => 0,
-        };
-        let stream = make(number);
+        let stream = make(list.counts.next(kind)?);
         if list.closed {
             stream.close();
             return Some(stream);
@@ -116,12 +173,45 @@ impl OwnedStreams {
         if let Some(stream) = kept.filter(|_| number != 0) {
             return Found::Kept(Arc::clone(stream));
         }
-        match (number % 2, number.div_ceil(2)) {
-            (_, 0) => Found::Never,
-            (0, which) if which <= list.generals => Found::Forgotten(StreamKind::General),
-            (1, which) if which <= list.requests => Found::Forgotten(StreamKind::Request),
-            _ => Found::Never,
+        match (list.earlier.kind(number), list.counts.kind(number)) {
+            (Some(kind), _) => Found::Earlier(kind),
+            (None, Some(kind)) => Found::Forgotten(kind),
+            (None, None) => Found::Never,
         }
+    }
+
+    /// Puts a stream in that another process opened, unless it is here by now. Answers the one that is here, and whether
+    /// it is the given one.
+    pub(super) fn restore(&self, kind: StreamKind, stream: Arc<Stream>) -> (Arc<Stream>, bool) {
+        let mut list = self.lock();
+        let number = stream.number();
+        let known = list.streams.iter().find(|it| it.number() == number);
+        if let Some(known) = known {
+            return (Arc::clone(known), false);
+        }
+        if list.closed {
+            stream.close();
+            return (stream, false);
+        }
+        let dropped = list.prune(kind);
+        // Before the newer ones of its kind.
+        let newer = |it: &Arc<Stream>| it.number() % 2 == number % 2 && it.number() > number;
+        let place = list.streams.iter().position(newer);
+        let place = place.unwrap_or(list.streams.len());
+        list.streams.insert(place, Arc::clone(&stream));
+        drop(list);
+        drop(dropped);
+        (stream, true)
+    }
+
+    /// How many streams there were.
+    pub(crate) fn counts(&self) -> StreamCounts {
+        self.lock().counts
+    }
+
+    /// Whether there ever was a stream for what the server says on its own.
+    pub(crate) fn had_general(&self) -> bool {
+        self.counts().generals > 0
     }
 
     /// Forgets a stream.

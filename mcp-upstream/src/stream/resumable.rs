@@ -1,7 +1,7 @@
 //! What the log and the pulse do to a stream, beside what its writer and its reader do.
 
 use std::num::NonZeroU64;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::task::Waker;
 
 use bytes::Bytes;
@@ -10,19 +10,9 @@ use tokio::time::Instant;
 use super::StreamReaders;
 use super::frame::{self, EventId};
 use super::ledger::Share;
-use super::window::Trimmed;
-use super::{Ending, Phase, Pulse, Role, Stream, StreamKind, Subscription, wake};
-
-/// What became of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Appended {
-    /// It is on the stream, which the share has an entry for.
-    Taken,
-    /// It is on the stream; its share must be told, by [`Stream::list`].
-    Unlisted,
-    /// The stream is over.
-    Over,
-}
+use super::store::{EventKind, Replay};
+use super::window::{Trimmed, Window};
+use super::{Ending, Phase, Pulse, Role, State, Stream, StreamKind, Subscription, wake};
 
 /// What is left of a stream after its share took events out.
 pub(super) struct Left {
@@ -63,6 +53,39 @@ impl Stream {
         Arc::new(stream)
     }
 
+    /// A stream of a session that another process had, with what is left of it.
+    pub(super) fn restored(
+        pulse: &Arc<Pulse>,
+        kind: StreamKind,
+        number: u32,
+        session: Weak<dyn StreamReaders>,
+        share: Arc<Share>,
+        replay: &Replay,
+    ) -> Arc<Self> {
+        let role = Role::from(kind);
+        let before = replay.dropped;
+        let stream = Self::new(pulse, role, number, Some(session), Some(share), 0);
+        let stream = Arc::new(stream);
+        let mut state = stream.lock();
+        state.window = Window::after_gap(before);
+        let events = replay.events.iter().filter_map(|event| {
+            let id = stream.event_id(event.sequence);
+            match &event.kind {
+                EventKind::Opened { .. } => {
+                    state.window.skip(event.sequence);
+                    None
+                }
+                EventKind::Message(message) => {
+                    let framed = frame::message(Some(id), message.as_bytes());
+                    Some((event.sequence, framed))
+                }
+            }
+        });
+        let events: Vec<_> = events.collect();
+        stream.show(state, events);
+        stream
+    }
+
     /// Whether events stay after they were read.
     pub(super) fn is_kept(&self) -> bool {
         self.share.is_some()
@@ -70,6 +93,11 @@ impl Stream {
 
     pub(crate) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// The newest event there was, an event to come back to included; 0 is none.
+    pub(super) fn newest(&self) -> u64 {
+        self.lock().window.newest()
     }
 
     pub(crate) fn is_general(&self) -> bool {
@@ -120,29 +148,46 @@ impl Stream {
     }
 
     /// Puts a message on a kept stream, under the given sequence unless another event has overtaken it. `framed` is the
-    /// message under that sequence. On a passing stream it goes nowhere.
-    pub(super) fn append(&self, sequence: u64, framed: Bytes, message: &[u8]) -> Appended {
+    /// message under that sequence. Answers whether it is on the stream: on one that is over, or passes, it goes nowhere.
+    pub(super) fn append(self: &Arc<Self>, sequence: u64, framed: Bytes, message: &[u8]) -> bool {
         let Some(share) = &self.share else {
-            return Appended::Over;
+            return false;
         };
-        let ledger = share.ledger();
-        let now = Instant::now();
-        let mut state = self.lock();
+        let state = self.lock();
         if state.phase != Phase::Open {
-            return Appended::Over;
+            return false;
         }
-        let before = state.window.cost();
         if sequence > state.window.newest() {
-            state.window.push(sequence, framed, now);
+            self.show(state, [(sequence, framed)]);
         } else {
-            let sequence = ledger.next_sequence();
+            let sequence = share.ledger().next_sequence();
             let framed = frame::message(Some(self.event_id(sequence)), message);
-            state.window.push(sequence, framed, now);
+            self.show(state, [(sequence, framed)]);
         }
+        true
+    }
+
+    /// Puts events on a kept stream, newer ones than it has.
+    pub(super) fn show(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        events: impl IntoIterator<Item = (u64, Bytes)>,
+    ) {
+        let Some(share) = &self.share else {
+            return;
+        };
+        let (ledger, now) = (share.ledger(), Instant::now());
+        let before = state.window.cost();
         let reading = state.attached && !state.cut;
-        let slow = state.window.trim(ledger.bounds(), reading) == Trimmed::ReaderTooSlow;
+        let (mut slow, mut newest) = (false, 0);
+        for (sequence, framed) in events {
+            state.window.push(sequence, framed, now);
+            slow |= state.window.trim(ledger.bounds(), reading) == Trimmed::ReaderTooSlow;
+            newest = sequence;
+        }
         state.cut |= slow;
         share.account(before, state.window.cost());
+        let oldest = state.window.oldest().map_or(newest, |(oldest, _)| oldest);
         let listed = std::mem::replace(&mut state.listed, true);
         let waker = state.waker.take();
         drop(state);
@@ -150,17 +195,8 @@ impl Stream {
         if slow {
             ledger.metrics.slow_readers.inc();
         }
-        if listed {
-            Appended::Taken
-        } else {
-            Appended::Unlisted
-        }
-    }
-
-    /// Tells the share of a stream that held nothing before an event of this sequence.
-    pub(super) fn list(self: &Arc<Self>, sequence: u64) {
-        if let Some(share) = &self.share {
-            share.list(sequence, self);
+        if !listed {
+            share.list(oldest, self);
         }
     }
 
@@ -223,6 +259,7 @@ impl Stream {
         let mut state = self.lock();
         state.phase = Phase::Closed;
         state.priming = None;
+        state.staged.clear();
         let before = state.window.cost();
         state.window.clear();
         self.account(before, 0);

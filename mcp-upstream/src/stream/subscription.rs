@@ -17,6 +17,11 @@ pub struct Subscription {
 }
 
 impl Subscription {
+    /// The number of the stream.
+    pub(crate) fn number(&self) -> u32 {
+        self.stream.number()
+    }
+
     /// The next framed chunk: an event, a keepalive comment, or the word of when to come back; `None` when the stream is
     /// over for this reader. Cancel safe.
     pub async fn next(&mut self) -> Option<Bytes> {

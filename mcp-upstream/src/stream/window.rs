@@ -66,6 +66,20 @@ impl Window {
         }
     }
 
+    /// A window whose events up to `sequence`, if there were any, are gone.
+    pub(crate) fn after_gap(sequence: u64) -> Self {
+        Self {
+            evicted: sequence,
+            newest: sequence,
+            ..Self::default()
+        }
+    }
+
+    /// The next event comes after `sequence`, which is none itself.
+    pub(crate) fn skip(&mut self, sequence: u64) {
+        self.newest = self.newest.max(sequence);
+    }
+
     /// The newest event there ever was.
     pub(crate) fn newest(&self) -> u64 {
         self.newest

@@ -39,7 +39,10 @@ pub enum CallEvent {
 }
 
 /// How severe a log message is, in syslog's order, which is MCP's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// Detail for finding defects.
     Debug,

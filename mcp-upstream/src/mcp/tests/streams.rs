@@ -327,3 +327,14 @@ async fn a_reload_is_announced_to_the_namespaces_it_changed() {
     assert!(wire.is_silent().await);
     timers.abort();
 }
+
+crate::testing::shadow::again_adopting!(
+    single_faults_of_a_get_have_their_status_and_code,
+    streams_begin_with_an_event_to_come_back_with_where_clients_know_of_it,
+    changes_reach_each_session_of_the_namespace_once_and_no_other,
+    a_lost_stream_goes_on_behind_the_last_event_without_loss_or_repetition,
+    idle_streams_carry_comments,
+    a_principal_holds_so_many_streams_and_may_come_back_later,
+    streams_end_for_a_shutdown_with_word_of_when_to_come_back,
+    a_reload_is_announced_to_the_namespaces_it_changed,
+);

@@ -13,6 +13,9 @@ use crate::reply::Reply;
 use crate::session::config::{PollAfter, SessionsConfig};
 use crate::testing::{Harness, Wanted, caller, delivered, harness, head, parts};
 
+/// The greatest id that JavaScript knows: no session comes to ask that much, in however many processes it was.
+const NEVER_ASKED: u64 = (1 << 53) - 1;
+
 /// A call of `talk` with the id 7 and a progress token.
 fn talk(steps: Value) -> String {
     json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {
@@ -214,7 +217,7 @@ async fn questions_go_on_the_calls_own_stream_and_their_answers_come_by_post() {
     );
     // Twice is too late, not wrong.
     assert_eq!(harness.answer(&session, roots).await, StatusCode::ACCEPTED);
-    let never = result(&json!(4711), json!({}));
+    let never = result(&json!(NEVER_ASKED), json!({}));
     assert_eq!(
         harness.answer(&session, never).await,
         StatusCode::BAD_REQUEST
@@ -460,3 +463,17 @@ async fn a_session_that_ends_ends_its_streams() {
     let (status, _) = parts(&harness.get(&session, None).await);
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
+
+// Without the facts that need no session, or that count how often a request is polled.
+crate::testing::shadow::again_adopting!(
+    what_a_call_says_comes_before_its_answer_on_the_same_stream,
+    a_call_that_says_nothing_its_client_wants_is_answered_as_json,
+    questions_go_on_the_calls_own_stream_and_their_answers_come_by_post,
+    who_cannot_be_asked_is_not_asked,
+    a_call_that_ends_takes_its_open_questions_back,
+    a_question_that_runs_out_of_time_is_taken_back,
+    a_client_that_lost_its_stream_gets_the_rest_once,
+    a_long_post_is_cut_and_resumed_where_polling_is_on,
+    a_batch_is_a_stream_when_one_of_its_calls_speaks,
+    a_session_that_ends_ends_its_streams,
+);

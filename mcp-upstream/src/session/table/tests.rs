@@ -1,9 +1,12 @@
+mod recorded;
+
 use super::*;
 use crate::protocol::ProtocolVersion;
 use crate::session::config::EventLogConfig;
 use crate::session::tests::facts;
 use crate::session::{SessionTransport, State};
 use crate::stream::{EventLog, Pulse, StreamKind, StreamMetrics, Subscription};
+use crate::testing::shadow::Shadow;
 
 fn store(max: usize, per_principal: usize) -> SessionTable {
     of(TableLimits {
@@ -23,7 +26,20 @@ const ROOMY: TableLimits = TableLimits {
 };
 
 fn of(limits: TableLimits) -> SessionTable {
-    SessionTable::new(limits, SessionKey::from_text("a key"))
+    table(limits, None)
+}
+
+fn table(limits: TableLimits, store: Option<&Arc<Shadow>>) -> SessionTable {
+    let pulse = Pulse::new(Duration::from_secs(15));
+    let config = EventLogConfig::default();
+    let events = EventLog::new(config, pulse, StreamMetrics::unregistered());
+    let events = match store {
+        Some(store) => events.with_store(Arc::clone(store) as _),
+        None => events,
+    };
+    let store = store.map(|store| Arc::clone(store) as _);
+    let key = SessionKey::from_text("a key");
+    SessionTable::new(limits, key, Arc::new(events), store)
 }
 
 async fn read(session: &Arc<Session>) -> Subscription {
@@ -66,11 +82,13 @@ async fn created(
 }
 
 async fn alive(store: &SessionTable, session: &Session, now: Instant) -> bool {
-    let found = store
-        .locate(session.id().as_str(), now)
-        .await
-        .expect("memory");
-    found.inspect(|session| session.touch(now)).is_some()
+    let found = store.locate(session.id().as_str(), now);
+    match found.await.expect("memory") {
+        Located::Live(session) => session.touch(now),
+        Located::Adopted(_) => panic!("there is no store"),
+        Located::Absent => return false,
+    }
+    true
 }
 
 fn books_balance(store: &SessionTable) {

@@ -9,9 +9,11 @@ use futures_util::FutureExt;
 use super::*;
 use crate::protocol::ProtocolVersion;
 use crate::session::{Binding, Session, SessionId, SessionTransport};
+use crate::testing::shadow::Shadow;
 
 mod contract;
 mod model;
+mod staged;
 
 pub(super) const AGE: Duration = Duration::from_secs(60);
 
@@ -26,8 +28,17 @@ pub(super) fn limits(events: usize, bytes: u64) -> EventLogConfig {
 
 pub(super) fn log(limits: EventLogConfig) -> (EventLog, Arc<StreamMetrics>) {
     let metrics = StreamMetrics::unregistered();
-    let pulse = Pulse::measured(Duration::from_secs(15), Arc::clone(&metrics));
-    (EventLog::new(limits, pulse, Arc::clone(&metrics)), metrics)
+    (log_over(limits, &metrics), metrics)
+}
+
+fn log_over(limits: EventLogConfig, metrics: &Arc<StreamMetrics>) -> EventLog {
+    let pulse = Pulse::measured(Duration::from_secs(15), Arc::clone(metrics));
+    EventLog::new(limits, pulse, Arc::clone(metrics))
+}
+
+/// The session in a process that has only its record.
+pub(super) fn taken_up(session: &Session) -> Arc<Session> {
+    Arc::new(session.taken_up())
 }
 
 pub(super) fn session() -> Arc<Session> {
@@ -90,7 +101,55 @@ async fn put(log: &EventLog, session: &Arc<Session>, stream: &Arc<Stream>, messa
         .expect("memory");
 }
 
-contract::holds_for!(super::log);
+contract::holds_for!(in_memory);
+contract::holds_for!(stored);
+// The facts that a client can come back for. The others are about who reads from one process.
+contract::holds_for!(taken_over:
+    a_resumed_stream_goes_on_behind_the_named_event,
+    priming_comes_first_and_can_be_resumed_from,
+    what_is_said_while_nobody_listens_waits,
+    what_is_older_than_the_window_is_left_out_and_counted,
+    a_slow_reader_ends_and_its_log_stays,
+    a_finished_stream_is_read_to_its_end_as_often_as_wanted,
+);
+
+/// The logs that the contract holds for.
+mod makers {
+    use super::contract::Made;
+    use super::*;
+
+    pub(super) fn in_memory(limits: EventLogConfig) -> Made {
+        let (log, metrics) = log(limits);
+        Made {
+            log: Arc::new(log),
+            metrics,
+            heir: None,
+        }
+    }
+
+    /// With a store beside it.
+    pub(super) fn stored(limits: EventLogConfig) -> Made {
+        Made {
+            heir: None,
+            ..taken_over(limits)
+        }
+    }
+
+    /// With a store, out of which another process serves the clients that come back.
+    pub(super) fn taken_over(limits: EventLogConfig) -> Made {
+        let shadow = Arc::new(Shadow::default());
+        let metrics = StreamMetrics::unregistered();
+        let heir = {
+            let metrics = Arc::clone(&metrics);
+            move || log_over(limits.clone(), &metrics).with_store(Arc::clone(&shadow) as _)
+        };
+        Made {
+            log: Arc::new(heir()),
+            metrics,
+            heir: Some(Box::new(heir)),
+        }
+    }
+}
 
 #[tokio::test(start_paused = true)]
 async fn the_total_takes_the_oldest_event_of_all_streams() {

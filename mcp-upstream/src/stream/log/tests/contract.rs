@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Seen, data, limits, ready, session, session_of};
+use super::{Seen, data, limits, ready, session, session_of, taken_up};
 use crate::session::Session;
 use crate::session::config::EventLogConfig;
 use crate::stream::{
@@ -11,46 +11,48 @@ use crate::stream::{
 
 /// One test per fact, for a maker of logs.
 macro_rules! holds_for {
-    ($make:path) => {
-        mod contract_tests {
+    ($make:ident) => {
+        contract::holds_for!($make:
+            every_event_has_its_own_id_which_names_its_stream,
+            a_resumed_stream_goes_on_behind_the_named_event,
+            priming_comes_first_and_can_be_resumed_from,
+            a_message_is_on_exactly_one_general_stream,
+            what_is_said_while_nobody_listens_waits,
+            ids_of_others_and_ids_of_nobody_are_refused,
+            what_is_older_than_the_window_is_left_out_and_counted,
+            a_slow_reader_ends_and_its_log_stays,
+            a_second_reader_takes_the_stream_over,
+            a_finished_stream_is_read_to_its_end_as_often_as_wanted,
+            so_many_finished_streams_are_kept,
+            a_closed_session_has_nothing_left,
+            a_stream_of_http_sse_has_no_ids_and_keeps_nothing,
+            a_broadcast_reaches_each_session_once,
+            a_general_stream_that_was_forgotten_goes_on_empty,
+            who_fills_the_log_pushes_out_only_what_is_its_own,
+        );
+    };
+    ($make:ident: $($fact:ident),* $(,)?) => {
+        mod $make {
             use super::contract;
 
-            contract::holds_for!(@each $make;
-                every_event_has_its_own_id_which_names_its_stream,
-                a_resumed_stream_goes_on_behind_the_named_event,
-                priming_comes_first_and_can_be_resumed_from,
-                a_message_is_on_exactly_one_general_stream,
-                what_is_said_while_nobody_listens_waits,
-                ids_of_others_and_ids_of_nobody_are_refused,
-                what_is_older_than_the_window_is_left_out_and_counted,
-                a_slow_reader_ends_and_its_log_stays,
-                a_second_reader_takes_the_stream_over,
-                a_finished_stream_is_read_to_its_end_as_often_as_wanted,
-                so_many_finished_streams_are_kept,
-                a_closed_session_has_nothing_left,
-                a_stream_of_http_sse_has_no_ids_and_keeps_nothing,
-                a_broadcast_reaches_each_session_once,
-                a_general_stream_that_was_forgotten_goes_on_empty,
-                who_fills_the_log_pushes_out_only_what_is_its_own,
-            );
+            $(#[tokio::test(start_paused = true)]
+            async fn $fact() {
+                contract::$fact(super::makers::$make).await;
+            })*
         }
-    };
-    (@each $make:path; $($fact:ident),* $(,)?) => {
-        $(#[tokio::test(start_paused = true)]
-        async fn $fact() {
-            contract::$fact(|limits| {
-                let (log, metrics) = $make(limits);
-                (std::sync::Arc::new(log), metrics)
-            })
-            .await;
-        })*
     };
 }
 pub(super) use holds_for;
 
-type Made = (Arc<EventLog>, Arc<StreamMetrics>);
+/// A log, and how another process goes on with what it has, if that is to be tried.
+pub(super) struct Made {
+    pub(super) log: Arc<EventLog>,
+    pub(super) metrics: Arc<StreamMetrics>,
+    pub(super) heir: Option<Box<dyn Fn() -> EventLog>>,
+}
 
-struct Log(Arc<EventLog>);
+/// A log, and how another process goes on with what is in it.
+struct Log(Arc<EventLog>, Option<Box<dyn Fn() -> EventLog>>);
 
 impl Log {
     async fn open(&self, session: &Arc<Session>, kind: StreamKind) -> Arc<Stream> {
@@ -71,9 +73,14 @@ impl Log {
         self.0.resume(session, id).await.expect("a stream it had")
     }
 
-    /// What a client that comes back behind that event gets.
+    /// What a client that comes back behind that event gets; from a process that has only the store, if there is one.
     async fn after(&self, session: &Arc<Session>, id: &str) -> (Vec<Seen>, bool) {
-        ready(&mut self.resume(session, id).await)
+        let Some(heir) = &self.1 else {
+            return ready(&mut self.resume(session, id).await);
+        };
+        let (heir, session) = (heir(), taken_up(session));
+        let resumed = heir.resume(&session, id).await;
+        ready(&mut resumed.expect("a stream it had"))
     }
 }
 
@@ -83,8 +90,12 @@ macro_rules! fact {
     };
     ($name:ident, $events:expr, $bytes:expr, |$log:ident, $metrics:ident| $body:block) => {
         pub(super) async fn $name(make: impl Fn(EventLogConfig) -> Made) {
-            let (log, $metrics) = make(limits($events, $bytes));
-            let $log = Log(log);
+            let Made {
+                log,
+                metrics: $metrics,
+                heir,
+            } = make(limits($events, $bytes));
+            let $log = Log(log, heir);
             $body
         }
     };
@@ -374,7 +385,7 @@ fact!(a_closed_session_has_nothing_left, |log, _metrics| {
     log.put(&session, &stream, "1").await;
     let id = ready(&mut reader).0.remove(0).id;
     session.close();
-    log.0.forget(&session).await;
+    log.0.forget(session.id()).await.expect("works");
     assert_eq!(ready(&mut reader), (vec![], true));
     assert!(!log.say(&session, "2").await);
     let (nothing, over) = log.after(&session, &id).await;
@@ -445,11 +456,11 @@ fact!(
 pub(super) async fn who_fills_the_log_pushes_out_only_what_is_its_own(
     make: impl Fn(EventLogConfig) -> Made,
 ) {
-    let (log, _) = make(EventLogConfig {
+    let made = make(EventLogConfig {
         total: bytesize::ByteSize::kib(64),
         ..limits(16, 4096)
     });
-    let log = Log(log);
+    let log = Log(made.log, made.heir);
     let quiet = session_of(Some("quiet"));
     let kept = log.open(&quiet, StreamKind::Request).await;
     log.put(&quiet, &kept, "kept").await;

@@ -1,0 +1,75 @@
+//! What is recorded of a session: all that another process needs to go on with it. Calls, readers and questions that
+//! wait for an answer are of one process and end with it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tooldock_workers::worker::LogLevel;
+
+use super::{Binding, ClientFacts, SessionId, SessionPatch};
+use crate::protocol::ProtocolVersion;
+use crate::stream::StreamCounts;
+
+/// A session as a store keeps it. Its id is a credential: it is written nowhere else.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct SessionRecord {
+    /// The session's id.
+    pub id: SessionId,
+    /// What the session is bound to.
+    pub binding: Binding,
+    /// The process that has the session.
+    pub home: Home,
+    /// Whether the client confirmed the handshake.
+    pub confirmed: bool,
+    /// The version that was settled after the session was opened.
+    pub negotiated: Option<ProtocolVersion>,
+    /// What the client said about itself.
+    pub client: Option<ClientFacts>,
+    /// The least severe log messages the client wants.
+    pub log_level: LogLevel,
+    /// The resources the client wants to hear of.
+    pub subscriptions: BTreeSet<Box<str>>,
+    /// The streams there were.
+    pub streams: StreamCounts,
+}
+
+/// Which process has a session. A process that takes a session up counts on, so that of two only one succeeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Home {
+    /// The replica.
+    pub replica: u32,
+    /// How often the session has been taken up since it was opened.
+    pub epoch: u32,
+}
+
+impl SessionRecord {
+    /// Makes a change: what a store does with a patch. Each change sets what it names, so the last one of its kind wins,
+    /// and making a change twice is making it once.
+    pub fn apply(&mut self, patch: &SessionPatch) {
+        match patch {
+            SessionPatch::Confirm => self.confirmed = true,
+            SessionPatch::Initialize { version, client } => {
+                self.negotiated = Some(*version);
+                self.client = Some(client.clone());
+            }
+            SessionPatch::LogLevel(level) => self.log_level = *level,
+            SessionPatch::Subscribe(uri) => {
+                self.subscriptions.insert((**uri).into());
+            }
+            SessionPatch::Unsubscribe(uri) => {
+                self.subscriptions.remove(&**uri);
+            }
+            SessionPatch::OpenStream(number) => self.streams.raise(*number),
+        }
+    }
+}
+
+impl fmt::Debug for SessionRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionRecord")
+            .field("binding", &self.binding)
+            .field("home", &self.home)
+            .finish_non_exhaustive()
+    }
+}

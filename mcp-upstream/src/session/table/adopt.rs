@@ -1,0 +1,114 @@
+//! Going on with a session that another process had, or this one before it ended: from its record, and with the general
+//! stream its client listens to.
+//!
+//! What comes over: everything of the [`SessionRecord`](crate::session::SessionRecord), and what its streams keep. What
+//! does not: calls that ran, which are answered with an error on the stream their client resumes; questions to the client,
+//! whose late answers are taken and go nowhere; what a stdio server's own process held for the session. A session over
+//! HTTP+SSE is its stream, and ended with it.
+
+use std::sync::Arc;
+
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{Created, HOME, Located, SessionTable};
+use crate::session::store::SessionStore;
+use crate::session::{Home, Session, SessionTransport};
+use crate::stream::StoreError;
+
+/// The sessions that are being taken up at this moment, by id: no more than there are requests. Whoever asks for one of
+/// them meanwhile waits for its end.
+#[derive(Debug, Default)]
+pub(super) struct Adoptions(DashMap<Box<str>, watch::Receiver<()>>);
+
+/// One that goes on. Dropping it lets those who wait look again.
+struct Adoption<'a> {
+    all: &'a Adoptions,
+    id: &'a str,
+    _done: watch::Sender<()>,
+}
+
+impl Adoptions {
+    /// Begins, or gives back what to wait for.
+    fn begin<'a>(&'a self, id: &'a str) -> Result<Adoption<'a>, watch::Receiver<()>> {
+        match self.0.entry(id.into()) {
+            Entry::Occupied(other) => Err(other.get().clone()),
+            Entry::Vacant(free) => {
+                let (done, wait) = watch::channel(());
+                free.insert(wait);
+                Ok(Adoption {
+                    all: self,
+                    id,
+                    _done: done,
+                })
+            }
+        }
+    }
+}
+
+impl Drop for Adoption<'_> {
+    fn drop(&mut self) {
+        self.all.0.remove(self.id);
+    }
+}
+
+impl SessionTable {
+    /// Takes up the session of that id, if it has a record that is to be taken up here.
+    pub(super) async fn adopt(
+        &self,
+        store: &dyn SessionStore,
+        id: &str,
+        now: Instant,
+    ) -> Result<Located, StoreError> {
+        // Nobody makes the store work with ids that were never given out.
+        if self.key.open(id).is_none() {
+            return Ok(Located::Absent);
+        }
+        loop {
+            match self.adoptions.begin(id) {
+                Ok(_adoption) => {
+                    // Another may just have done it.
+                    return match self.live(id) {
+                        Some(session) => Ok(Located::Live(session)),
+                        None => self.adopt_alone(store, id, now).await,
+                    };
+                }
+                // An error is the end of the other one, too.
+                Err(mut other) => drop(other.changed().await),
+            }
+        }
+    }
+
+    async fn adopt_alone(
+        &self,
+        store: &dyn SessionStore,
+        id: &str,
+        now: Instant,
+    ) -> Result<Located, StoreError> {
+        let Some(found) = store.load(id).await? else {
+            return Ok(Located::Absent);
+        };
+        // Another replica may well be alive: replicas do not know of each other.
+        if found.home.replica != HOME.replica {
+            return Ok(Located::Absent);
+        }
+        if found.binding.transport == SessionTransport::Sse {
+            self.forget(&found.id).await?;
+            return Ok(Located::Absent);
+        }
+        let by = Home {
+            replica: HOME.replica,
+            epoch: found.home.epoch.saturating_add(1),
+        };
+        let Some(record) = store.claim(&found.id, by, found.home).await? else {
+            return Ok(Located::Absent);
+        };
+        let session = Arc::new(Session::adopted(record, now));
+        self.events.restore(&session).await?;
+        let evicted = self.enter(&session, now);
+        self.forget_ended().await;
+        Ok(Located::Adopted(Created { session, evicted }))
+    }
+}

@@ -1,0 +1,52 @@
+//! What the store is told of sessions besides their changes: which are in use, and which are over.
+
+use std::sync::{MutexGuard, PoisonError};
+
+use super::SessionTable;
+use crate::session::SessionId;
+use crate::stream::StoreError;
+
+impl SessionTable {
+    /// Tells the store which sessions are in use. One without a record was ended elsewhere.
+    pub(super) async fn keep_recorded(&self, ids: &[SessionId]) {
+        let Some(store) = self.store.as_ref().filter(|_| !ids.is_empty()) else {
+            return;
+        };
+        match store.touch(ids).await {
+            Ok(gone) => {
+                let mut index = self.index();
+                for id in gone {
+                    self.close(&mut index, &id);
+                }
+            }
+            Err(error) => tracing::error!(%error, "the records of sessions in use may expire"),
+        }
+    }
+
+    /// Forgets the records of sessions that were closed. What the store does not forget now, it forgets by time.
+    pub(super) async fn forget_ended(&self) {
+        if self.store.is_none() {
+            return;
+        }
+        let ended = std::mem::take(&mut *self.ended());
+        // One that its client has come back to meanwhile keeps its record.
+        for id in ended.iter().filter(|id| self.live(id.as_str()).is_none()) {
+            if let Err(error) = self.forget(id).await {
+                tracing::error!(%error, "the record of a closed session was not removed");
+            }
+        }
+    }
+
+    /// Forgets what is recorded of a session and of its streams.
+    pub(super) async fn forget(&self, id: &SessionId) -> Result<(), StoreError> {
+        if let Some(store) = &self.store {
+            store.remove(id).await?;
+            self.events.forget(id).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn ended(&self) -> MutexGuard<'_, Vec<SessionId>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

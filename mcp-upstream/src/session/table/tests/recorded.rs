@@ -1,0 +1,176 @@
+//! A table with a store: what is written, and how another process goes on.
+
+use tooldock_workers::worker::LogLevel;
+
+use super::*;
+use crate::session::{SessionPatch, SessionRecord};
+
+fn recorded(limits: TableLimits, shadow: &Arc<Shadow>) -> SessionTable {
+    table(limits, Some(shadow))
+}
+
+/// The patches there are, small enough to repeat.
+fn patches() -> impl proptest::strategy::Strategy<Value = SessionPatch> {
+    use proptest::prelude::*;
+    let uri = || (0..4_u8).prop_map(|number| Arc::from(format!("test://{number}")));
+    prop_oneof![
+        Just(SessionPatch::Confirm),
+        Just(SessionPatch::Initialize {
+            version: ProtocolVersion::V2024_11_05,
+            client: facts(r#"{"roots": {}}"#),
+        }),
+        (0..8_usize).prop_map(|level| SessionPatch::LogLevel(LogLevel::ALL[level])),
+        uri().prop_map(SessionPatch::Subscribe),
+        uri().prop_map(SessionPatch::Unsubscribe),
+    ]
+}
+
+fn text(record: &SessionRecord) -> String {
+    serde_json::to_string(record).expect("plain data")
+}
+
+proptest::proptest! {
+    #[test]
+    fn whatever_was_committed_the_record_says_what_the_session_is(
+        patches in proptest::collection::vec(patches(), 0..40),
+    ) {
+        let runtime = crate::cost::runtime();
+        runtime.block_on(async {
+            let shadow = Arc::new(Shadow::default());
+            let one = recorded(ROOMY, &shadow);
+            let now = Instant::now();
+            let session = open(&one, "a", now).await;
+            for patch in patches {
+                // What is refused is not recorded.
+                let _ = one.commit(&session, patch, now).await;
+            }
+            let id = session.id().as_str();
+            let stored = shadow.record(id).expect("a record");
+            assert_eq!(text(&session.record(HOME)), text(&stored));
+            let another = recorded(ROOMY, &shadow);
+            let Located::Adopted(adopted) = another.locate(id, now).await.expect("works") else {
+                panic!("it has a record only");
+            };
+            let home = Home { epoch: 1, ..HOME };
+            let claimed = shadow.record(id).expect("a record");
+            assert_eq!(text(&adopted.session.record(home)), text(&claimed));
+            assert_eq!(adopted.session.weight(), session.weight());
+            books_balance(&another);
+        });
+    }
+}
+
+#[tokio::test]
+async fn of_many_who_ask_at_once_one_takes_the_session_up() {
+    let shadow = Arc::new(Shadow::default());
+    let now = Instant::now();
+    let session = open(&recorded(ROOMY, &shadow), "a", now).await;
+    let another = recorded(ROOMY, &shadow);
+    let asks = (0..20).map(|_| another.locate(session.id().as_str(), now));
+    let found = futures_util::future::join_all(asks).await;
+    let mut adopted = 0;
+    for located in found {
+        match located.expect("works") {
+            Located::Adopted(_) => adopted += 1,
+            Located::Live(_) => {}
+            Located::Absent => panic!("it has a record"),
+        }
+    }
+    assert_eq!((adopted, shadow.claims(), another.count()), (1, 1, 1));
+}
+
+#[tokio::test]
+async fn of_two_processes_one_takes_the_session_up() {
+    let shadow = Arc::new(Shadow::default());
+    let now = Instant::now();
+    let session = open(&recorded(ROOMY, &shadow), "a", now).await;
+    let [one, two] = [recorded(ROOMY, &shadow), recorded(ROOMY, &shadow)];
+    let id = session.id().as_str();
+    let (one, two) = tokio::join!(one.locate(id, now), two.locate(id, now));
+    let adopted = |located: Result<Located, StoreError>| {
+        usize::from(matches!(located.expect("works"), Located::Adopted(_)))
+    };
+    assert_eq!(adopted(one) + adopted(two), 1);
+}
+
+#[tokio::test]
+async fn a_session_that_is_over_has_no_record() {
+    let shadow = Arc::new(Shadow::default());
+    let limits = TableLimits {
+        per_principal: 2,
+        ..ROOMY
+    };
+    let store = recorded(limits, &shadow);
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let there = |session: &Session| shadow.record(session.id().as_str()).is_some();
+    let removed = open(&store, "a", at(0)).await;
+    let stream = store.events.open(&removed, StreamKind::General, true);
+    stream.await.expect("memory");
+    assert_eq!(shadow.streams(), 1);
+    assert!(store.remove(removed.id().as_str()).await.expect("works"));
+    assert!(!there(&removed));
+    assert_eq!(shadow.streams(), 0);
+    let pushed_out = open(&store, "a", at(1)).await;
+    let expired = open(&store, "a", at(2)).await;
+    let used = open(&store, "a", at(3)).await;
+    assert!(!there(&pushed_out) && there(&expired) && there(&used));
+    used.touch(at(40));
+    assert_eq!(store.evict_expired(at(70)).await, 1);
+    assert!(!there(&expired) && there(&used));
+    // Ended by another process: this one hears of it when it looks at the session.
+    let sessions = shadow.stores().sessions;
+    sessions.remove(used.id()).await.expect("works");
+    used.touch(at(90));
+    assert_eq!(store.evict_expired(at(99)).await, 0);
+    assert_eq!(store.evict_expired(at(101)).await, 0);
+    assert_eq!((store.count(), used.state()), (0, State::Closed));
+    books_balance(&store);
+}
+
+#[tokio::test]
+async fn what_another_replica_may_have_and_what_ended_with_its_stream_is_not_taken_up() {
+    let shadow = Arc::new(Shadow::default());
+    let one = recorded(ROOMY, &shadow);
+    let now = Instant::now();
+    let elsewhere = open(&one, "a", now).await;
+    let id = elsewhere.id().as_str();
+    let mut record = shadow.record(id).expect("a record");
+    record.home.replica = 7;
+    let stores = shadow.stores().sessions;
+    stores.insert(&record).await.expect("works");
+    let sse = Binding {
+        transport: SessionTransport::Sse,
+        ..elsewhere.binding().clone()
+    };
+    let sse = one.create(sse, None, now).await.expect("works").session;
+    let another = recorded(ROOMY, &shadow);
+    for id in [id, sse.id().as_str(), "never given out"] {
+        let located = another.locate(id, now).await.expect("works");
+        assert!(matches!(located, Located::Absent));
+    }
+    assert!(shadow.record(id).is_some());
+    assert!(shadow.record(sse.id().as_str()).is_none());
+    assert_eq!((shadow.claims(), another.count()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_told_of_and_the_session_goes_on() {
+    let shadow = Arc::new(Shadow::default());
+    let store = recorded(ROOMY, &shadow);
+    let now = Instant::now();
+    let session = open(&store, "a", now).await;
+    let level = || SessionPatch::LogLevel(LogLevel::Alert);
+    shadow.fail(1);
+    let failed = store.commit(&session, level(), now).await;
+    assert!(matches!(failed, Err(CommitError::Store(_))));
+    assert!(alive(&store, &session, now).await);
+    store.commit(&session, level(), now).await.expect("again");
+    let id = session.id().as_str();
+    let record = shadow.record(id).expect("a record");
+    assert_eq!(record.log_level, LogLevel::Alert);
+    shadow.fail(1);
+    assert!(store.remove(id).await.is_err());
+    assert!(alive(&store, &session, now).await, "not ended by half");
+    assert!(store.remove(id).await.expect("works"));
+}

@@ -1,0 +1,99 @@
+//! Streams of a session that another process had: read back from the store, with errors for what that process still owed.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+use super::{EventLog, StreamKind};
+use crate::jsonrpc::RequestError;
+use crate::stream::store::{EventKind, Replay, StoreError, StreamRef};
+use crate::stream::{Stream, StreamOwner};
+
+/// What a client is told that comes back for the response to a call that ended with its process.
+const LOST: &str =
+    "the gateway process ended during the call, which may have had effects; it was not repeated";
+
+impl EventLog {
+    /// Takes over what belongs to a whole session: its newest general stream, for what the server says from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store cannot be read.
+    pub(crate) async fn restore(&self, session: &dyn StreamOwner) -> Result<(), StoreError> {
+        let newest = session.streams().counts().newest_general();
+        if let Some(number) = newest {
+            let general = StreamKind::General;
+            self.take_over(session, number, general).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes over a stream of another process. `None`: nothing is known of it any more.
+    pub(super) async fn take_over(
+        &self,
+        session: &dyn StreamOwner,
+        number: u32,
+        kind: StreamKind,
+    ) -> Result<Option<Arc<Stream>>, StoreError> {
+        let Some(store) = &self.store else {
+            return Ok(None);
+        };
+        let stored = StreamRef {
+            session: session.id(),
+            number,
+        };
+        let replay = store.read(stored, self.ledger.bounds().events).await?;
+        let newest = replay.events.iter().map(|event| event.sequence).max();
+        let Some(newest) = newest else {
+            return Ok(None);
+        };
+        self.ledger.raise(newest.max(replay.dropped));
+        let share = self.ledger.share(session.principal());
+        let readers = session.readers();
+        let stream = Stream::restored(&self.pulse, kind, number, readers, share, &replay);
+        let (stream, first) = session.streams().restore(kind, stream);
+        if first && kind == StreamKind::Request {
+            // Who wrote it is gone.
+            let error = CallError::new(CallErrorCode::WorkerUnavailable, LOST);
+            let error = RequestError::Upstream(error);
+            for id in unanswered(&replay) {
+                let answer = error.body(Some(&id));
+                self.put(session, &stream, &answer).await;
+            }
+            stream.finish();
+        }
+        session.streams().shrink(self.ledger.session_max(), &stream);
+        self.ledger.enforce_total();
+        Ok(Some(stream))
+    }
+}
+
+/// The requests whose responses are not on the stream.
+fn unanswered(replay: &Replay) -> Vec<String> {
+    #[derive(Deserialize)]
+    struct Response<'a> {
+        #[serde(borrow)]
+        id: &'a RawValue,
+    }
+    #[derive(Deserialize)]
+    struct Request<'a> {
+        #[serde(borrow, rename = "method")]
+        _method: &'a RawValue,
+    }
+    let mut owed = Vec::new();
+    for event in &replay.events {
+        match &event.kind {
+            EventKind::Opened { owes } => owed.clone_from(owes),
+            EventKind::Message(message) => {
+                let asks = serde_json::from_str::<Request<'_>>(message).is_ok();
+                let response = serde_json::from_str::<Response<'_>>(message);
+                if let Some(response) = response.ok().filter(|_| !asks) {
+                    owed.retain(|id| id != response.id.get());
+                }
+            }
+        }
+    }
+    owed
+}

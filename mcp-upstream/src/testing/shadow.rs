@@ -1,0 +1,231 @@
+//! A store in the tests' own process. Everything goes into it and comes out of it as JSON text, and each operation lets
+//! others run before it is done, as one over a network would.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::task::yield_now;
+
+use super::Harness;
+use crate::service::Stores;
+use crate::session::store::SessionStore;
+use crate::session::{Home, SessionId, SessionPatch, SessionRecord};
+use crate::stream::store::{EventKind, Replay, StoredEvent, StreamRef};
+use crate::stream::{EventStore, StoreError};
+
+#[derive(Default)]
+pub(crate) struct Shadow {
+    sessions: Mutex<HashMap<String, String>>,
+    /// By session and stream.
+    events: Mutex<BTreeMap<(String, u32), Vec<String>>>,
+    /// How often a session was taken up.
+    claims: AtomicUsize,
+    patches: AtomicUsize,
+    /// How many of the next operations fail.
+    failing: AtomicUsize,
+}
+
+thread_local! {
+    /// What the services that a test of this thread builds are to use.
+    static SHADOW: RefCell<Option<Arc<Shadow>>> = const { RefCell::new(None) };
+}
+
+/// Runs a test as if the process ended before each request in a session in which nothing runs and nobody reads: the
+/// session is forgotten, and the request takes it up from the store. Sessions over HTTP+SSE are only recorded.
+pub(crate) fn adopting(test: fn()) {
+    let shadow = Arc::new(Shadow::default());
+    SHADOW.set(Some(Arc::clone(&shadow)));
+    test();
+    SHADOW.set(None);
+    let used = shadow.claims() > 0 || shadow.patches.load(Ordering::Relaxed) > 0;
+    assert!(used, "no session was taken up, or changed");
+}
+
+/// What is built with a store, and the store. Sessions are lost only where the test says so.
+pub(crate) fn recorded(build: impl FnOnce() -> Harness) -> (Harness, Arc<Shadow>) {
+    let shadow = Arc::new(Shadow::default());
+    SHADOW.set(Some(Arc::clone(&shadow)));
+    let harness = build();
+    SHADOW.set(None);
+    harness.service.core().sessions.set_forgetful(false);
+    (harness, shadow)
+}
+
+/// The store of the services of this test, if it has one.
+pub(crate) fn of_this_test() -> Option<Arc<Shadow>> {
+    SHADOW.with_borrow(Clone::clone)
+}
+
+/// The same tests again, by [`adopting`].
+macro_rules! again_adopting {
+    ($($test:ident),* $(,)?) => {
+        mod adopting {
+            $(#[test]
+            fn $test() {
+                crate::testing::shadow::adopting(super::$test);
+            })*
+        }
+    };
+}
+pub(crate) use again_adopting;
+
+impl Shadow {
+    pub(crate) fn stores(self: &Arc<Self>) -> Stores {
+        Stores {
+            sessions: Arc::clone(self) as _,
+            events: Arc::clone(self) as _,
+        }
+    }
+
+    /// How often a session was taken up.
+    pub(crate) fn claims(&self) -> usize {
+        self.claims.load(Ordering::Relaxed)
+    }
+
+    /// The record of a session.
+    pub(crate) fn record(&self, id: &str) -> Option<SessionRecord> {
+        let sessions = self.sessions.lock().expect("not poisoned");
+        sessions.get(id).map(|text| read(text))
+    }
+
+    /// Streams of which something is kept.
+    pub(crate) fn streams(&self) -> usize {
+        self.events.lock().expect("not poisoned").len()
+    }
+
+    /// Lets the next operations fail.
+    pub(crate) fn fail(&self, operations: usize) {
+        self.failing.store(operations, Ordering::Relaxed);
+    }
+
+    async fn works(&self) -> Result<(), StoreError> {
+        yield_now().await;
+        let one_less = |left: usize| left.checked_sub(1);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        match self.failing.fetch_update(set, fetch, one_less) {
+            Ok(_) => Err(StoreError("out of order".into())),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn change(&self, id: &str, change: impl FnOnce(&mut SessionRecord)) -> bool {
+        let mut sessions = self.sessions.lock().expect("not poisoned");
+        let Some(text) = sessions.get_mut(id) else {
+            return false;
+        };
+        let mut record = read(text);
+        change(&mut record);
+        *text = written(&record);
+        true
+    }
+}
+
+fn written(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("plain data")
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> T {
+    serde_json::from_str(text).expect("as written")
+}
+
+#[async_trait]
+impl SessionStore for Shadow {
+    async fn insert(&self, record: &SessionRecord) -> Result<(), StoreError> {
+        self.works().await?;
+        let mut sessions = self.sessions.lock().expect("not poisoned");
+        sessions.insert(record.id.as_str().into(), written(record));
+        Ok(())
+    }
+
+    async fn load(&self, id: &str) -> Result<Option<SessionRecord>, StoreError> {
+        self.works().await?;
+        Ok(self.record(id))
+    }
+
+    async fn patch(&self, id: &SessionId, patch: &SessionPatch) -> Result<(), StoreError> {
+        self.works().await?;
+        let patch: SessionPatch = read(&written(patch));
+        self.patches.fetch_add(1, Ordering::Relaxed);
+        self.change(id.as_str(), |record| record.apply(&patch));
+        Ok(())
+    }
+
+    async fn claim(
+        &self,
+        id: &SessionId,
+        by: Home,
+        from: Home,
+    ) -> Result<Option<SessionRecord>, StoreError> {
+        self.works().await?;
+        let mut claimed = None;
+        self.change(id.as_str(), |record| {
+            if record.home == from {
+                record.home = by;
+                claimed = Some(record.clone());
+            }
+        });
+        let taken = usize::from(claimed.is_some());
+        self.claims.fetch_add(taken, Ordering::Relaxed);
+        Ok(claimed)
+    }
+
+    async fn touch(&self, ids: &[SessionId]) -> Result<Vec<SessionId>, StoreError> {
+        self.works().await?;
+        let gone = |id: &&SessionId| self.record(id.as_str()).is_none();
+        Ok(ids.iter().filter(gone).cloned().collect())
+    }
+
+    async fn remove(&self, id: &SessionId) -> Result<bool, StoreError> {
+        self.works().await?;
+        let mut sessions = self.sessions.lock().expect("not poisoned");
+        Ok(sessions.remove(id.as_str()).is_some())
+    }
+}
+
+#[async_trait]
+impl EventStore for Shadow {
+    async fn append(&self, stream: StreamRef<'_>, event: &StoredEvent) -> Result<(), StoreError> {
+        self.works().await?;
+        let mut events = self.events.lock().expect("not poisoned");
+        let key = (stream.session.as_str().to_owned(), stream.number);
+        events.entry(key).or_default().push(written(event));
+        Ok(())
+    }
+
+    async fn read(&self, stream: StreamRef<'_>, max: usize) -> Result<Replay, StoreError> {
+        self.works().await?;
+        let events = self.events.lock().expect("not poisoned");
+        let key = (stream.session.as_str().to_owned(), stream.number);
+        let Some(events) = events.get(&key) else {
+            return Ok(Replay::default());
+        };
+        let mut events: Vec<StoredEvent> = events.iter().map(|text| read(text)).collect();
+        // Writes may overtake each other on their way here.
+        events.sort_by_key(|event| event.sequence);
+        let is_message = |event: &StoredEvent| matches!(event.kind, EventKind::Message(_));
+        let messages = events.iter().filter(|event| is_message(event)).count();
+        let mut surplus = messages.saturating_sub(max);
+        let mut dropped = 0;
+        events.retain(|event| {
+            let goes = surplus > 0 && is_message(event);
+            if goes {
+                surplus -= 1;
+                dropped = event.sequence;
+            }
+            !goes
+        });
+        Ok(Replay { events, dropped })
+    }
+
+    async fn forget(&self, session: &SessionId) -> Result<(), StoreError> {
+        self.works().await?;
+        let mut events = self.events.lock().expect("not poisoned");
+        events.retain(|(owner, _), _| owner != session.as_str());
+        Ok(())
+    }
+}
