@@ -7,7 +7,9 @@
 //! A long stream leaves between the two: its head is written, and the request ends here while the stream goes on (see
 //! `stream`).
 
-use std::borrow::Cow;
+mod hand_over;
+mod in_flight;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,37 +18,29 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
-use pingora_http::RequestHeader;
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
-use prometheus::{Encoder, IntGauge, TextEncoder};
-use tooldock_filters::route::RouteNamespace;
+use prometheus::{Encoder, TextEncoder};
 use tooldock_filters::{
     Access, Admission, Admitted, Directory, ErrorShape, Fields, ListenerRules, Reason, Rejection,
-    RouteId, Verdict, lists_any_type, namespace,
+    RouteId, Verdict, lists_any_type,
 };
-use tooldock_upstream::caller::{Caller, Visibility};
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::{Head, Reply};
-use tooldock_upstream::service::{Pending as Call, Request};
-use tooldock_upstream::{AcceptFlags, McpHead, MirroredHeaders, Service};
+use tooldock_upstream::{McpHead, Service};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Registry;
 
+use self::hand_over::mcp_head;
+use self::in_flight::InFlight;
 use crate::access_log::{AccessLog, Pending};
-use crate::body::{self, Body, BodyError, BodyLimits};
+use crate::body::{self, BodyLimits};
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond::{self, ClientGone, Envelope};
 use crate::stream::LongStream;
-use crate::timeout::fast_timeout;
-
-/// How long a call may take before its client is watched. Most calls have answered by then, and watching costs more
-/// than a tenth of a call.
-const WATCH_AFTER: Duration = Duration::from_millis(50);
 
 /// What Pingora is told when a client left: nothing is written to it any more, and the connection is dropped.
 const CLIENT_GONE: ErrorType = ErrorType::Custom("ClientGone");
@@ -118,37 +112,6 @@ impl Passage {
     /// The request's id, empty where it has none yet.
     fn request_id(&self) -> &str {
         self.request_id.as_deref().unwrap_or_default()
-    }
-}
-
-/// Counts one request while it lives; the drain waits for the last one.
-struct InFlight(IntGauge);
-
-impl InFlight {
-    fn new(gauge: &IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
-    }
-
-    /// Does not count the request while it waits for its client to read, which the drain must not wait for.
-    fn paused(&self) -> Paused<'_> {
-        self.0.dec();
-        Paused(&self.0)
-    }
-}
-
-/// Ends the pause of an [`InFlight`] when it is dropped.
-struct Paused<'a>(&'a IntGauge);
-
-impl Drop for Paused<'_> {
-    fn drop(&mut self) {
-        self.0.inc();
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }
 
@@ -236,100 +199,6 @@ impl Gateway {
                 "The rules of this server changed while the request was answered; send it again.",
             )),
         }
-    }
-
-    /// Reads the body; an `Err` is a refusal.
-    async fn body(
-        &self,
-        session: &mut Session,
-        passage: &Passage,
-    ) -> std::result::Result<Body, Rejection> {
-        let limits = passage.rules.bodies;
-        let session = &mut session.downstream_session;
-        let read = async {
-            if body::awaits_continue(session, limits) {
-                let _paused = passage.in_flight.paused();
-                let invited = session.write_continue_response().await;
-                invited.map_err(|_| BodyError::Broken)?;
-            }
-            body::read(session, limits, &self.metrics.bodies).await
-        };
-        read.await.map_err(|error| match error {
-            BodyError::TooLarge => Rejection::body_too_large(limits.bytes as u64),
-            BodyError::NoRoom => Rejection::bodies_full(),
-            BodyError::TimedOut => Rejection::new(
-                Reason::BodyTimeout,
-                "The request body did not arrive in time.",
-            ),
-            BodyError::Broken => Rejection::new(
-                Reason::BadRequest,
-                "The request body broke off or is not framed as HTTP.",
-            ),
-        })
-    }
-
-    /// Reads the body where the route takes one, calls the service, gives back its reply, or nothing for a client that left; an `Err` is a refusal.
-    async fn hand_over(
-        &self,
-        session: &mut Session,
-        passage: &mut Passage,
-        mut admitted: Admitted,
-    ) -> std::result::Result<Option<Reply>, Rejection> {
-        let route = admitted.route;
-        let takes_body = route.takes_body(&session.req_header().method);
-        let Body {
-            bytes: body,
-            held: _held,
-        } = if takes_body {
-            self.body(session, passage).await?
-        } else {
-            Body::EMPTY
-        };
-        if let Some(logged) = &mut passage.logged
-            && route.is_mcp()
-        {
-            logged.message(&body);
-        }
-        let caller = Caller {
-            namespace: admitted.namespace.take(),
-            principal: admitted
-                .principal
-                .as_ref()
-                .map(|principal| Arc::clone(principal.name())),
-            client: admitted.client,
-            request_id: passage.request_id.clone().unwrap_or_default(),
-            profile: passage
-                .profile
-                .take()
-                .unwrap_or_else(|| Arc::new(Profile::core())),
-            manager: admitted.manager,
-            visibility: visibility(&admitted),
-        };
-        let header = session.req_header();
-        let session_id = match route.namespace {
-            RouteNamespace::OrSession => namespace::session_id(header)?.map(Cow::into_owned),
-            _ => None,
-        };
-        let request = Request {
-            route: route.id,
-            method: header.method.clone(),
-            head: std::mem::take(&mut passage.head),
-            session: session_id,
-            tool: admitted.tool,
-            namespace_in_path: admitted.namespace_in_path,
-            query: header
-                .uri
-                .query()
-                .filter(|_| !route.is_mcp())
-                .map(str::to_owned),
-            body,
-        };
-        let call = self.service.handle(caller, request);
-        let reply = while_client_stays(session, call).await;
-        if let Some(Reply::Events { .. }) = &reply {
-            self.admit_again(session, passage)?;
-        }
-        Ok(reply)
     }
 
     /// Writes a reply of the service.
@@ -424,25 +293,6 @@ impl Gateway {
             body: Bytes::from(text),
         }
     }
-}
-
-/// Runs a call and drops it when its client leaves first, which is `None`. What dropping means is the engine's business: a call in a
-/// legacy session goes on, any other is cancelled (DESIGN §3, *Disconnect*).
-///
-/// The two arms: the call answers; the client closes its connection or stream. Bytes a client sends ahead of its answer
-/// are no departure: they end the watch, and the connection after this answer.
-async fn while_client_stays(session: &mut Session, mut call: Call<'_>) -> Option<Reply> {
-    if let Ok(reply) = fast_timeout(WATCH_AFTER, call.as_mut()).await {
-        return Some(reply);
-    }
-    tokio::select! {
-        reply = call.as_mut() => return Some(reply),
-        idle = session.downstream_session.read_body_or_idle(true) => match idle {
-            Err(error) if respond::sent_ahead(&error) => session.set_keepalive(None),
-            _ => return None,
-        },
-    }
-    Some(call.await)
 }
 
 #[async_trait]
@@ -680,47 +530,4 @@ fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> Result<&'a L
                 "a connection that belongs to no listener",
             )
         })
-}
-
-/// Which namespaces a token opens. Asked only where it is about more than the one that was admitted.
-fn visibility(admitted: &Admitted) -> Visibility {
-    let one_was_admitted = matches!(
-        admitted.route.namespace,
-        RouteNamespace::Required | RouteNamespace::OrSession
-    );
-    match &admitted.principal {
-        Some(principal) if !one_was_admitted => {
-            let principal = Arc::clone(principal);
-            Visibility::Only(Arc::new(move |namespace| principal.opens(namespace)))
-        }
-        _ => Visibility::All,
-    }
-}
-
-/// What the service is told of an MCP request's head.
-fn mcp_head(header: &RequestHeader, fields: &Fields<'_>, admitted: &Admitted) -> McpHead {
-    let text = |value: &HeaderValue| {
-        let value = value.as_bytes();
-        // Only what is no text takes the slow way.
-        match std::str::from_utf8(value) {
-            Ok(text) => text.to_owned(),
-            Err(_) => String::from_utf8_lossy(value).into_owned(),
-        }
-    };
-    let version = fields.protocol_version().map(text);
-    let mirrors = MirroredHeaders::wanted(version.as_deref(), fields.names_method());
-    McpHead {
-        session: fields.session_id().map(text),
-        accept: AcceptFlags {
-            json_named: admitted.accept.json_named,
-            sse_named: admitted.accept.sse_named,
-            json_acceptable: admitted.accept.json_acceptable,
-        },
-        // Only a stream is resumed.
-        last_event_id: (header.method == Method::GET)
-            .then(|| fields.last_event_id().map(text))
-            .flatten(),
-        mirrored: mirrors.then(|| Box::new(MirroredHeaders::from_headers(&header.headers))),
-        version,
-    }
 }

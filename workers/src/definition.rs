@@ -31,3 +31,43 @@ impl Announced {
         serde_json::from_str(text).map_err(|error| format!("in a definition: {error}"))
     }
 }
+
+/// Declares what a worker may announce: an object that clients know by one member of its definition.
+macro_rules! announced {
+    ($(#[$about:meta])* $name:ident by $(#[$key_about:meta])* $key:ident, $member:literal) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, ::serde::Deserialize)]
+        #[serde(try_from = "crate::definition::Announced")]
+        pub struct $name {
+            $(#[$key_about])*
+            pub $key: ::std::sync::Arc<str>,
+            /// The MCP object exactly as its list shows it.
+            pub definition: ::std::sync::Arc<::serde_json::value::RawValue>,
+            /// The file it was found in, relative to its namespace folder.
+            pub filename: String,
+            /// Whether its function takes a context, and so may report, log and ask.
+            pub context: bool,
+        }
+
+        impl TryFrom<crate::definition::Announced> for $name {
+            type Error = String;
+
+            fn try_from(announced: crate::definition::Announced) -> Result<Self, String> {
+                #[derive(::serde::Deserialize)]
+                struct Key<'a> {
+                    #[serde(borrow, rename = $member)]
+                    key: ::std::borrow::Cow<'a, str>,
+                }
+                let $key = ::std::sync::Arc::from(announced.key::<Key<'_>>()?.key);
+                Ok(Self {
+                    $key,
+                    definition: announced.definition,
+                    filename: announced.filename,
+                    context: announced.context,
+                })
+            }
+        }
+    };
+}
+
+pub(crate) use announced;

@@ -1,44 +1,12 @@
 //! One prompt as a worker declared it. Nothing here reads its arguments.
 
-use std::borrow::Cow;
-use std::sync::Arc;
+use crate::definition::announced;
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
-
-use crate::definition::Announced;
-
-/// A prompt of a namespace.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(try_from = "Announced")]
-pub struct Prompt {
+announced! {
+    /// A prompt of a namespace.
+    Prompt by
     /// What clients get it by.
-    pub name: Arc<str>,
-    /// The MCP object exactly as `prompts/list` shows it.
-    pub definition: Arc<RawValue>,
-    /// The file it was found in, relative to its namespace folder.
-    pub filename: String,
-    /// Whether its function takes a context, and so may report, log and ask.
-    pub context: bool,
-}
-
-impl TryFrom<Announced> for Prompt {
-    type Error = String;
-
-    fn try_from(announced: Announced) -> Result<Self, String> {
-        #[derive(Deserialize)]
-        struct Key<'a> {
-            #[serde(borrow)]
-            name: Cow<'a, str>,
-        }
-        let name = Arc::from(announced.key::<Key<'_>>()?.name);
-        Ok(Self {
-            name,
-            definition: announced.definition,
-            filename: announced.filename,
-            context: announced.context,
-        })
-    }
+    name, "name"
 }
 
 #[cfg(test)]

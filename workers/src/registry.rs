@@ -32,7 +32,7 @@ pub struct Snapshot {
 }
 
 /// One namespace as it is served.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Namespace {
     /// Its name.
     pub name: NamespaceName,
@@ -77,7 +77,7 @@ pub struct Namespace {
 }
 
 /// Who runs a namespace's tools.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Upstream {
     /// A folder without tool files: nothing to run.
     Empty,
@@ -127,6 +127,11 @@ impl SecretsStatus {
 }
 
 impl Namespace {
+    /// Whether this worker serves it.
+    pub(crate) fn is_run_by(&self, worker: &Arc<Worker>) -> bool {
+        matches!(&self.upstream, Upstream::Worker(serving) if Arc::ptr_eq(serving, worker))
+    }
+
     /// What its worker is doing, the one that serves or the one that tries to come up.
     pub fn worker_state(&self) -> Option<WorkerState> {
         match &self.upstream {

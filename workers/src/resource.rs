@@ -1,79 +1,20 @@
 //! One resource or resource template as a worker declared it. Nothing here reads its content or matches templates: the
 //! worker does.
 
-use std::borrow::Cow;
-use std::sync::Arc;
+use crate::definition::announced;
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
-
-use crate::definition::Announced;
-
-/// A resource of a namespace.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(try_from = "Announced")]
-pub struct Resource {
+announced! {
+    /// A resource of a namespace.
+    Resource by
     /// What clients read it by.
-    pub uri: Arc<str>,
-    /// The MCP object exactly as `resources/list` shows it.
-    pub definition: Arc<RawValue>,
-    /// The file it was found in, relative to its namespace folder.
-    pub filename: String,
-    /// Whether its function takes a context, and so may report, log and ask.
-    pub context: bool,
+    uri, "uri"
 }
 
-/// A family of resources.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(try_from = "Announced")]
-pub struct ResourceTemplate {
+announced! {
+    /// A family of resources.
+    ResourceTemplate by
     /// The pattern of their URIs (RFC 6570).
-    pub uri_template: Arc<str>,
-    /// The MCP object exactly as `resources/templates/list` shows it.
-    pub definition: Arc<RawValue>,
-    /// The file it was found in, relative to its namespace folder.
-    pub filename: String,
-    /// Whether its function takes a context, and so may report, log and ask.
-    pub context: bool,
-}
-
-impl TryFrom<Announced> for Resource {
-    type Error = String;
-
-    fn try_from(announced: Announced) -> Result<Self, String> {
-        #[derive(Deserialize)]
-        struct Key<'a> {
-            #[serde(borrow)]
-            uri: Cow<'a, str>,
-        }
-        let uri = Arc::from(announced.key::<Key<'_>>()?.uri);
-        Ok(Self {
-            uri,
-            definition: announced.definition,
-            filename: announced.filename,
-            context: announced.context,
-        })
-    }
-}
-
-impl TryFrom<Announced> for ResourceTemplate {
-    type Error = String;
-
-    fn try_from(announced: Announced) -> Result<Self, String> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Key<'a> {
-            #[serde(borrow)]
-            uri_template: Cow<'a, str>,
-        }
-        let uri_template = Arc::from(announced.key::<Key<'_>>()?.uri_template);
-        Ok(Self {
-            uri_template,
-            definition: announced.definition,
-            filename: announced.filename,
-            context: announced.context,
-        })
-    }
+    uri_template, "uriTemplate"
 }
 
 #[cfg(test)]

@@ -26,114 +26,93 @@ const PROCESSES: RangeInclusive<usize> = 1..=100_000;
 /// Spares cost as much as processes at work.
 const SPARES: RangeInclusive<usize> = 0..=100;
 
-/// One server. `Default` is the reference for the defaults of all keys but `command`, which has none.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct StdioServerConfig {
-    /// The program: a path, or a name on `PATH`.
-    pub command: String,
-    /// Its arguments, passed as they are.
-    #[serde(deserialize_with = "texts")]
-    pub args: Vec<String>,
-    /// Its variables; `${NAME}` stands for a secret or a variable of the gateway.
-    #[serde(deserialize_with = "variables")]
-    pub env: BTreeMap<String, Template>,
-    /// Where it runs, relative to where the gateway does.
-    pub cwd: PathBuf,
-    /// Who shares a process.
-    pub isolation: Isolation,
-    /// What follows the end of a process that nobody asked for.
-    pub restart: Restart,
-    /// From the start of a process to its first possible call.
-    #[serde(with = "humantime_serde")]
-    pub connect_timeout: Duration,
-    /// How long the package of a server that `npx` or `uvx` runs may take to install, before it is started.
-    #[serde(with = "humantime_serde")]
-    pub install_timeout: Duration,
-    /// How long it may think about which protocol it speaks.
-    #[serde(with = "humantime_serde")]
-    pub probe_timeout: Duration,
-    /// A process that nobody used for so long is stopped.
-    #[serde(with = "humantime_serde")]
-    pub idle_stop: Duration,
-    /// A process older than this is replaced.
-    #[serde(with = "humantime_serde")]
-    pub max_lifetime: Duration,
-    /// Processes at once.
-    pub max_processes: usize,
-    /// Processes at once for one principal.
-    pub max_per_principal: usize,
-    /// Spare processes, started before somebody needs one.
-    pub warm: usize,
-    /// Limits of its namespace: which tools are there, how long a call may take, and the like.
-    pub limits: LimitsPatch,
-    /// Whether there is such a namespace at all.
-    pub enabled: bool,
-}
-
-impl Default for StdioServerConfig {
-    fn default() -> Self {
-        let settings = StdioSettings::default();
-        Self {
-            command: String::new(),
-            args: Vec::new(),
-            env: BTreeMap::new(),
-            cwd: ".".into(),
-            isolation: settings.isolation,
-            restart: settings.restart,
-            connect_timeout: settings.connect_timeout,
-            install_timeout: settings.install_timeout,
-            probe_timeout: settings.probe_timeout,
-            idle_stop: settings.idle_stop,
-            max_lifetime: settings.max_lifetime,
-            max_processes: settings.max_processes,
-            max_per_principal: settings.max_per_principal,
-            warm: settings.warm,
-            limits: LimitsPatch::default(),
-            enabled: true,
+/// The keys of a server. Those in `settings` say how its processes are shared and for how long they live; each stands here
+/// once, with its default.
+macro_rules! server_keys {
+    (settings {$( $(#[$doc:meta])* $key:ident: $type:ty = $default:expr; )*}) => {
+        /// One server. `Default` is the reference for the defaults of all keys but `command`, which has none.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct StdioServerConfig {
+            /// The program: a path, or a name on `PATH`.
+            pub command: String,
+            /// Its arguments, passed as they are.
+            #[serde(deserialize_with = "texts")]
+            pub args: Vec<String>,
+            /// Its variables; `${NAME}` stands for a secret or a variable of the gateway.
+            #[serde(deserialize_with = "variables")]
+            pub env: BTreeMap<String, Template>,
+            /// Where it runs, relative to where the gateway does.
+            pub cwd: PathBuf,
+            $($(#[$doc])* pub $key: $type,)*
+            /// Limits of its namespace: which tools are there, how long a call may take, and the like.
+            pub limits: LimitsPatch,
+            /// Whether there is such a namespace at all.
+            pub enabled: bool,
         }
-    }
-}
 
-/// How the processes of a server are shared and for how long they live.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StdioSettings {
-    /// See [`StdioServerConfig::isolation`].
-    pub isolation: Isolation,
-    /// See [`StdioServerConfig::restart`].
-    pub restart: Restart,
-    /// See [`StdioServerConfig::connect_timeout`].
-    pub connect_timeout: Duration,
-    /// See [`StdioServerConfig::install_timeout`].
-    pub install_timeout: Duration,
-    /// See [`StdioServerConfig::probe_timeout`].
-    pub probe_timeout: Duration,
-    /// See [`StdioServerConfig::idle_stop`].
-    pub idle_stop: Duration,
-    /// See [`StdioServerConfig::max_lifetime`].
-    pub max_lifetime: Duration,
-    /// See [`StdioServerConfig::max_processes`].
-    pub max_processes: usize,
-    /// See [`StdioServerConfig::max_per_principal`].
-    pub max_per_principal: usize,
-    /// See [`StdioServerConfig::warm`].
-    pub warm: usize,
-}
-
-impl Default for StdioSettings {
-    fn default() -> Self {
-        Self {
-            isolation: Isolation::Auto,
-            restart: Restart::OnFailure,
-            connect_timeout: Duration::from_secs(30),
-            install_timeout: Duration::from_secs(600),
-            probe_timeout: Duration::from_secs(5),
-            idle_stop: Duration::from_secs(600),
-            max_lifetime: Duration::from_secs(24 * 3600),
-            max_processes: 100,
-            max_per_principal: 16,
-            warm: 1,
+        impl Default for StdioServerConfig {
+            fn default() -> Self {
+                Self {
+                    command: String::new(),
+                    args: Vec::new(),
+                    env: BTreeMap::new(),
+                    cwd: ".".into(),
+                    $($key: $default,)*
+                    limits: LimitsPatch::default(),
+                    enabled: true,
+                }
+            }
         }
+
+        impl StdioServerConfig {
+            /// The settings among the keys.
+            pub fn settings(&self) -> StdioSettings {
+                StdioSettings { $($key: self.$key,)* }
+            }
+        }
+
+        /// How the processes of a server are shared and for how long they live.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct StdioSettings {
+            $($(#[$doc])* pub $key: $type,)*
+        }
+
+        impl Default for StdioSettings {
+            fn default() -> Self {
+                Self { $($key: $default,)* }
+            }
+        }
+    };
+}
+
+server_keys! {
+    settings {
+        /// Who shares a process.
+        isolation: Isolation = Isolation::Auto;
+        /// What follows the end of a process that nobody asked for.
+        restart: Restart = Restart::OnFailure;
+        /// From the start of a process to its first possible call.
+        #[serde(with = "humantime_serde")]
+        connect_timeout: Duration = Duration::from_secs(30);
+        /// How long the package of a server that `npx` or `uvx` runs may take to install, before it is started.
+        #[serde(with = "humantime_serde")]
+        install_timeout: Duration = Duration::from_secs(600);
+        /// How long it may think about which protocol it speaks.
+        #[serde(with = "humantime_serde")]
+        probe_timeout: Duration = Duration::from_secs(5);
+        /// A process that nobody used for so long is stopped.
+        #[serde(with = "humantime_serde")]
+        idle_stop: Duration = Duration::from_secs(600);
+        /// A process older than this is replaced.
+        #[serde(with = "humantime_serde")]
+        max_lifetime: Duration = Duration::from_secs(24 * 3600);
+        /// Processes at once.
+        max_processes: usize = 100;
+        /// Processes at once for one principal.
+        max_per_principal: usize = 16;
+        /// Spare processes, started before somebody needs one.
+        warm: usize = 1;
     }
 }
 
@@ -195,22 +174,6 @@ impl InvalidServer {
 }
 
 impl StdioServerConfig {
-    /// The settings among the keys.
-    pub fn settings(&self) -> StdioSettings {
-        StdioSettings {
-            isolation: self.isolation,
-            restart: self.restart,
-            connect_timeout: self.connect_timeout,
-            install_timeout: self.install_timeout,
-            probe_timeout: self.probe_timeout,
-            idle_stop: self.idle_stop,
-            max_lifetime: self.max_lifetime,
-            max_processes: self.max_processes,
-            max_per_principal: self.max_per_principal,
-            warm: self.warm,
-        }
-    }
-
     /// Checks everything that needs no look outside. Of a server that is switched off nothing is asked: half a one may
     /// wait to be finished.
     ///

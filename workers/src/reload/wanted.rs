@@ -18,7 +18,7 @@ use crate::registry::{Issue, Namespace, SecretsStatus, Upstream};
 use crate::scan::{NamespaceSource, SourceFailure};
 use crate::secrets::Secret;
 use crate::template::Sources;
-use crate::worker::{Declared, Worker};
+use crate::worker::Declared;
 
 /// The subject of an [`Issue`] that says why the last update of a namespace did not happen.
 pub(super) const UPDATE: &str = "reload";
@@ -190,22 +190,18 @@ impl Wanted {
         code: &'static str,
         error: &CallError,
     ) -> Arc<Namespace> {
-        let Some((current, worker)) = current.and_then(|current| match &current.upstream {
+        match current {
             // Of one that is lost nothing is loaded any more, so nothing of it may be listed.
-            Upstream::Worker(worker) if !worker.is_lost() => Some((current, worker)),
-            Upstream::Worker(_) | Upstream::Empty | Upstream::External(_) | Upstream::Failed(_) => {
-                None
+            Some(current) if matches!(&current.upstream, Upstream::Worker(worker) if !worker.is_lost()) =>
+            {
+                let message = format!("the last change is not served: {}", error.message);
+                noted(current, code, message)
             }
-        }) else {
-            return self.namespace(
-                current,
-                Upstream::Failed(error.clone()),
-                &Declared::default(),
-                &[],
-            );
-        };
-        let message = format!("the last change is not served: {}", error.message);
-        noted(current, worker, code, message)
+            _ => {
+                let failed = Upstream::Failed(error.clone());
+                self.namespace(current, failed, &Declared::default(), &[])
+            }
+        }
     }
 
     /// The variables of its manifest; a secret of the same name wins.
@@ -273,9 +269,6 @@ pub(super) fn relimited(
     running: &Identity,
     config: &NamespacesConfig,
 ) -> Option<Arc<Namespace>> {
-    let Upstream::Worker(worker) = &current.upstream else {
-        return None;
-    };
     let (limits, tool_limits, clamped) = effective_limits(
         &running.own_limits,
         Some(MANIFEST_FILE),
@@ -303,17 +296,13 @@ pub(super) fn relimited(
         ),
         limits,
         tool_limits,
-        ..serving(current, worker)
+        recovering: Weak::new(),
+        ..current.clone()
     }))
 }
 
 /// A namespace as it is served, and what there is to say about its update.
-pub(super) fn noted(
-    current: &Namespace,
-    worker: &Arc<Worker>,
-    code: &'static str,
-    message: String,
-) -> Arc<Namespace> {
+pub(super) fn noted(current: &Namespace, code: &'static str, message: String) -> Arc<Namespace> {
     let mut issues = current.issues.clone();
     issues.retain(|issue| issue.subject != UPDATE);
     issues.push(Issue {
@@ -323,34 +312,9 @@ pub(super) fn noted(
     });
     Arc::new(Namespace {
         issues,
-        ..serving(current, worker)
-    })
-}
-
-/// A namespace as it is served.
-fn serving(current: &Namespace, worker: &Arc<Worker>) -> Namespace {
-    Namespace {
-        name: current.name.clone(),
-        description: current.description.clone(),
-        version: current.version.clone(),
-        secrets: current.secrets.clone(),
-        secrets_status: current.secrets_status,
-        has_requirements: current.has_requirements,
-        limits: current.limits.clone(),
-        tool_limits: current.tool_limits.clone(),
-        policy: current.policy.clone(),
-        tools: current.tools.clone(),
-        resources: current.resources.clone(),
-        resource_templates: current.resource_templates.clone(),
-        prompts: current.prompts.clone(),
-        completions: current.completions,
-        issues: current.issues.clone(),
-        upstream: Upstream::Worker(Arc::clone(worker)),
-        gate: Arc::clone(&current.gate),
-        parked: Arc::clone(&current.parked),
-        content_hash: current.content_hash,
         recovering: Weak::new(),
-    }
+        ..current.clone()
+    })
 }
 
 /// What its worker declared for what is served now. The process may have been replaced since.

@@ -1,0 +1,183 @@
+//! From an admitted request to the service's reply: the body, the caller, the call.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, Method};
+use pingora_http::RequestHeader;
+use pingora_proxy::Session;
+use tooldock_filters::route::RouteNamespace;
+use tooldock_filters::{Admitted, Fields, Reason, Rejection, namespace};
+use tooldock_upstream::caller::{Caller, Visibility};
+use tooldock_upstream::profile::Profile;
+use tooldock_upstream::reply::Reply;
+use tooldock_upstream::service::{Pending as Call, Request};
+use tooldock_upstream::{AcceptFlags, McpHead, MirroredHeaders};
+
+use super::{Gateway, Passage};
+use crate::body::{self, Body, BodyError};
+use crate::respond;
+use crate::timeout::fast_timeout;
+
+/// How long a call may take before its client is watched. Most calls have answered by then, and watching costs more
+/// than a tenth of a call.
+const WATCH_AFTER: Duration = Duration::from_millis(50);
+
+impl Gateway {
+    /// Reads the body; an `Err` is a refusal.
+    async fn body(&self, session: &mut Session, passage: &Passage) -> Result<Body, Rejection> {
+        let limits = passage.rules.bodies;
+        let session = &mut session.downstream_session;
+        let read = async {
+            if body::awaits_continue(session, limits) {
+                let _paused = passage.in_flight.paused();
+                let invited = session.write_continue_response().await;
+                invited.map_err(|_| BodyError::Broken)?;
+            }
+            body::read(session, limits, &self.metrics.bodies).await
+        };
+        read.await.map_err(|error| match error {
+            BodyError::TooLarge => Rejection::body_too_large(limits.bytes as u64),
+            BodyError::NoRoom => Rejection::bodies_full(),
+            BodyError::TimedOut => Rejection::new(
+                Reason::BodyTimeout,
+                "The request body did not arrive in time.",
+            ),
+            BodyError::Broken => Rejection::new(
+                Reason::BadRequest,
+                "The request body broke off or is not framed as HTTP.",
+            ),
+        })
+    }
+
+    /// Reads the body where the route takes one, calls the service, gives back its reply, or nothing for a client that left; an `Err` is a refusal.
+    pub(super) async fn hand_over(
+        &self,
+        session: &mut Session,
+        passage: &mut Passage,
+        mut admitted: Admitted,
+    ) -> Result<Option<Reply>, Rejection> {
+        let route = admitted.route;
+        let takes_body = route.takes_body(&session.req_header().method);
+        let Body {
+            bytes: body,
+            held: _held,
+        } = if takes_body {
+            self.body(session, passage).await?
+        } else {
+            Body::EMPTY
+        };
+        if let Some(logged) = &mut passage.logged
+            && route.is_mcp()
+        {
+            logged.message(&body);
+        }
+        let caller = Caller {
+            namespace: admitted.namespace.take(),
+            principal: admitted
+                .principal
+                .as_ref()
+                .map(|principal| Arc::clone(principal.name())),
+            client: admitted.client,
+            request_id: passage.request_id.clone().unwrap_or_default(),
+            profile: passage
+                .profile
+                .take()
+                .unwrap_or_else(|| Arc::new(Profile::core())),
+            manager: admitted.manager,
+            visibility: visibility(&admitted),
+        };
+        let header = session.req_header();
+        let session_id = match route.namespace {
+            RouteNamespace::OrSession => namespace::session_id(header)?.map(Cow::into_owned),
+            _ => None,
+        };
+        let request = Request {
+            route: route.id,
+            method: header.method.clone(),
+            head: std::mem::take(&mut passage.head),
+            session: session_id,
+            tool: admitted.tool,
+            namespace_in_path: admitted.namespace_in_path,
+            query: header
+                .uri
+                .query()
+                .filter(|_| !route.is_mcp())
+                .map(str::to_owned),
+            body,
+        };
+        let call = self.service.handle(caller, request);
+        let reply = while_client_stays(session, call).await;
+        if let Some(Reply::Events { .. }) = &reply {
+            self.admit_again(session, passage)?;
+        }
+        Ok(reply)
+    }
+}
+
+/// Runs a call and drops it when its client leaves first, which is `None`. What dropping means is the engine's business: a call in a
+/// legacy session goes on, any other is cancelled (DESIGN §3, *Disconnect*).
+///
+/// The two arms: the call answers; the client closes its connection or stream. Bytes a client sends ahead of its answer
+/// are no departure: they end the watch, and the connection after this answer.
+async fn while_client_stays(session: &mut Session, mut call: Call<'_>) -> Option<Reply> {
+    if let Ok(reply) = fast_timeout(WATCH_AFTER, call.as_mut()).await {
+        return Some(reply);
+    }
+    tokio::select! {
+        reply = call.as_mut() => return Some(reply),
+        idle = session.downstream_session.read_body_or_idle(true) => match idle {
+            Err(error) if respond::sent_ahead(&error) => session.set_keepalive(None),
+            _ => return None,
+        },
+    }
+    Some(call.await)
+}
+
+/// Which namespaces a token opens. Asked only where it is about more than the one that was admitted.
+fn visibility(admitted: &Admitted) -> Visibility {
+    let one_was_admitted = matches!(
+        admitted.route.namespace,
+        RouteNamespace::Required | RouteNamespace::OrSession
+    );
+    match &admitted.principal {
+        Some(principal) if !one_was_admitted => {
+            let principal = Arc::clone(principal);
+            Visibility::Only(Arc::new(move |namespace| principal.opens(namespace)))
+        }
+        _ => Visibility::All,
+    }
+}
+
+/// What the service is told of an MCP request's head.
+pub(super) fn mcp_head(
+    header: &RequestHeader,
+    fields: &Fields<'_>,
+    admitted: &Admitted,
+) -> McpHead {
+    let text = |value: &HeaderValue| {
+        let value = value.as_bytes();
+        // Only what is no text takes the slow way.
+        match std::str::from_utf8(value) {
+            Ok(text) => text.to_owned(),
+            Err(_) => String::from_utf8_lossy(value).into_owned(),
+        }
+    };
+    let version = fields.protocol_version().map(text);
+    let mirrors = MirroredHeaders::wanted(version.as_deref(), fields.names_method());
+    McpHead {
+        session: fields.session_id().map(text),
+        accept: AcceptFlags {
+            json_named: admitted.accept.json_named,
+            sse_named: admitted.accept.sse_named,
+            json_acceptable: admitted.accept.json_acceptable,
+        },
+        // Only a stream is resumed.
+        last_event_id: (header.method == Method::GET)
+            .then(|| fields.last_event_id().map(text))
+            .flatten(),
+        mirrored: mirrors.then(|| Box::new(MirroredHeaders::from_headers(&header.headers))),
+        version,
+    }
+}

@@ -1,0 +1,34 @@
+//! The count of requests that are being answered.
+
+use prometheus::IntGauge;
+
+/// Counts one request while it lives; the drain waits for the last one.
+pub(super) struct InFlight(IntGauge);
+
+impl InFlight {
+    pub(super) fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+
+    /// Does not count the request while it waits for its client to read, which the drain must not wait for.
+    pub(super) fn paused(&self) -> Paused<'_> {
+        self.0.dec();
+        Paused(&self.0)
+    }
+}
+
+/// Ends the pause of an [`InFlight`] when it is dropped.
+pub(super) struct Paused<'a>(&'a IntGauge);
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.0.inc();
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

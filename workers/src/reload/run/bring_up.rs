@@ -1,0 +1,188 @@
+//! One namespace on its way up: its environment, its worker, and what becomes of a worker whose first boot fails.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::{Change, Changes};
+use crate::environment::{EnvironmentError, Packages, Prepared, Toolchain, worker_variables};
+use crate::error::{CallError, CallErrorCode};
+use crate::registry::{Issue, Upstream};
+use crate::reload::wanted::Wanted;
+use crate::reload::{Reloader, lock};
+use crate::scan::files_hash;
+use crate::worker::{Declared, Worker, WorkerSpec, WorkerState};
+
+/// The shortest time after which a worker that answers nothing counts as hung.
+const SILENCE_MIN: Duration = Duration::from_secs(30);
+
+/// On top of `workers.ready_timeout`, which the worker keeps itself: a backstop, so that no reload waits for ever.
+const READY_SLACK: Duration = Duration::from_secs(30);
+
+/// How often a worker that failed to boot is looked at. It retries at its own pace.
+const RECOVERY_LOOK: Duration = Duration::from_millis(500);
+
+/// A worker of the new generation that is ready.
+pub(super) struct Booted {
+    pub(super) worker: Arc<Worker>,
+    pub(super) declared: Arc<Declared>,
+    pub(super) issues: Vec<Issue>,
+    /// The files are not those that were scanned: some of them may be loaded, or none.
+    pub(super) files_changed: bool,
+}
+
+/// What became of bringing one namespace up.
+pub(super) struct BroughtUp {
+    pub(super) wanted: Wanted,
+    pub(super) synced: bool,
+    pub(super) result: Result<Booted, NotUp>,
+}
+
+pub(super) struct NotUp {
+    pub(super) error: CallError,
+    /// The worker whose first boot failed, where there is one.
+    pub(super) worker: Option<Arc<Worker>>,
+}
+
+impl From<EnvironmentError> for NotUp {
+    fn from(error: EnvironmentError) -> Self {
+        Self {
+            error: error.into(),
+            worker: None,
+        }
+    }
+}
+
+/// Environment, worker, ready line.
+pub(super) async fn bring_up(
+    reloader: Arc<Reloader>,
+    toolchain: Arc<Toolchain>,
+    wanted: Wanted,
+    packages: Packages,
+) -> BroughtUp {
+    let mut synced = false;
+    let result = async {
+        let prepared = reloader
+            .environments
+            .prepare(&wanted.source, &toolchain, packages)
+            .await?;
+        synced = prepared.synced;
+        boot(&reloader, &toolchain, &wanted, prepared).await
+    };
+    let result = result.await;
+    BroughtUp {
+        wanted,
+        synced,
+        result,
+    }
+}
+
+async fn boot(
+    reloader: &Arc<Reloader>,
+    toolchain: &Toolchain,
+    wanted: &Wanted,
+    prepared: Prepared,
+) -> Result<Booted, NotUp> {
+    let stopping = || NotUp {
+        error: CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            "the gateway is shutting down",
+        ),
+        worker: None,
+    };
+    let name = &wanted.source.name;
+    let socket = reloader.data.socket_for(name).map_err(|error| NotUp {
+        error: CallError::new(CallErrorCode::InternalError, error.to_string()),
+        worker: None,
+    })?;
+    let identity = wanted.identity(Some(&toolchain.id));
+    let (environment, issues) =
+        worker_variables(&prepared.build, wanted.defaults(), wanted.secrets.clone());
+    let spec = WorkerSpec {
+        namespace: name.clone(),
+        generation: reloader.generation(),
+        python: prepared.python,
+        venv: prepared.venv,
+        tools_dir: wanted.source.dir.clone(),
+        files_hash: Some(wanted.source.files_hash),
+        socket,
+        environment,
+        hidden: wanted.hidden(),
+        sync_concurrency: identity.sync_concurrency,
+        processes: identity.processes,
+        max_frame: identity.max_frame,
+        drain: wanted.drain(),
+        // A tool that blocks the loop for as long as its time limit allows is rude, not hung.
+        silence: wanted.longest_call().max(SILENCE_MIN),
+    };
+    let _turn = reloader.boots.acquire().await.map_err(|_| stopping())?;
+    let worker = reloader.start(spec, identity).ok_or_else(stopping)?;
+    let limit = worker.spec().boot_limit(reloader.ready_timeout) + READY_SLACK;
+    let first_boot = timeout(limit, worker.ready()).await.unwrap_or_else(|_| {
+        let message = format!("the worker of namespace {name} was not ready after {limit:?}");
+        Err(CallError::new(CallErrorCode::WorkerUnavailable, message))
+    });
+    let dir = wanted.source.dir.clone();
+    let now = tokio::task::spawn_blocking(move || files_hash(&dir)).await;
+    match first_boot {
+        Ok(declared) => Ok(Booted {
+            worker,
+            declared,
+            issues,
+            files_changed: !matches!(now, Ok(Some(now)) if now == wanted.source.files_hash),
+        }),
+        Err(error) => Err(NotUp {
+            error,
+            worker: Some(worker),
+        }),
+    }
+}
+
+/// Lets a worker whose first boot failed go on trying, and publishes its namespace once it made it (WRK-16). A later
+/// reload takes over by removing it from `recovering`.
+pub(super) fn recover(reloader: &Arc<Reloader>, wanted: Wanted, worker: Arc<Worker>) {
+    let name = wanted.source.name.clone();
+    lock(&reloader.fleet)
+        .recovering
+        .insert(name.clone(), Arc::clone(&worker));
+    let reloader = Arc::clone(reloader);
+    let is_mine = move |reloader: &Reloader| {
+        let fleet = lock(&reloader.fleet);
+        fleet
+            .recovering
+            .get(&name)
+            .is_some_and(|recovering| Arc::ptr_eq(recovering, &worker))
+            .then(|| Arc::clone(&worker))
+    };
+    tokio::spawn(async move {
+        while let Some(worker) = is_mine(&reloader) {
+            match (worker.declared(), worker.state()) {
+                (_, WorkerState::Failed | WorkerState::Stopped | WorkerState::Stopping) => return,
+                (Some(declared), _) => {
+                    return publish_recovered(&reloader, &wanted, worker, &declared);
+                }
+                (None, _) => tokio::time::sleep(RECOVERY_LOOK).await,
+            }
+        }
+    });
+}
+
+fn publish_recovered(
+    reloader: &Arc<Reloader>,
+    wanted: &Wanted,
+    worker: Arc<Worker>,
+    declared: &Declared,
+) {
+    let name = &wanted.source.name;
+    // Taken out first: if a reload was faster, the worker is its to retire.
+    let mine = lock(&reloader.fleet).recovering.remove(name);
+    if !mine.is_some_and(|mine| Arc::ptr_eq(&mine, &worker)) {
+        return;
+    }
+    let current = reloader.registry.namespace(name.as_str());
+    let upstream = Upstream::Worker(worker);
+    let namespace = wanted.namespace(current.as_deref(), upstream, declared, &declared.issues);
+    tracing::info!(namespace = %name, "the worker recovered; its namespace is served");
+    reloader.publish(Changes::from([(name.clone(), Change::Publish(namespace))]));
+}

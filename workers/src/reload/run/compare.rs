@@ -1,0 +1,208 @@
+//! What is on disk against what is served: which namespaces need another process, and why.
+
+use std::sync::Arc;
+
+use super::{Change, Run};
+use crate::config::NamespacesConfig;
+use crate::environment::{EnvironmentError, Toolchain, worker_variables};
+use crate::registry::{Namespace, Upstream};
+use crate::reload::itself::{FILES_CHANGED, FUNCTIONS_CHANGED, Scope};
+use crate::reload::lock;
+use crate::reload::wanted::{
+    Identity, Wanted, build_of, call_error, declared_by, noted, relimited,
+};
+use crate::scan::NamespaceSource;
+use crate::worker::Declared;
+
+impl Run {
+    /// Compares what is on disk with what is served. What needs no process is settled at once; what needs one is
+    /// returned.
+    pub(super) fn want(
+        &mut self,
+        sources: Vec<NamespaceSource>,
+        toolchain: Option<&Result<Arc<Toolchain>, EnvironmentError>>,
+    ) -> Vec<Wanted> {
+        let config = Arc::clone(&lock(&self.reloader.namespaces));
+        let id = toolchain
+            .and_then(|made| made.as_ref().ok())
+            .map(|toolchain| toolchain.id.as_str());
+        let mut changed = Vec::new();
+        for source in sources {
+            let current = self.before.namespaces.get(&source.name).cloned();
+            let current = current.as_deref();
+            let running = current.and_then(|current| self.running(current));
+            let secrets = self.reloader.secrets.0.for_namespace(&source.name);
+            // Without a toolchain what runs stays as it is, so it is compared with its own.
+            let own = running.as_ref().and_then(|it| it.toolchain.as_deref());
+            let environment = |name: &str| std::env::var(name).ok();
+            let wanted = Wanted::new(source, &config, secrets, &environment, id.or(own));
+            if let Some(failure) = wanted.failure.clone() {
+                self.relimit(current, running.as_ref(), &config);
+                self.fail(&wanted, failure.code, call_error(&failure));
+                continue;
+            }
+            if !wanted.source.has_python {
+                let is_empty =
+                    current.is_some_and(|current| matches!(current.upstream, Upstream::Empty));
+                if !(is_empty && current.is_some_and(|current| wanted.is_same_as(current))) {
+                    self.change(wanted.namespace(
+                        current,
+                        Upstream::Empty,
+                        &Declared::default(),
+                        &[],
+                    ));
+                }
+                continue;
+            }
+            let reason = current.map_or(Some("it is new"), |current| {
+                self.reason_to_replace(current, running.as_ref(), &wanted, id)
+            });
+            match (current, reason) {
+                (Some(current), None) => {
+                    self.reloader.settle(&current.name, false);
+                    if !wanted.is_same_as(current) {
+                        self.rewrap(current, &wanted);
+                    }
+                }
+                (_, reason) => {
+                    tracing::info!(namespace = %wanted.source.name, reason, "bringing the namespace up");
+                    self.relimit(current, running.as_ref(), &config);
+                    self.note_reload(current, running.as_ref(), &wanted);
+                    changed.push(wanted);
+                }
+            }
+        }
+        changed
+    }
+
+    /// What the worker of a namespace was started with.
+    pub(super) fn running(&self, current: &Namespace) -> Option<Identity> {
+        match &current.upstream {
+            Upstream::Worker(worker) => self.reloader.identity_of(worker),
+            Upstream::Empty | Upstream::External(_) | Upstream::Failed(_) => None,
+        }
+    }
+
+    /// Puts the operator's word of today around what serves already. An update may take its time or fail, and its author
+    /// decides about that; a tool or principal that the operator took away is gone whatever becomes of it.
+    fn relimit(
+        &mut self,
+        current: Option<&Namespace>,
+        running: Option<&Identity>,
+        config: &NamespacesConfig,
+    ) {
+        let (Some(current), Some(running)) = (current, running) else {
+            return;
+        };
+        if let Some(namespace) = relimited(current, running, config) {
+            tracing::info!(namespace = %namespace.name, "the namespace has new limits; its processes stay");
+            self.changes
+                .insert(namespace.name.clone(), Change::Publish(namespace));
+        }
+    }
+
+    /// Says of a namespace that reloads itself what it does, until the outcome is known.
+    fn note_reload(
+        &mut self,
+        current: Option<&Namespace>,
+        running: Option<&Identity>,
+        wanted: &Wanted,
+    ) {
+        let (Scope::Only(_), Some(current)) = (&self.scope, current) else {
+            return;
+        };
+        let name = &wanted.source.name;
+        let code = reason_for(running, wanted);
+        tracing::warn!(namespace = %name, code, "the namespace reloads itself");
+        // With its new limits, where those are not published yet.
+        let current = match self.changes.get(name) {
+            Some(Change::Publish(relimited)) => relimited,
+            _ => current,
+        };
+        if let Upstream::Worker(_) = &current.upstream {
+            let message = format!("{}; it is being reloaded", sentence(code));
+            let noted = noted(current, code, message);
+            self.changes.insert(name.clone(), Change::Publish(noted));
+        }
+    }
+
+    /// What is different about the process that would be started from the one that serves.
+    fn reason_to_replace(
+        &self,
+        current: &Namespace,
+        running: Option<&Identity>,
+        wanted: &Wanted,
+        toolchain: Option<&str>,
+    ) -> Option<&'static str> {
+        let Upstream::Worker(worker) = &current.upstream else {
+            return Some("nothing serves it");
+        };
+        let Some(running) = running else {
+            return Some("its worker is ending");
+        };
+        let spec = worker.spec();
+        let (variables, _) = worker_variables(
+            build_of(&spec.python),
+            wanted.defaults(),
+            wanted.secrets.clone(),
+        );
+        if !wanted.identity(toolchain).is_served_by(running) {
+            Some("its files, its runtime or a limit of the process changed")
+        } else if variables != spec.environment {
+            Some("its variables or secrets changed")
+        } else if !spec.python.is_file() || !spec.venv.join("bin/python").is_file() {
+            // The process lives on, but its next start would fail.
+            Some("its environment is gone")
+        } else if worker.is_outdated() {
+            Some("a process of the namespace could not be started again unchanged")
+        } else {
+            None
+        }
+    }
+
+    /// New limits around the same process.
+    fn rewrap(&mut self, current: &Namespace, wanted: &Wanted) {
+        let Upstream::Worker(worker) = &current.upstream else {
+            return;
+        };
+        let declared = worker.declared();
+        let declared = declared.as_deref();
+        let (_, skipped) = worker_variables(
+            build_of(&worker.spec().python),
+            wanted.defaults(),
+            wanted.secrets.clone(),
+        );
+        let issues: Vec<_> = declared
+            .iter()
+            .flat_map(|declared| &declared.issues)
+            .chain(&skipped)
+            .cloned()
+            .collect();
+        self.change(wanted.namespace(
+            Some(current),
+            Upstream::Worker(Arc::clone(worker)),
+            &declared_by(current),
+            &issues,
+        ));
+    }
+}
+
+/// Why a namespace reloads itself. `running` is what the worker that serves was started with.
+pub(super) fn reason_for(running: Option<&Identity>, wanted: &Wanted) -> &'static str {
+    let same_files = running.is_some_and(|it| it.files_hash == wanted.source.files_hash);
+    match same_files {
+        true => FUNCTIONS_CHANGED,
+        false => FILES_CHANGED,
+    }
+}
+
+pub(super) fn sentence(code: &str) -> &'static str {
+    match code {
+        FUNCTIONS_CHANGED => {
+            "a process of the namespace was started again and declared other functions than those listed"
+        }
+        _ => {
+            "a process of the namespace had to be started again, and its files were no longer those that had been loaded"
+        }
+    }
+}

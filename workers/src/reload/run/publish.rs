@@ -1,0 +1,73 @@
+//! What a run does to the registry, and to workers that nobody is served by.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Change, Changes};
+use crate::names::NamespaceName;
+use crate::registry::{Namespace, Snapshot};
+use crate::reload::itself::Scope;
+use crate::reload::{Reloader, external, lock};
+use crate::worker::Worker;
+
+impl Reloader {
+    /// Ends the workers that failed to boot and still try: every namespace without a working one is tried afresh.
+    pub(super) fn take_over_recovering(self: &Arc<Self>, scope: &Scope) {
+        let taken: Vec<_> = {
+            let mut fleet = lock(&self.fleet);
+            let recovering = std::mem::take(&mut fleet.recovering);
+            let (taken, left) = recovering
+                .into_iter()
+                .partition(|(name, _)| scope.covers(name));
+            fleet.recovering = left;
+            let taken: BTreeMap<_, _> = taken;
+            taken.into_values().collect()
+        };
+        for worker in taken {
+            self.retire(worker, Duration::ZERO);
+        }
+    }
+
+    /// Ends what was started for a namespace and does not serve it.
+    pub(super) fn retire_unpublished(self: &Arc<Self>, name: &NamespaceName) {
+        let serving = self.registry.namespace(name.as_str());
+        let serves = |worker: &Arc<Worker>| {
+            let serving = serving.as_ref();
+            serving.is_some_and(|namespace| namespace.is_run_by(worker))
+        };
+        let workers: Vec<_> = lock(&self.fleet)
+            .members
+            .iter()
+            .map(|member| Arc::clone(&member.worker))
+            .filter(|worker| worker.spec().namespace == *name && !serves(worker))
+            .collect();
+        for worker in workers {
+            self.retire(worker, Duration::ZERO);
+        }
+    }
+
+    /// Swaps in a snapshot with these changes. Gives back what they replaced.
+    pub(super) fn publish(&self, changes: Changes) -> Vec<(NamespaceName, Arc<Namespace>)> {
+        let _publishing = lock(&self.publishing);
+        let before = self.registry.snapshot();
+        let mut namespaces = before.namespaces.clone();
+        let mut replaced = Vec::new();
+        for (name, change) in changes {
+            let old = match change {
+                Change::Publish(namespace) => namespaces.insert(name.clone(), namespace),
+                Change::Remove => namespaces.remove(&name),
+            };
+            replaced.extend(old.map(|old| (name, old)));
+        }
+        let next = Snapshot {
+            generation: before.generation + 1,
+            namespaces,
+        };
+        self.metrics.published(&next);
+        let servers = self.host.metrics.servers();
+        servers.serve(external::served(&next.namespaces));
+        self.registry.swap(next);
+        replaced
+    }
+}
