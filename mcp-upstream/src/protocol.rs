@@ -166,14 +166,10 @@ pub mod code {
     pub const INVALID_PARAMS: i32 = -32602;
     /// The gateway or an upstream failed.
     pub const INTERNAL: i32 = -32603;
-    /// The namespace is closed to the caller.
-    pub const FORBIDDEN: i32 = -32011;
     /// No such namespace or session.
     pub const NOT_FOUND: i32 = -32012;
     /// A limit on requests or streams.
     pub const LIMITED: i32 = -32013;
-    /// The gateway cannot serve now.
-    pub const UNAVAILABLE: i32 = -32014;
     /// No such resource, before 2026-07-28.
     pub const RESOURCE_NOT_FOUND: i32 = -32002;
     /// 2026-07-28: a header and the body differ.

@@ -4,12 +4,11 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use tooldock_workers::yaml;
 
 use tooldock_workers::external::{self, Checked, Finding};
 use tooldock_workers::scan;
 use tooldock_workers::secrets::NoSecrets;
-use tooldock_workers::yaml::Value;
+use tooldock_workers::yaml::{self, Value};
 
 use crate::config::{Config, Effective, ListenerConfig, NamespaceRule};
 use crate::descriptors::Connections;

@@ -15,5 +15,5 @@ mod walk;
 
 use members::Members;
 pub use read::{from_str, object, raw};
-pub use scan::{DEPTH_MAX, Unread, value_end};
+pub use scan::{DEPTH_MAX, Unread};
 pub use walk::Walk;

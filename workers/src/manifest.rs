@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::yaml::{Mapping, Value};
 use serde::de::DeserializeOwned;
 
 use crate::config::{Limits, LimitsPatch, NamespacesConfig, ToolLimits};
 use crate::names::NamespaceName;
 use crate::registry::Issue;
 use crate::template::Template;
+use crate::yaml::{Mapping, Value};
 use crate::{tree_file, yaml};
 
 mod variables;

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::yaml::Value;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::secrets::Secret;
+use crate::yaml::Value;
 
 /// Variables of the gateway that no server gets, whatever asks for them: they open the gateway itself.
 const OWN: [&str; 5] = [

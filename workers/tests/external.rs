@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tooldock_workers::yaml;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -31,6 +30,7 @@ use tooldock_workers::reload::{ReloadMetrics, ReloadReport, Reloader};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::{Secret, SecretSource};
 use tooldock_workers::worker::WorkerHost;
+use tooldock_workers::yaml;
 
 #[path = "support/programs.rs"]
 mod programs;

@@ -1,7 +1,6 @@
 //! Every refusal alone, every pair of faults for the order, and what admitted requests carry.
 
 use std::time::Duration;
-use tooldock_workers::yaml;
 
 use governor::clock::FakeRelativeClock;
 use http::header::{
@@ -9,6 +8,7 @@ use http::header::{
 };
 use http::{HeaderMap, Method, StatusCode, Version};
 use tooldock_workers::route::RouteId;
+use tooldock_workers::yaml;
 
 use super::*;
 use crate::bearer::{ANONYMOUS, BEARER};

@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use tooldock_workers::yaml;
 
 use tooldock_workers::manifest::MANIFEST_FILE;
-use tooldock_workers::yaml::Value;
+use tooldock_workers::yaml::{self, Value};
 
 use crate::config::Config;
 

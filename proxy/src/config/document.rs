@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tooldock_workers::config::NamespacesConfig;
-use tooldock_workers::yaml;
-use tooldock_workers::yaml::Value;
+use tooldock_workers::yaml::{self, Value};
 
 use super::later::{Unbuilt, UpstreamsConfig};
 use super::{Config, ConfigError};

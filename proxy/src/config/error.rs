@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+
 use tooldock_workers::yaml;
 
 /// What every refusal of a later version's feature says.

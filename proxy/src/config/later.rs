@@ -3,10 +3,10 @@
 //! `unsupported.rs` refuses any other value, so nothing reads these. Where a key of a section is built, it says so.
 
 use std::collections::BTreeMap;
-use tooldock_workers::yaml;
 
 use serde::{Deserialize, Serialize};
 use tooldock_workers::external::StdioServersConfig;
+use tooldock_workers::yaml;
 
 /// How a key says that its feature is not used.
 pub(crate) const OFF: &str = "off";

@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::yaml::Value;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::bounds::{TIMES, within};
@@ -13,6 +12,7 @@ use crate::config::{Limits, LimitsPatch};
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
 use crate::template::{Template, scalar};
+use crate::yaml::Value;
 
 /// `upstreams.stdio:` — servers by namespace.
 pub type StdioServersConfig = BTreeMap<NamespaceName, StdioServerConfig>;

@@ -8,7 +8,6 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use crate::yaml::{Mapping, Value};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -16,7 +15,7 @@ use super::config::{InvalidServer, StdioServerConfig};
 use super::registry_name::{PackageType, RegistryCache, launch};
 use crate::names::NamespaceName;
 use crate::tree_file::{self, Refused};
-use crate::yaml;
+use crate::yaml::{self, Mapping, Value};
 
 /// The file, relative to the data directory.
 pub(crate) const EXTERNAL_FILE: &str = "external/config.yaml";

@@ -213,18 +213,6 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Where the value ends that begins at `at`, or behind white space there.
-///
-/// # Errors
-///
-/// As for any reading.
-pub fn value_end(text: &str, at: usize) -> Result<usize, Unread> {
-    let mut scan = Scan::new(text);
-    scan.at = at;
-    scan.value(0)?;
-    Ok(scan.at)
-}
-
 /// Where an escape ends whose backslash is just before `at`.
 #[inline(always)]
 fn escape_end(bytes: &[u8], at: usize) -> Result<usize, Unread> {
