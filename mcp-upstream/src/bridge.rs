@@ -2,7 +2,7 @@
 //!
 //! *Legacy* is what `initialize` opens (up to 2025-11-25), *modern* is 2026-07-28. Between equals nothing is translated:
 //! whole messages pass, and only request ids, progress tokens and subscription ids in them are others. Between unlike
-//! eras that holds for all that is not named here. There is a test for each cell in `mcp::forward`.
+//! eras that holds for all that is not named here. There is a test for each cell in `upstream::client`.
 //!
 //! | feature | modern client → legacy server | legacy client → modern server | like → like |
 //! |---|---|---|---|

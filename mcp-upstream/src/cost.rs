@@ -4,7 +4,6 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::runtime::{Builder, Runtime};
@@ -12,10 +11,11 @@ use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::{CallSink, ToolReply, WorkerCall};
 
-use crate::backend::{Backend, Backends};
+use crate::engine::{UpstreamReply, Work};
 use crate::jsonrpc;
 use crate::mcp::head::{McpHead, MirroredHeaders};
 use crate::testing::{Harness, Wanted, caller, head};
+use crate::upstream::worker::{WorkerPort, WorkerPorts};
 
 #[path = "../../tests/support/counted.rs"]
 mod counted;
@@ -33,23 +33,20 @@ pub(crate) fn runtime() -> Runtime {
 /// Answers at once, so that only the way there and back is counted.
 struct Ready;
 
-#[async_trait]
-impl Backend for Ready {
-    async fn call(
-        &self,
-        call: WorkerCall,
-        _: Option<Arc<dyn CallSink>>,
-    ) -> Result<ToolReply, CallError> {
-        black_box(call);
-        Ok(ToolReply {
-            value: Bytes::from_static(br#""Hello, Ada!""#),
-            content: None,
+impl WorkerPort for Ready {
+    fn call(self: Arc<Self>, call: WorkerCall, _: Option<Arc<dyn CallSink>>) -> Work {
+        Box::pin(async move {
+            black_box(call);
+            Ok(UpstreamReply::Value(ToolReply {
+                value: Bytes::from_static(br#""Hello, Ada!""#),
+                content: None,
+            }))
         })
     }
 }
 
-impl Backends for Ready {
-    fn of(&self, _: &Namespace) -> Result<Arc<dyn Backend>, CallError> {
+impl WorkerPorts for Ready {
+    fn of(&self, _: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError> {
         Ok(Arc::new(Self))
     }
 }
@@ -66,7 +63,7 @@ impl Scene {
         let house = {
             let _guard = runtime.enter();
             Wanted {
-                backends: Some(Arc::new(Ready)),
+                ports: Some(Arc::new(Ready)),
                 ..Wanted::default()
             }
             .build()

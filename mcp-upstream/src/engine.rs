@@ -1,44 +1,41 @@
-//! The one path every transport's list and call take (FRM-08, FRM-12): tools, resources, prompts, completion.
+//! The one path of every call, whatever its transport and whatever runs it (FRM-08, FRM-12).
 //!
-//! A call goes through, in this order: the namespace's upstream is there → a tool exists and the policy allows it →
-//! limits counted in tool calls → a place in the namespace's queue → the upstream. The time limit covers the wait in
-//! the queue too. Whatever the end, the dropped future of a client that left included, it is counted and audited once.
+//! A call goes through, in this order: its namespace is up → the policy allows the tool → its upstream has it → limits
+//! counted in tool calls → a place in the namespace's queue → the upstream → the bound on results. The time limit covers
+//! the wait in the queue too. Whatever the end, the dropped future of a client that left included, the call is counted
+//! and audited once.
 //!
-//! Functions that take a context may say and ask something before they answer; that is `talk`. All others have no
-//! channel, no sink and no loop around them.
+//! What runs a call is its [`UpstreamCall`]'s. A call that may ask its client ([`Talks::Asks`]) has a loop around it
+//! (`interactive`); all others have none.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::{Namespace, Upstream};
-use tooldock_workers::tool::Tool;
-use tooldock_workers::worker::{Operation, ToolReply, WorkerCall};
+use tooldock_workers::registry::Upstream;
 
-use crate::audit::{AuditSender, Transport};
-use crate::backend::Backends;
+use crate::audit::AuditSender;
 use crate::caller::Caller;
 pub(crate) use crate::interaction::{Event, EventSender, ask_failed};
 use crate::metrics::UpstreamMetrics;
 
+mod call;
 mod detached;
-mod fault;
-mod forward;
 mod interactive;
 mod notices;
+mod peer;
 mod record;
 
-pub(crate) use crate::protocol::method::TOOLS_CALL;
+pub(crate) use call::{CallFacts, NO_ARGUMENTS, Outcome, Talks, UpstreamCall, UpstreamReply, Work};
 pub(crate) use detached::{Detached, go_on};
-pub(crate) use forward::{ForwardRequest, ForwardTask, Peer, ResponseOutcome};
-use interactive::{CallInbox, InteractiveCall};
+use interactive::InteractiveCall;
 pub(crate) use notices::Announce;
-use record::{Noted, Record};
+pub(crate) use peer::Peer;
+use record::Record;
 
 /// Characters of an unknown tool's name that go into messages and logs.
 const UNKNOWN_NAME_MAX: usize = 128;
@@ -71,7 +68,6 @@ impl ToolCallLimiter for Unlimited {
 
 /// What all calls share.
 pub(crate) struct Engine {
-    pub(crate) backends: Arc<dyn Backends>,
     pub(crate) limiter: Arc<dyn ToolCallLimiter>,
     pub(crate) audit: AuditSender,
     pub(crate) metrics: Arc<UpstreamMetrics>,
@@ -79,186 +75,90 @@ pub(crate) struct Engine {
     pub(crate) notices: Arc<dyn Announce>,
 }
 
-/// One call, whoever asked for it.
-#[derive(Debug, Clone)]
-pub(crate) struct CallRequest {
-    /// The namespace, out of the snapshot the request began with.
-    pub(crate) namespace: Arc<Namespace>,
-    /// What to run.
-    pub(crate) operation: Operation,
-    /// Who asks and what can be asked back, as the worker's `caller` object; only for functions that take a context.
-    pub(crate) caller_facts: Option<Bytes>,
-    /// How the call came in.
-    pub(crate) transport: Transport,
-    /// The MCP version in force, as it is spelled on the wire.
-    pub(crate) version: Option<&'static str>,
-    /// The digest that stands for the session.
-    pub(crate) session: Option<Arc<str>>,
-}
-
 impl Engine {
-    /// The tools of a namespace that may be listed. A namespace that could not be brought up is an error, never an
-    /// empty list.
-    pub(crate) fn list(
-        namespace: &Namespace,
-    ) -> Result<impl Iterator<Item = &Arc<Tool>>, CallError> {
-        match &namespace.upstream {
-            Upstream::Failed(error) => Err(error.clone()),
-            // Its server knows them; it is asked, not we.
-            Upstream::External(_) => Err(CallError::new(
-                CallErrorCode::InternalError,
-                "The tools of a server of others are not listed here",
-            )),
-            Upstream::Worker(_) | Upstream::Empty => Ok(namespace.allowed_tools()),
-        }
-    }
-
-    /// One tool that may be listed and called.
-    pub(crate) fn tool<'a>(
-        namespace: &'a Namespace,
-        name: &str,
-    ) -> Result<&'a Arc<Tool>, CallError> {
-        if let Upstream::Failed(error) = &namespace.upstream {
-            return Err(error.clone());
-        }
-        // By name first: matching every tool against the policy's globs would cost by the number of tools.
-        namespace
-            .tools
-            .iter()
-            .find(|tool| *tool.name == *name)
-            .filter(|tool| namespace.policy.allows_tool(&tool.name))
-            .ok_or_else(|| {
-                let name: String = name.chars().take(UNKNOWN_NAME_MAX).collect();
-                CallError::new(CallErrorCode::ToolNotFound, format!("Unknown tool: {name}"))
-            })
-    }
-
-    /// Whether the function that would run takes a context, and so may report, log and ask. Of a URI that no resource
-    /// has, the worker finds the template; here it is enough that one of them might.
-    pub(crate) fn talks(namespace: &Namespace, operation: &Operation) -> bool {
-        match operation {
-            Operation::CallTool { tool, .. } => {
-                let mut tools = namespace.tools.iter();
-                tools.any(|known| known.context && known.name == *tool)
-            }
-            Operation::ReadResource { uri } => match namespace.resource(uri) {
-                Some(resource) => resource.context,
-                None => namespace.resource_templates.iter().any(|it| it.context),
-            },
-            Operation::GetPrompt { prompt, .. } => {
-                namespace.prompt(prompt).is_some_and(|it| it.context)
-            }
-            Operation::Complete { .. } => false,
-        }
-    }
-
-    /// Runs one call to its end. Dropping the future cancels it. What it says before its answer goes to `events`;
+    /// Runs one call to its end. Dropping the future cancels it. What the call says before its answer goes to `events`;
     /// without them its progress and log messages are dropped and its questions fail. All events of the call are in the
     /// channel when this returns.
-    pub(crate) async fn call(
+    pub(crate) async fn run(
         &self,
         caller: &Caller,
-        request: &CallRequest,
+        call: &Arc<dyn UpstreamCall>,
         events: Option<EventSender>,
-    ) -> Result<ToolReply, CallError> {
-        let record = Record::begin(self, caller, Noted::of(request));
-        let outcome = self.attempt(caller, request, events).await;
-        let outcome = outcome.map_err(|error| {
-            let subject = record.subject();
-            fault::reported(error, caller, &request.namespace, subject)
-        });
-        record.finish(outcome.as_ref().map(|_| "ok").map_err(|error| error.code));
+    ) -> Outcome {
+        let record = Record::begin(self, caller, call.facts());
+        let outcome = self.attempt(caller, call, events).await;
+        let outcome = outcome.map_err(|error| call.shown(caller, error));
+        let status = outcome.as_ref().map(UpstreamReply::status);
+        record.finish(status.map_err(|error| error.code));
         outcome
     }
 
     async fn attempt(
         &self,
         caller: &Caller,
-        request: &CallRequest,
+        call: &Arc<dyn UpstreamCall>,
         events: Option<EventSender>,
-    ) -> Result<ToolReply, CallError> {
-        let namespace = &*request.namespace;
-        let limits = self.admit(caller, namespace, &request.operation)?;
-        let call = WorkerCall {
-            operation: request.operation.clone(),
-            caller: request.caller_facts.clone(),
-            request: Arc::clone(&caller.request_id),
-            max_result: limits.max_result,
+    ) -> Outcome {
+        let facts = call.facts();
+        self.admit(caller, &**call)?;
+        let limit = facts.timeout();
+        let reply = match facts.talks {
+            Talks::Asks => {
+                let asking = InteractiveCall::new(self, &facts.namespace, caller, limit, events);
+                // Boxed, so that the usual call does not carry the room for it.
+                Box::pin(asking.run(|peer| Arc::clone(call).start(peer))).await?
+            }
+            Talks::Tells | Talks::No => self.in_turn(call, limit, events).await?,
         };
-        let reply = if limits.talks {
-            let namespace = &request.namespace;
-            let talk = InteractiveCall::new(self, namespace, caller, limits.timeout, events);
-            // Boxed, so that the usual call does not carry the room for it.
-            Box::pin(talk.run(|talk, sink| {
-                // Asked again: the wait may have outlasted who was there before it.
-                let backend = talk.backend()?;
-                Ok(Box::pin(
-                    async move { backend.call(call, Some(sink)).await },
-                ))
-            }))
-            .await?
-        } else {
-            self.run(namespace, call, limits.timeout).await?
-        };
-        let size = reply.value.len() + reply.content.as_ref().map_or(0, Bytes::len);
-        if size as u64 > limits.max_result {
+        let (size, allowed) = (reply.size(), facts.max_result());
+        if size as u64 > allowed {
             return Err(CallError::new(
                 CallErrorCode::ResultTooLarge,
-                format!(
-                    "The result has {size} bytes; {} are allowed",
-                    limits.max_result
-                ),
+                format!("The result has {size} bytes; {allowed} are allowed"),
             ));
         }
         Ok(reply)
     }
 
-    /// Whether the call may be made, and within which limits. Policy and limits counted in calls are for tools alone.
-    fn admit(
-        &self,
-        caller: &Caller,
-        namespace: &Namespace,
-        operation: &Operation,
-    ) -> Result<CallLimits, CallError> {
-        let Operation::CallTool { tool, .. } = operation else {
-            self.backends.of(namespace)?;
-            return Ok(CallLimits {
-                timeout: namespace.limits.timeout,
-                max_result: namespace.limits.max_result.as_u64(),
-                talks: Self::talks(namespace, operation),
-            });
-        };
-        let tool = Self::tool(namespace, tool)?;
-        self.backends.of(namespace)?;
+    /// Whether the call may be made. Policy and limits counted in calls are for tools alone.
+    fn admit(&self, caller: &Caller, call: &dyn UpstreamCall) -> Result<(), CallError> {
+        let facts = call.facts();
+        let namespace = &*facts.namespace;
+        if let Upstream::Failed(error) = &namespace.upstream {
+            return Err(error.clone());
+        }
+        if !facts.method.is_tool_call() {
+            return call.admit();
+        }
+        let tool = &*facts.subject;
+        if !namespace.policy.allows_tool(tool) {
+            return Err(unknown_tool(tool));
+        }
+        call.admit()?;
+        let principal = caller.principal_name();
         self.limiter
-            .check(
-                caller.principal_name(),
-                &namespace.name,
-                &tool.name,
-                caller.client,
-            )
-            .map_err(rate_limited)?;
-        Ok(CallLimits {
-            timeout: namespace.timeout_of(&tool.name),
-            max_result: namespace.max_result_of(&tool.name),
-            talks: tool.context,
-        })
+            .check(principal, &namespace.name, tool, caller.client)
+            .map_err(rate_limited)
     }
 
-    /// A call that cannot say anything before its answer: a place in the queue, the upstream, one clock over both.
-    async fn run(
+    /// A call that cannot ask anything before its answer: a place in the queue, the upstream, one clock over both.
+    async fn in_turn(
         &self,
-        namespace: &Namespace,
-        call: WorkerCall,
+        call: &Arc<dyn UpstreamCall>,
         limit: Duration,
-    ) -> Result<ToolReply, CallError> {
+        events: Option<EventSender>,
+    ) -> Outcome {
         let entered = AtomicBool::new(false);
         let run = async {
-            let _permit = namespace.gate.enter().await.map_err(|_| overloaded())?;
+            let gate = &call.facts().namespace.gate;
+            let _permit = gate.enter().await.map_err(|_| overloaded())?;
             entered.store(true, Ordering::Relaxed);
-            // Asked again: the wait may have outlasted who was there before it.
-            let backend = self.backends.of(namespace)?;
-            backend.call(call, None).await
+            let peer = Peer {
+                events,
+                inbox: None,
+                dropped: self.metrics.events_dropped.clone(),
+            };
+            Arc::clone(call).start(peer).await
         };
         timeout(limit, run)
             .await
@@ -270,22 +170,10 @@ impl Engine {
     }
 }
 
-/// What bounds one call.
-struct CallLimits {
-    timeout: Duration,
-    max_result: u64,
-    /// The function takes a context.
-    talks: bool,
-}
-
-/// The MCP method that runs an operation.
-pub(crate) fn method_of(operation: &Operation) -> &'static str {
-    match operation {
-        Operation::CallTool { .. } => TOOLS_CALL,
-        Operation::ReadResource { .. } => "resources/read",
-        Operation::GetPrompt { .. } => "prompts/get",
-        Operation::Complete { .. } => "completion/complete",
-    }
+/// A tool that is not there, or not for this namespace's callers.
+pub(crate) fn unknown_tool(name: &str) -> CallError {
+    let name: String = name.chars().take(UNKNOWN_NAME_MAX).collect();
+    CallError::new(CallErrorCode::ToolNotFound, format!("Unknown tool: {name}"))
 }
 
 fn rate_limited(wait: Duration) -> CallError {

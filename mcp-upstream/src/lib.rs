@@ -4,14 +4,13 @@
 //! matter and the body's bytes, and leaves as a [`reply::Reply`]. No socket is opened here and no Pingora type is known.
 //!
 //! ```text
-//! service ── mcp ── jsonrpc             one JSON-RPC message as raw spans; version, session, method
-//!    │        └── session               who may speak in which conversation
-//!    ├────── rest                       the same tools as plain HTTP; OpenAPI, health, reload
-//!    └────── engine ── backend          one call path: policy, limits, queue, timeout, audit, metrics
+//! service ─┬─ mcp, legacy    the protocol's surfaces: version, session, how an answer travels
+//!          ├─ rest           the same tools as plain HTTP; OpenAPI, health, reload
+//!          └─▶ upstream      what runs a namespace: a request becomes an answer or a call
+//!                └─▶ engine  the one path of a call: policy, limits, queue, clock, audit, metrics
 //! ```
 
 pub mod audit;
-pub mod backend;
 mod bridge;
 pub mod broadcast;
 mod call_error;
@@ -37,6 +36,7 @@ pub mod session;
 mod stdio;
 pub mod stream;
 mod supervise;
+mod upstream;
 
 pub use jsonrpc::subject::Subject;
 pub use mcp::head::{AcceptFlags, McpHead, MirroredHeaders};

@@ -3,7 +3,7 @@
 //! ```text
 //!   post ─┬─ modern                      2026-07-28: everything is in the request
 //!         └─ initialize, notification, response, batch
-//!               └─ methods               what a request means: an answer, or a call of the upstream
+//!               └─ methods               what a request means: an answer, or a call of the upstream (`crate::upstream`)
 //!                    └─ exchange         how its answer travels: JSON, or a stream of events
 //!   get ─── stream                       what the server says outside of answers; resumption
 //! ```
@@ -17,22 +17,22 @@ use tokio::time::Instant;
 use tooldock_workers::registry::Namespace;
 
 use crate::caller::Caller;
-use crate::format::{ModernFormat, ResultFormat};
 use crate::jsonrpc::{Invalid, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::session::table::{CommitError, Created, Located};
+use crate::session::table::{Created, Located};
 use crate::session::{
-    Binding, ClientFacts, EndSession, PatchRefused, Session, SessionPatch, SessionTransport, State,
+    Binding, ClientFacts, EndSession, Session, SessionPatch, SessionTransport, State,
 };
 use crate::stream::{ResumeError, Stream, StreamGuard, StreamKind, Subscription};
+pub(crate) use crate::upstream::store_failure;
+use crate::upstream::{CallContext, Client, gauge};
 
+pub(crate) mod answer;
 pub(crate) mod batch;
-pub(crate) mod capabilities;
 mod core;
 mod driver;
 pub(crate) mod exchange;
-pub(crate) mod forward;
 mod get;
 pub(crate) mod head;
 pub(crate) mod initialize;
@@ -46,29 +46,6 @@ pub(crate) mod response;
 pub(crate) use core::Core;
 pub(crate) use exchange::events_head;
 use head::McpHead;
-
-/// What a message is spoken in: who, to which namespace, in which era.
-pub(crate) struct CallContext<'a> {
-    core: &'a Arc<Core>,
-    caller: &'a Caller,
-    /// The bytes the message's spans point into.
-    body: &'a Bytes,
-    namespace: Arc<Namespace>,
-    era: ClientEra,
-    /// Whether the client takes events with its answer. One that does not can be told and asked nothing before it.
-    streams: bool,
-}
-
-/// Which of the two kinds of MCP a request speaks.
-enum ClientEra {
-    /// Opened by `initialize`: a version that holds for all of it and, mostly, a session.
-    Legacy {
-        version: ProtocolVersion,
-        session: Option<Arc<Session>>,
-    },
-    /// 2026-07-28: what the request says about itself.
-    Modern(modern::RequestMeta),
-}
 
 /// Answers a POST.
 pub(crate) async fn post(core: &Arc<Core>, caller: &Caller, head: &McpHead, body: &Bytes) -> Reply {
@@ -136,23 +113,8 @@ pub(crate) async fn create_session(
     Ok(created.session)
 }
 
-/// Changes what is recorded of a session, and answers whether anything is different now. It may cost the session's
+/// Opens a stream of a session, for the responses to these requests where it is for some. It may cost the session's
 /// principal other sessions.
-pub(crate) async fn commit(
-    core: &Core,
-    session: &Session,
-    patch: SessionPatch,
-) -> Result<bool, RequestError> {
-    let committed = core.sessions.commit(session, patch, Instant::now()).await;
-    let committed = committed.map_err(|error| match error {
-        CommitError::Refused(refused) => refused.into(),
-        CommitError::Store(error) => store_failure(&error),
-    })?;
-    count_evicted(core, committed.evicted);
-    Ok(committed.changed)
-}
-
-/// Opens a stream of a session, for the responses to these requests where it is for some. It may cost the session's principal other sessions.
 pub(crate) async fn open_stream(
     core: &Core,
     session: &Arc<Session>,
@@ -169,11 +131,11 @@ pub(crate) async fn open_stream(
 /// Records that a session has a stream of that number. A client is not refused its stream because the store fails.
 async fn note_stream(core: &Core, session: &Session, number: u32) {
     let opened = SessionPatch::OpenStream(number);
-    match core.sessions.commit(session, opened, Instant::now()).await {
-        Ok(committed) => count_evicted(core, committed.evicted),
-        Err(error) => {
-            tracing::error!(session = &**session.tag(), %error, "a stream is known in this process alone");
-        }
+    if core.changes.commit(session, opened).await.is_err() {
+        tracing::error!(
+            session = &**session.tag(),
+            "a stream is known in this process alone"
+        );
     }
 }
 
@@ -191,26 +153,6 @@ pub(crate) async fn resume_stream(
     // One that was forgotten goes on under another number.
     note_stream(core, session, events.number()).await;
     Ok(events)
-}
-
-fn count_evicted(core: &Core, evicted: usize) {
-    if evicted > 0 {
-        core.metrics.sessions_evicted.inc_by(evicted as u64);
-        core.metrics.sessions.set(gauge(core.sessions.count()));
-    }
-}
-
-impl From<PatchRefused> for RequestError {
-    fn from(refused: PatchRefused) -> Self {
-        match refused {
-            PatchRefused::Initialized => Self::Shape("the session is initialized already".into()),
-            PatchRefused::TooMuch(error) => Self::InvalidParams(error.to_string().into()),
-            PatchRefused::TooManySubscriptions(_) => Self::InvalidParams(
-                "the session has the maximum of subscriptions: unsubscribe from a resource first"
-                    .into(),
-            ),
-        }
-    }
 }
 
 /// Ends a session that its client is done with. Says whether it was still there.
@@ -250,80 +192,49 @@ pub(crate) fn stream_place(
         .map_err(|_| RequestError::StreamLimit)
 }
 
-impl<'a> CallContext<'a> {
-    /// Settles version and session. For `initialize`, which has neither yet, the version is completed from its body.
-    async fn open(
-        core: &'a Arc<Core>,
-        caller: &'a Caller,
-        head: &McpHead,
-        body: &'a Bytes,
-        initialize: bool,
-    ) -> Result<Self, RequestError> {
-        let namespace = namespace(core, caller)?;
-        let header = header_version(caller, head)?;
-        let session = session(core, caller, head, &namespace).await?;
-        let version = agree(header, session.as_ref())?;
-        if !initialize {
-            if session.is_none() && caller.profile.session_required(version) {
-                return Err(RequestError::SessionRequired);
-            }
-            acceptable(caller, head.accept, version)?;
+/// Settles version and session of a legacy message. For `initialize`, which has neither yet, the version is completed
+/// from its body.
+async fn open<'a>(
+    core: &'a Arc<Core>,
+    caller: &'a Caller,
+    head: &McpHead,
+    body: &'a Bytes,
+    initialize: bool,
+) -> Result<CallContext<'a>, RequestError> {
+    let namespace = namespace(core, caller)?;
+    let header = header_version(caller, head)?;
+    let session = session(core, caller, head, &namespace).await?;
+    let version = agree(header, session.as_ref())?;
+    if !initialize {
+        if session.is_none() && caller.profile.session_required(version) {
+            return Err(RequestError::SessionRequired);
         }
-        Ok(Self {
-            core,
-            caller,
-            body,
-            namespace,
-            era: ClientEra::Legacy { version, session },
-            streams: head.accept.sse_named,
-        })
+        acceptable(caller, head.accept, version)?;
     }
+    let client = match session {
+        Some(session) => Client::Session(session),
+        None => Client::Legacy(version),
+    };
+    let streams = head.accept.sse_named;
+    Ok(context(core, caller, body, namespace, client, streams))
+}
 
-    /// A conversation over HTTP+SSE, in the version its session has come to.
-    pub(crate) fn over_sse(
-        core: &'a Arc<Core>,
-        caller: &'a Caller,
-        body: &'a Bytes,
-        namespace: Arc<Namespace>,
-        session: Arc<Session>,
-    ) -> Self {
-        Self {
-            core,
-            caller,
-            body,
-            namespace,
-            era: ClientEra::Legacy {
-                version: session.version(),
-                session: Some(session),
-            },
-            streams: true,
-        }
-    }
-
-    /// The version a legacy conversation is in.
-    fn version(&self) -> Option<ProtocolVersion> {
-        match &self.era {
-            ClientEra::Legacy { version, .. } => Some(*version),
-            ClientEra::Modern(_) => None,
-        }
-    }
-
-    /// The session, which only legacy conversations have, and not all of them.
-    fn session(&self) -> Option<&Arc<Session>> {
-        match &self.era {
-            ClientEra::Legacy { session, .. } => session.as_ref(),
-            ClientEra::Modern(_) => None,
-        }
-    }
-
-    /// What results of this conversation begin with and hold.
-    fn result_format(&self) -> ResultFormat {
-        match &self.era {
-            ClientEra::Legacy { version, .. } => ResultFormat::Legacy(*version),
-            ClientEra::Modern(_) => {
-                ResultFormat::Modern(ModernFormat::new(self.namespace.name.clone()))
-            }
-        }
+/// The context of a message: its namespace's upstream is looked up here alone.
+pub(crate) fn context<'a>(
+    core: &'a Core,
+    caller: &'a Caller,
+    body: &'a Bytes,
+    namespace: Arc<Namespace>,
+    client: Client,
+    streams: bool,
+) -> CallContext<'a> {
+    CallContext {
+        caller,
+        body,
+        upstream: core.upstreams.of(&namespace),
+        namespace,
+        client,
+        streams,
     }
 }
 
@@ -409,7 +320,7 @@ pub(crate) async fn find_session(
 /// A session that another process had is this one's now.
 fn take_up(core: &Core, adopted: Created) -> Arc<Session> {
     let Created { session, evicted } = adopted;
-    count_evicted(core, evicted);
+    core.changes.count_evicted(evicted);
     core.metrics.sessions.set(gauge(core.sessions.count()));
     if session.streams().had_general() {
         core.audience.join(&session);
@@ -447,16 +358,6 @@ fn acceptable(
     } else {
         "application/json"
     }))
-}
-
-pub(crate) fn store_failure(error: &crate::stream::StoreError) -> RequestError {
-    tracing::error!(%error, "the session store failed");
-    RequestError::Internal
-}
-
-/// A count as a gauge's value.
-pub(crate) fn gauge(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! The protocol revisions served here and the integer codes of JSON-RPC errors.
 
 use std::fmt;
+use std::ops::Deref;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -152,6 +154,69 @@ impl CacheScope {
 pub(crate) mod method {
     /// The method of the calls that are counted and audited as tool calls.
     pub(crate) const TOOLS_CALL: &str = "tools/call";
+    /// The method whose result is what a resource is now.
+    pub(crate) const RESOURCES_READ: &str = "resources/read";
+}
+
+/// The method of a request that goes up. What a client can spell must not make metrics: only known names are labels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Method {
+    /// One of the protocol's.
+    Known(&'static str),
+    /// Any other, as the client spelled it.
+    Other(Arc<str>),
+}
+
+/// The methods that a server may be asked.
+const METHODS: [&str; 16] = [
+    method::TOOLS_CALL,
+    "tools/list",
+    "resources/list",
+    "resources/templates/list",
+    method::RESOURCES_READ,
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "prompts/list",
+    "prompts/get",
+    "completion/complete",
+    "logging/setLevel",
+    "tasks/get",
+    "tasks/list",
+    "tasks/result",
+    "tasks/cancel",
+    "tasks/update",
+];
+
+impl Method {
+    /// The method of that name.
+    pub(crate) fn of(name: &str) -> Self {
+        let known = METHODS.into_iter().find(|known| *known == name);
+        known.map_or_else(|| Self::Other(name.into()), Self::Known)
+    }
+
+    /// The name as a label of metrics and of the audit log.
+    pub(crate) fn label(&self) -> &'static str {
+        match self {
+            Self::Known(name) => name,
+            Self::Other(_) => "other",
+        }
+    }
+
+    /// Whether a tool is called: those calls alone are under the policy and the limits counted in tool calls.
+    pub(crate) fn is_tool_call(&self) -> bool {
+        **self == *method::TOOLS_CALL
+    }
+}
+
+impl Deref for Method {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Self::Known(name) => name,
+            Self::Other(name) => name,
+        }
+    }
 }
 
 /// Integer codes of JSON-RPC errors, as clients see them.
@@ -201,5 +266,12 @@ mod tests {
         assert!(ProtocolVersion::V2024_11_05 < ProtocolVersion::V2025_03_26);
         assert!(ProtocolVersion::V2025_03_26 < ProtocolVersion::V2025_06_18);
         assert!("2099-01-01".parse::<ProtocolVersion>().is_err());
+    }
+
+    #[test]
+    fn only_known_methods_become_labels() {
+        assert_eq!(Method::of("tasks/get").label(), "tasks/get");
+        assert_eq!(Method::of("x/anything").label(), "other");
+        assert_eq!(&*Method::of("x/anything"), "x/anything");
     }
 }

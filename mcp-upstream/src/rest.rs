@@ -10,6 +10,7 @@ use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
 
+mod answer;
 mod arguments;
 mod failing;
 pub(crate) mod namespaces;

@@ -16,16 +16,11 @@ use tooldock_workers::route::RouteId;
 use tooldock_workers::worker::Notice;
 
 use crate::audit::AuditSender;
-use crate::backend::{Backends, Upstreams};
 use crate::broadcast::{Audience, follow};
 use crate::caller::Caller;
 use crate::engine::{Announce, Engine, ToolCallLimiter};
 use crate::health::Health;
-use crate::mcp::forward::ExternalServers;
-use crate::mcp::forward::connector::{Connector, NoConnector};
-use crate::mcp::forward::pools::PooledConnector;
 use crate::mcp::head::McpHead;
-use crate::mcp::methods::WrittenLists;
 use crate::mcp::modern::SuspendedCalls;
 use crate::mcp::{self, Core};
 use crate::metrics::UpstreamMetrics;
@@ -41,6 +36,11 @@ use crate::session::table::TableLimits;
 use crate::stdio::pool::Pools;
 use crate::stream::{EventLog, EventStore, Pulse, StreamLimiter, in_memory};
 use crate::supervise::supervise;
+use crate::upstream::client::connector::Connector;
+use crate::upstream::client::pools::PooledConnector;
+use crate::upstream::client::{ClientUpstream, ExternalServers};
+use crate::upstream::worker::{WorkerPorts, WorkerUpstream, Workers};
+use crate::upstream::{SessionChanges, Upstream, Upstreams, gauge};
 use crate::{legacy, rest};
 
 /// What the service is made of.
@@ -101,6 +101,34 @@ pub struct Request {
     pub body: Bytes,
 }
 
+/// What upstreams share with the surfaces.
+pub(crate) struct Shared {
+    changes: SessionChanges,
+    /// Who hears of a namespace's changes.
+    pub(crate) audience: Arc<Audience>,
+    events: Arc<EventLog>,
+    key: SessionKey,
+}
+
+impl Shared {
+    /// Namespaces of functions, and all that no other kind serves.
+    pub(crate) fn workers(&self, ports: Arc<dyn WorkerPorts>) -> Arc<dyn Upstream> {
+        Arc::new(WorkerUpstream::new(ports, self.changes.clone()))
+    }
+
+    /// Namespaces whose server speaks MCP.
+    pub(crate) fn servers(&self, connector: Arc<dyn Connector>) -> Arc<dyn Upstream> {
+        let servers = ExternalServers::new(
+            connector,
+            Arc::clone(&self.audience),
+            Arc::clone(&self.events),
+            self.key.clone(),
+            self.changes.clone(),
+        );
+        Arc::new(ClientUpstream(servers))
+    }
+}
+
 /// An answer that is on its way.
 pub type Pending<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 
@@ -119,27 +147,17 @@ pub struct Service {
 }
 
 impl Service {
-    /// The service over the registry's upstreams.
-    pub fn new(parts: ServiceParts) -> Self {
-        let backends = Arc::new(Upstreams(Arc::clone(&parts.registry)));
-        Self::with_backends(parts, backends)
-    }
-
-    /// The service over other backends than the registry's.
-    pub fn with_backends(parts: ServiceParts, backends: Arc<dyn Backends>) -> Self {
-        Self::with_upstreams(parts, backends, |_| Arc::new(NoConnector))
-    }
-
     /// The service over the registry's upstreams, its external servers included: their processes are the service's.
     pub fn with_servers(parts: ServiceParts, host: Arc<ProcessHost>) -> Self {
         let registry = Arc::clone(&parts.registry);
         let metrics = parts.metrics.stdio.clone();
-        let backends = Arc::new(Upstreams(Arc::clone(&registry)));
+        let ports = Arc::new(Workers(Arc::clone(&registry)));
         let mut made = None;
-        let mut service = Self::with_upstreams(parts, backends, |audience| {
-            let pools = Pools::new(host, registry, Arc::clone(audience), metrics);
+        let mut service = Self::with_upstreams(parts, |shared| {
+            let pools = Pools::new(host, registry, Arc::clone(&shared.audience), metrics);
             made = Some(Arc::clone(&pools));
-            Arc::new(PooledConnector(pools))
+            let servers = shared.servers(Arc::new(PooledConnector(pools)));
+            Upstreams::new(vec![servers], shared.workers(ports))
         });
         service.pools = made;
         service
@@ -152,11 +170,10 @@ impl Service {
         }
     }
 
-    /// The service over these backends and these servers of others.
+    /// The service over these upstreams.
     pub(crate) fn with_upstreams(
         parts: ServiceParts,
-        backends: Arc<dyn Backends>,
-        externals: impl FnOnce(&Arc<Audience>) -> Arc<dyn Connector>,
+        upstreams: impl FnOnce(&Shared) -> Upstreams,
     ) -> Self {
         let limits = TableLimits {
             ttl: parts.sessions.ttl,
@@ -177,24 +194,27 @@ impl Service {
         let events = Arc::new(events);
         let key = parts.session_key.clone();
         let sessions = SessionTable::new(limits, key, Arc::clone(&events), store);
+        let sessions = Arc::new(sessions);
         let audience = Audience::new(Arc::clone(&events));
+        let shared = Shared {
+            changes: SessionChanges::new(Arc::clone(&sessions), Arc::clone(&parts.metrics)),
+            audience: Arc::clone(&audience),
+            events: Arc::clone(&events),
+            key: parts.session_key.clone(),
+        };
+        let upstreams = upstreams(&shared);
         let core = Arc::new(Core {
             registry: parts.registry,
             reloader: parts.reloader,
             sessions,
+            changes: shared.changes,
             engine: Engine {
-                backends,
                 limiter: parts.tool_call_limiter,
                 audit: parts.audit,
                 metrics: Arc::clone(&parts.metrics),
                 notices: Arc::new(WorkerNotices(Arc::clone(&audience))),
             },
-            external: ExternalServers::new(
-                externals(&audience),
-                Arc::clone(&audience),
-                Arc::clone(&events),
-                parts.session_key.clone(),
-            ),
+            upstreams,
             metrics: parts.metrics,
             health: parts.health,
             events,
@@ -206,7 +226,6 @@ impl Service {
             ),
             poll_after: parts.sessions.poll_after,
             suspended: SuspendedCalls::new(parts.session_key),
-            lists: WrittenLists::default(),
         });
         Self {
             core,
@@ -374,9 +393,9 @@ impl Service {
         self.core.events.sweep(now);
         let expired = self.core.sessions.evict_expired(now).await;
         self.core.metrics.sessions_expired.inc_by(expired as u64);
-        let alive = mcp::gauge(self.core.sessions.count());
+        let alive = gauge(self.core.sessions.count());
         self.core.metrics.sessions.set(alive);
-        let bytes = mcp::gauge(self.core.sessions.bytes());
+        let bytes = gauge(self.core.sessions.bytes());
         self.core.metrics.session_bytes.set(bytes);
     }
 }

@@ -39,7 +39,7 @@ use crate::seal::NoRandomness;
 
 pub mod client;
 pub mod config;
-mod in_flight;
+pub(crate) mod in_flight;
 mod last_use;
 pub mod patch;
 pub mod record;
@@ -582,7 +582,7 @@ pub(crate) mod tests {
         let (question, _told) = crate::interaction::tests::round(&wait);
         session.ask(&question).expect("a request");
         let (call, _registration) = futures_util::future::AbortHandle::new_pair();
-        let _entry = InFlight::enter(&session, "1", call.clone(), None);
+        let _entry = InFlight::enter(&session, "1", call.clone(), Arc::new(in_flight::NoNotice));
         session.close();
         assert_eq!(events.next().await, None);
         assert!(!question.is_open());

@@ -18,17 +18,16 @@ use tooldock_workers::gate::Gate;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
 use tooldock_workers::policy::ToolPolicy;
-use tooldock_workers::registry::{Namespace, Registry, SecretsStatus, Snapshot, Upstream};
+use tooldock_workers::registry::{self, Namespace, Registry, SecretsStatus, Snapshot};
 use tooldock_workers::route::RouteId;
 use tooldock_workers::tool::Tool;
+use tooldock_workers::worker::Operation;
 
 use crate::audit::Audit;
-use crate::backend::{Backend, Backends};
 use crate::caller::{Caller, Visibility};
-use crate::engine::{ToolCallLimiter, Unlimited};
+use crate::engine::{ToolCallLimiter, Unlimited, UpstreamCall};
 use crate::error::body_of;
 use crate::health::Health;
-use crate::mcp::forward::connector::{Connector, NoConnector};
 use crate::mcp::head::{AcceptFlags, McpHead};
 use crate::metrics::UpstreamMetrics;
 use crate::profile::Profile;
@@ -37,6 +36,9 @@ use crate::reply::Reply;
 use crate::seal::SessionKey;
 use crate::service::{Request, Service, ServiceParts};
 use crate::session::config::SessionsConfig;
+use crate::upstream::client::connector::Connector;
+use crate::upstream::worker::{PreparedCall, WorkerPort, WorkerPorts};
+use crate::upstream::{CallContext, Client, Upstream, Upstreams};
 
 /// A caller of the namespace `shared` on the core port.
 pub(crate) fn caller() -> Caller {
@@ -52,18 +54,49 @@ pub(crate) fn caller() -> Caller {
 }
 
 mod backend;
+mod in_memory;
 mod script;
 pub(crate) mod shadow;
 
 pub(crate) use backend::FakeBackend;
+pub(crate) use in_memory::InMemory;
 use shadow::Shadow;
 
 struct Only(Arc<FakeBackend>);
 
-impl Backends for Only {
-    fn of(&self, _namespace: &Namespace) -> Result<Arc<dyn Backend>, CallError> {
-        Ok(Arc::clone(&self.0) as Arc<dyn Backend>)
+impl WorkerPorts for Only {
+    fn of(&self, _namespace: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError> {
+        Ok(Arc::clone(&self.0) as Arc<dyn WorkerPort>)
     }
+}
+
+/// A call of a function of the namespace, as a surface would prepare it for the usual caller. One that may talk is told
+/// nothing of its caller.
+pub(crate) fn function_call(
+    backend: &Arc<FakeBackend>,
+    namespace: &Arc<Namespace>,
+    client: Client,
+    operation: Operation,
+) -> Arc<dyn UpstreamCall> {
+    let talks = match &operation {
+        Operation::CallTool { tool, .. } => {
+            let mut tools = namespace.tools.iter();
+            tools.any(|declared| declared.context && declared.name == *tool)
+        }
+        _ => false,
+    };
+    let caller_facts = talks.then(|| Bytes::from_static(b"null"));
+    let ports: Arc<dyn WorkerPorts> = Arc::new(Only(Arc::clone(backend)));
+    let cx = CallContext {
+        caller: &caller(),
+        body: &Bytes::new(),
+        namespace: Arc::clone(namespace),
+        upstream: &InMemory::default(),
+        client,
+        streams: true,
+    };
+    let call = PreparedCall::new(&ports, &cx, operation, caller_facts);
+    Arc::new(call)
 }
 
 pub(crate) fn tool(declaration: Value) -> Arc<Tool> {
@@ -129,7 +162,7 @@ pub(crate) fn namespace(name: &str) -> Namespace {
         prompts: Vec::new(),
         completions: false,
         issues: Vec::new(),
-        upstream: Upstream::Empty,
+        upstream: registry::Upstream::Empty,
         content_hash: [0; 32],
         recovering: std::sync::Weak::new(),
     }
@@ -165,7 +198,7 @@ pub(crate) fn full(name: &str) -> Namespace {
 pub(crate) fn broken(name: &str) -> Namespace {
     Namespace {
         tools: Vec::new(),
-        upstream: Upstream::Failed(CallError::new(
+        upstream: registry::Upstream::Failed(CallError::new(
             CallErrorCode::DependencyError,
             "no such package",
         )),
@@ -191,9 +224,12 @@ pub(crate) struct Wanted {
     pub(crate) limiter: Arc<dyn ToolCallLimiter>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
     pub(crate) audit: crate::audit::AuditSender,
-    pub(crate) externals: Arc<dyn Connector>,
+    /// Servers that speak MCP, of all namespaces it says it isolates.
+    pub(crate) externals: Option<Arc<dyn Connector>>,
     /// Instead of the fake one.
-    pub(crate) backends: Option<Arc<dyn Backends>>,
+    pub(crate) ports: Option<Arc<dyn WorkerPorts>>,
+    /// A kind of upstream of the test's own.
+    pub(crate) upstream: Option<Arc<dyn Upstream>>,
 }
 
 impl Default for Wanted {
@@ -206,8 +242,9 @@ impl Default for Wanted {
             limiter: Arc::new(Unlimited),
             reloader: None,
             audit: Audit::off(),
-            externals: Arc::new(NoConnector),
-            backends: None,
+            externals: None,
+            ports: None,
+            upstream: None,
         }
     }
 }
@@ -236,9 +273,13 @@ impl Wanted {
             health: Arc::clone(&health),
         };
         let service = {
-            let fake = || Arc::new(Only(Arc::clone(&backend))) as Arc<dyn Backends>;
-            let (backends, externals) = (self.backends.unwrap_or_else(fake), self.externals);
-            Service::with_upstreams(parts, backends, |_| externals)
+            let fake = || Arc::new(Only(Arc::clone(&backend))) as Arc<dyn WorkerPorts>;
+            let ports = self.ports.unwrap_or_else(fake);
+            Service::with_upstreams(parts, |shared| {
+                let servers = self.externals.map(|connector| shared.servers(connector));
+                let kinds = self.upstream.into_iter().chain(servers).collect();
+                Upstreams::new(kinds, shared.workers(ports))
+            })
         };
         service.core().sessions.set_forgetful(shadow.is_some());
         Harness {

@@ -22,11 +22,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
-use tooldock_workers::error::CallError;
 use tooldock_workers::gate::Permit;
 use tooldock_workers::registry::Namespace;
 
-use super::{Engine, EventSender, overloaded, timed_out};
+use super::{Engine, EventSender, Outcome, Peer, Work, overloaded, timed_out};
 use crate::caller::Caller;
 use crate::interaction::{CallInteractions, after};
 
@@ -34,10 +33,7 @@ mod inbox;
 
 pub(super) use inbox::CallInbox;
 
-/// The call in the upstream, which owns all it needs.
-pub(super) type Work<T> = Pin<Box<dyn Future<Output = Outcome<T>> + Send>>;
-type Working<'w, T> = Pin<&'w mut (dyn Future<Output = Outcome<T>> + Send)>;
-type Outcome<T> = Result<T, CallError>;
+type Working<'w> = Pin<&'w mut (dyn Future<Output = Outcome> + Send)>;
 
 /// One call that may talk.
 pub(super) struct InteractiveCall<'a> {
@@ -50,14 +46,14 @@ pub(super) struct InteractiveCall<'a> {
 }
 
 /// How the phase `Running` ended.
-enum Ran<T> {
-    Over(Outcome<T>),
+enum Ran {
+    Over(Outcome),
     Asked,
 }
 
 /// How the phase `Resuming` ended.
-enum Resumed<T> {
-    Over(Outcome<T>),
+enum Resumed {
+    Over(Outcome),
     Entered(Permit),
     AskedAgain,
 }
@@ -79,16 +75,8 @@ impl<'a> InteractiveCall<'a> {
         }
     }
 
-    /// Who runs the namespace's functions now.
-    pub(super) fn backend(&self) -> Result<Arc<dyn crate::backend::Backend>, CallError> {
-        self.engine.backends.of(self.questions.namespace())
-    }
-
     /// Runs the call to its end. `start` begins it, once it has its turn.
-    pub(super) async fn run<T>(
-        mut self,
-        start: impl FnOnce(&Self, Arc<CallInbox>) -> Result<Work<T>, CallError> + Send,
-    ) -> Outcome<T> {
+    pub(super) async fn run(mut self, start: impl FnOnce(Peer) -> Work + Send) -> Outcome {
         let began = Instant::now();
         let gate = &self.questions.namespace().gate;
         let entered = timeout_at(after(began, self.left), gate.enter()).await;
@@ -97,16 +85,21 @@ impl<'a> InteractiveCall<'a> {
             .map_err(|_| overloaded())?
             .map_err(|_| overloaded())?;
         self.stop_clock(began);
+        let dropped = &self.engine.metrics.events_dropped;
         let inbox = CallInbox {
             questions: Arc::clone(&self.questions),
-            dropped: self.engine.metrics.events_dropped.clone(),
+            dropped: dropped.clone(),
             notices: Arc::clone(&self.engine.notices),
         };
-        let mut work = start(&self, Arc::new(inbox))?;
+        let mut work = start(Peer {
+            events: self.questions.events().cloned(),
+            inbox: Some(Arc::new(inbox)),
+            dropped: dropped.clone(),
+        });
         self.phases(work.as_mut(), permit).await
     }
 
-    async fn phases<T>(&mut self, mut work: Working<'_, T>, mut permit: Permit) -> Outcome<T> {
+    async fn phases(&mut self, mut work: Working<'_>, mut permit: Permit) -> Outcome {
         loop {
             if let Ran::Over(outcome) = self.running(work.as_mut()).await {
                 return outcome;
@@ -127,7 +120,7 @@ impl<'a> InteractiveCall<'a> {
     }
 
     /// The function works.
-    async fn running<T>(&mut self, work: Working<'_, T>) -> Ran<T> {
+    async fn running(&mut self, work: Working<'_>) -> Ran {
         let began = Instant::now();
         let deadline = after(began, self.left);
         // The answer; a question; the end of the time.
@@ -143,7 +136,7 @@ impl<'a> InteractiveCall<'a> {
     }
 
     /// Questions are open. Ends with `None` when none is any more.
-    async fn asking<T>(&mut self, mut work: Working<'_, T>) -> Option<Outcome<T>> {
+    async fn asking(&mut self, mut work: Working<'_>) -> Option<Outcome> {
         while let Some(deadline) = self.questions.next_deadline() {
             // The answer (a function may end without waiting); a question or its answer; the end of a question's time.
             tokio::select! {
@@ -157,7 +150,7 @@ impl<'a> InteractiveCall<'a> {
     }
 
     /// All is answered; the call waits for its turn.
-    async fn resuming<T>(&mut self, work: Working<'_, T>) -> Resumed<T> {
+    async fn resuming(&mut self, work: Working<'_>) -> Resumed {
         let began = Instant::now();
         let deadline = after(began, self.left);
         let gate = Arc::clone(&self.questions.namespace().gate);

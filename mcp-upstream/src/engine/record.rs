@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use bytes::Bytes;
 use tooldock_workers::error::CallErrorCode;
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::worker::Operation;
 
-use super::{CallRequest, Engine, TOOLS_CALL, UNKNOWN_NAME_MAX, method_of};
+use super::{CallFacts, Engine, UNKNOWN_NAME_MAX};
 use crate::audit::{AuditRecord, AuditSender, Transport};
 use crate::call_error::rest_status;
 use crate::caller::Caller;
 use crate::metrics::NamespaceMetrics;
+use crate::protocol::method::TOOLS_CALL;
 
 /// The status of a request whose client left before its answer, as nginx counts it.
 const STATUS_CLIENT_GONE: u16 = 499;
@@ -25,41 +23,10 @@ pub(super) struct Record<'a> {
     line: Option<AuditRecord>,
 }
 
-/// What a call is remembered as.
-pub(super) struct Noted<'a> {
-    pub(super) namespace: &'a NamespaceName,
-    pub(super) method: &'static str,
-    pub(super) subject: Arc<str>,
-    pub(super) arguments: Bytes,
-    pub(super) transport: Transport,
-    pub(super) version: Option<&'static str>,
-    pub(super) session: Option<Arc<str>>,
-}
-
-impl<'a> Noted<'a> {
-    /// A call of a worker.
-    pub(super) fn of(request: &'a CallRequest) -> Self {
-        let (subject, arguments) = match &request.operation {
-            Operation::CallTool { tool, arguments } => (tool, arguments.clone()),
-            Operation::ReadResource { uri } => (uri, Bytes::new()),
-            Operation::GetPrompt { prompt, arguments } => (prompt, arguments.clone()),
-            Operation::Complete { params } => (&Arc::default(), params.clone()),
-        };
-        Self {
-            namespace: &request.namespace.name,
-            method: method_of(&request.operation),
-            subject: kept_short(subject),
-            arguments,
-            transport: request.transport,
-            version: request.version,
-            session: request.session.clone(),
-        }
-    }
-}
-
 impl<'a> Record<'a> {
-    pub(super) fn begin(engine: &'a Engine, caller: &Caller, noted: Noted<'_>) -> Self {
-        let metrics = engine.metrics.namespace(noted.namespace);
+    pub(super) fn begin(engine: &'a Engine, caller: &Caller, facts: &CallFacts) -> Self {
+        let namespace = &facts.namespace.name;
+        let metrics = engine.metrics.namespace(namespace);
         metrics.in_flight.inc();
         Self {
             started: Instant::now(),
@@ -68,25 +35,20 @@ impl<'a> Record<'a> {
             line: Some(AuditRecord {
                 at: SystemTime::UNIX_EPOCH,
                 request_id: Arc::clone(&caller.request_id),
-                transport: noted.transport,
-                namespace: noted.namespace.clone(),
-                method: noted.method,
-                subject: noted.subject,
+                transport: facts.transport,
+                namespace: namespace.clone(),
+                method: facts.method.label(),
+                subject: kept_short(&facts.subject),
                 status: "ok",
                 http_status: 200,
                 latency: std::time::Duration::ZERO,
-                protocol_version: noted.version,
-                session: noted.session,
+                protocol_version: facts.version,
+                session: facts.session.clone(),
                 client: caller.client,
                 principal: caller.principal.clone(),
-                arguments: noted.arguments,
+                arguments: facts.arguments.clone(),
             }),
         }
-    }
-
-    /// What was called: the tool, the prompt or the URI.
-    pub(super) fn subject(&self) -> &str {
-        self.line.as_ref().map_or("", |line| &line.subject)
     }
 
     /// The call ended: with its status, or failed.
@@ -143,7 +105,7 @@ impl<'a> Record<'a> {
 }
 
 /// A client's own spelling is kept short: the queue of records must not be fillable with names.
-pub(super) fn kept_short(name: &Arc<str>) -> Arc<str> {
+fn kept_short(name: &Arc<str>) -> Arc<str> {
     if name.len() <= UNKNOWN_NAME_MAX {
         return Arc::clone(name);
     }

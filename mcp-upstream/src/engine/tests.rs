@@ -4,25 +4,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use tooldock_workers::error::CallErrorCode;
 use tooldock_workers::gate::Gate;
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::worker::Operation;
 
 use super::notices::Nobody;
 use super::*;
 use crate::audit::{Audit, AuditConfig};
 use crate::metrics::UpstreamMetrics;
-use crate::testing::{FakeBackend, Refuses, caller, namespace};
+use crate::testing::{FakeBackend, Refuses, caller, function_call, namespace};
+use crate::upstream::Client;
 
 struct Fixture {
     engine: Arc<Engine>,
     backend: Arc<FakeBackend>,
     namespace: Arc<Namespace>,
-}
-
-struct Fake(Arc<FakeBackend>);
-
-impl Backends for Fake {
-    fn of(&self, _: &Namespace) -> Result<Arc<dyn crate::backend::Backend>, CallError> {
-        Ok(Arc::clone(&self.0) as Arc<dyn crate::backend::Backend>)
-    }
 }
 
 fn fixture(change: impl FnOnce(&mut Namespace)) -> Fixture {
@@ -32,7 +27,6 @@ fn fixture(change: impl FnOnce(&mut Namespace)) -> Fixture {
     change(&mut namespace);
     Fixture {
         engine: Arc::new(Engine {
-            backends: Arc::new(Fake(Arc::clone(&backend))),
             limiter: Arc::new(Unlimited),
             audit: Audit::off(),
             metrics: Arc::new(metrics),
@@ -43,24 +37,20 @@ fn fixture(change: impl FnOnce(&mut Namespace)) -> Fixture {
     }
 }
 
-fn request(namespace: &Arc<Namespace>, tool: &str) -> CallRequest {
-    CallRequest {
-        namespace: Arc::clone(namespace),
-        operation: Operation::CallTool {
+impl Fixture {
+    fn request(&self, operation: Operation) -> Arc<dyn UpstreamCall> {
+        function_call(&self.backend, &self.namespace, Client::Plain, operation)
+    }
+
+    fn tool(&self, tool: &str) -> Arc<dyn UpstreamCall> {
+        self.request(Operation::CallTool {
             tool: tool.into(),
             arguments: Bytes::from_static(b"{}"),
-        },
-        caller_facts: None,
-        transport: Transport::Rest,
-        version: None,
-        session: None,
+        })
     }
-}
 
-impl Fixture {
-    async fn call(&self, tool: &str) -> Result<ToolReply, CallErrorCode> {
-        let request = request(&self.namespace, tool);
-        let outcome = self.engine.call(&caller(), &request, None).await;
+    async fn call(&self, tool: &str) -> Result<UpstreamReply, CallErrorCode> {
+        let outcome = self.engine.run(&caller(), &self.tool(tool), None).await;
         outcome.map_err(|error| error.code)
     }
 
@@ -129,7 +119,7 @@ async fn a_limit_on_calls_is_asked_for_tools_that_exist() {
     );
     let refused = fixture
         .engine
-        .call(&caller(), &request(&fixture.namespace, "echo"), None)
+        .run(&caller(), &fixture.tool("echo"), None)
         .await;
     let refused = refused.expect_err("limited");
     assert_eq!(refused.code, CallErrorCode::RateLimited);
@@ -206,12 +196,10 @@ async fn what_is_no_tool_takes_the_same_path_and_is_counted_by_its_method() {
     });
     let engine = Arc::get_mut(&mut fixture.engine).expect("not shared yet");
     engine.limiter = Arc::clone(&refuses) as Arc<dyn ToolCallLimiter>;
-    let read = |uri: &str| CallRequest {
-        operation: Operation::ReadResource { uri: uri.into() },
-        ..request(&fixture.namespace, "")
-    };
-    let call = async |request: CallRequest| {
-        let outcome = fixture.engine.call(&caller(), &request, None).await;
+    let read = |uri: &str| Operation::ReadResource { uri: uri.into() };
+    let call = async |operation: Operation| {
+        let call = fixture.request(operation);
+        let outcome = fixture.engine.run(&caller(), &call, None).await;
         outcome.map(|_| ()).map_err(|error| error.code)
     };
     assert_eq!(call(read("test://static")).await, Ok(()));
@@ -220,10 +208,6 @@ async fn what_is_no_tool_takes_the_same_path_and_is_counted_by_its_method() {
     let long = Operation::GetPrompt {
         prompt: "greet".into(),
         arguments: Bytes::from_static(br#"{"who":"somebody with a name of some length"}"#),
-    };
-    let long = CallRequest {
-        operation: long,
-        ..request(&fixture.namespace, "")
     };
     assert_eq!(call(long).await, Err(CallErrorCode::ResultTooLarge));
     {

@@ -3,7 +3,7 @@
 use tooldock_workers::names::NamespaceName;
 
 use crate::jsonrpc::RequestError;
-use crate::protocol::{MODERN, ProtocolVersion};
+use crate::protocol::ProtocolVersion;
 
 /// The form of a conversation's results.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,14 +39,6 @@ impl ResultFormat {
         match self {
             Self::Legacy(version) => version.has_structured_content(),
             Self::Modern(_) => true,
-        }
-    }
-
-    /// The version in force, as it is spelled on the wire.
-    pub(crate) fn version(&self) -> &'static str {
-        match self {
-            Self::Legacy(version) => version.as_str(),
-            Self::Modern(_) => MODERN,
         }
     }
 

@@ -9,11 +9,11 @@ use crate::caller::Caller;
 use crate::jsonrpc::{self, Body, Invalid, Message, RequestError};
 use crate::mcp::exchange::Exchange;
 use crate::mcp::head::McpHead;
-use crate::mcp::methods::{self, Prepared};
-use crate::mcp::{self, CallContext, Core, batch, initialize, notification, response};
+use crate::mcp::{self, Core, batch, initialize, methods, notification, response};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::{Session, SessionTransport};
+use crate::upstream::{Client, IncomingRequest, Prepared};
 
 /// Takes a message. What is no message, or has no session to be said in, is refused at once; every answer to a request
 /// goes to the stream, errors too.
@@ -37,10 +37,11 @@ pub(super) async fn take<'a>(
         return Err(RequestError::SessionNotFound.into());
     }
     agree(caller, head, &session)?;
-    let cx = CallContext::over_sse(core, caller, body, namespace, Arc::clone(&session));
+    let client = Client::Session(Arc::clone(&session));
+    let cx = mcp::context(core, caller, body, namespace, client, true);
     match &message {
         Body::Batch(messages) => {
-            if let Some(exchange) = batch::begin(&cx, messages).await? {
+            if let Some(exchange) = batch::begin(core, &cx, messages).await? {
                 exchange.settle(session).await;
             }
         }
@@ -51,19 +52,24 @@ pub(super) async fn take<'a>(
         }) => {
             let prepared = if *method == "initialize" {
                 let params = members.params();
-                let answer = initialize::over_sse(&cx, &session, id, params).await;
+                let answer = initialize::over_sse(core, &cx, &session, id, params).await;
                 answer.map(Prepared::Response)
             } else {
-                methods::prepare(&cx, id, method, members).await
+                let request = IncomingRequest {
+                    id,
+                    method,
+                    members,
+                };
+                methods::prepare(&cx, request).await
             };
-            let mut exchange = Exchange::new(&cx);
+            let mut exchange = Exchange::new(core, &cx);
             exchange.request(&cx, id, prepared);
             // What is answered already is on the stream before this POST is: a client that waits for one answer before
             // it asks again gets them in its order.
             exchange.settle(session).await;
         }
         Body::One(Message::Notification { method, members }) => {
-            notification::take(&cx, method, members).await?;
+            notification::take(core, &cx, method, members).await?;
         }
         Body::One(Message::Response {
             id,

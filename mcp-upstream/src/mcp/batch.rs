@@ -1,21 +1,26 @@
 //! JSON-RPC batches, which only 2025-03-26 has (K-11). Their requests run at the same time; answers come in any order.
 
+use std::sync::Arc;
+
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::value::RawValue;
 
 use super::exchange::{Exchange, Outcome};
-use super::{CallContext, methods, notification, response};
+use super::{methods, notification, response};
 use crate::jsonrpc::{self, MESSAGES_MAX, Message, RequestError};
+use crate::mcp::Core;
 use crate::reply::Reply;
+use crate::upstream::{CallContext, IncomingRequest};
 
 /// Answers a batch: an array of responses, a stream of them when one of its calls says something first, or 202 when
 /// nothing in it wants an answer.
 pub(super) async fn answer(
+    core: &Arc<Core>,
     cx: &CallContext<'_>,
     messages: &[&RawValue],
 ) -> Result<Reply, RequestError> {
-    let Some(exchange) = begin(cx, messages).await? else {
+    let Some(exchange) = begin(core, cx, messages).await? else {
         return Ok(Reply::empty(StatusCode::ACCEPTED));
     };
     let answers = match exchange.run().await? {
@@ -34,6 +39,7 @@ pub(super) async fn answer(
 
 /// Takes what needs no answer and prepares the rest; `None` when nothing is left.
 pub(crate) async fn begin(
+    core: &Arc<Core>,
     cx: &CallContext<'_>,
     messages: &[&RawValue],
 ) -> Result<Option<Exchange>, RequestError> {
@@ -65,7 +71,7 @@ pub(crate) async fn begin(
             "initialize must not be part of a batch".into(),
         ));
     }
-    let mut exchange = Exchange::new(cx);
+    let mut exchange = Exchange::new(core, cx);
     let mut requests = Vec::new();
     let mut silent = true;
     for message in parsed {
@@ -77,7 +83,7 @@ pub(crate) async fn begin(
             }) => requests.push((id, method, members)),
             // Neither has an answer, wrong or not.
             Ok(Message::Notification { method, members }) => {
-                let _ = notification::take(cx, &method, &members).await;
+                let _ = notification::take(core, cx, &method, &members).await;
             }
             Ok(Message::Response {
                 id,
@@ -93,7 +99,12 @@ pub(crate) async fn begin(
         }
     }
     let prepared = requests.iter().map(|(id, method, members)| async move {
-        (*id, methods::prepare(cx, id, method, members).await)
+        let request = IncomingRequest {
+            id,
+            method,
+            members,
+        };
+        (*id, methods::prepare(cx, request).await)
     });
     for (id, prepared) in join_all(prepared).await {
         silent = false;

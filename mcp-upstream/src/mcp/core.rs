@@ -7,23 +7,24 @@ use tooldock_workers::registry::Registry;
 use crate::broadcast::Audience;
 use crate::engine::Engine;
 use crate::health::Health;
-use crate::mcp::forward::ExternalServers;
-use crate::mcp::methods::WrittenLists;
 use crate::mcp::modern::SuspendedCalls;
 use crate::metrics::UpstreamMetrics;
 use crate::reload::ReloadControl;
 use crate::session::SessionTable;
 use crate::session::config::PollAfter;
 use crate::stream::{EventLog, Pulse, StreamLimiter};
+use crate::upstream::{SessionChanges, Upstreams};
 
 /// Everything behind the functions the edge calls; one per process.
 pub(crate) struct Core {
     pub(crate) registry: Arc<Registry>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
-    pub(crate) sessions: SessionTable,
+    pub(crate) sessions: Arc<SessionTable>,
+    /// How what is recorded of a session changes.
+    pub(crate) changes: SessionChanges,
     pub(crate) engine: Engine,
-    /// The servers of others, and who hears them.
-    pub(crate) external: Arc<ExternalServers>,
+    /// What runs namespaces, by kind.
+    pub(crate) upstreams: Upstreams,
     pub(crate) metrics: Arc<UpstreamMetrics>,
     pub(crate) health: Arc<Health>,
     /// What streams of sessions keep, and how they are opened and fed.
@@ -38,6 +39,4 @@ pub(crate) struct Core {
     pub(crate) poll_after: PollAfter,
     /// Modern calls that wait for their client's next request.
     pub(crate) suspended: SuspendedCalls,
-    /// What `tools/list` was last answered.
-    pub(crate) lists: WrittenLists,
 }

@@ -17,16 +17,16 @@ use http::StatusCode;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::methods::{Outcome as Called, Prepared, UpstreamCall};
-use super::{CallContext, open_stream};
-use crate::engine::{Detached, go_on};
+use super::{answer, open_stream};
+use crate::engine::{Detached, Outcome as Called, Talks, UpstreamCall, go_on};
 use crate::jsonrpc::RequestError;
 use crate::mcp::Core;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::config::PollAfter;
-use crate::session::{InFlight, Session, State};
+use crate::session::{CancelNotice, InFlight, Session, State};
 use crate::stream::{Finishing, Stream, StreamKind, frame};
+use crate::upstream::{CallContext, Prepared};
 
 mod body;
 mod delivery;
@@ -92,12 +92,13 @@ pub(super) enum Outcome {
 
 /// Answers one prepared request by itself.
 pub(super) async fn one(
+    core: &Arc<Core>,
     cx: &CallContext<'_>,
     id: &str,
-    call: Box<UpstreamCall>,
+    call: Arc<dyn UpstreamCall>,
 ) -> Result<Reply, RequestError> {
-    if cx.streams && (call.talks || poll_at(cx).is_some()) {
-        let mut exchange = Exchange::new(cx);
+    if cx.streams && (call.facts().talks != Talks::No || poll_at(core, cx).is_some()) {
+        let mut exchange = Exchange::new(core, cx);
         exchange.call(cx, id, call);
         return Ok(match exchange.run().await? {
             Outcome::Answers(mut answers) => {
@@ -106,52 +107,49 @@ pub(super) async fn one(
             Outcome::Events(reply) => reply,
         });
     }
-    let (call, outcome) = match cx.session() {
-        Some(session) => quiet_in_session(cx, session, id, call).await,
-        None => {
-            let run = call.request.run(cx.core, cx.caller, None);
-            let outcome = run.await;
-            (call, outcome)
-        }
+    let outcome = match cx.session() {
+        Some(session) => quiet_in_session(core, cx, session, id, &call).await,
+        None => core.engine.run(cx.caller, &call, None).await,
     };
-    let response = call.response(id, cx.caller, &cx.result_format(), outcome)?;
+    let response = answer::response(call.facts(), id, cx.caller, &cx.result_format(), outcome)?;
     Ok(Reply::json(StatusCode::OK, response))
 }
 
 /// A call that says nothing before its answer. In a session it goes on when its POST goes away;
 /// `notifications/cancelled`, the end of the session or the tool's time limit end it.
 async fn quiet_in_session(
+    core: &Arc<Core>,
     cx: &CallContext<'_>,
     session: &Arc<Session>,
     id: &str,
-    call: Box<UpstreamCall>,
-) -> (Box<UpstreamCall>, Called) {
+    call: &Arc<dyn UpstreamCall>,
+) -> Called {
     let (handle, registration) = AbortHandle::new_pair();
-    let entry = InFlight::enter(session, id, handle, call.request.cancel_notice());
-    let core = Arc::clone(cx.core);
+    let notice = Arc::clone(call) as Arc<dyn CancelNotice>;
+    let entry = InFlight::enter(session, id, handle, notice);
+    let (core, call) = (Arc::clone(core), Arc::clone(call));
     let caller = cx.caller.clone();
     Detached::new(async move {
-        let run = call.request.run(&core, &caller, None);
+        let run = core.engine.run(&caller, &call, None);
         let outcome = Abortable::new(run, registration).await;
         drop(entry);
-        let outcome = outcome.unwrap_or_else(|Aborted| Err(delivery::cancelled()));
-        (call, outcome)
+        outcome.unwrap_or_else(|Aborted| Err(delivery::cancelled()))
     })
     .await
 }
 
 impl Exchange {
     /// An exchange of this conversation, without members.
-    pub(crate) fn new(cx: &CallContext<'_>) -> Self {
+    pub(crate) fn new(core: &Arc<Core>, cx: &CallContext<'_>) -> Self {
         Self {
-            core: Arc::clone(cx.core),
+            core: Arc::clone(core),
             session: cx.session().cloned(),
             primes: primes(cx),
             ready: Ready::new(),
             members: Members::default(),
             owes: Vec::new(),
             // Who takes no stream cannot be told to come back.
-            poll_at: poll_at(cx).filter(|_| cx.streams),
+            poll_at: poll_at(core, cx).filter(|_| cx.streams),
         }
     }
 
@@ -174,11 +172,12 @@ impl Exchange {
         self.ready.push(answer);
     }
 
-    fn call(&mut self, cx: &CallContext<'_>, id: &str, call: Box<UpstreamCall>) {
+    fn call(&mut self, cx: &CallContext<'_>, id: &str, call: Arc<dyn UpstreamCall>) {
         if self.session.is_some() && self.core.events.is_stored() {
             self.owes.push(id.into());
         }
-        self.members.add(StreamedCall::new(cx, id, call));
+        let call = StreamedCall::new(&self.core, cx, id, call);
+        self.members.add(call);
     }
 
     /// Runs the members until all have answered or one speaks. In a session they go on when the POST goes away.
@@ -356,8 +355,8 @@ impl Target {
 }
 
 /// When a POST of this conversation is to be cut short: only clients that know of resuming are sent away.
-fn poll_at(cx: &CallContext<'_>) -> Option<Instant> {
-    let PollAfter::After(after) = cx.core.poll_after else {
+fn poll_at(core: &Core, cx: &CallContext<'_>) -> Option<Instant> {
+    let PollAfter::After(after) = core.poll_after else {
         return None;
     };
     let resumes = cx.session().is_some() && primes(cx);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::head::McpHead;
 use super::{
-    agree, events_head, forward, header_version, namespace, open_stream, resume_stream, session,
+    agree, events_head, header_version, namespace, open_stream, resume_stream, session,
     stream_place, takes_method,
 };
 use crate::caller::Caller;
@@ -33,14 +33,18 @@ pub(super) async fn answer(
     let events = match &head.last_event_id {
         Some(id) => {
             let events = resume_stream(core, &session, id).await?;
-            forward::listens(core, &namespace, &session);
+            core.upstreams
+                .of(&namespace)
+                .stream_opened(&namespace, &session);
             events
         }
         None => {
             let prime = version.has_priming_events();
             let stream = open_stream(core, &session, StreamKind::General, prime, &[]).await?;
             core.audience.join(&session);
-            forward::listens(core, &namespace, &session);
+            core.upstreams
+                .of(&namespace)
+                .stream_opened(&namespace, &session);
             stream.read()
         }
     };

@@ -10,10 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::head::{AcceptFlags, SESSION_HEADER};
-use super::{
-    CallContext, acceptable, capabilities, commit, create_session, forget_session, forward,
-};
-use crate::format::{self, ResultFormat, ResultWriter};
+use super::{Core, acceptable, create_session, forget_session};
 use crate::jsonrpc::{self, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::reply::{Head, Reply};
@@ -21,6 +18,7 @@ use crate::session::client;
 use crate::session::{
     Binding, ClientFacts, PatchRefused, Session, SessionPatch, SessionTransport, Unclaimed,
 };
+use crate::upstream::CallContext;
 
 #[derive(Deserialize)]
 struct Params<'a> {
@@ -50,6 +48,7 @@ struct Asked<'a> {
 
 /// Answers `initialize` and issues the session id (EX-01).
 pub(super) async fn answer(
+    core: &Arc<Core>,
     cx: &CallContext<'_>,
     accept: AcceptFlags,
     id: &str,
@@ -74,15 +73,15 @@ pub(super) async fn answer(
         version,
         transport: SessionTransport::Streamable,
     };
-    let session = create_session(cx.core, binding, Some(asked.client)).await?;
+    let session = create_session(core, binding, Some(asked.client)).await?;
     // A client that leaves before it has its answer leaves no session behind.
-    let unclaimed = Unclaimed::new(Arc::clone(cx.core) as _, &session);
+    let unclaimed = Unclaimed::new(Arc::clone(core) as _, &session);
     let opened = body(cx, &session, id, version).await;
     let body = match opened {
         Ok(body) => body,
         Err(failure) => {
             // A session that was not opened is not one.
-            forget_session(cx.core, &session).await?;
+            forget_session(core, &session).await?;
             return Err(failure);
         }
     };
@@ -98,6 +97,7 @@ pub(super) async fn answer(
 
 /// The response to `initialize` in a session of HTTP+SSE, which speaks 2024-11-05 or any version the listener serves.
 pub(crate) async fn over_sse(
+    core: &Arc<Core>,
     cx: &CallContext<'_>,
     session: &Arc<Session>,
     id: &str,
@@ -110,14 +110,10 @@ pub(crate) async fn over_sse(
         .filter(|version| *version == ProtocolVersion::V2024_11_05 || profile.supports(*version));
     let version = version.unwrap_or_else(|| profile.default_version());
     let client = asked.client;
-    commit(
-        cx.core,
-        session,
-        SessionPatch::Initialize { version, client },
-    )
-    .await?;
+    let opened = SessionPatch::Initialize { version, client };
+    core.changes.commit(session, opened).await?;
     let body = body(cx, session, id, version).await?;
-    forward::listens(cx.core, &cx.namespace, session);
+    cx.upstream.stream_opened(&cx.namespace, session);
     Ok(body)
 }
 
@@ -152,21 +148,6 @@ async fn body(
     id: &str,
     version: ProtocolVersion,
 ) -> Result<Vec<u8>, RequestError> {
-    let namespace = &cx.namespace;
-    if cx.core.external.serves(namespace) {
-        let result = forward::initialize(cx, session, version).await;
-        let result = result.map_err(RequestError::Upstream)?;
-        return Ok(format::raw_result(id, &result));
-    }
-    let format = ResultFormat::Legacy(version);
-    let mut answer = ResultWriter::begin(id, &format, 256 + namespace.description.len());
-    let out = answer.key("protocolVersion");
-    format::escape(out, version.as_str().as_bytes());
-    let out = answer.key("capabilities");
-    out.extend_from_slice(capabilities::of(namespace).to_string().as_bytes());
-    format::server_info(answer.key("serverInfo"), &namespace.name);
-    if !namespace.description.is_empty() {
-        format::escape(answer.key("instructions"), namespace.description.as_bytes());
-    }
-    Ok(answer.end())
+    let answered = cx.upstream.initialize(cx, id, session, version);
+    answered.get().await.map_err(RequestError::Upstream)
 }

@@ -9,28 +9,26 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
+use tooldock_workers::error::CallErrorCode;
 
 use super::head::McpHead;
-use super::methods::{self, Prepared};
-use super::{CallContext, ClientEra, forward, namespace};
+use super::{context, methods, namespace};
 use crate::caller::Caller;
+use crate::engine::NO_ARGUMENTS;
 use crate::interaction;
 use crate::jsonrpc::{self, Key, Members, Message, RequestError};
 use crate::mcp::Core;
 use crate::profile::AcceptRule;
+use crate::protocol::method::TOOLS_CALL;
 use crate::protocol::{self, ProtocolVersion};
 use crate::reply::Reply;
+use crate::upstream::{CallContext, Client, IncomingRequest, Prepared};
 
 mod delivery;
-mod discover;
 mod exchange;
 mod headers;
 mod listen;
 mod meta;
-
-use headers::Tools;
-
-pub(crate) use meta::RequestMeta;
 
 /// The revision spoken here.
 pub(super) const VERSION: &str = protocol::MODERN;
@@ -127,32 +125,29 @@ async fn request(
     if read.version != VERSION {
         return Err(unsupported(caller, &read.version));
     }
-    let external = core.external.serves(&namespace);
-    let schema = match members.get(Key::Name).and_then(jsonrpc::string) {
-        Some(tool) if external && method == "tools/call" => {
-            match forward::input_schema(core, &namespace, &tool).await {
-                Ok(schema) => schema,
-                // An intermediary may have gone by headers that cannot be compared with the body now. A call without
-                // them gave it nothing to go by, and need not wait for a list.
-                Err(error) if mirrors_parameters(head) => {
-                    return Err(RequestError::Upstream(error));
-                }
-                Err(_) => None,
+    let upstream = core.upstreams.of(&namespace);
+    let catalog = match members.get(Key::Name).and_then(jsonrpc::string) {
+        Some(_) if method == TOOLS_CALL => match upstream.catalog_soon(&namespace).get().await {
+            Ok(catalog) => Some(catalog),
+            // An intermediary may have gone by headers that cannot be compared with the body now. A call without them
+            // gave it nothing to go by, and need not wait for a list.
+            Err(error)
+                if error.code == CallErrorCode::ExecutionTimeout && mirrors_parameters(head) =>
+            {
+                return Err(RequestError::Upstream(error));
             }
-        }
+            Err(_) => None,
+        },
         _ => None,
     };
-    let tools = Tools {
-        namespace: &namespace,
-        schema: schema.as_deref(),
-    };
-    if let Some(fault) = headers::fault(head, tools, method, members) {
+    if let Some(fault) = headers::fault(head, catalog.as_deref(), method, members) {
         return Err(RequestError::HeaderMismatch(fault));
     }
     let retry = match subject(method, members) {
         Some(subject) => {
             // Any other state is for the server, or for the bridge to it.
-            let ours = !external || core.suspended.seals(members.get(Key::RequestState));
+            let ours =
+                !upstream.speaks_mcp() || core.suspended.seals(members.get(Key::RequestState));
             let inputs = if ours {
                 exchange::inputs(members)?
             } else {
@@ -164,7 +159,7 @@ async fn request(
                     arguments: members
                         .get(Key::Arguments)
                         .filter(|_| method != "resources/read")
-                        .map_or(methods::NO_ARGUMENTS, |raw| raw.get().as_bytes()),
+                        .map_or(NO_ARGUMENTS, |raw| raw.get().as_bytes()),
                     state,
                     inputs,
                 }),
@@ -178,58 +173,39 @@ async fn request(
         }
         None => None,
     };
-    let cx = CallContext {
-        core,
-        caller,
-        body,
-        namespace,
-        era: ClientEra::Modern(meta.clone()),
-        streams: head.accept.sse_named,
+    let client = Client::Modern(meta.clone());
+    let cx = context(core, caller, body, namespace, client, head.accept.sse_named);
+    let request = exchange::Request {
+        id,
+        method,
+        meta: &meta,
     };
     if let Some(retry) = retry {
-        let request = exchange::Request {
-            id,
-            method,
-            meta: &meta,
-        };
-        return exchange::resume(&cx, request, &retry).await;
+        return exchange::resume(core, &cx, request, &retry).await;
     }
     match method {
-        "server/discover" => discover::answer(&cx, id).await,
-        "subscriptions/listen" => listen::open(&cx, id, members.params()).await,
-        "tools/list"
-        | "tools/call"
-        | "prompts/list"
-        | "prompts/get"
-        | "resources/list"
-        | "resources/templates/list"
-        | "resources/read"
-        | "completion/complete" => match methods::prepare(&cx, id, method, members).await? {
-            Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
-            Prepared::Call(call) => {
-                let request = exchange::Request {
-                    id,
-                    method,
-                    meta: &meta,
-                };
-                exchange::begin(&cx, request, call).await
+        "server/discover" => discover(&cx, id).await,
+        "subscriptions/listen" => listen::open(core, &cx, id, members.params()).await,
+        _ => {
+            let incoming = IncomingRequest {
+                id,
+                method,
+                members,
+            };
+            match methods::prepare(&cx, incoming).await? {
+                Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
+                Prepared::Call(call) => exchange::begin(core, &cx, request, call).await,
             }
-        },
-        // What the server has beside these, it knows.
-        _ if external => match methods::prepare(&cx, id, method, members).await? {
-            Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
-            Prepared::Call(call) => {
-                let request = exchange::Request {
-                    id,
-                    method,
-                    meta: &meta,
-                };
-                exchange::begin(&cx, request, call).await
-            }
-        },
-        // What has gone with this revision (`initialize`, `ping`, `logging/setLevel`, `resources/subscribe`) too.
-        _ => Err(RequestError::MethodNotFound(method.to_owned())),
+        }
     }
+}
+
+/// `server/discover`: what a client would have learned from `initialize`.
+async fn discover(cx: &CallContext<'_>, id: &str) -> Result<Reply, RequestError> {
+    let versions: Vec<&str> = supported(cx.caller).collect();
+    let answered = cx.upstream.discover(cx, id, &versions).get().await;
+    let answer = answered.map_err(RequestError::Upstream)?;
+    Ok(Reply::json(StatusCode::OK, answer))
 }
 
 /// Whether there are headers that are said to mirror parameters.

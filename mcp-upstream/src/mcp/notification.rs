@@ -2,14 +2,16 @@
 //! itself, or are accepted and ignored, among them `notifications/roots/list_changed`: a client's roots are asked for
 //! each time a function wants them.
 
-use super::{CallContext, commit, forward};
 use crate::jsonrpc::{Key, Members, RequestError};
+use crate::mcp::Core;
 use crate::session::SessionPatch;
+use crate::upstream::CallContext;
 
 /// Acts on a notification.
 ///
 /// A refused one is a refused POST: there is no response to put the error into.
 pub(crate) async fn take(
+    core: &Core,
     cx: &CallContext<'_>,
     method: &str,
     members: &Members<'_>,
@@ -17,7 +19,7 @@ pub(crate) async fn take(
     if members.by_name().is_err() {
         return Err(RequestError::Shape("params must be an object".into()));
     }
-    if cx.core.external.serves(&cx.namespace) {
+    if cx.upstream.speaks_mcp() {
         // Those acted on here go on to the server in their own words, too.
         members.unambiguous_unanswered()?;
     }
@@ -27,7 +29,7 @@ pub(crate) async fn take(
         // The second spelling is what older clients send (MCP-09).
         "notifications/initialized" | "initialized" => {
             if let Some(session) = session {
-                commit(cx.core, session, SessionPatch::Confirm).await?;
+                core.changes.commit(session, SessionPatch::Confirm).await?;
             }
             Ok(())
         }
@@ -41,7 +43,7 @@ pub(crate) async fn take(
             Ok(())
         }
         _ => {
-            forward::notify(cx, members.message(), method);
+            cx.upstream.notify(cx, method, members.message());
             Ok(())
         }
     }

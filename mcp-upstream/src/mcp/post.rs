@@ -12,12 +12,12 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::head::McpHead;
-use super::methods::{self, Prepared};
-use super::{CallContext, batch, exchange, initialize, modern, notification, response};
+use super::{batch, exchange, initialize, methods, modern, notification, open, response};
 use crate::caller::Caller;
 use crate::jsonrpc::{self, Body, Invalid, Message};
 use crate::mcp::Core;
 use crate::reply::Reply;
+use crate::upstream::{IncomingRequest, Prepared};
 
 /// Answers a POST.
 pub(super) async fn answer<'a>(
@@ -33,8 +33,8 @@ pub(super) async fn answer<'a>(
             if head.version.as_deref().map(str::trim) == Some(modern::VERSION) {
                 return Err(modern::batch_refused().into());
             }
-            let cx = CallContext::open(core, caller, head, body, false).await?;
-            return Ok(Box::pin(batch::answer(&cx, messages)).await?);
+            let cx = open(core, caller, head, body, false).await?;
+            return Ok(Box::pin(batch::answer(core, &cx, messages)).await?);
         }
     };
     if is_modern(head, message) {
@@ -52,27 +52,36 @@ pub(super) async fn answer<'a>(
                 id: Some(*id),
             };
             let initialize = *method == "initialize";
-            let cx = CallContext::open(core, caller, head, body, initialize)
+            let cx = open(core, caller, head, body, initialize)
                 .await
                 .map_err(refused)?;
             if initialize {
-                return Box::pin(initialize::answer(&cx, head.accept, id, members.params()))
-                    .await
-                    .map_err(refused);
-            }
-            let prepared = methods::prepare(&cx, id, method, members)
+                return Box::pin(initialize::answer(
+                    core,
+                    &cx,
+                    head.accept,
+                    id,
+                    members.params(),
+                ))
                 .await
-                .map_err(refused)?;
+                .map_err(refused);
+            }
+            let request = IncomingRequest {
+                id,
+                method,
+                members,
+            };
+            let prepared = methods::prepare(&cx, request).await.map_err(refused)?;
             match prepared {
                 Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
-                Prepared::Call(call) => Box::pin(exchange::one(&cx, id, call))
+                Prepared::Call(call) => Box::pin(exchange::one(core, &cx, id, call))
                     .await
                     .map_err(refused),
             }
         }
         Message::Notification { method, members } => {
-            let cx = CallContext::open(core, caller, head, body, false).await?;
-            notification::take(&cx, method, members).await?;
+            let cx = open(core, caller, head, body, false).await?;
+            notification::take(core, &cx, method, members).await?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
         Message::Response {
@@ -80,7 +89,7 @@ pub(super) async fn answer<'a>(
             outcome,
             members,
         } => {
-            let cx = CallContext::open(core, caller, head, body, false).await?;
+            let cx = open(core, caller, head, body, false).await?;
             response::take(&cx, id, *outcome, members)?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }

@@ -2,10 +2,10 @@
 
 use serde_json::value::RawValue;
 
-use super::CallContext;
 use crate::interaction::AnswerFate;
 use crate::jsonrpc::splice::span;
 use crate::jsonrpc::{Members, RequestError, Response};
+use crate::upstream::CallContext;
 
 /// Hands an answer to the call that asked. One that came too late is taken all the same: its
 /// sender could not know. An answer to a question that was never asked in this session is refused, and so is one that
@@ -16,7 +16,7 @@ pub(crate) fn take(
     outcome: Result<&RawValue, &RawValue>,
     members: &Members<'_>,
 ) -> Result<(), RequestError> {
-    if cx.core.external.serves(&cx.namespace) {
+    if cx.upstream.speaks_mcp() {
         // The whole of it may go to the server.
         members.unambiguous_unanswered()?;
     }

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::Refused;
 use crate::jsonrpc::{self, RequestError};
-pub(super) use crate::mcp::forward::arguments::are_required;
+pub(super) use crate::upstream::client::arguments::are_required;
 
 /// An object, or nothing at all, which counts as `{}` (RST-10). So does white space, for a tool that can do without
 /// arguments.

@@ -29,7 +29,7 @@ pub(super) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
 
 /// The same of an external server that cannot be started, or ends again and again.
 pub(super) fn server(core: &Core, namespace: &Namespace) -> Option<Failing> {
-    let health = core.external.health(namespace)?;
+    let health = core.upstreams.of(namespace).health(namespace)?;
     (health.state == "failed").then(|| Failing {
         code: health
             .error

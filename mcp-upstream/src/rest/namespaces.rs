@@ -1,5 +1,7 @@
 //! `/namespaces`: what the caller may use (EX-23).
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use tooldock_workers::registry;
 
@@ -41,12 +43,7 @@ pub(crate) fn list(core: &Core, caller: &Caller) -> Reply {
 }
 
 /// How many tools may be listed. Of a server that was not asked yet none are known.
-fn tool_count(core: &Core, namespace: &registry::Namespace) -> usize {
-    let Some(known) = core.external.tools_known(namespace) else {
-        return namespace.allowed_tools().count();
-    };
-    let names = known.tools().map(|(name, _)| name);
-    names
-        .filter(|name| namespace.policy.allows_tool(name))
-        .count()
+fn tool_count(core: &Core, namespace: &Arc<registry::Namespace>) -> usize {
+    let known = core.upstreams.of(namespace).catalog_known(namespace);
+    known.map_or(0, |catalog| catalog.allowed(namespace).count())
 }

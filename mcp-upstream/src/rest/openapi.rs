@@ -5,23 +5,19 @@
 //! can do nothing with the paths that operators use; they are all there is by path unless `?view=all` asks for more.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::tool::Tool;
 
 use super::{arguments, unknown_namespace};
 use crate::caller::Caller;
-use crate::engine::Engine;
 use crate::error;
-use crate::jsonrpc::spans;
 use crate::mcp::Core;
-use crate::mcp::forward::rest as external;
 use crate::reply::Reply;
+use crate::upstream::catalog::ToolEntry;
 
 mod inline;
 mod responses;
@@ -83,42 +79,18 @@ pub(crate) async fn document(
         return unknown_namespace(name);
     };
     let layout = Layout::new(caller, &namespace, addresses, scope.view);
-    if core.external.serves(&namespace) {
-        return match external::tools(core, &namespace).await {
-            Ok(tools) => {
-                let allowed = |name: &str| namespace.policy.allows_tool(name);
-                let tools: Vec<_> = tools.tools().filter(|(name, _)| allowed(name)).collect();
-                let tools: Vec<_> = tools.into_iter().filter_map(declared).collect();
-                super::json(&describe(
-                    &namespace,
-                    &layout,
-                    Sent::Structured,
-                    tools.iter(),
-                ))
-            }
-            Err(failed) => error::rest_call(&failed, caller),
-        };
-    }
-    match Engine::list(&namespace) {
-        Ok(tools) => super::json(&describe(&namespace, &layout, Sent::Bare, tools)),
+    let upstream = core.upstreams.of(&namespace);
+    let sent = match upstream.speaks_mcp() {
+        true => Sent::Structured,
+        false => Sent::Bare,
+    };
+    match upstream.catalog(&namespace).get().await {
+        Ok(catalog) => {
+            let tools = catalog.allowed(&namespace);
+            super::json(&describe(&namespace, &layout, sent, tools))
+        }
         Err(failed) => error::rest_call(&failed, caller),
     }
-}
-
-/// A tool of a server as one of ours: what the document shows of it.
-fn declared((name, definition): (&str, &RawValue)) -> Option<Arc<Tool>> {
-    let member = |key| spans::member(definition, key).map(RawValue::get);
-    let text = |key| member(key).unwrap_or("\"\"").to_owned();
-    let optional = |key| member(key).map_or_else(String::new, |it| format!(r#","{key}":{it}"#));
-    let tool = format!(
-        r#"{{"name":{},"description":{},"inputSchema":{}{}{}}}"#,
-        Value::from(name),
-        text("description"),
-        member("inputSchema").unwrap_or("{}"),
-        optional("title"),
-        optional("outputSchema"),
-    );
-    serde_json::from_str(&tool).ok().map(Arc::new)
 }
 
 /// What of the document depends on how it was asked for.
@@ -170,7 +142,7 @@ fn describe<'a>(
     namespace: &Namespace,
     layout: &Layout,
     sent: Sent,
-    tools: impl Iterator<Item = &'a Arc<Tool>>,
+    tools: impl Iterator<Item = ToolEntry<'a>>,
 ) -> Value {
     let mut paths = match layout.view {
         View::Tools => Map::new(),
@@ -180,9 +152,9 @@ fn describe<'a>(
     schemas.insert("Error".into(), responses::error_schema());
     let mut operations: BTreeSet<String> = FIXED_OPERATIONS.map(str::to_owned).into();
     for tool in tools {
-        let operation = unique(identifier(&tool.name), &mut operations);
-        let path = format!("/tools/{}", path_segment(&tool.name));
-        let operation = tool_operation(tool, &operation, &path, layout, sent, &mut schemas);
+        let operation = unique(identifier(tool.name), &mut operations);
+        let path = format!("/tools/{}", path_segment(tool.name));
+        let operation = tool_operation(&tool, &operation, &path, layout, sent, &mut schemas);
         let item = json!({ "post": operation });
         paths.insert(path, item);
     }
@@ -209,7 +181,7 @@ fn describe<'a>(
 }
 
 fn tool_operation(
-    tool: &Tool,
+    tool: &ToolEntry<'_>,
     operation: &str,
     path: &str,
     layout: &Layout,
@@ -229,8 +201,9 @@ fn tool_operation(
         schemas.extend(definitions);
         schema
     };
-    let input = hoist(schemas, tool.input_schema.get(), "requestBody", "input");
-    let output = responses::value_schema(tool, sent);
+    let input = tool.input_schema.map_or("{}", RawValue::get);
+    let input = hoist(schemas, input, "requestBody", "input");
+    let output = responses::value_schema(tool.output_schema, sent);
     let output = hoist(schemas, &output, "responses/200", "output");
     let mut responses = json!({
         "200": { "description": "The tool's value", "content": { "application/json": { "schema": output } } },
@@ -238,11 +211,11 @@ fn tool_operation(
     Fails::Call.add(&mut responses);
     json!({
         "operationId": operation,
-        "summary": tool.title.as_deref().unwrap_or(&tool.name),
+        "summary": tool.title.as_deref().unwrap_or(tool.name),
         "description": tool.description,
         "parameters": layout.parameters,
         "requestBody": {
-            "required": arguments::are_required(&tool.input_schema),
+            "required": tool.input_schema.is_some_and(arguments::are_required),
             "content": { "application/json": { "schema": input } },
         },
         "responses": responses,

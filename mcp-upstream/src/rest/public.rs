@@ -15,8 +15,8 @@ use tooldock_workers::worker::WorkerState;
 
 use crate::caller::Caller;
 use crate::mcp::Core;
-use crate::mcp::forward::connector::ServerHealth;
 use crate::reply::Reply;
+use crate::upstream::health::ServerHealth;
 
 /// Issues whose text is our own: which limit was cut to what, which key of an external server is wrong, why a namespace
 /// reloaded itself.
@@ -158,7 +158,8 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
             _ => Some(CallErrorCode::WorkerUnavailable.as_str()),
         },
         Upstream::External(_) => core
-            .external
+            .upstreams
+            .of(namespace)
             .health(namespace)
             .filter(|health| health.state == "failed")
             .map(|health| {
@@ -182,7 +183,7 @@ fn processes(namespace: &Namespace) -> Option<BTreeMap<&'static str, usize>> {
 }
 
 fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
-    let server = core.external.health(namespace);
+    let server = core.upstreams.of(namespace).health(namespace);
     let state = match (&namespace.upstream, namespace.worker_state()) {
         (Upstream::Empty, _) => "empty",
         (Upstream::External(_), _) => server.as_ref().map_or("idle", |server| server.state),

@@ -32,7 +32,9 @@ pub(crate) async fn reload(core: &Core) -> Reply {
             let snapshot = core.registry.snapshot();
             let started = report.workers_restarted.iter();
             let started = started.filter_map(|name| snapshot.namespaces.get(name));
-            let settled = join_all(started.map(|namespace| core.external.settled(namespace)));
+            let settled = join_all(
+                started.map(|namespace| core.upstreams.of(namespace).settled(namespace).get()),
+            );
             // One that takes longer says why in `/ready`.
             let _ = timeout(SETTLE, settled).await;
             super::json(&body(core, &report, &snapshot))

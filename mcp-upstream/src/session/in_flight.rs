@@ -30,18 +30,25 @@ struct Running {
     /// The request's, raw JSON.
     id: Box<str>,
     handle: AbortHandle,
-    notice: Option<Arc<dyn CancelNotice>>,
+    notice: Arc<dyn CancelNotice>,
 }
 
 /// Hears how a client cancels its call, before the call is stopped.
 pub(crate) trait CancelNotice: Send + Sync {
     /// The client's whole `notifications/cancelled`. Must not block.
-    fn cancelled(&self, message: &str);
+    fn cancelled(&self, _message: &str) {}
 }
+
+/// Tells nobody.
+#[cfg(test)]
+pub(crate) struct NoNotice;
+
+#[cfg(test)]
+impl CancelNotice for NoNotice {}
 
 impl fmt::Debug for dyn CancelNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LastWords")
+        f.write_str("CancelNotice")
     }
 }
 
@@ -59,7 +66,7 @@ impl InFlight {
         session: &Arc<Session>,
         id: &str,
         handle: AbortHandle,
-        notice: Option<Arc<dyn CancelNotice>>,
+        notice: Arc<dyn CancelNotice>,
     ) -> Entry {
         let mut calls = session.in_flight.lock();
         let number = calls.next;
@@ -89,9 +96,7 @@ impl InFlight {
             newest.map(|call| (call.handle.clone(), call.notice.clone()))
         };
         if let Some((handle, notice)) = newest {
-            if let Some(notice) = notice {
-                notice.cancelled(message);
-            }
+            notice.cancelled(message);
             handle.abort();
         }
     }

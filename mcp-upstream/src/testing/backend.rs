@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -12,7 +11,8 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{CallSink, Operation, ToolReply, WorkerCall};
 
 use super::script;
-use crate::backend::Backend;
+use crate::engine::Work;
+use crate::upstream::worker::{WorkerPort, reply_of};
 
 /// Runs tools by their names: `echo` gives its arguments back, `value` the argument of that name, `image` a content
 /// block, `hang` waits until `release` has a permit, `talk` follows the [`script`] in its arguments, any error code fails
@@ -62,9 +62,18 @@ impl FakeBackend {
     }
 }
 
-#[async_trait]
-impl Backend for FakeBackend {
-    async fn call(
+impl WorkerPort for FakeBackend {
+    fn call(self: Arc<Self>, call: WorkerCall, sink: Option<Arc<dyn CallSink>>) -> Work {
+        let is_tool = matches!(call.operation, Operation::CallTool { .. });
+        Box::pin(async move {
+            let reply = self.run(call, sink).await;
+            reply.map(|reply| reply_of(is_tool, reply))
+        })
+    }
+}
+
+impl FakeBackend {
+    pub(crate) async fn run(
         &self,
         call: WorkerCall,
         sink: Option<Arc<dyn CallSink>>,

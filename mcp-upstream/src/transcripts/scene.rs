@@ -124,12 +124,12 @@ impl Scene {
         let mut wanted = Wanted::default();
         if cell.server == Answerer::Worker {
             wanted.namespaces = vec![full("shared")];
-            wanted.backends = Some(Arc::new(Workers(Arc::clone(&worker))));
+            wanted.ports = Some(Arc::new(Workers(Arc::clone(&worker))));
         } else {
             let mut external = namespace("shared");
             external.tools = Vec::new();
             wanted.namespaces = vec![external];
-            wanted.externals = Arc::new(Leases(Arc::clone(&server)));
+            wanted.externals = Some(Arc::new(Leases(Arc::clone(&server))));
         }
         Self {
             cell,

@@ -17,15 +17,15 @@ use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
-use crate::engine::ResponseOutcome;
-use crate::jsonrpc::{Notification, Request, RpcError, ServerRequest};
-use crate::mcp::forward::connector::{
-    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Page,
-    SentRequest, ServerHealth, ServerInfo,
-};
+use crate::jsonrpc::{Notification, Request, ResponseOutcome, RpcError, ServerRequest};
 use crate::stdio::link::{Call, Link, LinkLimits, NotificationSink};
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::wire::Pipes;
+use crate::upstream::client::connector::{
+    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Page,
+    SentRequest, ServerInfo,
+};
+use crate::upstream::health::ServerHealth;
 
 /// What the gateway reads of the server's tools for itself, and what `tools/list` is answered with.
 pub(super) const TOOLS: &str = r#"{$DONE"tools":[{"name":"echo","description":"Says \u00e9","inputSchema":{"type":"object","n":1.50},"x":2.0},{"name":"secret_tool","inputSchema":{"type":"object"}},{"name":"add","inputSchema":{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]},"outputSchema":{"type":"object"}},{"name":"count","inputSchema":{"type":"object"},"outputSchema":{"type":"integer"}}],"y":null}"#;

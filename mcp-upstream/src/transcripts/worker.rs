@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::{CallSink, Operation, ToolReply, WorkerCall};
 
-use crate::backend::{Backend, Backends};
+use crate::engine::Work;
 use crate::testing::FakeBackend;
+use crate::upstream::worker::{WorkerPort, WorkerPorts, reply_of};
 
 /// The scripted worker of the other tests, and what passed there.
 #[derive(Default)]
@@ -21,9 +21,9 @@ pub(super) struct Worker {
 /// What the engine is given.
 pub(super) struct Workers(pub(super) Arc<Worker>);
 
-impl Backends for Workers {
-    fn of(&self, _: &Namespace) -> Result<Arc<dyn Backend>, CallError> {
-        Ok(Arc::clone(&self.0) as Arc<dyn Backend>)
+impl WorkerPorts for Workers {
+    fn of(&self, _: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError> {
+        Ok(Arc::clone(&self.0) as Arc<dyn WorkerPort>)
     }
 }
 
@@ -59,9 +59,18 @@ fn text(bytes: &Bytes) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8")
 }
 
-#[async_trait]
-impl Backend for Worker {
-    async fn call(
+impl WorkerPort for Worker {
+    fn call(self: Arc<Self>, call: WorkerCall, sink: Option<Arc<dyn CallSink>>) -> Work {
+        let is_tool = matches!(call.operation, Operation::CallTool { .. });
+        Box::pin(async move {
+            let reply = self.run(call, sink).await;
+            reply.map(|reply| reply_of(is_tool, reply))
+        })
+    }
+}
+
+impl Worker {
+    async fn run(
         &self,
         call: WorkerCall,
         sink: Option<Arc<dyn CallSink>>,
@@ -78,7 +87,7 @@ impl Backend for Worker {
         };
         self.note("up", format!("{what}, caller {caller}, speaks: {says}"));
         let mut end = Dropped(self, true);
-        let answer = self.backend.call(call, sink).await;
+        let answer = self.backend.run(call, sink).await;
         end.1 = false;
         self.note(
             "down",

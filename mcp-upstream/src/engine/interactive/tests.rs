@@ -5,27 +5,19 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use serde_json::{Value, json};
-use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::gate::Gate;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
 use tooldock_workers::worker::{AskMethod, Notice, Operation, Question};
 
 use super::*;
-use crate::audit::{Audit, Transport};
-use crate::backend::{Backend, Backends};
-use crate::engine::{Announce, CallRequest, Event, Unlimited};
+use crate::audit::Audit;
+use crate::engine::{Announce, Event, Unlimited, UpstreamReply};
 use crate::interaction::{EventReceiver, Interaction, OPEN_IN_CALL, Responder, ask_failed, events};
 use crate::metrics::UpstreamMetrics;
-use crate::testing::{FakeBackend, caller, namespace};
-
-struct Only(Arc<FakeBackend>);
-
-impl Backends for Only {
-    fn of(&self, _: &Namespace) -> Result<Arc<dyn Backend>, CallError> {
-        Ok(Arc::clone(&self.0) as Arc<dyn Backend>)
-    }
-}
+use crate::testing::{FakeBackend, caller, function_call, namespace};
+use crate::upstream::Client;
 
 #[derive(Default)]
 struct Announced(Mutex<Vec<String>>);
@@ -61,7 +53,6 @@ fn fixture_with(change: impl FnOnce(&mut Namespace)) -> Fixture {
     change(&mut namespace);
     Fixture {
         engine: Arc::new(Engine {
-            backends: Arc::new(Only(Arc::clone(&backend))),
             limiter: Arc::new(Unlimited),
             audit: Audit::off(),
             metrics: Arc::new(metrics),
@@ -116,22 +107,19 @@ impl Fixture {
         events: Option<EventSender>,
     ) -> Pin<Box<dyn Future<Output = Result<Value, CallErrorCode>>>> {
         let engine = Arc::clone(&self.engine);
-        let request = CallRequest {
-            namespace: Arc::clone(&self.namespace),
-            operation: Operation::CallTool {
-                tool: tool.into(),
-                arguments: arguments.to_string().into(),
-            },
-            caller_facts: None,
-            transport: Transport::Mcp,
-            version: None,
-            session: None,
+        let operation = Operation::CallTool {
+            tool: tool.into(),
+            arguments: arguments.to_string().into(),
         };
+        let call = function_call(&self.backend, &self.namespace, Client::Plain, operation);
         Box::pin(async move {
-            let outcome = engine.call(&caller(), &request, events).await;
-            outcome
-                .map(|reply| serde_json::from_slice(&reply.value).expect("JSON"))
-                .map_err(|error| error.code)
+            match engine.run(&caller(), &call, events).await {
+                Ok(UpstreamReply::Value(reply)) => {
+                    Ok(serde_json::from_slice(&reply.value).expect("JSON"))
+                }
+                Ok(other) => panic!("no value: {other:?}"),
+                Err(error) => Err(error.code),
+            }
         })
     }
 

@@ -8,11 +8,12 @@ use futures_util::future::{AbortHandle, Abortable, Aborted};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::LogLevel;
 
+use crate::engine::{Talks, UpstreamCall};
 use crate::interaction::{self, Event, EventSender, Interaction};
 use crate::mcp::driver::{CallDriver, Next};
-use crate::mcp::methods::UpstreamCall;
-use crate::mcp::{CallContext, outgoing};
-use crate::session::{InFlight, Session};
+use crate::mcp::{Core, answer, outgoing};
+use crate::session::{CancelNotice, InFlight, Session};
+use crate::upstream::CallContext;
 
 /// A call that runs. In a session it can be cancelled by its id; dropping it cancels it in any case.
 pub(super) struct StreamedCall {
@@ -34,13 +35,19 @@ pub(super) enum Step {
 
 impl StreamedCall {
     /// The call of a request of this conversation, raw JSON its id. It runs in [`Self::step`].
-    pub(super) fn new(cx: &CallContext<'_>, id: &str, mut call: Box<UpstreamCall>) -> Self {
-        let (sender, events) = (cx.streams && call.talks).then(interaction::events).unzip();
+    pub(super) fn new(
+        core: &Arc<Core>,
+        cx: &CallContext<'_>,
+        id: &str,
+        call: Arc<dyn UpstreamCall>,
+    ) -> Self {
+        let talks = cx.streams && call.facts().talks != Talks::No;
+        let (sender, events) = talks.then(interaction::events).unzip();
         Self {
             session: cx.session().cloned(),
-            progress_token: call.progress_token.take(),
+            progress_token: call.facts().progress_token.clone(),
             messages: VecDeque::new(),
-            driver: CallDriver::new(work(cx, id, call, sender), events),
+            driver: CallDriver::new(work(core, cx, id, call, sender), events),
         }
     }
 
@@ -83,25 +90,31 @@ impl StreamedCall {
 
 /// Runs a call and gives its response.
 fn work(
+    core: &Arc<Core>,
     cx: &CallContext<'_>,
     id: &str,
-    call: Box<UpstreamCall>,
+    call: Arc<dyn UpstreamCall>,
     sender: Option<EventSender>,
 ) -> impl Future<Output = Vec<u8>> + Send + use<> {
-    let core = Arc::clone(cx.core);
+    let core = Arc::clone(core);
     let caller = cx.caller.clone();
     let format = cx.result_format();
     let (handle, registration) = AbortHandle::new_pair();
-    let entry = cx
-        .session()
-        .map(|session| InFlight::enter(session, id, handle, call.request.cancel_notice()));
+    let entry = cx.session().map(|session| {
+        InFlight::enter(
+            session,
+            id,
+            handle,
+            Arc::clone(&call) as Arc<dyn CancelNotice>,
+        )
+    });
     let id = id.to_owned();
     async move {
-        let run = call.request.run(&core, &caller, sender);
+        let run = core.engine.run(&caller, &call, sender);
         let outcome = Abortable::new(run, registration).await;
         drop(entry);
         let outcome = outcome.unwrap_or_else(|Aborted| Err(cancelled()));
-        call.response(&id, &caller, &format, outcome)
+        answer::response(call.facts(), &id, &caller, &format, outcome)
             .unwrap_or_else(|failure| format.error(Some(&id), &failure))
     }
 }

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep_until};
+
 use super::exchange::Inputs;
-use super::meta::RequestMeta;
+use crate::engine::{Outcome, UpstreamCall};
 use crate::interaction::{self, Event, Interaction, Waiting};
 use crate::jsonrpc::{self, Message, RequestError, splice};
 use crate::mcp::driver::{CallDriver, Next};
-use crate::mcp::methods::{self, UpstreamCall};
-use crate::mcp::{CallContext, outgoing};
-use tokio::time::{Instant, sleep_until};
+use crate::mcp::{Core, outgoing};
+use crate::upstream::{CallContext, RequestMeta};
 
 /// How long a server that asks by one request after the other may go on with that, before its client is asked all of
 /// it at once. Without it, three questions would take the client three rounds.
@@ -23,7 +24,7 @@ pub(crate) struct ModernCall {
     questions: Vec<Arc<Interaction>>,
     /// Until when further questions join them.
     gathering: Instant,
-    call: Arc<UpstreamCall>,
+    call: Arc<dyn UpstreamCall>,
 }
 
 /// How the client of the current request wants to hear of the call.
@@ -32,8 +33,6 @@ pub(super) struct Recipient {
     /// It takes events with its answer.
     pub(super) streams: bool,
 }
-
-pub(super) use methods::Outcome;
 
 /// What a call came to.
 pub(super) enum Step {
@@ -47,22 +46,26 @@ pub(super) enum Step {
 
 impl ModernCall {
     /// A call that has not begun yet.
-    pub(super) fn begin(cx: &CallContext<'_>, call: Box<UpstreamCall>) -> Self {
+    pub(super) fn begin(
+        core: &Arc<Core>,
+        cx: &CallContext<'_>,
+        call: Arc<dyn UpstreamCall>,
+    ) -> Self {
         let (sender, events) = interaction::events();
-        let core = Arc::clone(cx.core);
+        let core = Arc::clone(core);
         let caller = cx.caller.clone();
-        let request = call.request.clone();
-        let work = async move { request.run(&core, &caller, Some(sender)).await };
+        let running = Arc::clone(&call);
+        let work = async move { core.engine.run(&caller, &running, Some(sender)).await };
         Self {
             driver: CallDriver::new(work, Some(events)),
             questions: Vec::new(),
             gathering: Instant::now(),
-            call: call.into(),
+            call,
         }
     }
 
     /// What is called.
-    pub(super) fn call(&self) -> &Arc<UpstreamCall> {
+    pub(super) fn call(&self) -> &Arc<dyn UpstreamCall> {
         &self.call
     }
 
@@ -121,7 +124,7 @@ impl ModernCall {
     /// Keeps the questions the client can be asked; the others have failed.
     fn take_questions(&mut self, asked: Vec<Arc<Interaction>>, client: &Recipient) {
         // A worker asks all at once.
-        if let methods::UpstreamRequest::Forward(_) = self.call.request {
+        if self.call.facts().asks_singly {
             self.gathering = Instant::now() + ASKED_TOGETHER;
         }
         self.questions.retain(|it| !it.is_over());

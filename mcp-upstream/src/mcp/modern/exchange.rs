@@ -19,18 +19,17 @@ use tokio::time::Instant;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::Question;
 
-use super::delivery::{ModernCall, Outcome, Recipient, Step};
-use super::meta::RequestMeta;
+use super::delivery::{ModernCall, Recipient, Step};
 use crate::caller::Caller;
-use crate::engine::ask_failed;
+use crate::engine::{Outcome, Talks, UpstreamCall, ask_failed};
 use crate::format::{self, ResultFormat};
 use crate::interaction::{Bound, NoPlace};
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::mcp::exchange::{Patience, streamed};
-use crate::mcp::methods::UpstreamCall;
-use crate::mcp::{CallContext, Core};
+use crate::mcp::{Core, answer};
 use crate::reply::Reply;
 use crate::stream::{Stream, frame};
+use crate::upstream::{CallContext, RequestMeta};
 
 /// One request in which a call goes on.
 struct Exchange {
@@ -79,19 +78,19 @@ pub(super) fn inputs<'a>(members: &Members<'a>) -> Result<Inputs<'a>, RequestErr
 
 /// Runs a call from its beginning.
 pub(super) async fn begin(
+    core: &Arc<Core>,
     cx: &CallContext<'_>,
     request: Request<'_>,
-    call: Box<UpstreamCall>,
+    call: Arc<dyn UpstreamCall>,
 ) -> Result<Reply, RequestError> {
-    if !call.talks {
-        let request_up = call.request.clone();
-        let outcome = request_up.run(cx.core, cx.caller, None);
-        let outcome = outcome.await;
-        let answer = call.response(request.id, cx.caller, &cx.result_format(), outcome)?;
+    if call.facts().talks == Talks::No {
+        let outcome = core.engine.run(cx.caller, &call, None).await;
+        let format = cx.result_format();
+        let answer = answer::response(call.facts(), request.id, cx.caller, &format, outcome)?;
         return Ok(Reply::json(StatusCode::OK, answer));
     }
-    let driver = ModernCall::begin(cx, call);
-    Exchange::new(cx, request).run(driver).await
+    let call = ModernCall::begin(core, cx, call);
+    Exchange::new(core, cx, request).run(call).await
 }
 
 /// A request that brings the answers to a parked call.
@@ -106,6 +105,7 @@ pub(super) struct Retry<'a> {
 
 /// Goes on with a parked call, with what its client answered.
 pub(super) async fn resume(
+    core: &Arc<Core>,
     cx: &CallContext<'_>,
     request: Request<'_>,
     retry: &Retry<'_>,
@@ -114,9 +114,8 @@ pub(super) async fn resume(
     let state = jsonrpc::string(retry.state).ok_or_else(|| {
         RequestError::InvalidParams("params.requestState must be a string".into())
     })?;
-    let exchange = Exchange::new(cx, request);
-    let taken = cx
-        .core
+    let exchange = Exchange::new(core, cx, request);
+    let taken = core
         .suspended
         .take(&state, exchange.bound(&retry.subject, retry.arguments));
     let mut driver = taken
@@ -127,9 +126,9 @@ pub(super) async fn resume(
 }
 
 impl Exchange {
-    fn new(cx: &CallContext<'_>, request: Request<'_>) -> Self {
+    fn new(core: &Arc<Core>, cx: &CallContext<'_>, request: Request<'_>) -> Self {
         Self {
-            core: Arc::clone(cx.core),
+            core: Arc::clone(core),
             caller: cx.caller.clone(),
             namespace: Arc::clone(&cx.namespace),
             id: request.id.to_owned(),
@@ -161,7 +160,7 @@ impl Exchange {
                 Ok(Reply::json(StatusCode::OK, answer))
             }
             Step::Over(outcome) => {
-                let answer = self.response(driver.call(), outcome)?;
+                let answer = self.response(&**driver.call(), outcome)?;
                 Ok(Reply::json(StatusCode::OK, answer))
             }
         }
@@ -199,14 +198,14 @@ impl Exchange {
                     continue;
                 }
                 Step::Asked => self.park(driver),
-                Step::Over(outcome) => self.response(driver.call(), outcome),
+                Step::Over(outcome) => self.response(&**driver.call(), outcome),
             };
         };
         push(&last.unwrap_or_else(|failure| failure.modern_body(Some(&self.id))));
     }
 
-    fn response(&self, call: &UpstreamCall, outcome: Outcome) -> Result<Vec<u8>, RequestError> {
-        call.response(&self.id, &self.caller, &self.format, outcome)
+    fn response(&self, call: &dyn UpstreamCall, outcome: Outcome) -> Result<Vec<u8>, RequestError> {
+        answer::response(call.facts(), &self.id, &self.caller, &self.format, outcome)
     }
 
     /// Parks the call and asks its client.
@@ -225,12 +224,13 @@ impl Exchange {
             }
         }
         let call = Arc::clone(driver.call());
-        let bound = self.bound(call.request.subject(), call.request.arguments());
-        let max = call.request.namespace().limits.max_parked;
+        let facts = call.facts();
+        let bound = self.bound(&facts.subject, facts.named_arguments());
+        let max = facts.namespace.limits.max_parked;
         let state = match self.core.suspended.park(driver, bound, expires, max) {
             Ok(state) => state,
             Err(refused @ NoPlace::Full(_)) => {
-                return self.response(&call, Err(ask_failed(refused.to_string())));
+                return self.response(&*call, Err(ask_failed(refused.to_string())));
             }
             Err(refused @ NoPlace::NoRandomness) => {
                 tracing::error!(error = %refused, "a call could not be parked");

@@ -9,10 +9,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tooldock_workers::registry::Namespace;
 
 use crate::jsonrpc::{self, Key, Members};
 use crate::mcp::head::{McpHead, MirroredHeaders};
+use crate::upstream::Catalog;
 
 mod number;
 
@@ -33,26 +33,6 @@ struct Property<'a> {
     properties: Option<&'a RawValue>,
 }
 
-/// Where the input schema of a called tool is found.
-#[derive(Clone, Copy)]
-pub(super) struct Tools<'a> {
-    /// The namespace, for tools it declares itself.
-    pub(super) namespace: &'a Namespace,
-    /// The called tool's, as its server lists it.
-    pub(super) schema: Option<&'a RawValue>,
-}
-
-impl<'a> Tools<'a> {
-    fn input_schema(self, name: &str) -> Option<&'a str> {
-        if let Some(schema) = self.schema {
-            return Some(schema.get());
-        }
-        let mut tools = self.namespace.tools.iter();
-        let tool = tools.find(|tool| *tool.name == *name)?;
-        Some(tool.input_schema.get())
-    }
-}
-
 /// Compares the version header: it must be there and equal the body's. `None` is fine.
 pub(super) fn version_fault(head: &McpHead, version: &str) -> Option<Cow<'static, str>> {
     let sent = head.version.as_deref()?;
@@ -60,10 +40,10 @@ pub(super) fn version_fault(head: &McpHead, version: &str) -> Option<Cow<'static
         .then(|| "MCP-Protocol-Version is not the version in params._meta".into())
 }
 
-/// Compares all other mirrored headers of a request. `None` is fine.
+/// Compares all other mirrored headers of a request, those of a tool's parameters by its input schema. `None` is fine.
 pub(super) fn fault(
     head: &McpHead,
-    tools: Tools<'_>,
+    catalog: Option<&dyn Catalog>,
     method: &str,
     members: &Members<'_>,
 ) -> Option<Cow<'static, str>> {
@@ -96,7 +76,7 @@ pub(super) fn fault(
     if method != "tools/call" {
         return None;
     }
-    let schema = tools.input_schema(&named)?;
+    let schema = catalog?.tool(&named)?.input_schema?.get();
     // Few tools mirror anything: the others cost one scan.
     memchr::memmem::find(schema.as_bytes(), b"x-mcp-header")?;
     let schema: Property<'_> = serde_json::from_str(schema).ok()?;

@@ -3,18 +3,20 @@
 //! It begins with what is granted, every message on it carries the request's own id, and when the gateway ends it, it
 //! ends with a result. It cannot be resumed: a client that lost it listens again.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
-use tooldock_workers::registry::Namespace;
 
 use crate::broadcast::Filter;
 use crate::jsonrpc::{self, RequestError};
 use crate::mcp::exchange::events_head;
-use crate::mcp::{CallContext, forward, stream_place};
+use crate::mcp::{Core, stream_place};
 use crate::reply::{Guards, Reply};
 use crate::session::subscriptions::URIS_MAX;
 use crate::stream::{Stream, frame};
+use crate::upstream::CallContext;
 
 #[derive(Deserialize)]
 struct Params<'a> {
@@ -27,22 +29,18 @@ const KINDS_MAX: usize = 100;
 
 /// Opens the stream.
 pub(super) async fn open(
+    core: &Arc<Core>,
     cx: &CallContext<'_>,
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Reply, RequestError> {
     let params: Params<'_> = jsonrpc::fields(params, "params")?;
     let filter = requested(params.notifications)?;
-    let core = cx.core;
     let place = stream_place(core, cx.caller, filter.bytes())?;
     let mut guards: Guards = vec![Box::new(place)];
-    let filter = if core.external.serves(&cx.namespace) {
-        let (granted, watch) = forward::listen(cx, filter).await?;
-        guards.push(Box::new(watch));
-        granted
-    } else {
-        granted(filter, &cx.namespace)
-    };
+    let listening = cx.upstream.listen(cx, filter).get().await?;
+    let filter = listening.granted;
+    guards.extend(listening.guard.map(|guard| guard as _));
     let stream = Stream::detached(&core.pulse);
     // Before anybody can send on it: this is the first message there is.
     stream.push(frame::message(None, &acknowledged(id, &filter)));
@@ -87,21 +85,6 @@ fn requested(raw: Option<&RawValue>) -> Result<Filter, RequestError> {
         .check()
         .map_err(|_| invalid("params.notifications.resourceSubscriptions is too long"))?;
     Ok(filter)
-}
-
-/// What of it the namespace has.
-fn granted(filter: Filter, namespace: &Namespace) -> Filter {
-    let resources = !namespace.resources.is_empty() || !namespace.resource_templates.is_empty();
-    Filter {
-        tools: filter.tools,
-        prompts: filter.prompts && !namespace.prompts.is_empty(),
-        resources: filter.resources && resources,
-        updates: if resources {
-            filter.updates
-        } else {
-            Vec::new()
-        },
-    }
 }
 
 /// The first message. `id` is raw JSON.

@@ -7,25 +7,10 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tooldock_workers::worker::LogLevel;
 
 use crate::jsonrpc::{self, Key, Members};
 use crate::session::client;
-
-/// The metadata of one request. The spans are views into its body.
-#[derive(Debug, Clone)]
-pub(crate) struct RequestMeta {
-    /// What the client can be asked: a JSON object.
-    pub(crate) capabilities: Bytes,
-    /// Who the client says it is: a JSON object.
-    pub(crate) client_info: Option<Bytes>,
-    /// From which severity on it wants log messages; without one it wants none.
-    pub(crate) log_level: Option<LogLevel>,
-    /// What its progress notifications are to carry: a JSON string or number.
-    pub(crate) progress_token: Option<Bytes>,
-    /// Answers sent along with a first call: a JSON object of objects.
-    pub(crate) inputs: Option<Bytes>,
-}
+use crate::upstream::RequestMeta;
 
 /// A request's metadata and the version it asks for.
 pub(super) struct Read<'a> {

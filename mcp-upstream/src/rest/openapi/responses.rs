@@ -5,7 +5,6 @@
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use tooldock_workers::tool::Tool;
 
 /// Which statuses an operation can answer with beside its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,8 +117,8 @@ pub(super) enum Sent {
 const WRAPPED: &str = "x-fastmcp-wrap-result";
 
 /// The schema of what a successful call answers; `{}` where the tool promises nothing.
-pub(super) fn value_schema(tool: &Tool, sent: Sent) -> String {
-    let Some(schema) = tool.output_schema.as_deref() else {
+pub(super) fn value_schema(declared: Option<&RawValue>, sent: Sent) -> String {
+    let Some(schema) = declared else {
         return "{}".to_owned();
     };
     match sent {
@@ -207,8 +206,8 @@ mod tests {
                 "name": "t", "description": "", "filename": "", "inputSchema": {}, "outputSchema": output,
             }))
         };
-        let schema = |tool: &Tool, sent| -> Value {
-            serde_json::from_str(&value_schema(tool, sent)).expect("JSON")
+        let schema = |tool: &tooldock_workers::tool::Tool, sent| -> Value {
+            serde_json::from_str(&value_schema(tool.output_schema.as_deref(), sent)).expect("JSON")
         };
         let wrapped = json!({
             "type": "object", "properties": { "result": { "items": { "$ref": "#/$defs/n" } } },

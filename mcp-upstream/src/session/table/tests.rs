@@ -184,7 +184,7 @@ async fn a_table_of_sessions_all_in_use_still_makes_room() {
             &session,
             "1",
             AbortHandle::new_pair().0,
-            None,
+            Arc::new(crate::session::in_flight::NoNotice),
         ));
         sessions.push(session);
     }

@@ -40,11 +40,7 @@ fn fault_of_text(fields: Fields<'_>, method: &str, text: &str) -> Option<String>
         "inputSchema": serde_json::from_str::<Value>(SCHEMA).expect("JSON"),
     })));
     let members = Members::of_params(text).expect("an object");
-    let tools = Tools {
-        namespace: &shared,
-        schema: None,
-    };
-    fault(&headers(fields), tools, method, &members).map(Cow::into_owned)
+    fault(&headers(fields), Some(&shared), method, &members).map(Cow::into_owned)
 }
 
 #[test]

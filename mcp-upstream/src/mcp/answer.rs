@@ -1,0 +1,83 @@
+//! What a call came to, as the response to its request.
+
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+use crate::caller::Caller;
+use crate::engine::{CallFacts, Outcome, UpstreamReply};
+use crate::format::{self, CacheScope, ResultFormat};
+use crate::jsonrpc::RequestError;
+use crate::protocol::method::RESOURCES_READ;
+
+/// The response to the request of this raw id. What happened to a tool is a result whatever it was, but for a missing
+/// capability in the era that has an error for it; everything else fails with an error object.
+///
+/// # Errors
+///
+/// Failures that are error objects: [`ResultFormat::error`] writes them.
+pub(crate) fn response(
+    facts: &CallFacts,
+    id: &str,
+    caller: &Caller,
+    format: &ResultFormat,
+    outcome: Outcome,
+) -> Result<Vec<u8>, RequestError> {
+    let modern = matches!(format, ResultFormat::Modern(_));
+    match outcome {
+        // The status of one is nobody's but the modern era's.
+        Ok(UpstreamReply::Response(answer)) if answer.is_error() && modern => {
+            Err(RequestError::forwarded(answer))
+        }
+        Ok(UpstreamReply::Response(answer)) => Ok(answer.with_id(id)),
+        Ok(UpstreamReply::Value(reply)) => Ok(format::success(id, &reply, format)),
+        Ok(UpstreamReply::Result(result)) => result_of(facts, id, format, &result),
+        Err(error) => {
+            let missing = RequestError::missing_capability(&error).filter(|_| modern);
+            match missing {
+                Some(failure) => Err(failure),
+                None if facts.method.is_tool_call() => {
+                    Ok(format::failure(id, &error, caller, format))
+                }
+                None => Err(RequestError::of_call(error, &facts.subject)),
+            }
+        }
+    }
+}
+
+/// A result object in the era's form.
+fn result_of(
+    facts: &CallFacts,
+    id: &str,
+    format: &ResultFormat,
+    result: &[u8],
+) -> Result<Vec<u8>, RequestError> {
+    let result = result.trim_ascii();
+    if !(result.starts_with(b"{") && result.ends_with(b"}")) {
+        return Err(RequestError::Upstream(CallError::new(
+            CallErrorCode::InternalError,
+            "The worker's answer is no result of this method",
+        )));
+    }
+    let mut answer = format::ResultWriter::begin(id, format, result.len());
+    let mut skipped = 0;
+    if *facts.method == *RESOURCES_READ {
+        // A resource is what a function returns now, maybe for its caller alone: unless its author says so, nobody may go
+        // on showing it.
+        let (ttl_ms, length) = own_ttl(result).unwrap_or((0, 0));
+        skipped = length;
+        answer = answer.cached_for(ttl_ms, CacheScope::Private);
+    }
+    answer.members_after(skipped, result);
+    Ok(answer.end())
+}
+
+/// For how many milliseconds a worker says that its result may be kept, and the bytes that takes at the beginning of the
+/// object.
+fn own_ttl(result: &[u8]) -> Option<(u64, usize)> {
+    let name = b"\"ttlMs\":";
+    let rest = result.strip_prefix(b"{")?.strip_prefix(name)?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let ttl_ms = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
+    rest[digits..]
+        .starts_with(b",")
+        .then_some((ttl_ms, name.len() + digits + 1))
+}

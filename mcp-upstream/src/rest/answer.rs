@@ -1,0 +1,127 @@
+//! What a tool call was answered, as REST shows it: a bare value, or a failure with its status.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::worker::ToolReply;
+
+use crate::engine::UpstreamReply;
+use crate::jsonrpc::{ResponseOutcome, spans};
+use crate::upstream::Upstream;
+
+mod failure;
+
+/// The value of a call: what a function returned; of a server's result the structured content, else a lone text, else
+/// the content blocks.
+///
+/// # Errors
+///
+/// What went wrong in the server or in the tool.
+pub(super) async fn value_of(
+    upstream: &dyn Upstream,
+    namespace: &Arc<Namespace>,
+    tool: &str,
+    reply: UpstreamReply,
+) -> Result<Bytes, CallError> {
+    let failed = match reply {
+        UpstreamReply::Value(reply) => return Ok(bare(reply)),
+        UpstreamReply::Result(result) => value(&result)?,
+        UpstreamReply::Response(response) => match response.outcome() {
+            ResponseOutcome::Result(result) => value(&result)?,
+            ResponseOutcome::Error(error) => Err(failure::Failed::with(&error)),
+        },
+    };
+    let failed = match failed {
+        Ok(value) => return Ok(value),
+        Err(failed) => failed,
+    };
+    let blame = failed.blame(tool);
+    // Servers say the same of a tool that is not there and of wrong arguments: the list tells them apart.
+    let is_known = blame == failure::Blame::Server
+        || (upstream.catalog_soon(namespace).get().await)
+            .map_or(true, |catalog| catalog.tool(tool).is_some());
+    Err(failed.error(blame, is_known))
+}
+
+/// What a function returned. Blocks without a value (an image, say) have no bare form.
+fn bare(reply: ToolReply) -> Bytes {
+    match reply.content {
+        Some(content) if matches!(reply.value.trim_ascii(), b"null" | b"") => {
+            [b"{\"content\":", &*content, b"}"].concat().into()
+        }
+        _ => reply.value,
+    }
+}
+
+/// What a result comes to: a value, or a failure in the tool's words.
+///
+/// # Errors
+///
+/// It is no result.
+fn value(result: &Bytes) -> Result<Result<Bytes, failure::Failed>, CallError> {
+    let odd = || {
+        CallError::new(
+            CallErrorCode::InternalError,
+            "The server's answer is no result",
+        )
+    };
+    let object = spans::raw(result).ok_or_else(odd)?;
+    let content = spans::member(object, "content");
+    let blocks: Vec<&RawValue> = content
+        .and_then(|content| serde_json::from_str(content.get()).ok())
+        .unwrap_or_default();
+    if spans::member(object, "isError").is_some_and(|it| it.get() == "true") {
+        return Ok(Err(failure::Failed::saying(object, &blocks)));
+    }
+    if let Some(value) = spans::member(object, "structuredContent") {
+        return Ok(Ok(result.slice_ref(value.get().as_bytes())));
+    }
+    if let [block] = blocks[..]
+        && let Some(text) = text(block)
+    {
+        return Ok(Ok(result.slice_ref(text.get().as_bytes())));
+    }
+    let content = content.map_or("[]", RawValue::get);
+    Ok(Ok(format!(r#"{{"content":{content}}}"#).into()))
+}
+
+/// The text of a block of that kind, raw.
+fn text(block: &RawValue) -> Option<&RawValue> {
+    let kind = spans::member(block, "type")?;
+    (kind.get() == "\"text\"").then(|| spans::member(block, "text"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bare(text: &'static str) -> String {
+        let value = value(&Bytes::from_static(text.as_bytes()));
+        let value = value.expect("a result").expect("a value");
+        String::from_utf8(value.to_vec()).expect("UTF-8")
+    }
+
+    #[test]
+    fn a_result_is_its_structure_else_its_text_else_its_blocks() {
+        for (result, expected) in [
+            (
+                r#"{"content":[],"structuredContent":{"n":1.50}}"#,
+                r#"{"n":1.50}"#,
+            ),
+            (
+                r#"{"content":[{"type":"text","text":"h\u00e9"}]}"#,
+                r#""h\u00e9""#,
+            ),
+            (
+                r#"{"content":[{"type":"image","data":""}]}"#,
+                r#"{"content":[{"type":"image","data":""}]}"#,
+            ),
+            ("{}", r#"{"content":[]}"#),
+        ] {
+            assert_eq!(bare(result), expected);
+        }
+    }
+}

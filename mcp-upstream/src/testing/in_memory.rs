@@ -1,0 +1,294 @@
+//! A kind of upstream of its own, without processes: it proves that [`Upstream`] is all a new kind needs.
+//!
+//! It serves the namespaces named `memory`. Its tool `echo` gives its arguments back, `talk` follows the script in its
+//! arguments, `broken` fails; it has the resource `memory://text`, the prompt `greet` and completion, announces changes
+//! of its tools, and keeps the notifications it gets.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::worker::{LogLevel, ToolReply};
+
+use super::script;
+use crate::broadcast::Filter;
+use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work, unknown_tool};
+use crate::format;
+use crate::jsonrpc::{self, Key, RequestError};
+use crate::protocol::{Method, ProtocolVersion};
+use crate::session::{CancelNotice, Session};
+use crate::upstream::catalog::ToolEntry;
+use crate::upstream::{CallContext, Catalog, IncomingRequest, Listening, Prepared, Soon, Upstream};
+
+const TOOLS: [&str; 3] = ["echo", "talk", "broken"];
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct InMemory {
+    /// Notifications of clients, in their order.
+    pub(crate) notified: Mutex<Vec<String>>,
+    /// Wishes to hear of changes that are alive.
+    pub(crate) listeners: Arc<AtomicUsize>,
+    /// Streams that sessions opened.
+    pub(crate) streams: AtomicUsize,
+    /// How calls were cancelled.
+    pub(crate) cancelled: Arc<Mutex<Vec<String>>>,
+}
+
+struct Tools;
+
+impl Catalog for Tools {
+    fn tools(&self) -> Box<dyn Iterator<Item = ToolEntry<'_>> + Send + '_> {
+        Box::new(TOOLS.iter().map(|name| entry(name)))
+    }
+
+    fn tool(&self, name: &str) -> Option<ToolEntry<'_>> {
+        TOOLS
+            .iter()
+            .find(|tool| **tool == name)
+            .map(|tool| entry(tool))
+    }
+}
+
+fn entry<'a>(name: &'a str) -> ToolEntry<'a> {
+    let schema = serde_json::from_str(r#"{"type":"object"}"#).expect("JSON");
+    ToolEntry {
+        name,
+        title: None,
+        description: Cow::Borrowed(""),
+        input_schema: Some(schema),
+        output_schema: None,
+        annotations: None,
+        filename: "",
+    }
+}
+
+/// A listener's place; dropping it gives the place back.
+struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl InMemory {
+    fn call(
+        &self,
+        cx: &CallContext<'_>,
+        method: &str,
+        subject: &str,
+        arguments: Bytes,
+    ) -> Prepared {
+        let talks = match subject {
+            "talk" => Talks::Asks,
+            _ => Talks::No,
+        };
+        Prepared::Call(Arc::new(MemoryCall {
+            facts: CallFacts {
+                namespace: Arc::clone(&cx.namespace),
+                method: Method::of(method),
+                subject: subject.into(),
+                arguments,
+                transport: cx.transport(),
+                version: cx.wire_version(),
+                session: cx.session().map(|session| Arc::clone(session.tag())),
+                talks,
+                progress_token: None,
+                asks_singly: false,
+            },
+            cancelled: Arc::clone(&self.cancelled),
+        }))
+    }
+
+    fn understood(
+        &self,
+        cx: &CallContext<'_>,
+        request: IncomingRequest<'_>,
+    ) -> Result<Prepared, RequestError> {
+        let text = |key| {
+            let text = request.members.get(key).and_then(jsonrpc::string);
+            text.unwrap_or_default()
+        };
+        let arguments = || cx.own_object(request.members.get(Key::Arguments));
+        match request.method {
+            "tools/list" => {
+                let tools =
+                    TOOLS.map(|name| json!({ "name": name, "inputSchema": { "type": "object" } }));
+                let format = cx.result_format();
+                let mut answer = format::ResultWriter::begin(request.id, &format, 64);
+                let out = answer.key("tools");
+                serde_json::to_writer(out, &tools).expect("JSON");
+                Ok(Prepared::Response(answer.end()))
+            }
+            "tools/call" | "prompts/get" => {
+                Ok(self.call(cx, request.method, &text(Key::Name), arguments()))
+            }
+            "resources/read" => Ok(self.call(cx, request.method, &text(Key::Uri), Bytes::new())),
+            "completion/complete" => Ok(self.call(cx, request.method, "", Bytes::new())),
+            other => Err(RequestError::MethodNotFound(other.to_owned())),
+        }
+    }
+}
+
+fn beginning(id: &str, cx: &CallContext<'_>, version: Option<ProtocolVersion>) -> Vec<u8> {
+    let format = match version {
+        Some(version) => format::ResultFormat::Legacy(version),
+        None => cx.result_format(),
+    };
+    let mut answer = format::ResultWriter::begin(id, &format, 64);
+    if let Some(version) = version {
+        format::escape(answer.key("protocolVersion"), version.as_str().as_bytes());
+    }
+    let capabilities = answer.key("capabilities");
+    capabilities.extend_from_slice(br#"{"tools":{"listChanged":true}}"#);
+    format::server_info(answer.key("serverInfo"), &cx.namespace.name);
+    answer.end()
+}
+
+impl Upstream for InMemory {
+    fn serves(&self, namespace: &Namespace) -> bool {
+        namespace.name.as_str() == "memory"
+    }
+
+    fn speaks_mcp(&self) -> bool {
+        false
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        request: IncomingRequest<'a>,
+    ) -> Soon<'a, Result<Prepared, RequestError>> {
+        Soon::Later(Box::pin(async move { self.understood(cx, request) }))
+    }
+
+    fn call_tool(
+        &self,
+        cx: &CallContext<'_>,
+        tool: &str,
+        arguments: Bytes,
+    ) -> Result<Arc<dyn UpstreamCall>, CallError> {
+        match self.call(cx, "tools/call", tool, arguments) {
+            Prepared::Call(call) => Ok(call),
+            Prepared::Response(_) => Err(unknown_tool(tool)),
+        }
+    }
+
+    fn initialize<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        _: &'a Arc<Session>,
+        version: ProtocolVersion,
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        Soon::Now(Ok(beginning(id, cx, Some(version))))
+    }
+
+    fn discover<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        _: &'a [&'a str],
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        Soon::Now(Ok(beginning(id, cx, None)))
+    }
+
+    fn listen<'a>(
+        &'a self,
+        _: &'a CallContext<'a>,
+        wanted: Filter,
+    ) -> Soon<'a, Result<Listening, RequestError>> {
+        self.listeners.fetch_add(1, Ordering::SeqCst);
+        let guard: Box<dyn Any + Send> = Box::new(Place(Arc::clone(&self.listeners)));
+        Soon::Now(Ok(Listening {
+            granted: Filter {
+                tools: wanted.tools,
+                ..Filter::default()
+            },
+            guard: Some(guard),
+        }))
+    }
+
+    fn notify(&self, _: &CallContext<'_>, method: &str, _: &str) {
+        let mut notified = self.notified.lock().expect("not poisoned");
+        notified.push(method.to_owned());
+    }
+
+    fn stream_opened(&self, _: &Namespace, _: &Arc<Session>) {
+        self.streams.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn catalog<'a>(
+        &'a self,
+        _: &'a Arc<Namespace>,
+    ) -> Soon<'a, Result<Arc<dyn Catalog>, CallError>> {
+        Soon::Now(Ok(Arc::new(Tools)))
+    }
+
+    fn catalog_known(&self, _: &Arc<Namespace>) -> Option<Arc<dyn Catalog>> {
+        Some(Arc::new(Tools))
+    }
+}
+
+struct MemoryCall {
+    facts: CallFacts,
+    cancelled: Arc<Mutex<Vec<String>>>,
+}
+
+impl CancelNotice for MemoryCall {
+    fn cancelled(&self, message: &str) {
+        let mut cancelled = self.cancelled.lock().expect("not poisoned");
+        cancelled.push(message.to_owned());
+    }
+}
+
+impl UpstreamCall for MemoryCall {
+    fn facts(&self) -> &CallFacts {
+        &self.facts
+    }
+
+    fn admit(&self) -> Result<(), CallError> {
+        let known = !self.facts.method.is_tool_call() || TOOLS.contains(&&*self.facts.subject);
+        known
+            .then_some(())
+            .ok_or_else(|| unknown_tool(&self.facts.subject))
+    }
+
+    fn start(self: Arc<Self>, peer: Peer) -> Work {
+        Box::pin(async move {
+            let facts = &self.facts;
+            let value = |value: String| {
+                Ok(UpstreamReply::Value(ToolReply {
+                    value: value.into(),
+                    content: None,
+                }))
+            };
+            let result = |result: Value| Ok(UpstreamReply::Result(result.to_string().into()));
+            match (&*facts.method, &*facts.subject) {
+                ("tools/call", "echo") => value(String::from_utf8_lossy(&facts.arguments).into()),
+                ("tools/call", "talk") => {
+                    let heard = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"begun"}}"#;
+                    peer.say(Some(LogLevel::Error), Bytes::from_static(heard.as_bytes()));
+                    let sink = peer.into_sink();
+                    let release = Semaphore::new(0);
+                    let answers =
+                        script::run(&facts.arguments, &Value::Null, sink.as_ref(), &release).await;
+                    value(answers.to_string())
+                }
+                ("resources/read", uri) => {
+                    result(json!({ "contents": [{ "uri": uri, "text": "kept" }] }))
+                }
+                ("prompts/get", _) => result(json!({ "messages": [] })),
+                ("completion/complete", _) => result(json!({ "completion": { "values": ["a"] } })),
+                _ => Err(CallError::new(CallErrorCode::ToolError, "it is broken")),
+            }
+        })
+    }
+}

@@ -1,0 +1,208 @@
+//! What runs a namespace: one trait for every kind.
+//!
+//! ```text
+//!   surface ──▶ Upstream::prepare ──▶ an answer that is there
+//!                      │
+//!                      └─────────────▶ UpstreamCall ──▶ Engine::run ──▶ UpstreamCall::start ──▶ UpstreamReply
+//! ```
+//!
+//! A request is understood by its upstream and judged by the engine. [`Upstream::prepare`] reads the spans of the request
+//! once; what it gives owns only what the call needs, so that a call that waits keeps no body alive.
+//!
+//! | kind | module | what runs it |
+//! |---|---|---|
+//! | functions | [`worker`] | Python workers |
+//! | a server that speaks MCP | [`client`] | a stdio server's processes |
+//!
+//! A new kind is a folder here, an implementation of [`Upstream`], and a place in the list that [`Upstreams`] is made of.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tooldock_workers::error::CallError;
+use tooldock_workers::registry::Namespace;
+
+use crate::broadcast::Filter;
+use crate::engine::UpstreamCall;
+use crate::jsonrpc::{Members, RequestError};
+use crate::protocol::ProtocolVersion;
+use crate::session::Session;
+
+pub(crate) mod catalog;
+pub(crate) mod client;
+mod context;
+pub(crate) mod health;
+mod sessions;
+pub(crate) mod worker;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use catalog::Catalog;
+pub(crate) use context::{CallContext, Client, RequestMeta};
+pub(crate) use sessions::{SessionChanges, gauge, store_failure};
+
+/// What takes its time.
+pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What mostly is there at once, and costs no future then.
+pub(crate) enum Soon<'a, T> {
+    /// It is there.
+    Now(T),
+    /// It has to be waited for.
+    Later(Pending<'a, T>),
+}
+
+impl<T> Soon<'_, T> {
+    /// Waits where there is something to wait for.
+    pub(crate) async fn get(self) -> T {
+        match self {
+            Self::Now(value) => value,
+            Self::Later(pending) => pending.await,
+        }
+    }
+}
+
+/// One request of MCP, as its surface read it.
+#[derive(Clone, Copy)]
+pub(crate) struct IncomingRequest<'a> {
+    /// Raw JSON.
+    pub(crate) id: &'a str,
+    pub(crate) method: &'a str,
+    pub(crate) members: &'a Members<'a>,
+}
+
+/// A request that was understood.
+pub(crate) enum Prepared {
+    /// The whole JSON-RPC response.
+    Response(Vec<u8>),
+    /// The upstream has the answer.
+    Call(Arc<dyn UpstreamCall>),
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Response(answer) => write!(f, "{}", String::from_utf8_lossy(answer)),
+            Self::Call(call) => call.facts().fmt(f),
+        }
+    }
+}
+
+/// What of a client's wish to hear of changes is granted. Dropping it ends the wish.
+pub(crate) struct Listening {
+    pub(crate) granted: Filter,
+    /// What keeps the wish alive at the upstream.
+    pub(crate) guard: Option<Box<dyn Any + Send>>,
+}
+
+/// A kind of upstream. What it knows of one namespace it finds by the [`Namespace`] of the request's snapshot.
+pub(crate) trait Upstream: Send + Sync + 'static {
+    /// Whether namespaces like this one are of this kind.
+    fn serves(&self, namespace: &Namespace) -> bool;
+
+    /// Whether what runs the namespace speaks MCP itself: it reads messages as clients wrote them, so that none may be
+    /// ambiguous, and a `requestState` may be its own.
+    fn speaks_mcp(&self) -> bool;
+
+    /// Understands one request. What the namespace does not offer is refused here; what a call comes to is not known yet.
+    fn prepare<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        request: IncomingRequest<'a>,
+    ) -> Soon<'a, Result<Prepared, RequestError>>;
+
+    /// A tool call that did not come as MCP: `arguments` are a JSON object.
+    ///
+    /// # Errors
+    ///
+    /// Why the call cannot be made.
+    fn call_tool(
+        &self,
+        cx: &CallContext<'_>,
+        tool: &str,
+        arguments: Bytes,
+    ) -> Result<Arc<dyn UpstreamCall>, CallError>;
+
+    /// The whole response to `initialize`, for a session whose client has said what it can be asked. `id` is raw JSON.
+    fn initialize<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        session: &'a Arc<Session>,
+        version: ProtocolVersion,
+    ) -> Soon<'a, Result<Vec<u8>, CallError>>;
+
+    /// The whole response to `server/discover`. `versions` are those that the listener serves.
+    fn discover<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        versions: &'a [&'a str],
+    ) -> Soon<'a, Result<Vec<u8>, CallError>>;
+
+    /// Grants what of `subscriptions/listen` the namespace has.
+    fn listen<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        wanted: Filter,
+    ) -> Soon<'a, Result<Listening, RequestError>>;
+
+    /// A client's notification that the gateway does not act on itself. Never waits.
+    fn notify(&self, _cx: &CallContext<'_>, _method: &str, _message: &str) {}
+
+    /// A session of the namespace has a stream now for what is said outside of answers.
+    fn stream_opened(&self, _namespace: &Namespace, _session: &Arc<Session>) {}
+
+    /// The tools of a namespace, those that the policy denies among them.
+    fn catalog<'a>(
+        &'a self,
+        namespace: &'a Arc<Namespace>,
+    ) -> Soon<'a, Result<Arc<dyn Catalog>, CallError>>;
+
+    /// The tools for a call that cannot wait long for them.
+    fn catalog_soon<'a>(
+        &'a self,
+        namespace: &'a Arc<Namespace>,
+    ) -> Soon<'a, Result<Arc<dyn Catalog>, CallError>> {
+        self.catalog(namespace)
+    }
+
+    /// The tools, as far as they are known without asking anybody.
+    fn catalog_known(&self, namespace: &Arc<Namespace>) -> Option<Arc<dyn Catalog>>;
+
+    /// How the server of a namespace is; `None` where there is none, or nobody asked for it yet.
+    fn health(&self, _namespace: &Namespace) -> Option<health::ServerHealth> {
+        None
+    }
+
+    /// Waits until an upstream that came into the registry serves, why it does not is known, or that takes long.
+    fn settled<'a>(&'a self, _namespace: &'a Namespace) -> Soon<'a, ()> {
+        Soon::Now(())
+    }
+}
+
+/// All kinds. The first that serves a namespace runs it; the last one serves any.
+pub(crate) struct Upstreams {
+    kinds: Vec<Arc<dyn Upstream>>,
+    last: Arc<dyn Upstream>,
+}
+
+impl Upstreams {
+    /// These kinds, in their order, and the one for all other namespaces.
+    pub(crate) fn new(kinds: Vec<Arc<dyn Upstream>>, last: Arc<dyn Upstream>) -> Self {
+        Self { kinds, last }
+    }
+
+    /// What runs a namespace.
+    pub(crate) fn of(&self, namespace: &Namespace) -> &dyn Upstream {
+        let mut kinds = self.kinds.iter();
+        &**kinds
+            .find(|kind| kind.serves(namespace))
+            .unwrap_or(&self.last)
+    }
+}

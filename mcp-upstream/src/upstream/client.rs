@@ -1,0 +1,500 @@
+//! Namespaces whose server speaks MCP itself: requests go up and answers come down with their bytes untouched.
+//!
+//! ```text
+//!   prepare ──▶ ServerCall ──▶ engine ──▶ start ──▶ connection ──▶ server
+//!   (kept here, or up)    (policy, clock …)  │         │
+//!            isolation: which connection ────┘         └─ inbound: what the server says of its own accord
+//! ```
+//!
+//! Answered here are `initialize`, `server/discover`, `ping`, `subscriptions/listen`, and, where a process is not the
+//! session's own, log levels and resource subscriptions. What differs between a client and a server of unlike eras is
+//! `crate::bridge`'s.
+//!
+//! What a message means is decided here, by a few of its keys; the server reads all of them again. So a message in which
+//! it could find something else is refused: a key that is there twice, or that differs from a known one only in case
+//! ([`Members::unambiguous`]). A task is known only to the principal that began it (`tasks`).
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::worker::LogLevel;
+
+use super::health::ServerHealth;
+use super::{
+    CallContext, Catalog, Client, IncomingRequest, Listening, Prepared, SessionChanges, Soon,
+    Upstream,
+};
+use crate::bridge::server_info;
+use crate::broadcast::{Audience, Filter};
+use crate::engine::{CallFacts, Talks, UpstreamCall};
+use crate::format;
+use crate::jsonrpc::{self, Key, Members, Request, RequestError};
+use crate::protocol::{CacheScope, Method, ProtocolVersion, method::TOOLS_CALL};
+use crate::seal::SessionKey;
+use crate::session::{Session, State};
+use crate::stream::EventLog;
+
+pub(crate) mod arguments;
+mod binding;
+mod call;
+mod catalogue;
+pub(crate) mod connector;
+mod describe;
+mod inbound;
+mod isolation;
+mod lists;
+mod notifications;
+pub(crate) mod pools;
+mod subscriptions;
+mod tasks;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use binding::UpstreamBinding;
+use call::ServerCall;
+use catalogue::Catalogues;
+use connector::{Connection, ConnectionKey, Connector, Isolation};
+use inbound::{HandlerRef, InboundHandler, Scope};
+use isolation::Place;
+
+/// Who the gateway says it is where a server is not told of a client.
+pub(crate) const GATEWAY: &str = concat!(
+    r#"{"name":"tooldock","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    r#""}"#
+);
+
+/// What is known of external servers beside their processes.
+pub(crate) struct ExternalServers {
+    processes: Arc<dyn Connector>,
+    audience: Arc<Audience>,
+    events: Arc<EventLog>,
+    catalogues: Catalogues,
+    notices: notifications::NotificationQuota,
+    /// Seals what a server wants back from a client of another era.
+    key: SessionKey,
+    changes: SessionChanges,
+}
+
+/// The namespaces whose server speaks MCP.
+#[derive(Clone)]
+pub(crate) struct ClientUpstream(pub(crate) Arc<ExternalServers>);
+
+/// A process and who hears it, for as long as a request needs them.
+pub(crate) struct Leased {
+    pub(crate) process: Arc<dyn Connection>,
+    /// Of one that nobody shares.
+    handler: Option<Arc<InboundHandler>>,
+    place: Place,
+}
+
+impl ExternalServers {
+    pub(crate) fn new(
+        processes: Arc<dyn Connector>,
+        audience: Arc<Audience>,
+        events: Arc<EventLog>,
+        key: SessionKey,
+        changes: SessionChanges,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            processes,
+            audience,
+            events,
+            catalogues: Catalogues::default(),
+            notices: notifications::NotificationQuota::default(),
+            key,
+            changes,
+        })
+    }
+
+    /// Which process a request goes to.
+    async fn place(
+        &self,
+        namespace: &Namespace,
+        client: &Client,
+        principal: Option<&Arc<str>>,
+        method: &str,
+    ) -> Result<Place, CallError> {
+        let isolation = self.processes.isolation(namespace);
+        let isolation = isolation.unwrap_or(Isolation::Auto);
+        let speaks = match self.processes.known_to_speak(namespace, client.own_era()) {
+            Some(speaks) => speaks,
+            None => self.processes.speaks(namespace, client.own_era()).await?,
+        };
+        Ok(isolation::place(
+            isolation, speaks, client, principal, method,
+        ))
+    }
+
+    /// A process for a request.
+    async fn lease(
+        self: &Arc<Self>,
+        namespace: &Arc<Namespace>,
+        client: &Client,
+        principal: Option<&Arc<str>>,
+        method: &str,
+    ) -> Result<Leased, CallError> {
+        let place = self.place(namespace, client, principal, method).await?;
+        self.lease_at(namespace, client, place).await
+    }
+
+    /// The same, where it is known which.
+    async fn lease_at(
+        self: &Arc<Self>,
+        namespace: &Namespace,
+        client: &Client,
+        place: Place,
+    ) -> Result<Leased, CallError> {
+        if place.is_common()
+            && let Some(process) =
+                self.processes
+                    .lease_at_once(namespace, &place.key, place.open.era)
+        {
+            return Ok(Leased {
+                process,
+                handler: None,
+                place,
+            });
+        }
+        let handler = (!place.is_common()).then(|| self.handler(namespace, client, &place));
+        let process = self.at(namespace, &place, handler.as_ref()).await?;
+        if let (ConnectionKey::Session(tag), Client::Session(session)) = (&place.key, client)
+            && session.state() == State::Closed
+        {
+            // Its end came before its process, which nobody would end then.
+            self.processes.end_session(tag);
+        }
+        Ok(Leased {
+            process,
+            handler,
+            place,
+        })
+    }
+
+    /// The process of a place.
+    async fn at(
+        &self,
+        namespace: &Namespace,
+        place: &Place,
+        handler: Option<&Arc<InboundHandler>>,
+    ) -> Result<Arc<dyn Connection>, CallError> {
+        let inbound = handler.map(|handler| Arc::new(HandlerRef(Arc::clone(handler))) as _);
+        let lease = self
+            .processes
+            .lease(namespace, &place.key, &place.open, inbound);
+        lease.await
+    }
+
+    /// Who hears the process of a place that is not shared.
+    fn handler(
+        self: &Arc<Self>,
+        namespace: &Namespace,
+        client: &Client,
+        place: &Place,
+    ) -> Arc<InboundHandler> {
+        match (&place.key, client) {
+            (ConnectionKey::Session(_), Client::Session(session)) => {
+                let upstream_binding = UpstreamBinding::of(self, session);
+                upstream_binding.own_handler(|| {
+                    self.new_handler(namespace, Scope::Session(Arc::downgrade(session)))
+                })
+            }
+            _ => self.new_handler(namespace, Scope::Call),
+        }
+    }
+
+    fn new_handler(&self, namespace: &Namespace, scope: Scope) -> Arc<InboundHandler> {
+        InboundHandler::new(
+            namespace.name.clone(),
+            scope,
+            Arc::clone(&self.audience),
+            Arc::clone(&self.events),
+            namespace.limits.ask_timeout,
+        )
+    }
+
+    /// Makes a process as talkative as the most curious of its clients wants it. Each of them filters what it hears.
+    async fn want_level(&self, leased: &Leased, level: LogLevel) {
+        if server_info::declares(leased.process.opening(), &["logging"]) {
+            // A server that cannot do it logs as it does.
+            let _ = leased.process.set_log_level(level).await;
+        }
+    }
+}
+
+impl Leased {
+    /// Whether several clients share it.
+    fn is_common(&self) -> bool {
+        self.place.is_common()
+    }
+}
+
+impl Upstream for ClientUpstream {
+    fn serves(&self, namespace: &Namespace) -> bool {
+        self.0.processes.isolation(namespace).is_some()
+    }
+
+    fn speaks_mcp(&self) -> bool {
+        true
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        request: IncomingRequest<'a>,
+    ) -> Soon<'a, Result<Prepared, RequestError>> {
+        let external = &self.0;
+        match kept_here(cx, request) {
+            Err(refused) => Soon::Now(Err(refused)),
+            Ok(false) => Soon::Now(call_of(external, cx, request)),
+            Ok(true) => Soon::Later(Box::pin(async move {
+                match subscriptions::kept(external, cx, request).await? {
+                    Some(answer) => Ok(Prepared::Response(answer)),
+                    None => call_of(external, cx, request),
+                }
+            })),
+        }
+    }
+
+    fn call_tool(
+        &self,
+        cx: &CallContext<'_>,
+        tool: &str,
+        arguments: Bytes,
+    ) -> Result<Arc<dyn UpstreamCall>, CallError> {
+        let name = serde_json::Value::from(tool).to_string();
+        let given = String::from_utf8_lossy(&arguments);
+        let params = format!(r#"{{"name":{name},"arguments":{given}}}"#);
+        let request = Request::own(TOOLS_CALL, &params).map_err(|_| {
+            let reason = "The arguments are no JSON, or nested too deep";
+            CallError::new(CallErrorCode::InvalidArguments, reason)
+        })?;
+        let method = Method::Known(TOOLS_CALL);
+        let named = (tool.into(), arguments);
+        Ok(up(
+            &self.0,
+            cx,
+            method,
+            named,
+            request,
+            tasks::Named::default(),
+        ))
+    }
+
+    fn initialize<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        session: &'a Arc<Session>,
+        version: ProtocolVersion,
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        Soon::Later(Box::pin(async move {
+            let result = describe::initialize(&self.0, cx, session, version).await?;
+            Ok(format::raw_result(id, &result))
+        }))
+    }
+
+    fn discover<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        versions: &'a [&'a str],
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        Soon::Later(Box::pin(async move {
+            let result = describe::discover(&self.0, cx, versions).await?;
+            Ok(format::raw_result(id, &result))
+        }))
+    }
+
+    fn listen<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        wanted: Filter,
+    ) -> Soon<'a, Result<Listening, RequestError>> {
+        Soon::Later(Box::pin(async move {
+            let (granted, watch) = subscriptions::listen(&self.0, cx, wanted).await?;
+            Ok(Listening {
+                granted,
+                guard: Some(Box::new(watch)),
+            })
+        }))
+    }
+
+    fn notify(&self, cx: &CallContext<'_>, method: &str, message: &str) {
+        notifications::notify(&self.0, cx, method, message);
+    }
+
+    fn stream_opened(&self, _: &Namespace, session: &Arc<Session>) {
+        let external = &self.0;
+        let upstream_binding = UpstreamBinding::of(external, session);
+        upstream_binding.stream_opened();
+        if upstream_binding.has_own() {
+            external.processes.session_returned(session.tag());
+        }
+    }
+
+    fn catalog<'a>(
+        &'a self,
+        namespace: &'a Arc<Namespace>,
+    ) -> Soon<'a, Result<Arc<dyn Catalog>, CallError>> {
+        Soon::Later(Box::pin(async move {
+            let tools = self.0.tools(namespace).await?;
+            Ok(tools as Arc<dyn Catalog>)
+        }))
+    }
+
+    fn catalog_soon<'a>(
+        &'a self,
+        namespace: &'a Arc<Namespace>,
+    ) -> Soon<'a, Result<Arc<dyn Catalog>, CallError>> {
+        Soon::Later(Box::pin(async move {
+            let tools = self.0.tools_soon(namespace).await?;
+            Ok(tools as Arc<dyn Catalog>)
+        }))
+    }
+
+    fn catalog_known(&self, namespace: &Arc<Namespace>) -> Option<Arc<dyn Catalog>> {
+        let known = self.0.tools_known(namespace)?;
+        Some(known as Arc<dyn Catalog>)
+    }
+
+    fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {
+        self.0.processes.health(namespace)
+    }
+
+    fn settled<'a>(&'a self, namespace: &'a Namespace) -> Soon<'a, ()> {
+        Soon::Later(self.0.processes.settled(namespace))
+    }
+}
+
+/// Whether a request is answered here as long as its process is not its client's own.
+///
+/// # Errors
+///
+/// A key that some servers would take for another, and what the era does not have.
+fn kept_here(
+    cx: &CallContext<'_>,
+    IncomingRequest {
+        method, members, ..
+    }: IncomingRequest<'_>,
+) -> Result<bool, RequestError> {
+    members.unambiguous()?;
+    // It is kept for as long as the call, and with a task for longer.
+    members.progress_token()?;
+    // A server that looks at the method alone would take it for the notification, about whoever's request it names.
+    if method.starts_with("notifications/") {
+        return Err(RequestError::MethodNotFound(method.to_owned()));
+    }
+    let of_sessions = subscriptions::lasts(method);
+    // What has gone with 2026-07-28, and what is not a request on its own: a server of both eras might take it for the
+    // beginning of the other.
+    let of_other_era = match cx.client.is_modern() {
+        true => of_sessions || matches!(method, "initialize" | "ping"),
+        false => matches!(method, "server/discover" | "subscriptions/listen"),
+    };
+    match of_other_era {
+        true => Err(RequestError::MethodNotFound(method.to_owned())),
+        false => Ok(of_sessions),
+    }
+}
+
+/// The call of a request that goes up.
+fn call_of(
+    external: &Arc<ExternalServers>,
+    cx: &CallContext<'_>,
+    IncomingRequest {
+        method, members, ..
+    }: IncomingRequest<'_>,
+) -> Result<Prepared, RequestError> {
+    let named = Named::read(method, members)?;
+    let mut tasks = tasks::Named::read(method, members)?;
+    let request = members.to_request(cx.own(members.message().as_bytes()));
+    let request = tasks.with_own_cursor(&external.key, method, request);
+    let arguments = named.arguments.map(str::as_bytes);
+    let arguments = arguments.map_or_else(Bytes::new, |raw| cx.own(raw));
+    let named = (named.subject.into(), arguments);
+    let call = up(external, cx, Method::of(method), named, request, tasks);
+    Ok(Prepared::Call(call))
+}
+
+/// What of a request the policy, the limits and the audit log go by.
+#[derive(Default)]
+struct Named<'a> {
+    /// The tool, the prompt or the URI.
+    subject: Cow<'a, str>,
+    /// Raw JSON.
+    arguments: Option<&'a str>,
+}
+
+impl<'a> Named<'a> {
+    fn read(method: &str, members: &Members<'a>) -> Result<Self, RequestError> {
+        let (subject, arguments) = match method {
+            TOOLS_CALL | "prompts/get" => (Key::Name, Some(Key::Arguments)),
+            "resources/read" => (Key::Uri, None),
+            "completion/complete" => {
+                return Ok(Self {
+                    arguments: members.raw(Key::Params),
+                    ..Self::default()
+                });
+            }
+            _ => return Ok(Self::default()),
+        };
+        let name = members.get(subject).map(|name| {
+            jsonrpc::string(name).ok_or_else(|| {
+                let reason = format!("params.{} must be a string", subject.name());
+                RequestError::InvalidParams(reason.into())
+            })
+        });
+        Ok(Self {
+            subject: name.transpose()?.unwrap_or_default(),
+            arguments: arguments.and_then(|key| members.raw(key)),
+        })
+    }
+}
+
+/// A request that goes up. `subject` and `arguments` are what it names.
+fn up(
+    external: &Arc<ExternalServers>,
+    cx: &CallContext<'_>,
+    method: Method,
+    (subject, arguments): (Arc<str>, Bytes),
+    request: Request,
+    tasks: tasks::Named,
+) -> Arc<dyn UpstreamCall> {
+    let client = &cx.client;
+    let may_ask = isolation::may_ask(&method);
+    let asks = client.can_be_asked() && (may_ask || !client.is_modern());
+    let tells = (may_ask || request.token().is_some()) && cx.streams;
+    let facts = CallFacts {
+        namespace: Arc::clone(&cx.namespace),
+        method,
+        subject,
+        arguments,
+        transport: cx.transport(),
+        version: cx.wire_version(),
+        session: cx.session().map(|it| Arc::clone(it.tag())),
+        talks: match (asks, tells) {
+            (true, _) => Talks::Asks,
+            (false, true) => Talks::Tells,
+            (false, false) => Talks::No,
+        },
+        // The token stands in the request.
+        progress_token: None,
+        asks_singly: true,
+    };
+    Arc::new(ServerCall {
+        external: Arc::clone(external),
+        client: client.clone(),
+        principal: cx.caller.principal.clone(),
+        scope: CacheScope::of_lists(cx.caller, &cx.namespace),
+        facts,
+        request,
+        tasks,
+        sent: Mutex::default(),
+    })
+}

@@ -1,0 +1,426 @@
+//! One request on its way through a process, and its answer on the way back.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::json;
+
+use super::connector::{Connection, ConnectionKey, Era, Page, SentRequest, ServerInfo, Unanswered};
+use super::inbound::{CallListener, InboundHandler};
+use super::isolation::{Place, may_ask};
+use super::{ExternalServers, GATEWAY, Leased, lists, subscriptions, tasks};
+use crate::bridge::params::{self, ClientMetadata};
+use crate::bridge::{reply, rounds, state};
+use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
+use crate::interaction::Responder;
+use crate::jsonrpc::{self, Key, Request, Response, ResponseOutcome, Unreadable, spans};
+use crate::protocol::{CacheScope, code};
+use crate::session::CancelNotice;
+use crate::stdio::link::{Canceller, NotificationSink};
+use crate::upstream::Client;
+
+/// How long a server may take to say that it has read what opened it.
+const READ_WAIT: Duration = Duration::from_secs(5);
+/// How long one that asked before its call is given to make use of the answer. Nothing on the wire says when it has; a
+/// client of its own would come with its first call later than that.
+const TAKEN_IN: Duration = Duration::from_millis(100);
+/// Into so many parts that time is cut, with a ping behind each: a server on a busy machine gets more of it.
+const TAKEN_IN_PARTS: u32 = 4;
+
+/// A request that goes up.
+pub(super) struct ServerCall {
+    pub(super) external: Arc<ExternalServers>,
+    pub(super) facts: CallFacts,
+    pub(super) client: Client,
+    pub(super) principal: Option<Arc<str>>,
+    /// For whom lists may be kept.
+    pub(super) scope: CacheScope,
+    pub(super) request: Request,
+    /// What it has to do with tasks.
+    pub(super) tasks: tasks::Named,
+    /// What gives it up at the server, once it is there.
+    pub(super) sent: Mutex<Option<Canceller>>,
+}
+
+impl CancelNotice for ServerCall {
+    fn cancelled(&self, message: &str) {
+        let sent = self.sent().take();
+        if let Some(sent) = sent {
+            sent.cancel(message);
+        }
+    }
+}
+
+impl UpstreamCall for ServerCall {
+    fn facts(&self) -> &CallFacts {
+        &self.facts
+    }
+
+    fn start(self: Arc<Self>, peer: Peer) -> Work {
+        Box::pin(async move {
+            let response = self.run(&peer).await?;
+            Ok(UpstreamReply::Response(response))
+        })
+    }
+}
+
+impl ServerCall {
+    async fn run(&self, peer: &Peer) -> Result<Response, CallError> {
+        if let Client::Plain = self.client {
+            self.check_arguments().await?;
+        }
+        let facts = &self.facts;
+        let principal = self.principal.as_ref();
+        let placed = self
+            .external
+            .place(&facts.namespace, &self.client, principal, &facts.method);
+        let place = placed.await?;
+        let mut again = true;
+        loop {
+            let attempt = self.attempt(&place, peer);
+            let outcome = if facts.method.ends_with("/list") {
+                let last_good = || self.last_good(&place);
+                lists::or_last_good(attempt, last_good).await
+            } else {
+                attempt.await
+            };
+            match outcome {
+                Ok(answer) => return Ok(answer),
+                // It never ran, or running it twice is as good as once.
+                Err(unanswered) if again && self.may_repeat(&unanswered) => again = false,
+                Err(Unanswered { error, .. }) => {
+                    let known = is_away(&error).then(|| self.last_good(&place)).flatten();
+                    return known.ok_or(error);
+                }
+            }
+        }
+    }
+
+    /// Holds arguments that no MCP client has checked against the tool's schema: when the call has its turn, so that
+    /// refused calls count for limits and audit as they do with a worker.
+    async fn check_arguments(&self) -> Result<(), CallError> {
+        // A server that does not list its tools says itself what is wrong with a call.
+        let tools = self.external.tools_soon(&self.facts.namespace).await;
+        let schema = tools
+            .ok()
+            .and_then(|it| it.input_schema(&self.facts.subject));
+        match schema {
+            Some(schema) => schema.check(&self.facts.arguments),
+            None => Ok(()),
+        }
+    }
+
+    async fn attempt(&self, place: &Place, peer: &Peer) -> Result<Response, Unanswered> {
+        let leased = self
+            .external
+            .lease_at(&self.facts.namespace, &self.client, place.clone());
+        self.with(&leased.await?, peer).await
+    }
+
+    async fn with(&self, leased: &Leased, peer: &Peer) -> Result<Response, Unanswered> {
+        // At each process anew: another one has other tasks.
+        if let Some(refused) = self.tasks.refused(leased, self.principal.as_ref()) {
+            return Ok(refused);
+        }
+        if leased.is_common() && peer.is_heard() {
+            leased.process.hear(Arc::new(CallListener(peer.clone())));
+        }
+        let mut _entered = None;
+        if let Some(handler) = &leased.handler {
+            let inputs = match &self.client {
+                Client::Modern(meta) => meta.inputs.clone(),
+                Client::Session(_) | Client::Legacy(_) | Client::Plain => None,
+            };
+            _entered = Some(handler.enter(peer.clone(), inputs));
+            self.let_ask(leased, handler).await;
+        }
+        let answer = self.exchange(leased, peer).await?;
+        leased.process.answered();
+        Ok(answer)
+    }
+
+    /// A server that was opened for this call alone may ask at once, as one for files does for the roots it serves. Its
+    /// client answers before the call goes up, which means something else without that.
+    async fn let_ask(&self, leased: &Leased, handler: &InboundHandler) {
+        let process = &*leased.process;
+        let own = leased.place.key == ConnectionKey::Exclusive;
+        if !own || !matches!(process.opening(), ServerInfo::Legacy(_)) || !self.has_roots() {
+            return;
+        }
+        // What it asked on `notifications/initialized` comes before the answer to this.
+        has_read(process).await;
+        if handler.asked().is_asking() {
+            handler.asked().settled().await;
+            has_read(process).await;
+            for _ in 0..TAKEN_IN_PARTS {
+                sleep(TAKEN_IN / TAKEN_IN_PARTS).await;
+                has_read(process).await;
+            }
+        }
+    }
+
+    /// Whether the client declares roots: what servers ask for of their own accord.
+    fn has_roots(&self) -> bool {
+        let capabilities = self.client.capabilities();
+        spans::member(&capabilities, "roots").is_some()
+    }
+
+    async fn exchange(&self, leased: &Leased, peer: &Peer) -> Result<Response, Unanswered> {
+        let process = &*leased.process;
+        let opening = process.opening();
+        let answer = match (&self.client, opening) {
+            (Client::Modern(meta), ServerInfo::Legacy(_)) => {
+                if let Some(level) = meta.log_level {
+                    let external = &self.external;
+                    external.want_level(leased, level).await;
+                }
+                let state = self.request.raw(Key::RequestState);
+                let state = match state.filter(|_| may_ask(&self.facts.method)) {
+                    Some(state) => {
+                        match state::opened(&self.external.key, || self.bound(), state) {
+                            Ok(own) => Some(own),
+                            Err(invalid) => return Ok(refused(&invalid)),
+                        }
+                    }
+                    None => None,
+                };
+                let request = params::to_legacy(&self.request, state.as_deref());
+                let request = request.map_err(unreadable)?;
+                self.send(process, &request, peer).await?
+            }
+            (Client::Session(_) | Client::Legacy(_) | Client::Plain, ServerInfo::Modern(_)) => {
+                self.in_rounds(process, peer).await?
+            }
+            (Client::Session(_) | Client::Legacy(_) | Client::Plain, ServerInfo::Legacy(_))
+            | (Client::Modern(_), ServerInfo::Modern(_)) => {
+                let answer = self.send(process, &self.request, peer).await?;
+                if !answer.is_error() && subscriptions::lasts(&self.facts.method) {
+                    let params = self.request.raw(Key::Params).and_then(json::raw);
+                    process.granted(&self.facts.method, params);
+                }
+                answer
+            }
+        };
+        let answer = self.with_tasks(leased, answer);
+        // A principal's list is nobody else's; and none of these is kept where it is not everybody's.
+        if leased.place.key == ConnectionKey::Shared
+            && let Some(page) = self.page(opening)
+            && let ResponseOutcome::Result(result) = &answer.outcome()
+        {
+            let processes = &self.external.processes;
+            processes.remember(&self.facts.namespace, page, result);
+        }
+        Ok(self.for_client(opening, answer))
+    }
+
+    /// Notes what an answer says of tasks, and takes those of others out.
+    fn with_tasks(&self, leased: &Leased, answer: Response) -> Response {
+        let (process, principal) = (&*leased.process, self.principal.as_ref());
+        if process.tasks().await_owner()
+            && let Some(call) = answer.call_id()
+        {
+            let owner = || tasks::Owner {
+                principal: principal.cloned(),
+                ear: tasks::ear(&self.external, &self.facts.namespace, &self.client, leased),
+            };
+            process.tasks().claim(call, owner);
+        }
+        self.tasks.answered(&self.facts.method, process, &answer);
+        match &*self.facts.method {
+            tasks::LIST => tasks::own_list(&self.external.key, leased, principal, answer),
+            _ => answer,
+        }
+    }
+
+    /// The answer as this client is to see it.
+    fn for_client(&self, opening: &ServerInfo, answer: Response) -> Response {
+        let part = match (&self.client, opening) {
+            (Client::Modern(_), ServerInfo::Legacy(initialize)) => {
+                let server = reply::Server::of(initialize);
+                let part = match answer.outcome() {
+                    ResponseOutcome::Result(result) => {
+                        let time = self.facts.namespace.limits.ask_timeout;
+                        let sealed =
+                            state::sealed(&self.external.key, || self.bound(), &result, time);
+                        ResponseOutcome::Result(sealed.map_or(result, Into::into))
+                    }
+                    error @ ResponseOutcome::Error(_) => error,
+                };
+                reply::to_modern(&self.facts.method, part, server, self.scope)
+            }
+            (Client::Session(_) | Client::Legacy(_) | Client::Plain, ServerInfo::Modern(_)) => {
+                reply::to_legacy(&self.facts.method, answer.outcome())
+            }
+            // Between equals only the policy changes anything.
+            _ if &*self.facts.method != "tools/list" => return answer,
+            _ => answer.outcome(),
+        };
+        answer.with_payload(match part {
+            ResponseOutcome::Result(result) if &*self.facts.method == "tools/list" => {
+                lists::allowed(result, &self.facts.namespace.policy, self.scope)
+            }
+            ResponseOutcome::Result(part) | ResponseOutcome::Error(part) => part,
+        })
+    }
+
+    /// Which request a state is good for.
+    fn bound(&self) -> state::Bound<'_> {
+        state::Bound {
+            principal: self.principal.as_deref(),
+            namespace: self.facts.namespace.name.as_str(),
+            method: &self.facts.method,
+            subject: &self.facts.subject,
+            arguments: self.request.bytes(Key::Arguments).unwrap_or_default(),
+        }
+    }
+
+    /// Which page of a list is asked for, if it is one.
+    fn page(&self, opening: &ServerInfo) -> Option<Page<'_>> {
+        let era = match opening {
+            ServerInfo::Legacy(_) => Era::Legacy,
+            ServerInfo::Modern(_) => Era::Modern,
+        };
+        if !matches!(
+            &*self.facts.method,
+            "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list"
+        ) {
+            return None;
+        }
+        Some(Page {
+            era,
+            method: &self.facts.method,
+            cursor: self.request.raw(Key::Cursor),
+        })
+    }
+
+    /// The list as it was when the server last answered. Only what everybody shares lists for everybody.
+    fn last_good(&self, place: &Place) -> Option<Response> {
+        if place.key != ConnectionKey::Shared {
+            return None;
+        }
+        let processes = &self.external.processes;
+        let opening = processes.last_opening(&self.facts.namespace, place.open.era)?;
+        let page = self.page(&opening)?;
+        let result = processes.recall(&self.facts.namespace, page)?;
+        Some(self.for_client(
+            &opening,
+            Response::from_outcome(ResponseOutcome::Result(result)),
+        ))
+    }
+
+    /// Towards a modern server: what it asks becomes requests to the client, until it has its answer.
+    async fn in_rounds(
+        &self,
+        process: &dyn Connection,
+        peer: &Peer,
+    ) -> Result<Response, Unanswered> {
+        let (capabilities, info) = (self.client.capabilities(), self.client.info());
+        let level = match &self.client {
+            Client::Session(session) if peer.is_heard() => Some(session.log_level().as_str()),
+            _ => None,
+        };
+        let metadata = ClientMetadata {
+            capabilities: capabilities.get(),
+            info: info.as_ref().map_or(GATEWAY, |info| info.get()),
+            log_level: level,
+        };
+        let mut request = params::to_modern(&self.request, metadata).map_err(unreadable)?;
+        for _ in 0..rounds::ROUNDS_MAX {
+            let answer = self.send(process, &request, peer).await?;
+            let required = match answer.is_error() {
+                true => None,
+                false => rounds::required(answer.payload())?,
+            };
+            match required {
+                Some(required) => {
+                    let settled = required.settle(&request, |asked| {
+                        let asked = asked.into_iter();
+                        let asked = asked.map(|(it, answer)| (it, Responder::Round(answer)));
+                        peer.ask(asked.collect());
+                    });
+                    request = settled.await?;
+                }
+                None => return Ok(answer),
+            }
+        }
+        Err(CallError::new(
+            CallErrorCode::AskFailed,
+            "The server asked its client too often",
+        )
+        .into())
+    }
+
+    /// Sends the request, its client's own or as it became on the way.
+    async fn send(
+        &self,
+        process: &dyn Connection,
+        request: &Request,
+        peer: &Peer,
+    ) -> Result<Response, Unanswered> {
+        let sent = process.forward(request, self.sink(peer));
+        self.answered(sent.map_err(unsent)?).await
+    }
+
+    /// Waits for the response, and lets who cancels meanwhile say so in its own words.
+    async fn answered(&self, sent: SentRequest) -> Result<Response, Unanswered> {
+        *self.sent() = Some(sent.cancel);
+        let answer = sent.answer.await;
+        self.sent().take();
+        answer
+    }
+
+    fn sent(&self) -> MutexGuard<'_, Option<Canceller>> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who hears what belongs to the request. Nothing does without a token.
+    fn sink(&self, peer: &Peer) -> Option<Arc<dyn NotificationSink>> {
+        let has_token = self.request.token().is_some();
+        (has_token && peer.is_heard()).then(|| Arc::new(CallListener(peer.clone())) as _)
+    }
+
+    /// Whether a request may be sent again after its process ended under it.
+    fn may_repeat(&self, unanswered: &Unanswered) -> bool {
+        if unanswered.error.code != CallErrorCode::WorkerUnavailable {
+            return false;
+        }
+        let name = self.request.raw(Key::Name).and_then(json::raw);
+        let name = name.and_then(jsonrpc::string);
+        let processes = &self.external.processes;
+        unanswered.unsent
+            || processes.is_repeatable(&self.facts.namespace, &self.facts.method, name.as_deref())
+    }
+}
+
+/// Waits until a server has read what was sent to it before. An error is an answer, too.
+async fn has_read(process: &dyn Connection) {
+    if let Ok(sent) = process.request("ping", None, None) {
+        let _ = timeout(READ_WAIT, sent.answer).await;
+    }
+}
+
+fn unsent(error: CallError) -> Unanswered {
+    Unanswered {
+        error,
+        unsent: true,
+    }
+}
+
+fn unreadable(error: Unreadable) -> CallError {
+    CallError::new(CallErrorCode::InvalidArguments, error.to_string())
+}
+
+/// Whether a request failed because its server is not there, or cannot take it.
+fn is_away(error: &CallError) -> bool {
+    matches!(
+        error.code,
+        CallErrorCode::WorkerUnavailable | CallErrorCode::Overloaded
+    )
+}
+
+fn refused(invalid: &state::InvalidState) -> Response {
+    let error = super::connector::error_object(code::INVALID_PARAMS, &invalid.to_string());
+    Response::from_outcome(ResponseOutcome::Error(error))
+}

@@ -1,0 +1,225 @@
+//! What forwarding needs of the processes of external servers: one with a process in its hands, one that hands them out.
+//!
+//! The pools satisfy it; so does the fake server of the tests. Nothing here starts, counts or ends a process.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tooldock_workers::error::CallError;
+pub(crate) use tooldock_workers::external::Isolation;
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::worker::LogLevel;
+
+use crate::jsonrpc::ResponseOutcome;
+use crate::jsonrpc::{Request, Response};
+use crate::protocol::ProtocolVersion;
+pub(crate) use crate::protocol::{Era, EraSupport, ServerInfo};
+pub(crate) use crate::stdio::link::Inbound;
+use crate::stdio::link::{Canceller, NotificationSink};
+use crate::stdio::lists::KnownTools;
+use crate::stdio::metrics::LastGood;
+pub(crate) use crate::stdio::pool::ConnectionKey;
+use crate::stdio::process::tasks::Tasks;
+use crate::upstream::health::ServerHealth;
+
+/// How a process is to be opened if it is not there yet.
+#[derive(Debug, Clone)]
+pub(crate) struct OpenAs {
+    /// In which era.
+    pub(crate) era: Era,
+    /// The revision `initialize` asks for.
+    pub(crate) version: ProtocolVersion,
+    /// What the client can be asked: a JSON object.
+    pub(crate) capabilities: Arc<RawValue>,
+    /// Who the client is: a JSON object.
+    pub(crate) info: Option<Arc<RawValue>>,
+    /// Whose processes it counts among.
+    pub(crate) principal: Option<Arc<str>>,
+}
+
+/// A response that is on its way. Dropping it cancels the request.
+pub(crate) type PendingResponse =
+    Pin<Box<dyn Future<Output = Result<Response, Unanswered>> + Send>>;
+
+/// A request that was sent.
+pub(crate) struct SentRequest {
+    /// The whole response.
+    pub(crate) answer: PendingResponse,
+    /// Gives the request up in its client's own words.
+    pub(crate) cancel: Canceller,
+}
+
+/// Why there is no response.
+#[derive(Debug, Clone)]
+pub(crate) struct Unanswered {
+    pub(crate) error: CallError,
+    /// Nothing of the request reached the server.
+    pub(crate) unsent: bool,
+}
+
+impl From<CallError> for Unanswered {
+    fn from(error: CallError) -> Self {
+        Self {
+            error,
+            unsent: false,
+        }
+    }
+}
+
+/// Hands out processes.
+#[async_trait]
+pub(crate) trait Connector: Send + Sync {
+    /// How the processes of a namespace's server are shared; `None` where the namespace is no external server.
+    fn isolation(&self, namespace: &Namespace) -> Option<Isolation>;
+
+    /// What the server speaks, as far as it matters to a client of that era. Asks it the first time.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be asked.
+    async fn speaks(&self, namespace: &Namespace, client: Era) -> Result<EraSupport, CallError>;
+
+    /// The same without asking; `None` where only asking tells. Nearly always it is known.
+    fn known_to_speak(&self, _: &Namespace, _: Era) -> Option<EraSupport> {
+        None
+    }
+
+    /// The process of that key, opened if it is not there. What one of a session or of a single call says of its own
+    /// accord goes to `inbound`; of one that several share, changes go to the namespace's audience and the rest to who
+    /// hears it ([`Connection::hear`]).
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    async fn lease(
+        &self,
+        namespace: &Namespace,
+        key: &ConnectionKey,
+        open: &OpenAs,
+        inbound: Option<Arc<dyn Inbound>>,
+    ) -> Result<Arc<dyn Connection>, CallError>;
+
+    /// The process of a key that several clients share, where it is there and nobody needs to wait: nearly always.
+    fn lease_at_once(
+        &self,
+        _: &Namespace,
+        _: &ConnectionKey,
+        _: Era,
+    ) -> Option<Arc<dyn Connection>> {
+        None
+    }
+
+    /// The session of that tag is over, and with it its process.
+    fn end_session(&self, tag: &Arc<str>);
+
+    /// The session of that tag listens again: news it waits for is to reach it.
+    fn session_returned(&self, _: &Arc<str>) {}
+
+    /// What the server last said of itself when it was opened so.
+    fn last_opening(&self, namespace: &Namespace, era: Era) -> Option<ServerInfo>;
+
+    /// Keeps the result of a list method of a process that several share.
+    fn remember(&self, namespace: &Namespace, page: Page<'_>, result: &Bytes);
+
+    /// The last one.
+    fn recall(&self, namespace: &Namespace, page: Page<'_>) -> Option<Bytes>;
+
+    /// Whether a request may be sent again although the server may have begun with it.
+    fn is_repeatable(&self, namespace: &Namespace, method: &str, tool: Option<&str>) -> bool;
+
+    /// How the server of a namespace is; `None` where nobody asked for it yet.
+    fn health(&self, namespace: &Namespace) -> Option<ServerHealth>;
+
+    /// Waits until a server that came into the registry serves, why it does not is known, or that takes long.
+    async fn settled(&self, _: &Namespace) {}
+
+    /// One client less wants to hear of a resource. Waits for nothing.
+    fn unsubscribe(&self, namespace: &Namespace, key: &ConnectionKey, era: Era, uri: &str);
+
+    /// The tools of the server, as far as they are known without asking it.
+    fn known_tools(&self, _: &Namespace) -> KnownTools {
+        KnownTools::default()
+    }
+
+    /// What a server last said answered for it.
+    fn fell_back(&self, _: &Namespace, _: LastGood) {}
+}
+
+/// One page of one list.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Page<'a> {
+    pub(crate) era: Era,
+    pub(crate) method: &'a str,
+    /// Raw JSON, where it is not the first.
+    pub(crate) cursor: Option<&'a str>,
+}
+
+/// An opened process, held while it is used.
+#[async_trait]
+pub(crate) trait Connection: Send + Sync {
+    /// How it was opened.
+    fn opening(&self) -> &ServerInfo;
+
+    /// Sends a request of ours. An error means that nothing was written.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone, or takes no more.
+    fn request(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+        sink: Option<Arc<dyn NotificationSink>>,
+    ) -> Result<SentRequest, CallError>;
+
+    /// Sends the whole request of a client of the server's own era. An error means that nothing was written.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::request`].
+    fn forward(
+        &self,
+        request: &Request,
+        sink: Option<Arc<dyn NotificationSink>>,
+    ) -> Result<SentRequest, CallError>;
+
+    /// Sends the whole notification of a client.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone, or takes no more.
+    fn notify(&self, message: &str) -> Result<(), CallError>;
+
+    /// Whose the tasks of the process are.
+    fn tasks(&self) -> &Tasks;
+
+    /// Hears what a process of several can only mean for this user of it, for as long as it holds it. Said once: who hears
+    /// does not change.
+    fn hear(&self, inbound: Arc<dyn Inbound>);
+
+    /// Asks for news of a resource, for one more client. `None`: others had asked for it before.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked, or is asked for too much already.
+    async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError>;
+
+    /// Asks for log messages from that level on, now and after a restart.
+    async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError>;
+
+    /// The server answered a request of its one client with a result.
+    fn granted(&self, _method: &str, _params: Option<&RawValue>) {}
+
+    /// The request it was leased for has its answer: one that nobody else had may serve another.
+    fn answered(&self);
+}
+
+/// An error of ours as its peer is told it.
+pub(crate) fn error_object(code: i32, message: &str) -> Bytes {
+    serde_json::json!({ "code": code, "message": message })
+        .to_string()
+        .into()
+}

@@ -1,0 +1,96 @@
+//! The beginning of a conversation with an external server: what it says of itself, through a process that is there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::timeout;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::registry::Namespace;
+
+use super::ExternalServers;
+use super::connector::{Era, ServerInfo};
+use crate::bridge::server_info;
+use crate::protocol::{CacheScope, ProtocolVersion};
+use crate::session::Session;
+use crate::stdio::metrics::LastGood;
+use crate::upstream::{CallContext, Client};
+
+/// How long a client waits for a server that was there before and has to be started again.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The result of `initialize` for a session whose client has said what it can be asked.
+///
+/// # Errors
+///
+/// Why its server cannot be reached.
+pub(super) async fn initialize(
+    external: &Arc<ExternalServers>,
+    cx: &CallContext<'_>,
+    session: &Arc<Session>,
+    version: ProtocolVersion,
+) -> Result<Bytes, CallError> {
+    let client = Client::Session(Arc::clone(session));
+    let opening = of_server(external, cx, &client, "initialize").await?;
+    Ok(server_info::initialize(&opening, version.as_str()))
+}
+
+/// The result of `server/discover`.
+///
+/// # Errors
+///
+/// Why the server cannot be reached.
+pub(super) async fn discover(
+    external: &Arc<ExternalServers>,
+    cx: &CallContext<'_>,
+    versions: &[&str],
+) -> Result<Bytes, CallError> {
+    let opening = of_server(external, cx, &cx.client, "server/discover").await?;
+    let scope = CacheScope::of_lists(cx.caller, &cx.namespace);
+    Ok(server_info::discover(&opening, versions, scope))
+}
+
+/// What the server says of itself; while it is away, or slow to come back, what it last said. Its clients then begin as
+/// ever, and find it there again, or hear why not, with what they ask for next.
+async fn of_server(
+    external: &Arc<ExternalServers>,
+    cx: &CallContext<'_>,
+    client: &Client,
+    method: &str,
+) -> Result<ServerInfo, CallError> {
+    let namespace = &cx.namespace;
+    let principal = cx.caller.principal.as_ref();
+    let place = external.place(namespace, client, principal, method).await?;
+    let common = place.is_common();
+    let leased = external.lease_at(namespace, client, place);
+    tokio::pin!(leased);
+    let early = timeout(PATIENCE, &mut leased).await.ok();
+    let outcome = match early {
+        Some(outcome) => outcome,
+        // It was there for others a moment ago.
+        None if common && let Some(opening) = last(external, namespace, client) => {
+            return Ok(opening);
+        }
+        // The start of one's own, or of one nothing is known of, takes what it takes.
+        None => leased.await,
+    };
+    match outcome {
+        Ok(leased) => {
+            leased.process.answered();
+            Ok(leased.process.opening().clone())
+        }
+        // A limit is no reason to begin what cannot go on.
+        Err(error) if error.code == CallErrorCode::Overloaded => Err(error),
+        Err(error) => last(external, namespace, client).ok_or(error),
+    }
+}
+
+fn last(external: &ExternalServers, namespace: &Namespace, client: &Client) -> Option<ServerInfo> {
+    let era = match client.is_modern() {
+        true => Era::Modern,
+        false => Era::Legacy,
+    };
+    let opening = external.processes.last_opening(namespace, era)?;
+    external.processes.fell_back(namespace, LastGood::Opening);
+    Some(opening)
+}

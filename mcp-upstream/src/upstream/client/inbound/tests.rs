@@ -1,0 +1,73 @@
+//! Whose client is away.
+
+use super::*;
+use crate::jsonrpc::RawId;
+use crate::protocol::ProtocolVersion;
+use crate::session::config::EventLogConfig;
+use crate::session::{Binding, SessionId, SessionTransport};
+use crate::stream::{EventLog, Pulse, StreamMetrics, StreamReaders as _};
+
+fn session() -> Arc<Session> {
+    let binding = Binding {
+        namespace: "shared".parse().expect("a name"),
+        principal: None,
+        version: ProtocolVersion::V2025_11_25,
+        transport: SessionTransport::Streamable,
+    };
+    Arc::new(Session::new(SessionId::random(), binding, Instant::now()))
+}
+
+fn handler(scope: Scope) -> Arc<InboundHandler> {
+    let log: Arc<EventLog> = Arc::new(EventLog::new(
+        EventLogConfig::default(),
+        Pulse::new(Duration::from_secs(15)),
+        StreamMetrics::unregistered(),
+    ));
+    let audience = Audience::new(Arc::clone(&log));
+    let name = "shared".parse().expect("a name");
+    InboundHandler::new(name, scope, audience, log, Duration::from_secs(600))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_is_away_without_request_stream_and_question() {
+    let session = session();
+    let handler = handler(Scope::Session(Arc::downgrade(&session)));
+    let ears = HandlerRef(Arc::clone(&handler));
+    let opened = Instant::now();
+    let later = opened + Duration::from_secs(100);
+    assert_eq!(ears.away_since(later), Some(opened));
+
+    session.reader_came();
+    assert_eq!(ears.away_since(later), None, "it listens");
+    session.reader_left(opened + Duration::from_secs(7));
+    let left = opened + Duration::from_secs(7);
+    assert_eq!(ears.away_since(later), Some(left));
+
+    let (call, _registration) = futures_util::future::AbortHandle::new_pair();
+    let entry = crate::session::InFlight::enter(
+        &session,
+        "1",
+        call,
+        Arc::new(crate::session::in_flight::NoNotice),
+    );
+    assert_eq!(ears.away_since(later), None, "it waits for an answer");
+    drop(entry);
+
+    let wait = crate::interaction::tests::Wait::new();
+    let (question, _told) = crate::interaction::tests::round(&wait);
+    handler.asked.note(RawId::new("1"), &question);
+    session.touch(opened);
+    assert_eq!(ears.away_since(later), None, "it is asked something");
+    question.fail(ask_failed("no"));
+    question.deliver();
+    assert!(ears.away_since(later).is_some());
+}
+
+#[tokio::test]
+async fn of_a_session_that_is_gone_and_of_a_single_call_nothing_is_known() {
+    let later = Instant::now() + Duration::from_secs(100);
+    let gone = Scope::Session(Arc::downgrade(&session()));
+    for scope in [gone, Scope::Call] {
+        assert_eq!(HandlerRef(handler(scope)).away_since(later), None);
+    }
+}

@@ -1,0 +1,363 @@
+//! Which process a request goes to.
+//!
+//! | `isolation` | legacy session | modern request, legacy server | modern request otherwise | REST, no session |
+//! |---|---|---|---|---|
+//! | `auto` | its own if it can be asked something and the server opens by `initialize`, else shared | one for the call if its client can be asked something and the method may ask, else shared | shared | shared |
+//! | `shared` | shared | shared | shared | shared |
+//! | `session` | its own | one for the call | one for the call | one for the call |
+//! | `principal` | the principal's | the principal's | the principal's | the principal's |
+//!
+//! A process that several clients share is opened in the gateway's name and told of no capabilities: its server is not
+//! to ask, since its question would carry no link to the call that caused it. One that asks all the same is refused.
+//! A principal's is one of these: a person's two clients are two, and which of them a question is for nobody could say.
+//! A modern server asks nobody; what it requires goes back with the result, and what its client can be asked comes with
+//! each request, whoever shares the process.
+//!
+//! Two things have no process of their own whatever `isolation` says, because nothing of a process's state is in them:
+//! what a server says of itself to a client without a session (`server/discover`), and what such a client hears of
+//! (`subscriptions/listen`). A process for them alone would begin with them and know of nothing that happens elsewhere;
+//! the shared one is restarted and subscribed to for all of them.
+
+use std::sync::{Arc, LazyLock};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::connector::{ConnectionKey, Era, EraSupport, Isolation, OpenAs};
+use crate::jsonrpc::spans;
+use crate::protocol::ProtocolVersion;
+use crate::session::State;
+use crate::upstream::Client;
+
+/// Where a request goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) key: ConnectionKey,
+    pub(crate) open: OpenAs,
+}
+
+impl Place {
+    /// Whether several clients share the process.
+    pub(crate) fn is_common(&self) -> bool {
+        matches!(
+            self.key,
+            ConnectionKey::Shared | ConnectionKey::Principal(_)
+        )
+    }
+}
+
+impl Client {
+    /// The era its messages are in. REST is written by us, so it takes what the server likes.
+    pub(crate) fn own_era(&self) -> Era {
+        match self {
+            Self::Session(_) | Self::Legacy(_) => Era::Legacy,
+            Self::Modern(_) | Self::Plain => Era::Modern,
+        }
+    }
+
+    /// The era its server is opened in.
+    fn era(&self, speaks: EraSupport) -> Era {
+        match speaks {
+            EraSupport::Legacy => Era::Legacy,
+            EraSupport::Modern | EraSupport::ModernAtLeast => Era::Modern,
+            EraSupport::Dual => self.own_era(),
+        }
+    }
+
+    /// Whether nothing connects its requests with each other.
+    fn has_no_session(&self) -> bool {
+        !matches!(self, Self::Session(_))
+    }
+
+    /// What the client can be asked: a JSON object.
+    pub(crate) fn capabilities(&self) -> Arc<RawValue> {
+        match self {
+            Self::Session(session) => Arc::clone(&session.client().capabilities),
+            Self::Modern(meta) => owned(&meta.capabilities).unwrap_or_else(nothing),
+            Self::Legacy(_) | Self::Plain => nothing(),
+        }
+    }
+
+    /// Who the client is: a JSON object, if it said so.
+    pub(crate) fn info(&self) -> Option<Arc<RawValue>> {
+        match self {
+            Self::Session(session) => session.client().info.clone(),
+            Self::Modern(meta) => meta.client_info.as_ref().and_then(|info| owned(info)),
+            Self::Legacy(_) | Self::Plain => None,
+        }
+    }
+
+    /// Whether it declares sampling, elicitation or roots.
+    pub(crate) fn can_be_asked(&self) -> bool {
+        match self {
+            Self::Session(_) | Self::Modern(_) => declares_any(self.capabilities().get()),
+            Self::Legacy(_) | Self::Plain => false,
+        }
+    }
+}
+
+/// The place of a request. `principal` is whose token came with it.
+pub(crate) fn place(
+    isolation: Isolation,
+    speaks: EraSupport,
+    client: &Client,
+    principal: Option<&Arc<str>>,
+    method: &str,
+) -> Place {
+    let era = client.era(speaks);
+    let of_principal = || {
+        principal.map_or(ConnectionKey::Shared, |it| {
+            ConnectionKey::Principal(it.clone())
+        })
+    };
+    let own = || match client {
+        // Of a session that is over only what still runs goes on, in a process that ends with it.
+        Client::Session(session) if session.state() == State::Closed => ConnectionKey::Exclusive,
+        Client::Session(session) => ConnectionKey::Session(Arc::clone(session.tag())),
+        Client::Legacy(_) | Client::Modern(_) | Client::Plain => ConnectionKey::Exclusive,
+    };
+    let key = match isolation {
+        Isolation::Shared => ConnectionKey::Shared,
+        Isolation::Principal => of_principal(),
+        Isolation::Session if client.has_no_session() && !is_of_a_process(method) => {
+            ConnectionKey::Shared
+        }
+        Isolation::Session => own(),
+        Isolation::Auto if era == Era::Modern || !client.can_be_asked() => ConnectionKey::Shared,
+        // Of a modern client only the methods that may ask need a process to themselves.
+        Isolation::Auto if client.is_modern() && !may_ask(method) => ConnectionKey::Shared,
+        Isolation::Auto => own(),
+    };
+    let private = matches!(key, ConnectionKey::Session(_) | ConnectionKey::Exclusive);
+    let version = match client {
+        Client::Session(session) if private => session.version(),
+        _ => ProtocolVersion::V2025_11_25,
+    };
+    let open = OpenAs {
+        era,
+        version,
+        capabilities: if private {
+            client.capabilities()
+        } else {
+            nothing()
+        },
+        info: client.info().filter(|_| private),
+        principal: principal.cloned(),
+    };
+    Place { key, open }
+}
+
+/// Whether the state of a process may show in the answer.
+fn is_of_a_process(method: &str) -> bool {
+    !matches!(method, "server/discover" | "subscriptions/listen")
+}
+
+/// The methods whose server may ask before it answers (MRTR).
+pub(crate) fn may_ask(method: &str) -> bool {
+    matches!(method, "tools/call" | "prompts/get" | "resources/read")
+}
+
+fn declares_any(capabilities: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Declared<'a> {
+        #[serde(borrow, default)]
+        elicitation: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        sampling: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        roots: Option<&'a RawValue>,
+    }
+    // Of the many that declare nothing.
+    if capabilities == "{}" {
+        return false;
+    }
+    if let Some(members) = spans::members(capabilities) {
+        let asks = |key: &str| matches!(key, "elicitation" | "sampling" | "roots");
+        return members
+            .iter()
+            .any(|(key, value)| asks(key) && *value != "null");
+    }
+    // With a key twice it depends on which.
+    serde_json::from_str::<Declared<'_>>(capabilities).is_ok_and(|declared| {
+        declared.elicitation.is_some() || declared.sampling.is_some() || declared.roots.is_some()
+    })
+}
+
+fn owned(span: &[u8]) -> Option<Arc<RawValue>> {
+    let raw: Box<RawValue> = serde_json::from_slice(span).ok()?;
+    Some(raw.into())
+}
+
+fn nothing() -> Arc<RawValue> {
+    static NOTHING: LazyLock<Arc<RawValue>> = LazyLock::new(|| {
+        let empty = RawValue::from_string("{}".into()).expect("an empty object is JSON");
+        empty.into()
+    });
+    Arc::clone(&NOTHING)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::session::{
+        Binding, ClientFacts, Session, SessionId, SessionPatch, SessionTransport,
+    };
+    use crate::upstream::RequestMeta;
+
+    fn session(capabilities: &str) -> Client {
+        let binding = Binding {
+            namespace: "shared".parse().expect("a name"),
+            principal: None,
+            version: ProtocolVersion::V2025_11_25,
+            transport: SessionTransport::Streamable,
+        };
+        let session = Session::new(SessionId::random(), binding, Instant::now());
+        let capabilities = RawValue::from_string(capabilities.to_owned()).expect("JSON");
+        let facts = ClientFacts {
+            capabilities: capabilities.into(),
+            info: None,
+        };
+        session.change(SessionPatch::Initialize {
+            version: ProtocolVersion::V2025_11_25,
+            client: facts,
+        });
+        Client::Session(Arc::new(session))
+    }
+
+    fn modern(capabilities: &'static str) -> Client {
+        Client::Modern(RequestMeta {
+            capabilities: Bytes::from_static(capabilities.as_bytes()),
+            client_info: None,
+            log_level: None,
+            progress_token: None,
+            inputs: None,
+        })
+    }
+
+    fn kind(
+        isolation: Isolation,
+        speaks: EraSupport,
+        client: &Client,
+        method: &str,
+    ) -> &'static str {
+        let principal = Arc::from("ada");
+        let place = place(isolation, speaks, client, Some(&principal), method);
+        let told = place.open.capabilities.get() != "{}";
+        match (place.key, told) {
+            (ConnectionKey::Shared, false) => "shared",
+            (ConnectionKey::Session(_), _) => "session",
+            (ConnectionKey::Principal(_), false) => "principal",
+            (ConnectionKey::Exclusive, _) => "exclusive",
+            (ConnectionKey::Shared | ConnectionKey::Principal(_), true) => "told too much",
+        }
+    }
+
+    #[test]
+    fn auto_gives_a_process_of_their_own_to_those_the_server_may_ask() {
+        let (asked, silent) = (r#"{"elicitation":{}}"#, r#"{"experimental":{}}"#);
+        for (speaks, client, method, expected) in [
+            (EraSupport::Legacy, session(asked), "tools/list", "session"),
+            (EraSupport::Dual, session(asked), "tools/call", "session"),
+            (EraSupport::Modern, session(asked), "tools/call", "shared"),
+            (EraSupport::Legacy, session(silent), "tools/call", "shared"),
+            (EraSupport::Legacy, modern(asked), "tools/call", "exclusive"),
+            (
+                EraSupport::Legacy,
+                modern(asked),
+                "prompts/get",
+                "exclusive",
+            ),
+            (EraSupport::Legacy, modern(asked), "tools/list", "shared"),
+            (EraSupport::Legacy, modern(silent), "tools/call", "shared"),
+            (EraSupport::Dual, modern(asked), "tools/call", "shared"),
+            (EraSupport::Legacy, Client::Plain, "tools/call", "shared"),
+            (
+                EraSupport::Legacy,
+                Client::Legacy(ProtocolVersion::V2025_03_26),
+                "tools/call",
+                "shared",
+            ),
+        ] {
+            let got = kind(Isolation::Auto, speaks, &client, method);
+            assert_eq!(got, expected, "{speaks:?} {client:?} {method}");
+        }
+    }
+
+    #[test]
+    fn a_client_declares_what_it_names_and_does_not_take_back() {
+        for (capabilities, expected) in [
+            (r#"{"roots":{"listChanged":true}}"#, true),
+            (r#"{"x":{"roots":{}}, "sampli\u006eg" : {}}"#, true),
+            (r#"{"x":1,"x":2,"elicitation":{}}"#, true),
+            (r#"{"roots":{},"roots":null}"#, false),
+            (r#"{"roots":null}"#, false),
+            (r#"{"x":{"roots":{}},"Roots":{}}"#, false),
+            ("{}", false),
+        ] {
+            assert_eq!(declares_any(capabilities), expected, "{capabilities}");
+        }
+    }
+
+    #[test]
+    fn the_others_do_as_they_say() {
+        let asked = r#"{"roots":{}}"#;
+        for client in [
+            session(asked),
+            modern(asked),
+            Client::Plain,
+            Client::Legacy(ProtocolVersion::V2025_03_26),
+        ] {
+            let of = |isolation| kind(isolation, EraSupport::Legacy, &client, "tools/call");
+            assert_eq!(of(Isolation::Shared), "shared");
+            assert_eq!(of(Isolation::Principal), "principal");
+            let own = if matches!(client, Client::Session(_)) {
+                "session"
+            } else {
+                "exclusive"
+            };
+            assert_eq!(of(Isolation::Session), own);
+        }
+    }
+
+    #[test]
+    fn what_no_process_has_to_itself_is_the_shared_ones() {
+        for method in ["server/discover", "subscriptions/listen"] {
+            for speaks in [EraSupport::Legacy, EraSupport::Modern, EraSupport::Dual] {
+                let client = modern(r#"{"elicitation":{}}"#);
+                assert_eq!(kind(Isolation::Session, speaks, &client, method), "shared");
+                let of_principal = kind(Isolation::Principal, speaks, &client, method);
+                assert_eq!(of_principal, "principal");
+            }
+        }
+    }
+
+    #[test]
+    fn what_still_runs_in_a_session_that_is_over_keeps_no_process_for_it() {
+        let client = session(r#"{"roots":{}}"#);
+        let of = |client| kind(Isolation::Auto, EraSupport::Legacy, client, "tools/call");
+        assert_eq!(of(&client), "session");
+        if let Client::Session(session) = &client {
+            session.close();
+        }
+        assert_eq!(of(&client), "exclusive");
+    }
+
+    #[test]
+    fn a_server_of_both_eras_is_opened_in_the_clients() {
+        let era = |client: &Client| {
+            place(Isolation::Auto, EraSupport::Dual, client, None, "x")
+                .open
+                .era
+        };
+        assert_eq!(era(&session("{}")), Era::Legacy);
+        assert_eq!(
+            era(&Client::Legacy(ProtocolVersion::V2025_03_26)),
+            Era::Legacy
+        );
+        assert_eq!(era(&modern("{}")), Era::Modern);
+        assert_eq!(era(&Client::Plain), Era::Modern);
+    }
+}

@@ -1,0 +1,242 @@
+//! Notifications of clients that are for their server.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tooldock_workers::names::NamespaceName;
+
+use super::connector::{ConnectionKey, ServerInfo};
+use super::{ExternalServers, tasks};
+use crate::upstream::{CallContext, Client};
+
+/// What the gateway acts on itself.
+const OURS: [&str; 3] = [
+    "notifications/initialized",
+    "initialized",
+    "notifications/cancelled",
+];
+/// What one of several clients must not tell a server they share: it asked none of them.
+const PRIVATE: [&str; 3] = [
+    "notifications/roots/list_changed",
+    "notifications/progress",
+    "notifications/tasks/status",
+];
+
+/// Notifications of one client that are on their way at a time, in one namespace. Each may wait for a process; beyond, they
+/// are dropped.
+const OF_ONE_MAX: usize = 32;
+/// Notifications of all clients on their way: of so many clients each may have all of its own.
+const ALL_MAX: usize = 32 * OF_ONE_MAX;
+/// Bytes of one client's: the longest message and some more.
+const OF_ONE_BYTES: usize = 8 * 1024 * 1024;
+/// Bytes of all.
+const ALL_BYTES: usize = 16 * OF_ONE_BYTES;
+
+/// The notifications on their way, by client. Holds nothing of a client that has none.
+#[derive(Debug, Default)]
+pub(super) struct NotificationQuota(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    all: Usage,
+    by_client: HashMap<NotificationSource, Usage>,
+}
+
+/// How many notifications, and their bytes.
+#[derive(Debug, Default, Clone, Copy)]
+struct Usage {
+    count: usize,
+    bytes: usize,
+}
+
+/// Whose notification it is, and for which namespace: the principal's, or of who needs no credentials the session's.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct NotificationSource(NamespaceName, Option<Arc<str>>, Option<Arc<str>>);
+
+/// A notification on its way; dropping it makes room.
+struct PendingNotification {
+    external: Arc<ExternalServers>,
+    source: NotificationSource,
+    bytes: usize,
+}
+
+impl NotificationSource {
+    fn of(namespace: &NamespaceName, principal: Option<&Arc<str>>, client: &Client) -> Self {
+        let session = match client {
+            Client::Session(session) if principal.is_none() => Some(Arc::clone(session.tag())),
+            _ => None,
+        };
+        Self(namespace.clone(), principal.cloned(), session)
+    }
+}
+
+impl Usage {
+    /// With one more of so many bytes, if there is room.
+    fn and(self, bytes: usize, count_max: usize, bytes_max: usize) -> Option<Self> {
+        let more = Self {
+            count: self.count + 1,
+            bytes: self.bytes.saturating_add(bytes),
+        };
+        (more.count <= count_max && more.bytes <= bytes_max).then_some(more)
+    }
+
+    fn without(self, bytes: usize) -> Self {
+        Self {
+            count: self.count - 1,
+            bytes: self.bytes - bytes,
+        }
+    }
+}
+
+impl NotificationQuota {
+    /// Counts one more of that client, if there is room.
+    fn begin(&self, source: &NotificationSource, bytes: usize) -> bool {
+        let mut waiting = self.lock();
+        let own = waiting.by_client.get(source).copied().unwrap_or_default();
+        let own = own.and(bytes, OF_ONE_MAX, OF_ONE_BYTES);
+        let all = waiting.all.and(bytes, ALL_MAX, ALL_BYTES);
+        let Some((own, all)) = own.zip(all) else {
+            return false;
+        };
+        waiting.by_client.insert(source.clone(), own);
+        waiting.all = all;
+        true
+    }
+
+    /// One that was counted is not on its way any more.
+    fn end(&self, source: &NotificationSource, bytes: usize) {
+        let mut waiting = self.lock();
+        let Some(own) = waiting.by_client.get_mut(source) else {
+            return;
+        };
+        *own = own.without(bytes);
+        if own.count == 0 {
+            waiting.by_client.remove(source);
+        }
+        waiting.all = waiting.all.without(bytes);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PendingNotification {
+    fn begin(
+        external: &Arc<ExternalServers>,
+        source: NotificationSource,
+        bytes: usize,
+    ) -> Option<Self> {
+        external.notices.begin(&source, bytes).then(|| Self {
+            external: Arc::clone(external),
+            source,
+            bytes,
+        })
+    }
+}
+
+impl Drop for PendingNotification {
+    fn drop(&mut self) {
+        self.external.notices.end(&self.source, self.bytes);
+    }
+}
+
+/// Passes a whole notification on, if its server is to hear of it. Does not wait: that nobody could be told is no error of
+/// who said it.
+pub(super) fn notify(
+    external: &Arc<ExternalServers>,
+    cx: &CallContext<'_>,
+    method: &str,
+    message: &str,
+) {
+    if OURS.contains(&method) {
+        return;
+    }
+    let external = Arc::clone(external);
+    let principal = cx.caller.principal.clone();
+    let client = cx.client.clone();
+    let source = NotificationSource::of(&cx.namespace.name, principal.as_ref(), &client);
+    let Some(on_the_way) = PendingNotification::begin(&external, source, message.len()) else {
+        tracing::debug!(namespace = %cx.namespace.name, "a client's notification was dropped: too many at a time");
+        return;
+    };
+    let namespace = Arc::clone(&cx.namespace);
+    let (method, message) = (method.to_owned(), message.to_owned());
+    // Bounded by its place and by the time a process may take to start.
+    tokio::spawn(async move {
+        let _on_the_way = on_the_way;
+        let place = external.place(&namespace, &client, principal.as_ref(), &method);
+        let Ok(place) = place.await else {
+            return;
+        };
+        let private = PRIVATE.contains(&&*method);
+        let told = match place.key {
+            ConnectionKey::Session(_) => true,
+            ConnectionKey::Shared | ConnectionKey::Principal(_) => !private,
+            // One that was started for nothing else would hear of what it knows nothing of.
+            ConnectionKey::Exclusive => false,
+        };
+        if !told {
+            return;
+        }
+        let Ok(leased) = external.lease_at(&namespace, &client, place).await else {
+            return;
+        };
+        let alike = matches!(
+            (&client, leased.process.opening()),
+            (Client::Modern(_), ServerInfo::Modern(_))
+                | (
+                    Client::Session(_) | Client::Legacy(_),
+                    ServerInfo::Legacy(_)
+                )
+        );
+        let own = tasks::may_name(&leased, principal.as_ref(), message.as_bytes());
+        if own && (alike || !private) {
+            let _ = leased.process.notify(&message);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(namespace: &str, principal: &str) -> NotificationSource {
+        let principal = Some(principal.into());
+        NotificationSource(namespace.parse().expect("a name"), principal, None)
+    }
+
+    #[test]
+    fn one_client_on_its_way_with_all_it_may_leaves_room_for_the_others() {
+        let notices = NotificationQuota::default();
+        let (ada, bob) = (source("a", "ada"), source("a", "bob"));
+        let begun = std::iter::from_fn(|| notices.begin(&ada, 1).then_some(()));
+        assert_eq!(begun.count(), OF_ONE_MAX);
+        assert!(notices.begin(&bob, 1) && notices.begin(&source("b", "ada"), 1));
+        notices.end(&ada, 1);
+        assert!(notices.begin(&ada, 1) && !notices.begin(&ada, 1));
+        for _ in 0..OF_ONE_MAX {
+            notices.end(&ada, 1);
+        }
+        // Whoever has none is forgotten.
+        assert_eq!(notices.lock().by_client.len(), 2);
+    }
+
+    #[test]
+    fn large_notifications_count_by_their_bytes() {
+        let notices = NotificationQuota::default();
+        let ada = source("a", "ada");
+        assert!(notices.begin(&ada, OF_ONE_BYTES) && !notices.begin(&ada, 1));
+        assert!(notices.begin(&source("a", "bob"), 1));
+        notices.end(&ada, OF_ONE_BYTES);
+        assert!(notices.begin(&ada, 1));
+    }
+
+    #[test]
+    fn all_clients_together_have_a_bound() {
+        let notices = NotificationQuota::default();
+        let begun = (0..).map(|number| source("a", &format!("{}", number / OF_ONE_MAX)));
+        let begun = begun.take_while(|source| notices.begin(source, 1)).count();
+        assert_eq!(begun, ALL_MAX);
+    }
+}

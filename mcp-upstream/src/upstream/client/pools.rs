@@ -1,0 +1,285 @@
+//! The pools of processes as forwarding wants them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::external::ExternalServer;
+use tooldock_workers::registry::{Namespace, Upstream};
+use tooldock_workers::worker::LogLevel;
+
+use super::connector::{
+    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Page,
+    SentRequest, ServerInfo, Unanswered,
+};
+use crate::jsonrpc::Request;
+use crate::jsonrpc::ResponseOutcome;
+use crate::stdio::handshake;
+use crate::stdio::link::{Call, NotificationSink};
+use crate::stdio::lists::KnownTools;
+use crate::stdio::metrics::LastGood;
+use crate::stdio::pool::{self, Leased, Pools};
+use crate::stdio::process::tasks::Tasks;
+use crate::stdio::process::{ListenerGuard, Opened};
+use crate::upstream::health::{LastRestart, ProcessCounts, ServerHealth};
+
+/// The servers of the registry.
+pub(crate) struct PooledConnector(pub(crate) Arc<Pools>);
+
+fn server(namespace: &Namespace) -> Option<&Arc<ExternalServer>> {
+    match &namespace.upstream {
+        Upstream::External(server) => Some(server),
+        _ => None,
+    }
+}
+
+fn there(namespace: &Namespace) -> Result<&Arc<ExternalServer>, CallError> {
+    server(namespace).ok_or_else(|| {
+        CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            "The namespace has no server",
+        )
+    })
+}
+
+#[async_trait]
+impl Connector for PooledConnector {
+    fn isolation(&self, namespace: &Namespace) -> Option<Isolation> {
+        Some(server(namespace)?.spec.settings.isolation)
+    }
+
+    async fn speaks(&self, namespace: &Namespace, client: Era) -> Result<EraSupport, CallError> {
+        let era = self.0.server_era(there(namespace)?, client).await?;
+        Ok(era)
+    }
+
+    fn known_to_speak(&self, namespace: &Namespace, client: Era) -> Option<EraSupport> {
+        let era = self.0.known_era(server(namespace)?, client)?;
+        Some(era)
+    }
+
+    async fn lease(
+        &self,
+        namespace: &Namespace,
+        key: &ConnectionKey,
+        open: &OpenAs,
+        inbound: Option<Arc<dyn Inbound>>,
+    ) -> Result<Arc<dyn Connection>, CallError> {
+        let server = there(namespace)?;
+        let key = key.clone();
+        let opening = handshake::Opening {
+            version: open.version,
+            capabilities: Arc::clone(&open.capabilities),
+            client_info: match &open.info {
+                Some(info) => Arc::clone(info),
+                None => handshake::Opening::gateway().client_info,
+            },
+        };
+        let open = pool::OpenAs {
+            era: open.era,
+            opening: Arc::new(opening),
+            principal: open.principal.clone(),
+            inbound,
+        };
+        let leased = self.0.lease(server, key, open).await?;
+        Ok(Held::of(leased))
+    }
+
+    fn lease_at_once(
+        &self,
+        namespace: &Namespace,
+        key: &ConnectionKey,
+        era: Era,
+    ) -> Option<Arc<dyn Connection>> {
+        let server = server(namespace)?;
+        let leased = self.0.lease_at_once(server, key, era)?;
+        Some(Held::of(leased))
+    }
+
+    fn end_session(&self, tag: &Arc<str>) {
+        self.0.session_closed(tag);
+    }
+
+    fn session_returned(&self, tag: &Arc<str>) {
+        self.0.session_returned(tag);
+    }
+
+    fn last_opening(&self, namespace: &Namespace, era: Era) -> Option<ServerInfo> {
+        let opened = self.0.last_opened(server(namespace)?, era)?;
+        Some(opening_of(&opened))
+    }
+
+    fn remember(&self, namespace: &Namespace, page: Page<'_>, result: &Bytes) {
+        if let Some(lists) = server(namespace).and_then(|server| self.0.lists(server)) {
+            lists.remember(page.era, page.method, page.cursor, result);
+        }
+    }
+
+    fn recall(&self, namespace: &Namespace, page: Page<'_>) -> Option<Bytes> {
+        let server = server(namespace)?;
+        let lists = self.0.lists(server)?;
+        let page = lists.recall(page.era, page.method, page.cursor)?;
+        self.0.fell_back(server, LastGood::List);
+        Some(page)
+    }
+
+    fn is_repeatable(&self, namespace: &Namespace, method: &str, tool: Option<&str>) -> bool {
+        let lists = server(namespace).and_then(|server| self.0.lists(server));
+        lists.is_some_and(|lists| lists.is_repeatable(method, tool))
+    }
+
+    fn unsubscribe(&self, namespace: &Namespace, key: &ConnectionKey, era: Era, uri: &str) {
+        if let Some(server) = server(namespace) {
+            self.0.unsubscribe(server, key, era, uri);
+        }
+    }
+
+    fn known_tools(&self, namespace: &Namespace) -> KnownTools {
+        let lists = server(namespace).and_then(|server| self.0.lists(server));
+        lists.map_or_else(KnownTools::default, |lists| lists.tools())
+    }
+
+    fn fell_back(&self, namespace: &Namespace, what: LastGood) {
+        if let Some(server) = server(namespace) {
+            self.0.fell_back(server, what);
+        }
+    }
+
+    async fn settled(&self, namespace: &Namespace) {
+        if let Some(server) = server(namespace) {
+            self.0.settled(server).await;
+        }
+    }
+
+    fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {
+        let state = self.0.state(&server(namespace)?.name)?;
+        let counts = state.processes;
+        Some(ServerHealth {
+            state: state.as_str(),
+            error: state.error.as_ref().map(|error| error.code.as_str()),
+            reason: state.reason.map(|reason| reason.to_string()),
+            era: state.server.map(|era| match era {
+                EraSupport::Legacy => "legacy",
+                EraSupport::Modern | EraSupport::ModernAtLeast => "modern",
+                EraSupport::Dual => "dual",
+            }),
+            breaker: state.breaker.as_str(),
+            waiting: state.waiting,
+            last_restart: state.last_restart.map(|(reason, ago)| LastRestart {
+                reason,
+                seconds_ago: ago.as_secs(),
+            }),
+            processes: ProcessCounts {
+                serving: counts.serving,
+                starting: counts.starting,
+                installing: counts.installing,
+                spare: counts.spare,
+                stopping: counts.stopping,
+            },
+        })
+    }
+}
+
+fn opening_of(opened: &Opened) -> ServerInfo {
+    match opened {
+        Opened::Legacy(initialized) => ServerInfo::Legacy(initialized.result.clone()),
+        Opened::Modern(discover) => ServerInfo::Modern(discover.clone()),
+    }
+}
+
+fn sent(mut call: Call) -> SentRequest {
+    let cancel = call.canceller();
+    let answer = Box::pin(async move {
+        let answer = call.answer().await;
+        answer.map_err(|error| Unanswered {
+            unsent: call.is_unsent(),
+            error,
+        })
+    });
+    SentRequest { answer, cancel }
+}
+
+/// A leased process.
+struct Held {
+    opening: ServerInfo,
+    answered: AtomicBool,
+    /// Goes before the lease does: nobody hears who is not counted.
+    listener: OnceLock<ListenerGuard>,
+    leased: Leased,
+}
+
+impl Held {
+    fn of(leased: Leased) -> Arc<dyn Connection> {
+        Arc::new(Self {
+            opening: opening_of(leased.opened()),
+            answered: AtomicBool::new(false),
+            listener: OnceLock::new(),
+            leased,
+        })
+    }
+}
+
+#[async_trait]
+impl Connection for Held {
+    fn opening(&self) -> &ServerInfo {
+        &self.opening
+    }
+
+    fn request(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+        sink: Option<Arc<dyn NotificationSink>>,
+    ) -> Result<SentRequest, CallError> {
+        self.leased.request(method, params, sink).map(sent)
+    }
+
+    fn forward(
+        &self,
+        request: &Request,
+        sink: Option<Arc<dyn NotificationSink>>,
+    ) -> Result<SentRequest, CallError> {
+        self.leased.forward(request, sink).map(sent)
+    }
+
+    fn notify(&self, message: &str) -> Result<(), CallError> {
+        self.leased.forward_notification(message)
+    }
+
+    fn tasks(&self) -> &Tasks {
+        self.leased.tasks()
+    }
+
+    fn hear(&self, inbound: Arc<dyn Inbound>) {
+        self.listener.get_or_init(|| self.leased.hear(inbound));
+    }
+
+    async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {
+        self.leased.subscribe(uri).await
+    }
+
+    async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError> {
+        let asked = self.leased.set_log_level(level).await?;
+        // It is that talkative already.
+        Ok(asked.unwrap_or_else(|| ResponseOutcome::Result(Bytes::from_static(b"{}"))))
+    }
+
+    fn granted(&self, method: &str, params: Option<&RawValue>) {
+        self.leased.granted(method, params);
+    }
+
+    fn answered(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.answered.load(Ordering::Relaxed) {
+            self.leased.answered();
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What is answered here because the process is not the session's own, or has no such method: log levels, resource
+//! subscriptions, `subscriptions/listen`.
+
+use std::sync::Arc;
+
+use tokio::time::timeout;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::worker::LogLevel;
+
+use super::binding::UpstreamBinding;
+use super::connector::ServerInfo;
+use super::watch::{NotWatched, Watch};
+use super::{ExternalServers, Leased};
+use crate::bridge::server_info;
+use crate::broadcast::Filter;
+use crate::format;
+use crate::jsonrpc::{self, Key, RequestError, Response, ResponseOutcome};
+use crate::session::{PatchRefused, SessionPatch};
+use crate::upstream::{CallContext, IncomingRequest};
+
+const LISTEN: &str = "subscriptions/listen";
+
+/// Whether a request of that method asks for something that lasts.
+pub(super) fn lasts(method: &str) -> bool {
+    matches!(
+        method,
+        "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe"
+    )
+}
+
+/// Answers what is kept here as long as its process is not its client's own; in no more time than a call has. `None`: the
+/// server is to answer.
+pub(super) async fn kept(
+    external: &Arc<ExternalServers>,
+    cx: &CallContext<'_>,
+    request: IncomingRequest<'_>,
+) -> Result<Option<Vec<u8>>, RequestError> {
+    match request.method {
+        "logging/setLevel" => {
+            let level = request.members.get(Key::LogLevel);
+            let level: Option<LogLevel> = level
+                .and_then(jsonrpc::string)
+                .and_then(|level| level.parse().ok());
+            if let (Some(session), Some(level)) = (cx.session(), level) {
+                let changed = SessionPatch::LogLevel(level);
+                external.changes.commit(session, changed).await?;
+            }
+            let asked = set_level(external, cx, request.id, level);
+            in_time(cx, request.method, asked).await
+        }
+        _ => in_time(cx, request.method, subscription(external, cx, request)).await,
+    }
+}
+
+/// `logging/setLevel`.
+async fn set_level(
+    external: &Arc<ExternalServers>,
+    cx: &CallContext<'_>,
+    id: &str,
+    level: Option<LogLevel>,
+) -> Result<Option<Vec<u8>>, RequestError> {
+    let leased = lease(external, cx, "logging/setLevel").await?;
+    match leased.process.opening() {
+        ServerInfo::Legacy(_) if !leased.is_common() => return Ok(None),
+        ServerInfo::Legacy(_) if !server_info::declares(leased.process.opening(), &["logging"]) => {
+            return Err(RequestError::MethodNotFound("logging/setLevel".into()));
+        }
+        ServerInfo::Legacy(_) | ServerInfo::Modern(_) => {}
+    }
+    let level = level.ok_or_else(|| {
+        let levels = LogLevel::ALL.map(LogLevel::as_str).join(", ");
+        RequestError::InvalidParams(format!("params.level must be one of {levels}").into())
+    })?;
+    if let ServerInfo::Legacy(_) = leased.process.opening() {
+        external.want_level(&leased, level).await;
+    }
+    Ok(Some(empty(cx, id)))
+}
+
+/// `resources/subscribe` and `resources/unsubscribe`.
+async fn subscription(
+    external: &Arc<ExternalServers>,
+    cx: &CallContext<'_>,
+    IncomingRequest {
+        id,
+        method,
+        members,
+    }: IncomingRequest<'_>,
+) -> Result<Option<Vec<u8>>, RequestError> {
+    let leased = lease(external, cx, method).await?;
+    if let ServerInfo::Legacy(_) = leased.process.opening()
+        && !leased.is_common()
+    {
+        return Ok(None);
+    }
+    let session = cx.session().ok_or(RequestError::SessionRequired)?;
+    let uri = members.get(Key::Uri).and_then(jsonrpc::string);
+    let uri: Arc<str> = uri
+        .ok_or_else(|| RequestError::InvalidParams("params.uri must be a string".into()))?
+        .into();
+    if !server_info::declares(leased.process.opening(), &["resources", "subscribe"]) {
+        return Err(RequestError::MethodNotFound(method.to_owned()));
+    }
+    let upstream_binding = UpstreamBinding::of(external, session);
+    if method == "resources/unsubscribe" {
+        upstream_binding.leave(&uri);
+        external
+            .changes
+            .commit(session, SessionPatch::Unsubscribe(uri))
+            .await?;
+        return Ok(Some(empty(cx, id)));
+    }
+    // Refused before the server hears of it; the commit below is what decides.
+    session
+        .subscriptions()
+        .check(&uri)
+        .map_err(PatchRefused::from)?;
+    let watch = match upstream_binding.watches(&uri) {
+        true => None,
+        false => {
+            let uris = std::iter::once(Arc::clone(&uri));
+            Some(Watch::begin(external, &cx.namespace, &leased, uris).await?)
+        }
+    };
+    let subscribed = SessionPatch::Subscribe(Arc::clone(&uri));
+    external.changes.commit(session, subscribed).await?;
+    if let Some(watch) = watch {
+        upstream_binding.keep(&uri, watch);
+    }
+    Ok(Some(empty(cx, id)))
+}
+
+/// Lets a `subscriptions/listen` request hear of what its server has of it: what is granted, and the wish itself.
+pub(super) async fn listen(
+    external: &Arc<ExternalServers>,
+    cx: &CallContext<'_>,
+    wanted: Filter,
+) -> Result<(Filter, Watch), RequestError> {
+    let granted = listen_at(external, cx, wanted);
+    in_time(cx, LISTEN, granted).await
+}
+
+async fn listen_at(
+    external: &Arc<ExternalServers>,
+    cx: &CallContext<'_>,
+    wanted: Filter,
+) -> Result<(Filter, Watch), RequestError> {
+    let leased = lease(external, cx, LISTEN).await?;
+    let opening = leased.process.opening();
+    let has = |path: &[&str]| server_info::declares(opening, path);
+    let granted = Filter {
+        tools: wanted.tools && has(&["tools", "listChanged"]),
+        prompts: wanted.prompts && has(&["prompts", "listChanged"]),
+        resources: wanted.resources && has(&["resources", "listChanged"]),
+        updates: if has(&["resources", "subscribe"]) {
+            wanted.updates
+        } else {
+            Vec::new()
+        },
+    };
+    let uris: Vec<Arc<str>> = granted.updates.iter().map(|uri| (&**uri).into()).collect();
+    let watch = Watch::begin(external, &cx.namespace, &leased, uris.into_iter()).await;
+    Ok((granted, watch?))
+}
+
+impl From<NotWatched> for RequestError {
+    fn from(not: NotWatched) -> Self {
+        match not {
+            NotWatched::Refused(error) => {
+                Self::forwarded(Response::from_outcome(ResponseOutcome::Error(error)))
+            }
+            NotWatched::Failed(error) => Self::Upstream(error),
+        }
+    }
+}
+
+/// Gives a request no more time than a call has. A process that leaves it unanswered is given back like that, which makes
+/// it suspect.
+async fn in_time<T>(
+    cx: &CallContext<'_>,
+    method: &str,
+    answered: impl Future<Output = Result<T, RequestError>>,
+) -> Result<T, RequestError> {
+    let namespace = &cx.namespace;
+    let outcome = timeout(namespace.limits.timeout, answered).await;
+    outcome.unwrap_or_else(|_| {
+        let name = &namespace.name;
+        let reason = format!("the server of namespace {name} did not answer {method} in time");
+        let error = CallError::new(CallErrorCode::ExecutionTimeout, reason);
+        Err(RequestError::Upstream(error))
+    })
+}
+
+async fn lease(
+    external: &Arc<ExternalServers>,
+    cx: &CallContext<'_>,
+    method: &str,
+) -> Result<Leased, RequestError> {
+    let principal = cx.caller.principal.as_ref();
+    let leased = external.lease(&cx.namespace, &cx.client, principal, method);
+    leased.await.map_err(RequestError::Upstream)
+}
+
+fn empty(cx: &CallContext<'_>, id: &str) -> Vec<u8> {
+    format::ResultWriter::begin(id, &cx.result_format(), 0).end()
+}

@@ -1,0 +1,357 @@
+//! Tasks: only whose call began a task may name it, and hears of it.
+//!
+//! A request that names a task of somebody else, or one that nobody has, is answered here in the same words; the server
+//! does not see it. Each process knows its own tasks (`stdio::process::tasks`): a task ends with the process that runs
+//! it, since another process may give its id to another client's task.
+//!
+//! `tasks/list` passes, and its result loses the tasks of others. On a process of several its cursor is sealed: servers
+//! make cursors of the ids of tasks.
+
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tooldock_workers::json;
+use tooldock_workers::registry::Namespace;
+
+use super::binding::UpstreamBinding;
+use super::connector::Connection;
+use super::inbound::{InboundHandler, Scope, filtered_level};
+use super::{ExternalServers, Leased};
+use crate::jsonrpc::ResponseOutcome;
+use crate::jsonrpc::spans::{self, Change};
+use crate::jsonrpc::{
+    self, Key, Members, Notification, Request, RequestError, Response, ServerRequest, notification,
+};
+use crate::protocol::code;
+use crate::seal::SessionKey;
+use crate::session::Session;
+use crate::stdio::link::Inbound;
+use crate::stdio::process::tasks;
+pub(super) use crate::stdio::process::tasks::Owner;
+use crate::upstream::Client;
+
+/// What a sealed cursor begins with: other sealed states begin otherwise.
+const MARK: &[u8; 8] = b"tasks\0\0\0";
+/// The longest cursor of a server that is sealed.
+const CURSOR_MAX: usize = 64 * 1024;
+
+pub(super) const LIST: &str = "tasks/list";
+
+/// What a request has to do with tasks.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    /// Those it names.
+    ids: Vec<Arc<str>>,
+    /// It is a request about a task of the server.
+    about_one: bool,
+    /// It goes on with a list by a cursor that was not made here.
+    foreign_cursor: bool,
+}
+
+impl Named {
+    /// What a request of that method has to do with tasks.
+    ///
+    /// # Errors
+    ///
+    /// A task that could be read as another, or a request about a task that names none.
+    pub(super) fn read(method: &str, members: &Members<'_>) -> Result<Self, RequestError> {
+        let about_one = method.starts_with("tasks/") && method != LIST;
+        let ids = tasks::named_by(members).map_err(|_| {
+            let reason = "a task must be named by one string: params.taskId, or \
+                          io.modelcontextprotocol/related-task in params._meta";
+            RequestError::InvalidParams(reason.into())
+        })?;
+        if about_one && ids.is_empty() {
+            return Err(RequestError::InvalidParams(
+                "params.taskId must be a string".into(),
+            ));
+        }
+        Ok(Self {
+            ids: ids.iter().map(|id| Arc::from(&**id)).collect(),
+            about_one,
+            foreign_cursor: false,
+        })
+    }
+
+    /// The request for a further page of tasks with the server's own cursor in it. Any other request stays.
+    pub(super) fn with_own_cursor(
+        &mut self,
+        key: &SessionKey,
+        method: &str,
+        request: Request,
+    ) -> Request {
+        if method != LIST {
+            return request;
+        }
+        let Some(cursor) = request.raw(Key::Cursor) else {
+            return request;
+        };
+        let cursor = json::raw(cursor).and_then(jsonrpc::string);
+        let opened = cursor.and_then(|cursor| opened(key, &cursor));
+        let replaced =
+            opened.and_then(|cursor| request.edited(&[(Key::Cursor, Some(&cursor))]).ok());
+        self.foreign_cursor = replaced.is_none();
+        replaced.unwrap_or(request)
+    }
+
+    /// Why the request may not go to this process.
+    pub(super) fn refused(
+        &self,
+        leased: &Leased,
+        principal: Option<&Arc<str>>,
+    ) -> Option<Response> {
+        let known = leased.process.tasks();
+        // A client that may be asked has tasks of its own, which its own process may be told of.
+        let checked = self.about_one || leased.is_common();
+        if checked && !self.ids.iter().all(|id| known.owns(principal, id)) {
+            return Some(refusal("Task not found"));
+        }
+        (self.foreign_cursor && leased.is_common()).then(|| refusal("Invalid cursor"))
+    }
+
+    /// What an answer says of the tasks that were named.
+    pub(super) fn answered(&self, method: &str, process: &dyn Connection, answer: &Response) {
+        match (method, &*self.ids) {
+            _ if answer.is_error() => {}
+            ("tasks/result", [id]) => process.tasks().is_over(id),
+            ("tasks/get" | "tasks/cancel", [_]) => process.tasks().observe(answer.payload()),
+            _ => {}
+        }
+    }
+}
+
+fn refusal(reason: &str) -> Response {
+    let error = super::connector::error_object(code::INVALID_PARAMS, reason);
+    Response::from_outcome(ResponseOutcome::Error(error))
+}
+
+/// An answer to `tasks/list` as that principal may see it.
+pub(super) fn own_list(
+    key: &SessionKey,
+    leased: &Leased,
+    principal: Option<&Arc<str>>,
+    answer: Response,
+) -> Response {
+    if answer.is_error() {
+        return answer;
+    }
+    let is_own = |id: &str| leased.process.tasks().owns(principal, id);
+    match listed(answer.payload(), is_own, leased.is_common().then_some(key)) {
+        Ok(None) => answer,
+        Ok(Some(list)) => answer.with_payload(list.into()),
+        Err(reason) => {
+            let error = super::connector::error_object(code::INTERNAL, reason);
+            Response::from_outcome(ResponseOutcome::Error(error))
+        }
+    }
+}
+
+/// The list with only the tasks that are the principal's, and with its cursor sealed by that key. `None`: it is that
+/// already.
+fn listed(
+    result: &[u8],
+    is_own: impl Fn(&str) -> bool,
+    key: Option<&SessionKey>,
+) -> Result<Option<String>, &'static str> {
+    const UNREADABLE: &str = "The server's list of tasks cannot be read";
+    let result = spans::raw(result).ok_or(UNREADABLE)?;
+    let members = spans::members(result.get()).ok_or(UNREADABLE)?;
+    let member = |name: &str| {
+        let found = members.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| *value)
+    };
+    let mut changes = Vec::new();
+    if let Some(all) = member("tasks") {
+        let all: Vec<&RawValue> = serde_json::from_str(all).map_err(|_| UNREADABLE)?;
+        let own = all.iter().filter(|task| {
+            let named = tasks::named(task.get()).unwrap_or_default();
+            !named.is_empty() && named.iter().all(|id| is_own(id))
+        });
+        let own: Vec<&str> = own.map(|task| task.get()).collect();
+        if own.len() < all.len() {
+            changes.push(Change::Set("tasks", format!("[{}]", own.join(",")).into()));
+        }
+    }
+    if let (Some(key), Some(cursor)) = (key, member("nextCursor"))
+        && cursor != "null"
+    {
+        let sealed = sealed(key, cursor).ok_or("The server's cursor cannot be kept")?;
+        changes.push(Change::Set("nextCursor", format!("\"{sealed}\"").into()));
+    }
+    let changed = !changes.is_empty();
+    Ok(changed.then(|| spans::edit(result.get(), &changes)))
+}
+
+/// `cursor` is raw JSON.
+fn sealed(key: &SessionKey, cursor: &str) -> Option<String> {
+    if cursor.len() > CURSOR_MAX {
+        return None;
+    }
+    let plain = [MARK, cursor.as_bytes()].concat();
+    key.seal_state(&plain).ok()
+}
+
+fn opened(key: &SessionKey, sealed: &str) -> Option<String> {
+    let plain = key.open_state(sealed)?;
+    let cursor = plain.strip_prefix(MARK)?;
+    String::from_utf8(cursor.to_vec()).ok()
+}
+
+/// Who hears of the task that a request began, outside of calls: the session on its own stream. Everybody else asks how
+/// the task is. The owner of a process hears of it anyway.
+pub(super) fn ear(
+    external: &Arc<ExternalServers>,
+    namespace: &Namespace,
+    client: &Client,
+    leased: &Leased,
+) -> Option<Arc<dyn Inbound>> {
+    let Client::Session(session) = client else {
+        return None;
+    };
+    if !leased.is_common() {
+        return None;
+    }
+    let handler = UpstreamBinding::of(external, session)
+        .task_handler(|| external.new_handler(namespace, Scope::Session(Arc::downgrade(session))));
+    Some(Arc::new(Told {
+        session: Arc::downgrade(session),
+        handler,
+    }))
+}
+
+/// A session hears of its tasks on a process it shares.
+struct Told {
+    session: Weak<Session>,
+    handler: Arc<InboundHandler>,
+}
+
+impl Inbound for Told {
+    fn notification(&self, notification: Notification<'_>) {
+        let Some(session) = self.session.upgrade() else {
+            return;
+        };
+        let wanted = filtered_level(&notification).is_none_or(|it| it >= session.log_level());
+        if wanted {
+            self.handler
+                .put(Bytes::copy_from_slice(&notification.message));
+        }
+    }
+
+    fn request(&self, request: ServerRequest) {
+        request.refuse(
+            code::METHOD_NOT_FOUND,
+            "No client of this process can be asked this question",
+        );
+    }
+}
+
+/// Whether a client may tell a process what names those tasks.
+pub(super) fn may_name(leased: &Leased, principal: Option<&Arc<str>>, notification: &[u8]) -> bool {
+    let known = leased.process.tasks();
+    let named = || {
+        let members = notification::members(notification)?;
+        let named = tasks::named_by(&members).ok()?;
+        Some(named.iter().all(|id| known.owns(principal, id)))
+    };
+    !leased.is_common() || named().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> SessionKey {
+        SessionKey::random().expect("randomness")
+    }
+
+    fn of_ada(id: &str) -> bool {
+        id.starts_with("ada-")
+    }
+
+    #[test]
+    fn a_list_of_tasks_shows_only_its_readers_own() {
+        let mixed = br#"{"x":1.50,"tasks":[{"taskId":"ada-1","n":1.50},{"taskId":"bob-1"},{},{"taskId":"ada-2","taskId":"bob-2"}],"_meta":{}}"#;
+        let list = listed(mixed, of_ada, None).expect("readable");
+        let own = r#"{"x":1.50,"tasks":[{"taskId":"ada-1","n":1.50}],"_meta":{}}"#;
+        assert_eq!(list.as_deref(), Some(own));
+        assert_eq!(listed(own.as_bytes(), of_ada, None), Ok(None));
+        for unreadable in [
+            r#"{"tasks":{"taskId":"ada-1"}}"#,
+            r#"{"tasks":[],"tasks":[{"taskId":"bob-1"}]}"#,
+            "[]",
+        ] {
+            listed(unreadable.as_bytes(), of_ada, None).expect_err(unreadable);
+        }
+    }
+
+    #[test]
+    fn a_cursor_of_a_shared_list_says_nothing_and_comes_back_as_it_was() {
+        let key = key();
+        let page = br#"{"tasks":[],"nextCursor":"after b\u006fb-1"}"#;
+        let list = listed(page, of_ada, Some(&key))
+            .expect("readable")
+            .expect("changed");
+        assert!(!list.contains("bob") && !list.contains("\\u006f"), "{list}");
+        let read: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+        let cursor = read["nextCursor"].as_str().expect("a cursor");
+        assert_eq!(
+            opened(&key, cursor).as_deref(),
+            Some(r#""after b\u006fb-1""#)
+        );
+        assert_eq!(opened(&key, "after bob-1"), None);
+        let other = key.seal_state(b"parked").expect("randomness");
+        assert_eq!(opened(&key, &other), None);
+    }
+
+    #[test]
+    fn a_request_about_a_task_names_one_in_one_way() {
+        let read = |method: &str, params: &str| {
+            let members = Members::of_params(params).expect("an object");
+            Named::read(method, &members).map(|named| named.ids)
+        };
+        for (method, params, ids) in [
+            ("tasks/get", r#"{"taskId":"\u0061"}"#, &["a"][..]),
+            (
+                "tools/call",
+                r#"{"name":"x","_meta":{"io.modelcontextprotocol/related-task":{"taskId":"a"}}}"#,
+                &["a"],
+            ),
+            (
+                "tasks/result",
+                r#"{"taskId":"a","_meta":{"io.modelcontextprotocol\/related-task":{"taskId":"b"}}}"#,
+                &["a", "b"],
+            ),
+            ("tasks/list", r#"{"cursor":"x"}"#, &[]),
+            (
+                "tools/call",
+                r#"{"name":"x","arguments":{"taskId":"b"}}"#,
+                &[],
+            ),
+        ] {
+            let named = read(method, params).unwrap_or_else(|_| panic!("{params}"));
+            assert_eq!(
+                named.iter().map(|id| &**id).collect::<Vec<_>>(),
+                ids,
+                "{params}"
+            );
+        }
+        for (method, params) in [
+            ("tasks/get", r#"{"taskId":"a","taskId":"b"}"#),
+            ("tasks/get", r#"{"taskId":["a"]}"#),
+            ("tasks/get", "{}"),
+            ("tasks/anything", r#"{"id":"a"}"#),
+            ("x/own", r#"{"taskId":1}"#),
+            (
+                "x/own",
+                r#"{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"a","taskId":"b"}}}"#,
+            ),
+            (
+                "x/own",
+                r#"{"_meta":{"io.modelcontextprotocol/related-task":"taskId"}}"#,
+            ),
+        ] {
+            read(method, params).expect_err(params);
+        }
+    }
+}

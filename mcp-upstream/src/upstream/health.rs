@@ -1,0 +1,53 @@
+//! How what runs a namespace is: for `/ready`, `/health` and the answers to a reload.
+
+use serde::Serialize;
+
+/// How a server is, for `/ready`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ServerHealth {
+    /// `ready`, `installing`, `starting`, `idle` or `failed`.
+    #[serde(skip)]
+    pub(crate) state: &'static str,
+    /// Why it does not start: the code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<&'static str>,
+    /// Why nothing serves: the sentence of the log, with what the server said last, without secrets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// What it speaks, once that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) era: Option<&'static str>,
+    /// `closed`, `half_open` or `open`.
+    pub(crate) breaker: &'static str,
+    /// Requests that wait for a process.
+    pub(crate) waiting: usize,
+    /// The last process that took the place of one that had ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_restart: Option<LastRestart>,
+    /// Its processes.
+    pub(crate) processes: ProcessCounts,
+}
+
+/// The last process that took the place of one that had ended unasked.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct LastRestart {
+    /// How that one had ended: a word of `tooldock_server_restarts_total`.
+    pub(crate) reason: &'static str,
+    /// How long ago that was.
+    pub(crate) seconds_ago: u64,
+}
+
+/// How many processes a server has.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct ProcessCounts {
+    /// Taking requests.
+    pub(crate) serving: usize,
+    /// On their way there.
+    pub(crate) starting: usize,
+    /// Waiting for the installation of their package.
+    pub(crate) installing: usize,
+    /// Kept for who comes next.
+    pub(crate) spare: usize,
+    /// On their way out.
+    pub(crate) stopping: usize,
+}

@@ -1,0 +1,355 @@
+//! Namespaces of functions: tools, resources and prompts that Python workers declare. The declarations are part of the
+//! snapshot, so lists and unknown names are answered here; the rest becomes a [`FunctionCall`].
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tooldock_workers::error::CallError;
+use tooldock_workers::registry::{Namespace, Upstream as Declared};
+use tooldock_workers::worker::Operation;
+
+use super::{
+    CallContext, Catalog, IncomingRequest, Listening, Prepared, SessionChanges, Soon, Upstream,
+};
+use crate::broadcast::Filter;
+use crate::engine::UpstreamCall;
+use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
+use crate::jsonrpc::{self, Key, Members, RequestError};
+use crate::protocol::ProtocolVersion;
+use crate::session::Session;
+
+mod call;
+mod capabilities;
+mod catalog;
+mod completion;
+mod facts;
+mod fault;
+mod lists;
+mod logging;
+mod port;
+mod prompts;
+mod resources;
+mod tools;
+mod uri_template;
+mod written;
+
+use call::FunctionCall;
+use written::WrittenLists;
+
+pub(crate) use port::{WorkerPorts, Workers};
+#[cfg(test)]
+pub(crate) use {call::FunctionCall as PreparedCall, port::WorkerPort, port::reply_of};
+
+/// Characters of an unknown prompt's name that go into messages.
+const UNKNOWN_NAME_MAX: usize = 128;
+
+/// The namespaces of functions, and any that are not up.
+pub(crate) struct WorkerUpstream {
+    ports: Arc<dyn WorkerPorts>,
+    /// What `tools/list` was last answered.
+    lists: WrittenLists,
+    changes: SessionChanges,
+}
+
+impl WorkerUpstream {
+    pub(crate) fn new(ports: Arc<dyn WorkerPorts>, changes: SessionChanges) -> Self {
+        Self {
+            ports,
+            lists: WrittenLists::default(),
+            changes,
+        }
+    }
+
+    /// An answer from the snapshot.
+    fn answered(
+        &self,
+        cx: &CallContext<'_>,
+        answered: Answered,
+        id: &str,
+        members: &Members<'_>,
+    ) -> Result<Prepared, RequestError> {
+        let answer = match answered {
+            Answered::Tools => self.tools_list(cx, id, members),
+            Answered::Resources => lists::resources(cx, id, members),
+            Answered::ResourceTemplates => lists::resource_templates(cx, id, members),
+            Answered::Prompts => lists::prompts(cx, id, members),
+        };
+        answer.map(Prepared::Response)
+    }
+
+    /// A call of a function.
+    fn called(
+        &self,
+        cx: &CallContext<'_>,
+        called: Called,
+        members: &Members<'_>,
+    ) -> Result<Prepared, RequestError> {
+        match called {
+            Called::Tool => self.tool_call(cx, members),
+            Called::Resource => self.resource_read(cx, members),
+            Called::Prompt => self.prompt_get(cx, members),
+            Called::Completion => self.complete(cx, members),
+        }
+    }
+
+    /// The call of an operation of MCP. `members` are the request's; `talks` says whether the function takes a context,
+    /// and then it may know who its client is.
+    fn function_call(
+        &self,
+        cx: &CallContext<'_>,
+        operation: Operation,
+        members: &Members<'_>,
+        talks: bool,
+    ) -> Result<Prepared, RequestError> {
+        jsonrpc::object(members.get(Key::Meta), "params._meta")?;
+        // Progress comes only from functions that talk.
+        let progress_token = match talks {
+            true => members.progress_token()?.map(str::to_owned),
+            false => None,
+        };
+        let caller_facts = talks.then(|| facts::of(cx, progress_token.is_some()));
+        let call = FunctionCall::new(&self.ports, cx, operation, caller_facts);
+        let call = call.with_progress(progress_token);
+        Ok(Prepared::Call(Arc::new(call)))
+    }
+}
+
+impl Upstream for WorkerUpstream {
+    fn serves(&self, _: &Namespace) -> bool {
+        true
+    }
+
+    fn speaks_mcp(&self) -> bool {
+        false
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        request: IncomingRequest<'a>,
+    ) -> Soon<'a, Result<Prepared, RequestError>> {
+        let IncomingRequest {
+            id,
+            method,
+            members,
+        } = request;
+        let offered = offered(cx, method).and_then(|found| members.well_formed().map(|()| found));
+        match offered {
+            Err(refused) => Soon::Now(Err(refused)),
+            Ok(Method::Kept(kept)) => Soon::Later(Box::pin(async move {
+                let answer = match kept {
+                    Kept::Subscribe => self.subscribe(cx, id, members).await,
+                    Kept::Unsubscribe => self.unsubscribe(cx, id, members).await,
+                    Kept::SetLevel => logging::set_level(&self.changes, cx, id, members).await,
+                };
+                answer.map(Prepared::Response)
+            })),
+            Ok(Method::Answered(answered)) => Soon::Now(self.answered(cx, answered, id, members)),
+            Ok(Method::Called(called)) => Soon::Now(self.called(cx, called, members)),
+        }
+    }
+
+    fn call_tool(
+        &self,
+        cx: &CallContext<'_>,
+        tool: &str,
+        arguments: Bytes,
+    ) -> Result<Arc<dyn UpstreamCall>, CallError> {
+        let declared = cx.namespace.tools.iter().find(|it| *it.name == *tool);
+        let talks = declared.is_some_and(|tool| tool.context);
+        let operation = Operation::CallTool {
+            tool: tool.into(),
+            arguments,
+        };
+        let caller_facts = talks.then(|| facts::of(cx, false));
+        let call = FunctionCall::new(&self.ports, cx, operation, caller_facts);
+        Ok(Arc::new(call))
+    }
+
+    fn initialize<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        _session: &'a Arc<Session>,
+        version: ProtocolVersion,
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        let namespace = &cx.namespace;
+        let format = ResultFormat::Legacy(version);
+        let mut answer = ResultWriter::begin(id, &format, 256 + namespace.description.len());
+        let out = answer.key("protocolVersion");
+        format::escape(out, version.as_str().as_bytes());
+        let out = answer.key("capabilities");
+        out.extend_from_slice(capabilities::of(namespace).to_string().as_bytes());
+        format::server_info(answer.key("serverInfo"), &namespace.name);
+        instructions(&mut answer, namespace);
+        Soon::Now(Ok(answer.end()))
+    }
+
+    fn discover<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        versions: &'a [&'a str],
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        let namespace = &cx.namespace;
+        let scope = CacheScope::of_lists(cx.caller, namespace);
+        let format = cx.result_format();
+        let mut answer = ResultWriter::begin(id, &format, 512).cached(scope);
+        let out = answer.key("supportedVersions");
+        serde_json::to_writer(out, versions).expect("strings serialize into memory");
+        let out = answer.key("capabilities");
+        out.extend_from_slice(capabilities::of(namespace).to_string().as_bytes());
+        instructions(&mut answer, namespace);
+        Soon::Now(Ok(answer.end()))
+    }
+
+    fn listen<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        wanted: Filter,
+    ) -> Soon<'a, Result<Listening, RequestError>> {
+        let namespace = &cx.namespace;
+        let resources = has_resources(namespace);
+        let granted = Filter {
+            tools: wanted.tools,
+            prompts: wanted.prompts && !namespace.prompts.is_empty(),
+            resources: wanted.resources && resources,
+            updates: match resources {
+                true => wanted.updates,
+                false => Vec::new(),
+            },
+        };
+        Soon::Now(Ok(Listening {
+            granted,
+            guard: None,
+        }))
+    }
+
+    fn catalog<'a>(
+        &'a self,
+        namespace: &'a Arc<Namespace>,
+    ) -> Soon<'a, Result<Arc<dyn Catalog>, CallError>> {
+        let declared = is_up(namespace).map(|()| Arc::clone(namespace) as Arc<dyn Catalog>);
+        Soon::Now(declared)
+    }
+
+    fn catalog_known(&self, namespace: &Arc<Namespace>) -> Option<Arc<dyn Catalog>> {
+        Some(Arc::clone(namespace) as Arc<dyn Catalog>)
+    }
+}
+
+/// The description of a namespace, for the model.
+fn instructions(answer: &mut ResultWriter<'_>, namespace: &Namespace) {
+    if !namespace.description.is_empty() {
+        let out = answer.key("instructions");
+        format::escape(out, namespace.description.as_bytes());
+    }
+}
+
+/// The methods there are, by what answers them.
+#[derive(Debug, Clone, Copy)]
+enum Method {
+    /// The snapshot.
+    Answered(Answered),
+    /// The client's session, which changes by it.
+    Kept(Kept),
+    /// A function.
+    Called(Called),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Answered {
+    Tools,
+    Resources,
+    ResourceTemplates,
+    Prompts,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kept {
+    Subscribe,
+    Unsubscribe,
+    SetLevel,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Called {
+    Tool,
+    Resource,
+    Prompt,
+    Completion,
+}
+
+/// The method of that name, if the era has it and the namespace anything to do it with: what is not declared at the
+/// beginning of a conversation is not there.
+fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
+    let namespace = &*cx.namespace;
+    let has_resources = || has_resources(namespace);
+    let has_prompts = || !namespace.prompts.is_empty();
+    let legacy = || cx.client.is_legacy();
+    let (found, there) = match method {
+        "tools/list" => (Method::Answered(Answered::Tools), true),
+        "tools/call" => (Method::Called(Called::Tool), true),
+        "resources/list" => (Method::Answered(Answered::Resources), has_resources()),
+        "resources/templates/list" => (
+            Method::Answered(Answered::ResourceTemplates),
+            has_resources(),
+        ),
+        "resources/read" => (Method::Called(Called::Resource), has_resources()),
+        "prompts/list" => (Method::Answered(Answered::Prompts), has_prompts()),
+        "prompts/get" => (Method::Called(Called::Prompt), has_prompts()),
+        "completion/complete" => (Method::Called(Called::Completion), namespace.completions),
+        "resources/subscribe" if legacy() => (Method::Kept(Kept::Subscribe), has_resources()),
+        "resources/unsubscribe" if legacy() => (Method::Kept(Kept::Unsubscribe), has_resources()),
+        "logging/setLevel" if legacy() => (Method::Kept(Kept::SetLevel), namespace.has_context()),
+        _ => return Err(RequestError::MethodNotFound(method.to_owned())),
+    };
+    if there {
+        return Ok(found);
+    }
+    // What it would have is not known while it is down.
+    is_up(namespace).map_err(RequestError::Upstream)?;
+    Err(RequestError::MethodNotFound(method.to_owned()))
+}
+
+/// Whether a namespace could be brought up: else its lists are an error, never empty.
+fn is_up(namespace: &Namespace) -> Result<(), CallError> {
+    match &namespace.upstream {
+        Declared::Failed(error) => Err(error.clone()),
+        Declared::Worker(_) | Declared::External(_) | Declared::Empty => Ok(()),
+    }
+}
+
+fn has_resources(namespace: &Namespace) -> bool {
+    !namespace.resources.is_empty() || !namespace.resource_templates.is_empty()
+}
+
+/// What names a function and may give it arguments: a tool's call, a prompt.
+struct Named<'a> {
+    name: Cow<'a, str>,
+    /// An object, where it is there.
+    arguments: Option<&'a RawValue>,
+}
+
+impl<'a> Named<'a> {
+    fn read(members: &Members<'a>) -> Result<Self, RequestError> {
+        let name = string_member(members.get(Key::Name), "params.name")?;
+        let arguments = members.get(Key::Arguments);
+        jsonrpc::object(arguments, "params.arguments")?;
+        Ok(Self { name, arguments })
+    }
+}
+
+/// The string a member of `params` must be.
+fn string_member<'a>(
+    raw: Option<&'a RawValue>,
+    what: &'static str,
+) -> Result<Cow<'a, str>, RequestError> {
+    raw.and_then(jsonrpc::string)
+        .ok_or_else(|| RequestError::InvalidParams(format!("{what} must be a string").into()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! What a function with a context may know of its client: the `caller` object of the worker protocol.
+
+use bytes::Bytes;
+use tooldock_workers::worker::LogLevel;
+
+use crate::format;
+use crate::upstream::{CallContext, Client};
+
+/// The level of a client that named none.
+const DEFAULT_LEVEL: LogLevel = LogLevel::Info;
+
+/// The facts, written around the spans the client sent. `progress`: it gave a token.
+///
+/// A client that takes no events with its answer can be told and asked nothing, whatever it declared. In 2026-07-28 it
+/// need not take any to be asked, but then it hears no log and no progress.
+pub(super) fn of(cx: &CallContext<'_>, progress: bool) -> Bytes {
+    let progress = progress && cx.streams;
+    let mut facts = Facts::default();
+    match &cx.client {
+        Client::Session(session) => {
+            facts.text("era", "legacy");
+            if cx.streams {
+                let client = session.client();
+                facts.raw("capabilities", client.capabilities.get().as_bytes());
+                if let Some(info) = &client.info {
+                    facts.raw("clientInfo", info.get().as_bytes());
+                }
+                facts.text("logLevel", session.log_level().as_str());
+            } else {
+                facts.raw("capabilities", b"{}");
+            }
+        }
+        Client::Legacy(_) => {
+            facts.text("era", "legacy");
+            facts.raw("capabilities", b"{}");
+            if cx.streams {
+                facts.text("logLevel", DEFAULT_LEVEL.as_str());
+            }
+        }
+        Client::Plain => {
+            facts.text("era", "none");
+            facts.raw("capabilities", b"{}");
+        }
+        Client::Modern(meta) => {
+            facts.text("era", "modern");
+            facts.raw("capabilities", &meta.capabilities);
+            if let Some(info) = &meta.client_info {
+                facts.raw("clientInfo", info);
+            }
+            if let Some(level) = meta.log_level.filter(|_| cx.streams) {
+                facts.text("logLevel", level.as_str());
+            }
+            if let Some(inputs) = &meta.inputs {
+                facts.raw("inputs", inputs);
+            }
+        }
+    }
+    facts.raw("progress", if progress { b"true" } else { b"false" });
+    facts.end()
+}
+
+#[derive(Default)]
+struct Facts(Vec<u8>);
+
+impl Facts {
+    /// Adds a member whose value is JSON.
+    fn raw(&mut self, key: &str, value: &[u8]) {
+        self.0.push(if self.0.is_empty() { b'{' } else { b',' });
+        format::escape(&mut self.0, key.as_bytes());
+        self.0.push(b':');
+        self.0.extend_from_slice(value);
+    }
+
+    fn text(&mut self, key: &str, value: &str) {
+        let mut text = Vec::with_capacity(value.len() + 2);
+        format::escape(&mut text, value.as_bytes());
+        self.raw(key, &text);
+    }
+
+    fn end(mut self) -> Bytes {
+        self.0.push(b'}');
+        self.0.into()
+    }
+}

@@ -1,0 +1,150 @@
+//! What an exception in a Python function leaves behind: its traceback in the log, and what its caller may read.
+
+use serde_json::value::RawValue;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::registry::{Namespace, Upstream};
+
+use crate::caller::Caller;
+
+/// The most of a traceback that is logged, in bytes. The end says what was raised, so the beginning gives way.
+const TRACEBACK_MAX: usize = 16 * 1024;
+
+/// Logs the traceback of a failed call, if there is one, and gives back the failure as its caller may see it.
+///
+/// With `mask_errors` an exception's own words are for the log alone: they may name files, addresses and values. A
+/// `ToolError` is meant for the caller and stays, and so does everything for a caller with the manager token.
+pub(super) fn shown(
+    error: CallError,
+    caller: &Caller,
+    namespace: &Namespace,
+    subject: &str,
+) -> CallError {
+    let traceback = error.details.as_deref().and_then(traceback);
+    if let Some(traceback) = &traceback {
+        report(caller, namespace, subject, traceback);
+    }
+    let is_masked = namespace.limits.mask_errors
+        && error.code == CallErrorCode::InternalError
+        && !caller.manager;
+    if !is_masked {
+        return error;
+    }
+    if traceback.is_none() {
+        report(caller, namespace, subject, &error.message);
+    }
+    let message = format!(
+        "The function failed. The gateway's log has the reason under request id {}.",
+        caller.request_id
+    );
+    CallError::new(error.code, message)
+}
+
+/// Logs what a function raised, as far as its namespace may fill the log. The address stands before the text, which may
+/// have many lines.
+fn report(caller: &Caller, namespace: &Namespace, subject: &str, text: &str) {
+    let Upstream::Worker(worker) = &namespace.upstream else {
+        return;
+    };
+    let Some(text) = worker.loggable(end_of(text)) else {
+        return;
+    };
+    let (namespace, request_id) = (&namespace.name, &*caller.request_id);
+    // A URI is the client's own text: escaped, it cannot forge a line of the log.
+    let subject = subject.escape_debug();
+    tracing::warn!(
+        "{subject} of namespace {namespace}, request {request_id}, raised an exception{text}"
+    );
+}
+
+/// The text under `traceback`.
+fn traceback(details: &RawValue) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Details {
+        traceback: Option<String>,
+    }
+    // The key is looked for first: most failures bring no traceback, and some bring large details.
+    memchr::memmem::find(details.get().as_bytes(), b"\"traceback\"")?;
+    let details: Details = serde_json::from_str(details.get()).ok()?;
+    details.traceback
+}
+
+fn end_of(text: &str) -> &str {
+    let cut = text.len().saturating_sub(TRACEBACK_MAX);
+    let begin = (cut..text.len()).find(|at| text.is_char_boundary(*at));
+    &text[begin.unwrap_or(0)..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn failed(code: CallErrorCode, details: &str) -> CallError {
+        let mut error = CallError::new(code, "KeyError: 'TOKEN'");
+        error.details = Some(serde_json::from_str(details).expect("JSON"));
+        error
+    }
+
+    fn masking() -> Namespace {
+        let mut namespace = testing::namespace("calc");
+        namespace.limits.mask_errors = true;
+        namespace
+    }
+
+    #[test]
+    fn a_masked_exception_keeps_its_code_and_names_the_request() {
+        let caller = testing::caller();
+        let error = failed(
+            CallErrorCode::InternalError,
+            r#"{"traceback":"Traceback …"}"#,
+        );
+        let masked = shown(error, &caller, &masking(), "t");
+        assert_eq!(masked.code, CallErrorCode::InternalError);
+        assert!(!masked.message.contains("TOKEN"), "{}", masked.message);
+        assert!(
+            masked.message.contains(&*caller.request_id),
+            "{}",
+            masked.message
+        );
+        assert!(masked.details.is_none());
+    }
+
+    #[test]
+    fn what_is_meant_for_callers_is_not_masked() {
+        let mut caller = testing::caller();
+        for code in [CallErrorCode::ToolError, CallErrorCode::InvalidArguments] {
+            let shown = shown(failed(code, "{}"), &caller, &masking(), "t");
+            assert_eq!(shown.message, "KeyError: 'TOKEN'");
+        }
+        caller.manager = true;
+        let error = failed(CallErrorCode::InternalError, "{}");
+        assert_eq!(
+            shown(error, &caller, &masking(), "t").message,
+            "KeyError: 'TOKEN'"
+        );
+        caller.manager = false;
+        let error = failed(CallErrorCode::InternalError, "{}");
+        let open = testing::namespace("calc");
+        assert_eq!(
+            shown(error, &caller, &open, "t").message,
+            "KeyError: 'TOKEN'"
+        );
+    }
+
+    #[test]
+    fn a_traceback_is_found_and_its_end_is_kept() {
+        let found = |text: &str| traceback(serde_json::from_str(text).expect("JSON"));
+        assert_eq!(found(r#"{"traceback":"a\nb"}"#).as_deref(), Some("a\nb"));
+        for none in [
+            r#"{"traceback":null}"#,
+            r#"{"traceback":5}"#,
+            r#"{"x":"\"traceback\""}"#,
+            "{}",
+        ] {
+            assert_eq!(found(none), None, "{none}");
+        }
+        let long = format!("{}é{}", "x".repeat(10), "y".repeat(TRACEBACK_MAX - 1));
+        assert_eq!(end_of(&long).len(), TRACEBACK_MAX - 1);
+        assert_eq!(end_of("short"), "short");
+    }
+}

@@ -1,0 +1,149 @@
+//! The lists: raw definitions joined, all on one page.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use tooldock_workers::tool::Tool;
+
+use super::WorkerUpstream;
+use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
+use crate::jsonrpc::{Key, Members, RequestError};
+use crate::upstream::CallContext;
+
+impl WorkerUpstream {
+    /// `tools/list`: what the policy allows. A namespace that could not be brought up is an error, never an empty list.
+    pub(super) fn tools_list(
+        &self,
+        cx: &CallContext<'_>,
+        id: &str,
+        members: &Members<'_>,
+    ) -> Result<Vec<u8>, RequestError> {
+        one_page(members)?;
+        let format = cx.result_format();
+        let namespace = &cx.namespace;
+        super::is_up(namespace).map_err(RequestError::Upstream)?;
+        let scope = CacheScope::of_lists(cx.caller, namespace);
+        if let Some(result) = self.lists.get(namespace, &format, scope) {
+            return Ok(format::raw_result(id, &result));
+        }
+        let mut answer = begin(cx, id, &format, namespace.tools.len());
+        let tools = namespace.allowed_tools();
+        join(answer.key("tools"), tools, |out, tool| {
+            describe(out, tool, &format);
+        });
+        let response = answer.end();
+        let mut before = Vec::new();
+        format::begin(&mut before, id);
+        let result = &response[before.len()..response.len() - 1];
+        self.lists.keep(namespace, &format, scope, result);
+        Ok(response)
+    }
+}
+
+/// `resources/list`.
+pub(super) fn resources(
+    cx: &CallContext<'_>,
+    id: &str,
+    members: &Members<'_>,
+) -> Result<Vec<u8>, RequestError> {
+    let resources = &cx.namespace.resources;
+    let definitions = resources.iter().map(|it| &it.definition);
+    definitions_list(cx, id, members, "resources", definitions)
+}
+
+/// `resources/templates/list`.
+pub(super) fn resource_templates(
+    cx: &CallContext<'_>,
+    id: &str,
+    members: &Members<'_>,
+) -> Result<Vec<u8>, RequestError> {
+    let templates = &cx.namespace.resource_templates;
+    let definitions = templates.iter().map(|it| &it.definition);
+    definitions_list(cx, id, members, "resourceTemplates", definitions)
+}
+
+/// `prompts/list`.
+pub(super) fn prompts(
+    cx: &CallContext<'_>,
+    id: &str,
+    members: &Members<'_>,
+) -> Result<Vec<u8>, RequestError> {
+    let prompts = &cx.namespace.prompts;
+    let definitions = prompts.iter().map(|it| &it.definition);
+    definitions_list(cx, id, members, "prompts", definitions)
+}
+
+fn definitions_list<'a>(
+    cx: &CallContext<'_>,
+    id: &str,
+    members: &Members<'_>,
+    key: &'static str,
+    definitions: impl ExactSizeIterator<Item = &'a Arc<RawValue>>,
+) -> Result<Vec<u8>, RequestError> {
+    one_page(members)?;
+    let format = cx.result_format();
+    let mut answer = begin(cx, id, &format, definitions.len());
+    join(answer.key(key), definitions, |out, definition| {
+        out.extend_from_slice(definition.get().as_bytes());
+    });
+    Ok(answer.end())
+}
+
+fn begin<'d>(
+    cx: &CallContext<'_>,
+    id: &str,
+    format: &'d ResultFormat,
+    entries: usize,
+) -> ResultWriter<'d> {
+    let scope = CacheScope::of_lists(cx.caller, &cx.namespace);
+    ResultWriter::begin(id, format, 256 + 512 * entries).cached(scope)
+}
+
+/// A cursor is none of ours: there is never a second page.
+fn one_page(members: &Members<'_>) -> Result<(), RequestError> {
+    match members.raw(Key::Cursor) {
+        Some(cursor) if cursor != "null" => Err(RequestError::InvalidParams(
+            "unknown cursor: the list has one page".into(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn join<T>(out: &mut Vec<u8>, items: impl Iterator<Item = T>, write: impl Fn(&mut Vec<u8>, T)) {
+    out.push(b'[');
+    for (position, item) in items.enumerate() {
+        if position > 0 {
+            out.push(b',');
+        }
+        write(out, item);
+    }
+    out.push(b']');
+}
+
+/// One tool as MCP describes it. An output schema describes `structuredContent`, so it goes only where that does; a
+/// title and icons are harmless to clients that do not know them.
+fn describe(out: &mut Vec<u8>, tool: &Tool, format: &ResultFormat) {
+    let text = |out: &mut Vec<u8>, key: &[u8], text: &str| {
+        out.extend_from_slice(key);
+        format::escape(out, text.as_bytes());
+    };
+    let raw = |out: &mut Vec<u8>, key: &[u8], value: Option<&RawValue>| {
+        if let Some(value) = value {
+            out.extend_from_slice(key);
+            out.extend_from_slice(value.get().as_bytes());
+        }
+    };
+    text(out, b"{\"name\":", &tool.name);
+    if let Some(title) = tool.title.as_deref() {
+        text(out, b",\"title\":", title);
+    }
+    text(out, b",\"description\":", &tool.description);
+    raw(out, b",\"inputSchema\":", Some(&tool.input_schema));
+    let output = tool.output_schema.as_deref();
+    let output = output.filter(|_| format.has_structured_content());
+    raw(out, b",\"outputSchema\":", output);
+    raw(out, b",\"annotations\":", tool.annotations.as_deref());
+    raw(out, b",\"icons\":", tool.icons.as_deref());
+    raw(out, b",\"_meta\":", tool.meta.as_deref());
+    out.push(b'}');
+}
