@@ -191,9 +191,7 @@ impl Audience {
 
     async fn broadcast(&self, sessions: &[Arc<Session>], message: &[u8]) {
         let owners: Vec<&dyn StreamOwner> = sessions.iter().map(|it| it as _).collect();
-        if let Err(error) = self.log.broadcast(&owners, message).await {
-            tracing::error!(%error, "a change could not be announced to the sessions of a namespace");
-        }
+        self.log.broadcast(&owners, message).await;
     }
 
     fn members(&self, namespace: &NamespaceName) -> Arc<Members> {

@@ -310,18 +310,12 @@ impl Target {
     /// Sends a message. `false`: nobody can get it any more, for its session or its reader is gone, and the calls need not
     /// go on.
     async fn append(&self, core: &Core, message: &[u8]) -> bool {
-        let (session, appended) = match self {
-            Self::Logged { session, stream } => {
-                (session, core.events.append(session, stream, message).await)
-            }
+        match self {
+            Self::Logged { session, stream } => core.events.append(session, stream, message).await,
             Self::Whole(session) => {
-                let reached = core.events.append_general(session, message).await;
-                (session, reached.map(|_| ()))
+                core.events.append_general(session, message).await;
             }
             Self::Bare(stream) => return stream.push(frame::message(None, message)),
-        };
-        if let Err(error) = appended {
-            tracing::error!(session = &**session.tag(), %error, "an event was lost");
         }
         self.is_open()
     }

@@ -1,5 +1,8 @@
 //! The port to a store of sessions outside of this process. Without one sessions end with the process, and nothing is
 //! written anywhere.
+//!
+//! The live session is not in here: it is found in the table, without a wait, and what it does is recorded by patches. Only
+//! taking a session up compares anything; a patch is the same whenever it arrives, so its writer need not read before.
 
 use async_trait::async_trait;
 

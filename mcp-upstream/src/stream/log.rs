@@ -82,8 +82,9 @@ impl EventLog {
             .ok_or_else(|| StoreError("a session has used up its stream numbers".into()))
     }
 
-    /// Puts one message on one stream, and makes room for it. With a store it is stored, then shown.
-    async fn put(&self, session: &dyn StreamOwner, stream: &Arc<Stream>, message: &[u8]) {
+    /// Puts a message on a stream of the session, and makes room for it. With a store it is stored, then shown; if the
+    /// store fails, it is kept in this process alone, which the log says. On a stream that is over it goes nowhere.
+    pub async fn append(&self, session: &dyn StreamOwner, stream: &Arc<Stream>, message: &[u8]) {
         if !stream.is_kept() {
             stream.push(frame::message(None, message));
             return;
@@ -223,49 +224,18 @@ impl EventLog {
         self.store.is_some()
     }
 
-    /// Puts a message on a stream of the session. On a stream that is over it goes nowhere.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] when the log cannot be written.
-    pub async fn append(
-        &self,
-        session: &dyn StreamOwner,
-        stream: &Arc<Stream>,
-        message: &[u8],
-    ) -> Result<(), StoreError> {
-        self.put(session, stream, message).await;
-        Ok(())
-    }
-
     /// Puts a message on exactly one general stream of the session: the newest that has a reader, else the newest, for
     /// its client to fetch. Answers whether there was one.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] when the log cannot be written.
-    pub async fn append_general(
-        &self,
-        session: &dyn StreamOwner,
-        message: &[u8],
-    ) -> Result<bool, StoreError> {
+    pub async fn append_general(&self, session: &dyn StreamOwner, message: &[u8]) -> bool {
         let Some(stream) = session.streams().general() else {
-            return Ok(false);
+            return false;
         };
-        self.put(session, &stream, message).await;
-        Ok(true)
+        self.append(session, &stream, message).await;
+        true
     }
 
     /// The same message for many sessions, each as [`EventLog::append_general`] does it. Answers how many it reached.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] when the log cannot be written.
-    pub async fn broadcast(
-        &self,
-        sessions: &[&dyn StreamOwner],
-        message: &[u8],
-    ) -> Result<usize, StoreError> {
+    pub async fn broadcast(&self, sessions: &[&dyn StreamOwner], message: &[u8]) -> usize {
         let mut broadcast = Broadcast {
             message,
             sequence: self.ledger.next_sequence(),
@@ -281,7 +251,7 @@ impl EventLog {
             self.ledger.enforce_total();
             tokio::task::yield_now().await;
         }
-        Ok(reached)
+        reached
     }
 
     fn broadcast_here(

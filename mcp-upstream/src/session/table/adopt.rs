@@ -3,8 +3,9 @@
 //!
 //! What comes over: everything of the [`SessionRecord`](crate::session::SessionRecord), and what its streams keep. What
 //! does not: calls that ran, which are answered with an error on the stream their client resumes; questions to the client,
-//! whose late answers are taken and go nowhere; what a stdio server's own process held for the session. A session over
-//! HTTP+SSE is its stream, and ended with it.
+//! whose late answers are taken and go nowhere; what a stdio server holds for the session, in a process of its own or as
+//! watches of a shared one; changes that were announced while no process had the session. A session over HTTP+SSE is its
+//! stream, and ended with it.
 
 use std::sync::Arc;
 

@@ -60,7 +60,7 @@ impl EventLog {
             let error = RequestError::Upstream(error);
             for id in unanswered(&replay) {
                 let answer = error.body(Some(&id));
-                self.put(session, &stream, &answer).await;
+                self.append(session, &stream, &answer).await;
             }
             stream.finish();
         }

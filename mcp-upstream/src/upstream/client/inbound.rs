@@ -254,17 +254,13 @@ impl InboundHandler {
             };
             let reached = match &session {
                 Some(session) => self.events.append_general(session, &message).await,
-                None => Ok(true),
+                None => true,
             };
             let mut waiting = self.waiting();
-            match reached {
-                Ok(false) => {
-                    // There is no stream yet; whoever opens one starts this again.
-                    waiting.delivering = false;
-                    return;
-                }
-                Ok(true) => {}
-                Err(error) => tracing::error!(%error, "a message to a session was lost"),
+            if !reached {
+                // There is no stream yet; whoever opens one starts this again.
+                waiting.delivering = false;
+                return;
             }
             if let Some(sent) = waiting.messages.pop_front() {
                 waiting.bytes -= sent.len();
