@@ -1,5 +1,6 @@
 //! What the tests of this crate share: a caller, namespaces, a backend that does as it is told, a service over it.
 
+pub(crate) mod head;
 mod response;
 
 use std::collections::BTreeMap;
