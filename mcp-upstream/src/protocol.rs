@@ -3,10 +3,11 @@
 use std::fmt;
 use std::ops::Deref;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 /// A revision of MCP that is opened by `initialize`. Later revisions compare greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -109,6 +110,43 @@ pub(crate) enum ServerInfo {
     /// The result of `server/discover`.
     Modern(Bytes),
 }
+
+/// What a server is told about its client when a connection is opened for that client alone. A connection of several
+/// clients is opened in the gateway's own name.
+#[derive(Debug, Clone)]
+pub(crate) struct ClientIdentity {
+    /// The revision that `initialize` asks for.
+    pub(crate) version: ProtocolVersion,
+    /// What the client can be asked: a JSON object.
+    pub(crate) capabilities: Arc<RawValue>,
+    /// Its name and version: a JSON object.
+    pub(crate) info: Arc<RawValue>,
+}
+
+impl ClientIdentity {
+    /// The gateway itself, which promises nothing.
+    pub(crate) fn gateway() -> &'static Arc<Self> {
+        static GATEWAY: LazyLock<Arc<ClientIdentity>> = LazyLock::new(|| {
+            let raw = |text: &str| {
+                let raw = RawValue::from_string(text.to_owned());
+                raw.expect("an object of ours is JSON").into()
+            };
+            Arc::new(ClientIdentity {
+                version: ProtocolVersion::V2025_11_25,
+                capabilities: raw("{}"),
+                info: raw(GATEWAY_INFO),
+            })
+        });
+        &GATEWAY
+    }
+}
+
+/// Who the gateway says it is where a server is not told of a client: a JSON object.
+const GATEWAY_INFO: &str = concat!(
+    r#"{"name":"tooldock","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    r#""}"#
+);
 
 impl Era {
     /// The other one.

@@ -30,11 +30,11 @@ use crate::upstream::{CallContext, Prepared};
 
 mod body;
 mod delivery;
-mod members;
+mod running;
 
 pub(crate) use body::{events_head, streamed};
 use delivery::{Step, StreamedCall};
-use members::Members;
+use running::RunningCalls;
 
 /// How long a call that says much waits for its reader to take it, each time: 5 s. One that takes longer loses its stream,
 /// not its log.
@@ -75,8 +75,8 @@ pub(crate) struct Exchange {
     primes: bool,
     /// What is there and not yet sent: responses at first.
     ready: Ready,
-    members: Members,
-    /// The ids of the members, raw JSON; kept where another process may have to answer for this one.
+    calls: RunningCalls,
+    /// The ids of the calls, raw JSON; kept where another process may have to answer for this one.
     owes: Vec<Box<str>>,
     /// When the client is to be sent away to come back for the rest.
     poll_at: Option<Instant>,
@@ -84,7 +84,7 @@ pub(crate) struct Exchange {
 
 /// How an exchange ended, or went on.
 pub(super) enum Outcome {
-    /// Every member answered and none said anything else.
+    /// Every call answered and none said anything else.
     Answers(Ready),
     /// The rest comes as a stream.
     Events(Reply),
@@ -139,14 +139,14 @@ async fn quiet_in_session(
 }
 
 impl Exchange {
-    /// An exchange of this conversation, without members.
+    /// An exchange of this conversation, without calls.
     pub(crate) fn new(core: &Arc<Core>, cx: &CallContext<'_>) -> Self {
         Self {
             core: Arc::clone(core),
             session: cx.session().cloned(),
             primes: primes(cx),
             ready: Ready::new(),
-            members: Members::default(),
+            calls: RunningCalls::default(),
             owes: Vec::new(),
             // Who takes no stream cannot be told to come back.
             poll_at: poll_at(core, cx).filter(|_| cx.streams),
@@ -177,10 +177,10 @@ impl Exchange {
             self.owes.push(id.into());
         }
         let call = StreamedCall::new(&self.core, cx, id, call);
-        self.members.add(call);
+        self.calls.add(call);
     }
 
-    /// Runs the members until all have answered or one speaks. In a session they go on when the POST goes away.
+    /// Runs the calls until all have answered or one speaks. In a session they go on when the POST goes away.
     pub(super) async fn run(self) -> Result<Outcome, RequestError> {
         let mut kept = Kept(Some(self));
         let spoke = kept.exchange().until_spoken().await;
@@ -197,13 +197,13 @@ impl Exchange {
         reply.map(Outcome::Events)
     }
 
-    /// Runs the members until all have answered or one speaks, and says whether one did. Cancel safe.
+    /// Runs the calls until all have answered or one speaks, and says whether one did. Cancel safe.
     async fn until_spoken(&mut self) -> bool {
         loop {
-            // step: a member speaks before its answer, and the POST becomes a stream; or it is done.
+            // step: a call speaks before its answer, and the POST becomes a stream; or it is done.
             // sleep: the client asked to be told, or it would wait too long; it gets a stream to come back to.
             tokio::select! { biased;
-                step = self.members.next() => match step {
+                step = self.calls.next() => match step {
                     Some(Step::Said(message)) => {
                         self.ready.push(message);
                         return true;
@@ -240,13 +240,13 @@ impl Exchange {
         for answer in std::mem::take(&mut self.ready) {
             target.append(&self.core, &answer).await;
         }
-        if !self.members.is_empty() {
+        if !self.calls.is_empty() {
             // Bounded by the calls' own time limits and their namespace's queue; ended with the session.
             tokio::spawn(self.deliver(target));
         }
     }
 
-    /// Runs the members to their end.
+    /// Runs the calls to their end.
     async fn deliver(mut self, target: Target) {
         let core = Arc::clone(&self.core);
         let _finishing = target.finish_on_drop();
@@ -256,7 +256,7 @@ impl Exchange {
                 return;
             }
         }
-        while let Some(Step::Said(message) | Step::Over(message)) = self.members.next().await {
+        while let Some(Step::Said(message) | Step::Over(message)) = self.calls.next().await {
             if !target.append(&core, &message).await {
                 return;
             }

@@ -7,7 +7,6 @@
 //! What it deliberately does not do: keep what it found (that belongs to the server, not to a process), and start
 //! another process when the probe ended this one; the error says so.
 
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,43 +17,15 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::link::{Call, Link};
 use crate::jsonrpc::{self, ResponseOutcome};
-use crate::protocol::{MODERN, ProtocolVersion};
+use crate::protocol::{ClientIdentity, MODERN, ProtocolVersion};
 
-/// The newest revision that is opened by `initialize`.
-const NEWEST_LEGACY: ProtocolVersion = ProtocolVersion::V2025_11_25;
-
-/// What a server is told about its client. Raw JSON.
-#[derive(Debug, Clone)]
-pub(crate) struct Opening {
-    /// The revision asked for by `initialize`.
-    pub(crate) version: ProtocolVersion,
-    /// The client's capabilities.
-    pub(crate) capabilities: Arc<RawValue>,
-    /// Its name and version.
-    pub(crate) client_info: Arc<RawValue>,
-}
-
-impl Opening {
-    /// The gateway itself, which promises nothing.
-    pub(crate) fn gateway() -> Self {
-        static GATEWAY: LazyLock<Opening> = LazyLock::new(|| {
-            let info =
-                serde_json::json!({ "name": "tooldock", "version": env!("CARGO_PKG_VERSION") });
-            Opening {
-                version: NEWEST_LEGACY,
-                capabilities: raw(&serde_json::json!({})).into(),
-                client_info: raw(&info).into(),
-            }
-        });
-        GATEWAY.clone()
-    }
-
+impl ClientIdentity {
     /// The parameters of `initialize`.
     pub(crate) fn initialize_params(&self) -> Box<RawValue> {
         raw(&serde_json::json!({
             "protocolVersion": self.version.as_str(),
             "capabilities": &*self.capabilities,
-            "clientInfo": &*self.client_info,
+            "clientInfo": &*self.info,
         }))
     }
 
@@ -62,7 +33,7 @@ impl Opening {
         raw(&serde_json::json!({ "_meta": {
             "io.modelcontextprotocol/protocolVersion": MODERN,
             "io.modelcontextprotocol/clientCapabilities": &*self.capabilities,
-            "io.modelcontextprotocol/clientInfo": &*self.client_info,
+            "io.modelcontextprotocol/clientInfo": &*self.info,
         }}))
     }
 }
@@ -145,13 +116,13 @@ impl From<CallError> for NotOpened {
 /// [`NotOpened`].
 pub(crate) async fn probe(
     link: &Link,
-    opening: &Opening,
+    identity: &ClientIdentity,
     probe: Duration,
     limit: Duration,
 ) -> Result<Probed, NotOpened> {
     let end = Instant::now() + limit;
     // A server that does not know the question need not learn that it was given up.
-    let params = opening.discover_params();
+    let params = identity.discover_params();
     let mut question = link
         .request("server/discover", Some(&params), None)?
         .of_gateway()
@@ -173,7 +144,7 @@ pub(crate) async fn probe(
         }
         _ => {}
     }
-    let outcome = initialize_until(link, &opening.initialize_params(), end).await;
+    let outcome = initialize_until(link, &identity.initialize_params(), end).await;
     // The first question may have been answered meanwhile.
     let late = if silent {
         late_discovery(&mut question, outcome.is_err(), end).await
@@ -239,11 +210,11 @@ fn discovered(reply: &ResponseOutcome) -> Option<ProbedEra> {
 /// When it does not answer in time, refuses, or does not speak the revision.
 pub(crate) async fn discover(
     link: &Link,
-    opening: &Opening,
+    identity: &ClientIdentity,
     limit: Duration,
 ) -> Result<Bytes, CallError> {
     let end = Instant::now() + limit;
-    let call = link.request("server/discover", Some(&opening.discover_params()), None)?;
+    let call = link.request("server/discover", Some(&identity.discover_params()), None)?;
     let reply = within(call, end, "server/discover").await?;
     match discovered(&reply) {
         Some(ProbedEra::Modern { discover } | ProbedEra::Dual { discover }) => Ok(discover),

@@ -11,8 +11,9 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
-use super::handshake::{Initialized, Opening};
+use super::handshake::Initialized;
 use super::link::Link;
+use crate::protocol::ClientIdentity;
 use crate::protocol::{Era, MODERN};
 
 pub(super) mod failure;
@@ -43,7 +44,7 @@ pub(crate) struct Process {
     link: Arc<Link>,
     opened: Opened,
     /// What it was told about its client.
-    opening: Arc<Opening>,
+    identity: Arc<ClientIdentity>,
     router: Arc<InboundRouter>,
     /// Somebody waited for an answer in vain.
     suspected: Notify,
@@ -69,14 +70,14 @@ impl Process {
         pid: u32,
         link: Arc<Link>,
         opened: Opened,
-        opening: Arc<Opening>,
+        identity: Arc<ClientIdentity>,
         router: Arc<InboundRouter>,
     ) -> Self {
         Self {
             pid,
             link,
             opened,
-            opening,
+            identity,
             router,
             suspected: Notify::new(),
             born: Instant::now(),
@@ -153,8 +154,8 @@ impl Process {
         if self.opened.era() == Era::Modern {
             fields["_meta"] = serde_json::json!({
                 "io.modelcontextprotocol/protocolVersion": MODERN,
-                "io.modelcontextprotocol/clientCapabilities": &*self.opening.capabilities,
-                "io.modelcontextprotocol/clientInfo": &*self.opening.client_info,
+                "io.modelcontextprotocol/clientCapabilities": &*self.identity.capabilities,
+                "io.modelcontextprotocol/clientInfo": &*self.identity.info,
             });
         }
         to_raw_value(&fields).expect("a value into memory")

@@ -18,6 +18,7 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
 use crate::jsonrpc::{Notification, Request, ResponseOutcome, RpcError, ServerRequest};
+use crate::protocol::ClientIdentity;
 use crate::stdio::link::{Call, Link, LinkLimits, NotificationSink};
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::wire::Pipes;
@@ -175,12 +176,7 @@ impl Server {
         }
     }
 
-    fn open(
-        &self,
-        key: &ConnectionKey,
-        open: &OpenAs,
-        inbound: Option<Arc<dyn Inbound>>,
-    ) -> Arc<Process> {
+    fn open(&self, key: &ConnectionKey, open: OpenAs) -> Arc<Process> {
         let kind = match key {
             ConnectionKey::Shared => "shared",
             ConnectionKey::Session(_) => "the session's",
@@ -188,11 +184,14 @@ impl Server {
             ConnectionKey::Exclusive => "the request's",
         };
         let version = match open.era {
-            Era::Legacy => open.version.as_str(),
+            Era::Legacy => open.identity.version.as_str(),
             Era::Modern => "2026-07-28",
         };
-        let (told, info) = (&open.capabilities, open.info.as_ref());
-        let info = info.map_or("none", |info| info.get());
+        let (told, info) = (&open.identity.capabilities, open.identity.info.get());
+        let info = match info == ClientIdentity::gateway().info.get() {
+            true => "none",
+            false => info,
+        };
         let opened = format!("{kind}, {version}, capabilities {told}, client {info}");
         let (server_in, stdin) = std::io::pipe().expect("a pipe");
         let (stdout, server_out) = std::io::pipe().expect("a pipe");
@@ -204,7 +203,7 @@ impl Server {
         } else {
             Some(opened)
         };
-        let listener = Arc::new(Listener(Mutex::new(inbound.filter(|_| own)), own));
+        let listener = Arc::new(Listener(Mutex::new(open.inbound.filter(|_| own)), own));
         let link = Link::open(
             "shared".parse().expect("a name"),
             Pipes {
@@ -288,8 +287,7 @@ impl Connector for Leases {
         &self,
         _: &Namespace,
         key: &ConnectionKey,
-        open: &OpenAs,
-        inbound: Option<Arc<dyn Inbound>>,
+        open: OpenAs,
     ) -> Result<Arc<dyn Connection>, CallError> {
         let known = {
             let processes = self.0.processes.lock().expect("not poisoned");
@@ -298,7 +296,7 @@ impl Connector for Leases {
         };
         let process = match known.filter(|_| *key != ConnectionKey::Exclusive) {
             Some(process) => process,
-            None => self.0.open(key, open, inbound),
+            None => self.0.open(key, open),
         };
         Ok(Arc::new(Leased(process)))
     }

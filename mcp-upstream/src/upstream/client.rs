@@ -58,16 +58,9 @@ mod tests;
 use binding::UpstreamBinding;
 use call::ServerCall;
 use catalogue::Catalogues;
-use connector::{Connection, ConnectionKey, Connector, Isolation};
+use connector::{Connection, ConnectionKey, Connector, Isolation, OpenAs};
 use inbound::{HandlerRef, InboundHandler, Scope};
 use isolation::Place;
-
-/// Who the gateway says it is where a server is not told of a client.
-pub(crate) const GATEWAY: &str = concat!(
-    r#"{"name":"tooldock","version":""#,
-    env!("CARGO_PKG_VERSION"),
-    r#""}"#
-);
 
 /// What is known of external servers beside their processes.
 pub(crate) struct ExternalServers {
@@ -183,11 +176,11 @@ impl ExternalServers {
         place: &Place,
         handler: Option<&Arc<InboundHandler>>,
     ) -> Result<Arc<dyn Connection>, CallError> {
-        let inbound = handler.map(|handler| Arc::new(HandlerRef(Arc::clone(handler))) as _);
-        let lease = self
-            .processes
-            .lease(namespace, &place.key, &place.open, inbound);
-        lease.await
+        let open = OpenAs {
+            inbound: handler.map(|handler| Arc::new(HandlerRef(Arc::clone(handler))) as _),
+            ..place.open.clone()
+        };
+        self.processes.lease(namespace, &place.key, open).await
     }
 
     /// Who hears the process of a place that is not shared.

@@ -24,8 +24,8 @@ async fn probed(
     play: impl AsyncFnOnce(&mut crate::stdio::testing::ServerEnd),
 ) -> Result<Probed, NotOpened> {
     let link = Arc::clone(&scene.link);
-    let opening = Opening::gateway();
-    let probing = probe(&link, &opening, PROBE, LIMIT);
+    let identity = ClientIdentity::gateway();
+    let probing = probe(&link, identity, PROBE, LIMIT);
     let (probed, ()) = tokio::join!(probing, play(&mut scene.peer));
     probed
 }
@@ -168,8 +168,8 @@ async fn a_server_that_never_answers_fails_in_time_and_says_so() {
 #[tokio::test]
 async fn a_server_that_ends_on_the_probe_may_be_opened_without_it() {
     let Scene { link, mut peer, .. } = Scene::new();
-    let opening = Opening::gateway();
-    let probing = probe(&link, &opening, PROBE, LIMIT);
+    let identity = ClientIdentity::gateway();
+    let probing = probe(&link, identity, PROBE, LIMIT);
     let ends = async move {
         peer.json().await;
     };
@@ -192,7 +192,7 @@ async fn a_refused_or_strange_initialize_is_an_error_in_the_servers_words() {
     ] {
         let mut scene = Scene::new();
         let link = Arc::clone(&scene.link);
-        let params = Opening::gateway().initialize_params();
+        let params = ClientIdentity::gateway().initialize_params();
         let (failed, ()) = tokio::join!(initialize(&link, &params, LIMIT), async {
             let request = scene.peer.json().await;
             scene.peer.send(&answer(&request, member, value)).await;
@@ -249,11 +249,11 @@ impl Fixture {
     }
 
     async fn probe(&self) -> Probed {
-        let opening = Opening {
+        let identity = ClientIdentity {
             capabilities: raw(r#"{"sampling":{},"elicitation":{}}"#).to_owned().into(),
-            ..Opening::gateway()
+            ..ClientIdentity::clone(ClientIdentity::gateway())
         };
-        within(probe(&self.link, &opening, LIMIT, LIMIT))
+        within(probe(&self.link, &identity, LIMIT, LIMIT))
             .await
             .expect("open")
     }
@@ -406,11 +406,11 @@ async fn the_fixture_is_both_when_it_is_and_can_be_opened_as_either() {
     fixture.end().await;
 
     let fixture = Fixture::start("dual");
-    let found = within(discover(&fixture.link, &Opening::gateway(), LIMIT)).await;
+    let found = within(discover(&fixture.link, ClientIdentity::gateway(), LIMIT)).await;
     assert!(!found.expect("discovered").is_empty());
     fixture.end().await;
 
     let legacy = Fixture::start("legacy");
-    let refused = within(discover(&legacy.link, &Opening::gateway(), LIMIT)).await;
+    let refused = within(discover(&legacy.link, ClientIdentity::gateway(), LIMIT)).await;
     assert!(refused.expect_err("legacy").message.contains(MODERN));
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::protocol::{Era, EraSupport};
-use crate::stdio::handshake::{Opening, ProbedEra};
+use crate::protocol::{ClientIdentity, Era, EraSupport};
+use crate::stdio::handshake::ProbedEra;
 use crate::stdio::link::Inbound;
 
 /// Whose process a request wants.
@@ -27,7 +27,7 @@ pub(crate) struct OpenAs {
     pub(crate) era: Era,
     /// What the server is told about the client. A shared process has one handshake whatever clients come, so it hears
     /// of the gateway instead.
-    pub(crate) opening: Arc<Opening>,
+    pub(crate) identity: Arc<ClientIdentity>,
     /// Whose processes it counts among. Nobody's are only bounded together.
     pub(crate) principal: Option<Arc<str>>,
     /// Who hears what a session's or leased process says on its own. Without one it is as for a shared process: what
@@ -78,10 +78,10 @@ impl From<&ProbedEra> for EraSupport {
 
 impl OpenAs {
     /// The gateway itself, for a process of several clients.
-    pub(super) fn gateway(era: Era) -> Self {
+    pub(crate) fn gateway(era: Era) -> Self {
         Self {
             era,
-            opening: Arc::new(Opening::gateway()),
+            identity: Arc::clone(ClientIdentity::gateway()),
             principal: None,
             inbound: None,
         }
@@ -89,12 +89,12 @@ impl OpenAs {
 
     /// What a process opened as this was told of its client, for a process of that era, is the same as with `other`.
     pub(super) fn same_handshake(&self, other: &Self, era: Era) -> bool {
-        let (one, other) = (&self.opening, &other.opening);
+        let (one, other) = (&self.identity, &other.identity);
         // A modern process is told with every request.
         era == Era::Modern
             || (one.version == other.version
                 && one.capabilities.get() == other.capabilities.get()
-                && one.client_info.get() == other.client_info.get())
+                && one.info.get() == other.info.get())
     }
 }
 
@@ -114,12 +114,12 @@ mod tests {
 
     fn legacy(capabilities: &str) -> OpenAs {
         let capabilities = RawValue::from_string(capabilities.to_owned()).expect("JSON");
-        let opening = Opening {
+        let identity = ClientIdentity {
             capabilities: capabilities.into(),
-            ..Opening::gateway()
+            ..ClientIdentity::clone(ClientIdentity::gateway())
         };
         OpenAs {
-            opening: Arc::new(opening),
+            identity: Arc::new(identity),
             ..OpenAs::gateway(Era::Legacy)
         }
     }

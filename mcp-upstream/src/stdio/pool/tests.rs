@@ -14,8 +14,8 @@ use tooldock_workers::worker::LogLevel;
 
 use super::*;
 use crate::jsonrpc::{Notification, ResponseOutcome, ServerRequest};
+use crate::protocol::ClientIdentity;
 use crate::session::config::EventLogConfig;
-use crate::stdio::handshake::Opening;
 use crate::stdio::link::Inbound;
 use crate::stdio::metrics::StdioMetrics;
 use crate::stdio::testing::program::{SCRIPT, guard, within};
@@ -188,9 +188,9 @@ fn shared(era: Era) -> OpenAs {
 fn client(capabilities: Value, inbound: Option<Arc<dyn Inbound>>) -> OpenAs {
     let capabilities = serde_json::value::to_raw_value(&capabilities).expect("JSON");
     OpenAs {
-        opening: Arc::new(Opening {
+        identity: Arc::new(ClientIdentity {
             capabilities: capabilities.into(),
-            ..Opening::gateway()
+            ..ClientIdentity::clone(ClientIdentity::gateway())
         }),
         inbound,
         ..OpenAs::gateway(Era::Legacy)

@@ -142,10 +142,10 @@ impl Keeper {
                 probe: self.pool.settings().probe_timeout,
                 until,
             };
-            let opening = &order.open.opening;
+            let identity = &order.open.identity;
             let wanted = order.slot.era;
             let attempted = tokio::select! {
-                attempted = open::open(&running.link, opening, server, wanted, limits) => attempted,
+                attempted = open::open(&running.link, identity, server, wanted, limits) => attempted,
                 _ = stopped(&mut self.commands) => return Next::End(Some(running)),
             };
             let tried = server.is_some_and(|server| open::is_trial(server, wanted));
@@ -208,7 +208,7 @@ impl Keeper {
             running.child.pid(),
             Arc::clone(&running.link),
             opened,
-            Arc::clone(&order.open.opening),
+            Arc::clone(&order.open.identity),
             Arc::clone(&running.router),
         ));
         let limit = pool.settings().connect_timeout;
@@ -469,7 +469,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::stdio::handshake::{Initialized, Opening};
+    use crate::protocol::ClientIdentity;
+    use crate::stdio::handshake::Initialized;
     use crate::stdio::metrics::ServerMetrics;
     use crate::stdio::testing::Scene;
 
@@ -487,7 +488,13 @@ mod tests {
             ServerMetrics::unregistered("demo"),
         );
         let link = Arc::clone(&scene.link);
-        Process::new(1, link, opened, Arc::new(Opening::gateway()), router)
+        Process::new(
+            1,
+            link,
+            opened,
+            Arc::clone(ClientIdentity::gateway()),
+            router,
+        )
     }
 
     #[tokio::test(start_paused = true)]

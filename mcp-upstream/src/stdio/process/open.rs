@@ -6,8 +6,9 @@ use tokio::time::Instant;
 use tooldock_workers::error::CallError;
 
 use super::Opened;
+use crate::protocol::ClientIdentity;
 use crate::protocol::{Era, EraSupport};
-use crate::stdio::handshake::{self, Opening, Probed, ProbedEra};
+use crate::stdio::handshake::{self, Probed, ProbedEra};
 use crate::stdio::link::Link;
 
 /// What an attempt to open a process led to.
@@ -29,14 +30,14 @@ pub(super) struct Limits {
 /// Opens a process whose server speaks what is given, or finds that out.
 pub(super) async fn open(
     link: &Link,
-    opening: &Opening,
+    identity: &ClientIdentity,
     server: Option<EraSupport>,
     wanted: Era,
     limits: Limits,
 ) -> Result<Outcome, CallError> {
     let left = limits.until.saturating_duration_since(Instant::now());
     let Some(server) = server else {
-        return match handshake::probe(link, opening, limits.probe, left).await {
+        return match handshake::probe(link, identity, limits.probe, left).await {
             Ok(probed) => Ok(judge(probed, wanted)),
             Err(failed) if failed.ended_by_probe => Ok(Outcome::TryAnother {
                 server: EraSupport::Legacy,
@@ -50,10 +51,10 @@ pub(super) async fn open(
     };
     let opened = match server.opened_for(wanted) {
         Era::Legacy => {
-            let params = opening.initialize_params();
+            let params = identity.initialize_params();
             Opened::Legacy(handshake::initialize(link, &params, left).await?)
         }
-        Era::Modern => Opened::Modern(handshake::discover(link, opening, left).await?),
+        Era::Modern => Opened::Modern(handshake::discover(link, identity, left).await?),
     };
     Ok(Outcome::Opened { opened, server })
 }

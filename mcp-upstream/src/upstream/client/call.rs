@@ -10,13 +10,13 @@ use tooldock_workers::json;
 use super::connector::{Connection, ConnectionKey, Era, Page, SentRequest, ServerInfo, Unanswered};
 use super::inbound::{CallListener, InboundHandler};
 use super::isolation::{Place, may_ask};
-use super::{ExternalServers, GATEWAY, Leased, lists, subscriptions, tasks};
+use super::{ExternalServers, Leased, lists, subscriptions, tasks};
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{reply, rounds, state};
 use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
 use crate::interaction::Responder;
 use crate::jsonrpc::{self, Key, Request, Response, ResponseOutcome, Unreadable, spans};
-use crate::protocol::{CacheScope, code};
+use crate::protocol::{CacheScope, ClientIdentity, code};
 use crate::session::CancelNotice;
 use crate::stdio::link::{Canceller, NotificationSink};
 use crate::upstream::Client;
@@ -317,13 +317,14 @@ impl ServerCall {
         peer: &Peer,
     ) -> Result<Response, Unanswered> {
         let (capabilities, info) = (self.client.capabilities(), self.client.info());
+        let gateway = ClientIdentity::gateway();
         let level = match &self.client {
             Client::Session(session) if peer.is_heard() => Some(session.log_level().as_str()),
             _ => None,
         };
         let metadata = ClientMetadata {
             capabilities: capabilities.get(),
-            info: info.as_ref().map_or(GATEWAY, |info| info.get()),
+            info: info.as_ref().unwrap_or(&gateway.info).get(),
             log_level: level,
         };
         let mut request = params::to_modern(&self.request, metadata).map_err(unreadable)?;

@@ -26,6 +26,7 @@ use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::server_info;
 use crate::jsonrpc::ResponseOutcome;
 use crate::jsonrpc::{self, spans};
+use crate::protocol::ClientIdentity;
 use crate::stdio::metrics::LastGood;
 use crate::upstream::catalog::ToolEntry;
 use crate::upstream::{Catalog, Client};
@@ -501,7 +502,7 @@ async fn read(
             ServerInfo::Modern(_) => {
                 let metadata = ClientMetadata {
                     capabilities: "{}",
-                    info: super::GATEWAY,
+                    info: ClientIdentity::gateway().info.get(),
                     log_level: None,
                 };
                 let meta = params::modern_meta("{}", metadata);

@@ -15,30 +15,14 @@ use tooldock_workers::worker::LogLevel;
 
 use crate::jsonrpc::ResponseOutcome;
 use crate::jsonrpc::{Request, Response};
-use crate::protocol::ProtocolVersion;
 pub(crate) use crate::protocol::{Era, EraSupport, ServerInfo};
 pub(crate) use crate::stdio::link::Inbound;
 use crate::stdio::link::{Canceller, NotificationSink};
 use crate::stdio::lists::KnownTools;
 use crate::stdio::metrics::LastGood;
-pub(crate) use crate::stdio::pool::ConnectionKey;
+pub(crate) use crate::stdio::pool::{ConnectionKey, OpenAs};
 use crate::stdio::process::tasks::Tasks;
 use crate::upstream::health::ServerHealth;
-
-/// How a process is to be opened if it is not there yet.
-#[derive(Debug, Clone)]
-pub(crate) struct OpenAs {
-    /// In which era.
-    pub(crate) era: Era,
-    /// The revision `initialize` asks for.
-    pub(crate) version: ProtocolVersion,
-    /// What the client can be asked: a JSON object.
-    pub(crate) capabilities: Arc<RawValue>,
-    /// Who the client is: a JSON object.
-    pub(crate) info: Option<Arc<RawValue>>,
-    /// Whose processes it counts among.
-    pub(crate) principal: Option<Arc<str>>,
-}
 
 /// A response that is on its way. Dropping it cancels the request.
 pub(crate) type PendingResponse =
@@ -88,8 +72,8 @@ pub(crate) trait Connector: Send + Sync {
     }
 
     /// The process of that key, opened if it is not there. What one of a session or of a single call says of its own
-    /// accord goes to `inbound`; of one that several share, changes go to the namespace's audience and the rest to who
-    /// hears it ([`Connection::hear`]).
+    /// accord goes to [`OpenAs::inbound`]; of one that several share, changes go to the namespace's audience and the rest
+    /// to who hears it ([`Connection::hear`]).
     ///
     /// # Errors
     ///
@@ -98,8 +82,7 @@ pub(crate) trait Connector: Send + Sync {
         &self,
         namespace: &Namespace,
         key: &ConnectionKey,
-        open: &OpenAs,
-        inbound: Option<Arc<dyn Inbound>>,
+        open: OpenAs,
     ) -> Result<Arc<dyn Connection>, CallError>;
 
     /// The process of a key that several clients share, where it is there and nobody needs to wait: nearly always.

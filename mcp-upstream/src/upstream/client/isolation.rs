@@ -18,14 +18,14 @@
 //! (`subscriptions/listen`). A process for them alone would begin with them and know of nothing that happens elsewhere;
 //! the shared one is restarted and subscribed to for all of them.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::connector::{ConnectionKey, Era, EraSupport, Isolation, OpenAs};
 use crate::jsonrpc::spans;
-use crate::protocol::ProtocolVersion;
+use crate::protocol::{ClientIdentity, ProtocolVersion};
 use crate::session::State;
 use crate::upstream::Client;
 
@@ -129,20 +129,23 @@ pub(crate) fn place(
         Isolation::Auto => own(),
     };
     let private = matches!(key, ConnectionKey::Session(_) | ConnectionKey::Exclusive);
-    let version = match client {
-        Client::Session(session) if private => session.version(),
-        _ => ProtocolVersion::V2025_11_25,
+    let gateway = ClientIdentity::gateway();
+    let identity = match client {
+        Client::Legacy(_) | Client::Plain => None,
+        Client::Session(session) => Some(session.version()),
+        Client::Modern(_) => Some(ProtocolVersion::V2025_11_25),
     };
+    let identity = identity.filter(|_| private).map(|version| {
+        Arc::new(ClientIdentity {
+            version,
+            capabilities: client.capabilities(),
+            info: client.info().unwrap_or_else(|| Arc::clone(&gateway.info)),
+        })
+    });
     let open = OpenAs {
-        era,
-        version,
-        capabilities: if private {
-            client.capabilities()
-        } else {
-            nothing()
-        },
-        info: client.info().filter(|_| private),
+        identity: identity.unwrap_or_else(|| Arc::clone(gateway)),
         principal: principal.cloned(),
+        ..OpenAs::gateway(era)
     };
     Place { key, open }
 }
@@ -189,11 +192,7 @@ fn owned(span: &[u8]) -> Option<Arc<RawValue>> {
 }
 
 fn nothing() -> Arc<RawValue> {
-    static NOTHING: LazyLock<Arc<RawValue>> = LazyLock::new(|| {
-        let empty = RawValue::from_string("{}".into()).expect("an empty object is JSON");
-        empty.into()
-    });
-    Arc::clone(&NOTHING)
+    Arc::clone(&ClientIdentity::gateway().capabilities)
 }
 
 #[cfg(test)]
@@ -245,7 +244,7 @@ mod tests {
     ) -> &'static str {
         let principal = Arc::from("ada");
         let place = place(isolation, speaks, client, Some(&principal), method);
-        let told = place.open.capabilities.get() != "{}";
+        let told = place.open.identity.capabilities.get() != "{}";
         match (place.key, told) {
             (ConnectionKey::Shared, false) => "shared",
             (ConnectionKey::Session(_), _) => "session",

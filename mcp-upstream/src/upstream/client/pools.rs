@@ -17,11 +17,10 @@ use super::connector::{
 };
 use crate::jsonrpc::Request;
 use crate::jsonrpc::ResponseOutcome;
-use crate::stdio::handshake;
 use crate::stdio::link::{Call, NotificationSink};
 use crate::stdio::lists::KnownTools;
 use crate::stdio::metrics::LastGood;
-use crate::stdio::pool::{self, Leased, Pools};
+use crate::stdio::pool::{Leased, Pools};
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::process::{ListenerGuard, Opened};
 use crate::upstream::health::{LastRestart, ProcessCounts, ServerHealth};
@@ -65,25 +64,10 @@ impl Connector for PooledConnector {
         &self,
         namespace: &Namespace,
         key: &ConnectionKey,
-        open: &OpenAs,
-        inbound: Option<Arc<dyn Inbound>>,
+        open: OpenAs,
     ) -> Result<Arc<dyn Connection>, CallError> {
         let server = there(namespace)?;
         let key = key.clone();
-        let opening = handshake::Opening {
-            version: open.version,
-            capabilities: Arc::clone(&open.capabilities),
-            client_info: match &open.info {
-                Some(info) => Arc::clone(info),
-                None => handshake::Opening::gateway().client_info,
-            },
-        };
-        let open = pool::OpenAs {
-            era: open.era,
-            opening: Arc::new(opening),
-            principal: open.principal.clone(),
-            inbound,
-        };
         let leased = self.0.lease(server, key, open).await?;
         Ok(Held::of(leased))
     }

@@ -7,7 +7,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{Isolation, Restart, StdioSettings};
 
 use super::*;
-use crate::stdio::handshake::Opening;
+use crate::protocol::ClientIdentity;
 
 mod giving_way;
 mod lasting;
@@ -18,12 +18,12 @@ fn modern() -> Arc<OpenAs> {
 
 fn legacy_of(capabilities: &str, principal: Option<&str>) -> Arc<OpenAs> {
     let capabilities = RawValue::from_string(capabilities.to_owned()).expect("JSON");
-    let opening = Opening {
+    let identity = ClientIdentity {
         capabilities: capabilities.into(),
-        ..Opening::gateway()
+        ..ClientIdentity::clone(ClientIdentity::gateway())
     };
     Arc::new(OpenAs {
-        opening: Arc::new(opening),
+        identity: Arc::new(identity),
         principal: principal.map(Into::into),
         ..OpenAs::gateway(Era::Legacy)
     })

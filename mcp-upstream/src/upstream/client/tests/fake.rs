@@ -100,13 +100,13 @@ impl Connector for Fake {
         &self,
         _: &Namespace,
         key: &ConnectionKey,
-        open: &OpenAs,
-        inbound: Option<Arc<dyn Inbound>>,
+        open: OpenAs,
     ) -> Result<Arc<dyn Connection>, CallError> {
         if self.seen.down.load(Ordering::SeqCst) > 0 {
             return Err(CallError::new(CallErrorCode::WorkerUnavailable, "down"));
         }
-        let told = open.capabilities.get().to_owned();
+        let inbound = open.inbound.clone();
+        let told = open.identity.capabilities.get().to_owned();
         let lease = (key.clone(), open.era, told);
         self.seen.leases.lock().expect("not poisoned").push(lease);
         let opening = self.opening(open.era);

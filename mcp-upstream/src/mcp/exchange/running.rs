@@ -8,24 +8,24 @@ use super::delivery::{Step, StreamedCall};
 
 /// The calls that run.
 #[derive(Default)]
-pub(super) enum Members {
+pub(super) enum RunningCalls {
     #[default]
     None,
     One(StreamedCall),
     /// Of a batch, which is bounded in its messages.
-    Many(FuturesUnordered<Member>),
+    Many(FuturesUnordered<RunningCall>),
 }
 
 /// A call of a batch on its way to its next message.
-type Member = Pin<Box<dyn Future<Output = (StreamedCall, Step)> + Send>>;
+type RunningCall = Pin<Box<dyn Future<Output = (StreamedCall, Step)> + Send>>;
 
-impl Members {
+impl RunningCalls {
     pub(super) fn add(&mut self, call: StreamedCall) {
         *self = match std::mem::take(self) {
             Self::None => Self::One(call),
-            Self::One(first) => Self::Many([first, call].into_iter().map(member).collect()),
+            Self::One(first) => Self::Many([first, call].into_iter().map(running_call).collect()),
             Self::Many(running) => {
-                running.push(member(call));
+                running.push(running_call(call));
                 Self::Many(running)
             }
         };
@@ -45,7 +45,7 @@ impl Members {
             Self::Many(running) => {
                 let (call, step) = running.next().await?;
                 if let Step::Said(_) = step {
-                    running.push(member(call));
+                    running.push(running_call(call));
                 }
                 Some(step)
             }
@@ -62,7 +62,7 @@ impl Members {
     }
 }
 
-fn member(mut call: StreamedCall) -> Member {
+fn running_call(mut call: StreamedCall) -> RunningCall {
     Box::pin(async move {
         let step = call.step().await;
         (call, step)
