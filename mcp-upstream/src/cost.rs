@@ -40,6 +40,7 @@ impl WorkerPort for Ready {
             Ok(UpstreamReply::Value(ToolReply {
                 value: Bytes::from_static(br#""Hello, Ada!""#),
                 content: None,
+                meta: None,
             }))
         })
     }

@@ -132,7 +132,7 @@ impl UpstreamReply {
     /// Bytes of what was answered.
     pub(super) fn size(&self) -> usize {
         match self {
-            Self::Value(reply) => reply.value.len() + reply.content.as_ref().map_or(0, Bytes::len),
+            Self::Value(reply) => reply.size(),
             Self::Result(result) => result.len(),
             Self::Response(response) => response.payload().len(),
         }

@@ -43,7 +43,10 @@ pub(crate) fn success(id: &str, reply: &ToolReply, format: &ResultFormat) -> Vec
         }
     }
     answer.key("isError").extend_from_slice(b"false");
-    answer.end()
+    match &reply.meta {
+        None => answer.end(),
+        Some(meta) => answer.end_with_own_meta(meta),
+    }
 }
 
 /// Where a failed call's stable code travels (EX-04b). `structuredContent` is no place for it: clients validate that
@@ -95,6 +98,7 @@ mod tests {
         ToolReply {
             value: Bytes::from_static(value.as_bytes()),
             content: content.map(|text| Bytes::from_static(text.as_bytes())),
+            meta: None,
         }
     }
 

@@ -99,13 +99,7 @@ impl<'d> ResultWriter<'d> {
         name: &'static str,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Vec<u8> {
-        let format = self.format;
-        let out = self.key("_meta");
-        out.push(b'{');
-        if let ResultFormat::Modern(format) = format {
-            format.meta(out);
-            out.push(b',');
-        }
+        let out = self.open_meta();
         out.push(b'"');
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(b"\":");
@@ -114,12 +108,42 @@ impl<'d> ResultWriter<'d> {
         self.out
     }
 
+    /// Closes the response with the members of a JSON object in its `_meta`. The members brought no `_meta`.
+    pub(crate) fn end_with_own_meta(mut self, meta: &[u8]) -> Vec<u8> {
+        let Some(own) = inner(meta) else {
+            return self.end();
+        };
+        let out = self.open_meta();
+        out.extend_from_slice(own);
+        out.extend_from_slice(b"}}}");
+        self.out
+    }
+
+    /// Opens `_meta` for at least one more member.
+    fn open_meta(&mut self) -> &mut Vec<u8> {
+        let format = self.format;
+        let out = self.key("_meta");
+        out.push(b'{');
+        if let ResultFormat::Modern(format) = format {
+            format.meta(out);
+            out.push(b',');
+        }
+        out
+    }
+
     fn separate(&mut self) {
         if !self.empty {
             self.out.push(b',');
         }
         self.empty = false;
     }
+}
+
+/// The members of a JSON object, without its braces. `None`: it has none.
+fn inner(object: &[u8]) -> Option<&[u8]> {
+    let inner = object.trim_ascii().strip_prefix(b"{")?;
+    let inner = inner.strip_suffix(b"}")?.trim_ascii();
+    (!inner.is_empty()).then_some(inner)
 }
 
 /// Whether the object itself has the member. The text is looked for first: most results have it nowhere.
@@ -177,6 +201,28 @@ mod tests {
                 "_meta": { "io.modelcontextprotocol/serverInfo": name },
             })
         );
+    }
+
+    #[test]
+    fn what_a_function_says_in_meta_stands_beside_who_answered() {
+        let end = |format: &ResultFormat, meta: &[u8]| {
+            let mut answer = ResultWriter::begin("1", format, 0);
+            answer.key("content").extend_from_slice(b"[]");
+            let text = answer.end_with_own_meta(meta);
+            let value = parsed(&text);
+            (text, value["result"]["_meta"].clone())
+        };
+        let legacy = ResultFormat::Legacy(ProtocolVersion::V2025_11_25);
+        let (text, _) = end(&legacy, br#" {"a":1.50} "#);
+        assert_eq!(
+            String::from_utf8(text).expect("UTF-8"),
+            r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"_meta":{"a":1.50}}}"#
+        );
+        assert_eq!(end(&legacy, b"{ }").1, Value::Null);
+        let (_, meta) = end(&modern(), br#"{"a":1}"#);
+        assert_eq!(meta["a"], 1);
+        let server = &meta["io.modelcontextprotocol/serverInfo"];
+        assert_eq!(server["name"], "tooldock/shared");
     }
 
     #[test]

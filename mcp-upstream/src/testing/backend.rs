@@ -133,6 +133,7 @@ fn plain(value: impl Into<Bytes>) -> ToolReply {
     ToolReply {
         value: value.into(),
         content: None,
+        meta: None,
     }
 }
 
@@ -158,6 +159,7 @@ impl FakeBackend {
                 content: Some(Bytes::from_static(
                     br#"[{"type":"image","data":"AA==","mimeType":"image/png"}]"#,
                 )),
+                meta: Some(Bytes::from_static(br#"{"x/y":1.50}"#)),
             }),
             "hang" => {
                 self.release.acquire().await.expect("never closed").forget();

@@ -268,6 +268,7 @@ impl UpstreamCall for MemoryCall {
                 Ok(UpstreamReply::Value(ToolReply {
                     value: value.into(),
                     content: None,
+                    meta: None,
                 }))
             };
             let result = |result: Value| Ok(UpstreamReply::Result(result.to_string().into()));

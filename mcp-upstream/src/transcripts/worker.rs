@@ -92,11 +92,16 @@ impl Worker {
         self.note(
             "down",
             match &answer {
-                Ok(ToolReply { value, content }) => format!(
-                    "value {}, content {}",
-                    text(value),
-                    content.as_ref().map_or("none", text)
-                ),
+                Ok(ToolReply {
+                    value,
+                    content,
+                    meta,
+                }) => {
+                    let content = content.as_ref().map_or("none", text);
+                    let meta = meta.as_ref().map(|meta| format!(", meta {}", text(meta)));
+                    let meta = meta.unwrap_or_default();
+                    format!("value {}, content {content}{meta}", text(value))
+                }
                 Err(error) => format!("error {}: {}", error.code.as_str(), error.message),
             },
         );

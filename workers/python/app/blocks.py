@@ -34,6 +34,8 @@ _RIFF: dict[bytes, str] = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 PACKAGES = frozenset({"fastmcp", "mcp", "mcp_types"})
 _BLOCKS = {"text": "text", "image": "data", "audio": "data", "resource": "resource", "resource_link": "uri"}
 """MCP's content types, and the key that each must have."""
+_RESERVED = ("io.modelcontextprotocol/", "tooldock/")
+"""Beginnings of keys that the gateway writes into a result's `_meta` itself."""
 _CONVERTERS = ("to_image_content", "to_audio_content", "to_resource_content")
 
 
@@ -44,10 +46,11 @@ class ErrorResult(Exception):
 class ToolResult:
     """What a tool returns to say itself what is shown and what is data. FastMCP's, as far as a tool needs it.
 
-    `content` is a value or a list of them: texts, bytes, FastMCP's helper types, or content blocks as dicts.
+    `content` is a value or a list of them: texts, bytes, FastMCP's helper types, or content blocks as dicts. `meta` is the
+    result's `_meta`.
     """
 
-    __slots__ = ("content", "is_error", "structured_content")
+    __slots__ = ("content", "is_error", "meta", "structured_content")
 
     def __init__(
         self, content: Any = None, structured_content: Any = None, meta: Any = None, is_error: bool = False
@@ -56,8 +59,7 @@ class ToolResult:
 
         if content is None and structured_content is None:
             raise ValueError("a ToolResult has content, structured_content, or both")
-        if meta is not None:
-            raise ValueError("a ToolResult cannot have meta here; put it into structured_content")
+        self.meta = _checked_meta(meta)
         if structured_content is not None and not isinstance(results.plain(structured_content), dict):
             found = f"{type(structured_content).__name__}: {repr(structured_content)[:200]}"
             raise ValueError(
@@ -87,6 +89,26 @@ def split(value: Any) -> tuple[Any, list[Block]] | None:
         return None
     rest = [None if block is not None else item for item, block in zip(value, found, strict=True)]
     return rest, [block if block is not None else _text_block(item) for item, block in zip(value, found, strict=True)]
+
+
+def meta_of(value: Any) -> dict[str, Any] | None:
+    """What the author of a result object says in its `_meta`."""
+    if isinstance(value, ToolResult):
+        return value.meta
+    if of_mcp(value) and type(value).__name__.endswith("ToolResult"):
+        return _checked_meta(getattr(value, "meta", None))
+    return None
+
+
+def _checked_meta(meta: Any) -> dict[str, Any] | None:
+    if meta is None:
+        return None
+    if not isinstance(meta, dict):
+        raise ValueError(f"meta must be a dict or None. Got {type(meta).__name__}")
+    for key in meta:
+        if isinstance(key, str) and key.startswith(_RESERVED):
+            raise ValueError(f"the key {key!r} of meta belongs to the protocol; use a prefix of your own")
+    return meta or None
 
 
 def block_of(value: Any, index: int = 0) -> Block:

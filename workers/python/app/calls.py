@@ -12,7 +12,7 @@ import time
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from . import failures, forks, frames, jsontext, output
+from . import blocks, failures, forks, frames, jsontext, output, results
 from .context import Context
 from .declaration import Target
 from .exceptions import is_not_found
@@ -86,10 +86,13 @@ class Call:
         """The frame for what the function returned; a failure's frame if that is not JSON."""
         try:
             result, content = self.encode(value)
+            meta = None
+            if content is not None and (said := blocks.meta_of(value)) is not None:
+                meta = jsontext.dumps_any(results.plain(said))
         except BaseException as error:
             return self.failure(error)
         latency_ms = int((_monotonic() - self.started) * 1000)
-        return frames.success(self.id, result, content, latency_ms)
+        return frames.success(self.id, result, content, latency_ms, meta)
 
     def failure(self, error: BaseException) -> bytes:
         """The frame for what the function raised."""

@@ -99,10 +99,14 @@ def id_text(value: Any) -> bytes | None:
     return None
 
 
-def success(call_id: bytes, result: bytes, content: bytes | None, latency_ms: int) -> bytes:
-    """The answer to a request that worked. `result` and `content` are JSON texts."""
+def success(
+    call_id: bytes, result: bytes, content: bytes | None, latency_ms: int, meta: bytes | None = None
+) -> bytes:
+    """The answer to a request that worked. `result`, `content` and `meta` are JSON texts."""
     if content is None:
         return b'{"id":%b,"ok":true,"result":%b,"latency_ms":%d}\n' % (call_id, result, latency_ms)
+    if meta is not None:
+        content += b',"meta":' + meta
     return b'{"id":%b,"ok":true,"result":%b,"content":%b,"latency_ms":%d}\n' % (call_id, result, content, latency_ms)
 
 

@@ -275,7 +275,13 @@ GENERATORS = """
     @tool
     def list_result(): return ToolResult(structured_content=[1])
     @tool
-    def meta_result(): return ToolResult("a", meta={"a": 1})
+    def meta_result(): return ToolResult("a", meta={"a": [1, float("nan")], 2: b"b"})
+    @tool
+    def no_meta_result(): return ToolResult("a", meta={})
+    @tool
+    def taken_meta_result(): return ToolResult("a", meta={"tooldock/error": 1})
+    @tool
+    def list_meta_result(): return ToolResult("a", meta=[1])
     """
 
 
@@ -303,4 +309,12 @@ def test_a_generator_without_an_end_is_given_up(generators, tool):
 
 def test_a_tool_result_that_fastmcp_refuses_is_refused(generators):
     assert "structured_content must be a dict or None. Got list: [1]." in generators.error("list_result")["message"]
-    assert "cannot have meta here" in generators.error("meta_result")["message"]
+    assert "'tooldock/error' of meta belongs to the protocol" in generators.error("taken_meta_result")["message"]
+    assert "meta must be a dict or None. Got list" in generators.error("list_meta_result")["message"]
+
+
+def test_the_meta_of_a_tool_result_stands_beside_its_content(generators):
+    frame = generators.call("meta_result")
+    assert frame["meta"] == {"a": [1, None], "2": "Yg=="}
+    assert frame["content"] == [{"type": "text", "text": "a"}]
+    assert "meta" not in generators.call("no_meta_result")

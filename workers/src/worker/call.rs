@@ -53,6 +53,16 @@ pub struct ToolReply {
     pub value: Bytes,
     /// MCP content blocks as a JSON array, when the value is not plain JSON (images, bytes, resource links).
     pub content: Option<Bytes>,
+    /// What the function says in the result's `_meta`, as a JSON object.
+    pub meta: Option<Bytes>,
+}
+
+impl ToolReply {
+    /// Bytes of JSON.
+    pub fn size(&self) -> usize {
+        let of = |part: &Option<Bytes>| part.as_ref().map_or(0, Bytes::len);
+        self.value.len() + of(&self.content) + of(&self.meta)
+    }
 }
 
 impl Operation {

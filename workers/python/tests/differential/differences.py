@@ -67,6 +67,5 @@ NAMED: tuple[Named, ...] = (
     Named("call", "iterators-are-kept", "An iterator that is no generator is refused, since it may never end; FastMCP drains it and sends nothing.", outcomes.iterators_are_kept),
     Named("call", "broken-text", "Halves of surrogate pairs are replaced; FastMCP's answer is lost.", outcomes.broken_text),
     Named("call", "blocks-of-a-list", "Each item of a ToolResult's list is a block of its own.", outcomes.blocks_of_a_list),
-    Named("call", "no-result-meta", "A ToolResult with `meta` is refused with a sentence: results have the gateway's `_meta` only.", outcomes.no_result_meta),
     Named("call", "log-text", "A log message without `extra` is its text alone; FastMCP wraps it in an object.", outcomes.log_text),
 )  # fmt: skip

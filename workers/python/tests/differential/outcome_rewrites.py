@@ -246,12 +246,6 @@ def blocks_of_a_list(seen: Seen) -> Outcome:
     return {**seen.theirs, "content": [block for item in items for block in _text(item if isinstance(item, str) else as_json(item))]}
 
 
-def no_result_meta(seen: Seen) -> Outcome:
-    if seen.theirs.get("_meta") != {"a": 1}:
-        return seen.theirs
-    return _failed(seen, "internal_error: ValueError: a ToolResult cannot have meta here; put it into structured_content")
-
-
 def log_text(seen: Seen) -> Outcome:
     def change(kind: str, params: Any) -> list[Any]:
         data = params.get("data")

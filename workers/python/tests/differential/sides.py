@@ -110,6 +110,8 @@ def _result(frame: dict[str, Any]) -> dict[str, Any]:
         result["content"] = [{"type": "text", "text": value if isinstance(value, str) else as_json(value)}]
     if content is None or value is not None:
         result["structuredContent"] = value if isinstance(value, dict) else {"result": value}
+    if "meta" in frame:
+        result["_meta"] = frame["meta"]
     return result
 
 

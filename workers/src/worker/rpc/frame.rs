@@ -25,6 +25,8 @@ pub(super) struct Frame<'a> {
     #[serde(borrow, default)]
     content: Option<&'a RawValue>,
     #[serde(borrow, default)]
+    meta: Option<&'a RawValue>,
+    #[serde(borrow, default)]
     error: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub(super) params: Option<&'a RawValue>,
@@ -87,11 +89,12 @@ impl<'a> Frame<'a> {
             (Some("true"), Some(_), None) if self.content.is_some_and(|c| !is_array(c)) => {
                 Err(senseless())
             }
+            (Some("true"), Some(_), None) if self.meta.is_some_and(|meta| !is_object(meta)) => {
+                Err(senseless())
+            }
             (Some("true"), Some(result), None) => {
-                let size = result
-                    .get()
-                    .len()
-                    .max(self.content.map_or(0, |c| c.get().len()));
+                let of = |part: Option<&RawValue>| part.map_or(0, |part| part.get().len());
+                let size = of(Some(result)).max(of(self.content)).max(of(self.meta));
                 if size as u64 > max_result {
                     return Err(CallError::new(
                         CallErrorCode::ResultTooLarge,
@@ -103,6 +106,7 @@ impl<'a> Frame<'a> {
                 Ok(ToolReply {
                     value: slice(line, result),
                     content: self.content.map(|content| slice(line, content)),
+                    meta: self.meta.map(|meta| slice(line, meta)),
                 })
             }
             (Some("false"), None, Some(error)) => {
@@ -162,6 +166,7 @@ mod tests {
         for line in [
             r#"{"id":1,"ok":true,"result":"12345678"}"#,
             r#"{"id":1,"ok":true,"result":1,"content":["123456"]}"#,
+            r#"{"id":1,"ok":true,"result":1,"content":[],"meta":{"a":1234}}"#,
         ] {
             let error = outcome(line, 9).expect_err("too large");
             assert_eq!(error.code, CallErrorCode::ResultTooLarge);
@@ -195,6 +200,7 @@ mod tests {
             r#"{"id":1,"ok":true,"result":1,"content":{"type":"text"}}"#,
             r#"{"id":1,"ok":true,"result":1,"content": "[]"}"#,
             r#"{"id":1,"ok":true,"result":1,"content":0}"#,
+            r#"{"id":1,"ok":true,"result":1,"content":[],"meta":[]}"#,
         ] {
             assert_eq!(
                 outcome(line, 99).expect_err(line).code,
