@@ -153,11 +153,7 @@ impl Engine {
             let gate = &call.facts().namespace.gate;
             let _permit = gate.enter().await.map_err(|_| overloaded())?;
             entered.store(true, Ordering::Relaxed);
-            let peer = Peer {
-                events,
-                inbox: None,
-                dropped: self.metrics.events_dropped.clone(),
-            };
+            let peer = Peer::new(events, None, &self.metrics.events_dropped);
             Arc::clone(call).start(peer).await
         };
         timeout(limit, run)
@@ -172,8 +168,14 @@ impl Engine {
 
 /// A tool that is not there, or not for this namespace's callers.
 pub(crate) fn unknown_tool(name: &str) -> CallError {
-    let name: String = name.chars().take(UNKNOWN_NAME_MAX).collect();
+    let name = shortened(name);
     CallError::new(CallErrorCode::ToolNotFound, format!("Unknown tool: {name}"))
+}
+
+/// A client's own spelling of a name, short enough for messages and logs.
+pub(crate) fn shortened(name: &str) -> &str {
+    let end = name.char_indices().nth(UNKNOWN_NAME_MAX);
+    &name[..end.map_or(name.len(), |(at, _)| at)]
 }
 
 fn rate_limited(wait: Duration) -> CallError {

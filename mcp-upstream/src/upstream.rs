@@ -109,6 +109,15 @@ pub(crate) trait Upstream: Send + Sync + 'static {
     /// ambiguous, and a `requestState` may be its own.
     fn speaks_mcp(&self) -> bool;
 
+    /// Whether the namespace is known to have the method, before anything of the request is read.
+    ///
+    /// # Errors
+    ///
+    /// It is known not to have the method, or why that is not known.
+    fn offers(&self, _cx: &CallContext<'_>, _method: &str) -> Result<(), RequestError> {
+        Ok(())
+    }
+
     /// Understands one request. What the namespace does not offer is refused here; what a call comes to is not known yet.
     fn prepare<'a>(
         &'a self,

@@ -91,11 +91,8 @@ impl<'a> InteractiveCall<'a> {
             dropped: dropped.clone(),
             notices: Arc::clone(&self.engine.notices),
         };
-        let mut work = start(Peer {
-            events: self.questions.events().cloned(),
-            inbox: Some(Arc::new(inbox)),
-            dropped: dropped.clone(),
-        });
+        let events = self.questions.events().cloned();
+        let mut work = start(Peer::new(events, Some(Arc::new(inbox)), dropped));
         self.phases(work.as_mut(), permit).await
     }
 

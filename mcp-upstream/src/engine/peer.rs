@@ -13,18 +13,31 @@ use crate::interaction::{Asked, Interaction, refuse};
 /// Who can be told something before the answer, and perhaps asked. Never waits. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Peer {
-    pub(super) events: Option<EventSender>,
+    /// Where what is said goes, and where it is counted that nobody reads in time.
+    heard: Option<(EventSender, IntCounter)>,
     /// Of a call that may ask.
-    pub(super) inbox: Option<Arc<CallInbox>>,
-    pub(super) dropped: IntCounter,
+    inbox: Option<Arc<CallInbox>>,
 }
 
 impl Peer {
+    /// A client that hears what is said where there are `events`, and can be asked where there is an inbox. What nobody
+    /// reads in time is counted in `dropped`; a client that hears nothing costs no count.
+    pub(super) fn new(
+        events: Option<EventSender>,
+        inbox: Option<Arc<CallInbox>>,
+        dropped: &IntCounter,
+    ) -> Self {
+        Self {
+            heard: events.map(|events| (events, dropped.clone())),
+            inbox,
+        }
+    }
+
     /// Passes a whole notification on; a log message with a level only to a client that wants messages of it. What
     /// nobody reads in time is dropped and counted.
     pub(crate) fn say(&self, level: Option<LogLevel>, message: Bytes) {
-        if let Some(events) = &self.events {
-            events.tell(Event::Message { level, message }, &self.dropped);
+        if let Some((events, dropped)) = &self.heard {
+            events.tell(Event::Message { level, message }, dropped);
         }
     }
 
@@ -39,12 +52,12 @@ impl Peer {
 
     /// Whether anybody hears what is said.
     pub(crate) fn is_heard(&self) -> bool {
-        self.events.is_some()
+        self.heard.is_some()
     }
 
     /// Whether anybody can be asked.
     pub(crate) fn asks(&self) -> bool {
-        self.inbox.is_some() && self.events.is_some()
+        self.inbox.is_some() && self.heard.is_some()
     }
 
     /// Where a worker's connection puts what its function says and asks; `None` for a call that cannot ask.

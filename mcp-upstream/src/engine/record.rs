@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use tooldock_workers::error::CallErrorCode;
 
-use super::{CallFacts, Engine, UNKNOWN_NAME_MAX};
+use super::{CallFacts, Engine, UNKNOWN_NAME_MAX, shortened};
 use crate::audit::{AuditRecord, AuditSender, Transport};
 use crate::call_error::rest_status;
 use crate::caller::Caller;
@@ -109,8 +109,7 @@ fn kept_short(name: &Arc<str>) -> Arc<str> {
     if name.len() <= UNKNOWN_NAME_MAX {
         return Arc::clone(name);
     }
-    let short: String = name.chars().take(UNKNOWN_NAME_MAX).collect();
-    short.into()
+    shortened(name).into()
 }
 
 impl Drop for Record<'_> {

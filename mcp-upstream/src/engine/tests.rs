@@ -224,3 +224,10 @@ async fn what_is_no_tool_takes_the_same_path_and_is_counted_by_its_method() {
     assert_eq!(of("resources/read", "overloaded"), 1);
     assert_eq!(of("prompts/get", "result_too_large"), 1);
 }
+
+#[test]
+fn a_name_is_cut_between_characters() {
+    let long = "é".repeat(200);
+    assert_eq!(shortened(&long), "é".repeat(UNKNOWN_NAME_MAX));
+    assert_eq!(shortened("short"), "short");
+}

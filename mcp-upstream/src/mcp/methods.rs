@@ -27,7 +27,7 @@ pub(crate) async fn prepare(
     if request.method == "ping" && cx.client.is_legacy() {
         return ping(cx, request.id, request.members).map(Prepared::Response);
     }
-    confirmed(cx).await?;
+    confirmed(cx, request.method).await?;
     cx.upstream.prepare(cx, request).get().await
 }
 
@@ -37,14 +37,19 @@ fn ping(cx: &CallContext<'_>, id: &str, members: &Members<'_>) -> Result<Vec<u8>
 }
 
 /// Waits for the client's confirmation where the listener and the version ask for it (MCP-08).
-async fn confirmed(cx: &CallContext<'_>) -> Result<(), RequestError> {
+async fn confirmed(cx: &CallContext<'_>, method: &str) -> Result<(), RequestError> {
     let Some(session) = cx.session() else {
         return Ok(());
     };
     let since = ProtocolVersion::V2025_06_18;
     let asked = cx.caller.profile.require_initialized
         && cx.version().is_some_and(|version| version >= since);
-    if !asked || session.confirmed_within(PATIENCE).await {
+    if !asked || session.state() == State::Ready {
+        return Ok(());
+    }
+    // What is never there needs no confirmation.
+    cx.upstream.offers(cx, method)?;
+    if session.confirmed_within(PATIENCE).await {
         return Ok(());
     }
     Err(match session.state() {

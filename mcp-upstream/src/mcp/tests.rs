@@ -623,6 +623,12 @@ async fn tools_wait_for_the_confirmation_and_then_say_what_is_missing() {
     );
     let message = answer["error"]["message"].as_str().expect("text");
     assert!(message.contains("notifications/initialized"), "{message}");
+    // What is never there needs no confirmation.
+    let start = tokio::time::Instant::now();
+    let unknown = r#"{"jsonrpc":"2.0","id":1,"method":"x/any"}"#;
+    let (_, answer) = harness.post(in_session(), unknown).await;
+    assert_eq!(answer["error"]["code"], -32601, "{answer}");
+    assert_eq!(start.elapsed(), Duration::ZERO);
     // The old spelling, overtaken by a request on another connection.
     let overtaking = async { harness.post(in_session(), LIST).await };
     let confirming = async {

@@ -154,7 +154,7 @@ fn describe<'a>(
     for tool in tools {
         let operation = unique(identifier(tool.name), &mut operations);
         let path = format!("/tools/{}", path_segment(tool.name));
-        let operation = tool_operation(&tool, &operation, &path, layout, sent, &mut schemas);
+        let operation = tool_operation(tool, &operation, &path, layout, sent, &mut schemas);
         let item = json!({ "post": operation });
         paths.insert(path, item);
     }
@@ -181,7 +181,7 @@ fn describe<'a>(
 }
 
 fn tool_operation(
-    tool: &ToolEntry<'_>,
+    tool: ToolEntry<'_>,
     operation: &str,
     path: &str,
     layout: &Layout,
@@ -201,9 +201,10 @@ fn tool_operation(
         schemas.extend(definitions);
         schema
     };
-    let input = tool.input_schema.map_or("{}", RawValue::get);
+    let input_schema = tool.input_schema();
+    let input = input_schema.map_or("{}", RawValue::get);
     let input = hoist(schemas, input, "requestBody", "input");
-    let output = responses::value_schema(tool.output_schema, sent);
+    let output = responses::value_schema(tool.output_schema(), sent);
     let output = hoist(schemas, &output, "responses/200", "output");
     let mut responses = json!({
         "200": { "description": "The tool's value", "content": { "application/json": { "schema": output } } },
@@ -211,11 +212,11 @@ fn tool_operation(
     Fails::Call.add(&mut responses);
     json!({
         "operationId": operation,
-        "summary": tool.title.as_deref().unwrap_or(tool.name),
-        "description": tool.description,
+        "summary": tool.title().as_deref().unwrap_or(tool.name),
+        "description": tool.description(),
         "parameters": layout.parameters,
         "requestBody": {
-            "required": tool.input_schema.is_some_and(arguments::are_required),
+            "required": input_schema.is_some_and(arguments::are_required),
             "content": { "application/json": { "schema": input } },
         },
         "responses": responses,

@@ -39,12 +39,12 @@ impl<'a> From<ToolEntry<'a>> for Tool<'a> {
     fn from(tool: ToolEntry<'a>) -> Self {
         Self {
             name: tool.name,
-            title: tool.title,
-            description: tool.description,
-            input_schema: tool.input_schema,
-            output_schema: tool.output_schema,
-            annotations: tool.annotations,
-            filename: tool.filename,
+            title: tool.title(),
+            description: tool.description(),
+            input_schema: tool.input_schema(),
+            output_schema: tool.output_schema(),
+            annotations: tool.annotations(),
+            filename: tool.filename(),
         }
     }
 }
@@ -90,7 +90,7 @@ async fn input_schema(
 ) -> Result<String, CallError> {
     let catalog = upstream.catalog(namespace).get().await?;
     let tool = catalog.allowed_tool(namespace, name)?;
-    let schema = tool.input_schema.map_or("{}", RawValue::get);
+    let schema = tool.input_schema().map_or("{}", RawValue::get);
     Ok(schema.to_owned())
 }
 

@@ -77,15 +77,6 @@ impl Subscriptions {
         Ok(true)
     }
 
-    /// Whether a subscription to that resource would be within the bounds now.
-    ///
-    /// # Errors
-    ///
-    /// As with adding it.
-    pub(crate) fn check(&self, uri: &str) -> Result<(), TooManySubscriptions> {
-        self.lock().check(uri)
-    }
-
     /// Unsubscribes. Answers whether there was such a subscription.
     pub(super) fn remove(&self, uri: &str) -> bool {
         let mut uris = self.lock();

@@ -5,7 +5,6 @@
 //! of its tools, and keeps the notifications it gets.
 
 use std::any::Any;
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -56,17 +55,9 @@ impl Catalog for Tools {
     }
 }
 
-fn entry<'a>(name: &'a str) -> ToolEntry<'a> {
-    let schema = serde_json::from_str(r#"{"type":"object"}"#).expect("JSON");
-    ToolEntry {
-        name,
-        title: None,
-        description: Cow::Borrowed(""),
-        input_schema: Some(schema),
-        output_schema: None,
-        annotations: None,
-        filename: "",
-    }
+fn entry(name: &str) -> ToolEntry<'_> {
+    let definition = r#"{"inputSchema":{"type":"object"}}"#;
+    ToolEntry::listed(name, serde_json::from_str(definition).expect("JSON"))
 }
 
 /// A listener's place; dropping it gives the place back.

@@ -5,8 +5,10 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
+use tooldock_workers::tool::Tool;
 
 use crate::engine::unknown_tool;
+use crate::jsonrpc::{self, spans};
 
 /// The tools of a namespace at one moment, those that its policy denies among them.
 pub(crate) trait Catalog: Send + Sync {
@@ -17,16 +19,87 @@ pub(crate) trait Catalog: Send + Sync {
     fn tool(&self, name: &str) -> Option<ToolEntry<'_>>;
 }
 
-/// One tool, as its author describes it; what its author did not say is absent.
+/// One tool, as its author describes it; what its author did not say is absent. Read as far as it is asked for.
+#[derive(Clone, Copy)]
 pub(crate) struct ToolEntry<'a> {
     pub(crate) name: &'a str,
-    pub(crate) title: Option<Cow<'a, str>>,
-    pub(crate) description: Cow<'a, str>,
-    pub(crate) input_schema: Option<&'a RawValue>,
-    pub(crate) output_schema: Option<&'a RawValue>,
-    pub(crate) annotations: Option<&'a RawValue>,
+    source: Source<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    /// A tool of the namespace's files.
+    Declared(&'a Tool),
+    /// A server's definition, a JSON object.
+    Listed(&'a RawValue),
+}
+
+impl<'a> ToolEntry<'a> {
+    /// A tool that the namespace's files declare.
+    pub(crate) fn declared(tool: &'a Tool) -> Self {
+        Self {
+            name: &tool.name,
+            source: Source::Declared(tool),
+        }
+    }
+
+    /// A tool of that name as a server lists it.
+    pub(crate) fn listed(name: &'a str, definition: &'a RawValue) -> Self {
+        let source = Source::Listed(definition);
+        Self { name, source }
+    }
+
+    /// Its title for people.
+    pub(crate) fn title(self) -> Option<Cow<'a, str>> {
+        match self.source {
+            Source::Declared(tool) => tool.title.as_deref().map(Cow::Borrowed),
+            Source::Listed(definition) => text(definition, "title"),
+        }
+    }
+
+    /// What it does; empty where nobody said.
+    pub(crate) fn description(self) -> Cow<'a, str> {
+        match self.source {
+            Source::Declared(tool) => Cow::Borrowed(&tool.description),
+            Source::Listed(definition) => text(definition, "description").unwrap_or_default(),
+        }
+    }
+
+    /// What its arguments are.
+    pub(crate) fn input_schema(self) -> Option<&'a RawValue> {
+        match self.source {
+            Source::Declared(tool) => Some(&tool.input_schema),
+            Source::Listed(definition) => spans::member(definition, "inputSchema"),
+        }
+    }
+
+    /// What its structured result is.
+    pub(crate) fn output_schema(self) -> Option<&'a RawValue> {
+        match self.source {
+            Source::Declared(tool) => tool.output_schema.as_deref(),
+            Source::Listed(definition) => spans::member(definition, "outputSchema"),
+        }
+    }
+
+    /// Hints about what it does.
+    pub(crate) fn annotations(self) -> Option<&'a RawValue> {
+        match self.source {
+            Source::Declared(tool) => tool.annotations.as_deref(),
+            Source::Listed(definition) => spans::member(definition, "annotations"),
+        }
+    }
+
     /// Where its code is; empty for a tool of a server.
-    pub(crate) filename: &'a str,
+    pub(crate) fn filename(self) -> &'a str {
+        match self.source {
+            Source::Declared(tool) => &tool.filename,
+            Source::Listed(_) => "",
+        }
+    }
+}
+
+fn text<'a>(definition: &'a RawValue, key: &str) -> Option<Cow<'a, str>> {
+    spans::member(definition, key).and_then(jsonrpc::string)
 }
 
 impl dyn Catalog {

@@ -125,6 +125,10 @@ impl Upstream for WorkerUpstream {
         false
     }
 
+    fn offers(&self, cx: &CallContext<'_>, method: &str) -> Result<(), RequestError> {
+        offered(cx, method).map(|_| ())
+    }
+
     fn prepare<'a>(
         &'a self,
         cx: &'a CallContext<'a>,

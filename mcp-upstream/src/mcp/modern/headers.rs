@@ -76,7 +76,7 @@ pub(super) fn fault(
     if method != "tools/call" {
         return None;
     }
-    let schema = catalog?.tool(&named)?.input_schema?.get();
+    let schema = catalog?.tool(&named)?.input_schema()?.get();
     // Few tools mirror anything: the others cost one scan.
     memchr::memmem::find(schema.as_bytes(), b"x-mcp-header")?;
     let schema: Property<'_> = serde_json::from_str(schema).ok()?;

@@ -307,17 +307,7 @@ impl Catalog for Catalogue {
 impl Entry {
     /// What the server says of the tool.
     fn shown(&self) -> ToolEntry<'_> {
-        let member = |key| spans::member(&self.definition, key);
-        let text = |key| member(key).and_then(jsonrpc::string);
-        ToolEntry {
-            name: &self.name,
-            title: text("title"),
-            description: text("description").unwrap_or_default(),
-            input_schema: member("inputSchema"),
-            output_schema: member("outputSchema"),
-            annotations: member("annotations"),
-            filename: "",
-        }
+        ToolEntry::listed(&self.name, &self.definition)
     }
 
     fn compile(&self) -> Option<Arc<InputSchema>> {
@@ -569,7 +559,7 @@ mod tests {
         );
         assert_eq!(catalogue.tools().count(), 2);
         let tool = catalogue.tool("b").expect("it is there");
-        let schema = tool.input_schema.expect("a schema").get();
+        let schema = tool.input_schema().expect("a schema").get();
         assert!(schema.contains("1.50"));
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::LogLevel;
 
@@ -14,8 +14,9 @@ use super::{ExternalServers, Leased};
 use crate::bridge::server_info;
 use crate::broadcast::Filter;
 use crate::format;
+use crate::interaction::after;
 use crate::jsonrpc::{self, Key, RequestError, Response, ResponseOutcome};
-use crate::session::{PatchRefused, SessionPatch};
+use crate::session::SessionPatch;
 use crate::upstream::{CallContext, IncomingRequest};
 
 const LISTEN: &str = "subscriptions/listen";
@@ -46,9 +47,9 @@ pub(super) async fn kept(
                 external.changes.commit(session, changed).await?;
             }
             let asked = set_level(external, cx, request.id, level);
-            in_time(cx, request.method, asked).await
+            in_time(cx, request.method, end_of_call(cx), asked).await
         }
-        _ => in_time(cx, request.method, subscription(external, cx, request)).await,
+        _ => subscription(external, cx, request).await,
     }
 }
 
@@ -87,7 +88,8 @@ async fn subscription(
         members,
     }: IncomingRequest<'_>,
 ) -> Result<Option<Vec<u8>>, RequestError> {
-    let leased = lease(external, cx, method).await?;
+    let end = end_of_call(cx);
+    let leased = in_time(cx, method, end, lease(external, cx, method)).await?;
     if let ServerInfo::Legacy(_) = leased.process.opening()
         && !leased.is_common()
     {
@@ -110,22 +112,25 @@ async fn subscription(
             .await?;
         return Ok(Some(empty(cx, id)));
     }
-    // Refused before the server hears of it; the commit below is what decides.
-    session
-        .subscriptions()
-        .check(&uri)
-        .map_err(PatchRefused::from)?;
-    let watch = match upstream_binding.watches(&uri) {
-        true => None,
-        false => {
-            let uris = std::iter::once(Arc::clone(&uri));
-            Some(Watch::begin(external, &cx.namespace, &leased, uris).await?)
-        }
-    };
+    // Before the server confirms it: an update may come right behind the server's answer.
     let subscribed = SessionPatch::Subscribe(Arc::clone(&uri));
-    external.changes.commit(session, subscribed).await?;
-    if let Some(watch) = watch {
-        upstream_binding.keep(&uri, watch);
+    let is_new = external.changes.commit(session, subscribed).await?;
+    if !upstream_binding.watches(&uri) {
+        let uris = std::iter::once(Arc::clone(&uri));
+        let watched = async {
+            let watch = Watch::begin(external, &cx.namespace, &leased, uris).await;
+            watch.map_err(RequestError::from)
+        };
+        match in_time(cx, method, end, watched).await {
+            Ok(watch) => upstream_binding.keep(&uri, watch),
+            Err(failure) => {
+                if is_new {
+                    let left = SessionPatch::Unsubscribe(uri);
+                    external.changes.commit(session, left).await?;
+                }
+                return Err(failure);
+            }
+        }
     }
     Ok(Some(empty(cx, id)))
 }
@@ -137,7 +142,7 @@ pub(super) async fn listen(
     wanted: Filter,
 ) -> Result<(Filter, Watch), RequestError> {
     let granted = listen_at(external, cx, wanted);
-    in_time(cx, LISTEN, granted).await
+    in_time(cx, LISTEN, end_of_call(cx), granted).await
 }
 
 async fn listen_at(
@@ -174,15 +179,21 @@ impl From<NotWatched> for RequestError {
     }
 }
 
+/// When a request that begins now has had the time that a call has.
+fn end_of_call(cx: &CallContext<'_>) -> Instant {
+    after(Instant::now(), cx.namespace.limits.timeout)
+}
+
 /// Gives a request no more time than a call has. A process that leaves it unanswered is given back like that, which makes
 /// it suspect.
 async fn in_time<T>(
     cx: &CallContext<'_>,
     method: &str,
+    end: Instant,
     answered: impl Future<Output = Result<T, RequestError>>,
 ) -> Result<T, RequestError> {
     let namespace = &cx.namespace;
-    let outcome = timeout(namespace.limits.timeout, answered).await;
+    let outcome = timeout_at(end, answered).await;
     outcome.unwrap_or_else(|_| {
         let name = &namespace.name;
         let reason = format!("the server of namespace {name} did not answer {method} in time");

@@ -5,6 +5,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::{Namespace, Upstream};
 
 use crate::caller::Caller;
+use crate::engine::shortened;
 
 /// The most of a traceback that is logged, in bytes. The end says what was raised, so the beginning gives way.
 const TRACEBACK_MAX: usize = 16 * 1024;
@@ -49,8 +50,8 @@ fn report(caller: &Caller, namespace: &Namespace, subject: &str, text: &str) {
         return;
     };
     let (namespace, request_id) = (&namespace.name, &*caller.request_id);
-    // A URI is the client's own text: escaped, it cannot forge a line of the log.
-    let subject = subject.escape_debug();
+    // A URI is the client's own text: escaped, it cannot forge a line of the log, nor fill the log by its length.
+    let subject = shortened(subject).escape_debug();
     tracing::warn!(
         "{subject} of namespace {namespace}, request {request_id}, raised an exception{text}"
     );

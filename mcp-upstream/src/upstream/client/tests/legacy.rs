@@ -204,6 +204,27 @@ async fn a_subscription_the_server_does_not_answer_ends_with_the_time_of_a_call(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_is_told_of_a_resource_from_before_its_server_confirms_that() {
+    let house = house(EraSupport::Legacy);
+    let (session, _) = house.open(json!({})).await;
+    let wants = || {
+        let core = house.harness.service.core();
+        let session = core.sessions.live(&session).expect("it is alive");
+        session.subscriptions().contains("test://never")
+    };
+    let ask = json!({ "jsonrpc": "2.0", "id": 1, "method": "resources/subscribe",
+        "params": { "uri": "test://never" } });
+    let service = &house.harness.service;
+    let reply = service.post(caller(), head(Some(&session), None), ask.to_string().into());
+    tokio::pin!(reply);
+    // An update may come right behind the server's answer.
+    let early = timeout(Duration::from_millis(1), &mut reply).await;
+    assert!(early.is_err() && wants());
+    assert!(body(&reply.await)["error"].is_object());
+    assert!(!wants());
+}
+
+#[tokio::test(start_paused = true)]
 async fn log_levels_and_subscriptions_are_kept_here_where_the_process_is_shared() {
     for speaks in ERAS {
         let house = house(speaks);
