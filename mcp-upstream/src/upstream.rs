@@ -32,7 +32,7 @@ use crate::jsonrpc::{Members, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::session::Session;
 
-pub(crate) mod catalog;
+pub(crate) mod catalogue;
 pub(crate) mod client;
 mod context;
 pub(crate) mod health;
@@ -42,7 +42,7 @@ pub(crate) mod worker;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use catalog::Catalog;
+pub(crate) use catalogue::Catalogue;
 pub(crate) use context::{CallContext, Client, RequestMeta};
 pub(crate) use sessions::{SessionChanges, gauge, store_failure};
 
@@ -168,21 +168,21 @@ pub(crate) trait Upstream: Send + Sync + 'static {
     fn stream_opened(&self, _namespace: &Namespace, _session: &Arc<Session>) {}
 
     /// The tools of a namespace, those that the policy denies among them.
-    fn catalog<'a>(
+    fn catalogue<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
-    ) -> Soon<'a, Result<Arc<dyn Catalog>, CallError>>;
+    ) -> Soon<'a, Result<Arc<dyn Catalogue>, CallError>>;
 
     /// The tools for a call that cannot wait long for them.
-    fn catalog_soon<'a>(
+    fn catalogue_soon<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
-    ) -> Soon<'a, Result<Arc<dyn Catalog>, CallError>> {
-        self.catalog(namespace)
+    ) -> Soon<'a, Result<Arc<dyn Catalogue>, CallError>> {
+        self.catalogue(namespace)
     }
 
     /// The tools, as far as they are known without asking anybody.
-    fn catalog_known(&self, namespace: &Arc<Namespace>) -> Option<Arc<dyn Catalog>>;
+    fn catalogue_known(&self, namespace: &Arc<Namespace>) -> Option<Arc<dyn Catalogue>>;
 
     /// How the server of a namespace is; `None` where there is none, or nobody asked for it yet.
     fn health(&self, _namespace: &Namespace) -> Option<health::ServerHealth> {

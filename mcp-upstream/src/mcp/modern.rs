@@ -126,9 +126,9 @@ async fn request(
         return Err(unsupported(caller, &read.version));
     }
     let upstream = core.upstreams.of(&namespace);
-    let catalog = match members.get(Key::Name).and_then(jsonrpc::string) {
-        Some(_) if method == TOOLS_CALL => match upstream.catalog_soon(&namespace).get().await {
-            Ok(catalog) => Some(catalog),
+    let catalogue = match members.get(Key::Name).and_then(jsonrpc::string) {
+        Some(_) if method == TOOLS_CALL => match upstream.catalogue_soon(&namespace).get().await {
+            Ok(catalogue) => Some(catalogue),
             // An intermediary may have gone by headers that cannot be compared with the body now. A call without them
             // gave it nothing to go by, and need not wait for a list.
             Err(error)
@@ -140,7 +140,7 @@ async fn request(
         },
         _ => None,
     };
-    if let Some(fault) = headers::fault(head, catalog.as_deref(), method, members) {
+    if let Some(fault) = headers::fault(head, catalogue.as_deref(), method, members) {
         return Err(RequestError::HeaderMismatch(fault));
     }
     let retry = match subject(method, members) {

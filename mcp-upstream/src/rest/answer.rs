@@ -41,8 +41,8 @@ pub(super) async fn value_of(
     let blame = failed.blame(tool);
     // Servers say the same of a tool that is not there and of wrong arguments: the list tells them apart.
     let is_known = blame == failure::Blame::Server
-        || (upstream.catalog_soon(namespace).get().await)
-            .map_or(true, |catalog| catalog.tool(tool).is_some());
+        || (upstream.catalogue_soon(namespace).get().await)
+            .map_or(true, |catalogue| catalogue.tool(tool).is_some());
     Err(failed.error(blame, is_known))
 }
 

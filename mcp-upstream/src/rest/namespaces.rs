@@ -44,6 +44,6 @@ pub(crate) fn list(core: &Core, caller: &Caller) -> Reply {
 
 /// How many tools may be listed. Of a server that was not asked yet none are known.
 fn tool_count(core: &Core, namespace: &Arc<registry::Namespace>) -> usize {
-    let known = core.upstreams.of(namespace).catalog_known(namespace);
-    known.map_or(0, |catalog| catalog.allowed(namespace).count())
+    let known = core.upstreams.of(namespace).catalogue_known(namespace);
+    known.map_or(0, |catalogue| catalogue.allowed(namespace).count())
 }

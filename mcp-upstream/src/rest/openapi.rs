@@ -17,7 +17,7 @@ use crate::caller::Caller;
 use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::upstream::catalog::ToolEntry;
+use crate::upstream::catalogue::ToolEntry;
 
 mod inline;
 mod responses;
@@ -84,9 +84,9 @@ pub(crate) async fn document(
         true => Sent::Structured,
         false => Sent::Bare,
     };
-    match upstream.catalog(&namespace).get().await {
-        Ok(catalog) => {
-            let tools = catalog.allowed(&namespace);
+    match upstream.catalogue(&namespace).get().await {
+        Ok(catalogue) => {
+            let tools = catalogue.allowed(&namespace);
             super::json(&describe(&namespace, &layout, sent, tools))
         }
         Err(failed) => error::rest_call(&failed, caller),

@@ -15,7 +15,7 @@ use crate::caller::Caller;
 use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::upstream::catalog::ToolEntry;
+use crate::upstream::catalogue::ToolEntry;
 use crate::upstream::{CallContext, Client, Upstream};
 
 /// A tool; what its author did not say is left out.
@@ -56,9 +56,15 @@ pub(crate) async fn list(core: &Core, caller: Caller) -> Reply {
         Err(Refused(reply)) => return *reply,
     };
     let namespace = &scope.namespace;
-    match core.upstreams.of(namespace).catalog(namespace).get().await {
-        Ok(catalog) => {
-            let tools: Vec<_> = catalog.allowed(namespace).map(Tool::from).collect();
+    match core
+        .upstreams
+        .of(namespace)
+        .catalogue(namespace)
+        .get()
+        .await
+    {
+        Ok(catalogue) => {
+            let tools: Vec<_> = catalogue.allowed(namespace).map(Tool::from).collect();
             json(&tools)
         }
         Err(failed) => error::rest_call(&failed, &scope.caller),
@@ -88,8 +94,8 @@ async fn input_schema(
     namespace: &Arc<Namespace>,
     name: &str,
 ) -> Result<String, CallError> {
-    let catalog = upstream.catalog(namespace).get().await?;
-    let tool = catalog.allowed_tool(namespace, name)?;
+    let catalogue = upstream.catalogue(namespace).get().await?;
+    let tool = catalogue.allowed_tool(namespace, name)?;
     let schema = tool.input_schema().map_or("{}", RawValue::get);
     Ok(schema.to_owned())
 }

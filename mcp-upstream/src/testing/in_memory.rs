@@ -22,8 +22,10 @@ use crate::format;
 use crate::jsonrpc::{self, Key, RequestError};
 use crate::protocol::{Method, ProtocolVersion};
 use crate::session::{CancelNotice, Session};
-use crate::upstream::catalog::ToolEntry;
-use crate::upstream::{CallContext, Catalog, IncomingRequest, Listening, Prepared, Soon, Upstream};
+use crate::upstream::catalogue::ToolEntry;
+use crate::upstream::{
+    CallContext, Catalogue, IncomingRequest, Listening, Prepared, Soon, Upstream,
+};
 
 const TOOLS: [&str; 3] = ["echo", "talk", "broken"];
 
@@ -42,7 +44,7 @@ pub(crate) struct InMemory {
 
 struct Tools;
 
-impl Catalog for Tools {
+impl Catalogue for Tools {
     fn tools(&self) -> Box<dyn Iterator<Item = ToolEntry<'_>> + Send + '_> {
         Box::new(TOOLS.iter().map(|name| entry(name)))
     }
@@ -216,14 +218,14 @@ impl Upstream for InMemory {
         self.streams.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn catalog<'a>(
+    fn catalogue<'a>(
         &'a self,
         _: &'a Arc<Namespace>,
-    ) -> Soon<'a, Result<Arc<dyn Catalog>, CallError>> {
+    ) -> Soon<'a, Result<Arc<dyn Catalogue>, CallError>> {
         Soon::Now(Ok(Arc::new(Tools)))
     }
 
-    fn catalog_known(&self, _: &Arc<Namespace>) -> Option<Arc<dyn Catalog>> {
+    fn catalogue_known(&self, _: &Arc<Namespace>) -> Option<Arc<dyn Catalogue>> {
         Some(Arc::new(Tools))
     }
 }

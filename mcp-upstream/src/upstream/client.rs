@@ -6,7 +6,7 @@
 //!            isolation: which connection ────┘         └─ inbound: what the server says of its own accord
 //! ```
 //!
-//! Answered here are `initialize`, `server/discover`, `ping`, `subscriptions/listen`, and, where a process is not the
+//! Answered here are `initialize`, `server/discover`, `subscriptions/listen`, and, where a process is not the
 //! session's own, log levels and resource subscriptions. What differs between a client and a server of unlike eras is
 //! `crate::bridge`'s.
 //!
@@ -24,7 +24,7 @@ use tooldock_workers::worker::LogLevel;
 
 use super::health::ServerHealth;
 use super::{
-    CallContext, Catalog, Client, IncomingRequest, Listening, Prepared, SessionChanges, Soon,
+    CallContext, Catalogue, Client, IncomingRequest, Listening, Prepared, SessionChanges, Soon,
     Upstream,
 };
 use crate::bridge::server_info;
@@ -40,11 +40,11 @@ use crate::stream::EventLog;
 pub(crate) mod arguments;
 mod binding;
 mod call;
-mod catalogue;
 pub(crate) mod connector;
 mod describe;
 mod inbound;
 mod isolation;
+mod listed;
 mod lists;
 mod notifications;
 pub(crate) mod pools;
@@ -57,17 +57,17 @@ mod tests;
 
 use binding::UpstreamBinding;
 use call::ServerCall;
-use catalogue::Catalogues;
 use connector::{Connection, ConnectionKey, Connector, Isolation, OpenAs};
 use inbound::{HandlerRef, InboundHandler, Scope};
 use isolation::Place;
+use listed::Listings;
 
 /// What is known of external servers beside their processes.
 pub(crate) struct ExternalServers {
     processes: Arc<dyn Connector>,
     audience: Arc<Audience>,
     events: Arc<EventLog>,
-    catalogues: Catalogues,
+    listings: Listings,
     notices: notifications::NotificationQuota,
     /// Seals what a server wants back from a client of another era.
     key: SessionKey,
@@ -98,7 +98,7 @@ impl ExternalServers {
             processes,
             audience,
             events,
-            catalogues: Catalogues::default(),
+            listings: Listings::default(),
             notices: notifications::NotificationQuota::default(),
             key,
             changes,
@@ -331,29 +331,29 @@ impl Upstream for ClientUpstream {
         }
     }
 
-    fn catalog<'a>(
+    fn catalogue<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
-    ) -> Soon<'a, Result<Arc<dyn Catalog>, CallError>> {
+    ) -> Soon<'a, Result<Arc<dyn Catalogue>, CallError>> {
         Soon::Later(Box::pin(async move {
             let tools = self.0.tools(namespace).await?;
-            Ok(tools as Arc<dyn Catalog>)
+            Ok(tools as Arc<dyn Catalogue>)
         }))
     }
 
-    fn catalog_soon<'a>(
+    fn catalogue_soon<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
-    ) -> Soon<'a, Result<Arc<dyn Catalog>, CallError>> {
+    ) -> Soon<'a, Result<Arc<dyn Catalogue>, CallError>> {
         Soon::Later(Box::pin(async move {
             let tools = self.0.tools_soon(namespace).await?;
-            Ok(tools as Arc<dyn Catalog>)
+            Ok(tools as Arc<dyn Catalogue>)
         }))
     }
 
-    fn catalog_known(&self, namespace: &Arc<Namespace>) -> Option<Arc<dyn Catalog>> {
+    fn catalogue_known(&self, namespace: &Arc<Namespace>) -> Option<Arc<dyn Catalogue>> {
         let known = self.0.tools_known(namespace)?;
-        Some(known as Arc<dyn Catalog>)
+        Some(known as Arc<dyn Catalogue>)
     }
 
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {

@@ -11,7 +11,7 @@ use tooldock_workers::registry::{Namespace, Upstream as Declared};
 use tooldock_workers::worker::Operation;
 
 use super::{
-    CallContext, Catalog, IncomingRequest, Listening, Prepared, SessionChanges, Soon, Upstream,
+    CallContext, Catalogue, IncomingRequest, Listening, Prepared, SessionChanges, Soon, Upstream,
 };
 use crate::broadcast::Filter;
 use crate::engine::UpstreamCall;
@@ -22,7 +22,7 @@ use crate::session::Session;
 
 mod call;
 mod capabilities;
-mod catalog;
+mod catalogue;
 mod completion;
 mod facts;
 mod fault;
@@ -231,16 +231,16 @@ impl Upstream for WorkerUpstream {
         }))
     }
 
-    fn catalog<'a>(
+    fn catalogue<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
-    ) -> Soon<'a, Result<Arc<dyn Catalog>, CallError>> {
-        let declared = is_up(namespace).map(|()| Arc::clone(namespace) as Arc<dyn Catalog>);
+    ) -> Soon<'a, Result<Arc<dyn Catalogue>, CallError>> {
+        let declared = is_up(namespace).map(|()| Arc::clone(namespace) as Arc<dyn Catalogue>);
         Soon::Now(declared)
     }
 
-    fn catalog_known(&self, namespace: &Arc<Namespace>) -> Option<Arc<dyn Catalog>> {
-        Some(Arc::clone(namespace) as Arc<dyn Catalog>)
+    fn catalogue_known(&self, namespace: &Arc<Namespace>) -> Option<Arc<dyn Catalogue>> {
+        Some(Arc::clone(namespace) as Arc<dyn Catalogue>)
     }
 }
 

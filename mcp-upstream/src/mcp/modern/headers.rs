@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::jsonrpc::{self, Key, Members};
 use crate::mcp::head::{McpHead, MirroredHeaders};
-use crate::upstream::Catalog;
+use crate::upstream::Catalogue;
 
 mod number;
 
@@ -43,7 +43,7 @@ pub(super) fn version_fault(head: &McpHead, version: &str) -> Option<Cow<'static
 /// Compares all other mirrored headers of a request, those of a tool's parameters by its input schema. `None` is fine.
 pub(super) fn fault(
     head: &McpHead,
-    catalog: Option<&dyn Catalog>,
+    catalogue: Option<&dyn Catalogue>,
     method: &str,
     members: &Members<'_>,
 ) -> Option<Cow<'static, str>> {
@@ -76,7 +76,7 @@ pub(super) fn fault(
     if method != "tools/call" {
         return None;
     }
-    let schema = catalog?.tool(&named)?.input_schema()?.get();
+    let schema = catalogue?.tool(&named)?.input_schema()?.get();
     // Few tools mirror anything: the others cost one scan.
     memchr::memmem::find(schema.as_bytes(), b"x-mcp-header")?;
     let schema: Property<'_> = serde_json::from_str(schema).ok()?;

@@ -2,10 +2,10 @@
 
 use tooldock_workers::registry::Namespace;
 
-use crate::upstream::Catalog;
-use crate::upstream::catalog::ToolEntry;
+use crate::upstream::Catalogue;
+use crate::upstream::catalogue::ToolEntry;
 
-impl Catalog for Namespace {
+impl Catalogue for Namespace {
     fn tools(&self) -> Box<dyn Iterator<Item = ToolEntry<'_>> + Send + '_> {
         Box::new(self.tools.iter().map(|tool| ToolEntry::declared(tool)))
     }

@@ -11,7 +11,7 @@ use crate::engine::unknown_tool;
 use crate::jsonrpc::{self, spans};
 
 /// The tools of a namespace at one moment, those that its policy denies among them.
-pub(crate) trait Catalog: Send + Sync {
+pub(crate) trait Catalogue: Send + Sync {
     /// All of them.
     fn tools(&self) -> Box<dyn Iterator<Item = ToolEntry<'_>> + Send + '_>;
 
@@ -102,7 +102,7 @@ fn text<'a>(definition: &'a RawValue, key: &str) -> Option<Cow<'a, str>> {
     spans::member(definition, key).and_then(jsonrpc::string)
 }
 
-impl dyn Catalog {
+impl dyn Catalogue {
     /// The tools that the namespace's policy allows.
     pub(crate) fn allowed<'a>(
         &'a self,

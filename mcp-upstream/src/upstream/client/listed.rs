@@ -28,8 +28,8 @@ use crate::jsonrpc::ResponseOutcome;
 use crate::jsonrpc::{self, spans};
 use crate::protocol::ClientIdentity;
 use crate::stdio::metrics::LastGood;
-use crate::upstream::catalog::ToolEntry;
-use crate::upstream::{Catalog, Client};
+use crate::upstream::catalogue::ToolEntry;
+use crate::upstream::{Catalogue, Client};
 
 /// How long a list is good of a server that does not say when it changes …
 const FRESH: Duration = Duration::from_secs(300);
@@ -52,7 +52,7 @@ const FAILED: Duration = Duration::from_secs(5);
 
 /// The tools of a server.
 #[derive(Debug)]
-pub(crate) struct Catalogue {
+pub(crate) struct ListedTools {
     tools: Vec<Entry>,
     /// What the compiled schemas of its tools weigh.
     compiled: AtomicUsize,
@@ -74,7 +74,7 @@ struct Entry {
 
 /// The tools of all servers that were read: one list for each namespace whose server is not gone.
 #[derive(Debug, Default)]
-pub(super) struct Catalogues(DashMap<NamespaceName, Kept>);
+pub(super) struct Listings(DashMap<NamespaceName, Kept>);
 
 #[derive(Debug)]
 struct Kept {
@@ -85,10 +85,10 @@ struct Kept {
     /// Read once for all who want it.
     reading: Option<Arc<Reading>>,
     /// The one before, for when the server cannot be asked.
-    last: Option<Arc<Catalogue>>,
+    last: Option<Arc<ListedTools>>,
 }
 
-type Outcome = Result<Arc<Catalogue>, CallError>;
+type Outcome = Result<Arc<ListedTools>, CallError>;
 
 /// One reading of a list, over or not. It goes on when whoever began it leaves, so that with a server that does not
 /// answer its tools nobody waits for more than one.
@@ -119,7 +119,7 @@ impl Reading {
     }
 
     /// The list, if it was read.
-    fn read(&self) -> Option<Arc<Catalogue>> {
+    fn read(&self) -> Option<Arc<ListedTools>> {
         let over = self.over.borrow();
         over.as_ref()?.0.as_ref().ok().cloned()
     }
@@ -194,13 +194,13 @@ impl Kept {
     }
 }
 
-impl Catalogues {
+impl Listings {
     /// The reading of a namespace's tools at that version, and what was read before it. `true`: it is to be begun.
     fn of(
         &self,
         namespace: &Namespace,
         version: u64,
-    ) -> (Arc<Reading>, Option<Arc<Catalogue>>, bool) {
+    ) -> (Arc<Reading>, Option<Arc<ListedTools>>, bool) {
         if !self.0.contains_key(&namespace.name) {
             // Now and then, and when it grows at the latest.
             self.0.retain(|_, kept| !kept.is_gone());
@@ -222,7 +222,7 @@ impl Catalogues {
     }
 
     /// What is known of the namespace's tools, be it good or not any more.
-    fn known(&self, namespace: &Namespace) -> Option<Arc<Catalogue>> {
+    fn known(&self, namespace: &Namespace) -> Option<Arc<ListedTools>> {
         let kept = self.0.get(&namespace.name)?;
         let kept = kept.is_of(namespace).then_some(kept)?;
         let read = kept.reading.as_ref().and_then(|reading| reading.read());
@@ -230,7 +230,7 @@ impl Catalogues {
     }
 }
 
-impl Catalogue {
+impl ListedTools {
     fn new(version: u64, read: Instant) -> Self {
         Self {
             tools: Vec::new(),
@@ -294,7 +294,7 @@ impl Catalogue {
     }
 }
 
-impl Catalog for Catalogue {
+impl Catalogue for ListedTools {
     fn tools(&self) -> Box<dyn Iterator<Item = ToolEntry<'_>> + Send + '_> {
         Box::new(self.tools.iter().map(Entry::shown))
     }
@@ -335,7 +335,7 @@ impl ExternalServers {
     pub(crate) async fn tools(
         self: &Arc<Self>,
         namespace: &Arc<Namespace>,
-    ) -> Result<Arc<Catalogue>, CallError> {
+    ) -> Result<Arc<ListedTools>, CallError> {
         if let Upstream::Failed(error) = &namespace.upstream {
             return Err(error.clone());
         }
@@ -361,7 +361,7 @@ impl ExternalServers {
     pub(super) async fn tools_soon(
         self: &Arc<Self>,
         namespace: &Arc<Namespace>,
-    ) -> Result<Arc<Catalogue>, CallError> {
+    ) -> Result<Arc<ListedTools>, CallError> {
         let version = self.processes.known_tools(namespace).version;
         let started = self.reading(namespace, version).0.started;
         // Calls come one after the other, and the server may be silent for long: all of them together wait this once.
@@ -377,8 +377,8 @@ impl ExternalServers {
         self: &Arc<Self>,
         namespace: &Arc<Namespace>,
         version: u64,
-    ) -> (Arc<Reading>, Option<Arc<Catalogue>>) {
-        let (reading, last, is_new) = self.catalogues.of(namespace, version);
+    ) -> (Arc<Reading>, Option<Arc<ListedTools>>) {
+        let (reading, last, is_new) = self.listings.of(namespace, version);
         if is_new {
             let (external, namespace) = (Arc::clone(self), Arc::clone(namespace));
             let (ends, last) = (EndsOnDrop(Arc::clone(&reading)), last.clone());
@@ -392,8 +392,8 @@ impl ExternalServers {
     }
 
     /// The same, as far as they are known without asking anybody.
-    pub(crate) fn tools_known(&self, namespace: &Namespace) -> Option<Arc<Catalogue>> {
-        if let Some(known) = self.catalogues.known(namespace) {
+    pub(crate) fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ListedTools>> {
+        if let Some(known) = self.listings.known(namespace) {
             return Some(known);
         }
         let known = self.processes.known_tools(namespace);
@@ -405,17 +405,17 @@ impl ExternalServers {
     async fn read_tools(
         self: &Arc<Self>,
         namespace: &Arc<Namespace>,
-        last: Option<&Arc<Catalogue>>,
-    ) -> Result<Arc<Catalogue>, CallError> {
+        last: Option<&Arc<ListedTools>>,
+    ) -> Result<Arc<ListedTools>, CallError> {
         let known = self.processes.known_tools(namespace);
         let version = known.version;
         if let Some((pages, read)) = known.pages
             && last.is_none_or(|last| last.version != version)
             && read.elapsed() < FRESH
         {
-            let mut catalogue = assembled(&pages, version, read);
-            catalogue.fresh = self.freshness(namespace);
-            return Ok(Arc::new(catalogue));
+            let mut listed = assembled(&pages, version, read);
+            listed.fresh = self.freshness(namespace);
+            return Ok(Arc::new(listed));
         }
         let asked = async {
             let isolation = self.processes.isolation(namespace);
@@ -444,8 +444,8 @@ impl ExternalServers {
     fn last_tools(
         &self,
         namespace: &Namespace,
-        last: Option<Arc<Catalogue>>,
-    ) -> Option<Arc<Catalogue>> {
+        last: Option<Arc<ListedTools>>,
+    ) -> Option<Arc<ListedTools>> {
         // Whether its last words still count is the pool's to say.
         self.processes.last_opening(namespace, Era::Legacy)?;
         let last = last.or_else(|| self.tools_known(namespace))?;
@@ -467,23 +467,23 @@ fn freshness(opening: &ServerInfo) -> Duration {
 }
 
 /// The list that these pages are.
-fn assembled(pages: &[Bytes], version: u64, read: Instant) -> Catalogue {
-    let mut catalogue = Catalogue::new(version, read);
+fn assembled(pages: &[Bytes], version: u64, read: Instant) -> ListedTools {
+    let mut listed = ListedTools::new(version, read);
     for page in pages {
-        if catalogue.is_full() {
+        if listed.is_full() {
             break;
         }
-        catalogue.add(page);
+        listed.add(page);
     }
-    catalogue
+    listed
 }
 
 async fn read(
     namespace: &Namespace,
     process: &dyn Connection,
     version: u64,
-) -> Result<Catalogue, CallError> {
-    let mut catalogue = Catalogue::new(version, Instant::now());
+) -> Result<ListedTools, CallError> {
+    let mut listed = ListedTools::new(version, Instant::now());
     let mut cursor: Option<Box<RawValue>> = None;
     for _ in 0..PAGES_MAX {
         let cursor_member = cursor.map(|cursor| format!(r#""cursor":{}"#, cursor.get()));
@@ -505,25 +505,25 @@ async fn read(
         let sent = process.request("tools/list", Some(&params), None)?;
         let answer = sent.answer.await.map_err(|unanswered| unanswered.error)?;
         match answer.outcome() {
-            ResponseOutcome::Result(page) => cursor = catalogue.add(&page),
+            ResponseOutcome::Result(page) => cursor = listed.add(&page),
             ResponseOutcome::Error(_) => return Err(unreadable(namespace)),
         }
         if cursor.is_none() {
-            return Ok(catalogue);
+            return Ok(listed);
         }
-        if catalogue.is_full() {
+        if listed.is_full() {
             break;
         }
     }
     tracing::warn!(
         namespace = %namespace.name,
-        tools = catalogue.tools.len(),
-        bytes = catalogue.bytes,
+        tools = listed.tools.len(),
+        bytes = listed.bytes,
         "the server of namespace {} lists more tools than are read: {PAGES_MAX} pages, {TOOLS_MAX} tools or \
          {BYTES_MAX} bytes",
         namespace.name
     );
-    Ok(catalogue)
+    Ok(listed)
 }
 
 fn late(namespace: &Namespace) -> CallError {
@@ -548,87 +548,87 @@ mod tests {
 
     #[test]
     fn pages_add_up_and_definitions_keep_their_bytes() {
-        let mut catalogue = Catalogue::new(1, Instant::now());
+        let mut listed = ListedTools::new(1, Instant::now());
         let first = br#"{"tools":[{"name":"a","x":1},{"x":1}],"nextCursor":"n"}"#;
-        let cursor = catalogue.add(first).expect("another page");
+        let cursor = listed.add(first).expect("another page");
         assert_eq!(cursor.get(), "\"n\"");
         assert!(
-            catalogue
+            listed
                 .add(br#"{"tools":[{"name":"b","inputSchema":{"n":1.50}}],"nextCursor":null}"#)
                 .is_none()
         );
-        assert_eq!(catalogue.tools().count(), 2);
-        let tool = catalogue.tool("b").expect("it is there");
+        assert_eq!(listed.tools().count(), 2);
+        let tool = listed.tool("b").expect("it is there");
         let schema = tool.input_schema().expect("a schema").get();
         assert!(schema.contains("1.50"));
     }
 
     #[test]
     fn a_schema_is_compiled_once_and_only_so_much_is_kept() {
-        let mut catalogue = Catalogue::new(1, Instant::now());
+        let mut listed = ListedTools::new(1, Instant::now());
         let page = br#"{"tools":[{"name":"a","inputSchema":{"type":"object"}},{"name":"odd","inputSchema":{"type":5}},{"name":"b","inputSchema":{}}]}"#;
-        catalogue.add(page);
-        let first = catalogue.input_schema("a").expect("a schema");
-        let again = catalogue.input_schema("a").expect("a schema");
+        listed.add(page);
+        let first = listed.input_schema("a").expect("a schema");
+        let again = listed.input_schema("a").expect("a schema");
         assert!(Arc::ptr_eq(&first, &again));
-        assert!(catalogue.input_schema("odd").is_none());
-        assert!(catalogue.input_schema("missing").is_none());
-        catalogue.compiled.store(COMPILED_MAX, Ordering::Relaxed);
-        let first = catalogue.input_schema("b").expect("a schema");
-        let again = catalogue.input_schema("b").expect("a schema");
+        assert!(listed.input_schema("odd").is_none());
+        assert!(listed.input_schema("missing").is_none());
+        listed.compiled.store(COMPILED_MAX, Ordering::Relaxed);
+        let first = listed.input_schema("b").expect("a schema");
+        let again = listed.input_schema("b").expect("a schema");
         assert!(!Arc::ptr_eq(&first, &again));
-        assert_eq!(catalogue.compiled.load(Ordering::Relaxed), COMPILED_MAX);
+        assert_eq!(listed.compiled.load(Ordering::Relaxed), COMPILED_MAX);
     }
 
     #[test]
     fn there_is_an_end_to_a_list() {
-        let mut catalogue = Catalogue::new(1, Instant::now());
+        let mut listed = ListedTools::new(1, Instant::now());
         let page = vec![b' '; BYTES_MAX];
-        assert!(!catalogue.is_full());
-        catalogue.add(&page);
-        assert!(catalogue.is_full());
+        assert!(!listed.is_full());
+        listed.add(&page);
+        assert!(listed.is_full());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_list_is_good_for_its_version_and_for_its_time() {
-        let catalogues = Catalogues::default();
+        let listings = Listings::default();
         let namespace = crate::testing::namespace("git");
-        let (reading, last, is_new) = catalogues.of(&namespace, 1);
+        let (reading, last, is_new) = listings.of(&namespace, 1);
         assert!(last.is_none() && is_new);
         // Being read, it is waited for, whatever the version.
-        let (same, _, is_new) = catalogues.of(&namespace, 2);
+        let (same, _, is_new) = listings.of(&namespace, 2);
         assert!(Arc::ptr_eq(&reading, &same) && !is_new);
-        let read = Arc::new(Catalogue::new(2, Instant::now()));
+        let read = Arc::new(ListedTools::new(2, Instant::now()));
         reading.end(Ok(Arc::clone(&read)));
-        assert!(!catalogues.of(&namespace, 2).2);
+        assert!(!listings.of(&namespace, 2).2);
         tokio::time::advance(FRESH).await;
-        let (later, last, is_new) = catalogues.of(&namespace, 2);
+        let (later, last, is_new) = listings.of(&namespace, 2);
         assert!(last.is_some() && is_new);
         later.end(Ok(read));
         let mut other = crate::testing::namespace("git");
         other.content_hash = [1; 32];
-        let (_, last, is_new) = catalogues.of(&other, 2);
+        let (_, last, is_new) = listings.of(&other, 2);
         assert!(is_new && last.is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_failed_slowly_is_not_begun_again_at_once_but_what_failed_fast_is() {
-        let catalogues = Catalogues::default();
+        let listings = Listings::default();
         let namespace = crate::testing::namespace("git");
-        catalogues.of(&namespace, 1).0.end(Err(given_up()));
-        let (slow, _, is_new) = catalogues.of(&namespace, 1);
+        listings.of(&namespace, 1).0.end(Err(given_up()));
+        let (slow, _, is_new) = listings.of(&namespace, 1);
         assert!(is_new);
         tokio::time::advance(CALLS_WAIT).await;
         drop(EndsOnDrop(Arc::clone(&slow)));
-        let (same, _, is_new) = catalogues.of(&namespace, 1);
+        let (same, _, is_new) = listings.of(&namespace, 1);
         assert!(!is_new);
         assert!(same.outcome().await.is_err());
         // The server is another one now.
-        assert!(catalogues.of(&namespace, 2).2);
-        let (slow, _, _) = catalogues.of(&namespace, 2);
+        assert!(listings.of(&namespace, 2).2);
+        let (slow, _, _) = listings.of(&namespace, 2);
         tokio::time::advance(CALLS_WAIT).await;
         slow.end(Err(given_up()));
         tokio::time::advance(FAILED).await;
-        assert!(catalogues.of(&namespace, 2).2);
+        assert!(listings.of(&namespace, 2).2);
     }
 }
