@@ -436,7 +436,7 @@ async fn closing_the_stream_cancels_in_the_worker() {
 }
 
 #[tokio::test]
-async fn a_question_parks_the_call_and_the_retry_goes_on_with_it() {
+async fn a_question_suspends_the_call_and_the_retry_goes_on_with_it() {
     let gateway = talking().await;
     let marks = gateway.data.path().join("marks");
     let first = call(

@@ -12,7 +12,7 @@
 //! | tool schemas that are not of an object, such `structuredContent` | untouched | wrapped as the member `result`, or the schema is left out ([`schemas`]) | untouched |
 //! | a resource that is not there | −32002 becomes −32602 | −32602 with a `uri` becomes −32002 | untouched |
 //! | other errors, unknown members, numbers | untouched | untouched | untouched |
-//! | elicitation, sampling, roots | the server's requests park the call, the client gets `input_required` with those of one moment together; its retry resumes it | `input_required` becomes requests to the client, their answers the retry ([`rounds`]) | requests and responses pass whole in the session's own process; `input_required` and retries pass |
+//! | elicitation, sampling, roots | the server's requests suspend the call, the client gets `input_required` with those of one moment together; its retry resumes it | `input_required` becomes requests to the client, their answers the retry ([`rounds`]) | requests and responses pass whole in the session's own process; `input_required` and retries pass |
 //! | asking before the call a process was opened for | asked as part of the call, which goes up once that is answered | — | to the session |
 //! | a question taken back | the call goes on; its client hears of that with the answer | — | `notifications/cancelled` passes |
 //! | `input_required` of the server itself | passes, with the state sealed ([`state`]) | becomes requests ([`rounds`]) | passes |

@@ -1,4 +1,4 @@
-//! The key that seals what clients carry for us: session ids and the states of parked requests (K-19).
+//! The key that seals what clients carry for us: session ids and the states of suspended calls (K-19).
 //!
 //! `base64url(nonce ‖ AES-256-GCM(facts))` with a random nonce of 96 bits: visible ASCII, unforgeable, and unreadable
 //! without the key. Ids and states have different associated data, so that neither passes for the other. A sealed id

@@ -13,7 +13,7 @@ use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, Change};
 use crate::seal::SessionKey;
 
-/// What all wrapped states begin with: states of parked calls are random there, and of another length.
+/// What all wrapped states begin with: states of suspended calls are random there, and of another length.
 const MARK: &[u8; 8] = b"relayed\0";
 const DIGEST: usize = 32;
 /// Mark, expiry in milliseconds of Unix time, digest of what it is bound to.

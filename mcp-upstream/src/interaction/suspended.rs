@@ -2,9 +2,9 @@
 //!
 //! A question ends the request that made it: the client gets the question and a sealed state, the call stays here. The
 //! retry brings the state back and takes the call out; of two retries of one state the first wins. The state says
-//! nothing to its holder and is good for one principal, namespace, method and name only.
+//! nothing to its holder and is good for one principal, namespace, method, name and arguments only.
 //!
-//! Each parked call is owned by a small task, which keeps it going (its question may run out of time, its worker may
+//! Each suspended call is owned by a small task, which keeps it going (its question may run out of time, its worker may
 //! end) and drops it, and with that cancels it, when nobody has come for it in time. The table only knows how to reach
 //! that task. No call is ever run a second time: one that is gone is an error.
 
@@ -22,7 +22,7 @@ use tooldock_workers::parking::{ParkingFull, Shares};
 
 use crate::seal::SessionKey;
 
-/// Bytes of a parked call's number: unguessable, though the seal alone would do.
+/// Bytes of a suspended call's number: unguessable, though the seal alone would do.
 const ID_BYTES: usize = 16;
 /// The layout of a state: number, expiry in milliseconds of Unix time, digest of what it is bound to.
 const STATE_BYTES: usize = ID_BYTES + 8 + 32;
@@ -61,7 +61,7 @@ pub(crate) enum Refused {
     Gone,
 }
 
-/// Why a call cannot be parked.
+/// Why a call cannot be suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoPlace {
     /// As many wait as may.
@@ -72,13 +72,13 @@ pub(crate) enum NoPlace {
     NoRandomness,
 }
 
-/// What is parked: it goes on while it waits and is handed to whoever comes for it.
+/// What is suspended: it goes on while it waits and is handed to whoever comes for it.
 pub(crate) trait Waiting: Send + Sized + 'static {
     /// Lets the call go on until it has its answer. Must keep that answer and be cancel safe.
     fn go_on(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// The calls parked in this process.
+/// The suspended calls of this process.
 pub(crate) struct SuspendedCalls<T> {
     key: SessionKey,
     table: Arc<Table<T>>,
@@ -87,7 +87,7 @@ pub(crate) struct SuspendedCalls<T> {
 /// Guards plain data; nothing awaits under it.
 struct Table<T>(Mutex<HashMap<NamespaceName, Calls<T>>>);
 
-/// The calls parked of one namespace.
+/// The suspended calls of one namespace.
 struct Calls<T> {
     entries: HashMap<SuspensionId, Entry<T>>,
     /// Whose they are.
@@ -110,9 +110,9 @@ impl<T: Waiting> SuspendedCalls<T> {
         }
     }
 
-    /// Parks a call until `expires` and gives the state to take it out with. At most `max` calls of the namespace are
+    /// Suspends a call until `expires` and gives the state to take it out with. At most `max` calls of the namespace are
     /// kept, and of one principal only its share of them; one that is over makes room for one that is not.
-    pub(crate) fn park(
+    pub(crate) fn suspend(
         &self,
         call: T,
         bound: Bound<'_>,
@@ -162,7 +162,7 @@ impl<T: Waiting> SuspendedCalls<T> {
         handed.await.map_err(|_| Refused::Gone)
     }
 
-    /// Whether a request's state is one of a parked call, whatever became of that.
+    /// Whether a request's state is one of a suspended call, whatever became of that.
     pub(crate) fn seals(&self, state: Option<&RawValue>) -> bool {
         let state = state.and_then(crate::jsonrpc::string);
         let state = state.and_then(|state| self.key.open_state(&state));

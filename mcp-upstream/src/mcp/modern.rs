@@ -56,7 +56,7 @@ pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> b
 
 /// Answers a modern message.
 ///
-/// Dropping the future, or the body it answered with, cancels the call; a parked one stays.
+/// Dropping the future, or the body it answered with, cancels the call; a suspended one stays.
 pub(super) async fn answer(
     core: &Arc<Core>,
     caller: &Caller,

@@ -22,7 +22,7 @@ impl Drop for Call {
 }
 
 struct Scene {
-    parked: SuspendedCalls<Call>,
+    calls: SuspendedCalls<Call>,
     namespace: NamespaceName,
     over: Arc<tokio::sync::Notify>,
     dropped: Arc<AtomicUsize>,
@@ -31,7 +31,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         Self {
-            parked: SuspendedCalls::new(SessionKey::from_text("a key of some length")),
+            calls: SuspendedCalls::new(SessionKey::from_text("a key of some length")),
             namespace: "shared".parse().expect("a name"),
             over: Arc::default(),
             dropped: Arc::default(),
@@ -48,16 +48,16 @@ impl Scene {
         }
     }
 
-    fn park(&self, name: u32, expires: Instant, max: usize) -> Result<String, NoPlace> {
+    fn suspend(&self, name: u32, expires: Instant, max: usize) -> Result<String, NoPlace> {
         let call = Call {
             name,
             over: Arc::clone(&self.over),
             dropped: Arc::clone(&self.dropped),
         };
-        self.parked.park(call, self.bound(), expires, max)
+        self.calls.suspend(call, self.bound(), expires, max)
     }
 
-    fn park_as(&self, principal: &str, max: usize) -> Result<String, NoPlace> {
+    fn suspend_as(&self, principal: &str, max: usize) -> Result<String, NoPlace> {
         let call = Call {
             name: 0,
             over: Arc::default(),
@@ -67,7 +67,7 @@ impl Scene {
             principal: Some(principal),
             ..self.bound()
         };
-        self.parked.park(call, bound, soon(), max)
+        self.calls.suspend(call, bound, soon(), max)
     }
 
     fn dropped(&self) -> usize {
@@ -85,16 +85,16 @@ impl Waiting for Panics {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_parked_call_that_panics_gives_its_place_back() {
+async fn a_suspended_call_that_panics_gives_its_place_back() {
     let scene = Scene::new();
-    let parked = SuspendedCalls::new(SessionKey::from_text("a key of some length"));
+    let calls = SuspendedCalls::new(SessionKey::from_text("a key of some length"));
     for _ in 0..3 {
-        let state = parked.park(Panics, scene.bound(), soon(), 1);
+        let state = calls.suspend(Panics, scene.bound(), soon(), 1);
         let state = state.expect("the one place is free");
         // Lets its task run.
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(parked.count(), 0);
-        let taken = parked.take(&state, scene.bound()).await;
+        assert_eq!(calls.count(), 0);
+        let taken = calls.take(&state, scene.bound()).await;
         assert_eq!(taken.err(), Some(Refused::Gone));
     }
 }
@@ -106,32 +106,32 @@ fn soon() -> Instant {
 #[tokio::test(start_paused = true)]
 async fn a_state_takes_its_call_out_once() {
     let scene = Scene::new();
-    let one = scene.park(1, soon(), 8).expect("room");
-    let two = scene.park(2, soon(), 8).expect("room");
+    let one = scene.suspend(1, soon(), 8).expect("room");
+    let two = scene.suspend(2, soon(), 8).expect("room");
     assert_ne!(one, two);
     let taken = scene
-        .parked
+        .calls
         .take(&two, scene.bound())
         .await
-        .expect("parked");
+        .expect("suspended");
     assert_eq!(taken.name, 2);
-    let again = scene.parked.take(&two, scene.bound()).await;
+    let again = scene.calls.take(&two, scene.bound()).await;
     assert_eq!(again.err(), Some(Refused::Gone));
-    assert_eq!(scene.parked.count(), 1);
+    assert_eq!(scene.calls.count(), 1);
     // Of two at once one wins.
     let (first, second) = tokio::join!(
-        scene.parked.take(&one, scene.bound()),
-        scene.parked.take(&one, scene.bound())
+        scene.calls.take(&one, scene.bound()),
+        scene.calls.take(&one, scene.bound())
     );
     assert_eq!(first.map(|call| call.name).ok(), Some(1));
     assert_eq!(second.err(), Some(Refused::Gone));
-    assert_eq!(scene.parked.count(), 0);
+    assert_eq!(scene.calls.count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_state_is_good_for_its_own_request_only() {
     let scene = Scene::new();
-    let state = scene.park(1, soon(), 8).expect("room");
+    let state = scene.suspend(1, soon(), 8).expect("room");
     let other: NamespaceName = "other".parse().expect("a name");
     let own = scene.bound();
     for bound in [
@@ -169,17 +169,17 @@ async fn a_state_is_good_for_its_own_request_only() {
             ..own
         },
     ] {
-        let refused = scene.parked.take(&state, bound).await.err();
+        let refused = scene.calls.take(&state, bound).await.err();
         assert_eq!(refused, Some(Refused::Invalid), "{bound:?}");
     }
     let respelled = Bound {
         arguments: br#"{"city":"Ulm","n":1}"#,
         ..own
     };
-    assert!(scene.parked.take(&state, respelled).await.is_ok());
-    let state = scene.park(2, soon(), 8).expect("room");
+    assert!(scene.calls.take(&state, respelled).await.is_ok());
+    let state = scene.suspend(2, soon(), 8).expect("room");
     let elsewhere = Scene {
-        parked: SuspendedCalls::new(SessionKey::from_text("another key of some length")),
+        calls: SuspendedCalls::new(SessionKey::from_text("another key of some length")),
         ..Scene::new()
     };
     for bad in [
@@ -191,16 +191,16 @@ async fn a_state_is_good_for_its_own_request_only() {
     ] {
         if bad != state {
             assert_eq!(
-                scene.parked.take(bad, own).await.err(),
+                scene.calls.take(bad, own).await.err(),
                 Some(Refused::Invalid),
                 "{bad}"
             );
         }
     }
-    let foreign = elsewhere.parked.take(&state, own).await.err();
+    let foreign = elsewhere.calls.take(&state, own).await.err();
     assert_eq!(foreign, Some(Refused::Invalid));
     assert!(
-        scene.parked.take(&state, own).await.is_ok(),
+        scene.calls.take(&state, own).await.is_ok(),
         "none of them took it"
     );
 }
@@ -208,91 +208,91 @@ async fn a_state_is_good_for_its_own_request_only() {
 #[tokio::test(start_paused = true)]
 async fn a_call_nobody_comes_for_is_dropped_in_time() {
     let scene = Scene::new();
-    let state = scene.park(1, soon(), 8).expect("room");
+    let state = scene.suspend(1, soon(), 8).expect("room");
     tokio::time::sleep(Duration::from_secs(59)).await;
-    assert_eq!((scene.parked.count(), scene.dropped()), (1, 0));
+    assert_eq!((scene.calls.count(), scene.dropped()), (1, 0));
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!((scene.parked.count(), scene.dropped()), (0, 1));
+    assert_eq!((scene.calls.count(), scene.dropped()), (0, 1));
     assert_eq!(
-        scene.parked.take(&state, scene.bound()).await.err(),
+        scene.calls.take(&state, scene.bound()).await.err(),
         Some(Refused::Gone)
     );
     // By the wall clock, which a paused one does not move: a state from the past.
-    let past = scene.park(2, Instant::now(), 8).expect("room");
+    let past = scene.suspend(2, Instant::now(), 8).expect("room");
     let then = unix_millis(Duration::ZERO);
     while unix_millis(Duration::ZERO) == then {
         std::hint::spin_loop();
     }
     assert_eq!(
-        scene.parked.take(&past, scene.bound()).await.err(),
+        scene.calls.take(&past, scene.bound()).await.err(),
         Some(Refused::Expired)
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_namespace_parks_no_more_until_a_call_is_over() {
+async fn a_full_namespace_suspends_no_more_until_a_call_is_over() {
     let scene = Scene::new();
-    let first = scene.park(1, soon(), 1).expect("room");
+    let first = scene.suspend(1, soon(), 1).expect("room");
     assert_eq!(
-        scene.park(2, soon(), 1).err(),
+        scene.suspend(2, soon(), 1).err(),
         Some(NoPlace::Full(ParkingFull::Namespace))
     );
     assert_eq!(scene.dropped(), 1, "the one that found no room");
     // The first has its answer and only waits to be fetched: it makes room.
     scene.over.notify_one();
     tokio::time::sleep(Duration::from_millis(1)).await;
-    let third = scene.park(3, soon(), 1).expect("room");
+    let third = scene.suspend(3, soon(), 1).expect("room");
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!((scene.parked.count(), scene.dropped()), (1, 2));
+    assert_eq!((scene.calls.count(), scene.dropped()), (1, 2));
     assert_eq!(
-        scene.parked.take(&first, scene.bound()).await.err(),
+        scene.calls.take(&first, scene.bound()).await.err(),
         Some(Refused::Gone)
     );
-    assert!(scene.parked.take(&third, scene.bound()).await.is_ok());
+    assert!(scene.calls.take(&third, scene.bound()).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_principal_parks_no_more_than_its_share_and_pushes_out_only_its_own() {
+async fn a_principal_suspends_no_more_than_its_share_and_pushes_out_only_its_own() {
     let scene = Scene::new();
     let full = Some(NoPlace::Full(ParkingFull::Principal));
-    let one = scene.park(1, soon(), 8).expect("room");
+    let one = scene.suspend(1, soon(), 8).expect("room");
     for _ in 0..7 {
-        assert!(scene.park_as("eve", 8).is_ok());
+        assert!(scene.suspend_as("eve", 8).is_ok());
     }
-    assert_eq!(scene.park_as("eve", 8).err(), full);
+    assert_eq!(scene.suspend_as("eve", 8).err(), full);
     scene.over.notify_one();
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(
-        scene.park_as("eve", 8).err(),
+        scene.suspend_as("eve", 8).err(),
         full,
         "what is over is another's"
     );
-    assert!(scene.park(2, soon(), 8).is_ok(), "its own makes room");
-    let gone = scene.parked.take(&one, scene.bound()).await;
+    assert!(scene.suspend(2, soon(), 8).is_ok(), "its own makes room");
+    let gone = scene.calls.take(&one, scene.bound()).await;
     assert_eq!(gone.err(), Some(Refused::Gone));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_over_still_waits_to_be_fetched() {
     let scene = Scene::new();
-    let state = scene.park(1, soon(), 8).expect("room");
+    let state = scene.suspend(1, soon(), 8).expect("room");
     scene.over.notify_one();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let taken = scene
-        .parked
+        .calls
         .take(&state, scene.bound())
         .await
-        .expect("parked");
+        .expect("suspended");
     assert_eq!((taken.name, scene.dropped()), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_that_left_while_it_took_the_call_drops_it() {
     let scene = Scene::new();
-    let state = scene.park(1, soon(), 8).expect("room");
-    let mut take = Box::pin(scene.parked.take(&state, scene.bound()));
+    let state = scene.suspend(1, soon(), 8).expect("room");
+    let mut take = Box::pin(scene.calls.take(&state, scene.bound()));
     assert!(futures_util::poll!(&mut take).is_pending());
     drop(take);
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!((scene.parked.count(), scene.dropped()), (0, 1));
+    assert_eq!((scene.calls.count(), scene.dropped()), (0, 1));
 }

@@ -39,9 +39,16 @@ pub(super) enum Step {
     /// A message for its client, before the answer.
     Said(Vec<u8>),
     /// It waits for its client.
-    Asked,
+    Asked(InputRequests),
     /// Its answer.
     Over(Outcome),
+}
+
+/// What a client is asked at once. There is at least one question, and each is of a known kind.
+pub(super) struct InputRequests {
+    pub(super) questions: Vec<Arc<Interaction>>,
+    /// Until when the last of them may be answered.
+    pub(super) deadline: Instant,
 }
 
 impl ModernCall {
@@ -70,8 +77,9 @@ impl ModernCall {
     }
 
     /// What its client is still to answer.
-    pub(super) fn asked(&self) -> impl Iterator<Item = &Arc<Interaction>> {
-        self.questions.iter().filter(|it| it.is_open())
+    fn asked(&self) -> impl Iterator<Item = &Arc<Interaction>> {
+        let known = self.questions.iter().filter(|it| it.question().is_some());
+        known.filter(|it| it.is_open())
     }
 
     /// Hands the client's answers to the call.
@@ -96,6 +104,16 @@ impl ModernCall {
         !self.driver.is_over() && self.asked().next().is_some()
     }
 
+    /// What its client is to answer now; `None` if nothing.
+    fn input_requests(&self) -> Option<InputRequests> {
+        let questions: Vec<_> = self.asked().map(Arc::clone).collect();
+        let deadline = questions.iter().map(|it| it.deadline()).max()?;
+        Some(InputRequests {
+            questions,
+            deadline,
+        })
+    }
+
     /// Goes on until there is something for the client. Cancel safe.
     pub(super) async fn step(&mut self, client: &Recipient) -> Step {
         loop {
@@ -105,7 +123,11 @@ impl ModernCall {
             let next = tokio::select! {
                 biased;
                 next = self.driver.next() => next,
-                () = sleep_until(self.gathering), if asks => return Step::Asked,
+                () = sleep_until(self.gathering), if asks => match self.input_requests() {
+                    Some(asked) => return Step::Asked(asked),
+                    // The server took its questions back meanwhile, which is no event.
+                    None => continue,
+                },
             };
             match next {
                 Next::Event(Event::InputRequests(questions)) => {

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!             ┌── has its answer ───────────────▶ JSON
-//!   call ─────┼── asks ──▶ parked ──────────────▶ JSON, `input_required`
+//!   call ─────┼── asks ──▶ suspended ───────────▶ JSON, `input_required`
 //!   (or retry)│                                    ▲ the retry takes it out again
 //!             └── speaks ──▶ stream, call in a task: … then the answer, or `input_required`
 //! ```
 //!
-//! Whoever drops the answer cancels the call; only one that is parked belongs to nobody. There is no event log: a
+//! Whoever drops the answer cancels the call; only one that is suspended belongs to nobody. There is no event log: a
 //! stream of this era cannot be resumed.
 
 use std::borrow::Cow;
@@ -15,11 +15,10 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use serde_json::value::RawValue;
-use tokio::time::Instant;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::Question;
 
-use super::delivery::{ModernCall, Recipient, Step};
+use super::delivery::{InputRequests, ModernCall, Recipient, Step};
 use crate::caller::Caller;
 use crate::engine::{Outcome, Talks, UpstreamCall, ask_failed};
 use crate::format::{self, ResultFormat};
@@ -93,7 +92,7 @@ pub(super) async fn begin(
     Exchange::new(core, cx, request).run(call).await
 }
 
-/// A request that brings the answers to a parked call.
+/// A request that brings the answers to a suspended call.
 pub(super) struct Retry<'a> {
     /// The tool, the prompt or the URI it names.
     pub(super) subject: Cow<'a, str>,
@@ -103,7 +102,7 @@ pub(super) struct Retry<'a> {
     pub(super) inputs: Inputs<'a>,
 }
 
-/// Goes on with a parked call, with what its client answered.
+/// Goes on with a suspended call, with what its client answered.
 pub(super) async fn resume(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -155,8 +154,8 @@ impl Exchange {
     async fn run(self, mut driver: ModernCall) -> Result<Reply, RequestError> {
         match driver.step(&self.client).await {
             Step::Said(first) => Ok(self.into_stream(first, driver)),
-            Step::Asked => {
-                let answer = self.park(driver)?;
+            Step::Asked(asked) => {
+                let answer = self.suspend(driver, &asked)?;
                 Ok(Reply::json(StatusCode::OK, answer))
             }
             Step::Over(outcome) => {
@@ -197,7 +196,7 @@ impl Exchange {
                     patience.wait_for(&stream).await;
                     continue;
                 }
-                Step::Asked => self.park(driver),
+                Step::Asked(asked) => self.suspend(driver, &asked),
                 Step::Over(outcome) => self.response(&**driver.call(), outcome),
             };
         };
@@ -208,32 +207,30 @@ impl Exchange {
         answer::response(call.facts(), &self.id, &self.caller, &self.format, outcome)
     }
 
-    /// Parks the call and asks its client.
-    fn park(&self, driver: ModernCall) -> Result<Vec<u8>, RequestError> {
+    /// Suspends the call and asks its client.
+    fn suspend(&self, driver: ModernCall, asked: &InputRequests) -> Result<Vec<u8>, RequestError> {
         let mut out = Vec::with_capacity(512);
         format::begin(&mut out, &self.id);
         out.extend_from_slice(b"{\"resultType\":\"input_required\",\"inputRequests\":{");
-        let mut expires = Instant::now();
-        for (position, entry) in driver.asked().enumerate() {
+        let questions = asked.questions.iter().filter_map(|it| it.question());
+        for (position, question) in questions.enumerate() {
             if position > 0 {
                 out.push(b',');
             }
-            expires = expires.max(entry.deadline());
-            if let Some(question) = entry.question() {
-                put_request(&mut out, question);
-            }
+            put_request(&mut out, question);
         }
         let call = Arc::clone(driver.call());
         let facts = call.facts();
         let bound = self.bound(&facts.subject, facts.named_arguments());
         let max = facts.namespace.limits.max_parked;
-        let state = match self.core.suspended.park(driver, bound, expires, max) {
+        let suspended = &self.core.suspended;
+        let state = match suspended.suspend(driver, bound, asked.deadline, max) {
             Ok(state) => state,
             Err(refused @ NoPlace::Full(_)) => {
                 return self.response(&*call, Err(ask_failed(refused.to_string())));
             }
             Err(refused @ NoPlace::NoRandomness) => {
-                tracing::error!(error = %refused, "a call could not be parked");
+                tracing::error!(error = %refused, "a call could not be suspended");
                 return Err(RequestError::Internal);
             }
         };

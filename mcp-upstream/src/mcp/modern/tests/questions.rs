@@ -354,7 +354,7 @@ async fn a_stream_may_end_with_a_question_and_the_retry_may_be_one() {
 }
 
 #[tokio::test]
-async fn a_parked_call_outlives_its_request_but_not_its_retry() {
+async fn a_suspended_call_outlives_its_request_but_not_its_retry() {
     let harness = service();
     let call = talk(1, json!([{ "ask": [elicit("k")] }, { "hang": true }]));
     let reply = harness.send(&call).await;

@@ -519,13 +519,15 @@ async fn call(
             result(format!(r#"{{"content":[],{told}}}"#))
         }
         // Asks, thinks better of it, and goes on.
-        "withdraw" => {
+        name @ ("withdraw" | "withdraw_soon") => {
             let ear = ear.expect("somebody hears");
             let (request, given) = server_request(seen, QUESTION);
             ear.request(request);
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            let thinks = if name == "withdraw" { 1000 } else { 5 };
+            tokio::time::sleep(Duration::from_millis(thinks)).await;
             said(&*ear, TAKEN_BACK);
             let _ = given.await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
             result(r#"{"content":[]}"#)
         }
         "ask_two" => {

@@ -84,7 +84,7 @@ async fn between_equals_nothing_is_added() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_legacy_servers_question_parks_the_call_and_the_retry_resumes_it() {
+async fn a_legacy_servers_question_suspends_the_call_and_the_retry_resumes_it() {
     let house = house(EraSupport::Legacy);
     let asked = body(&house.modern("tools/call", json!({ "name": "ask" })).await)["result"].clone();
     assert_eq!(asked["resultType"], "input_required");

@@ -220,7 +220,7 @@ async fn a_question_that_is_taken_back_in_a_call_is_taken_back_at_the_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_parked_call_goes_on_when_its_question_is_taken_back() {
+async fn a_suspended_call_goes_on_when_its_question_is_taken_back() {
     let house = house(EraSupport::Legacy);
     let params = json!({ "name": "withdraw" });
     let asked = body(&house.modern("tools/call", params.clone()).await)["result"].clone();
@@ -232,6 +232,16 @@ async fn a_parked_call_goes_on_when_its_question_is_taken_back() {
     let result = body(&house.modern("tools/call", retry).await)["result"].clone();
     assert_eq!(result["resultType"], "complete", "{result}");
     assert_eq!(house.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_is_taken_back_before_its_client_hears_of_it_suspends_no_call() {
+    let house = house(EraSupport::Legacy);
+    let call = house.modern("tools/call", json!({ "name": "withdraw_soon" }));
+    let result = body(&call.await)["result"].clone();
+    assert_eq!(result["resultType"], "complete", "{result}");
+    let told = (house.calls(), house.seen.cancelled.load(Ordering::SeqCst));
+    assert_eq!(told, (1, 0), "it ran once, to its end");
 }
 
 #[tokio::test(start_paused = true)]
