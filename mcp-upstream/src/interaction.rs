@@ -27,8 +27,10 @@
 //! such a table would be these indexes again, with locks shared by strangers, and every scope's end would have to search
 //! it. Kept apart, a question cannot be found from another client's session at all, and a scope ends by being dropped.
 //!
-//! All bounds stand in this module: [`OPEN_IN_CALL`], [`OPEN_IN_SESSION`], [`EARLY_MAX`], [`KEPT_ANSWERS_MAX`]; the
-//! places of calls that wait for their client are the namespace's (`max_parked`).
+//! How many questions may be open and how much of their answers is kept is bounded in this module: [`OPEN_IN_CALL`],
+//! [`OPEN_IN_SESSION`], [`EARLY_MAX`], [`KEPT_ANSWERS_MAX`]. What waits to be read is bounded beside its queue
+//! (`interaction/events.rs`), and the questions of one frame or one result where they are read, to as many as a call may
+//! have open. The places of calls that wait for their client are the namespace's (`max_parked`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -38,7 +40,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::worker::{AskMethod, Question};
+use tooldock_workers::worker::{AskMethod, OPEN_QUESTIONS_MAX, Question};
 
 use crate::jsonrpc::Response;
 
@@ -55,11 +57,12 @@ pub(crate) use answer::{Asked, Responder, of_function, refuse};
 pub(crate) use call::{CallInteractions, fulfil};
 pub(crate) use connection::{ConnectionInteractions, Unanswered};
 pub(crate) use events::{Event, EventReceiver, EventSender, events};
+pub(crate) use messages::TakenBack;
 pub(crate) use session::{AnswerFate, SessionInteractions};
 pub(crate) use suspended::{Bound, NoPlace, SuspendedCalls, Waiting};
 
-/// Questions one call may have open at once.
-pub(crate) const OPEN_IN_CALL: usize = 64;
+/// Questions one call may have open at once: as many as a worker's function or an `input_required` result may ask.
+pub(crate) const OPEN_IN_CALL: usize = OPEN_QUESTIONS_MAX;
 /// Questions one session may have open at once. What bounds them in practice are the calls that ask.
 pub(crate) const OPEN_IN_SESSION: usize = 1000;
 /// Questions of a server before the call it was opened for has begun.
@@ -75,6 +78,8 @@ const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 pub(crate) struct Interaction {
     /// What is asked; `None` for a request of a server that is none of the known kinds and only passes through.
     question: Option<Question>,
+    /// What is kept of the question until nothing refers to it any more.
+    bytes: usize,
     limit: Duration,
     deadline: Instant,
     /// Owns the entry.
@@ -84,14 +89,14 @@ pub(crate) struct Interaction {
 
 /// The call, or the wait outside of calls, that a question belongs to. Nothing here waits.
 pub(crate) trait Scope: Send + Sync {
-    /// Tells the client that a question is taken back: a whole message.
-    fn take_back(&self, message: Vec<u8>);
+    /// Tells the client that a question is taken back.
+    fn take_back(&self, message: TakenBack);
 
     /// A question has its answer, or needs none.
     fn settled(&self);
 }
 
-/// Where a question is in its life.
+/// Where a question is in its life. Small: a session's table holds the place of a question that is over for a while.
 enum Phase {
     Open {
         responder: Responder,
@@ -100,7 +105,7 @@ enum Phase {
     },
     Answered {
         responder: Responder,
-        answer: Answer,
+        answer: Box<Answer>,
     },
     Over,
 }
@@ -114,6 +119,7 @@ impl Interaction {
         scope: Weak<dyn Scope>,
     ) -> Arc<Self> {
         Arc::new(Self {
+            bytes: responder.bytes(question.as_ref()),
             question,
             limit,
             deadline: after(Instant::now(), limit),
@@ -128,6 +134,11 @@ impl Interaction {
     /// What is asked, where it is of a known kind.
     pub(crate) fn question(&self) -> Option<&Question> {
         self.question.as_ref()
+    }
+
+    /// What it counts in a queue: the same all its life.
+    fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Until when it may be answered.
@@ -211,7 +222,7 @@ impl Interaction {
 
     /// Ends an open question whose upstream waits for no answer: nothing of it is kept. A client that was asked by a
     /// request is told what `words` make of its id.
-    fn end(&self, words: impl FnOnce(u64) -> Vec<u8>) {
+    fn end(&self, words: impl FnOnce(u64) -> TakenBack) {
         let mut phase = self.phase();
         if !matches!(*phase, Phase::Open { .. }) {
             return;
@@ -230,7 +241,7 @@ impl Interaction {
             Phase::Answered { responder, answer } => {
                 drop(phase);
                 let key = self.question.as_ref().map(|question| &*question.key);
-                responder.answer(key.unwrap_or_default(), answer);
+                responder.answer(key.unwrap_or_default(), *answer);
             }
             before => *phase = before,
         }
@@ -239,22 +250,20 @@ impl Interaction {
     /// Bytes of an answer that waits to be delivered.
     fn kept(&self) -> usize {
         match &*self.phase() {
-            Phase::Answered {
-                answer: Answer::Result(result),
-                ..
-            } => result.len(),
-            _ => 0,
+            Phase::Answered { answer, .. } => answer.kept(),
+            Phase::Open { .. } | Phase::Over => 0,
         }
     }
 
     /// Notes an answer; a client that was asked by a request is told what `words` make of its id.
-    fn settle(&self, answer: Answer, words: impl FnOnce(u64) -> Option<Vec<u8>>) -> bool {
+    fn settle(&self, answer: Answer, words: impl FnOnce(u64) -> Option<TakenBack>) -> bool {
         let mut phase = self.phase();
         let asked = match std::mem::replace(&mut *phase, Phase::Over) {
             Phase::Open {
                 responder,
                 client_id,
             } => {
+                let answer = Box::new(answer);
                 *phase = Phase::Answered { responder, answer };
                 client_id
             }
@@ -268,7 +277,7 @@ impl Interaction {
         true
     }
 
-    fn settled(&self, taken_back: Option<Vec<u8>>) {
+    fn settled(&self, taken_back: Option<TakenBack>) {
         let Some(scope) = self.scope.upgrade() else {
             return;
         };

@@ -18,8 +18,9 @@ const REFUSAL_MAX: usize = 512;
 pub(crate) enum Responder {
     /// A worker's function, which waits for the question's key.
     Function(Replier),
-    /// A stdio server's own request, counted while it has no answer if it belongs to a call.
-    Request(ServerRequest, Option<Unanswered>),
+    /// A stdio server's own request, counted while it has no answer if it belongs to a call. Boxed: see
+    /// [`Phase`](super::Phase).
+    Request(Box<ServerRequest>, Option<Unanswered>),
     /// A round of questions, all of which must be answered before the server is called again.
     Round(oneshot::Sender<Result<Bytes, CallError>>),
 }
@@ -38,6 +39,17 @@ pub(super) enum Answer {
 }
 
 impl Responder {
+    /// The bytes that are kept of a question which this one answers.
+    pub(super) fn bytes(&self, question: Option<&Question>) -> usize {
+        match self {
+            // The question's parameters are a part of it.
+            Self::Request(request, _) => request.bytes(),
+            Self::Function(_) | Self::Round(_) => {
+                question.map_or(0, |it| it.key.len() + it.params.len())
+            }
+        }
+    }
+
     pub(super) fn answer(self, key: &str, answer: Answer) {
         match (self, answer) {
             (Self::Request(request, _unanswered), Answer::Response(response)) => {
@@ -69,6 +81,14 @@ impl Responder {
 }
 
 impl Answer {
+    /// Bytes of a result that waits to be delivered.
+    pub(super) fn kept(&self) -> usize {
+        match self {
+            Self::Result(result) => result.len(),
+            Self::Response(_) | Self::Failed(_) => 0,
+        }
+    }
+
     /// The answer for what takes results only.
     fn outcome(self) -> Result<Bytes, CallError> {
         match self {

@@ -10,7 +10,8 @@ use tooldock_workers::parking::{Parked, ParkingFull};
 use tooldock_workers::registry::Namespace;
 
 use super::{
-    Asked, EventSender, Interaction, KEPT_ANSWERS_MAX, OPEN_IN_CALL, Scope, ask_failed, refuse,
+    Asked, EventSender, Interaction, KEPT_ANSWERS_MAX, OPEN_IN_CALL, Scope, TakenBack, ask_failed,
+    refuse,
 };
 
 /// What a call asks its client, and where. The upstream opens questions, the client's side answers them, and the call
@@ -212,7 +213,7 @@ impl Book {
 }
 
 impl Scope for CallInteractions {
-    fn take_back(&self, message: Vec<u8>) {
+    fn take_back(&self, message: TakenBack) {
         if let Some(events) = &self.events {
             events.take_back(message);
         }

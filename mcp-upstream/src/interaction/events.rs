@@ -13,11 +13,11 @@ use prometheus::IntCounter;
 use tokio::task::coop::cooperative;
 use tooldock_workers::worker::LogLevel;
 
-use super::{Interaction, ask_failed};
+use super::{Interaction, TakenBack, ask_failed};
 
 /// Events that may wait for their reader.
 const EVENTS: usize = 4096;
-/// Bytes of progress and log messages that may wait for their reader, one event apart.
+/// Bytes of them, one event apart.
 const EVENT_BYTES: usize = 4 * 1024 * 1024;
 
 /// One thing said before the answer. Spans are raw JSON objects.
@@ -101,7 +101,7 @@ impl Queue {
 impl Waiting {
     fn has_room_for(&self, event: &Event) -> bool {
         let bytes = event.bytes();
-        // A single large event passes: it is bounded by the worker's frame limit.
+        // A single large event passes: it is bounded by the limit of a frame or a message.
         let fits = bytes == 0 || self.bytes == 0 || self.bytes + bytes <= EVENT_BYTES;
         fits && self.events.len() < EVENTS && !self.is_over
     }
@@ -114,12 +114,12 @@ impl Waiting {
 }
 
 impl Event {
-    /// What the event counts in the queue. Questions count nothing: they are bounded by their number.
+    /// What the event counts in the queue. A question that is over still counts: the event keeps it.
     fn bytes(&self) -> usize {
         match self {
             Self::Progress(params) | Self::Log { params, .. } => params.len(),
             Self::Message { message, .. } => message.len(),
-            Self::InputRequests(_) => 0,
+            Self::InputRequests(questions) => questions.iter().map(|it| it.bytes()).sum(),
         }
     }
 }
@@ -137,19 +137,20 @@ impl EventSender {
         self.0.put(Event::InputRequests(questions))
     }
 
-    /// Queues the message that takes a question back, even where there is no room: there are no more of them than
-    /// questions. Never waits.
-    pub(super) fn take_back(&self, message: Vec<u8>) {
+    /// Queues the message that takes a question back: the server's own if there is room for it, else ours, for which
+    /// there always is. It is short, and there are no more of them than questions that the reader took. Never waits.
+    pub(super) fn take_back(&self, message: TakenBack) {
+        let TakenBack { own, ours } = message;
+        let event = |message| Event::Message {
+            level: None,
+            message,
+        };
+        if own.is_some_and(|own| self.0.put(event(own))) {
+            return;
+        }
         let waiting = self.0.lock();
         if !waiting.is_over {
-            let message = message.into();
-            Queue::push(
-                waiting,
-                Event::Message {
-                    level: None,
-                    message,
-                },
-            );
+            Queue::push(waiting, event(ours));
         }
     }
 }

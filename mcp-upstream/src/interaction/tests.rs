@@ -26,8 +26,9 @@ impl Wait {
 }
 
 impl Scope for Wait {
-    fn take_back(&self, message: Vec<u8>) {
-        let message = String::from_utf8(message).expect("UTF-8");
+    fn take_back(&self, message: TakenBack) {
+        let message = message.own.unwrap_or(message.ours);
+        let message = String::from_utf8(message.into()).expect("UTF-8");
         self.taken_back.lock().expect("not poisoned").push(message);
     }
 
@@ -139,7 +140,14 @@ impl Asker for Server {
 impl Server {
     /// A request for roots under this id.
     fn asks(self: &Arc<Self>, id: &str) -> ServerRequest {
-        let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list"}}"#);
+        self.asks_at_length(id, 0)
+    }
+
+    /// The same with so many bytes in a member that nobody knows.
+    fn asks_at_length(self: &Arc<Self>, id: &str, bytes: usize) -> ServerRequest {
+        let more = "x".repeat(bytes);
+        let message =
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list","x":"{more}"}}"#);
         let message = Bytes::from(message);
         let text = std::str::from_utf8(&message).expect("UTF-8");
         let place = text.find(id).expect("it stands there");
@@ -151,7 +159,13 @@ impl Server {
 
 /// The server's `notifications/cancelled` for its request of this id.
 fn takes_back(asked: &ConnectionInteractions, id: &str) {
-    let params = format!(r#"{{"requestId":{id}}}"#);
+    takes_back_at_length(asked, id, 0);
+}
+
+/// The same with a reason of so many bytes.
+fn takes_back_at_length(asked: &ConnectionInteractions, id: &str, bytes: usize) {
+    let reason = "x".repeat(bytes);
+    let params = format!(r#"{{"requestId":{id},"reason":"{reason}"}}"#);
     let message =
         format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#);
     asked.withdraw(&Notification {
@@ -161,32 +175,98 @@ fn takes_back(asked: &ConnectionInteractions, id: &str) {
     });
 }
 
-#[tokio::test]
-async fn what_a_server_asks_and_takes_back_while_it_waits_is_not_kept() {
-    let mut namespace = crate::testing::full("shared");
-    namespace.parked = Arc::new(Parking::new(1));
-    let (sender, mut receiver) = events();
-    let call = CallInteractions::new(Arc::new(namespace), None, Some(sender));
-    let (asked, server) = (
-        ConnectionInteractions::default(),
-        Arc::new(Server::default()),
-    );
-    let ask = |id: &str| {
+/// A call whose server may ask, and what its client reads.
+struct Asking {
+    call: Arc<CallInteractions>,
+    asked: ConnectionInteractions,
+    server: Arc<Server>,
+}
+
+impl Asking {
+    fn new() -> (Self, EventReceiver) {
+        let mut namespace = crate::testing::full("shared");
+        namespace.parked = Arc::new(Parking::new(1));
+        let (sender, receiver) = events();
+        let asking = Self {
+            call: CallInteractions::new(Arc::new(namespace), None, Some(sender)),
+            asked: ConnectionInteractions::default(),
+            server: Arc::default(),
+        };
+        (asking, receiver)
+    }
+
+    /// Asks by a message of about so many bytes. `false`: the question is refused.
+    fn ask(&self, id: &str, bytes: usize) -> bool {
         let question = Question {
             key: id.into(),
             method: AskMethod::Roots,
             params: Bytes::new(),
         };
-        let responder = Responder::Request(server.asks(id), Some(asked.unanswered()));
-        let opened = call.open(vec![(question, responder)]);
-        asked.note(RawId::new(id), &opened[0]);
+        let request = self.server.asks_at_length(id, bytes);
+        let responder = Responder::Request(Box::new(request), Some(self.asked.unanswered()));
+        let opened = self.call.open(vec![(question, responder)]);
+        if let Some(entry) = opened.first() {
+            self.asked.note(RawId::new(id), entry);
+        }
+        !opened.is_empty()
+    }
+}
+
+const MIB: usize = 1024 * 1024;
+
+#[test]
+fn what_a_server_asks_and_takes_back_while_nobody_reads_is_bounded_in_bytes() {
+    let (asking, mut receiver) = Asking::new();
+    let ask = || {
+        let opened = asking.ask("7", MIB);
+        takes_back(&asking.asked, "7");
+        opened
     };
-    ask("77");
+    let opened = (0..20).filter(|_| ask()).count();
+    assert_eq!(opened, 3, "what fits into 4 MiB");
+    while receiver.try_next().is_some() {}
+    assert!(ask(), "there is room again");
+}
+
+#[test]
+fn long_words_that_take_questions_back_are_passed_while_there_is_room_and_shortened_then() {
+    let (asking, mut receiver) = Asking::new();
+    for id in 10..20 {
+        assert!(asking.ask(&id.to_string(), 0));
+        let Some(Event::InputRequests(asked)) = receiver.try_next() else {
+            panic!("no question");
+        };
+        assert!(asked[0].ask_under(100 + id).is_some());
+    }
+    for id in 10..20 {
+        takes_back_at_length(&asking.asked, &id.to_string(), MIB);
+    }
+    let mut long = 0;
+    for id in 110..120 {
+        let Some(Event::Message { message, .. }) = receiver.try_next() else {
+            panic!("{id} is not taken back");
+        };
+        let read: serde_json::Value = serde_json::from_slice(&message).expect("JSON");
+        assert_eq!(read["method"], "notifications/cancelled");
+        assert_eq!(read["params"]["requestId"], id);
+        match message.len() > MIB {
+            true => long += 1,
+            false => assert!(message.len() < 200, "{} bytes", message.len()),
+        }
+    }
+    assert_eq!(long, 3, "what fits into 4 MiB");
+}
+
+#[tokio::test]
+async fn what_a_server_asks_and_takes_back_while_it_waits_is_not_kept() {
+    let (asking, mut receiver) = Asking::new();
+    asking.ask("77", 0);
     for _ in 0..10 * OPEN_IN_CALL {
-        ask("78");
-        takes_back(&asked, "78");
+        asking.ask("78", 0);
+        takes_back(&asking.asked, "78");
         while receiver.try_next().is_some() {}
     }
+    let Asking { call, asked, .. } = asking;
     assert!(call.kept() <= 2, "{} questions are kept", call.kept());
     assert!(asked.is_asking() && asked.any_open());
     takes_back(&asked, "77");

@@ -85,6 +85,11 @@ impl ServerRequest {
         self.params.as_ref()
     }
 
+    /// The bytes it keeps: those of its message, whatever else stands in there.
+    pub(crate) fn bytes(&self) -> usize {
+        self.message.len()
+    }
+
     /// The whole of it as its client gets it: under another id.
     pub(crate) fn with_id(&self, id: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.message.len() + 20);

@@ -10,7 +10,7 @@
 //! | a request taken back | – | taken back at its client, too | the same |
 //!
 //! To clients of its own era a server speaks in its own words: whole messages, in which only the ids of its requests
-//! are others. A modern client whose call is parked cannot be told that a question was taken back; its call goes on, and
+//! are others. A modern client whose call is suspended cannot be told that a question was taken back; its call goes on, and
 //! the answer it brings is nobody's.
 //!
 //! A process of several gives no link between what is said and who caused it, and guessing would show it to a stranger:
@@ -31,7 +31,9 @@ use tooldock_workers::worker::{AskMethod, LogLevel, Question};
 use super::connector::Inbound;
 use crate::broadcast::{Audience, Change};
 use crate::engine::Peer;
-use crate::interaction::{self, ConnectionInteractions, Interaction, Responder, ask_failed};
+use crate::interaction::{
+    self, ConnectionInteractions, Interaction, Responder, TakenBack, ask_failed,
+};
 use crate::jsonrpc::{self, Notification, ServerRequest, spans};
 use crate::protocol::code;
 use crate::session::Session;
@@ -298,7 +300,7 @@ impl InboundHandler {
             params: params.unwrap_or_else(|| Bytes::from_static(b"{}")),
         };
         let id = request.id().clone();
-        let responder = Responder::Request(request, Some(self.asked.unanswered()));
+        let responder = Responder::Request(Box::new(request), Some(self.asked.unanswered()));
         for entry in peer.ask(vec![(question, responder)]) {
             self.asked.note(id.clone(), &entry);
         }
@@ -324,7 +326,7 @@ impl InboundHandler {
         });
         let scope: Weak<dyn interaction::Scope> = Arc::<OutsideCalls>::downgrade(&wait);
         let id = request.id().clone();
-        let responder = Responder::Request(request, None);
+        let responder = Responder::Request(Box::new(request), None);
         let entry = Interaction::new(None, responder, self.ask_timeout, scope);
         self.asked.note(id, &entry);
         if let Some(message) = session.ask(&entry)
@@ -373,8 +375,11 @@ struct OutsideCalls {
 }
 
 impl interaction::Scope for OutsideCalls {
-    fn take_back(&self, message: Vec<u8>) {
-        self.handler.put(message.into());
+    fn take_back(&self, message: TakenBack) {
+        let TakenBack { own, ours } = message;
+        if !own.is_some_and(|own| self.handler.put(own)) {
+            self.handler.put(ours);
+        }
     }
 
     fn settled(&self) {
