@@ -58,7 +58,7 @@ pub(crate) use call::{CallInteractions, fulfil};
 pub(crate) use connection::{ConnectionInteractions, Unanswered};
 pub(crate) use events::{Event, EventReceiver, EventSender, events};
 pub(crate) use messages::TakenBack;
-pub(crate) use session::{AnswerFate, SessionInteractions};
+pub(crate) use session::{AnswerFate, QUESTION_COST, SessionInteractions};
 pub(crate) use suspended::{Bound, NoPlace, SuspendedCalls, Waiting};
 
 /// Questions one call may have open at once: as many as a worker's function or an `input_required` result may ask.

@@ -16,6 +16,11 @@ pub(crate) enum AnswerFate {
     Unknown,
 }
 
+/// What one question costs a session, about: its place, twice in a table that grew, and what is left of a question while
+/// the place refers to it. What is asked is its call's.
+pub(crate) const QUESTION_COST: usize =
+    2 * size_of::<(u64, Weak<Interaction>)>() + 2 * size_of::<usize>() + size_of::<Interaction>();
+
 /// The questions of a session that have no answer yet.
 #[derive(Debug, Default)]
 pub(crate) struct SessionInteractions {
@@ -47,21 +52,19 @@ impl SessionInteractions {
     /// Notes a question and gives the request that asks it. `None`: nobody wants an answer any more, or it has failed,
     /// because the session has ended or too many questions are open in it.
     pub(crate) fn ask(&self, entry: &Arc<Interaction>) -> Option<Vec<u8>> {
-        let id = {
-            let mut table = self.lock();
-            table.open.retain(|(_, entry)| is_open(entry));
-            let fits = !table.closed && table.open.len() < OPEN_IN_SESSION;
-            fits.then(|| {
-                table.last += 1;
-                let id = table.last;
-                table.open.push((id, Arc::downgrade(entry)));
-                id
-            })
-        };
-        if id.is_none() {
+        let mut table = self.lock();
+        table.open.retain(|(_, entry)| is_open(entry));
+        if table.closed || table.open.len() >= OPEN_IN_SESSION {
+            drop(table);
             entry.fail(over());
+            return None;
         }
-        entry.ask_under(id?)
+        // In one step: a question that ends meanwhile takes no place and no id.
+        let id = table.last + 1;
+        let message = entry.ask_under(id)?;
+        table.last = id;
+        table.open.push((id, Arc::downgrade(entry)));
+        Some(message)
     }
 
     /// Hands a response to the question of that id, which is raw JSON.
@@ -184,6 +187,20 @@ mod tests {
             questions.answer(&format!("\"{id}\""), result("{}")),
             AnswerFate::Unknown
         );
+    }
+
+    #[test]
+    fn a_question_that_is_over_already_takes_no_place() {
+        let questions = SessionInteractions::default();
+        let scope = Wait::new();
+        for _ in 0..3 {
+            let (entry, _told) = round(&scope);
+            entry.fail(over());
+            assert_eq!(questions.ask(&entry), None);
+            assert_eq!(questions.len(), 0);
+        }
+        let (entry, _told) = round(&scope);
+        assert_eq!(ask(&questions, &entry), 1, "nor an id");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use super::Session;
+use crate::interaction::QUESTION_COST;
 
 /// A session about which nothing is known yet, its id and its entries in the table's books included.
 pub(super) const SESSION_COST: usize = 1536;
@@ -12,8 +13,6 @@ pub(super) const SESSION_COST: usize = 1536;
 const FACTS_COST: usize = 128;
 /// A stream that is read or kept, beside its events.
 const STREAM_COST: usize = 384;
-/// A question to the client that is not answered.
-const QUESTION_COST: usize = 192;
 
 impl Session {
     /// What the session holds now, in bytes, about. Takes the locks of its parts.
