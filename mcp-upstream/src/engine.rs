@@ -5,7 +5,7 @@
 //! the wait in the queue too. Whatever the end, the dropped future of a client that left included, the call is counted
 //! and audited once.
 //!
-//! What runs a call is its [`UpstreamCall`]'s. A call that may ask its client ([`Talks::Asks`]) has a loop around it
+//! What runs a call is its `UpstreamCall`'s. A call that may ask its client (`Talks::Asks`) has a loop around it
 //! (`interactive`); all others have none.
 
 use std::net::IpAddr;

@@ -2,7 +2,7 @@
 //!
 //! Two families. A [`RequestError`] is a refused MCP message: a JSON-RPC error object, whose status and some of whose codes
 //! differ between the eras. A `CallError` is a call that failed: of a tool an `isError` result in MCP (built in
-//! `content`), of anything else a `RequestError`; a status and the one error shape in REST.
+//! `format`), of anything else a `RequestError`; in REST the one error shape, with the status that `call_error` names.
 
 use std::time::Duration;
 

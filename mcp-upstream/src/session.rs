@@ -14,8 +14,9 @@
 //! the questions it has open fail, and nothing is announced to it any more. A session with a call or with a stream
 //! somebody reads is in use, however long nothing is heard of its client.
 //!
-//! A session is live in one process. What outlives the process is its [`SessionRecord`], which a [`SessionPatch`] changes and
-//! nothing else; calls, readers and open questions end with the process.
+//! A session is live in one process. What outlives the process is its [`SessionRecord`]: the table writes it when the
+//! session begins, a [`SessionPatch`] changes it, and a process that takes the session up makes itself its home. Calls,
+//! readers and open questions end with the process.
 //!
 //! What a client can make a session hold is weighed ([`Session::weight`]), so that the table can bound it in bytes.
 

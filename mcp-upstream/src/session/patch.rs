@@ -1,4 +1,4 @@
-//! The changes of a session that outlive a process. Nothing else changes what is recorded of a session, and only
+//! The changes of a session that outlive a process. Nothing else changes what is recorded of a live session, and only
 //! [`SessionTable::commit`](super::table::SessionTable::commit) makes them.
 
 use std::sync::Arc;

@@ -30,7 +30,8 @@ mod room;
 use adopt::Adoptions;
 use index::Index;
 
-/// The home of sessions opened here. As long as replicas do not know of each other there is one.
+/// The home of sessions opened here. As long as replicas do not know of each other there is one: a store lets sessions
+/// survive a restart, and must not be shared by two processes that run at the same time.
 const HOME: Home = Home {
     replica: 0,
     epoch: 0,

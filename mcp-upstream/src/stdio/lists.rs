@@ -133,8 +133,9 @@ impl Tools {
 }
 
 impl Lists {
-    /// Keeps the result of a list method: a first page without a next one is all the tools of its version. Other methods' results are not kept, nor is a page under a cursor of more than
-    /// [`CURSOR_MAX`] bytes, nor one that another cursor has led to already: such cursors are a client's invention.
+    /// Keeps the result of a list method; a first page of tools without a next one is all the tools of its version. What
+    /// is no list is not kept, nor is a page under a cursor of more than [`CURSOR_MAX`] bytes, nor one that another cursor
+    /// has led to already: such cursors are a client's invention.
     pub(crate) fn remember(&self, era: Era, method: &str, cursor: Option<&str>, result: &Bytes) {
         let Some(method) = METHODS.into_iter().find(|known| *known == method) else {
             return;

@@ -1,4 +1,5 @@
-//! A kind of upstream of its own, without processes: it proves that [`Upstream`] is all a new kind needs.
+//! A kind of upstream of its own, without processes: it proves that [`Upstream`] is all that surfaces and the engine need
+//! of a new kind. How the registry comes to know such namespaces is not part of it.
 //!
 //! It serves the namespaces named `memory`. Its tool `echo` gives its arguments back, `talk` follows the script in its
 //! arguments, `broken` fails; it has the resource `memory://text`, the prompt `greet` and completion, announces changes

@@ -51,7 +51,8 @@ impl Gateway {
         })
     }
 
-    /// Reads the body where the route takes one, calls the service, gives back its reply, or nothing for a client that left; an `Err` is a refusal.
+    /// Reads the body where the route takes one, calls the service, gives back its reply, or nothing for a client that
+    /// left; an `Err` is a refusal.
     pub(super) async fn hand_over(
         &self,
         session: &mut Session,
