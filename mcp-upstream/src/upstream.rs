@@ -46,19 +46,19 @@ pub(crate) use catalogue::Catalogue;
 pub(crate) use context::{CallContext, Client, RequestMeta};
 pub(crate) use sessions::{SessionChanges, gauge, store_failure};
 
-/// What takes its time.
+/// A future of this value that owns its place in memory.
 pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What mostly is there at once, and costs no future then.
+/// A value that is mostly there at once. Then it costs no future.
 pub(crate) enum Soon<'a, T> {
-    /// It is there.
+    /// The value is there.
     Now(T),
-    /// It has to be waited for.
+    /// The value has to be waited for.
     Later(Pending<'a, T>),
 }
 
 impl<T> Soon<'_, T> {
-    /// Waits where there is something to wait for.
+    /// The value; waits for the value of [`Soon::Later`].
     pub(crate) async fn get(self) -> T {
         match self {
             Self::Now(value) => value,

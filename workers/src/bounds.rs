@@ -1,4 +1,4 @@
-//! Bounds of configured numbers, sizes and times, and what is said of a value beyond them.
+//! Bounds of configured numbers, sizes and times, and the error text for a value outside of its bounds.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -82,7 +82,7 @@ fn ceilings(merged: &mut Ceilings, operator: &Ceilings, vain: &mut Vec<String>) 
             *merged = operator;
         }
     }
-    // Taken apart so that a new ceiling cannot be forgotten here.
+    // Every field by name: the compiler points here when a ceiling is added.
     let Ceilings {
         timeout,
         max_concurrency,

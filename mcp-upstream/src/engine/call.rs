@@ -73,7 +73,8 @@ pub(crate) struct CallFacts {
     pub(crate) talks: Talks,
     /// What the client's progress notifications are to carry, raw JSON, where the upstream does not write them whole.
     pub(crate) progress_token: Option<String>,
-    /// The upstream may ask by one request after the other, where it could ask all at once.
+    /// The upstream may send each of its questions as a request of its own, so that questions that belong together come one
+    /// after another.
     pub(crate) asks_singly: bool,
 }
 

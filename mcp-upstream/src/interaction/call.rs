@@ -131,7 +131,7 @@ impl CallInteractions {
         Ok(events)
     }
 
-    /// Waits until something was asked whose answer was not delivered. Cancel safe.
+    /// Waits until the upstream has asked a question whose answer it has not been given yet. Cancel safe.
     pub(crate) async fn asked(&self) {
         while self.book().entries.is_empty() {
             self.changed.notified().await;

@@ -1,7 +1,7 @@
 //! The port to a store of events outside of this process. Without one the windows of the streams are all there is.
 //!
-//! A stream is read back as a whole, into a window: so who resumes it gets from there what a window of this process would
-//! give, by the same code. How a stream was opened is an event, too: a client may come back behind it.
+//! A stream is read back as a whole, into a window. A client that resumes the stream is then served by the code that serves
+//! any window. How a stream was opened is stored as an event, too: a client may resume right behind that event.
 
 use std::fmt;
 

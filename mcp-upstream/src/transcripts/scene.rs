@@ -163,7 +163,7 @@ impl Scene {
         self.current = work;
     }
 
-    /// The id of the gateway's last question, as it is spelled.
+    /// The id of the last question that the gateway sent to the client: raw JSON.
     pub(super) fn question_id(&self) -> String {
         self.question.clone()
     }

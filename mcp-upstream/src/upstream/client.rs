@@ -78,7 +78,7 @@ pub(crate) struct ExternalServers {
 #[derive(Clone)]
 pub(crate) struct ClientUpstream(pub(crate) Arc<ExternalServers>);
 
-/// A process and who hears it, for as long as a request needs them.
+/// The right to use a process, and the handler of what the process says, for as long as a request needs them.
 pub(crate) struct Leased {
     pub(crate) process: Arc<dyn Connection>,
     /// Of one that nobody shares.

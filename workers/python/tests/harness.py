@@ -26,6 +26,16 @@ ASKABLE: dict[str, Any] = {
 """A caller that can be asked, and told, everything."""
 
 
+def appears(path: Path) -> bool:
+    """Waits for a file that a tool makes."""
+    deadline = time.monotonic() + DEADLINE
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        select.select([], [], [], 0.005)
+    return True
+
+
 class Worker:
     """One worker process; its folder is laid out as the gateway's data directory."""
 

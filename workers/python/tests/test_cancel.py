@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import select
 import time
-from pathlib import Path
 
 import pytest
 
-from harness import DEADLINE, Worker
+from harness import DEADLINE, Worker, appears
 
 TOOLS = """
     import asyncio, os, threading
@@ -59,16 +58,6 @@ TOOLS = """
 @pytest.fixture(scope="module")
 def served(venv, workers) -> Worker:
     return workers(venv).write("t.py", TOOLS).start()
-
-
-def appears(path: Path) -> bool:
-    """Waits for a file that a tool makes."""
-    deadline = time.monotonic() + DEADLINE
-    while not path.exists():
-        if time.monotonic() > deadline:
-            return False
-        select.select([], [], [], 0.005)
-    return True
 
 
 def test_cancelled_async_call_answers_cancelled_and_its_tool_is_stopped(served, tmp_path):

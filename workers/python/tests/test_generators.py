@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import select
-import time
-from pathlib import Path
-
 import pytest
 
-from harness import DEADLINE, Worker
+from harness import Worker, appears
 
 TOOLS = """
     import contextvars, os, threading
@@ -60,16 +56,6 @@ TOOLS = """
 @pytest.fixture(scope="module")
 def served(plain_venv, workers) -> Worker:
     return workers(plain_venv).write("t.py", TOOLS).start()
-
-
-def appears(path: Path) -> bool:
-    """Waits for a file that a tool makes."""
-    deadline = time.monotonic() + DEADLINE
-    while not path.exists():
-        if time.monotonic() > deadline:
-            return False
-        select.select([], [], [], 0.005)
-    return True
 
 
 @pytest.mark.parametrize("tool", ["slow", "from_thread"])

@@ -221,7 +221,7 @@ impl Default for Ceilings {
 impl Ceilings {
     /// The highest value of every number, those that cannot be configured included.
     pub fn patch(&self) -> LimitsPatch {
-        // Taken apart so that a new ceiling cannot be forgotten here.
+        // Every field by name: the compiler points here when a ceiling is added.
         let Self {
             timeout,
             max_concurrency,

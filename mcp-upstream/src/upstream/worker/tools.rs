@@ -9,7 +9,8 @@ use crate::jsonrpc::{Members, RequestError};
 use crate::upstream::{CallContext, Prepared};
 
 impl WorkerUpstream {
-    /// Wrong parameters are an error; whatever happens to the call itself, an unknown tool included, is a result.
+    /// Wrong parameters are a JSON-RPC error. Whatever happens to the call after that is a result, even that there is no
+    /// such tool.
     pub(super) fn tool_call(
         &self,
         cx: &CallContext<'_>,

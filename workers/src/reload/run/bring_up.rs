@@ -175,7 +175,8 @@ fn publish_recovered(
     declared: &Declared,
 ) {
     let name = &wanted.source.name;
-    // Taken out first: if a reload was faster, the worker is its to retire.
+    // The worker leaves the list of recovering workers first. If it is not there, a reload was faster, and that reload
+    // retires the worker.
     let mine = lock(&reloader.fleet).recovering.remove(name);
     if !mine.is_some_and(|mine| Arc::ptr_eq(&mine, &worker)) {
         return;

@@ -19,8 +19,8 @@ const NAMES_PER_STEP: usize = 8;
 /// So many bytes of text cost a step.
 const BYTES_PER_STEP: usize = 256;
 
-/// How many steps it takes to hold the value against the schema, no fewer than there can be errors. `None`: more than a call
-/// can wait for.
+/// How many steps the check of the value against the schema takes. The check cannot find more errors than that. `None`:
+/// more steps than a call can wait for.
 pub(super) fn steps(schema: &Value, value: &Value) -> Option<u64> {
     let mut walk = Walk {
         root: schema,
