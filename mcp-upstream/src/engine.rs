@@ -16,11 +16,11 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::Upstream;
+use tooldock_workers::registry::UpstreamKind;
 
 use crate::audit::AuditSender;
 use crate::caller::Caller;
-pub(crate) use crate::interaction::{Event, EventSender, ask_failed};
+pub(crate) use crate::interaction::{EventSender, PeerEvent, ask_failed};
 use crate::metrics::UpstreamMetrics;
 
 mod call;
@@ -30,12 +30,14 @@ mod notices;
 mod peer;
 mod record;
 
-pub(crate) use call::{CallFacts, NO_ARGUMENTS, Outcome, Talks, UpstreamCall, UpstreamReply, Work};
+pub(crate) use call::{
+    CallFacts, CallOutcome, NO_ARGUMENTS, Talks, UpstreamCall, UpstreamReply, Work,
+};
 pub(crate) use detached::{Detached, go_on};
 use interactive::InteractiveCall;
 pub(crate) use notices::Announce;
 pub(crate) use peer::Peer;
-use record::Record;
+use record::CallRecord;
 
 /// Characters of an unknown tool's name that go into messages and logs.
 const UNKNOWN_NAME_MAX: usize = 128;
@@ -84,8 +86,8 @@ impl Engine {
         caller: &Caller,
         call: &Arc<dyn UpstreamCall>,
         events: Option<EventSender>,
-    ) -> Outcome {
-        let record = Record::begin(self, caller, call.facts());
+    ) -> CallOutcome {
+        let record = CallRecord::begin(self, caller, call.facts());
         let outcome = self.attempt(caller, call, events).await;
         let outcome = outcome.map_err(|error| call.shown(caller, error));
         let status = outcome.as_ref().map(UpstreamReply::status);
@@ -98,7 +100,7 @@ impl Engine {
         caller: &Caller,
         call: &Arc<dyn UpstreamCall>,
         events: Option<EventSender>,
-    ) -> Outcome {
+    ) -> CallOutcome {
         let facts = call.facts();
         self.admit(caller, &**call)?;
         let limit = facts.timeout();
@@ -124,7 +126,7 @@ impl Engine {
     fn admit(&self, caller: &Caller, call: &dyn UpstreamCall) -> Result<(), CallError> {
         let facts = call.facts();
         let namespace = &*facts.namespace;
-        if let Upstream::Failed(error) = &namespace.upstream {
+        if let UpstreamKind::Failed(error) = &namespace.upstream {
             return Err(error.clone());
         }
         if !facts.method.is_tool_call() {
@@ -147,7 +149,7 @@ impl Engine {
         call: &Arc<dyn UpstreamCall>,
         limit: Duration,
         events: Option<EventSender>,
-    ) -> Outcome {
+    ) -> CallOutcome {
         let entered = AtomicBool::new(false);
         let run = async {
             let gate = &call.facts().namespace.gate;

@@ -22,7 +22,7 @@ use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::table::{Created, Located};
 use crate::session::{
-    Binding, ClientFacts, EndSession, Session, SessionPatch, SessionTransport, State,
+    Binding, ClientFacts, EndSession, Session, SessionPatch, SessionState, SessionTransport,
 };
 use crate::stream::{ResumeError, Stream, StreamGuard, StreamKind, Subscription};
 pub(crate) use crate::upstream::store_failure;
@@ -309,7 +309,7 @@ pub(crate) async fn find_session(
     };
     let theirs = session.belongs_to(&namespace.name, caller.principal.as_deref())
         && session.binding().transport == transport;
-    if !theirs || session.state() == State::Closed {
+    if !theirs || session.state() == SessionState::Closed {
         return Err(RequestError::SessionNotFound);
     }
     // Only now: a stranger must not keep a session alive.

@@ -82,7 +82,7 @@ pub struct Stores {
 
 /// An admitted request, as far as it is not the caller's.
 #[derive(Debug)]
-pub struct Request {
+pub struct AdmittedRequest {
     /// What it is for.
     pub route: RouteId,
     /// Its method, which the route knows.
@@ -130,10 +130,10 @@ impl Shared {
 }
 
 /// An answer that is on its way.
-pub type Pending<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
+pub type PendingReply<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 
 /// An answer that nobody waits for.
-fn at_once<'a>(reply: Reply) -> Pending<'a> {
+fn at_once<'a>(reply: Reply) -> PendingReply<'a> {
     Box::pin(std::future::ready(reply))
 }
 
@@ -237,9 +237,9 @@ impl Service {
     /// Answers an admitted request. Dropping the future cancels a tool call in it that has no session.
     ///
     /// Each function is boxed on its own: one future with room for all of them would be moved about with every request.
-    pub fn handle(&self, caller: Caller, request: Request) -> Pending<'_> {
+    pub fn handle(&self, caller: Caller, request: AdmittedRequest) -> PendingReply<'_> {
         let core = &self.core;
-        let Request {
+        let AdmittedRequest {
             head, body, query, ..
         } = request;
         let tool = request.tool.unwrap_or_default();

@@ -67,7 +67,7 @@ pub use unclaimed::Unclaimed;
 /// Where a session is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum State {
+pub enum SessionState {
     /// Initialized by us, not yet confirmed by the client.
     New = 0,
     /// In use.
@@ -159,7 +159,7 @@ impl Session {
             tag: tag(id.as_str()).into(),
             id,
             binding,
-            state: AtomicU8::new(State::New as u8),
+            state: AtomicU8::new(SessionState::New as u8),
             became_ready: Notify::new(),
             last_use: LastUse::new(now),
             in_flight: InFlight::default(),
@@ -182,7 +182,7 @@ impl Session {
     fn adopted(record: SessionRecord, now: Instant) -> Self {
         let mut session = Self::new(record.id, record.binding, now);
         if record.confirmed {
-            *session.state.get_mut() = State::Ready as u8;
+            *session.state.get_mut() = SessionState::Ready as u8;
         }
         session.negotiated = record.negotiated.map_or_else(OnceLock::new, OnceLock::from);
         session.client = record
@@ -214,7 +214,7 @@ impl Session {
             id: self.id.clone(),
             binding: self.binding.clone(),
             home,
-            confirmed: self.state() == State::Ready,
+            confirmed: self.state() == SessionState::Ready,
             negotiated: self.negotiated.get().copied(),
             client: self.client.get().map(|facts| (**facts).clone()),
             log_level: self.log_level(),
@@ -302,11 +302,11 @@ impl Session {
     }
 
     /// Where it is in its life.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> SessionState {
         match self.state.load(Ordering::Acquire) {
-            0 => State::New,
-            1 => State::Ready,
-            _ => State::Closed,
+            0 => SessionState::New,
+            1 => SessionState::Ready,
+            _ => SessionState::Closed,
         }
     }
 
@@ -317,7 +317,7 @@ impl Session {
 
     /// The client confirmed the handshake. Says nothing to a closed session.
     fn confirm(&self) -> bool {
-        let (new, ready) = (State::New as u8, State::Ready as u8);
+        let (new, ready) = (SessionState::New as u8, SessionState::Ready as u8);
         let (acquired, kept) = (Ordering::AcqRel, Ordering::Acquire);
         let confirmed = self.state.compare_exchange(new, ready, acquired, kept);
         self.became_ready.notify_waiters();
@@ -327,22 +327,23 @@ impl Session {
     /// Waits until the session is confirmed, at most so long: a request may overtake the confirmation on another
     /// connection (K-15). Answers whether it is.
     pub async fn confirmed_within(&self, patience: Duration) -> bool {
-        if self.state() != State::New {
-            return self.state() == State::Ready;
+        if self.state() != SessionState::New {
+            return self.state() == SessionState::Ready;
         }
         // Registered before the state is read again, so that a confirmation in between is not missed.
         let changed = self.became_ready.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
-        if self.state() == State::New {
+        if self.state() == SessionState::New {
             let _ = timeout(patience, changed).await;
         }
-        self.state() == State::Ready
+        self.state() == SessionState::Ready
     }
 
     /// Ends the session and everything in it.
     pub fn close(&self) {
-        self.state.store(State::Closed as u8, Ordering::SeqCst);
+        self.state
+            .store(SessionState::Closed as u8, Ordering::SeqCst);
         self.became_ready.notify_waiters();
         self.in_flight.cancel_all();
         self.questions.close();
@@ -367,7 +368,7 @@ impl Session {
             .unwrap_or_else(PoisonError::into_inner);
         let known = own.clone().and_then(|it| it.downcast::<T>().ok());
         let upstream_binding = known.unwrap_or_else(make);
-        if self.state() != State::Closed {
+        if self.state() != SessionState::Closed {
             *own = Some(Arc::clone(&upstream_binding) as Arc<dyn Any + Send + Sync>);
         }
         upstream_binding
@@ -438,7 +439,7 @@ impl Session {
     pub(crate) fn take_seat(&self, seat: Option<Seat>) {
         let before = {
             let mut own = self.seat();
-            let seat = seat.filter(|_| self.state() != State::Closed);
+            let seat = seat.filter(|_| self.state() != SessionState::Closed);
             std::mem::replace(&mut *own, seat)
         };
         drop(before);
@@ -541,7 +542,7 @@ pub(crate) mod tests {
         tokio::task::yield_now().await;
         session.confirm();
         assert!(waiting.await.expect("not cancelled"));
-        assert_eq!(session.state(), State::Ready);
+        assert_eq!(session.state(), SessionState::Ready);
     }
 
     #[tokio::test(start_paused = true)]
@@ -553,7 +554,7 @@ pub(crate) mod tests {
         session.close();
         session.confirm();
         assert!(!session.confirmed_within(Duration::from_secs(1)).await);
-        assert_eq!(session.state(), State::Closed);
+        assert_eq!(session.state(), SessionState::Closed);
         assert_eq!(start.elapsed(), Duration::from_secs(1));
     }
 

@@ -35,7 +35,7 @@ use crate::profile::Profile;
 use crate::reload::ReloadControl;
 use crate::reply::Reply;
 use crate::seal::SessionKey;
-use crate::service::{Request, Service, ServiceParts};
+use crate::service::{AdmittedRequest, Service, ServiceParts};
 use crate::session::config::SessionsConfig;
 use crate::upstream::client::connector::Connector;
 use crate::upstream::worker::{PreparedCall, WorkerPort, WorkerPorts};
@@ -163,7 +163,7 @@ pub(crate) fn namespace(name: &str) -> Namespace {
         prompts: Vec::new(),
         completions: false,
         issues: Vec::new(),
-        upstream: registry::Upstream::Empty,
+        upstream: registry::UpstreamKind::Empty,
         content_hash: [0; 32],
         recovering: std::sync::Weak::new(),
     }
@@ -199,7 +199,7 @@ pub(crate) fn full(name: &str) -> Namespace {
 pub(crate) fn broken(name: &str) -> Namespace {
     Namespace {
         tools: Vec::new(),
-        upstream: registry::Upstream::Failed(CallError::new(
+        upstream: registry::UpstreamKind::Failed(CallError::new(
             CallErrorCode::DependencyError,
             "no such package",
         )),
@@ -342,7 +342,7 @@ pub(crate) fn head(session: Option<&str>, version: Option<&str>) -> McpHead {
 }
 
 /// A REST request as the edge hands it over. The edge's table reads paths; the tests need this much of it.
-pub(crate) fn asked(path: &str, body: &[u8]) -> Request {
+pub(crate) fn asked(path: &str, body: &[u8]) -> AdmittedRequest {
     let (path, query) = match path.split_once('?') {
         Some((path, query)) => (path, Some(query.to_owned())),
         None => (path, None),
@@ -363,7 +363,7 @@ pub(crate) fn asked(path: &str, body: &[u8]) -> Request {
         [".well-known", ..] => (RouteId::WellKnown, None),
         _ => panic!("{path} is no path of REST"),
     };
-    Request {
+    AdmittedRequest {
         route,
         method: Method::GET,
         head: McpHead::default(),

@@ -65,20 +65,20 @@ pub struct Namespace {
     /// What is wrong with it without stopping it: skipped files, clamped limits, a failed update.
     pub issues: Vec<Issue>,
     /// Who runs its tools.
-    pub upstream: Upstream,
+    pub upstream: UpstreamKind,
     /// How many calls may run and wait. Kept across reloads while the limits stay the same.
     pub gate: Arc<Gate>,
     /// How many calls may wait for their clients. Kept across reloads while `max_parked` stays the same.
     pub parked: Arc<Parking>,
     /// Hash over everything that makes the namespace what it is; equal hashes mean nothing to do.
     pub content_hash: [u8; 32],
-    /// The worker that keeps trying to come up where `upstream` is [`Upstream::Failed`]. It belongs to the reloader.
+    /// The worker that keeps trying to come up where `upstream` is [`UpstreamKind::Failed`]. It belongs to the reloader.
     pub recovering: Weak<Worker>,
 }
 
 /// Who runs a namespace's tools.
 #[derive(Debug, Clone)]
-pub enum Upstream {
+pub enum UpstreamKind {
     /// A folder without tool files: nothing to run.
     Empty,
     /// A supervised worker process.
@@ -129,15 +129,15 @@ impl SecretsStatus {
 impl Namespace {
     /// Whether this worker serves it.
     pub(crate) fn is_run_by(&self, worker: &Arc<Worker>) -> bool {
-        matches!(&self.upstream, Upstream::Worker(serving) if Arc::ptr_eq(serving, worker))
+        matches!(&self.upstream, UpstreamKind::Worker(serving) if Arc::ptr_eq(serving, worker))
     }
 
     /// What its worker is doing, the one that serves or the one that tries to come up.
     pub fn worker_state(&self) -> Option<WorkerState> {
         match &self.upstream {
-            Upstream::Worker(worker) => Some(worker.state()),
-            Upstream::Failed(_) => self.recovering.upgrade().map(|worker| worker.state()),
-            Upstream::Empty | Upstream::External(_) => None,
+            UpstreamKind::Worker(worker) => Some(worker.state()),
+            UpstreamKind::Failed(_) => self.recovering.upgrade().map(|worker| worker.state()),
+            UpstreamKind::Empty | UpstreamKind::External(_) => None,
         }
     }
 
@@ -267,7 +267,7 @@ mod tests {
             prompts: Vec::new(),
             completions: false,
             issues: Vec::new(),
-            upstream: Upstream::Empty,
+            upstream: UpstreamKind::Empty,
             gate: Arc::new(Gate::new(1, 1)),
             parked: Arc::new(Parking::new(1)),
             content_hash: [0; 32],

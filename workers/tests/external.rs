@@ -25,7 +25,7 @@ use tooldock_workers::external::{
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::process::{Exit, GatewayProcess};
-use tooldock_workers::registry::{Namespace, Registry, SecretsStatus, Upstream};
+use tooldock_workers::registry::{Namespace, Registry, SecretsStatus, UpstreamKind};
 use tooldock_workers::reload::{ReloadMetrics, ReloadReport, Reloader};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::{Secret, SecretSource};
@@ -645,14 +645,14 @@ impl Dock {
 
     fn server(&self, name: &str) -> Arc<ExternalServer> {
         match &self.namespace(name).upstream {
-            Upstream::External(server) => Arc::clone(server),
+            UpstreamKind::External(server) => Arc::clone(server),
             other => panic!("{name}: {other:?}"),
         }
     }
 
     fn failure(&self, name: &str) -> CallError {
         match &self.namespace(name).upstream {
-            Upstream::Failed(error) => error.clone(),
+            UpstreamKind::Failed(error) => error.clone(),
             other => panic!("{name}: {other:?}"),
         }
     }
@@ -744,7 +744,7 @@ async fn a_folder_wins_over_a_server_of_its_name() {
     let report = dock.reload().await;
     assert_eq!(names(&report.namespaces), ["time"]);
     let namespace = dock.namespace("time");
-    assert!(matches!(namespace.upstream, Upstream::Empty));
+    assert!(matches!(namespace.upstream, UpstreamKind::Empty));
     assert_eq!(namespace.issues[0].code, "name_collision");
 
     dock.configure("{}");

@@ -20,7 +20,7 @@ use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::{Namespace, Registry, Upstream};
+use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use tooldock_workers::reload::{ReloadError, ReloadMetrics, ReloadReport, Reloader};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::{Secret, SecretSource};
@@ -130,7 +130,7 @@ impl House {
 
     fn worker(&self, name: &str) -> Arc<Worker> {
         match &self.namespace(name).upstream {
-            Upstream::Worker(worker) => Arc::clone(worker),
+            UpstreamKind::Worker(worker) => Arc::clone(worker),
             other => panic!("{name}: {other:?}"),
         }
     }
@@ -145,7 +145,7 @@ impl House {
 
     fn failure(&self, name: &str) -> CallError {
         match &self.namespace(name).upstream {
-            Upstream::Failed(error) => error.clone(),
+            UpstreamKind::Failed(error) => error.clone(),
             other => panic!("{name}: {other:?}"),
         }
     }
@@ -242,7 +242,10 @@ async fn a_dropped_in_folder_is_served_after_a_reload_and_gone_after_its_removal
     assert_eq!(names(&report.namespaces), ["empty", "my-tools"]);
     assert_eq!(names(&report.workers_restarted), ["my-tools"]);
     assert!(report.deps_synced.is_empty() && !report.coalesced);
-    assert!(matches!(house.namespace("empty").upstream, Upstream::Empty));
+    assert!(matches!(
+        house.namespace("empty").upstream,
+        UpstreamKind::Empty
+    ));
     assert_eq!(house.call("my-tools", "hello").await.unwrap(), "hi");
     assert!(house.path("venvs/my-tools/bin/python").exists());
     assert!(house.path("workers/my-tools.sock").exists());
@@ -730,7 +733,7 @@ async fn a_worker_that_cannot_boot_is_retried_and_served_once_it_can() {
     eventually("it recovers without a reload", || {
         registry
             .namespace("ns")
-            .is_some_and(|ns| matches!(ns.upstream, Upstream::Worker(_)))
+            .is_some_and(|ns| matches!(ns.upstream, UpstreamKind::Worker(_)))
     })
     .await;
     assert_eq!(house.call("ns", "t").await.unwrap(), "well");

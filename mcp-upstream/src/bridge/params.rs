@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::jsonrpc::spans::{self, Change};
+use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{Key, Request, Unreadable};
 
 /// [`crate::protocol::MODERN`], quoted.
@@ -31,22 +31,22 @@ pub(crate) struct ClientMetadata<'a> {
 
 impl<'a> ClientMetadata<'a> {
     /// What it changes in the metadata of a request.
-    fn changes(self) -> SmallVec<[Change<'a>; 4]> {
+    fn changes(self) -> SmallVec<[MemberEdit<'a>; 4]> {
         let mut changes = SmallVec::new();
-        changes.push(Change::Set(
+        changes.push(MemberEdit::Set(
             Key::ProtocolVersion.name(),
             Cow::Borrowed(VERSION),
         ));
-        changes.push(Change::Set(
+        changes.push(MemberEdit::Set(
             Key::Capabilities.name(),
             Cow::Borrowed(self.capabilities),
         ));
-        changes.push(Change::Set(
+        changes.push(MemberEdit::Set(
             Key::ClientInfo.name(),
             Cow::Borrowed(self.info),
         ));
         if let Some(level) = self.log_level {
-            changes.push(Change::Set(
+            changes.push(MemberEdit::Set(
                 Key::MinLogLevel.name(),
                 format!("\"{level}\"").into(),
             ));
@@ -63,7 +63,7 @@ impl<'a> ClientMetadata<'a> {
 /// [`Unreadable`].
 pub(crate) fn to_legacy(request: &Request, state: Option<&str>) -> Result<Request, Unreadable> {
     let own = request.raw(Key::Meta);
-    let without = KEYS.map(|key| Change::Remove(key.name()));
+    let without = KEYS.map(|key| MemberEdit::Remove(key.name()));
     let meta = own.and_then(|meta| spans::edited(meta, &without));
     let mut changes: SmallVec<[_; 5]> = SmallVec::new();
     changes.extend(state.map(|state| (Key::RequestState, Some(state))));

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{SERVER_INFO, schemas};
 use crate::jsonrpc::ResponseOutcome;
-use crate::jsonrpc::spans::{self, Change};
+use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::{CacheScope, code};
 
 /// How long clients may keep a list whose server says when it changes.
@@ -64,18 +64,18 @@ pub(crate) fn to_modern(
         return ResponseOutcome::Result(result);
     };
     let mut changes: SmallVec<[_; 4]> = SmallVec::new();
-    changes.push(Change::Default("resultType", "\"complete\"".into()));
+    changes.push(MemberEdit::Default("resultType", "\"complete\"".into()));
     if let Some((ttl, scope)) = cache_hint(method, server, scope) {
-        changes.push(Change::Default("ttlMs", ttl.into()));
-        changes.push(Change::Default(
+        changes.push(MemberEdit::Default("ttlMs", ttl.into()));
+        changes.push(MemberEdit::Default(
             "cacheScope",
             format!("\"{}\"", scope.as_str()).into(),
         ));
     }
     if let Some(info) = server.info() {
         let meta = spans::find(object, "_meta").unwrap_or("{}");
-        let info = Change::Default(SERVER_INFO, info.into());
-        changes.push(Change::Set("_meta", spans::edit(meta, &[info]).into()));
+        let info = MemberEdit::Default(SERVER_INFO, info.into());
+        changes.push(MemberEdit::Set("_meta", spans::edit(meta, &[info]).into()));
     }
     ResponseOutcome::Result(spans::edit(object, &changes).into())
 }
@@ -109,7 +109,7 @@ pub(crate) fn to_legacy(method: &str, reply: ResponseOutcome) -> ResponseOutcome
                 return ResponseOutcome::Result(result);
             };
             let mut changes: SmallVec<[_; 4]> = ["resultType", "ttlMs", "cacheScope"]
-                .map(Change::Remove)
+                .map(MemberEdit::Remove)
                 .into_iter()
                 .collect();
             changes.extend(match method {
@@ -140,7 +140,7 @@ fn recode(error: Bytes, from: i32, to: i32, applies: impl Fn(&RawValue) -> bool)
     let changed = spans::raw(&error)
         .filter(|error| is_from(error) && applies(error))
         .map(|error| {
-            let to = Change::Set("code", Cow::Owned(to.to_string()));
+            let to = MemberEdit::Set("code", Cow::Owned(to.to_string()));
             spans::edit(error.get(), &[to])
         });
     changed.map_or(error, Into::into)

@@ -7,13 +7,13 @@
 
 use std::borrow::Cow;
 
-use crate::jsonrpc::spans::{self, Change};
+use crate::jsonrpc::spans::{self, MemberEdit};
 
 /// The member that holds what is no object.
 const WRAPPER: &str = "result";
 
 /// The changes to the result of `tools/list`.
-pub(super) fn of_list(result: &str) -> Option<Change<'static>> {
+pub(super) fn of_list(result: &str) -> Option<MemberEdit<'static>> {
     let tools = spans::find(result, "tools")?;
     let all: Vec<&serde_json::value::RawValue> = serde_json::from_str(tools).ok()?;
     let adapted: Vec<_> = all.iter().map(|tool| adapted(tool.get())).collect();
@@ -22,17 +22,17 @@ pub(super) fn of_list(result: &str) -> Option<Change<'static>> {
         return None;
     }
     let tools = format!("[{}]", adapted.join(","));
-    Some(Change::Set("tools", tools.into()))
+    Some(MemberEdit::Set("tools", tools.into()))
 }
 
 /// The changes to the result of `tools/call`.
-pub(super) fn of_call(result: &str) -> Option<Change<'static>> {
+pub(super) fn of_call(result: &str) -> Option<MemberEdit<'static>> {
     let structured = spans::find(result, "structuredContent")?;
     if structured.starts_with('{') {
         return None;
     }
     let wrapped = format!(r#"{{"{WRAPPER}":{structured}}}"#);
-    Some(Change::Set("structuredContent", wrapped.into()))
+    Some(MemberEdit::Set("structuredContent", wrapped.into()))
 }
 
 /// A tool with schemas that legacy clients take.
@@ -40,13 +40,15 @@ fn adapted(tool: &str) -> Cow<'_, str> {
     let mut changes = Vec::new();
     let input = spans::find(tool, "inputSchema").unwrap_or("{}");
     if let Cow::Owned(input) = input_schema(input) {
-        changes.push(Change::Set("inputSchema", input.into()));
+        changes.push(MemberEdit::Set("inputSchema", input.into()));
     }
     if let Some(output) = spans::find(tool, "outputSchema") {
         match output_schema(output) {
             Some(Cow::Borrowed(_)) => {}
-            Some(Cow::Owned(output)) => changes.push(Change::Set("outputSchema", output.into())),
-            None => changes.push(Change::Remove("outputSchema")),
+            Some(Cow::Owned(output)) => {
+                changes.push(MemberEdit::Set("outputSchema", output.into()))
+            }
+            None => changes.push(MemberEdit::Remove("outputSchema")),
         }
     }
     if changes.is_empty() {
@@ -60,7 +62,7 @@ fn input_schema(schema: &str) -> Cow<'_, str> {
     match Type::of(schema) {
         Type::Object => with_object_properties(schema),
         Type::Other | Type::Either if schema.starts_with('{') => {
-            let object = spans::edit(schema, &[Change::Set("type", r#""object""#.into())]);
+            let object = spans::edit(schema, &[MemberEdit::Set("type", r#""object""#.into())]);
             with_object_properties(&object).into_owned().into()
         }
         Type::Other | Type::Either => Cow::Owned(r#"{"type":"object"}"#.to_owned()),
@@ -133,10 +135,10 @@ fn with_object_properties(schema: &str) -> Cow<'_, str> {
     }
     let changes: Vec<_> = changes
         .iter()
-        .map(|(name, value)| Change::Set(name, (*value).into()))
+        .map(|(name, value)| MemberEdit::Set(name, (*value).into()))
         .collect();
     let properties = spans::edit(properties, &changes);
-    spans::edit(schema, &[Change::Set("properties", properties.into())]).into()
+    spans::edit(schema, &[MemberEdit::Set("properties", properties.into())]).into()
 }
 
 #[cfg(test)]

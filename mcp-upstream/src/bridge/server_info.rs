@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use super::SERVER_INFO;
-use crate::jsonrpc::spans::{self, Change};
+use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::{CacheScope, ServerInfo};
 
 /// How long clients may keep what a server says of itself.
@@ -28,28 +28,28 @@ pub(crate) fn declares(opening: &ServerInfo, path: &[&str]) -> bool {
 
 /// The result of `initialize`, in the version that was settled with the client.
 pub(crate) fn initialize(opening: &ServerInfo, version: &str) -> Bytes {
-    let version = Change::Set("protocolVersion", format!("\"{version}\"").into());
+    let version = MemberEdit::Set("protocolVersion", format!("\"{version}\"").into());
     let result = match opening {
         ServerInfo::Legacy(result) => spans::edit(&String::from_utf8_lossy(result), &[version]),
         ServerInfo::Modern(result) => {
             let mut changes: Vec<_> = ["supportedVersions", "resultType", "ttlMs", "cacheScope"]
-                .map(Change::Remove)
+                .map(MemberEdit::Remove)
                 .into();
             changes.push(version);
-            changes.push(Change::Default("capabilities", Cow::Borrowed("{}")));
+            changes.push(MemberEdit::Default("capabilities", Cow::Borrowed("{}")));
             // A handshake has a place of its own for who the server is.
             let result = String::from_utf8_lossy(result);
             let meta = spans::find(&result, "_meta");
             let info = meta.and_then(|meta| spans::find(meta, SERVER_INFO));
             if let Some(meta) = meta {
-                let rest = spans::edit(meta, &[Change::Remove(SERVER_INFO)]);
+                let rest = spans::edit(meta, &[MemberEdit::Remove(SERVER_INFO)]);
                 changes.push(match &*rest {
-                    "{}" => Change::Remove("_meta"),
-                    _ => Change::Set("_meta", rest.into()),
+                    "{}" => MemberEdit::Remove("_meta"),
+                    _ => MemberEdit::Set("_meta", rest.into()),
                 });
             }
             let info = info.unwrap_or(r#"{"name":"unknown","version":""}"#);
-            changes.push(Change::Default("serverInfo", Cow::Borrowed(info)));
+            changes.push(MemberEdit::Default("serverInfo", Cow::Borrowed(info)));
             spans::edit(&result, &changes)
         }
     };
@@ -61,26 +61,29 @@ pub(crate) fn discover(opening: &ServerInfo, versions: &[&str], scope: CacheScop
     let versions = serde_json::Value::from(versions).to_string();
     let scope = format!("\"{}\"", scope.as_str());
     let mut changes = vec![
-        Change::Set("supportedVersions", versions.into()),
-        Change::Set("cacheScope", scope.into()),
+        MemberEdit::Set("supportedVersions", versions.into()),
+        MemberEdit::Set("cacheScope", scope.into()),
     ];
     let (ServerInfo::Legacy(result) | ServerInfo::Modern(result)) = opening;
     let result = String::from_utf8_lossy(result);
     match opening {
         ServerInfo::Modern(_) => {
-            changes.push(Change::Default("resultType", Cow::Borrowed("\"complete\"")));
-            changes.push(Change::Default("ttlMs", Cow::Borrowed(TTL_MS)));
+            changes.push(MemberEdit::Default(
+                "resultType",
+                Cow::Borrowed("\"complete\""),
+            ));
+            changes.push(MemberEdit::Default("ttlMs", Cow::Borrowed(TTL_MS)));
         }
         ServerInfo::Legacy(_) => {
-            changes.push(Change::Set("resultType", Cow::Borrowed("\"complete\"")));
-            changes.push(Change::Set("ttlMs", Cow::Borrowed(TTL_MS)));
-            changes.push(Change::Default("capabilities", Cow::Borrowed("{}")));
-            changes.push(Change::Remove("protocolVersion"));
-            changes.push(Change::Remove("serverInfo"));
+            changes.push(MemberEdit::Set("resultType", Cow::Borrowed("\"complete\"")));
+            changes.push(MemberEdit::Set("ttlMs", Cow::Borrowed(TTL_MS)));
+            changes.push(MemberEdit::Default("capabilities", Cow::Borrowed("{}")));
+            changes.push(MemberEdit::Remove("protocolVersion"));
+            changes.push(MemberEdit::Remove("serverInfo"));
             if let Some(info) = spans::find(&result, "serverInfo") {
                 let meta = spans::find(&result, "_meta").unwrap_or("{}");
-                let info = Change::Set(SERVER_INFO, info.into());
-                changes.push(Change::Set("_meta", spans::edit(meta, &[info]).into()));
+                let info = MemberEdit::Set(SERVER_INFO, info.into());
+                changes.push(MemberEdit::Set("_meta", spans::edit(meta, &[info]).into()));
             }
         }
     }

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use tooldock_workers::json;
 
 use crate::jsonrpc;
-use crate::jsonrpc::spans::{self, Change};
+use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::seal::SessionKey;
 
 /// What all wrapped states begin with: states of suspended calls are random there, and of another length.
@@ -76,7 +76,7 @@ pub(crate) fn sealed<'a>(
     plain.extend_from_slice(&bound().digest());
     plain.extend_from_slice(state.as_bytes());
     let sealed = key.seal_state(&plain).ok()?;
-    let state = Change::Set("requestState", format!("\"{sealed}\"").into());
+    let state = MemberEdit::Set("requestState", format!("\"{sealed}\"").into());
     Some(spans::edit(object.get(), &[state]))
 }
 

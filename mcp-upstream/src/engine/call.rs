@@ -22,10 +22,10 @@ use crate::protocol::Method;
 use crate::session::CancelNotice;
 
 /// What came of a call.
-pub(crate) type Outcome = Result<UpstreamReply, CallError>;
+pub(crate) type CallOutcome = Result<UpstreamReply, CallError>;
 
 /// A call on its way, which owns all it needs. The only box of a call.
-pub(crate) type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+pub(crate) type Work = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 /// A call that can run once. Whoever cancels it with words of their own is heard first ([`CancelNotice`]).
 pub(crate) trait UpstreamCall: CancelNotice {

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tooldock_workers::gate::Permit;
 use tooldock_workers::registry::Namespace;
 
-use super::{Engine, EventSender, Outcome, Peer, Work, overloaded, timed_out};
+use super::{CallOutcome, Engine, EventSender, Peer, Work, overloaded, timed_out};
 use crate::caller::Caller;
 use crate::interaction::{CallInteractions, after};
 
@@ -33,7 +33,7 @@ mod inbox;
 
 pub(super) use inbox::CallInbox;
 
-type Working<'w> = Pin<&'w mut (dyn Future<Output = Outcome> + Send)>;
+type Working<'w> = Pin<&'w mut (dyn Future<Output = CallOutcome> + Send)>;
 
 /// One call that may talk.
 pub(super) struct InteractiveCall<'a> {
@@ -47,13 +47,13 @@ pub(super) struct InteractiveCall<'a> {
 
 /// How the phase `Running` ended.
 enum Ran {
-    Over(Outcome),
+    Over(CallOutcome),
     Asked,
 }
 
 /// How the phase `Resuming` ended.
 enum Resumed {
-    Over(Outcome),
+    Over(CallOutcome),
     Entered(Permit),
     AskedAgain,
 }
@@ -76,7 +76,7 @@ impl<'a> InteractiveCall<'a> {
     }
 
     /// Runs the call to its end. `start` begins it, once it has its turn.
-    pub(super) async fn run(mut self, start: impl FnOnce(Peer) -> Work + Send) -> Outcome {
+    pub(super) async fn run(mut self, start: impl FnOnce(Peer) -> Work + Send) -> CallOutcome {
         let began = Instant::now();
         let gate = &self.questions.namespace().gate;
         let entered = timeout_at(after(began, self.left), gate.enter()).await;
@@ -96,7 +96,7 @@ impl<'a> InteractiveCall<'a> {
         self.phases(work.as_mut(), permit).await
     }
 
-    async fn phases(&mut self, mut work: Working<'_>, mut permit: Permit) -> Outcome {
+    async fn phases(&mut self, mut work: Working<'_>, mut permit: Permit) -> CallOutcome {
         loop {
             if let Ran::Over(outcome) = self.running(work.as_mut()).await {
                 return outcome;
@@ -133,7 +133,7 @@ impl<'a> InteractiveCall<'a> {
     }
 
     /// Questions are open. Ends with `None` when none is any more.
-    async fn asking(&mut self, mut work: Working<'_>) -> Option<Outcome> {
+    async fn asking(&mut self, mut work: Working<'_>) -> Option<CallOutcome> {
         while let Some(deadline) = self.questions.next_deadline() {
             // The answer (a function may end without waiting); a question or its answer; the end of a question's time.
             tokio::select! {

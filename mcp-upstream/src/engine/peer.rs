@@ -7,7 +7,7 @@ use prometheus::IntCounter;
 use tooldock_workers::worker::{CallSink, LogLevel};
 
 use super::interactive::CallInbox;
-use super::{Event, EventSender};
+use super::{EventSender, PeerEvent};
 use crate::interaction::{Asked, Interaction, refuse};
 
 /// Who can be told something before the answer, and perhaps asked. Never waits. Cheap to clone.
@@ -37,7 +37,7 @@ impl Peer {
     /// nobody reads in time is dropped and counted.
     pub(crate) fn say(&self, level: Option<LogLevel>, message: Bytes) {
         if let Some((events, dropped)) = &self.heard {
-            events.tell(Event::Message { level, message }, dropped);
+            events.tell(PeerEvent::Message { level, message }, dropped);
         }
     }
 

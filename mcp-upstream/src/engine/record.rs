@@ -16,14 +16,14 @@ use crate::protocol::method::TOOLS_CALL;
 const STATUS_CLIENT_GONE: u16 = 499;
 
 /// A call in progress. Dropped unfinished, its caller went away or it was cancelled.
-pub(super) struct Record<'a> {
+pub(super) struct CallRecord<'a> {
     started: Instant,
     metrics: Arc<NamespaceMetrics>,
     audit: &'a AuditSender,
     line: Option<AuditRecord>,
 }
 
-impl<'a> Record<'a> {
+impl<'a> CallRecord<'a> {
     pub(super) fn begin(engine: &'a Engine, caller: &Caller, facts: &CallFacts) -> Self {
         let namespace = &facts.namespace.name;
         let metrics = engine.metrics.namespace(namespace);
@@ -112,7 +112,7 @@ fn kept_short(name: &Arc<str>) -> Arc<str> {
     shortened(name).into()
 }
 
-impl Drop for Record<'_> {
+impl Drop for CallRecord<'_> {
     fn drop(&mut self) {
         self.abandoned();
     }

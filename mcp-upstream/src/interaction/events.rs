@@ -22,7 +22,7 @@ const EVENT_BYTES: usize = 4 * 1024 * 1024;
 
 /// One thing said before the answer. Spans are raw JSON objects.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum PeerEvent {
     /// `{"progress", "total"?, "message"?}`: the params of `notifications/progress` without the token.
     Progress(Bytes),
     /// `{"level", "logger"?, "data"}`: the params of `notifications/message`.
@@ -58,7 +58,7 @@ struct Queue(Mutex<Waiting>);
 /// Plain data; nothing awaits under its lock.
 #[derive(Debug, Default)]
 struct Waiting {
-    events: VecDeque<Event>,
+    events: VecDeque<PeerEvent>,
     bytes: usize,
     /// Who waits for an event.
     reader: Option<Waker>,
@@ -78,7 +78,7 @@ impl Queue {
     }
 
     /// Queues an event, if there is room. Never waits.
-    fn put(&self, event: Event) -> bool {
+    fn put(&self, event: PeerEvent) -> bool {
         let waiting = self.lock();
         let fits = waiting.has_room_for(&event);
         if fits {
@@ -87,7 +87,7 @@ impl Queue {
         fits
     }
 
-    fn push(mut waiting: MutexGuard<'_, Waiting>, event: Event) {
+    fn push(mut waiting: MutexGuard<'_, Waiting>, event: PeerEvent) {
         waiting.bytes += event.bytes();
         waiting.events.push_back(event);
         let reader = waiting.reader.take();
@@ -99,21 +99,21 @@ impl Queue {
 }
 
 impl Waiting {
-    fn has_room_for(&self, event: &Event) -> bool {
+    fn has_room_for(&self, event: &PeerEvent) -> bool {
         let bytes = event.bytes();
         // A single large event passes: it is bounded by the limit of a frame or a message.
         let fits = bytes == 0 || self.bytes == 0 || self.bytes + bytes <= EVENT_BYTES;
         fits && self.events.len() < EVENTS && !self.is_over
     }
 
-    fn take(&mut self) -> Option<Event> {
+    fn take(&mut self) -> Option<PeerEvent> {
         let event = self.events.pop_front()?;
         self.bytes -= event.bytes();
         Some(event)
     }
 }
 
-impl Event {
+impl PeerEvent {
     /// What the event counts in the queue. A question that is over still counts: the event keeps it.
     fn bytes(&self) -> usize {
         match self {
@@ -126,7 +126,7 @@ impl Event {
 
 impl EventSender {
     /// Queues progress or a log message; counts it as dropped where there is no room. Never waits.
-    pub(crate) fn tell(&self, event: Event, dropped: &IntCounter) {
+    pub(crate) fn tell(&self, event: PeerEvent, dropped: &IntCounter) {
         if !self.0.put(event) {
             dropped.inc();
         }
@@ -134,14 +134,14 @@ impl EventSender {
 
     /// Queues questions, if there is room. Never waits.
     pub(super) fn ask(&self, questions: Vec<Arc<Interaction>>) -> bool {
-        self.0.put(Event::InputRequests(questions))
+        self.0.put(PeerEvent::InputRequests(questions))
     }
 
     /// Queues the message that takes a question back: the server's own if there is room for it, else ours, for which
     /// there always is. It is short, and there are no more of them than questions that the reader took. Never waits.
     pub(super) fn take_back(&self, message: TakenBack) {
         let TakenBack { own, ours } = message;
-        let event = |message| Event::Message {
+        let event = |message| PeerEvent::Message {
             level: None,
             message,
         };
@@ -157,12 +157,12 @@ impl EventSender {
 
 impl EventReceiver {
     /// The next event; of a call that is over there is none, so it is waited for beside the call. Cancel safe.
-    pub(crate) async fn next(&mut self) -> Event {
+    pub(crate) async fn next(&mut self) -> PeerEvent {
         // Whoever reads a function that never stops talking lets others run in between.
         cooperative(poll_fn(|context| self.poll(context))).await
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<PeerEvent> {
         let mut waiting = self.0.lock();
         if let Some(event) = waiting.take() {
             return Poll::Ready(event);
@@ -175,7 +175,7 @@ impl EventReceiver {
     }
 
     /// The next event if one waits. What a call said before its answer is in here when the call has returned.
-    pub(crate) fn try_next(&mut self) -> Option<Event> {
+    pub(crate) fn try_next(&mut self) -> Option<PeerEvent> {
         self.0.lock().take()
     }
 }
@@ -189,7 +189,7 @@ impl Drop for EventReceiver {
         };
         // Not under the lock: questions that nobody answers tell their call.
         for event in unread {
-            if let Event::InputRequests(questions) = event {
+            if let PeerEvent::InputRequests(questions) = event {
                 for question in questions {
                     question.fail(ask_failed("The client gave no answer"));
                 }
@@ -202,8 +202,8 @@ impl Drop for EventReceiver {
 mod tests {
     use super::*;
 
-    fn log(bytes: usize) -> Event {
-        Event::Log {
+    fn log(bytes: usize) -> PeerEvent {
+        PeerEvent::Log {
             level: LogLevel::Info,
             params: Bytes::from(vec![b'x'; bytes]),
         }

@@ -233,7 +233,7 @@ fn long_words_that_take_questions_back_are_passed_while_there_is_room_and_shorte
     let (asking, mut receiver) = Asking::new();
     for id in 10..20 {
         assert!(asking.ask(&id.to_string(), 0));
-        let Some(Event::InputRequests(asked)) = receiver.try_next() else {
+        let Some(PeerEvent::InputRequests(asked)) = receiver.try_next() else {
             panic!("no question");
         };
         assert!(asked[0].ask_under(100 + id).is_some());
@@ -243,7 +243,7 @@ fn long_words_that_take_questions_back_are_passed_while_there_is_room_and_shorte
     }
     let mut long = 0;
     for id in 110..120 {
-        let Some(Event::Message { message, .. }) = receiver.try_next() else {
+        let Some(PeerEvent::Message { message, .. }) = receiver.try_next() else {
             panic!("{id} is not taken back");
         };
         let read: serde_json::Value = serde_json::from_slice(&message).expect("JSON");

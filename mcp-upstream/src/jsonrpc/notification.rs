@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::spans::{self, Change};
+use super::spans::{self, MemberEdit};
 use super::splice::{self, Edit};
 use super::{Key, Members, Message};
 
@@ -24,10 +24,10 @@ pub(crate) fn untagged(message: &[u8]) -> Option<Vec<u8>> {
     let members = members(message)?;
     members.name(Key::Subscription)?;
     let (params, meta) = (members.params()?, members.raw(Key::Meta)?);
-    let meta = spans::edit(meta, &[Change::Remove(Key::Subscription.name())]);
+    let meta = spans::edit(meta, &[MemberEdit::Remove(Key::Subscription.name())]);
     let change = match &*meta {
-        "{}" => Change::Remove("_meta"),
-        _ => Change::Set("_meta", meta.into()),
+        "{}" => MemberEdit::Remove("_meta"),
+        _ => MemberEdit::Set("_meta", meta.into()),
     };
     let edited = spans::edit(params.get(), &[change]);
     Some(replaced(members.message(), params, edited))

@@ -14,7 +14,7 @@ pub(crate) use members::members;
 
 /// A change to one member.
 #[derive(Debug, Clone)]
-pub(crate) enum Change<'a> {
+pub(crate) enum MemberEdit<'a> {
     /// Gives the member this value, whether it is there or not.
     Set(&'a str, Cow<'a, str>),
     /// Adds the member unless it is there.
@@ -23,7 +23,7 @@ pub(crate) enum Change<'a> {
     Remove(&'a str),
 }
 
-impl Change<'_> {
+impl MemberEdit<'_> {
     fn key(&self) -> &str {
         match self {
             Self::Set(key, _) | Self::Default(key, _) | Self::Remove(key) => key,
@@ -81,17 +81,18 @@ pub(crate) fn owned(value: &RawValue) -> Bytes {
 
 /// The object with these members changed, in text that was read before. Text that is no object, or holds a key twice, comes
 /// back as it is.
-pub(crate) fn edit(object: &str, changes: &[Change<'_>]) -> String {
+pub(crate) fn edit(object: &str, changes: &[MemberEdit<'_>]) -> String {
     edited(object, changes).unwrap_or_else(|| object.to_owned())
 }
 
 /// The same. `None` for text that is no object, or holds a key twice.
-pub(crate) fn edited(object: &str, changes: &[Change<'_>]) -> Option<String> {
+pub(crate) fn edited(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
     let members = members(object)?;
-    let size = object.len() + changes.iter().map(Change::room).sum::<usize>();
+    let size = object.len() + changes.iter().map(MemberEdit::room).sum::<usize>();
     let mut out = String::with_capacity(size);
     let changed = |key: &str| changes.iter().find(|change| change.key() == key);
-    let stays = |(key, _): &Member<'_>| matches!(changed(key), None | Some(Change::Default(..)));
+    let stays =
+        |(key, _): &Member<'_>| matches!(changed(key), None | Some(MemberEdit::Default(..)));
     if members.iter().all(stays) {
         // What is there keeps its bytes, white space included.
         let open = object.trim_end();
@@ -108,9 +109,9 @@ pub(crate) fn edited(object: &str, changes: &[Change<'_>]) -> Option<String> {
     let mut is_empty = true;
     for (key, value) in &members {
         let value = match changed(key) {
-            Some(Change::Remove(_)) => continue,
-            Some(Change::Set(_, new)) => &**new,
-            Some(Change::Default(..)) | None => value,
+            Some(MemberEdit::Remove(_)) => continue,
+            Some(MemberEdit::Set(_, new)) => &**new,
+            Some(MemberEdit::Default(..)) | None => value,
         };
         put(&mut out, is_empty, key, value);
         is_empty = false;
@@ -121,9 +122,9 @@ pub(crate) fn edited(object: &str, changes: &[Change<'_>]) -> Option<String> {
 }
 
 /// An object with these members behind its own, which are not looked at. `None` for text that is no object.
-pub(crate) fn with_more(object: &str, changes: &[Change<'_>]) -> Option<String> {
+pub(crate) fn with_more(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
     let inner = object.trim_end().strip_suffix('}')?.trim_end();
-    let room = changes.iter().map(Change::room).sum::<usize>();
+    let room = changes.iter().map(MemberEdit::room).sum::<usize>();
     let mut out = String::with_capacity(object.len() + room);
     out.push_str(inner);
     add_missing(&mut out, inner.ends_with('{'), &[], changes);
@@ -136,11 +137,11 @@ fn add_missing(
     out: &mut String,
     mut is_empty: bool,
     members: &[Member<'_>],
-    changes: &[Change<'_>],
+    changes: &[MemberEdit<'_>],
 ) -> bool {
     let mut added = false;
     for change in changes {
-        if let Change::Set(key, new) | Change::Default(key, new) = change
+        if let MemberEdit::Set(key, new) | MemberEdit::Default(key, new) = change
             && !members.iter().any(|(own, _)| own == key)
         {
             put(out, is_empty, key, new);
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn added_members_leave_the_rest_as_it_was() {
-        let set = |value: &'static str| [Change::Default("a", Cow::Borrowed(value))];
+        let set = |value: &'static str| [MemberEdit::Default("a", Cow::Borrowed(value))];
         assert_eq!(
             edit(r#"{ "b" : 1.50 }"#, &set("2")),
             r#"{ "b" : 1.50 ,"a":2}"#
@@ -187,16 +188,16 @@ mod tests {
     #[test]
     fn members_are_replaced_and_removed_and_others_keep_their_spelling() {
         let changes = [
-            Change::Set("a", Cow::Borrowed("[]")),
-            Change::Remove("b"),
-            Change::Set("c", Cow::Borrowed("3")),
+            MemberEdit::Set("a", Cow::Borrowed("[]")),
+            MemberEdit::Remove("b"),
+            MemberEdit::Set("c", Cow::Borrowed("3")),
         ];
         let text = r#"{"a":1,"x":9007199254740993,"b":{"y":[1.0]},"\u00e9":null}"#;
         assert_eq!(
             edit(text, &changes),
             r#"{"a":[],"x":9007199254740993,"é":null,"c":3}"#
         );
-        assert_eq!(edit(r#"{"b":1}"#, &[Change::Remove("b")]), "{}");
+        assert_eq!(edit(r#"{"b":1}"#, &[MemberEdit::Remove("b")]), "{}");
         assert_eq!(
             edit(r#"{"b":0,"b\"" : "\\", "c\u0001":[]}"#, &changes),
             r#"{"b\"":"\\","c\u0001":[],"a":[],"c":3}"#
@@ -206,15 +207,15 @@ mod tests {
     #[test]
     fn what_is_no_object_stays() {
         for text in ["[1]", "null", r#"{"a":1,"a":2}"#, "nonsense"] {
-            assert_eq!(edit(text, &[Change::Remove("a")]), text);
-            let set = [Change::Set("b", Cow::Borrowed("3"))];
+            assert_eq!(edit(text, &[MemberEdit::Remove("a")]), text);
+            let set = [MemberEdit::Set("b", Cow::Borrowed("3"))];
             assert_eq!(edit(text, &set), text);
         }
     }
 
     #[test]
     fn members_are_added_to_an_object_that_holds_a_key_twice() {
-        let set = [Change::Set("b", Cow::Borrowed("3"))];
+        let set = [MemberEdit::Set("b", Cow::Borrowed("3"))];
         let more = |text| with_more(text, &set);
         assert_eq!(
             more(r#"{"a":1,"a":2 } "#).as_deref(),

@@ -3,7 +3,7 @@
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use crate::caller::Caller;
-use crate::engine::{CallFacts, Outcome, UpstreamReply};
+use crate::engine::{CallFacts, CallOutcome, UpstreamReply};
 use crate::format::{self, CacheScope, ResultFormat};
 use crate::jsonrpc::RequestError;
 use crate::protocol::method::RESOURCES_READ;
@@ -19,7 +19,7 @@ pub(crate) fn response(
     id: &str,
     caller: &Caller,
     format: &ResultFormat,
-    outcome: Outcome,
+    outcome: CallOutcome,
 ) -> Result<Vec<u8>, RequestError> {
     let modern = matches!(format, ResultFormat::Modern(_));
     match outcome {

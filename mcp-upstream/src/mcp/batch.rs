@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::value::RawValue;
 
-use super::exchange::{Exchange, Outcome};
+use super::exchange::{Delivered, Exchange};
 use super::{methods, notification, response};
 use crate::jsonrpc::{self, MESSAGES_MAX, Message, RequestError};
 use crate::mcp::Core;
@@ -24,8 +24,8 @@ pub(super) async fn answer(
         return Ok(Reply::empty(StatusCode::ACCEPTED));
     };
     let answers = match exchange.run().await? {
-        Outcome::Answers(answers) => answers,
-        Outcome::Events(reply) => return Ok(reply),
+        Delivered::Answers(answers) => answers,
+        Delivered::Events(reply) => return Ok(reply),
     };
     let mut body =
         Vec::with_capacity(answers.iter().map(|answer| answer.len() + 1).sum::<usize>() + 2);

@@ -5,7 +5,7 @@
 
 use std::pin::Pin;
 
-use crate::interaction::{Event, EventReceiver, Waiting};
+use crate::interaction::{EventReceiver, PeerEvent, Waiting};
 
 /// A call that runs while it is driven. Dropping it cancels it.
 pub(in crate::mcp) struct CallDriver<T> {
@@ -19,7 +19,7 @@ pub(in crate::mcp) struct CallDriver<T> {
 /// What a call came to.
 pub(in crate::mcp) enum Next<T> {
     /// It says or asks something.
-    Event(Event),
+    Event(PeerEvent),
     /// It is over, and has said everything.
     Over(T),
 }

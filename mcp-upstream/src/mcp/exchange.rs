@@ -18,13 +18,13 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{answer, open_stream};
-use crate::engine::{Detached, Outcome as Called, Talks, UpstreamCall, go_on};
+use crate::engine::{CallOutcome, Detached, Talks, UpstreamCall, go_on};
 use crate::jsonrpc::RequestError;
 use crate::mcp::Core;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::config::PollAfter;
-use crate::session::{CancelNotice, InFlight, Session, State};
+use crate::session::{CancelNotice, InFlight, Session, SessionState};
 use crate::stream::{Finishing, Stream, StreamKind, frame};
 use crate::upstream::{CallContext, Prepared};
 
@@ -83,7 +83,7 @@ pub(crate) struct Exchange {
 }
 
 /// How an exchange ended, or went on.
-pub(super) enum Outcome {
+pub(super) enum Delivered {
     /// Every call answered and none said anything else.
     Answers(Ready),
     /// The rest comes as a stream.
@@ -101,10 +101,10 @@ pub(super) async fn one(
         let mut exchange = Exchange::new(core, cx);
         exchange.call(cx, id, call);
         return Ok(match exchange.run().await? {
-            Outcome::Answers(mut answers) => {
+            Delivered::Answers(mut answers) => {
                 Reply::json(StatusCode::OK, answers.pop().unwrap_or_default())
             }
-            Outcome::Events(reply) => reply,
+            Delivered::Events(reply) => reply,
         });
     }
     let outcome = match cx.session() {
@@ -123,7 +123,7 @@ async fn quiet_in_session(
     session: &Arc<Session>,
     id: &str,
     call: &Arc<dyn UpstreamCall>,
-) -> Called {
+) -> CallOutcome {
     let (handle, registration) = AbortHandle::new_pair();
     let notice = Arc::clone(call) as Arc<dyn CancelNotice>;
     let entry = InFlight::enter(session, id, handle, notice);
@@ -181,12 +181,12 @@ impl Exchange {
     }
 
     /// Runs the calls until all have answered or one speaks. In a session they go on when the POST goes away.
-    pub(super) async fn run(self) -> Result<Outcome, RequestError> {
-        let mut kept = Kept(Some(self));
+    pub(super) async fn run(self) -> Result<Delivered, RequestError> {
+        let mut kept = AwaitedExchange(Some(self));
         let spoke = kept.exchange().until_spoken().await;
         let exchange = kept.take();
         if !spoke {
-            return Ok(Outcome::Answers(exchange.ready));
+            return Ok(Delivered::Answers(exchange.ready));
         }
         let goes_on = exchange.session.is_some();
         let stream = Box::pin(exchange.into_stream());
@@ -194,7 +194,7 @@ impl Exchange {
             true => Detached::new(stream).await,
             false => stream.await,
         };
-        reply.map(Outcome::Events)
+        reply.map(Delivered::Events)
     }
 
     /// Runs the calls until all have answered or one speaks, and says whether one did. Cancel safe.
@@ -221,7 +221,7 @@ impl Exchange {
         let Some(session) = self.session.clone() else {
             let stream = Stream::detached(&self.core.pulse);
             let events = stream.read();
-            let task = tokio::spawn(self.deliver(Target::Bare(stream)));
+            let task = tokio::spawn(self.deliver(Destination::Bare(stream)));
             return Ok(body::tied(events, task));
         };
         let kind = StreamKind::Request;
@@ -229,14 +229,14 @@ impl Exchange {
         let events = stream.read();
         let poll_at = self.poll_at;
         // Bounded by the calls' own time limits, ended by the session's end or by cancelling each of them.
-        tokio::spawn(self.deliver(Target::Logged { session, stream }));
+        tokio::spawn(self.deliver(Destination::Logged { session, stream }));
         Ok(streamed(events, poll_at, ()))
     }
 
     /// Sends everything to the one stream of a session of HTTP+SSE: what is answered already at once, the rest from a
     /// task of its own.
     pub(crate) async fn settle(mut self, session: Arc<Session>) {
-        let target = Target::Whole(session);
+        let target = Destination::Whole(session);
         for answer in std::mem::take(&mut self.ready) {
             target.append(&self.core, &answer).await;
         }
@@ -247,7 +247,7 @@ impl Exchange {
     }
 
     /// Runs the calls to their end.
-    async fn deliver(mut self, target: Target) {
+    async fn deliver(mut self, target: Destination) {
         let core = Arc::clone(&self.core);
         let _finishing = target.finish_on_drop();
         let mut patience = Patience::default();
@@ -266,9 +266,9 @@ impl Exchange {
 }
 
 /// An exchange while its POST waits for it.
-struct Kept(Option<Exchange>);
+struct AwaitedExchange(Option<Exchange>);
 
-impl Kept {
+impl AwaitedExchange {
     fn exchange(&mut self) -> &mut Exchange {
         self.0.as_mut().expect("it is taken last")
     }
@@ -278,7 +278,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for AwaitedExchange {
     /// The POST went away. Without a session its calls end with it; in one they go on, and what they say is kept.
     fn drop(&mut self) {
         if let Some(mut exchange) = self.0.take()
@@ -294,7 +294,7 @@ impl Drop for Kept {
 }
 
 /// Where the messages of an exchange go.
-enum Target {
+enum Destination {
     /// A stream of their own in a session, through its event log.
     Logged {
         session: Arc<Session>,
@@ -306,7 +306,7 @@ enum Target {
     Bare(Arc<Stream>),
 }
 
-impl Target {
+impl Destination {
     /// Sends a message. `false`: nobody can get it any more, for its session or its reader is gone, and the calls need not
     /// go on.
     async fn append(&self, core: &Core, message: &[u8]) -> bool {
@@ -323,7 +323,9 @@ impl Target {
     /// Whether there may be somebody for what comes now.
     fn is_open(&self) -> bool {
         match self {
-            Self::Logged { session, .. } | Self::Whole(session) => session.state() != State::Closed,
+            Self::Logged { session, .. } | Self::Whole(session) => {
+                session.state() != SessionState::Closed
+            }
             Self::Bare(stream) => !stream.is_over(),
         }
     }
@@ -396,7 +398,7 @@ mod tests {
     async fn a_call_that_panics_leaves_no_reader_waiting() {
         let stream = Stream::detached(&Pulse::new(Duration::from_secs(15)));
         let mut events = stream.read();
-        let target = Target::Bare(stream);
+        let target = Destination::Bare(stream);
         let task = tokio::spawn(async move {
             let _finishing = target.finish_on_drop();
             assert!(target.is_open());
@@ -416,8 +418,8 @@ mod tests {
         };
         let session = Arc::new(Session::new(SessionId::random(), binding, Instant::now()));
         let stream = Stream::detached(&Pulse::new(Duration::from_secs(15)));
-        let whole = Target::Whole(Arc::clone(&session));
-        let logged = Target::Logged {
+        let whole = Destination::Whole(Arc::clone(&session));
+        let logged = Destination::Logged {
             session: Arc::clone(&session),
             stream,
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::format::ResultWriter;
 use crate::jsonrpc::{Members, RequestError};
 use crate::protocol::ProtocolVersion;
-use crate::session::State;
+use crate::session::SessionState;
 use crate::upstream::{CallContext, IncomingRequest, Prepared};
 
 /// How long a request waits for a confirmation of the session that it may have overtaken (K-15).
@@ -44,7 +44,7 @@ async fn confirmed(cx: &CallContext<'_>, method: &str) -> Result<(), RequestErro
     let since = ProtocolVersion::V2025_06_18;
     let asked = cx.caller.profile.require_initialized
         && cx.version().is_some_and(|version| version >= since);
-    if !asked || session.state() == State::Ready {
+    if !asked || session.state() == SessionState::Ready {
         return Ok(());
     }
     // What is never there needs no confirmation.
@@ -53,7 +53,7 @@ async fn confirmed(cx: &CallContext<'_>, method: &str) -> Result<(), RequestErro
         return Ok(());
     }
     Err(match session.state() {
-        State::Closed => RequestError::SessionNotFound,
+        SessionState::Closed => RequestError::SessionNotFound,
         _ => RequestError::NotInitialized,
     })
 }

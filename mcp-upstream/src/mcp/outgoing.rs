@@ -3,21 +3,21 @@
 
 use tooldock_workers::worker::LogLevel;
 
-use crate::interaction::Event;
+use crate::interaction::PeerEvent;
 
 /// The notification that an event is for a client of this progress token, raw, which wants log messages from that level
 /// on; `None` where the client does not want to hear of the event. Questions are no notifications.
 pub(super) fn message(
-    event: Event,
+    event: PeerEvent,
     token: Option<&str>,
     wanted: Option<LogLevel>,
 ) -> Option<Vec<u8>> {
     let wants = |level: LogLevel| wanted.is_some_and(|wanted| level >= wanted);
     match event {
-        Event::Progress(params) => Some(progress(token?, &params)),
-        Event::Log { level, params } => wants(level).then(|| log(&params)),
-        Event::Message { level, message } => level.is_none_or(wants).then(|| message.into()),
-        Event::InputRequests(_) => None,
+        PeerEvent::Progress(params) => Some(progress(token?, &params)),
+        PeerEvent::Log { level, params } => wants(level).then(|| log(&params)),
+        PeerEvent::Message { level, message } => level.is_none_or(wants).then(|| message.into()),
+        PeerEvent::InputRequests(_) => None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tooldock_workers::error::CallErrorCode;
-use tooldock_workers::registry::{Namespace, Upstream};
+use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use crate::mcp::Core;
 
@@ -18,12 +18,12 @@ pub(super) struct Failing {
 /// What keeps a namespace from being served: its configuration or its dependencies, or the end of its server.
 pub(super) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
     match &namespace.upstream {
-        Upstream::Failed(error) => Some(Failing {
+        UpstreamKind::Failed(error) => Some(Failing {
             code: error.code.as_str(),
             message: error.message.clone(),
         }),
-        Upstream::External(_) => server(core, namespace),
-        Upstream::Worker(_) | Upstream::Empty => None,
+        UpstreamKind::External(_) => server(core, namespace),
+        UpstreamKind::Worker(_) | UpstreamKind::Empty => None,
     }
 }
 

@@ -10,7 +10,7 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
 use tooldock_workers::error::CallErrorCode;
-use tooldock_workers::registry::{Namespace, Snapshot, Upstream};
+use tooldock_workers::registry::{Namespace, Snapshot, UpstreamKind};
 use tooldock_workers::worker::WorkerState;
 
 use crate::caller::Caller;
@@ -152,12 +152,12 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
         return Some(CRASH_LOOP.as_str());
     }
     match &namespace.upstream {
-        Upstream::Failed(error) => Some(error.code.as_str()),
-        Upstream::Worker(worker) => match worker.state() {
+        UpstreamKind::Failed(error) => Some(error.code.as_str()),
+        UpstreamKind::Worker(worker) => match worker.state() {
             WorkerState::Ready | WorkerState::Starting => None,
             _ => Some(CallErrorCode::WorkerUnavailable.as_str()),
         },
-        Upstream::External(_) => core
+        UpstreamKind::External(_) => core
             .upstreams
             .of(namespace)
             .health(namespace)
@@ -166,13 +166,13 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
                 let unavailable = CallErrorCode::WorkerUnavailable.as_str();
                 health.error.unwrap_or(unavailable)
             }),
-        Upstream::Empty => None,
+        UpstreamKind::Empty => None,
     }
 }
 
 /// How many of a namespace's worker processes are in each state, where it has several.
 fn processes(namespace: &Namespace) -> Option<BTreeMap<&'static str, usize>> {
-    let Upstream::Worker(worker) = &namespace.upstream else {
+    let UpstreamKind::Worker(worker) = &namespace.upstream else {
         return None;
     };
     let mut states = BTreeMap::new();
@@ -185,9 +185,9 @@ fn processes(namespace: &Namespace) -> Option<BTreeMap<&'static str, usize>> {
 fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
     let server = core.upstreams.of(namespace).health(namespace);
     let state = match (&namespace.upstream, namespace.worker_state()) {
-        (Upstream::Empty, _) => "empty",
-        (Upstream::External(_), _) => server.as_ref().map_or("idle", |server| server.state),
-        (Upstream::Worker(_), Some(state)) => state.as_str(),
+        (UpstreamKind::Empty, _) => "empty",
+        (UpstreamKind::External(_), _) => server.as_ref().map_or("idle", |server| server.state),
+        (UpstreamKind::Worker(_), Some(state)) => state.as_str(),
         (_, Some(CRASH_LOOP)) => CRASH_LOOP.as_str(),
         _ => "failed",
     };

@@ -10,7 +10,7 @@ use tooldock_workers::route::RouteId;
 
 use crate::caller::{Caller, Visibility};
 use crate::reload::ReloadControl;
-use crate::service::Request;
+use crate::service::AdmittedRequest;
 use crate::testing::{
     Harness, Refuses, Wanted, asked, broken, caller, harness, namespace, parts, tool,
 };
@@ -584,7 +584,7 @@ async fn a_listener_with_a_namespace_of_its_own_shows_no_other_and_needs_no_head
 async fn each_route_of_mcp_has_its_function() {
     let harness = harness();
     let send = async |route, method, body: &'static str| {
-        let request = Request {
+        let request = AdmittedRequest {
             route,
             method,
             head: crate::testing::head(None, None),

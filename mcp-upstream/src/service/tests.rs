@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tooldock_workers::external::{ExternalServer, Isolation, StdioSettings, StdioSpec};
 use tooldock_workers::metrics::WorkerMetrics;
-use tooldock_workers::registry::Upstream;
+use tooldock_workers::registry::UpstreamKind;
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::Secret;
 
@@ -54,7 +54,7 @@ impl House {
         let mut external = namespace("shared");
         external.tools = Vec::new();
         let server = server(era, folder.path(), settings);
-        external.upstream = Upstream::External(Arc::new(server));
+        external.upstream = UpstreamKind::External(Arc::new(server));
         let registry = Arc::new(Registry::default());
         registry.swap(Snapshot {
             generation: 1,

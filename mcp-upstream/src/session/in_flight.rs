@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::AbortHandle;
 
-use super::{Session, State};
+use super::{Session, SessionState};
 
 /// Request id → the handle that stops the call.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl fmt::Debug for dyn CancelNotice {
 
 /// A call's place in the table; dropping it takes it out and marks the session as used.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct InFlightCall {
     session: Arc<Session>,
     number: u64,
 }
@@ -67,12 +67,12 @@ impl InFlight {
         id: &str,
         handle: AbortHandle,
         notice: Arc<dyn CancelNotice>,
-    ) -> Entry {
+    ) -> InFlightCall {
         let mut calls = session.in_flight.lock();
         let number = calls.next;
         calls.next += 1;
         // A session that ended meanwhile has cancelled what it knew of; this call it did not.
-        if session.state() == State::Closed {
+        if session.state() == SessionState::Closed {
             handle.abort();
         }
         calls.running.push(Running {
@@ -81,7 +81,7 @@ impl InFlight {
             handle,
             notice,
         });
-        Entry {
+        InFlightCall {
             session: Arc::clone(session),
             number,
         }
@@ -118,7 +118,7 @@ impl InFlight {
     }
 }
 
-impl Drop for Entry {
+impl Drop for InFlightCall {
     fn drop(&mut self) {
         self.session
             .in_flight

@@ -22,7 +22,7 @@ use super::worker::{Worker, Workers};
 use crate::mcp::head::McpHead;
 use crate::protocol::EraSupport;
 use crate::reply::Reply;
-use crate::service::{Request, Service};
+use crate::service::{AdmittedRequest, Service};
 use crate::testing::{Wanted, asked, caller, full, namespace};
 
 /// How long anything may take.
@@ -261,7 +261,7 @@ impl Scene {
         let both = HeaderValue::from_static("application/json, text/event-stream");
         headers.insert(ACCEPT, both);
         self.record("client", &format!("{lines}\n{message}"));
-        let request = Request {
+        let request = AdmittedRequest {
             route: RouteId::Mcp,
             method: Method::POST,
             head: McpHead::from_headers(&headers),
@@ -282,7 +282,7 @@ impl Scene {
         self.begin(request)
     }
 
-    fn begin(&self, request: Request) -> Exchange {
+    fn begin(&self, request: AdmittedRequest) -> Exchange {
         let service = self.service.clone();
         Exchange::Asked(tokio::spawn(async move {
             service.handle(caller(), request).await

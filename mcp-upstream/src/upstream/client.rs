@@ -34,7 +34,7 @@ use crate::format;
 use crate::jsonrpc::{self, Key, Members, Request, RequestError};
 use crate::protocol::{CacheScope, Method, ProtocolVersion, method::TOOLS_CALL};
 use crate::seal::SessionKey;
-use crate::session::{Session, State};
+use crate::session::{Session, SessionState};
 use crate::stream::EventLog;
 
 pub(crate) mod arguments;
@@ -58,7 +58,7 @@ mod tests;
 use binding::UpstreamBinding;
 use call::ServerCall;
 use connector::{Connection, ConnectionKey, Connector, Isolation, OpenAs};
-use inbound::{HandlerRef, InboundHandler, Scope};
+use inbound::{HandlerRef, InboundHandler, ProcessOwner};
 use isolation::Place;
 use listed::Listings;
 
@@ -157,7 +157,7 @@ impl ExternalServers {
         let handler = (!place.is_common()).then(|| self.handler(namespace, client, &place));
         let process = self.at(namespace, &place, handler.as_ref()).await?;
         if let (ConnectionKey::Session(tag), Client::Session(session)) = (&place.key, client)
-            && session.state() == State::Closed
+            && session.state() == SessionState::Closed
         {
             // Its end came before its process, which nobody would end then.
             self.processes.end_session(tag);
@@ -194,14 +194,14 @@ impl ExternalServers {
             (ConnectionKey::Session(_), Client::Session(session)) => {
                 let upstream_binding = UpstreamBinding::of(self, session);
                 upstream_binding.own_handler(|| {
-                    self.new_handler(namespace, Scope::Session(Arc::downgrade(session)))
+                    self.new_handler(namespace, ProcessOwner::Session(Arc::downgrade(session)))
                 })
             }
-            _ => self.new_handler(namespace, Scope::Call),
+            _ => self.new_handler(namespace, ProcessOwner::Call),
         }
     }
 
-    fn new_handler(&self, namespace: &Namespace, scope: Scope) -> Arc<InboundHandler> {
+    fn new_handler(&self, namespace: &Namespace, scope: ProcessOwner) -> Arc<InboundHandler> {
         InboundHandler::new(
             namespace.name.clone(),
             scope,

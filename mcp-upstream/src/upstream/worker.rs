@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tooldock_workers::error::CallError;
-use tooldock_workers::registry::{Namespace, Upstream as Declared};
+use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::worker::Operation;
 
 use super::{
@@ -321,8 +321,8 @@ fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
 /// Whether a namespace could be brought up: else its lists are an error, never empty.
 fn is_up(namespace: &Namespace) -> Result<(), CallError> {
     match &namespace.upstream {
-        Declared::Failed(error) => Err(error.clone()),
-        Declared::Worker(_) | Declared::External(_) | Declared::Empty => Ok(()),
+        UpstreamKind::Failed(error) => Err(error.clone()),
+        UpstreamKind::Worker(_) | UpstreamKind::External(_) | UpstreamKind::Empty => Ok(()),
     }
 }
 

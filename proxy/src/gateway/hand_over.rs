@@ -12,7 +12,7 @@ use tooldock_filters::{Admitted, Fields, Reason, Rejection, namespace};
 use tooldock_upstream::caller::{Caller, Visibility};
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::Reply;
-use tooldock_upstream::service::{Pending as Call, Request};
+use tooldock_upstream::service::{AdmittedRequest, PendingReply};
 use tooldock_upstream::{AcceptFlags, McpHead, MirroredHeaders};
 
 use super::{Gateway, Passage};
@@ -94,7 +94,7 @@ impl Gateway {
             RouteNamespace::OrSession => namespace::session_id(header)?.map(Cow::into_owned),
             _ => None,
         };
-        let request = Request {
+        let request = AdmittedRequest {
             route: route.id,
             method: header.method.clone(),
             head: std::mem::take(&mut passage.head),
@@ -122,7 +122,7 @@ impl Gateway {
 ///
 /// The two arms: the call answers; the client closes its connection or stream. Bytes a client sends ahead of its answer
 /// are no departure: they end the watch, and the connection after this answer.
-async fn while_client_stays(session: &mut Session, mut call: Call<'_>) -> Option<Reply> {
+async fn while_client_stays(session: &mut Session, mut call: PendingReply<'_>) -> Option<Reply> {
     if let Ok(reply) = fast_timeout(WATCH_AFTER, call.as_mut()).await {
         return Some(reply);
     }

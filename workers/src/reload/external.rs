@@ -14,7 +14,7 @@ use crate::external::{COLLISION, EXTERNAL_FILE, External, ExternalServer, Server
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
-use crate::registry::{Issue, Namespace, Snapshot, Upstream};
+use crate::registry::{Issue, Namespace, Snapshot, UpstreamKind};
 use crate::scan::NamespaceSource;
 
 /// The code of a failure that is about the file as a whole, or about one entry of it.
@@ -97,7 +97,7 @@ pub(super) fn settle(
             });
         }
         let next = namespace(external, current, config);
-        if let Upstream::External(server) = &next.upstream
+        if let UpstreamKind::External(server) = &next.upstream
             && !current.is_some_and(|current| is_served_by(current, server))
         {
             tracing::info!(namespace = %name, "the external server of namespace {name} is new or has changed");
@@ -126,21 +126,21 @@ fn namespace(
     );
     issues.extend(external.issues);
     let serving = current.and_then(|current| match &current.upstream {
-        Upstream::External(server) => Some(server),
-        Upstream::Worker(_) | Upstream::Empty | Upstream::Failed(_) => None,
+        UpstreamKind::External(server) => Some(server),
+        UpstreamKind::Worker(_) | UpstreamKind::Empty | UpstreamKind::Failed(_) => None,
     });
     let upstream = match (external.server, serving) {
         (Ok(wanted), Some(serving)) if wanted == **serving => {
-            Upstream::External(Arc::clone(serving))
+            UpstreamKind::External(Arc::clone(serving))
         }
-        (Ok(wanted), _) => Upstream::External(Arc::new(wanted)),
+        (Ok(wanted), _) => UpstreamKind::External(Arc::new(wanted)),
         (Err(failure), Some(serving)) if failure.keeps_old => {
             issues.push(Issue {
                 code: failure.code,
                 subject: UPDATE.into(),
                 message: format!("the last change is not served: {}", failure.error.message),
             });
-            Upstream::External(Arc::clone(serving))
+            UpstreamKind::External(Arc::clone(serving))
         }
         (Err(failure), _) => {
             issues.push(Issue {
@@ -148,12 +148,12 @@ fn namespace(
                 subject: failure.reason.key,
                 message: failure.reason.message,
             });
-            Upstream::Failed(failure.error)
+            UpstreamKind::Failed(failure.error)
         }
     };
     let content = match &upstream {
-        Upstream::External(server) => server.content_hash,
-        Upstream::Worker(_) | Upstream::Empty | Upstream::Failed(_) => [0; 32],
+        UpstreamKind::External(server) => server.content_hash,
+        UpstreamKind::Worker(_) | UpstreamKind::Empty | UpstreamKind::Failed(_) => [0; 32],
     };
     Namespace {
         description: String::new(),
@@ -182,14 +182,14 @@ fn namespace(
 }
 
 fn is_served_by(current: &Namespace, server: &Arc<ExternalServer>) -> bool {
-    matches!(&current.upstream, Upstream::External(serving) if Arc::ptr_eq(serving, server))
+    matches!(&current.upstream, UpstreamKind::External(serving) if Arc::ptr_eq(serving, server))
 }
 
 /// Whether publishing the second for the first would change nothing.
 fn is_same(current: &Namespace, next: &Namespace) -> bool {
     let same_upstream = match (&current.upstream, &next.upstream) {
-        (_, Upstream::External(server)) => is_served_by(current, server),
-        (Upstream::Failed(old), Upstream::Failed(new)) => old.message == new.message,
+        (_, UpstreamKind::External(server)) => is_served_by(current, server),
+        (UpstreamKind::Failed(old), UpstreamKind::Failed(new)) => old.message == new.message,
         _ => false,
     };
     same_upstream
@@ -203,7 +203,7 @@ fn is_same(current: &Namespace, next: &Namespace) -> bool {
 pub(super) fn served(
     namespaces: &BTreeMap<NamespaceName, Arc<Namespace>>,
 ) -> impl Iterator<Item = &NamespaceName> {
-    let external = |namespace: &Namespace| matches!(namespace.upstream, Upstream::External(_));
+    let external = |namespace: &Namespace| matches!(namespace.upstream, UpstreamKind::External(_));
     namespaces
         .iter()
         .filter(move |(_, namespace)| external(namespace))

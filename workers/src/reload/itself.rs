@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::{Reloader, lock};
 use crate::config::WorkersConfig;
 use crate::names::NamespaceName;
-use crate::registry::Upstream;
+use crate::registry::UpstreamKind;
 
 /// The issue of a namespace whose files changed without a reload.
 pub(super) const FILES_CHANGED: &str = "files_changed";
@@ -148,12 +148,12 @@ impl Reloader {
             return false;
         };
         match &namespace.upstream {
-            Upstream::Worker(worker) => worker.is_outdated(),
-            Upstream::Failed(_) => {
+            UpstreamKind::Worker(worker) => worker.is_outdated(),
+            UpstreamKind::Failed(_) => {
                 let recovering = namespace.recovering.upgrade();
                 recovering.is_none_or(|worker| worker.is_outdated())
             }
-            Upstream::Empty | Upstream::External(_) => false,
+            UpstreamKind::Empty | UpstreamKind::External(_) => false,
         }
     }
 

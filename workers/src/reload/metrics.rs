@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::metric_table;
-use crate::registry::{Snapshot, Upstream};
+use crate::registry::{Snapshot, UpstreamKind};
 
 /// Seconds: from a reload that changes nothing to one that installs many environments.
 const RELOAD_SECONDS: [f64; 11] = [
@@ -51,9 +51,9 @@ impl ReloadMetrics {
         let (mut serving, mut empty, mut failed, mut tools) = (0, 0, 0, 0);
         for namespace in snapshot.namespaces.values() {
             match namespace.upstream {
-                Upstream::Worker(_) | Upstream::External(_) => serving += 1,
-                Upstream::Empty => empty += 1,
-                Upstream::Failed(_) => failed += 1,
+                UpstreamKind::Worker(_) | UpstreamKind::External(_) => serving += 1,
+                UpstreamKind::Empty => empty += 1,
+                UpstreamKind::Failed(_) => failed += 1,
             }
             tools += namespace.tools.len();
         }

@@ -22,7 +22,7 @@ use crate::environment::{EnvironmentError, Packages, Toolchain};
 use crate::error::CallError;
 use crate::external::COLLISION;
 use crate::names::NamespaceName;
-use crate::registry::{Issue, Namespace, Snapshot, Upstream};
+use crate::registry::{Issue, Namespace, Snapshot, UpstreamKind};
 use crate::scan::{NamespaceSource, scan, scan_one};
 use crate::worker::Worker;
 
@@ -85,7 +85,7 @@ impl Run {
         if let Scope::Only(names) = &mut scope {
             // What went or became a server of others meanwhile is no folder to look at.
             let is_folder =
-                |served: &Arc<Namespace>| !matches!(served.upstream, Upstream::External(_));
+                |served: &Arc<Namespace>| !matches!(served.upstream, UpstreamKind::External(_));
             names.retain(|name| before.namespaces.get(name).is_some_and(is_folder));
         }
         Self {
@@ -317,7 +317,7 @@ impl Run {
                 issues.extend(self.about_files(&wanted, current.as_deref(), files_changed));
                 self.change(wanted.namespace(
                     current.as_deref(),
-                    Upstream::Worker(worker),
+                    UpstreamKind::Worker(worker),
                     &declared,
                     &issues,
                 ));
@@ -328,7 +328,7 @@ impl Run {
                 let Some(Change::Publish(failed)) = self.changes.get_mut(&name) else {
                     return;
                 };
-                if let Upstream::Worker(serving) = &failed.upstream {
+                if let UpstreamKind::Worker(serving) = &failed.upstream {
                     let build = build_of(&serving.spec().python);
                     self.reloader.environments.point_back(&name, build);
                     self.reloader.retire(worker, Duration::ZERO);
@@ -407,7 +407,7 @@ impl Run {
         }
         let reloader = Arc::clone(&self.reloader);
         for (name, old) in reloader.publish(changes) {
-            let Upstream::Worker(worker) = &old.upstream else {
+            let UpstreamKind::Worker(worker) = &old.upstream else {
                 continue;
             };
             let now = reloader.registry.namespace(name.as_str());
@@ -433,7 +433,7 @@ impl Run {
         // An external server has no environment; one that is left there was a folder's of the same name.
         let is_folder = |name: &&NamespaceName| {
             let served = self.before.namespaces.get(*name);
-            !served.is_some_and(|it| matches!(it.upstream, Upstream::External(_)))
+            !served.is_some_and(|it| matches!(it.upstream, UpstreamKind::External(_)))
         };
         let names = self.report.namespaces.iter().filter(is_folder);
         let namespaces = names.cloned().collect();

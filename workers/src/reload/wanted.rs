@@ -14,7 +14,7 @@ use crate::gate::Gate;
 use crate::manifest::{CLAMPED, MANIFEST_FILE, Variables, effective_limits};
 use crate::parking::Parking;
 use crate::policy::ToolPolicy;
-use crate::registry::{Issue, Namespace, SecretsStatus, Upstream};
+use crate::registry::{Issue, Namespace, SecretsStatus, UpstreamKind};
 use crate::scan::{NamespaceSource, SourceFailure};
 use crate::secrets::Secret;
 use crate::template::Sources;
@@ -140,7 +140,7 @@ impl Wanted {
     pub(super) fn namespace(
         &self,
         current: Option<&Namespace>,
-        upstream: Upstream,
+        upstream: UpstreamKind,
         declared: &Declared,
         issues: &[Issue],
     ) -> Arc<Namespace> {
@@ -192,13 +192,13 @@ impl Wanted {
     ) -> Arc<Namespace> {
         match current {
             // Of one that is lost nothing is loaded any more, so nothing of it may be listed.
-            Some(current) if matches!(&current.upstream, Upstream::Worker(worker) if !worker.is_lost()) =>
+            Some(current) if matches!(&current.upstream, UpstreamKind::Worker(worker) if !worker.is_lost()) =>
             {
                 let message = format!("the last change is not served: {}", error.message);
                 noted(current, code, message)
             }
             _ => {
-                let failed = Upstream::Failed(error.clone());
+                let failed = UpstreamKind::Failed(error.clone());
                 self.namespace(current, failed, &Declared::default(), &[])
             }
         }
@@ -447,7 +447,7 @@ mod tests {
     #[test]
     fn a_new_limit_is_a_change_that_needs_no_new_process() {
         let (old, new) = (wanted("timeout: 5s", &[]), wanted("timeout: 6s", &[]));
-        let served = old.namespace(None, Upstream::Empty, &Declared::default(), &[]);
+        let served = old.namespace(None, UpstreamKind::Empty, &Declared::default(), &[]);
         assert!(old.is_same_as(&served));
         assert!(!new.is_same_as(&served));
         assert!(
@@ -483,17 +483,17 @@ mod tests {
 
     #[test]
     fn the_gate_is_kept_while_its_limits_are() {
-        let first = wanted("", &[]).namespace(None, Upstream::Empty, &Declared::default(), &[]);
+        let first = wanted("", &[]).namespace(None, UpstreamKind::Empty, &Declared::default(), &[]);
         let same = wanted("timeout: 5s", &[]).namespace(
             Some(&first),
-            Upstream::Empty,
+            UpstreamKind::Empty,
             &Declared::default(),
             &[],
         );
         assert!(Arc::ptr_eq(&first.gate, &same.gate));
         let other = wanted("max_concurrency: 1", &[]).namespace(
             Some(&first),
-            Upstream::Empty,
+            UpstreamKind::Empty,
             &Declared::default(),
             &[],
         );
@@ -528,7 +528,7 @@ mod tests {
         let error = CallError::new(CallErrorCode::DependencyError, "no such package");
         let failed = wanted("", &[]).failed(None, "dependency_error", &error);
         assert!(
-            matches!(&failed.upstream, Upstream::Failed(error) if error.message == "no such package")
+            matches!(&failed.upstream, UpstreamKind::Failed(error) if error.message == "no such package")
         );
     }
 
@@ -536,7 +536,7 @@ mod tests {
     fn the_longest_time_limit_bounds_the_drain() {
         let namespace = wanted("tools: {slow: {timeout: 5m}}", &[]).namespace(
             None,
-            Upstream::Empty,
+            UpstreamKind::Empty,
             &Declared::default(),
             &[],
         );
@@ -554,7 +554,7 @@ mod tests {
                 tools: vec![serde_json::from_str(&tool).unwrap()],
                 ..Declared::default()
             };
-            wanted("ask_timeout: 1m", &[]).namespace(None, Upstream::Empty, &declared, &[])
+            wanted("ask_timeout: 1m", &[]).namespace(None, UpstreamKind::Empty, &declared, &[])
         };
         assert_eq!(Wanted::drain_of(&asking(false)), Duration::from_secs(30));
         assert_eq!(Wanted::drain_of(&asking(true)), Duration::from_secs(90));
@@ -563,10 +563,10 @@ mod tests {
     #[test]
     fn the_parking_is_kept_while_its_limit_is() {
         let none = Declared::default();
-        let first = wanted("", &[]).namespace(None, Upstream::Empty, &none, &[]);
+        let first = wanted("", &[]).namespace(None, UpstreamKind::Empty, &none, &[]);
         let place = first.parked.enter("ada").unwrap();
         let again = |manifest: &str| {
-            wanted(manifest, &[]).namespace(Some(&first), Upstream::Empty, &none, &[])
+            wanted(manifest, &[]).namespace(Some(&first), UpstreamKind::Empty, &none, &[])
         };
         assert_eq!(again("max_concurrency: 1").parked.parked(), 1);
         assert_eq!(again("max_parked: 2").parked.parked(), 0);
@@ -586,9 +586,9 @@ mod tests {
             completions: true,
             ..Declared::default()
         };
-        let served = wanted("", &[]).namespace(None, Upstream::Empty, &declared, &[]);
+        let served = wanted("", &[]).namespace(None, UpstreamKind::Empty, &declared, &[]);
         let (kept, new) = (declared_by(&served), wanted("timeout: 5s", &[]));
-        let served = new.namespace(Some(&served), Upstream::Empty, &kept, &[]);
+        let served = new.namespace(Some(&served), UpstreamKind::Empty, &kept, &[]);
         assert!(served.resource("a://b").is_some() && served.resource("a://c").is_none());
         assert!(served.prompt("p").is_some() && served.prompt("q").is_none());
         assert_eq!(served.resource_templates.len(), 1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus::IntCounter;
 use tooldock_workers::worker::{CallEvent, CallSink};
 
-use crate::engine::{Announce, Event};
+use crate::engine::{Announce, PeerEvent};
 use crate::interaction::{Asked, CallInteractions, Interaction, of_function};
 
 /// The reader's end. Never waits.
@@ -32,8 +32,8 @@ impl CallSink for CallInbox {
             }
         };
         match event {
-            CallEvent::Progress(report) => tell(Event::Progress(report)),
-            CallEvent::Log { level, params } => tell(Event::Log { level, params }),
+            CallEvent::Progress(report) => tell(PeerEvent::Progress(report)),
+            CallEvent::Log { level, params } => tell(PeerEvent::Log { level, params }),
             CallEvent::Dropped(count) if events.is_some() => self.dropped.inc_by(count),
             CallEvent::Dropped(_) => {}
             CallEvent::Ask(ask) => {

@@ -13,7 +13,7 @@ use tooldock_workers::worker::{AskMethod, Notice, Operation, Question};
 
 use super::*;
 use crate::audit::Audit;
-use crate::engine::{Announce, Event, Unlimited, UpstreamReply};
+use crate::engine::{Announce, PeerEvent, Unlimited, UpstreamReply};
 use crate::interaction::{EventReceiver, Interaction, OPEN_IN_CALL, Responder, ask_failed, events};
 use crate::metrics::UpstreamMetrics;
 use crate::testing::{FakeBackend, caller, function_call, namespace};
@@ -137,7 +137,7 @@ impl Running {
             biased;
             outcome = &mut self.work => panic!("the call ended: {outcome:?}"),
             event = self.events.next() => match event {
-                Event::InputRequests(questions) => Questions(questions),
+                PeerEvent::InputRequests(questions) => Questions(questions),
                 other => panic!("{other:?}"),
             },
         }
@@ -175,8 +175,8 @@ async fn what_a_call_says_is_there_in_its_order_when_the_call_returns() {
     let mut said = Vec::new();
     while let Some(event) = events.try_next() {
         said.push(match event {
-            Event::Progress(report) => String::from_utf8(report.to_vec()).expect("UTF-8"),
-            Event::Log { level, .. } => level.as_str().to_owned(),
+            PeerEvent::Progress(report) => String::from_utf8(report.to_vec()).expect("UTF-8"),
+            PeerEvent::Log { level, .. } => level.as_str().to_owned(),
             _ => panic!("a worker says nothing else"),
         });
     }

@@ -9,7 +9,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::LogLevel;
 
 use crate::engine::{Talks, UpstreamCall};
-use crate::interaction::{self, Event, EventSender, Interaction};
+use crate::interaction::{self, EventSender, Interaction, PeerEvent};
 use crate::mcp::driver::{CallDriver, Next};
 use crate::mcp::{Core, answer, outgoing};
 use crate::session::{CancelNotice, InFlight, Session};
@@ -64,8 +64,8 @@ impl StreamedCall {
         }
     }
 
-    fn hear(&mut self, event: Event) {
-        if let Event::InputRequests(questions) = event {
+    fn hear(&mut self, event: PeerEvent) {
+        if let PeerEvent::InputRequests(questions) = event {
             let asked = questions.iter().filter_map(|it| self.ask(it));
             let asked: Vec<_> = asked.collect();
             self.messages.extend(asked);

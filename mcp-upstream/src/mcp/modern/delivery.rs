@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::exchange::Inputs;
-use crate::engine::{Outcome, UpstreamCall};
-use crate::interaction::{self, Event, Interaction, Waiting};
+use crate::engine::{CallOutcome, UpstreamCall};
+use crate::interaction::{self, Interaction, PeerEvent, Waiting};
 use crate::jsonrpc::{self, Message, RequestError, splice};
 use crate::mcp::driver::{CallDriver, Next};
 use crate::mcp::{Core, outgoing};
@@ -19,7 +19,7 @@ const ASKED_TOGETHER: Duration = Duration::from_millis(25);
 
 /// A call of the upstream that may still speak and ask. Owns all it needs, so that it can outlive its request.
 pub(crate) struct ModernCall {
-    driver: CallDriver<Outcome>,
+    driver: CallDriver<CallOutcome>,
     /// Asked and not yet answered. Bounded by the engine.
     questions: Vec<Arc<Interaction>>,
     /// Until when further questions join them.
@@ -41,7 +41,7 @@ pub(super) enum Step {
     /// It waits for its client.
     Asked(InputRequests),
     /// Its answer.
-    Over(Outcome),
+    Over(CallOutcome),
 }
 
 /// What a client is asked at once. There is at least one question, and each is of a known kind.
@@ -130,7 +130,7 @@ impl ModernCall {
                 },
             };
             match next {
-                Next::Event(Event::InputRequests(questions)) => {
+                Next::Event(PeerEvent::InputRequests(questions)) => {
                     self.take_questions(questions, client);
                 }
                 Next::Event(event) => {
@@ -164,13 +164,13 @@ impl Waiting for ModernCall {
 
 impl Recipient {
     /// The notification an event is for this client, if the client wants it.
-    fn message(&self, event: Event) -> Option<Vec<u8>> {
+    fn message(&self, event: PeerEvent) -> Option<Vec<u8>> {
         if !self.streams {
             return None;
         }
         let token = self.meta.progress_token.as_deref();
         let token = token.and_then(|token| std::str::from_utf8(token).ok());
-        let is_whole = matches!(event, Event::Message { .. });
+        let is_whole = matches!(event, PeerEvent::Message { .. });
         let message = outgoing::message(event, token, self.meta.log_level)?;
         match is_whole {
             true => under_token(message, token),
@@ -213,7 +213,7 @@ mod tests {
         };
         let says = |client: &Recipient, text: &'static str| {
             let message = Bytes::from_static(text.as_bytes());
-            let heard = client.message(Event::Message {
+            let heard = client.message(PeerEvent::Message {
                 level: None,
                 message,
             });

@@ -20,7 +20,7 @@ use tooldock_workers::worker::Question;
 
 use super::delivery::{InputRequests, ModernCall, Recipient, Step};
 use crate::caller::Caller;
-use crate::engine::{Outcome, Talks, UpstreamCall, ask_failed};
+use crate::engine::{CallOutcome, Talks, UpstreamCall, ask_failed};
 use crate::format::{self, ResultFormat};
 use crate::interaction::{Bound, NoPlace};
 use crate::jsonrpc::{self, Key, Members, RequestError};
@@ -203,7 +203,11 @@ impl Exchange {
         push(&last.unwrap_or_else(|failure| failure.modern_body(Some(&self.id))));
     }
 
-    fn response(&self, call: &dyn UpstreamCall, outcome: Outcome) -> Result<Vec<u8>, RequestError> {
+    fn response(
+        &self,
+        call: &dyn UpstreamCall,
+        outcome: CallOutcome,
+    ) -> Result<Vec<u8>, RequestError> {
         answer::response(call.facts(), &self.id, &self.caller, &self.format, outcome)
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::protocol::ProtocolVersion;
 use crate::session::config::EventLogConfig;
 use crate::session::tests::facts;
-use crate::session::{SessionTransport, State};
+use crate::session::{SessionState, SessionTransport};
 use crate::stream::{EventLog, Pulse, StreamKind, StreamMetrics, Subscription};
 use crate::testing::shadow::Shadow;
 
@@ -96,7 +96,7 @@ fn books_balance(store: &SessionTable) {
 }
 
 fn closed(sessions: &[Arc<Session>]) -> Vec<bool> {
-    let closed = |session: &Arc<Session>| session.state() == State::Closed;
+    let closed = |session: &Arc<Session>| session.state() == SessionState::Closed;
     sessions.iter().map(closed).collect()
 }
 
@@ -110,7 +110,7 @@ async fn a_full_principal_loses_its_least_recently_used_session() {
     let other = open(&store, "b", at(0)).await;
     assert!(alive(&store, &first, at(2)).await);
     let third = open(&store, "a", at(3)).await;
-    assert_eq!(second.state(), State::Closed);
+    assert_eq!(second.state(), SessionState::Closed);
     assert!(!alive(&store, &second, at(3)).await);
     for session in [&first, &third, &other] {
         assert!(alive(&store, session, at(3)).await);
@@ -132,7 +132,7 @@ async fn a_full_table_takes_from_the_principal_that_holds_the_most() {
     assert!(alive(&store, &quiet, at(9)).await);
     let survivors = greedy
         .iter()
-        .filter(|session| session.state() != State::Closed);
+        .filter(|session| session.state() != SessionState::Closed);
     assert_eq!(survivors.count(), 3);
     assert!(alive(&store, &greedy[6], at(9)).await);
     books_balance(&store);
@@ -149,7 +149,7 @@ async fn sessions_expire_by_their_last_use() {
     assert!(!alive(&store, &idle, at(60)).await);
     assert_eq!(store.evict_expired(at(59)).await, 0);
     assert_eq!(store.evict_expired(at(60)).await, 1);
-    assert_eq!(idle.state(), State::Closed);
+    assert_eq!(idle.state(), SessionState::Closed);
     assert!(alive(&store, &used, at(109)).await);
     assert_eq!(store.evict_expired(at(168)).await, 0);
     assert_eq!(store.evict_expired(at(169)).await, 1);
@@ -189,8 +189,8 @@ async fn a_table_of_sessions_all_in_use_still_makes_room() {
         sessions.push(session);
     }
     assert_eq!(store.count(), 2);
-    assert_eq!(sessions[0].state(), State::Closed);
-    assert_ne!(sessions[3].state(), State::Closed);
+    assert_eq!(sessions[0].state(), SessionState::Closed);
+    assert_ne!(sessions[3].state(), SessionState::Closed);
 }
 
 #[tokio::test]
@@ -204,12 +204,12 @@ async fn a_full_principal_keeps_the_sessions_with_an_open_stream() {
     let other_stream = read(&other).await;
     let idle = open(&store, "a", at(2)).await;
     let next = open(&store, "a", at(3)).await;
-    assert_eq!(idle.state(), State::Closed);
+    assert_eq!(idle.state(), SessionState::Closed);
     drop(other_stream);
     open(&store, "a", at(20)).await;
-    assert_eq!(other.state(), State::Closed);
-    assert_ne!(streaming.state(), State::Closed);
-    assert_ne!(next.state(), State::Closed);
+    assert_eq!(other.state(), SessionState::Closed);
+    assert_ne!(streaming.state(), SessionState::Closed);
+    assert_ne!(next.state(), SessionState::Closed);
     books_balance(&store);
     drop(stream);
 }
@@ -227,7 +227,7 @@ async fn if_all_sessions_have_a_stream_the_oldest_goes() {
     }
     let closed: Vec<_> = sessions
         .iter()
-        .map(|it| it.state() == State::Closed)
+        .map(|it| it.state() == SessionState::Closed)
         .collect();
     assert_eq!(closed, [true, true, false, false, false]);
     assert_eq!(streams[0].next().await, None);
@@ -246,7 +246,7 @@ async fn a_session_lives_as_long_as_a_stream_of_it_is_read() {
     drop(stream);
     assert_eq!(store.evict_expired(late + Duration::from_secs(59)).await, 0);
     assert_eq!(store.evict_expired(late + Duration::from_secs(61)).await, 1);
-    assert_eq!(session.state(), State::Closed);
+    assert_eq!(session.state(), SessionState::Closed);
 }
 
 const KIB: usize = 1024;
@@ -271,7 +271,7 @@ async fn a_principal_that_holds_its_share_of_bytes_loses_its_least_recently_used
     assert_eq!(closed(&own), [false, false, true, false]);
     own.push(open_with(&store, "a", 15 * KIB, at(5)).await);
     assert_eq!(closed(&own), [true, false, true, false, false]);
-    assert_ne!(other.state(), State::Closed);
+    assert_ne!(other.state(), SessionState::Closed);
     assert!(store.bytes() < 200 * KIB);
     books_balance(&store);
     drop(stream);
@@ -296,7 +296,7 @@ async fn where_all_bytes_are_held_the_principal_that_holds_the_most_gives_way() 
         assert!(store.bytes() <= 200 * KIB);
         books_balance(&store);
     }
-    assert_ne!(quiet.state(), State::Closed);
+    assert_ne!(quiet.state(), SessionState::Closed);
     assert!(!closed(&many).contains(&true));
     let more = open_with(&store, "quiet", 20 * KIB, start + Duration::from_secs(30)).await;
     assert_eq!(closed(&[quiet, more]), [false, false]);
@@ -330,11 +330,11 @@ async fn a_session_that_grows_makes_room_among_the_others_of_its_principal() {
     // More than its share, but nothing is left that could go.
     assert_eq!(store.weigh(&growing, at(3)), 1);
     assert_eq!((store.count(), store.weigh(&growing, at(4))), (1, 0));
-    assert_ne!(growing.state(), State::Closed);
+    assert_ne!(growing.state(), SessionState::Closed);
     assert_eq!(store.bytes(), growing.weight());
     let stream = read(&growing).await;
     let next = open(&store, "a", at(5)).await;
-    assert_eq!(growing.state(), State::Closed);
+    assert_eq!(growing.state(), SessionState::Closed);
     assert_eq!(store.weigh(&growing, at(5)), 0, "it is gone");
     assert_eq!((store.count(), store.bytes()), (1, next.weight()));
     books_balance(&store);
@@ -357,13 +357,13 @@ async fn a_session_that_nobody_uses_after_it_was_opened_ends_soon() {
     assert!(alive(&store, &used, at(0)).await);
     assert_eq!(store.evict_expired(at(9)).await, 0);
     assert_eq!(store.evict_expired(at(10)).await, 1);
-    assert_eq!(unused.state(), State::Closed);
+    assert_eq!(unused.state(), SessionState::Closed);
     books_balance(&store);
     assert_eq!(store.evict_expired(at(59)).await, 0);
     assert_eq!(store.evict_expired(at(61)).await, 1);
-    assert_eq!(used.state(), State::Closed);
+    assert_eq!(used.state(), SessionState::Closed);
     drop(stream);
-    assert_ne!(read_from.state(), State::Closed);
+    assert_ne!(read_from.state(), SessionState::Closed);
     books_balance(&store);
 }
 
@@ -426,7 +426,7 @@ proptest::proptest! {
                     (2, Some(one)) => {
                         let _ = one.subscriptions().add(&"u".repeat(which * 100));
                         store.weigh(&one, now);
-                        assert!(one.state() == State::Closed || store.count() > 0);
+                        assert!(one.state() == SessionState::Closed || store.count() > 0);
                     }
                     (3, Some(one)) => streams.push(read(&one).await),
                     (4, Some(one)) => {
@@ -450,7 +450,7 @@ proptest::proptest! {
                     assert!(held.bytes <= limits.bytes_per_principal || held.sessions == 1);
                 }
                 drop(index);
-                sessions.retain(|session| session.state() != State::Closed);
+                sessions.retain(|session| session.state() != SessionState::Closed);
             }
         });
     }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{ExternalServer, ProcessHost};
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::{Registry, Snapshot, Upstream};
+use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 
 use super::key::{ConnectionKey, OpenAs};
 use super::rules::Patience;
@@ -259,7 +259,7 @@ impl Pools {
         // The request may have begun before a reload: then the one that serves now takes it.
         let current = self.registry.namespace(name.as_str());
         match current.as_ref().map(|namespace| &namespace.upstream) {
-            Some(Upstream::External(current)) if !self.ended.load(Ordering::Acquire) => {
+            Some(UpstreamKind::External(current)) if !self.ended.load(Ordering::Acquire) => {
                 Ok(self.make(current))
             }
             _ => Err(CallError::new(
@@ -327,7 +327,7 @@ impl Pools {
     fn follow(&self, snapshot: &Snapshot) {
         let mut wanted = HashMap::new();
         for (name, namespace) in &snapshot.namespaces {
-            if let Upstream::External(server) = &namespace.upstream {
+            if let UpstreamKind::External(server) = &namespace.upstream {
                 wanted.insert(name, server);
             }
         }

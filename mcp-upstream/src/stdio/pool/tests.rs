@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tooldock_workers::external::{Isolation, Restart, StdioSpec};
 use tooldock_workers::metrics::WorkerMetrics;
-use tooldock_workers::registry::{Snapshot, Upstream};
+use tooldock_workers::registry::{Snapshot, UpstreamKind};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::worker::LogLevel;
 
@@ -110,7 +110,7 @@ impl House {
         };
         if let Some(server) = server {
             let mut namespace = crate::testing::namespace("ns");
-            namespace.upstream = Upstream::External(Arc::clone(server));
+            namespace.upstream = UpstreamKind::External(Arc::clone(server));
             // Shorter than any patience, which is no shorter than calls may take.
             namespace.limits.timeout = Duration::from_millis(100);
             snapshot

@@ -48,7 +48,7 @@ const WAITING_BYTES: usize = 4 * 1024 * 1024;
 /// Who hears one process, or one after the other of the same session.
 pub(crate) struct InboundHandler {
     namespace: NamespaceName,
-    scope: Scope,
+    scope: ProcessOwner,
     audience: Arc<Audience>,
     events: Arc<EventLog>,
     /// How long a question may take that no call asked.
@@ -62,7 +62,7 @@ pub(crate) struct InboundHandler {
 
 /// Whose process it is.
 #[derive(Debug)]
-pub(crate) enum Scope {
+pub(crate) enum ProcessOwner {
     /// One session's.
     Session(Weak<Session>),
     /// One call's.
@@ -101,7 +101,7 @@ pub(crate) struct RunningCall {
 impl InboundHandler {
     pub(crate) fn new(
         namespace: NamespaceName,
-        scope: Scope,
+        scope: ProcessOwner,
         audience: Arc<Audience>,
         events: Arc<EventLog>,
         ask_timeout: Duration,
@@ -176,11 +176,11 @@ impl InboundHandler {
             _ => return false,
         };
         match &self.scope {
-            Scope::Session(_) => {
+            ProcessOwner::Session(_) => {
                 self.put(notification.message.clone());
             }
             // What the server says of the change may be about the call.
-            Scope::Call => self.audience.announce(&self.namespace, change),
+            ProcessOwner::Call => self.audience.announce(&self.namespace, change),
         }
         true
     }
@@ -190,8 +190,8 @@ impl InboundHandler {
         let calls = self.calls();
         let heard = |running: &&Running| running.peer.is_heard();
         let found = match &self.scope {
-            Scope::Session(_) => calls.running.iter().rev().find(heard),
-            Scope::Call => calls.running.first().filter(heard),
+            ProcessOwner::Session(_) => calls.running.iter().rev().find(heard),
+            ProcessOwner::Call => calls.running.first().filter(heard),
         };
         found.map(|running| running.peer.clone())
     }
@@ -200,11 +200,11 @@ impl InboundHandler {
         if let Some(peer) = self.listener() {
             // A session's own server filters them itself.
             let level = match self.scope {
-                Scope::Session(_) => None,
-                Scope::Call => filtered_level(notification),
+                ProcessOwner::Session(_) => None,
+                ProcessOwner::Call => filtered_level(notification),
             };
             peer.say(level, notification.message.clone());
-        } else if let Scope::Session(_) = self.scope {
+        } else if let ProcessOwner::Session(_) = self.scope {
             self.put(notification.message.clone());
         }
     }
@@ -251,8 +251,8 @@ impl InboundHandler {
                 return;
             };
             let session = match &self.scope {
-                Scope::Session(session) => session.upgrade(),
-                Scope::Call => None,
+                ProcessOwner::Session(session) => session.upgrade(),
+                ProcessOwner::Call => None,
             };
             let reached = match &session {
                 Some(session) => self.events.append_general(session, &message).await,
@@ -275,7 +275,7 @@ impl InboundHandler {
         let (peer, key, given) = {
             let mut calls = self.calls();
             // A process is opened before the call it is for can begin; some servers ask at once.
-            if calls.next == 0 && matches!(self.scope, Scope::Call) {
+            if calls.next == 0 && matches!(self.scope, ProcessOwner::Call) {
                 return self.asked.keep_early(method, request);
             }
             let mut running = calls.running.iter_mut().rev();
@@ -310,8 +310,8 @@ impl InboundHandler {
     /// A request that no call is to answer: to the session's general stream.
     fn ask_in_session(self: &Arc<Self>, request: ServerRequest) {
         let session = match &self.scope {
-            Scope::Session(session) => session.upgrade(),
-            Scope::Call => None,
+            ProcessOwner::Session(session) => session.upgrade(),
+            ProcessOwner::Call => None,
         };
         let (Some(session), Ok(runtime)) = (session, Handle::try_current()) else {
             request.refuse(
@@ -357,7 +357,7 @@ impl InboundHandler {
 impl InboundHandler {
     /// Since when the session of the process is away. Nothing is known of who has a process for a single call.
     fn away_since(&self, now: Instant) -> Option<Instant> {
-        let Scope::Session(session) = &self.scope else {
+        let ProcessOwner::Session(session) = &self.scope else {
             return None;
         };
         if self.asked.any_open() {

@@ -26,7 +26,7 @@ use serde_json::value::RawValue;
 use super::connector::{ConnectionKey, Era, EraSupport, Isolation, OpenAs};
 use crate::jsonrpc::spans;
 use crate::protocol::{ClientIdentity, ProtocolVersion};
-use crate::session::State;
+use crate::session::SessionState;
 use crate::upstream::Client;
 
 /// Where a request goes.
@@ -112,7 +112,9 @@ pub(crate) fn place(
     };
     let own = || match client {
         // Of a session that is over only what still runs goes on, in a process that ends with it.
-        Client::Session(session) if session.state() == State::Closed => ConnectionKey::Exclusive,
+        Client::Session(session) if session.state() == SessionState::Closed => {
+            ConnectionKey::Exclusive
+        }
         Client::Session(session) => ConnectionKey::Session(Arc::clone(session.tag())),
         Client::Legacy(_) | Client::Modern(_) | Client::Plain => ConnectionKey::Exclusive,
     };

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::ExternalServer;
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::{Namespace, Upstream};
+use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::ExternalServers;
 use super::arguments::InputSchema;
@@ -170,7 +170,7 @@ impl Kept {
         Self {
             content: namespace.content_hash,
             server: match &namespace.upstream {
-                Upstream::External(server) => Some(Arc::downgrade(server)),
+                UpstreamKind::External(server) => Some(Arc::downgrade(server)),
                 _ => None,
             },
             reading: None,
@@ -180,7 +180,7 @@ impl Kept {
 
     fn is_of(&self, namespace: &Namespace) -> bool {
         let same = match (&self.server, &namespace.upstream) {
-            (Some(own), Upstream::External(server)) => {
+            (Some(own), UpstreamKind::External(server)) => {
                 std::ptr::eq(own.as_ptr(), Arc::as_ptr(server))
             }
             _ => true,
@@ -336,7 +336,7 @@ impl ExternalServers {
         self: &Arc<Self>,
         namespace: &Arc<Namespace>,
     ) -> Result<Arc<ListedTools>, CallError> {
-        if let Upstream::Failed(error) = &namespace.upstream {
+        if let UpstreamKind::Failed(error) = &namespace.upstream {
             return Err(error.clone());
         }
         let mut tries = 0;

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tooldock_workers::policy::ToolPolicy;
 
 use crate::jsonrpc;
-use crate::jsonrpc::spans::{self, Change};
+use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::CacheScope;
 
 /// How long a list may take that is known from before.
@@ -39,10 +39,10 @@ pub(super) fn allowed(result: Bytes, policy: &ToolPolicy, scope: CacheScope) -> 
     };
     let mut changes = Vec::new();
     if let Some(kept) = spans::member(object, "tools").and_then(|tools| kept(tools, policy)) {
-        changes.push(Change::Set("tools", kept.into()));
+        changes.push(MemberEdit::Set("tools", kept.into()));
     }
     if scope == CacheScope::Private && spans::member(object, "cacheScope").is_some() {
-        changes.push(Change::Set("cacheScope", Cow::Borrowed("\"private\"")));
+        changes.push(MemberEdit::Set("cacheScope", Cow::Borrowed("\"private\"")));
     }
     if changes.is_empty() {
         return result;

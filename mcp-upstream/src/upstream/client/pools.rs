@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::ExternalServer;
-use tooldock_workers::registry::{Namespace, Upstream};
+use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::worker::LogLevel;
 
 use super::connector::{
@@ -30,7 +30,7 @@ pub(crate) struct PooledConnector(pub(crate) Arc<Pools>);
 
 fn server(namespace: &Namespace) -> Option<&Arc<ExternalServer>> {
     match &namespace.upstream {
-        Upstream::External(server) => Some(server),
+        UpstreamKind::External(server) => Some(server),
         _ => None,
     }
 }

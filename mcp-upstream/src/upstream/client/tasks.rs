@@ -16,10 +16,10 @@ use tooldock_workers::registry::Namespace;
 
 use super::binding::UpstreamBinding;
 use super::connector::Connection;
-use super::inbound::{InboundHandler, Scope, filtered_level};
+use super::inbound::{InboundHandler, ProcessOwner, filtered_level};
 use super::{ExternalServers, Leased};
 use crate::jsonrpc::ResponseOutcome;
-use crate::jsonrpc::spans::{self, Change};
+use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{
     self, Key, Members, Notification, Request, RequestError, Response, ServerRequest, notification,
 };
@@ -170,14 +170,20 @@ fn listed(
         });
         let own: Vec<&str> = own.map(|task| task.get()).collect();
         if own.len() < all.len() {
-            changes.push(Change::Set("tasks", format!("[{}]", own.join(",")).into()));
+            changes.push(MemberEdit::Set(
+                "tasks",
+                format!("[{}]", own.join(",")).into(),
+            ));
         }
     }
     if let (Some(key), Some(cursor)) = (key, member("nextCursor"))
         && cursor != "null"
     {
         let sealed = sealed(key, cursor).ok_or("The server's cursor cannot be kept")?;
-        changes.push(Change::Set("nextCursor", format!("\"{sealed}\"").into()));
+        changes.push(MemberEdit::Set(
+            "nextCursor",
+            format!("\"{sealed}\"").into(),
+        ));
     }
     let changed = !changes.is_empty();
     Ok(changed.then(|| spans::edit(result.get(), &changes)))
@@ -212,8 +218,9 @@ pub(super) fn ear(
     if !leased.is_common() {
         return None;
     }
-    let handler = UpstreamBinding::of(external, session)
-        .task_handler(|| external.new_handler(namespace, Scope::Session(Arc::downgrade(session))));
+    let handler = UpstreamBinding::of(external, session).task_handler(|| {
+        external.new_handler(namespace, ProcessOwner::Session(Arc::downgrade(session)))
+    });
     Some(Arc::new(Told {
         session: Arc::downgrade(session),
         handler,

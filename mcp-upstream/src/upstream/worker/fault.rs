@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::registry::{Namespace, Upstream};
+use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use crate::caller::Caller;
 use crate::engine::shortened;
@@ -43,7 +43,7 @@ pub(super) fn shown(
 /// Logs what a function raised, as far as its namespace may fill the log. The address stands before the text, which may
 /// have many lines.
 fn report(caller: &Caller, namespace: &Namespace, subject: &str, text: &str) {
-    let Upstream::Worker(worker) = &namespace.upstream else {
+    let UpstreamKind::Worker(worker) = &namespace.upstream else {
         return;
     };
     let Some(text) = worker.loggable(end_of(text)) else {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::registry::{Namespace, Registry, Upstream};
+use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use tooldock_workers::worker::{CallSink, Operation, ToolReply, Worker, WorkerCall};
 
 use crate::engine::{UpstreamReply, Work};
@@ -50,7 +50,7 @@ impl WorkerPorts for Workers {
     /// A call that waited for its turn through two reloads finds its snapshot's worker gone. Nothing was sent yet, so
     /// the worker that serves now takes the call.
     fn of(&self, namespace: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError> {
-        if let Upstream::Worker(worker) = &namespace.upstream
+        if let UpstreamKind::Worker(worker) = &namespace.upstream
             && worker.is_retired()
             && let Some(current) = self.0.namespace(namespace.name.as_str())
         {
@@ -60,14 +60,14 @@ impl WorkerPorts for Workers {
     }
 }
 
-fn serving(upstream: &Upstream) -> Result<Arc<dyn WorkerPort>, CallError> {
+fn serving(upstream: &UpstreamKind) -> Result<Arc<dyn WorkerPort>, CallError> {
     let none = |code, reason| Err(CallError::new(code, reason));
     match upstream {
-        Upstream::Worker(worker) => Ok(Arc::clone(worker) as Arc<dyn WorkerPort>),
-        Upstream::Failed(error) => Err(error.clone()),
-        Upstream::Empty => none(CallErrorCode::ToolNotFound, "The namespace has no tools"),
+        UpstreamKind::Worker(worker) => Ok(Arc::clone(worker) as Arc<dyn WorkerPort>),
+        UpstreamKind::Failed(error) => Err(error.clone()),
+        UpstreamKind::Empty => none(CallErrorCode::ToolNotFound, "The namespace has no tools"),
         // A reload made a server of the namespace while the call waited.
-        Upstream::External(_) => none(
+        UpstreamKind::External(_) => none(
             CallErrorCode::WorkerUnavailable,
             "The namespace has no worker any more",
         ),

@@ -9,7 +9,7 @@ use tooldock_workers::worker::LogLevel;
 
 use super::*;
 use crate::caller::Caller;
-use crate::engine::{Outcome, Talks};
+use crate::engine::{CallOutcome, Talks};
 use crate::format::ModernFormat;
 use crate::jsonrpc::Message;
 use crate::mcp;
@@ -156,7 +156,7 @@ impl Fixture {
         parsed(&response.unwrap_or_else(|failure| format.error(Some("7"), &failure)))
     }
 
-    async fn run(&self, call: &Arc<dyn UpstreamCall>) -> Outcome {
+    async fn run(&self, call: &Arc<dyn UpstreamCall>) -> CallOutcome {
         let engine = &self.harness.service.core().engine;
         engine.run(&self.caller, call, None).await
     }

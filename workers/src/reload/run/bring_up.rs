@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::{Change, Changes};
 use crate::environment::{EnvironmentError, Packages, Prepared, Toolchain, worker_variables};
 use crate::error::{CallError, CallErrorCode};
-use crate::registry::{Issue, Upstream};
+use crate::registry::{Issue, UpstreamKind};
 use crate::reload::wanted::Wanted;
 use crate::reload::{Reloader, lock};
 use crate::scan::files_hash;
@@ -182,7 +182,7 @@ fn publish_recovered(
         return;
     }
     let current = reloader.registry.namespace(name.as_str());
-    let upstream = Upstream::Worker(worker);
+    let upstream = UpstreamKind::Worker(worker);
     let namespace = wanted.namespace(current.as_deref(), upstream, declared, &declared.issues);
     tracing::info!(namespace = %name, "the worker recovered; its namespace is served");
     reloader.publish(Changes::from([(name.clone(), Change::Publish(namespace))]));

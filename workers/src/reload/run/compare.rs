@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Change, Run};
 use crate::config::NamespacesConfig;
 use crate::environment::{EnvironmentError, Toolchain, worker_variables};
-use crate::registry::{Namespace, Upstream};
+use crate::registry::{Namespace, UpstreamKind};
 use crate::reload::itself::{FILES_CHANGED, FUNCTIONS_CHANGED, Scope};
 use crate::reload::lock;
 use crate::reload::wanted::{
@@ -43,11 +43,11 @@ impl Run {
             }
             if !wanted.source.has_python {
                 let is_empty =
-                    current.is_some_and(|current| matches!(current.upstream, Upstream::Empty));
+                    current.is_some_and(|current| matches!(current.upstream, UpstreamKind::Empty));
                 if !(is_empty && current.is_some_and(|current| wanted.is_same_as(current))) {
                     self.change(wanted.namespace(
                         current,
-                        Upstream::Empty,
+                        UpstreamKind::Empty,
                         &Declared::default(),
                         &[],
                     ));
@@ -78,8 +78,8 @@ impl Run {
     /// What the worker of a namespace was started with.
     pub(super) fn running(&self, current: &Namespace) -> Option<Identity> {
         match &current.upstream {
-            Upstream::Worker(worker) => self.reloader.identity_of(worker),
-            Upstream::Empty | Upstream::External(_) | Upstream::Failed(_) => None,
+            UpstreamKind::Worker(worker) => self.reloader.identity_of(worker),
+            UpstreamKind::Empty | UpstreamKind::External(_) | UpstreamKind::Failed(_) => None,
         }
     }
 
@@ -119,7 +119,7 @@ impl Run {
             Some(Change::Publish(relimited)) => relimited,
             _ => current,
         };
-        if let Upstream::Worker(_) = &current.upstream {
+        if let UpstreamKind::Worker(_) = &current.upstream {
             let message = format!("{}; it is being reloaded", sentence(code));
             let noted = noted(current, code, message);
             self.changes.insert(name.clone(), Change::Publish(noted));
@@ -134,7 +134,7 @@ impl Run {
         wanted: &Wanted,
         toolchain: Option<&str>,
     ) -> Option<&'static str> {
-        let Upstream::Worker(worker) = &current.upstream else {
+        let UpstreamKind::Worker(worker) = &current.upstream else {
             return Some("nothing serves it");
         };
         let Some(running) = running else {
@@ -162,7 +162,7 @@ impl Run {
 
     /// New limits around the same process.
     fn rewrap(&mut self, current: &Namespace, wanted: &Wanted) {
-        let Upstream::Worker(worker) = &current.upstream else {
+        let UpstreamKind::Worker(worker) = &current.upstream else {
             return;
         };
         let declared = worker.declared();
@@ -180,7 +180,7 @@ impl Run {
             .collect();
         self.change(wanted.namespace(
             Some(current),
-            Upstream::Worker(Arc::clone(worker)),
+            UpstreamKind::Worker(Arc::clone(worker)),
             &declared_by(current),
             &issues,
         ));

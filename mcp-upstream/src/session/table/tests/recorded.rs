@@ -124,7 +124,7 @@ async fn a_session_that_is_over_has_no_record() {
     used.touch(at(90));
     assert_eq!(store.evict_expired(at(99)).await, 0);
     assert_eq!(store.evict_expired(at(101)).await, 0);
-    assert_eq!((store.count(), used.state()), (0, State::Closed));
+    assert_eq!((store.count(), used.state()), (0, SessionState::Closed));
     books_balance(&store);
 }
 

@@ -17,7 +17,7 @@ fn session() -> Arc<Session> {
     Arc::new(Session::new(SessionId::random(), binding, Instant::now()))
 }
 
-fn handler(scope: Scope) -> Arc<InboundHandler> {
+fn handler(scope: ProcessOwner) -> Arc<InboundHandler> {
     let log: Arc<EventLog> = Arc::new(EventLog::new(
         EventLogConfig::default(),
         Pulse::new(Duration::from_secs(15)),
@@ -31,7 +31,7 @@ fn handler(scope: Scope) -> Arc<InboundHandler> {
 #[tokio::test(start_paused = true)]
 async fn a_client_is_away_without_request_stream_and_question() {
     let session = session();
-    let handler = handler(Scope::Session(Arc::downgrade(&session)));
+    let handler = handler(ProcessOwner::Session(Arc::downgrade(&session)));
     let ears = HandlerRef(Arc::clone(&handler));
     let opened = Instant::now();
     let later = opened + Duration::from_secs(100);
@@ -66,8 +66,8 @@ async fn a_client_is_away_without_request_stream_and_question() {
 #[tokio::test]
 async fn of_a_session_that_is_gone_and_of_a_single_call_nothing_is_known() {
     let later = Instant::now() + Duration::from_secs(100);
-    let gone = Scope::Session(Arc::downgrade(&session()));
-    for scope in [gone, Scope::Call] {
+    let gone = ProcessOwner::Session(Arc::downgrade(&session()));
+    for scope in [gone, ProcessOwner::Call] {
         assert_eq!(HandlerRef(handler(scope)).away_since(later), None);
     }
 }
