@@ -1,16 +1,17 @@
 //! Pingora's phases for one request: admit it, hand it over in process, answer, count.
 //!
-//! `request_filter` runs the admission list and writes refusals. `proxy_upstream_filter` is the hand-over: it makes a
-//! `Caller`, calls the service as a function and writes its reply. `upstream_peer` is for what must leave the process;
-//! nothing does in this version.
+//! `request_filter` runs the admission list (`gateway/admit.rs`) and writes refusals. `proxy_upstream_filter` is the
+//! hand-over (`gateway/hand_over.rs`): it makes a `Caller`, calls the service as a function and writes its reply.
+//! `upstream_peer` is for what must leave the process; nothing does in this version.
 //!
 //! A long stream leaves between the two: its head is written, and the request ends here while the stream goes on (see
 //! `stream`).
 
+mod admit;
 mod hand_over;
 mod in_flight;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,23 +25,21 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, TextEncoder};
 use tooldock_filters::{
-    Access, Admission, Admitted, Directory, ErrorShape, Fields, ListenerRules, Reason, Rejection,
-    RouteId, Verdict, lists_any_type,
+    Admission, Admitted, ErrorShape, Fields, ListenerRules, RouteId, Verdict, lists_any_type,
 };
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::{Head, Reply};
 use tooldock_upstream::{McpHead, Service};
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Registry;
 
-use self::hand_over::mcp_head;
+use self::admit::peer_of;
+use self::hand_over::{Written, mcp_head};
 use self::in_flight::InFlight;
 use crate::access_log::{AccessLog, Pending};
-use crate::body::{self, BodyLimits};
+use crate::body::BodyLimits;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond::{self, ClientGone, Envelope};
-use crate::stream::LongStream;
 
 /// What Pingora is told when a client left: nothing is written to it any more, and the connection is dropped.
 const CLIENT_GONE: ErrorType = ErrorType::Custom("ClientGone");
@@ -115,163 +114,7 @@ impl Passage {
     }
 }
 
-/// The live state behind the edge, as the filters ask about it.
-struct Live<'a>(&'a Gateway);
-
-impl Directory for Live<'_> {
-    fn namespace(&self, name: &str, principal: &str) -> Access {
-        match self.0.registry.load().namespaces.get(name) {
-            None => Access::Unknown,
-            Some(namespace) if namespace.policy.allows_principal(principal) => {
-                Access::Granted(namespace.name.clone())
-            }
-            Some(_) => Access::Forbidden,
-        }
-    }
-
-    fn session_version(&self, session_id: &str) -> Option<&'static str> {
-        self.0
-            .service
-            .session_version(session_id)
-            .map(|version| version.as_str())
-    }
-
-    fn session_namespace(&self, session_id: &str) -> Option<NamespaceName> {
-        self.0.service.session_namespace(session_id)
-    }
-}
-
-/// How a request ended inside Pingora.
-enum Written {
-    /// It is answered.
-    Whole,
-    /// Its head is written; the rest leaves as a long stream.
-    Left,
-}
-
 impl Gateway {
-    /// Runs the admission list over a request head.
-    ///
-    /// # Errors
-    ///
-    /// When the request came in by no listener of this configuration, whose rules nobody can know.
-    fn admit(
-        &self,
-        session: &Session,
-        fields: &Fields<'_>,
-        passage: &mut Passage,
-    ) -> Result<Verdict> {
-        let rules = &*passage.rules;
-        let listener = listener_of(&rules.listeners, session)?;
-        passage.profile = Some(Arc::clone(&listener.profile));
-        let header = session.req_header();
-        let peer = peer_of(session);
-        Ok(rules.admission.admit(&tooldock_filters::Request {
-            parts: header,
-            fields,
-            header_bytes: session.as_http1().map_or_else(
-                || tooldock_filters::head::header_bytes(header),
-                |h1| h1.get_headers_raw_bytes().len(),
-            ),
-            peer,
-            listener: &listener.rules,
-            directory: &Live(self),
-        }))
-    }
-
-    /// Asks again for a long stream that has just been opened, if the rules have changed since its request was admitted:
-    /// a body may take its time, and the streams there were have been ended meanwhile.
-    fn admit_again(
-        &self,
-        session: &Session,
-        passage: &mut Passage,
-    ) -> std::result::Result<(), Rejection> {
-        if self.service.readmissions() == passage.readmissions {
-            return Ok(());
-        }
-        passage.rules = self.rules.load_full();
-        let fields = Fields::of(&session.req_header().headers);
-        match self.admit(session, &fields, passage) {
-            Ok(Verdict::Admitted(_)) => Ok(()),
-            Ok(Verdict::Refused(rejection)) => Err(rejection),
-            Ok(Verdict::Answered(_)) | Err(_) => Err(Rejection::new(
-                Reason::BadRequest,
-                "The rules of this server changed while the request was answered; send it again.",
-            )),
-        }
-    }
-
-    /// Writes a reply of the service.
-    async fn write(
-        &self,
-        session: &mut Session,
-        passage: &mut Passage,
-        reply: Reply,
-        envelope: &Envelope<'_>,
-    ) -> std::result::Result<Written, ClientGone> {
-        let unread = !session.is_body_done();
-        match reply {
-            Reply::Full { head, body } if unread => {
-                respond::unread(session, head, body, envelope).await?;
-            }
-            Reply::Full { head, body } => respond::full(session, head, body, envelope).await?,
-            Reply::Opening {
-                head,
-                body,
-                session: opened,
-            } => {
-                respond::full(session, head, body, envelope).await?;
-                opened.delivered();
-            }
-            Reply::Body { head, body } => {
-                let close = unread && respond::leaves_body(session);
-                respond::body(session, head, body, envelope).await?;
-                if close {
-                    body::linger(&mut session.downstream_session).await;
-                }
-            }
-            Reply::Events {
-                head,
-                events,
-                guards,
-            } => {
-                if unread && !respond::read_past(session).await {
-                    return Err(ClientGone);
-                }
-                let status = head.status.as_u16();
-                let request_id = passage.request_id.clone().unwrap_or_default();
-                let stream = LongStream {
-                    head,
-                    events,
-                    guards,
-                };
-                let logged = &mut passage.logged;
-                stream
-                    .start(session, envelope, &request_id, logged, &self.metrics)
-                    .await?;
-                passage.left_with = Some(status);
-                return Ok(Written::Left);
-            }
-        }
-        Ok(Written::Whole)
-    }
-
-    /// Counts a refusal and tells the log what the client is not told.
-    fn refused(&self, rejection: &Rejection, passage: &mut Passage) {
-        self.metrics.refused(rejection.code());
-        if let Some(logged) = &mut passage.logged {
-            logged.entry.refused(rejection);
-        }
-        tracing::debug!(
-            request_id = %passage.request_id(),
-            code = rejection.code(),
-            cause = rejection.cause,
-            principal = rejection.principal.as_deref(),
-            message = %rejection.message,
-            "refused"
-        );
-    }
-
     /// The Prometheus text of everything registered.
     fn exposition(&self) -> Reply {
         let mut text = Vec::with_capacity(16 * 1024);
@@ -499,35 +342,4 @@ impl ProxyHttp for Gateway {
             "answered"
         );
     }
-}
-
-/// Who is connected, a proxy perhaps.
-fn peer_of(session: &Session) -> IpAddr {
-    session
-        .client_addr()
-        .and_then(|address| address.as_inet())
-        .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip())
-}
-
-/// The listener a request came in by. With one listener there is nothing to look up.
-fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> Result<&'a Listener> {
-    if let [only] = listeners {
-        return Ok(only);
-    }
-    session
-        .server_addr()
-        .and_then(|address| address.as_inet())
-        .and_then(|local| {
-            listeners.iter().find(|listener| {
-                listener.address.port() == local.port()
-                    && (listener.address.ip() == local.ip()
-                        || listener.address.ip().is_unspecified())
-            })
-        })
-        .ok_or_else(|| {
-            Error::explain(
-                ErrorType::InternalError,
-                "a connection that belongs to no listener",
-            )
-        })
 }

@@ -1,4 +1,4 @@
-//! From an admitted request to the service's reply: the body, the caller, the call.
+//! From an admitted request to its answer: the body, the caller, the call of the service, its reply written.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use tooldock_upstream::{AcceptFlags, McpHead, MirroredHeaders};
 
 use super::{Gateway, Passage};
 use crate::body::{self, Body, BodyError};
-use crate::respond;
+use crate::respond::{self, ClientGone, Envelope};
+use crate::stream::LongStream;
 use crate::timeout::fast_timeout;
 
 /// How long a call may take before its client is watched. Most calls have answered by then, and watching costs more
@@ -115,6 +116,69 @@ impl Gateway {
         }
         Ok(reply)
     }
+
+    /// Writes a reply of the service.
+    pub(super) async fn write(
+        &self,
+        session: &mut Session,
+        passage: &mut Passage,
+        reply: Reply,
+        envelope: &Envelope<'_>,
+    ) -> Result<Written, ClientGone> {
+        let unread = !session.is_body_done();
+        match reply {
+            Reply::Full { head, body } if unread => {
+                respond::unread(session, head, body, envelope).await?;
+            }
+            Reply::Full { head, body } => respond::full(session, head, body, envelope).await?,
+            Reply::Opening {
+                head,
+                body,
+                session: opened,
+            } => {
+                respond::full(session, head, body, envelope).await?;
+                opened.delivered();
+            }
+            Reply::Body { head, body } => {
+                let close = unread && respond::leaves_body(session);
+                respond::body(session, head, body, envelope).await?;
+                if close {
+                    body::linger(&mut session.downstream_session).await;
+                }
+            }
+            Reply::Events {
+                head,
+                events,
+                guards,
+            } => {
+                if unread && !respond::read_past(session).await {
+                    return Err(ClientGone);
+                }
+                let status = head.status.as_u16();
+                let request_id = passage.request_id.clone().unwrap_or_default();
+                let stream = LongStream {
+                    head,
+                    events,
+                    guards,
+                };
+                let logged = &mut passage.logged;
+                stream
+                    .start(session, envelope, &request_id, logged, &self.metrics)
+                    .await?;
+                passage.left_with = Some(status);
+                return Ok(Written::Left);
+            }
+        }
+        Ok(Written::Whole)
+    }
+}
+
+/// How a request ended inside Pingora.
+pub(super) enum Written {
+    /// It is answered.
+    Whole,
+    /// Its head is written; the rest leaves as a long stream.
+    Left,
 }
 
 /// Runs a call and drops it when its client leaves first, which is `None`. What dropping means is the engine's business: a call in a

@@ -1,0 +1,137 @@
+//! Asks the filters about a request head: whose listener it came in by, and what the live state says.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use pingora_core::{Error, ErrorType, Result};
+use pingora_proxy::Session;
+use tooldock_filters::{Access, Directory, Fields, Reason, Rejection, Verdict};
+use tooldock_workers::names::NamespaceName;
+
+use super::{Gateway, Listener, Passage};
+
+/// The live state behind the edge, as the filters ask about it.
+struct Live<'a>(&'a Gateway);
+
+impl Directory for Live<'_> {
+    fn namespace(&self, name: &str, principal: &str) -> Access {
+        match self.0.registry.load().namespaces.get(name) {
+            None => Access::Unknown,
+            Some(namespace) if namespace.policy.allows_principal(principal) => {
+                Access::Granted(namespace.name.clone())
+            }
+            Some(_) => Access::Forbidden,
+        }
+    }
+
+    fn session_version(&self, session_id: &str) -> Option<&'static str> {
+        self.0
+            .service
+            .session_version(session_id)
+            .map(|version| version.as_str())
+    }
+
+    fn session_namespace(&self, session_id: &str) -> Option<NamespaceName> {
+        self.0.service.session_namespace(session_id)
+    }
+}
+
+impl Gateway {
+    /// Runs the admission list over a request head.
+    ///
+    /// # Errors
+    ///
+    /// When the request came in by no listener of this configuration, whose rules nobody can know.
+    pub(super) fn admit(
+        &self,
+        session: &Session,
+        fields: &Fields<'_>,
+        passage: &mut Passage,
+    ) -> Result<Verdict> {
+        let rules = &*passage.rules;
+        let listener = listener_of(&rules.listeners, session)?;
+        passage.profile = Some(Arc::clone(&listener.profile));
+        let header = session.req_header();
+        let peer = peer_of(session);
+        Ok(rules.admission.admit(&tooldock_filters::Request {
+            parts: header,
+            fields,
+            header_bytes: session.as_http1().map_or_else(
+                || tooldock_filters::head::header_bytes(header),
+                |h1| h1.get_headers_raw_bytes().len(),
+            ),
+            peer,
+            listener: &listener.rules,
+            directory: &Live(self),
+        }))
+    }
+
+    /// Asks again for a long stream that has just been opened, if the rules have changed since its request was admitted:
+    /// a body may take its time, and the streams there were have been ended meanwhile.
+    pub(super) fn admit_again(
+        &self,
+        session: &Session,
+        passage: &mut Passage,
+    ) -> std::result::Result<(), Rejection> {
+        if self.service.readmissions() == passage.readmissions {
+            return Ok(());
+        }
+        passage.rules = self.rules.load_full();
+        let fields = Fields::of(&session.req_header().headers);
+        match self.admit(session, &fields, passage) {
+            Ok(Verdict::Admitted(_)) => Ok(()),
+            Ok(Verdict::Refused(rejection)) => Err(rejection),
+            Ok(Verdict::Answered(_)) | Err(_) => Err(Rejection::new(
+                Reason::BadRequest,
+                "The rules of this server changed while the request was answered; send it again.",
+            )),
+        }
+    }
+
+    /// Counts a refusal and tells the log what the client is not told.
+    pub(super) fn refused(&self, rejection: &Rejection, passage: &mut Passage) {
+        self.metrics.refused(rejection.code());
+        if let Some(logged) = &mut passage.logged {
+            logged.entry.refused(rejection);
+        }
+        tracing::debug!(
+            request_id = %passage.request_id(),
+            code = rejection.code(),
+            cause = rejection.cause,
+            principal = rejection.principal.as_deref(),
+            message = %rejection.message,
+            "refused"
+        );
+    }
+}
+
+/// Who is connected, a proxy perhaps.
+pub(super) fn peer_of(session: &Session) -> IpAddr {
+    session
+        .client_addr()
+        .and_then(|address| address.as_inet())
+        .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip())
+}
+
+/// The listener a request came in by. With one listener there is nothing to look up.
+fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> Result<&'a Listener> {
+    if let [only] = listeners {
+        return Ok(only);
+    }
+    session
+        .server_addr()
+        .and_then(|address| address.as_inet())
+        .and_then(|local| {
+            listeners.iter().find(|listener| {
+                listener.address.port() == local.port()
+                    && (listener.address.ip() == local.ip()
+                        || listener.address.ip().is_unspecified())
+            })
+        })
+        .ok_or_else(|| {
+            Error::explain(
+                ErrorType::InternalError,
+                "a connection that belongs to no listener",
+            )
+        })
+}
