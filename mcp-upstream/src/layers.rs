@@ -35,6 +35,7 @@ const LAYERS: &[&str] = &[
     "upstream",
     "upstream/worker",
     "upstream/client",
+    "upstream/http",
     // Surfaces.
     "reply",
     "error",

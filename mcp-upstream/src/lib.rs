@@ -42,6 +42,7 @@ pub use jsonrpc::subject::Subject;
 pub use mcp::head::{AcceptFlags, McpHead, MirroredHeaders};
 pub use reload::ReloadControl;
 pub use service::{Service, ServiceParts};
+pub use upstream::http::port as http_client;
 
 #[cfg(test)]
 mod cost;

@@ -39,6 +39,7 @@ use crate::supervise::supervise;
 use crate::upstream::client::connector::Connector;
 use crate::upstream::client::pools::PooledConnector;
 use crate::upstream::client::{ClientUpstream, ExternalServers};
+use crate::upstream::http::port::HttpClient;
 use crate::upstream::worker::{WorkerPorts, WorkerUpstream, Workers};
 use crate::upstream::{SessionChanges, Upstream, Upstreams, gauge};
 use crate::{legacy, rest};
@@ -65,6 +66,8 @@ pub struct ServiceParts {
     pub tool_call_limiter: Arc<dyn ToolCallLimiter>,
     /// Where audit records go.
     pub audit: AuditSender,
+    /// Reaches remote servers; without one, calls of such a namespace fail.
+    pub http_client: Option<Arc<dyn HttpClient>>,
     /// Counters.
     pub metrics: Arc<UpstreamMetrics>,
     /// What `/health` and `/ready` answer from.

@@ -270,6 +270,7 @@ impl Wanted {
             streams_per_principal: self.streams_per_principal,
             tool_call_limiter: self.limiter,
             audit: self.audit,
+            http_client: None,
             metrics: Arc::clone(&metrics),
             health: Arc::clone(&health),
         };

@@ -36,6 +36,7 @@ pub(crate) mod catalogue;
 pub(crate) mod client;
 mod context;
 pub(crate) mod health;
+pub(crate) mod http;
 mod sessions;
 pub(crate) mod worker;
 

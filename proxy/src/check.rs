@@ -134,7 +134,7 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
 pub(crate) fn servers(effective: &Effective) -> Checked {
     external::check(
         &effective.data_dir,
-        &effective.config.upstreams.stdio,
+        &effective.config.upstreams,
         &effective.config.namespaces,
         &NoSecrets,
     )

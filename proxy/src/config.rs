@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use tooldock_filters::config::AdmissionConfig;
 use tooldock_upstream::session::config::SessionsConfig;
 use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
+use tooldock_workers::external::ServersConfig;
 use tooldock_workers::narrow::narrow;
 use tooldock_workers::secrets::Secret;
 
@@ -39,7 +40,7 @@ pub(crate) use self::access_log::{AccessLogConfig, AccessLogFormat};
 pub(crate) use self::environment::Environment;
 use self::environment::{SaidBy, blame, port_variable_of};
 pub(crate) use self::error::ConfigError;
-use self::later::{RelayConfig, ReplicasConfig, Unbuilt, UpstreamsConfig};
+use self::later::{RelayConfig, ReplicasConfig, Unbuilt};
 pub(crate) use self::listener::{ListenerConfig, NamespaceRule, ProfileName, TlsConfig};
 pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, ObservabilityConfig};
 pub(crate) use self::process::Threads;
@@ -71,7 +72,7 @@ pub(crate) struct Config {
     /// Python workers.
     pub(crate) workers: WorkersConfig,
     /// MCP servers of others.
-    pub(crate) upstreams: UpstreamsConfig,
+    pub(crate) upstreams: ServersConfig,
     /// Aggregated servers.
     pub(crate) toolman: Unbuilt,
     /// The relay to a host.
@@ -99,7 +100,7 @@ impl Default for Config {
             namespaces: NamespacesConfig::default(),
             sessions: SessionsConfig::default(),
             workers: WorkersConfig::default(),
-            upstreams: UpstreamsConfig::default(),
+            upstreams: ServersConfig::default(),
             toolman: Unbuilt::default(),
             relay: RelayConfig::default(),
             replicas: ReplicasConfig::default(),
@@ -344,7 +345,7 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
             &mut merged.namespaces,
             &mut merged.upstreams.stdio,
             &config.namespaces,
-            &config.upstreams.stdio,
+            &config.upstreams,
         );
         let file = document::data_file(&data_dir);
         in_vain.extend(ignored.iter().map(|it| format!("{}: {it}", file.display())));

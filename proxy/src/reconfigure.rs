@@ -86,8 +86,7 @@ impl Reconfigure {
         let limits = rules::connection_limits(next);
         self.connection_limits.store(Arc::new(limits));
         self.reloader.set_namespaces(next.config.namespaces.clone());
-        self.reloader
-            .set_servers(next.config.upstreams.stdio.clone());
+        self.reloader.set_servers(next.config.upstreams.clone());
         if !admit_alike(&self.current, next) {
             tracing::info!(
                 "the rules of admission have changed: long streams end, and their clients are admitted again"

@@ -202,7 +202,7 @@ impl Parts {
             Arc::clone(&registry),
             ReloadMetrics::new(&exported)?,
         );
-        reloader.set_servers(config.upstreams.stdio.clone());
+        reloader.set_servers(config.upstreams.clone());
         reloader.bind_runtime(control.handle().clone());
         let health = Arc::new(Health::new());
         let service_parts = ServiceParts {
@@ -216,6 +216,7 @@ impl Parts {
             streams_per_principal: config.admission.limits.streams_per_principal,
             tool_call_limiter: Arc::new(ToolCalls(Arc::clone(rules))),
             audit: audit_sender,
+            http_client: None,
             metrics: upstream_metrics,
             health: Arc::clone(&health),
         };

@@ -119,7 +119,7 @@ pub struct NamespacesConfig {
 pub struct OperatorLimits {
     /// Its `namespaces:`.
     pub namespaces: NamespacesConfig,
-    /// The limits of its servers, `upstreams.stdio.NAME.limits`.
+    /// The limits of its servers, `upstreams.KIND.NAME.limits`.
     pub servers: BTreeMap<NamespaceName, LimitsPatch>,
 }
 

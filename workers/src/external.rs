@@ -22,11 +22,13 @@ mod spec;
 
 pub use crate::template::Template;
 pub use check::{Checked, Finding, Listed, check, check_file};
+pub(crate) use config::check_limits;
 pub use config::{
     InvalidServer, Isolation, Restart, StdioServerConfig, StdioServersConfig, StdioSettings,
 };
 pub(crate) use file::{EXTERNAL_FILE, ServersFile};
 pub use install::{InstallStep, NotInstalled};
 pub use process::{Pipes, ProcessHost, ServerProcess};
-pub(crate) use resolve::{COLLISION, External, resolve};
+pub use resolve::ServersConfig;
+pub(crate) use resolve::{COLLISION, External, ExternalFailure, INVALID, MISSING, resolve};
 pub use spec::{ExternalServer, StdioSpec};

@@ -9,6 +9,7 @@
 //!   │  └─── environment               the interpreter and packages it runs on
 //!   ├─ worker ── process ── __guard   the process that runs it, and nothing left behind
 //!   ├─ external ─────┘                servers of others: what to run, and a child with its pipes
+//!   ├─ remote                         servers of others over HTTP: where they are, and how they are reached
 //!   └─ registry                       what is served now, swapped in one step
 //! ```
 
@@ -31,6 +32,7 @@ pub mod process;
 pub mod prompt;
 pub mod registry;
 pub mod reload;
+pub mod remote;
 pub mod resource;
 pub mod route;
 pub mod runtimes;

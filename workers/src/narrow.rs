@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 use crate::bounds::Bounded;
 use crate::config::{Ceilings, Limits, LimitsPatch, NamespacesConfig, OperatorLimits};
-use crate::external::StdioServersConfig;
+use crate::external::{ServersConfig, StdioServersConfig};
+use crate::names::NamespaceName;
 use crate::policy::covers;
 
 /// Cuts a configuration that was merged over the operator's back to what the operator allows. Answers with what was
@@ -25,7 +26,7 @@ pub fn narrow(
     namespaces: &mut NamespacesConfig,
     servers: &mut StdioServersConfig,
     operator: &NamespacesConfig,
-    operators_servers: &StdioServersConfig,
+    operators_servers: &ServersConfig,
 ) -> Vec<String> {
     let mut vain = Vec::new();
     ceilings(&mut namespaces.ceilings, &operator.ceilings, &mut vain);
@@ -46,13 +47,13 @@ pub fn narrow(
     narrowing.defaults(&mut namespaces.defaults);
     let nothing = LimitsPatch::default();
     for (name, patch) in &mut namespaces.overrides {
-        let server = operators_servers.get(name).map(|server| &server.limits);
+        let server = limits_of(operators_servers, name);
         let own = operator.overrides.get(name);
         let key = format!("namespaces.overrides.{name}");
         narrowing.patch(&key, patch, own.unwrap_or(&nothing), server);
     }
     for (name, server) in servers.iter_mut() {
-        let own = operators_servers.get(name);
+        let own = operators_servers.stdio.get(name);
         let key = format!("upstreams.stdio.{name}");
         if server.enabled && own.is_some_and(|own| !own.enabled) {
             server.enabled = false;
@@ -62,14 +63,23 @@ pub fn narrow(
         narrowing.patch(&format!("{key}.limits"), &mut server.limits, limits, None);
     }
     let vain = narrowing.vain;
-    let limits = operators_servers
-        .iter()
-        .map(|(name, server)| (name.clone(), server.limits.clone()));
+    let names = operators_servers.stdio.keys();
+    let names = names.chain(operators_servers.remote.keys());
+    let limits = names.filter_map(|name| {
+        let limits = limits_of(operators_servers, name)?;
+        Some((name.clone(), limits.clone()))
+    });
     namespaces.operator = Some(Arc::new(OperatorLimits {
         namespaces: operator.clone(),
         servers: limits.collect(),
     }));
     vain
+}
+
+/// What the configuration says of the limits of a server of that name.
+fn limits_of<'a>(servers: &'a ServersConfig, name: &NamespaceName) -> Option<&'a LimitsPatch> {
+    let stdio = servers.stdio.get(name).map(|server| &server.limits);
+    stdio.or_else(|| servers.remote.get(name).map(|server| &server.limits))
 }
 
 fn ceilings(merged: &mut Ceilings, operator: &Ceilings, vain: &mut Vec<String>) {
@@ -183,7 +193,6 @@ mod tests {
     use super::*;
     use crate::config::QUEUE_MAX;
     use crate::manifest::effective_limits;
-    use crate::names::NamespaceName;
     use crate::policy::ToolPolicy;
 
     /// A merged configuration, and what was asked for in vain.
@@ -210,7 +219,10 @@ mod tests {
             &mut narrowed.namespaces,
             &mut narrowed.servers,
             &parsed(namespaces, "{}"),
-            &parsed(servers, "{}"),
+            &ServersConfig {
+                stdio: parsed(servers, "{}"),
+                ..ServersConfig::default()
+            },
         );
         narrowed
     }

@@ -18,6 +18,7 @@ use crate::names::NamespaceName;
 use crate::parking::Parking;
 use crate::policy::ToolPolicy;
 use crate::prompt::Prompt;
+use crate::remote::RemoteServer;
 use crate::resource::{Resource, ResourceTemplate};
 use crate::tool::Tool;
 use crate::worker::{Worker, WorkerState};
@@ -86,6 +87,9 @@ pub enum UpstreamKind {
     /// A server of others. What it offers is not known here: the namespace's `tools` and the like are empty, and its
     /// processes belong to whoever speaks with them.
     External(Arc<ExternalServer>),
+    /// A server of others that is reached over HTTP. As little is known of it here, and its connections belong to whoever
+    /// speaks with it.
+    Remote(Arc<RemoteServer>),
     /// The namespace could not be brought up; every list and call fails with this.
     Failed(CallError),
 }
@@ -132,12 +136,20 @@ impl Namespace {
         matches!(&self.upstream, UpstreamKind::Worker(serving) if Arc::ptr_eq(serving, worker))
     }
 
+    /// Whether a server of others serves it: no folder, no worker, no tools of its own.
+    pub fn is_server(&self) -> bool {
+        matches!(
+            self.upstream,
+            UpstreamKind::External(_) | UpstreamKind::Remote(_)
+        )
+    }
+
     /// What its worker is doing, the one that serves or the one that tries to come up.
     pub fn worker_state(&self) -> Option<WorkerState> {
         match &self.upstream {
             UpstreamKind::Worker(worker) => Some(worker.state()),
             UpstreamKind::Failed(_) => self.recovering.upgrade().map(|worker| worker.state()),
-            UpstreamKind::Empty | UpstreamKind::External(_) => None,
+            UpstreamKind::Empty | UpstreamKind::External(_) | UpstreamKind::Remote(_) => None,
         }
     }
 

@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{NamespacesConfig, WorkersConfig};
 use crate::data_dir::DataDir;
 use crate::environment::Environments;
-use crate::external::{ServersFile, StdioServersConfig};
+use crate::external::{ServersConfig, ServersFile};
 use crate::names::NamespaceName;
 use crate::registry::Registry;
 use crate::secrets::SecretSource;
@@ -57,7 +57,7 @@ pub struct Reloader {
     /// Replaced by a configuration reload. This lock and those below guard plain data and are never held across an
     /// await.
     namespaces: Mutex<Arc<NamespacesConfig>>,
-    servers: Mutex<Arc<StdioServersConfig>>,
+    servers: Mutex<Arc<ServersConfig>>,
     /// What the file of external servers said when it could be used last.
     servers_file: Mutex<Arc<ServersFile>>,
     secrets: SecretsOf,
@@ -216,8 +216,8 @@ impl Reloader {
         *lock(&self.namespaces) = Arc::new(namespaces);
     }
 
-    /// The servers of `upstreams.stdio` from the next reload on; there are none before.
-    pub fn set_servers(&self, servers: StdioServersConfig) {
+    /// The servers of the configuration from the next reload on; there are none before.
+    pub fn set_servers(&self, servers: ServersConfig) {
         *lock(&self.servers) = Arc::new(servers);
     }
 

@@ -20,7 +20,8 @@ use tooldock_workers::config::{LimitsPatch, NamespacesConfig, WorkersConfig};
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{
-    ExternalServer, ProcessHost, ServerProcess, StdioServersConfig, StdioSettings, StdioSpec,
+    ExternalServer, ProcessHost, ServerProcess, ServersConfig, StdioServersConfig, StdioSettings,
+    StdioSpec,
 };
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::names::NamespaceName;
@@ -629,8 +630,11 @@ impl Dock {
     }
 
     fn configure(&self, yaml: &str) {
-        let servers: StdioServersConfig = yaml::from_str(yaml).unwrap();
-        self.reloader.set_servers(servers);
+        let stdio: StdioServersConfig = yaml::from_str(yaml).unwrap();
+        self.reloader.set_servers(ServersConfig {
+            stdio,
+            ..ServersConfig::default()
+        });
     }
 
     async fn reload(&self) -> Arc<ReloadReport> {

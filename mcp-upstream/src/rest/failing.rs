@@ -22,7 +22,7 @@ pub(super) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
             code: error.code.as_str(),
             message: error.message.clone(),
         }),
-        UpstreamKind::External(_) => server(core, namespace),
+        UpstreamKind::External(_) | UpstreamKind::Remote(_) => server(core, namespace),
         UpstreamKind::Worker(_) | UpstreamKind::Empty => None,
     }
 }

@@ -157,7 +157,7 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
             WorkerState::Ready | WorkerState::Starting => None,
             _ => Some(CallErrorCode::WorkerUnavailable.as_str()),
         },
-        UpstreamKind::External(_) => core
+        UpstreamKind::External(_) | UpstreamKind::Remote(_) => core
             .upstreams
             .of(namespace)
             .health(namespace)
@@ -186,7 +186,9 @@ fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
     let server = core.upstreams.of(namespace).health(namespace);
     let state = match (&namespace.upstream, namespace.worker_state()) {
         (UpstreamKind::Empty, _) => "empty",
-        (UpstreamKind::External(_), _) => server.as_ref().map_or("idle", |server| server.state),
+        (UpstreamKind::External(_) | UpstreamKind::Remote(_), _) => {
+            server.as_ref().map_or("idle", |server| server.state)
+        }
         (UpstreamKind::Worker(_), Some(state)) => state.as_str(),
         (_, Some(CRASH_LOOP)) => CRASH_LOOP.as_str(),
         _ => "failed",

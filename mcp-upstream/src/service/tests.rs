@@ -81,6 +81,7 @@ impl House {
             streams_per_principal: 10,
             tool_call_limiter: Arc::new(Unlimited),
             audit: Audit::off(),
+            http_client: None,
             metrics: Arc::new(metrics),
             health: Arc::new(Health::new()),
         };

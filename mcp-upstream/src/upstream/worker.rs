@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tooldock_workers::error::CallError;
+use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::worker::Operation;
 
@@ -322,6 +322,10 @@ fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
 fn is_up(namespace: &Namespace) -> Result<(), CallError> {
     match &namespace.upstream {
         UpstreamKind::Failed(error) => Err(error.clone()),
+        UpstreamKind::Remote(_) => Err(CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            "Remote servers are not reached by this gateway",
+        )),
         UpstreamKind::Worker(_) | UpstreamKind::External(_) | UpstreamKind::Empty => Ok(()),
     }
 }

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tooldock_workers::config::NamespacesConfig;
+use tooldock_workers::external::StdioServersConfig;
 use tooldock_workers::yaml::{self, Value};
 
-use super::later::{Unbuilt, UpstreamsConfig};
+use super::later::Unbuilt;
 use super::{Config, ConfigError};
 
 /// A configuration is written by hand; what is larger is some other file.
@@ -25,8 +26,15 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 #[serde(default, deny_unknown_fields)]
 struct DataFile {
     namespaces: NamespacesConfig,
-    upstreams: UpstreamsConfig,
+    upstreams: DataFileUpstreams,
     toolman: Unbuilt,
+}
+
+/// No servers over HTTP: whoever writes their addresses is sent the operator's credentials.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct DataFileUpstreams {
+    stdio: StdioServersConfig,
 }
 
 /// Reads the configuration file, if there is one: all keys, and the tree of those it says.

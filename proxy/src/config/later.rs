@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tooldock_workers::external::StdioServersConfig;
 use tooldock_workers::yaml;
 
 /// How a key says that its feature is not used.
@@ -13,16 +12,6 @@ pub(crate) const OFF: &str = "off";
 
 /// A map of things by name that must be empty.
 pub(crate) type Unbuilt = BTreeMap<String, yaml::Value>;
-
-/// `upstreams:` — MCP servers of others.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct UpstreamsConfig {
-    /// Child processes that speak MCP on their pipes. In force: the reloader makes namespaces of them.
-    pub(crate) stdio: StdioServersConfig,
-    /// Servers reached over HTTP.
-    pub(crate) remote: Unbuilt,
-}
 
 /// `relay:` — tools of a host behind a socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

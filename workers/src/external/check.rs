@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use super::config::{Isolation, StdioServersConfig};
+use super::config::Isolation;
 use super::file::{EXTERNAL_FILE, ServersFile};
-use super::resolve::{External, MISSING, Place, resolve};
+use super::resolve::{External, MISSING, Place, Server, ServersConfig, resolve};
 use super::spec::StdioSpec;
 use crate::config::NamespacesConfig;
 use crate::manifest::effective_limits;
@@ -32,7 +32,7 @@ pub struct Listed {
     pub name: NamespaceName,
     /// The key it is configured under.
     pub place: String,
-    /// Its command, without arguments.
+    /// Its command, without arguments, or its backends.
     pub command: String,
     /// Who shares a process.
     pub isolation: Isolation,
@@ -53,7 +53,7 @@ pub struct Finding {
 /// Looks at everything short of starting the servers.
 pub fn check(
     data: &Path,
-    configured: &StdioServersConfig,
+    configured: &ServersConfig,
     namespaces: &NamespacesConfig,
     secrets: &dyn SecretSource,
 ) -> Checked {
@@ -70,7 +70,7 @@ pub fn check_file(
 ) -> Checked {
     let file = ServersFile::read_alone(path);
     let file = file.and_then(|file| file.ok_or_else(|| "no such file".into()));
-    let none = StdioServersConfig::new();
+    let none = ServersConfig::default();
     checked(path, None, file, &none, namespaces, secrets)
 }
 
@@ -78,7 +78,7 @@ fn checked(
     path: &Path,
     data: Option<&Path>,
     file: Result<ServersFile, String>,
-    configured: &StdioServersConfig,
+    configured: &ServersConfig,
     namespaces: &NamespacesConfig,
     secrets: &dyn SecretSource,
 ) -> Checked {
@@ -112,7 +112,9 @@ impl Checked {
         namespaces: &NamespacesConfig,
     ) {
         let place = match external.place {
-            Place::Configuration => format!("upstreams.stdio.{}", external.name),
+            Place::Stdio | Place::Remote => {
+                format!("{}.{}", external.place.key(), external.name)
+            }
             Place::File => {
                 format!("{}: servers.{}", file.display(), external.name)
             }
@@ -144,7 +146,16 @@ impl Checked {
                 message: failure.reason.message,
                 is_error: failure.code != MISSING,
             }),
-            Ok(server) => {
+            Ok(Server::Remote(server)) => {
+                let backends = server.spec.backends.iter().map(|it| it.id.to_string());
+                self.servers.push(Listed {
+                    name: external.name,
+                    place,
+                    command: backends.collect::<Vec<_>>().join(" "),
+                    isolation: server.spec.isolation,
+                });
+            }
+            Ok(Server::Stdio(server)) => {
                 if let Some((key, message)) = not_startable(&server.spec) {
                     self.warning(at(key), message);
                 }
@@ -220,7 +231,10 @@ mod tests {
     use crate::secrets::NoSecrets;
 
     fn looked_at(data: &Path, configured: &str) -> Checked {
-        let configured = yaml::from_str(configured).unwrap();
+        let configured = ServersConfig {
+            stdio: yaml::from_str(configured).unwrap(),
+            ..ServersConfig::default()
+        };
         check(data, &configured, &NamespacesConfig::default(), &NoSecrets)
     }
 

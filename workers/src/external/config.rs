@@ -165,7 +165,7 @@ pub struct InvalidServer {
 }
 
 impl InvalidServer {
-    pub(super) fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             key: key.into(),
             message: message.into(),
@@ -219,12 +219,13 @@ impl StdioServerConfig {
         ] {
             within(value, &bounds).map_err(|message| InvalidServer::new(key, message))?;
         }
-        limits(&self.limits)
+        check_limits(&self.limits, "an external server has max_processes")
     }
 }
 
-/// Limits that are out of bounds or none of a server, and patterns that are none.
-fn limits(patch: &LimitsPatch) -> Result<(), InvalidServer> {
+/// Limits that are out of bounds or none of a server, and patterns that are none. `processes`: what to say instead of
+/// processes.
+pub(crate) fn check_limits(patch: &LimitsPatch, processes: &str) -> Result<(), InvalidServer> {
     let wrong = |key: &str, message: String| InvalidServer::new(format!("limits.{key}"), message);
     for (key, said, instead) in [
         (
@@ -237,11 +238,7 @@ fn limits(patch: &LimitsPatch) -> Result<(), InvalidServer> {
             patch.mask_errors.is_some(),
             "an external server words its own errors",
         ),
-        (
-            "processes",
-            patch.processes.is_some(),
-            "an external server has max_processes",
-        ),
+        ("processes", patch.processes.is_some(), processes),
     ] {
         if said {
             return Err(wrong(key, format!("is for Python namespaces; {instead}")));

@@ -1,9 +1,12 @@
-//! From what is configured to servers that can be started: both places put together, variables filled in.
+//! From what is configured to servers that can be used: all places put together, variables filled in.
 //!
 //! No I/O but for the variables, which are handed in. What is wrong with one server says so in its own outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use super::config::{InvalidServer, StdioServerConfig, StdioServersConfig};
 use super::file::{EXTERNAL_FILE, ServersFile};
@@ -12,7 +15,8 @@ use crate::config::LimitsPatch;
 use crate::environment::server_variables;
 use crate::error::{CallError, CallErrorCode};
 use crate::names::NamespaceName;
-use crate::registry::{Issue, SecretsStatus};
+use crate::registry::{Issue, SecretsStatus, UpstreamKind};
+use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig};
 use crate::secrets::SecretSource;
 use crate::template::{NoValue, Sources, Template};
 
@@ -20,18 +24,18 @@ use crate::template::{NoValue, Sources, Template};
 pub(crate) const COLLISION: &str = "name_collision";
 
 /// The code of a failure over a variable that is not there.
-pub(super) const MISSING: &str = "missing_variable";
+pub(crate) const MISSING: &str = "missing_variable";
 
 /// The code of a failure over anything else.
-const INVALID: &str = "invalid_config";
+pub(crate) const INVALID: &str = "invalid_config";
 
 /// A server that is asked for.
 #[derive(Debug)]
 pub(crate) struct External {
     /// Its namespace.
     pub(crate) name: NamespaceName,
-    /// What can be started, or why nothing can.
-    pub(crate) server: Result<ExternalServer, ExternalFailure>,
+    /// What can be used, or why nothing can.
+    pub(crate) server: Result<Server, ExternalFailure>,
     /// The variables its configuration refers to, and whether they are there.
     pub(crate) variables: Vec<String>,
     /// Whether they are.
@@ -44,11 +48,48 @@ pub(crate) struct External {
     pub(crate) place: Place,
 }
 
+/// A server of others, of either kind.
+#[derive(Debug)]
+pub(crate) enum Server {
+    /// A program to run.
+    Stdio(Arc<ExternalServer>),
+    /// A pool to reach.
+    Remote(Arc<RemoteServer>),
+}
+
+impl Server {
+    /// What serves the namespace: what serves it now, where nothing has changed.
+    pub(crate) fn upstream(self, serving: Option<&UpstreamKind>) -> UpstreamKind {
+        match (self, serving) {
+            (Self::Stdio(wanted), Some(UpstreamKind::External(serving))) if wanted == *serving => {
+                UpstreamKind::External(Arc::clone(serving))
+            }
+            (Self::Remote(wanted), Some(UpstreamKind::Remote(serving))) if wanted == *serving => {
+                UpstreamKind::Remote(Arc::clone(serving))
+            }
+            (Self::Stdio(wanted), _) => UpstreamKind::External(wanted),
+            (Self::Remote(wanted), _) => UpstreamKind::Remote(wanted),
+        }
+    }
+}
+
+/// `upstreams:` — MCP servers of others.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServersConfig {
+    /// Child processes that speak MCP on their pipes.
+    pub stdio: StdioServersConfig,
+    /// Servers that are reached over HTTP.
+    pub remote: RemoteServersConfig,
+}
+
 /// Where a server is configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// `upstreams.stdio`: the operator's word.
-    Configuration,
+    Stdio,
+    /// `upstreams.remote`: the operator's word, too.
+    Remote,
     /// `external/config.yaml`: whoever may write there.
     File,
 }
@@ -57,8 +98,17 @@ impl Place {
     /// The file, where the operator's ceilings hold for it.
     pub(crate) fn file(self) -> Option<&'static str> {
         match self {
-            Self::Configuration => None,
+            Self::Stdio | Self::Remote => None,
             Self::File => Some(EXTERNAL_FILE),
+        }
+    }
+
+    /// The key that holds its servers.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Self::Stdio => "upstreams.stdio",
+            Self::Remote => "upstreams.remote",
+            Self::File => "servers",
         }
     }
 }
@@ -76,32 +126,44 @@ pub(crate) struct ExternalFailure {
     pub(crate) keeps_old: bool,
 }
 
-/// All servers of both places, in name order, without those that are switched off.
+/// All servers of all places, in name order, without those that are switched off. Of one name the operator's is used.
 pub(crate) fn resolve(
-    configured: &StdioServersConfig,
+    configured: &ServersConfig,
     file: &ServersFile,
     secrets: &dyn SecretSource,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Vec<External> {
     let mut entries: BTreeMap<&NamespaceName, (Place, Entry<'_>)> = BTreeMap::new();
-    for (name, entry) in &file.servers {
-        entries.insert(name, (Place::File, entry.as_ref()));
-    }
+    let of_the_file = file.servers.iter().map(|(name, entry)| {
+        let entry = entry.as_ref().map_or_else(Entry::Invalid, Entry::Stdio);
+        (name, (Place::File, entry))
+    });
+    entries.extend(of_the_file);
     let mut twice = BTreeSet::new();
-    for (name, config) in configured {
-        let before = entries.insert(name, (Place::Configuration, Ok(config)));
-        if before.is_some_and(|(_, entry)| is_wanted(entry)) {
+    let stdio = configured.stdio.iter();
+    let stdio = stdio.map(|(name, config)| (name, (Place::Stdio, Entry::Stdio(config))));
+    let remote = configured.remote.iter();
+    let remote = remote.map(|(name, config)| (name, (Place::Remote, Entry::Remote(config))));
+    for (name, entry) in remote.chain(stdio) {
+        let before = entries
+            .get(name)
+            .is_some_and(|(_, entry)| entry.is_wanted());
+        if before && !entry.1.is_wanted() && entries[name].0 != Place::File {
+            continue;
+        }
+        entries.insert(name, entry);
+        if before {
             twice.insert(name);
         }
     }
-    let wanted = entries.into_iter().filter(|(_, (_, it))| is_wanted(*it));
+    let wanted = entries.into_iter().filter(|(_, (_, it))| it.is_wanted());
     let externals = wanted.map(|(name, (place, entry))| {
         let mut external = one(name, place, entry, secrets, environment);
         if twice.contains(name) {
             external.issues.push(Issue {
                 code: COLLISION,
                 subject: EXTERNAL_FILE.into(),
-                message: format!("upstreams.stdio has a server {name}, too; that one is used"),
+                message: format!("{} has a server {name}, too; that one is used", place.key()),
             });
         }
         external
@@ -109,10 +171,29 @@ pub(crate) fn resolve(
     externals.collect()
 }
 
-type Entry<'a> = Result<&'a StdioServerConfig, &'a InvalidServer>;
+#[derive(Clone, Copy)]
+enum Entry<'a> {
+    Stdio(&'a StdioServerConfig),
+    Remote(&'a RemoteServerConfig),
+    Invalid(&'a InvalidServer),
+}
 
-fn is_wanted(entry: Entry<'_>) -> bool {
-    entry.is_err() || entry.is_ok_and(|config| config.enabled)
+impl Entry<'_> {
+    fn is_wanted(self) -> bool {
+        match self {
+            Self::Stdio(config) => config.enabled,
+            Self::Remote(config) => config.enabled,
+            Self::Invalid(_) => true,
+        }
+    }
+
+    fn limits(self) -> LimitsPatch {
+        match self {
+            Self::Stdio(config) => config.limits.clone(),
+            Self::Remote(config) => config.limits.clone(),
+            Self::Invalid(_) => LimitsPatch::default(),
+        }
+    }
 }
 
 fn one(
@@ -123,13 +204,22 @@ fn one(
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> External {
     let (variables, issues, server) = match entry {
-        Ok(config) => (
+        Entry::Stdio(config) => (
             variables(config),
             odd_arguments(config),
             spec(name, config, secrets, environment)
-                .map(|spec| ExternalServer::new(name.clone(), spec)),
+                .map(|spec| ExternalServer::new(name.clone(), spec))
+                .map(|server| Server::Stdio(Arc::new(server))),
         ),
-        Err(error) => {
+        Entry::Remote(config) => (
+            remote::variables(config),
+            Vec::new(),
+            remote::spec(name, config, secrets, environment).map(|spec| {
+                let server = RemoteServer::new(name.clone(), spec);
+                Server::Remote(Arc::new(server))
+            }),
+        ),
+        Entry::Invalid(error) => {
             let failure = failure(name, INVALID, error.clone());
             (Vec::new(), Vec::new(), Err(failure))
         }
@@ -145,7 +235,7 @@ fn one(
         variables,
         secrets_status,
         issues,
-        limits: entry.map_or_else(|_| LimitsPatch::default(), |it| it.limits.clone()),
+        limits: entry.limits(),
         place,
     }
 }
@@ -192,10 +282,7 @@ fn spec(
         let value = template.fill(&sources).map_err(|error| {
             let reason = wrong(error.to_string());
             match error {
-                NoValue::Missing(_) => ExternalFailure {
-                    keeps_old: false,
-                    ..failure(name, MISSING, reason)
-                },
+                NoValue::Missing(_) => failure(name, MISSING, reason),
                 NoValue::Own(_) | NoValue::NotAllowed(_) | NoValue::Malformed => {
                     failure(name, INVALID, reason)
                 }
@@ -222,16 +309,28 @@ fn spec(
     })
 }
 
-fn failure(name: &NamespaceName, code: &'static str, reason: InvalidServer) -> ExternalFailure {
-    ExternalFailure {
-        code,
-        error: CallError::new(
-            CallErrorCode::WorkerUnavailable,
-            format!("the server of namespace {name} cannot be started: {reason}"),
-        ),
-        reason: Box::new(reason),
-        keeps_old: true,
+impl ExternalFailure {
+    /// The failure of a server that `cannot` be something, as in "cannot be started".
+    pub(crate) fn new(
+        name: &NamespaceName,
+        cannot: &str,
+        code: &'static str,
+        reason: InvalidServer,
+    ) -> Self {
+        Self {
+            code,
+            error: CallError::new(
+                CallErrorCode::WorkerUnavailable,
+                format!("the server of namespace {name} {cannot}: {reason}"),
+            ),
+            reason: Box::new(reason),
+            keeps_old: code != MISSING,
+        }
     }
+}
+
+fn failure(name: &NamespaceName, code: &'static str, reason: InvalidServer) -> ExternalFailure {
+    ExternalFailure::new(name, "cannot be started", code, reason)
 }
 
 /// `--token=${TOKEN}`; a script for a shell has spaces in it.
@@ -246,8 +345,18 @@ mod tests {
     use super::*;
     use crate::secrets::{NoSecrets, Secret};
 
-    fn configured(yaml: &str) -> StdioServersConfig {
-        yaml::from_str(yaml).expect(yaml)
+    fn configured(yaml: &str) -> ServersConfig {
+        ServersConfig {
+            stdio: yaml::from_str(yaml).expect(yaml),
+            ..ServersConfig::default()
+        }
+    }
+
+    fn stdio(server: Result<Server, ExternalFailure>) -> Arc<ExternalServer> {
+        match server {
+            Ok(Server::Stdio(server)) => server,
+            other => panic!("no stdio server: {other:?}"),
+        }
     }
 
     fn resolved(yaml: &str, secrets: &dyn SecretSource) -> External {
@@ -272,7 +381,7 @@ mod tests {
             "{ a: { command: x, env: { ONE: '${HERE}', TWO: 'b ${STORED}', PATH: /only } } }",
             &OneSecret,
         );
-        let server = external.server.unwrap();
+        let server = stdio(external.server);
         let value = |name: &str| {
             let found = server.spec.env.iter().find(|(key, _)| key == name);
             found.map(|(_, value)| value.expose())
@@ -287,7 +396,7 @@ mod tests {
         assert_eq!(external.variables, ["HERE", "STORED"]);
         let hidden: Vec<_> = server.spec.secrets.iter().map(Secret::expose).collect();
         assert_eq!(hidden, ["hunter2", "hunter2", "hunter3", "b hunter3"]);
-        assert_eq!(external.place, Place::Configuration);
+        assert_eq!(external.place, Place::Stdio);
         assert_eq!(external.secrets_status, SecretsStatus::Ok);
         assert!(server.spec.cwd.is_absolute());
     }
@@ -328,13 +437,11 @@ mod tests {
             file.servers.insert(name.parse().unwrap(), Err(wrong));
         }
         let configured = configured("{ a: { command: mine } }");
-        let all = resolve(&configured, &file, &NoSecrets, &|_| None);
-        assert_eq!(
-            all[0].server.as_ref().unwrap().spec.program,
-            Path::new("mine")
-        );
+        let mut all = resolve(&configured, &file, &NoSecrets, &|_| None);
         assert_eq!(all[0].issues[0].code, COLLISION);
-        let failure = all[1].server.as_ref().unwrap_err();
+        let mine = stdio(all.remove(0).server);
+        assert_eq!(mine.spec.program, Path::new("mine"));
+        let failure = all[0].server.as_ref().unwrap_err();
         assert!(failure.error.message.contains("command: is missing"));
         assert!(failure.keeps_old);
     }
@@ -347,7 +454,7 @@ mod tests {
         );
         assert_eq!(external.issues.len(), 1);
         assert_eq!(external.issues[0].subject, "args[2]");
-        let server = external.server.unwrap();
+        let server = stdio(external.server);
         assert_eq!(server.spec.args[2], "--token=${HERE}");
     }
 }

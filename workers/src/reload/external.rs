@@ -10,7 +10,7 @@ use super::run::{Change, Changes};
 use super::wanted::{UPDATE, content_hash, gate, nobody, parking};
 use super::{ReloadFailure, ReloadReport, Reloader, lock};
 use crate::config::NamespacesConfig;
-use crate::external::{COLLISION, EXTERNAL_FILE, External, ExternalServer, ServersFile, resolve};
+use crate::external::{COLLISION, EXTERNAL_FILE, External, ServersFile, resolve};
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
@@ -97,9 +97,7 @@ pub(super) fn settle(
             });
         }
         let next = namespace(external, current, config);
-        if let UpstreamKind::External(server) = &next.upstream
-            && !current.is_some_and(|current| is_served_by(current, server))
-        {
+        if next.is_server() && !current.is_some_and(|it| is_served_by(it, &next.upstream)) {
             tracing::info!(namespace = %name, "the external server of namespace {name} is new or has changed");
             report.workers_restarted.push(name.clone());
         }
@@ -125,22 +123,16 @@ fn namespace(
         config,
     );
     issues.extend(external.issues);
-    let serving = current.and_then(|current| match &current.upstream {
-        UpstreamKind::External(server) => Some(server),
-        UpstreamKind::Worker(_) | UpstreamKind::Empty | UpstreamKind::Failed(_) => None,
-    });
+    let serving = current.filter(|it| it.is_server()).map(|it| &it.upstream);
     let upstream = match (external.server, serving) {
-        (Ok(wanted), Some(serving)) if wanted == **serving => {
-            UpstreamKind::External(Arc::clone(serving))
-        }
-        (Ok(wanted), _) => UpstreamKind::External(Arc::new(wanted)),
+        (Ok(wanted), serving) => wanted.upstream(serving),
         (Err(failure), Some(serving)) if failure.keeps_old => {
             issues.push(Issue {
                 code: failure.code,
                 subject: UPDATE.into(),
                 message: format!("the last change is not served: {}", failure.error.message),
             });
-            UpstreamKind::External(Arc::clone(serving))
+            serving.clone()
         }
         (Err(failure), _) => {
             issues.push(Issue {
@@ -153,6 +145,7 @@ fn namespace(
     };
     let content = match &upstream {
         UpstreamKind::External(server) => server.content_hash,
+        UpstreamKind::Remote(server) => server.content_hash,
         UpstreamKind::Worker(_) | UpstreamKind::Empty | UpstreamKind::Failed(_) => [0; 32],
     };
     Namespace {
@@ -181,16 +174,24 @@ fn namespace(
     }
 }
 
-fn is_served_by(current: &Namespace, server: &Arc<ExternalServer>) -> bool {
-    matches!(&current.upstream, UpstreamKind::External(serving) if Arc::ptr_eq(serving, server))
+/// Whether a namespace is served by exactly that server.
+fn is_served_by(current: &Namespace, upstream: &UpstreamKind) -> bool {
+    match (&current.upstream, upstream) {
+        (UpstreamKind::External(serving), UpstreamKind::External(server)) => {
+            Arc::ptr_eq(serving, server)
+        }
+        (UpstreamKind::Remote(serving), UpstreamKind::Remote(server)) => {
+            Arc::ptr_eq(serving, server)
+        }
+        _ => false,
+    }
 }
 
 /// Whether publishing the second for the first would change nothing.
 fn is_same(current: &Namespace, next: &Namespace) -> bool {
     let same_upstream = match (&current.upstream, &next.upstream) {
-        (_, UpstreamKind::External(server)) => is_served_by(current, server),
         (UpstreamKind::Failed(old), UpstreamKind::Failed(new)) => old.message == new.message,
-        _ => false,
+        (_, next) => is_served_by(current, next),
     };
     same_upstream
         && current.content_hash == next.content_hash
@@ -203,9 +204,8 @@ fn is_same(current: &Namespace, next: &Namespace) -> bool {
 pub(super) fn served(
     namespaces: &BTreeMap<NamespaceName, Arc<Namespace>>,
 ) -> impl Iterator<Item = &NamespaceName> {
-    let external = |namespace: &Namespace| matches!(namespace.upstream, UpstreamKind::External(_));
     namespaces
         .iter()
-        .filter(move |(_, namespace)| external(namespace))
+        .filter(|(_, namespace)| namespace.is_server())
         .map(|(name, _)| name)
 }

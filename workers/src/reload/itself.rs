@@ -153,7 +153,7 @@ impl Reloader {
                 let recovering = namespace.recovering.upgrade();
                 recovering.is_none_or(|worker| worker.is_outdated())
             }
-            UpstreamKind::Empty | UpstreamKind::External(_) => false,
+            UpstreamKind::Empty | UpstreamKind::External(_) | UpstreamKind::Remote(_) => false,
         }
     }
 

@@ -84,8 +84,7 @@ impl Run {
         let before = reloader.registry.snapshot();
         if let Scope::Only(names) = &mut scope {
             // What went or became a server of others meanwhile is no folder to look at.
-            let is_folder =
-                |served: &Arc<Namespace>| !matches!(served.upstream, UpstreamKind::External(_));
+            let is_folder = |served: &Arc<Namespace>| !served.is_server();
             names.retain(|name| before.namespaces.get(name).is_some_and(is_folder));
         }
         Self {
@@ -433,7 +432,7 @@ impl Run {
         // An external server has no environment; one that is left there was a folder's of the same name.
         let is_folder = |name: &&NamespaceName| {
             let served = self.before.namespaces.get(*name);
-            !served.is_some_and(|it| matches!(it.upstream, UpstreamKind::External(_)))
+            !served.is_some_and(|it| it.is_server())
         };
         let names = self.report.namespaces.iter().filter(is_folder);
         let namespaces = names.cloned().collect();

@@ -67,7 +67,7 @@ fn serving(upstream: &UpstreamKind) -> Result<Arc<dyn WorkerPort>, CallError> {
         UpstreamKind::Failed(error) => Err(error.clone()),
         UpstreamKind::Empty => none(CallErrorCode::ToolNotFound, "The namespace has no tools"),
         // A reload made a server of the namespace while the call waited.
-        UpstreamKind::External(_) => none(
+        UpstreamKind::External(_) | UpstreamKind::Remote(_) => none(
             CallErrorCode::WorkerUnavailable,
             "The namespace has no worker any more",
         ),

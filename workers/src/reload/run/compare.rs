@@ -79,7 +79,10 @@ impl Run {
     pub(super) fn running(&self, current: &Namespace) -> Option<Identity> {
         match &current.upstream {
             UpstreamKind::Worker(worker) => self.reloader.identity_of(worker),
-            UpstreamKind::Empty | UpstreamKind::External(_) | UpstreamKind::Failed(_) => None,
+            UpstreamKind::Empty
+            | UpstreamKind::External(_)
+            | UpstreamKind::Remote(_)
+            | UpstreamKind::Failed(_) => None,
         }
     }
 

@@ -1,0 +1,180 @@
+//! What this crate needs of an HTTP client: pools of backends, and one request at one of them.
+//!
+//! ```text
+//! HttpClient::backends(server) ─▶ Backends::pick ─▶ Backend::send ─▶ BackendResponse ─▶ ResponseBody::chunk, …
+//! ```
+//!
+//! The client decides which backend is healthy, adds the server's own headers and credentials, and takes the headers away
+//! that go no further than one connection. It repeats nothing: whether a request may be sent again is decided above, by
+//! [`SendError::unsent`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
+use tooldock_workers::remote::{BackendId, RemoteServer};
+
+/// Reaches remote servers.
+pub trait HttpClient: Send + Sync {
+    /// The backends of a server. The same `Arc` of a server gives the same backends; of a server that replaces one of its
+    /// name, backends that did not change keep their health and connections, and those that are gone are drained.
+    fn backends(&self, server: &Arc<RemoteServer>) -> Arc<dyn Backends>;
+}
+
+/// The pool of one server.
+pub trait Backends: Send + Sync {
+    /// The backend for a new session, or for a request without one; none of `avoid`. Backends that are not healthy, or are
+    /// drained, are left out, and backups are used only while nothing else is left. With `balance: hash` the same `hash`
+    /// leads to the same backend.
+    fn pick(&self, avoid: &[BackendId], hash: u64) -> Option<Arc<dyn Backend>>;
+
+    /// The backend of that name, while it is configured or drained.
+    fn get(&self, id: &BackendId) -> Option<Arc<dyn Backend>>;
+
+    /// How each backend is, in the order of the configuration.
+    fn states(&self) -> Vec<BackendState>;
+}
+
+/// One copy of a server.
+#[async_trait]
+pub trait Backend: Send + Sync {
+    /// `host:port` or `unix:/path`.
+    fn id(&self) -> &BackendId;
+
+    /// Whether new sessions may go there: it is configured, healthy, and its weight is not 0.
+    fn accepts_new(&self) -> bool;
+
+    /// Whether requests are likely to be answered.
+    fn is_healthy(&self) -> bool;
+
+    /// Sends one request and waits for the head of its response. Dropping the future gives the request up.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no response, and whether the backend can have seen anything of the request.
+    async fn send(&self, request: BackendRequest) -> Result<BackendResponse, SendError>;
+}
+
+/// A request.
+#[derive(Debug, Clone)]
+pub struct BackendRequest {
+    /// Its method.
+    pub method: Method,
+    /// Path and query, where they are not those of the backend's URL.
+    pub target: Option<String>,
+    /// Its headers. `Host`, the framing, and what the server's configuration sets are added.
+    pub headers: HeaderMap,
+    /// Its whole body.
+    pub body: Bytes,
+    /// Whether the response may be a stream of any length: `timeouts.idle` holds for it instead of `timeouts.call`. A
+    /// response that says `text/event-stream` is such a stream in any case.
+    pub streams: bool,
+}
+
+/// The head of a response, and its body as it comes. Redirects are responses like any other.
+pub struct BackendResponse {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers, without those that are about the connection.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Box<dyn ResponseBody>,
+}
+
+impl std::fmt::Debug for BackendResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BackendResponse")
+            .field("status", &self.status)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A body that is read as it comes. Dropping it before its end closes the connection.
+#[async_trait]
+pub trait ResponseBody: Send {
+    /// The next piece; `None` after the last one. May be dropped while it waits, and asked again.
+    ///
+    /// # Errors
+    ///
+    /// The body ended before its end, or took too long.
+    async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError>;
+}
+
+/// Why there is no response.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct SendError {
+    /// What went wrong.
+    pub kind: SendErrorKind,
+    /// Nothing of the request can have reached the backend.
+    pub unsent: bool,
+    /// What went wrong in words, fit for clients: without secrets.
+    pub message: String,
+}
+
+/// What goes wrong with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SendErrorKind {
+    /// The name has no address, or none that may be used.
+    Resolve,
+    /// There is no connection.
+    Connect,
+    /// There was none in time.
+    ConnectTimeout,
+    /// There is one, but it cannot be encrypted, or the backend is not who it should be.
+    Tls,
+    /// The connection ended before the head of the response.
+    Closed,
+    /// The head of the response did not come in time.
+    HeadTimeout,
+    /// What came is no HTTP response.
+    Malformed,
+    /// The request cannot be sent as it is.
+    Request,
+}
+
+impl SendErrorKind {
+    /// As it is spelled in metrics and messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Resolve => "resolve",
+            Self::Connect => "connect",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::Tls => "tls",
+            Self::Closed => "closed",
+            Self::HeadTimeout => "head_timeout",
+            Self::Malformed => "malformed",
+            Self::Request => "request",
+        }
+    }
+}
+
+/// Why a body did not come to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    /// The connection ended in the middle of the body, or the body's framing is broken.
+    #[error("the response was cut")]
+    Cut,
+    /// Nothing came for `timeouts.idle`, or the body was not complete within `timeouts.call`.
+    #[error("the response took longer than {} s", .0.as_secs_f32())]
+    Timeout(Duration),
+}
+
+/// How a backend is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendState {
+    /// Which backend.
+    pub id: BackendId,
+    /// Whether it answers.
+    pub healthy: bool,
+    /// Whether it takes no new sessions because its weight is 0 or it is not configured any more.
+    pub draining: bool,
+    /// Whether it is used only while no other backend is healthy.
+    pub backup: bool,
+    /// Requests that wait for their response, or whose response is being read.
+    pub in_flight: usize,
+    /// Why it is not healthy, without secrets.
+    pub problem: Option<String>,
+}

@@ -1,0 +1,23 @@
+//! MCP servers that are reached over HTTP: what is configured, and a server as it is to be reached.
+//!
+//! ```text
+//! upstreams.remote ─▶ validate ─▶ variables ─▶ RemoteServer, in the snapshot
+//! ```
+//!
+//! A remote server is one namespace and a pool of backends that all serve it. What it deliberately does not do: open a
+//! connection, choose a backend, or speak HTTP. The proxy does that, with the settings in [`RemoteSpec`].
+
+mod backend;
+mod config;
+mod headers;
+mod resolve;
+mod spec;
+
+pub use backend::{Backend, BackendConfig, BackendId, Host};
+pub use config::{
+    ActiveHealth, Balance, HealthPath, Mode, PassiveHealth, RemoteHealth, RemoteRetry,
+    RemoteServerConfig, RemoteServersConfig, RemoteTimeouts, RemoteTls, Transport,
+};
+pub use headers::{HeadersConfig, is_hop_by_hop};
+pub(crate) use resolve::{spec, variables};
+pub use spec::{BackendSpec, HeaderRules, Pem, RemoteServer, RemoteSpec, TlsIdentity, TlsSpec};

@@ -1,0 +1,652 @@
+//! The keys of one remote server, under `upstreams.remote`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::backend::{Backend, BackendConfig};
+use super::headers::HeadersConfig;
+use crate::bounds::{TIMES, within};
+use crate::config::LimitsPatch;
+use crate::external::{InvalidServer, Isolation, check_limits};
+use crate::names::NamespaceName;
+use crate::template::Template;
+
+/// `upstreams.remote:` — servers by namespace.
+pub type RemoteServersConfig = BTreeMap<NamespaceName, RemoteServerConfig>;
+
+/// Backends of one server.
+const BACKENDS_MAX: usize = 1_000;
+/// A share beyond this is none that anybody could tell from all.
+const WEIGHT_MAX: u32 = 1_000;
+/// Idle connections that are kept to one backend.
+const KEEPALIVE: RangeInclusive<usize> = 0..=10_000;
+/// Repetitions of one request.
+const RETRIES: RangeInclusive<u32> = 0..=10;
+/// Failures in a row.
+const FAILURES: RangeInclusive<u32> = 1..=1_000;
+
+/// One server. `Default` is the reference for the defaults of all keys but `backends`, which has none.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RemoteServerConfig {
+    /// The copies of the server.
+    pub backends: Vec<BackendConfig>,
+    /// Which of them gets a new session, or a request without one.
+    pub balance: Balance,
+    /// How requests travel.
+    pub mode: Mode,
+    /// Which transport of MCP the backends speak.
+    pub transport: Transport,
+    /// Which clients share a session at the server.
+    pub isolation: Isolation,
+    /// Whether a session's state lives at its backend alone: then it ends with the backend.
+    pub stateful: bool,
+    /// Whether names may resolve to addresses that are not public.
+    pub allow_private: bool,
+    /// What happens to headers on their way up.
+    pub headers: HeadersConfig,
+    /// The value of `Authorization` in every request.
+    pub credentials: Option<Template>,
+    /// How encrypted connections are made.
+    pub tls: RemoteTls,
+    /// How long each part of a request may take.
+    pub timeouts: RemoteTimeouts,
+    /// Idle connections that are kept to each backend.
+    pub keepalive: usize,
+    /// When a request is sent again.
+    pub retry: RemoteRetry,
+    /// When a backend is left out.
+    pub health: RemoteHealth,
+    /// Limits of its namespace: which tools are there, how long a call may take, and the like.
+    pub limits: LimitsPatch,
+    /// Whether there is such a namespace at all.
+    pub enabled: bool,
+}
+
+impl Default for RemoteServerConfig {
+    fn default() -> Self {
+        Self {
+            backends: Vec::new(),
+            balance: Balance::RoundRobin,
+            mode: Mode::Auto,
+            transport: Transport::Auto,
+            isolation: Isolation::Auto,
+            stateful: false,
+            allow_private: false,
+            headers: HeadersConfig::default(),
+            credentials: None,
+            tls: RemoteTls::default(),
+            timeouts: RemoteTimeouts::default(),
+            keepalive: 64,
+            retry: RemoteRetry::default(),
+            health: RemoteHealth::default(),
+            limits: LimitsPatch::default(),
+            enabled: true,
+        }
+    }
+}
+
+/// Which backend gets a new session, or a request without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Balance {
+    /// One after the other, by weight.
+    RoundRobin,
+    /// The one with the fewest requests in flight for its weight.
+    LeastBusy,
+    /// Any, by weight.
+    Random,
+    /// The same one for the same client.
+    Hash,
+}
+
+/// How requests travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// As they are where nothing in them needs to change; otherwise by the gateway's own client.
+    Auto,
+    /// As they are.
+    PassThrough,
+    /// By the gateway's own client.
+    Client,
+}
+
+/// Which transport of MCP the backends speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// The gateway finds out.
+    Auto,
+    /// Streamable HTTP.
+    Streamable,
+    /// HTTP+SSE of 2024-11-05.
+    Sse,
+}
+
+/// `tls:` of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RemoteTls {
+    /// Certificates that vouch for the backends, instead of the system's.
+    pub ca: Option<PathBuf>,
+    /// The certificate that the gateway shows.
+    pub cert: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
+    /// The name in the backends' certificates, where it is not the one in their URLs.
+    pub server_name: Option<String>,
+    /// Whether the backends' certificates are checked.
+    pub verify: bool,
+}
+
+impl Default for RemoteTls {
+    fn default() -> Self {
+        Self {
+            ca: None,
+            cert: None,
+            key: None,
+            server_name: None,
+            verify: true,
+        }
+    }
+}
+
+/// `timeouts:` of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RemoteTimeouts {
+    /// For a connection, TLS included.
+    #[serde(with = "humantime_serde")]
+    pub connect: Duration,
+    /// From the end of a request to the head of its response.
+    #[serde(with = "humantime_serde")]
+    pub head: Duration,
+    /// A stream that carries nothing for this long is cut.
+    #[serde(with = "humantime_serde")]
+    pub idle: Duration,
+    /// For a whole response that is no stream.
+    #[serde(with = "humantime_serde")]
+    pub call: Duration,
+}
+
+impl Default for RemoteTimeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(5),
+            head: Duration::from_secs(30),
+            idle: Duration::from_secs(3600),
+            call: Duration::from_secs(30),
+        }
+    }
+}
+
+/// `retry:` of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RemoteRetry {
+    /// How often a request is sent again that no backend can have seen, or that is harmless.
+    pub max: u32,
+}
+
+impl Default for RemoteRetry {
+    fn default() -> Self {
+        Self { max: 1 }
+    }
+}
+
+/// `health:` of a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RemoteHealth {
+    /// What the gateway asks by itself.
+    pub active: ActiveHealth,
+    /// What it learns from clients' requests.
+    pub passive: PassiveHealth,
+}
+
+/// `health.active:` of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ActiveHealth {
+    /// How often each backend is asked.
+    #[serde(with = "humantime_serde")]
+    pub every: Duration,
+    /// How long an answer may take.
+    #[serde(with = "humantime_serde")]
+    pub timeout: Duration,
+    /// What is asked.
+    pub path: HealthPath,
+}
+
+impl Default for ActiveHealth {
+    fn default() -> Self {
+        Self {
+            every: Duration::from_secs(10),
+            timeout: Duration::from_secs(3),
+            path: HealthPath::Off,
+        }
+    }
+}
+
+/// What an active check asks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum HealthPath {
+    /// MCP itself.
+    #[default]
+    Off,
+    /// `GET` of that path, which answers with 2xx.
+    Path(String),
+}
+
+impl Serialize for HealthPath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match self {
+            Self::Off => "off",
+            Self::Path(path) => path,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for HealthPath {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.as_str() {
+            "off" => Ok(Self::Off),
+            path if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) => {
+                Ok(Self::Path(text))
+            }
+            _ => Err(de::Error::custom(
+                "must be off or a path that begins with a slash",
+            )),
+        }
+    }
+}
+
+/// `health.passive:` of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PassiveHealth {
+    /// A backend that fails this often in a row is left out.
+    pub failures: u32,
+    /// For how long.
+    #[serde(with = "humantime_serde")]
+    pub eject: Duration,
+}
+
+impl Default for PassiveHealth {
+    fn default() -> Self {
+        Self {
+            failures: 3,
+            eject: Duration::from_secs(10),
+        }
+    }
+}
+
+impl RemoteServerConfig {
+    /// Checks everything that needs no look outside. Of a server that is switched off nothing is asked.
+    ///
+    /// # Errors
+    ///
+    /// The first key that is wrong, and what to write instead.
+    pub fn validate(&self) -> Result<(), InvalidServer> {
+        if !self.enabled {
+            return Ok(());
+        }
+        let encrypted = self.validate_backends()?;
+        self.headers.validate(self.credentials.is_some())?;
+        self.validate_tls(encrypted)?;
+        for (key, value) in [
+            ("timeouts.connect", self.timeouts.connect),
+            ("timeouts.head", self.timeouts.head),
+            ("timeouts.idle", self.timeouts.idle),
+            ("timeouts.call", self.timeouts.call),
+            ("health.active.every", self.health.active.every),
+            ("health.active.timeout", self.health.active.timeout),
+            ("health.passive.eject", self.health.passive.eject),
+        ] {
+            within(value, &TIMES).map_err(|message| InvalidServer::new(key, message))?;
+        }
+        for (key, value, bounds) in [
+            ("retry.max", self.retry.max, RETRIES),
+            (
+                "health.passive.failures",
+                self.health.passive.failures,
+                FAILURES,
+            ),
+        ] {
+            within(value, &bounds).map_err(|message| InvalidServer::new(key, message))?;
+        }
+        within(self.keepalive, &KEEPALIVE)
+            .map_err(|message| InvalidServer::new("keepalive", message))?;
+        check_limits(&self.limits, "the server runs its own")?;
+        self.validate_mode()
+    }
+
+    /// Whether any backend's connections are encrypted.
+    fn validate_backends(&self) -> Result<bool, InvalidServer> {
+        let wrong = |message: &str| Err(InvalidServer::new("backends", message.to_owned()));
+        if self.backends.is_empty() {
+            return wrong("is missing or empty: write [\"https://host/mcp\"]");
+        }
+        if self.backends.len() > BACKENDS_MAX {
+            return wrong(&format!("has more than {BACKENDS_MAX} entries"));
+        }
+        let mut ids = BTreeSet::new();
+        let mut encrypted = false;
+        for (index, entry) in self.backends.iter().enumerate() {
+            let key = format!("backends[{index}]");
+            let backend =
+                Backend::parse(&entry.url).map_err(|message| InvalidServer::new(&*key, message))?;
+            if entry.weight > WEIGHT_MAX {
+                let message = format!("{} is not between 0 and {WEIGHT_MAX}", entry.weight);
+                return Err(InvalidServer::new(format!("{key}.weight"), message));
+            }
+            let id = backend.id();
+            if ids.contains(&id) {
+                let message = format!("{id} is listed twice: give it a weight instead");
+                return Err(InvalidServer::new(key, message));
+            }
+            ids.insert(id);
+            encrypted |= backend.tls;
+        }
+        if self.backends.iter().all(|entry| entry.weight == 0) {
+            return wrong("has no entry with a weight above 0, so that none would be used");
+        }
+        if self.backends.iter().all(|entry| entry.backup) {
+            return wrong("has nothing but backups: leave out backup: true of one entry at least");
+        }
+        Ok(encrypted)
+    }
+
+    fn validate_tls(&self, encrypted: bool) -> Result<(), InvalidServer> {
+        let tls = &self.tls;
+        let wrong = |key: &str, message: &str| Err(InvalidServer::new(key, message.to_owned()));
+        if *tls != RemoteTls::default() && !encrypted {
+            return wrong("tls", "is said, and no backend's URL begins with https");
+        }
+        match (&tls.cert, &tls.key) {
+            (Some(_), None) => return wrong("tls.key", "is missing: tls.cert needs its key"),
+            (None, Some(_)) => {
+                return wrong("tls.cert", "is missing: tls.key needs its certificate");
+            }
+            _ => {}
+        }
+        if tls.ca.is_some() && !tls.verify {
+            return wrong(
+                "tls.verify",
+                "is false, so that tls.ca would vouch for nothing: leave out one of them",
+            );
+        }
+        let host = |name: &str| {
+            let parsed = Backend::parse(&format!("https://{name}/"));
+            parsed.is_ok_and(|it| {
+                it.id().as_str().strip_suffix(":443") == Some(&name.to_ascii_lowercase())
+            })
+        };
+        if tls.server_name.as_deref().is_some_and(|name| !host(name)) {
+            return wrong("tls.server_name", "is neither a host name nor an address");
+        }
+        Ok(())
+    }
+
+    /// What contradicts `mode`.
+    fn validate_mode(&self) -> Result<(), InvalidServer> {
+        if self.mode != Mode::PassThrough {
+            return Ok(());
+        }
+        let instead = "cannot be with mode: pass_through, which changes nothing of a request or an answer: write mode: client or auto";
+        let limits = &self.limits;
+        let denies = limits.tools_deny.as_ref().is_some_and(|it| !it.is_empty());
+        let allows = limits.tools_allow.as_ref().is_some_and(|it| it != &["*"]);
+        for (key, contradicts) in [
+            ("limits.tools_deny", denies),
+            ("limits.tools_allow", allows),
+            ("isolation", self.isolation != Isolation::Auto),
+            ("transport", self.transport == Transport::Sse),
+        ] {
+            if contradicts {
+                return Err(InvalidServer::new(key, instead));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::yaml;
+
+    use super::*;
+
+    fn parse(yaml: &str) -> RemoteServerConfig {
+        yaml::from_str(yaml).expect(yaml)
+    }
+
+    #[test]
+    fn every_key_is_read_by_its_name() {
+        let config = parse(
+            "{ backends: ['https://a/mcp', { url: 'https://b/mcp', weight: 2, backup: true }], balance: least_busy, \
+             mode: client, transport: streamable, isolation: session, stateful: true, allow_private: true, \
+             headers: { set: { X-A: '${B}' }, remove: [x-b], pass: [x-c] }, credentials: 'Bearer ${T}', \
+             tls: { ca: a, cert: b, key: c, server_name: a.example, verify: true }, \
+             timeouts: { connect: 1s, head: 2s, idle: 3s, call: 4s }, keepalive: 5, retry: { max: 2 }, \
+             health: { active: { every: 6s, timeout: 7s, path: /health }, passive: { failures: 8, eject: 9s } }, \
+             limits: { timeout: 1m, tools_allow: ['get_*'] }, enabled: true }",
+        );
+        assert_eq!(config.validate(), Ok(()));
+        assert_eq!(config.balance, Balance::LeastBusy);
+        assert_eq!(
+            config.health.active.path,
+            HealthPath::Path("/health".into())
+        );
+        assert_eq!(config.timeouts.idle, Duration::from_secs(3));
+        assert_eq!(config.limits.timeout, Some(Duration::from_secs(60)));
+        let written = yaml::to_string(&config).expect("yaml");
+        assert_eq!(parse(&written), config);
+    }
+
+    #[test]
+    fn a_wrong_value_names_its_key_and_what_to_write_instead() {
+        let pass_through = "mode: pass_through, backends: ['https://a']";
+        for (yaml, key, said) in [
+            ("{}", "backends", "missing or empty"),
+            ("{ backends: [a/mcp] }", "backends[0]", "has no scheme"),
+            (
+                "{ backends: ['https://a', 'https://u:p@b'] }",
+                "backends[1]",
+                "write credentials",
+            ),
+            (
+                "{ backends: ['https://a#b'] }",
+                "backends[0]",
+                "leave out \"#\"",
+            ),
+            (
+                "{ backends: ['https://a', 'https://a:443/x'] }",
+                "backends[1]",
+                "a:443 is listed twice",
+            ),
+            (
+                "{ backends: [{ url: 'https://a', weight: 0 }] }",
+                "backends",
+                "weight above 0",
+            ),
+            (
+                "{ backends: [{ url: 'https://a', weight: 1001 }] }",
+                "backends[0].weight",
+                "between 0 and 1000",
+            ),
+            (
+                "{ backends: [{ url: 'https://a', backup: true }] }",
+                "backends",
+                "nothing but backups",
+            ),
+            (
+                "{ backends: ['https://a'], headers: { set: { 'a b': c } } }",
+                "headers.set.a b",
+                "no name",
+            ),
+            (
+                "{ backends: ['https://a'], headers: { set: { Connection: c } } }",
+                "headers.set.Connection",
+                "never goes up",
+            ),
+            (
+                "{ backends: ['https://a'], headers: { remove: [mcp-session-id] } }",
+                "headers.remove",
+                "by the protocol",
+            ),
+            (
+                "{ backends: ['https://a'], headers: { pass: [Host] } }",
+                "headers.pass",
+                "backend's URL",
+            ),
+            (
+                "{ backends: ['https://a'], headers: { set: { A: b, a: c } } }",
+                "headers.set.a",
+                "set twice",
+            ),
+            (
+                "{ backends: ['https://a'], headers: { set: { A: b }, pass: [a] } }",
+                "headers.set.A",
+                "leave out one",
+            ),
+            (
+                "{ backends: ['https://a'], credentials: x, headers: { pass: [Authorization] } }",
+                "headers.pass",
+                "leave out one",
+            ),
+            (
+                "{ backends: ['https://a'], credentials: x, headers: { set: { Authorization: y } } }",
+                "headers.set.Authorization",
+                "leave out one",
+            ),
+            (
+                "{ backends: ['http://a'], tls: { verify: false } }",
+                "tls",
+                "begins with https",
+            ),
+            (
+                "{ backends: ['https://a'], tls: { cert: c } }",
+                "tls.key",
+                "needs its key",
+            ),
+            (
+                "{ backends: ['https://a'], tls: { key: c } }",
+                "tls.cert",
+                "needs its certificate",
+            ),
+            (
+                "{ backends: ['https://a'], tls: { ca: c, verify: false } }",
+                "tls.verify",
+                "leave out one",
+            ),
+            (
+                "{ backends: ['https://a'], tls: { server_name: 'a b' } }",
+                "tls.server_name",
+                "host name",
+            ),
+            (
+                "{ backends: ['https://a'], timeouts: { connect: 0s } }",
+                "timeouts.connect",
+                "between",
+            ),
+            (
+                "{ backends: ['https://a'], keepalive: 10001 }",
+                "keepalive",
+                "between",
+            ),
+            (
+                "{ backends: ['https://a'], retry: { max: 11 } }",
+                "retry.max",
+                "between",
+            ),
+            (
+                "{ backends: ['https://a'], health: { active: { every: 0s } } }",
+                "health.active.every",
+                "between",
+            ),
+            (
+                "{ backends: ['https://a'], health: { passive: { failures: 0 } } }",
+                "health.passive.failures",
+                "between",
+            ),
+            (
+                "{ backends: ['https://a'], limits: { processes: 2 } }",
+                "limits.processes",
+                "the server runs its own",
+            ),
+            (
+                "{ backends: ['https://a'], limits: { timeout: 0s } }",
+                "limits.timeout",
+                "between",
+            ),
+            (
+                &format!("{{ {pass_through}, limits: {{ tools_deny: [x] }} }}"),
+                "limits.tools_deny",
+                "mode: client or auto",
+            ),
+            (
+                &format!("{{ {pass_through}, limits: {{ tools_allow: [x] }} }}"),
+                "limits.tools_allow",
+                "mode: client or auto",
+            ),
+            (
+                &format!("{{ {pass_through}, isolation: session }}"),
+                "isolation",
+                "mode: client or auto",
+            ),
+            (
+                &format!("{{ {pass_through}, transport: sse }}"),
+                "transport",
+                "mode: client or auto",
+            ),
+        ] {
+            let error = parse(yaml).validate().expect_err(yaml);
+            assert_eq!(error.key, key, "{yaml}: {error}");
+            assert!(error.message.contains(said), "{yaml}: {error}");
+        }
+        for yaml in [
+            "{ balance: least_conn }",
+            "{ mode: proxy }",
+            "{ transport: http }",
+            "{ health: { active: { path: health } } }",
+            "{ backend: ['https://a'] }",
+        ] {
+            assert!(
+                yaml::from_str::<RemoteServerConfig>(yaml).is_err(),
+                "{yaml}"
+            );
+        }
+    }
+
+    #[test]
+    fn of_a_server_that_is_switched_off_nothing_is_asked() {
+        assert_eq!(
+            parse("{ enabled: false, keepalive: 10001 }").validate(),
+            Ok(())
+        );
+        assert_eq!(
+            parse(
+                "{ mode: pass_through, backends: ['https://a'], limits: { tools_allow: ['*'] } }"
+            )
+            .validate(),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn an_unknown_policy_is_answered_with_the_known_ones() {
+        let error = yaml::from_str::<RemoteServerConfig>("{ balance: least_conn }");
+        let error = error.expect_err("unknown").to_string();
+        assert!(
+            error.contains("`round_robin`, `least_busy`, `random`, `hash`"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! What happens to the headers of requests on their way up.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::external::InvalidServer;
+use crate::template::Template;
+
+/// Headers of one server; more is a mistake.
+const HEADERS_MAX: usize = 100;
+
+/// Headers that say how a message travels on one connection. None of them goes from one side to the other.
+const HOP_BY_HOP: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Headers that the protocol or the message itself decides.
+const DECIDED: [&str; 10] = [
+    "accept",
+    "content-length",
+    "content-type",
+    "expect",
+    "last-event-id",
+    "mcp-method",
+    "mcp-name",
+    "mcp-protocol-version",
+    "mcp-session-id",
+    "traceparent",
+];
+
+/// `headers:` of a server.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HeadersConfig {
+    /// Headers that every request has, with their values. `${NAME}` stands for a secret or a variable of the gateway.
+    pub set: BTreeMap<String, Template>,
+    /// Headers that no request has.
+    pub remove: Vec<String>,
+    /// Headers of the client's own request that go up.
+    pub pass: Vec<String>,
+}
+
+/// Whether a header says how a message travels on one connection. The name is in lower case.
+pub fn is_hop_by_hop(name: &str) -> bool {
+    HOP_BY_HOP.contains(&name)
+}
+
+impl HeadersConfig {
+    /// Checks the names, and that none contradicts another or `credentials`.
+    pub(super) fn validate(&self, credentials: bool) -> Result<(), InvalidServer> {
+        let set = self.set.keys().map(|name| (name, "headers.set"));
+        let remove = self.remove.iter().map(|name| (name, "headers.remove"));
+        let pass = self.pass.iter().map(|name| (name, "headers.pass"));
+        for (name, key) in set.chain(remove).chain(pass) {
+            let wrong = |message: &str| {
+                let key = match key {
+                    "headers.set" => {
+                        format!("{key}.{}", name.replace(char::is_control, "\u{fffd}"))
+                    }
+                    key => key.to_owned(),
+                };
+                Err(InvalidServer::new(key, message.to_owned()))
+            };
+            let lower = name.to_ascii_lowercase();
+            if !is_header_name(name) {
+                return wrong("is no name of a header");
+            }
+            if is_hop_by_hop(&lower) {
+                return wrong("says how a message travels on one connection, and never goes up");
+            }
+            if DECIDED.contains(&lower.as_str()) {
+                return wrong("is decided by the protocol: leave it out");
+            }
+            if key == "headers.pass" && lower == "host" {
+                return wrong(
+                    "is decided by the backend's URL: leave it out, or write headers.set",
+                );
+            }
+        }
+        for (key, names) in [
+            ("headers.remove", &self.remove),
+            ("headers.pass", &self.pass),
+        ] {
+            if names.len() > HEADERS_MAX {
+                return Err(InvalidServer::new(
+                    key,
+                    format!("more than {HEADERS_MAX} entries"),
+                ));
+            }
+        }
+        if self.set.len() > HEADERS_MAX {
+            let message = format!("more than {HEADERS_MAX} entries");
+            return Err(InvalidServer::new("headers.set", message));
+        }
+        self.agree(credentials)
+    }
+
+    fn agree(&self, credentials: bool) -> Result<(), InvalidServer> {
+        let has =
+            |names: &[String], name: &str| names.iter().any(|it| it.eq_ignore_ascii_case(name));
+        if credentials && has(&self.pass, "authorization") {
+            return Err(InvalidServer::new(
+                "headers.pass",
+                "has authorization, and there are credentials: leave out one of them",
+            ));
+        }
+        if credentials && has(&self.remove, "authorization") {
+            return Err(InvalidServer::new(
+                "headers.remove",
+                "has authorization, and there are credentials: leave out one of them",
+            ));
+        }
+        let mut seen: Vec<&String> = Vec::new();
+        for name in self.set.keys() {
+            if seen.iter().any(|before| before.eq_ignore_ascii_case(name)) {
+                return Err(InvalidServer::new(
+                    format!("headers.set.{name}"),
+                    "is set twice: names of headers are the same in upper and lower case",
+                ));
+            }
+            seen.push(name);
+            let key = format!("headers.set.{name}");
+            if name.eq_ignore_ascii_case("authorization") && credentials {
+                let message = "is what credentials set: leave out one of them";
+                return Err(InvalidServer::new(key, message));
+            }
+            for (list, names) in [
+                ("headers.remove", &self.remove),
+                ("headers.pass", &self.pass),
+            ] {
+                if has(names, name) {
+                    let message = format!("is in {list}, too: leave out one of them");
+                    return Err(InvalidServer::new(key, message));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What HTTP takes for the name of a header.
+fn is_header_name(name: &str) -> bool {
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.len() <= 256 && name.bytes().all(token)
+}
+
+/// Whether a header can have that value.
+pub(super) fn is_header_value(value: &str) -> bool {
+    value
+        .bytes()
+        .all(|byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f))
+}

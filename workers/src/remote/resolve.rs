@@ -1,0 +1,216 @@
+//! From what is configured to a server that can be reached: variables filled in, certificates read.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::backend::Backend;
+use super::config::RemoteServerConfig;
+use super::headers::is_header_value;
+use super::spec::{BackendSpec, HeaderRules, Pem, RemoteSpec, TlsIdentity, TlsSpec};
+use crate::external::{ExternalFailure, INVALID, InvalidServer, MISSING};
+use crate::names::NamespaceName;
+use crate::secrets::{Secret, SecretSource};
+use crate::template::{NoValue, Sources, Template};
+
+/// The longest file of certificates.
+const PEM_MAX: u64 = 4 * 1024 * 1024;
+
+/// The variables a server's own refer to, each once.
+pub(crate) fn variables(config: &RemoteServerConfig) -> Vec<String> {
+    let templates = config.headers.set.values().chain(&config.credentials);
+    let names: BTreeSet<_> = templates
+        .flat_map(Template::names)
+        .map(str::to_owned)
+        .collect();
+    names.into_iter().collect()
+}
+
+/// What a server needs to be reached.
+pub(crate) fn spec(
+    name: &NamespaceName,
+    config: &RemoteServerConfig,
+    secrets: &dyn SecretSource,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<RemoteSpec, ExternalFailure> {
+    let fails = |code, reason| ExternalFailure::new(name, "cannot be reached", code, reason);
+    config.validate().map_err(|reason| fails(INVALID, reason))?;
+    let secrets = secrets.for_namespace(name);
+    let sources = Sources {
+        secrets: &secrets,
+        environment,
+        allowed: None,
+    };
+    let mut hidden = Vec::new();
+    let mut fill = |key: String, template: &Template| {
+        let value = template.fill(&sources).map_err(|error| {
+            let code = match error {
+                NoValue::Missing(_) => MISSING,
+                NoValue::Own(_) | NoValue::NotAllowed(_) | NoValue::Malformed => INVALID,
+            };
+            fails(code, InvalidServer::new(key.clone(), error.to_string()))
+        })?;
+        if !is_header_value(value.expose()) {
+            let message = "has a control character, such as a line end, in its value";
+            return Err(fails(INVALID, InvalidServer::new(key, message)));
+        }
+        hidden.extend(template.hidden(&sources));
+        Ok(value)
+    };
+    let credentials = config.credentials.as_ref();
+    let credentials = credentials
+        .map(|it| fill("credentials".into(), it))
+        .transpose()?;
+    let mut set = Vec::new();
+    for (header, template) in &config.headers.set {
+        let value = fill(format!("headers.set.{header}"), template)?;
+        set.push((header.to_ascii_lowercase(), value));
+    }
+    let lower = |names: &[String]| names.iter().map(|it| it.to_ascii_lowercase()).collect();
+    let mut backends = Vec::new();
+    for (index, entry) in config.backends.iter().enumerate() {
+        let backend = Backend::parse(&entry.url).map_err(|message| {
+            fails(
+                INVALID,
+                InvalidServer::new(format!("backends[{index}]"), message),
+            )
+        })?;
+        backends.push(BackendSpec {
+            id: backend.id(),
+            backend,
+            weight: entry.weight,
+            backup: entry.backup,
+        });
+    }
+    Ok(RemoteSpec {
+        backends,
+        balance: config.balance,
+        mode: config.mode,
+        transport: config.transport,
+        isolation: config.isolation,
+        stateful: config.stateful,
+        allow_private: config.allow_private,
+        headers: HeaderRules {
+            set,
+            remove: lower(&config.headers.remove),
+            pass: lower(&config.headers.pass),
+        },
+        credentials,
+        secrets: hidden,
+        tls: tls(config).map_err(|reason| fails(INVALID, reason))?,
+        timeouts: config.timeouts,
+        keepalive: config.keepalive,
+        retry: config.retry,
+        health: config.health.clone(),
+    })
+}
+
+fn tls(config: &RemoteServerConfig) -> Result<TlsSpec, InvalidServer> {
+    let read = |key: &str, path: &Option<std::path::PathBuf>| {
+        let content = path.as_deref().map(content).transpose();
+        content.map_err(|message| InvalidServer::new(key, message))
+    };
+    let keys = &config.tls;
+    let ca = read("tls.ca", &keys.ca)?.map(|it| Pem(it.into()));
+    let identity = match (read("tls.cert", &keys.cert)?, read("tls.key", &keys.key)?) {
+        (Some(cert), Some(key)) => {
+            let key =
+                String::from_utf8(key).map_err(|_| InvalidServer::new("tls.key", "is not PEM"))?;
+            Some(TlsIdentity {
+                cert: Pem(cert.into()),
+                key: Secret::new(key),
+            })
+        }
+        _ => None,
+    };
+    Ok(TlsSpec {
+        ca,
+        identity,
+        server_name: keys.server_name.clone(),
+        verify: keys.verify,
+    })
+}
+
+fn content(path: &Path) -> Result<Vec<u8>, String> {
+    let told = |error: std::io::Error| format!("{}: {error}", path.display());
+    let length = path.metadata().map_err(told)?.len();
+    if length > PEM_MAX {
+        return Err(format!("{}: is too long for certificates", path.display()));
+    }
+    std::fs::read(path).map_err(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use crate::yaml;
+
+    use super::*;
+
+    struct OneSecret;
+
+    impl SecretSource for OneSecret {
+        fn for_namespace(&self, _: &NamespaceName) -> BTreeMap<String, Secret> {
+            BTreeMap::from([
+                ("STORED".to_owned(), Secret::new("hunter3")),
+                ("LINES".to_owned(), Secret::new("hunter4\r\nx: y")),
+            ])
+        }
+    }
+
+    fn resolved(yaml: &str) -> Result<RemoteSpec, ExternalFailure> {
+        let config: RemoteServerConfig = yaml::from_str(yaml).expect(yaml);
+        let environment = |name: &str| (name == "HERE").then(|| "hunter2".to_owned());
+        spec(
+            &"a".parse().expect("a name"),
+            &config,
+            &OneSecret,
+            &environment,
+        )
+    }
+
+    #[test]
+    fn credentials_and_headers_take_secrets_and_variables_of_the_gateway() {
+        let spec = resolved(
+            "{ backends: ['https://A/mcp'], credentials: 'Bearer ${STORED}', \
+             headers: { set: { X-Key: '${HERE}' }, remove: [X-B], pass: [X-C] } }",
+        )
+        .expect("a spec");
+        assert_eq!(spec.backends[0].id.as_str(), "a:443");
+        assert_eq!(
+            spec.credentials.as_ref().map(Secret::expose),
+            Some("Bearer hunter3")
+        );
+        let (name, value) = &spec.headers.set[0];
+        assert_eq!((name.as_str(), value.expose()), ("x-key", "hunter2"));
+        assert_eq!(
+            (spec.headers.remove, spec.headers.pass),
+            (vec!["x-b".to_owned()], vec!["x-c".to_owned()])
+        );
+        let hidden: Vec<_> = spec.secrets.iter().map(Secret::expose).collect();
+        assert_eq!(hidden, ["hunter3", "Bearer hunter3", "hunter2", "hunter2"]);
+    }
+
+    #[test]
+    fn what_cannot_be_looked_up_or_read_names_its_key_and_no_value() {
+        for (yaml, key, code) in [
+            (
+                "credentials: 'Bearer ${STORED} ${NOT_SET}'",
+                "credentials",
+                MISSING,
+            ),
+            ("credentials: '${BEARER_TOKEN}'", "credentials", INVALID),
+            ("credentials: '${LINES}'", "credentials", INVALID),
+            ("headers: { set: { A: '${' } }", "headers.set.A", INVALID),
+            ("tls: { ca: /no/such/file }", "tls.ca", INVALID),
+            ("tls: { ca: /etc }", "tls.ca", INVALID),
+            ("balance: random, keepalive: 20000", "keepalive", INVALID),
+        ] {
+            let failure = resolved(&format!("{{ backends: ['https://a'], {yaml} }}"));
+            let failure = failure.expect_err(yaml);
+            assert_eq!((&*failure.reason.key, failure.code), (key, code), "{yaml}");
+            assert!(!failure.error.message.contains("hunter"), "{failure:?}");
+            assert_eq!(failure.keeps_old, code == INVALID);
+        }
+    }
+}

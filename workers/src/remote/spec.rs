@@ -1,0 +1,203 @@
+//! A remote server as it is to be reached: everything looked up, nothing opened.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use super::backend::{Backend, BackendId};
+use super::config::{Balance, Mode, RemoteHealth, RemoteRetry, RemoteTimeouts, Transport};
+use crate::external::Isolation;
+use crate::names::NamespaceName;
+use crate::process::output::Redactor;
+use crate::secrets::Secret;
+
+/// One remote server. While nothing about it changes, every snapshot holds the same `Arc` of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteServer {
+    /// Its namespace.
+    pub name: NamespaceName,
+    /// Where it is, and how it is reached.
+    pub spec: RemoteSpec,
+    /// Hash over the name and everything in the spec but secrets: those are compared, never hashed.
+    pub content_hash: [u8; 32],
+}
+
+/// Where a server is, and how it is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteSpec {
+    /// The copies of the server, in the order of the configuration.
+    pub backends: Vec<BackendSpec>,
+    /// Which of them gets a new session, or a request without one.
+    pub balance: Balance,
+    /// How requests travel.
+    pub mode: Mode,
+    /// Which transport of MCP the backends speak.
+    pub transport: Transport,
+    /// Which clients share a session at the server.
+    pub isolation: Isolation,
+    /// Whether a session's state lives at its backend alone.
+    pub stateful: bool,
+    /// Whether names may resolve to addresses that are not public.
+    pub allow_private: bool,
+    /// What happens to headers on their way up.
+    pub headers: HeaderRules,
+    /// The value of `Authorization` in every request.
+    pub credentials: Option<Secret>,
+    /// Values that must not show in logs and errors.
+    pub secrets: Vec<Secret>,
+    /// How encrypted connections are made.
+    pub tls: TlsSpec,
+    /// How long each part of a request may take.
+    pub timeouts: RemoteTimeouts,
+    /// Idle connections that are kept to each backend.
+    pub keepalive: usize,
+    /// When a request is sent again.
+    pub retry: RemoteRetry,
+    /// When a backend is left out.
+    pub health: RemoteHealth,
+}
+
+/// One copy of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendSpec {
+    /// Its name within the pool.
+    pub id: BackendId,
+    /// Where it is.
+    pub backend: Backend,
+    /// Its share of the pool's calls; 0 drains it.
+    pub weight: u32,
+    /// Whether it is used only while no other backend is healthy.
+    pub backup: bool,
+}
+
+/// What happens to headers on their way up. Names are in lower case.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HeaderRules {
+    /// Headers that every request has.
+    pub set: Vec<(String, Secret)>,
+    /// Headers that no request has.
+    pub remove: Vec<String>,
+    /// Headers of the client's own request that go up.
+    pub pass: Vec<String>,
+}
+
+/// How encrypted connections are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsSpec {
+    /// Certificates that vouch for the backends, instead of the system's.
+    pub ca: Option<Pem>,
+    /// What the gateway shows of itself.
+    pub identity: Option<TlsIdentity>,
+    /// The name in the backends' certificates, where it is not the one in their URLs.
+    pub server_name: Option<String>,
+    /// Whether the backends' certificates are checked.
+    pub verify: bool,
+}
+
+impl Default for TlsSpec {
+    fn default() -> Self {
+        Self {
+            ca: None,
+            identity: None,
+            server_name: None,
+            verify: true,
+        }
+    }
+}
+
+/// A client certificate with its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsIdentity {
+    /// The chain.
+    pub cert: Pem,
+    /// The key, as PEM.
+    pub key: Secret,
+}
+
+/// The content of a file of certificates, so that a certificate that was renewed makes another spec.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pem(pub Arc<[u8]>);
+
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pem({})", hex(&Sha256::digest(&self.0)[..8]))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl RemoteServer {
+    /// The server of that name with that spec.
+    pub fn new(name: NamespaceName, spec: RemoteSpec) -> Self {
+        let mut hash = Sha256::new();
+        // `Debug` quotes texts, so that no two specs look alike, and prints secrets as `[redacted]`. Of a backend it leaves
+        // out the query.
+        let targets: Vec<_> = spec.backends.iter().map(|it| &it.backend.target).collect();
+        for part in [name.as_str(), &format!("{spec:?}"), &format!("{targets:?}")] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        Self {
+            name,
+            spec,
+            content_hash: hash.finalize().into(),
+        }
+    }
+
+    /// A text that quotes the server, fit for the log.
+    pub fn without_secrets(&self, text: &str) -> String {
+        let hidden = Redactor::new(&self.spec.secrets).hide(text.into(), false);
+        String::from_utf8_lossy(&hidden).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::remote::RemoteServerConfig;
+    use crate::remote::resolve::spec;
+    use crate::secrets::NoSecrets;
+    use crate::yaml;
+
+    use super::*;
+
+    fn server(yaml: &str, token: &str) -> RemoteServer {
+        let config: RemoteServerConfig = yaml::from_str(yaml).expect(yaml);
+        let name: NamespaceName = "ns".parse().expect("a name");
+        let environment = |_: &str| Some(token.to_owned());
+        let spec = spec(&name, &config, &NoSecrets, &environment).expect("a spec");
+        RemoteServer::new(name, spec)
+    }
+
+    const SERVER: &str = "{ backends: ['https://a/mcp?k=hunter2'], credentials: 'Bearer ${TOKEN}', headers: { set: { X-Key: '${KEY}' } } }";
+
+    #[test]
+    fn a_new_value_of_a_variable_is_a_difference_but_no_new_hash() {
+        let (one, other) = (server(SERVER, "hunter2"), server(SERVER, "hunter3"));
+        assert_ne!(one, other);
+        assert_eq!(one.content_hash, other.content_hash);
+        let weighty = SERVER.replace(
+            "['https://a/mcp?k=hunter2']",
+            "[{ url: 'https://a/mcp?k=hunter2', weight: 2 }]",
+        );
+        assert_ne!(one.content_hash, server(&weighty, "hunter2").content_hash);
+        let elsewhere = SERVER.replace("k=", "l=");
+        assert_ne!(one.content_hash, server(&elsewhere, "hunter2").content_hash);
+    }
+
+    #[test]
+    fn printing_a_server_shows_no_secret() {
+        let server = server(SERVER, "hunter2");
+        let text = format!("{server:?}");
+        assert!(
+            text.contains("x-key") && !text.contains("hunter2"),
+            "{text}"
+        );
+        assert_eq!(
+            server.without_secrets("refused: Bearer hunter2"),
+            "refused: [redacted]"
+        );
+    }
+}
