@@ -15,6 +15,7 @@ use http::request::Parts;
 use tooldock_workers::names::NamespaceName;
 
 use crate::bearer::{Principal, Tokens};
+use crate::certificate::{Certificates, ClientCertificate};
 use crate::config::{AdmissionConfig, ConfigError};
 use crate::fields::Fields;
 use crate::flood::FloodGuard;
@@ -34,6 +35,7 @@ use crate::{head, host, media, namespace, network, origin, route};
 pub struct Admission<C: Clock = MonotonicClock> {
     config: AdmissionConfig,
     tokens: Tokens,
+    certificates: Certificates,
     manager: ManagerControls,
     flood: FloodGuard<C>,
     limits: Limits<C>,
@@ -52,14 +54,17 @@ pub struct ListenerRules {
     pub accept: AcceptRule,
     /// Whether credentials are needed.
     pub auth: Auth,
+    /// Whether client certificates stand for principals here.
+    pub certificates: bool,
     /// Whether MCP 2026-07-28, which has no streams by GET, is served.
     pub modern: bool,
 }
 
 impl ListenerRules {
-    /// Whether tools can be called here without credentials.
+    /// Whether tools can be called here without credentials that a page has to hold itself: with none, or with a
+    /// certificate that a browser shows on its own.
     fn is_open(&self) -> bool {
-        self.routes.call_tools() && self.auth != Auth::Required
+        self.routes.call_tools() && (self.auth != Auth::Required || self.certificates)
     }
 }
 
@@ -86,6 +91,8 @@ pub struct Request<'a> {
     pub header_bytes: usize,
     /// Who is connected, a proxy perhaps.
     pub peer: IpAddr,
+    /// The client certificate of its connection, verified by the handshake.
+    pub certificate: Option<&'a ClientCertificate>,
     /// The rules of the listener it came in by.
     pub listener: &'a ListenerRules,
     /// The namespaces and sessions of this moment.
@@ -167,8 +174,14 @@ impl<C: Clock + Clone> Admission<C> {
                 key: "admission.tokens".into(),
                 message,
             })?;
+        let certificates =
+            Certificates::new(&config.certificates).map_err(|message| ConfigError {
+                key: "admission.certificates".into(),
+                message,
+            })?;
         Ok(Self {
             tokens,
+            certificates,
             manager: ManagerControls::new(config.internal_cidrs.clone(), manager),
             limits: Limits::new(&config.rate_limits, &clock),
             flood: FloodGuard::new(&config.flood, clock),
@@ -241,7 +254,7 @@ impl<C: Clock> Admission<C> {
                 Verdict::Answered(origin::options(route))
             } else {
                 let (principal, manager) = match route.access {
-                    RouteAccess::Probe => self.known_at_a_probe(listener, fields, client),
+                    RouteAccess::Probe => self.known_at_a_probe(request, client),
                     _ => (None, false),
                 };
                 Verdict::Admitted(Admitted {
@@ -258,7 +271,7 @@ impl<C: Clock> Admission<C> {
             });
         }
 
-        let principal = self.principal(listener, fields)?;
+        let principal = self.principal(request)?;
         known.principal = Some(&principal.name);
 
         let found = found.ok_or_else(|| route::not_found(parts.uri.path()))?;
@@ -317,17 +330,25 @@ impl<C: Clock> Admission<C> {
         }))
     }
 
-    /// Who sends a request that needs somebody.
-    fn principal(
-        &self,
-        listener: &ListenerRules,
-        fields: &Fields<'_>,
-    ) -> Result<&Arc<Principal>, Rejection> {
-        match listener.auth {
-            Auth::Required => self.tokens.authenticate(fields),
-            Auth::Optional if fields.authorization.is_absent() => Ok(self.tokens.anonymous()),
-            Auth::Optional => self.tokens.authenticate(fields),
-            Auth::None => Ok(self.tokens.anonymous()),
+    /// Who sends a request that needs somebody. A token that is sent decides, right or wrong; without a token the client
+    /// certificate does, where it stands for somebody.
+    fn principal(&self, request: &Request<'_>) -> Result<&Arc<Principal>, Rejection> {
+        let (auth, fields) = (request.listener.auth, request.fields);
+        if auth != Auth::None && !fields.authorization.is_absent() {
+            return self.tokens.authenticate(fields);
+        }
+        let certificate = request.certificate;
+        let principal = certificate.and_then(|it| self.certificates.principal(it));
+        match (principal, auth) {
+            (Some(principal), _) => Ok(principal),
+            (None, Auth::Optional | Auth::None) => Ok(self.tokens.anonymous()),
+            (None, Auth::Required) => {
+                let refused = self.tokens.authenticate(fields);
+                refused.map_err(|refused| match certificate {
+                    Some(_) => refused.because("admission.certificates has no such certificate"),
+                    None => refused,
+                })
+            }
         }
     }
 
@@ -338,16 +359,16 @@ impl<C: Clock> Admission<C> {
     /// limit nobody is known.
     fn known_at_a_probe(
         &self,
-        listener: &ListenerRules,
-        fields: &Fields<'_>,
+        request: &Request<'_>,
         client: IpAddr,
     ) -> (Option<&Arc<Principal>>, bool) {
+        let fields = request.fields;
         let silent = fields.authorization.is_absent() && fields.manager_token.is_absent();
         if !silent && self.flood.check(client).is_err() {
             return (None, false);
         }
         (
-            self.principal(listener, fields).ok(),
+            self.principal(request).ok(),
             self.manager.token_presented(fields),
         )
     }

@@ -38,6 +38,8 @@ pub struct AdmissionConfig {
     pub trusted_proxies: Vec<Cidr>,
     /// Named tokens, beside `BEARER_TOKEN`.
     pub tokens: Vec<TokenConfig>,
+    /// Who the client certificates of TLS listeners stand for.
+    pub certificates: Vec<CertificateConfig>,
     /// Where clients reach the gateway, for documents that name addresses.
     pub public_url: PublicUrl,
     /// The limit per client address before credentials are looked at.
@@ -68,6 +70,22 @@ pub struct TokenConfig {
     pub name: String,
     /// The token's SHA-256 digest.
     pub sha256: TokenDigest,
+    /// Which namespaces it opens: names and globs.
+    pub namespaces: Vec<String>,
+}
+
+/// One entry of `admission.certificates`: by a subject alternative name, or by the subject.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateConfig {
+    /// The principal's name in logs, limits and sessions. Certificates and tokens may share one.
+    pub name: String,
+    /// A subject alternative name of the certificate: a host name, an address, an e-mail address or a URI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub san: Option<String>,
+    /// The whole subject of the certificate, as `CN=ci,O=Example`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
     /// Which namespaces it opens: names and globs.
     pub namespaces: Vec<String>,
 }
@@ -187,6 +205,7 @@ impl Default for AdmissionConfig {
                 .into(),
             trusted_proxies: Vec::new(),
             tokens: Vec::new(),
+            certificates: Vec::new(),
             public_url: PublicUrl::default(),
             flood: Flood::Off,
             rate_limits: Vec::new(),
@@ -296,6 +315,7 @@ mod tests {
             internal_cidrs: ["172.30.0.10/32", "127.0.0.1/32"]
             trusted_proxies: []
             tokens: []
+            certificates: []
             public_url: off
             flood: off
             rate_limits: []
@@ -314,6 +334,9 @@ mod tests {
             origins: ["https://ok.example"]
             cidrs: {{ allow: [10.0.0.0/8], deny: [10.6.6.6] }}
             tokens: [ {{ name: ci, sha256: {DIGEST}, namespaces: ["github", "dev-*"] }} ]
+            certificates:
+              - {{ name: build, san: "build.example", namespaces: ["*"] }}
+              - {{ name: desk, subject: "CN=desk, O=Example", namespaces: ["dev-*"] }}
             flood: {{ rate: 2000, burst: 4000 }}
             rate_limits:
               - {{ key: principal, rate: 100, burst: 200 }}

@@ -13,7 +13,7 @@
 //! | flood guard per address | `flood` | 429 |
 //! | Origin; preflights are answered here | [`origin`] | 403, 400 |
 //! | public paths leave here | [`route`] | 405 |
-//! | credentials | [`bearer`] | 401 |
+//! | credentials: a token, or a client certificate | [`bearer`], [`certificate`] | 401 |
 //! | path and method | [`route`] | 404, 405 |
 //! | limits per principal and address | `limits` | 429 |
 //! | namespace: named, existing, open to the principal | [`namespace`] | 400, 404, 403 |
@@ -27,6 +27,7 @@
 
 pub mod admission;
 pub mod bearer;
+pub mod certificate;
 pub mod config;
 pub mod fields;
 mod fingerprint;
@@ -47,6 +48,7 @@ pub mod token;
 
 pub use admission::{Admission, Admitted, Auth, ListenerRules, Request, Verdict};
 pub use bearer::{ANONYMOUS, BEARER, Principal};
+pub use certificate::{CertificateName, ClientCertificate};
 pub use config::{AdmissionConfig, ConfigError};
 pub use fields::Fields;
 pub use media::{AcceptFlags, AcceptRule, lists_any_type};

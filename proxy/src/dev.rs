@@ -185,7 +185,11 @@ fn curl(listener: &ListenerConfig) -> String {
     match &listener.tls {
         Some(tls) => format!(
             "curl -s --cacert '{}'",
-            tls.cert.display().to_string().replace('\'', r"'\''")
+            tls.default_certificate()
+                .cert
+                .display()
+                .to_string()
+                .replace('\'', r"'\''")
         ),
         None => "curl -s".to_owned(),
     }

@@ -46,7 +46,7 @@ use crate::gateway::Gateway;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond;
-use crate::tls::Requests;
+use crate::tls::TlsConnection;
 
 /// What is left of a request when Pingora has let go of it.
 type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -109,9 +109,9 @@ impl HttpServerApp for Edge {
         let digest = session
             .digest()
             .and_then(|digest| digest.ssl_digest.as_ref());
-        let requests = digest.and_then(|tls| tls.extension.get::<Requests>());
+        let connection = digest.and_then(|tls| tls.extension.get::<TlsConnection>());
         // Until the rest of a long stream has ended, too.
-        let _running = requests.map(|requests| requests.arrived(&self.limits.load()));
+        let _running = connection.map(|it| it.request_arrived(&self.limits.load()));
         let slot = Arc::new(Mutex::new(None));
         let ended = REST
             .scope(
@@ -203,6 +203,7 @@ impl Listening {
         let tls = match Box::pin(tls.tls_handshake(wire)).await {
             Ok(tls) => tls,
             Err(error) => {
+                self.edge.metrics.refused("tls_handshake");
                 tracing::debug!(%error, "a TLS handshake failed");
                 return;
             }

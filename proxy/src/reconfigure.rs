@@ -20,7 +20,7 @@ use crate::gateway::Rules;
 use crate::logging;
 use crate::metrics::StateMetrics;
 use crate::rules;
-use crate::tls::Certificate;
+use crate::tls::TlsListener;
 
 /// Everything a reload of the configuration may swap.
 pub(crate) struct Reconfigure {
@@ -28,7 +28,7 @@ pub(crate) struct Reconfigure {
     pub(crate) current: Effective,
     pub(crate) rules: Arc<ArcSwap<Rules>>,
     pub(crate) connection_limits: Arc<ArcSwap<Limits>>,
-    pub(crate) certificates: Vec<Arc<Certificate>>,
+    pub(crate) certificates: Vec<Arc<TlsListener>>,
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) service: Service,
     pub(crate) metrics: StateMetrics,
@@ -67,16 +67,27 @@ impl Reconfigure {
     /// Whether all of them could be used.
     fn reread_certificates(&self) -> bool {
         let mut all = true;
-        for certificate in &self.certificates {
-            match certificate.reload(&self.current.config.admission.hosts) {
-                Ok(()) => tracing::info!(?certificate, "certificate read again"),
+        let hosts = &self.current.config.admission.hosts;
+        for listener in &self.certificates {
+            let name = listener.name();
+            // Listeners neither come nor go with a reload, nor does their TLS.
+            let mut configured = self.current.served_listeners();
+            let configured = configured.find(|(_, it)| it.name == name);
+            let Some(tls) = configured.and_then(|(_, it)| it.tls.as_ref()) else {
+                continue;
+            };
+            match listener.reload(tls, hosts) {
+                Ok(()) => tracing::info!(listener = name, "certificates read again"),
                 Err(error) => {
                     all = false;
-                    tracing::error!(%error, "the new certificate cannot be used; the old one stays in force");
+                    tracing::error!(
+                        listener = name,
+                        %error,
+                        "the new certificate cannot be used; those in force stay"
+                    );
                 }
             }
-            self.metrics
-                .certificate(&certificate.listener, certificate.not_after());
+            self.metrics.certificate(name, listener.not_after());
         }
         all
     }
@@ -104,6 +115,7 @@ fn admit_alike(one: &Effective, other: &Effective) -> bool {
         && one.legacy_sse == other.legacy_sse
         && one.config.listeners == other.config.listeners
         && a.tokens == b.tokens
+        && a.certificates == b.certificates
         && a.hosts == b.hosts
         && a.origins == b.origins
         && a.cidrs == b.cidrs

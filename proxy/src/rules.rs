@@ -73,10 +73,12 @@ pub(crate) fn connection_limits(effective: &Effective) -> Limits {
 
 /// The listeners as requests meet them.
 fn listeners(effective: &Effective) -> Vec<Listener> {
-    let tokens = &effective.config.admission.tokens;
-    let scoped_tokens = tokens
-        .iter()
-        .any(|token| !token.namespaces.iter().any(|pattern| pattern == "*"));
+    let admission = &effective.config.admission;
+    let of_tokens = admission.tokens.iter().map(|token| &token.namespaces);
+    let certificates = admission.certificates.iter();
+    let scoped_tokens = of_tokens
+        .chain(certificates.map(|certificate| &certificate.namespaces))
+        .any(|namespaces| !namespaces.iter().any(|pattern| pattern == "*"));
     let public_url = effective.config.admission.public_url.origin();
     let made = |listener: &ListenerConfig, spec: &ProfileSpec| {
         let mut answers = listener.answers(spec);
@@ -102,6 +104,8 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
                     profile::AcceptRule::Lenient => AcceptRule::Lenient,
                 },
                 auth: listener.admission_auth(spec),
+                certificates: !admission.certificates.is_empty()
+                    && listener.asks_for_certificates(),
                 modern: answers.modern,
             },
             profile: Arc::new(answers),

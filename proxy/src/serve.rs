@@ -46,7 +46,7 @@ use crate::rules;
 use crate::session_key;
 use crate::signals::Signals;
 use crate::sockets::Sockets;
-use crate::tls::Certificate;
+use crate::tls::TlsListener;
 
 /// Threads of the control runtime: one for the loop, one so that a blocking step there does not stop it.
 const CONTROL_THREADS: usize = 2;
@@ -80,7 +80,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
 
     let state = StateMetrics::start(&parts.exported)?;
     for certificate in certificates.iter().flatten() {
-        state.certificate(&certificate.listener, certificate.not_after());
+        state.certificate(certificate.name(), certificate.not_after());
     }
 
     let access_log = AccessLog::start(&effective.config.observability.access_log, &parts.exported)?;
@@ -272,7 +272,7 @@ struct Assembly<'a> {
     parts: &'a Parts,
     rules: &'a Arc<ArcSwap<Rules>>,
     connection_limits: &'a Arc<ArcSwap<Limits>>,
-    certificates: &'a [Option<Arc<Certificate>>],
+    certificates: &'a [Option<Arc<TlsListener>>],
     sockets: &'a Sockets,
     access_log: Option<&'a AccessLog>,
     connections: Connections,
@@ -344,15 +344,10 @@ impl Assembly<'_> {
             if !belongs(listener.profile) {
                 continue;
             }
-            let acceptor = certificate
-                .as_ref()
-                .map(Certificate::acceptor)
-                .transpose()?;
-            let tls = acceptor.map(Arc::new);
             for own in &mut endpoints {
                 own.push(Endpoint {
                     socket: self.sockets.handle(listener.address)?,
-                    tls: tls.clone(),
+                    tls: certificate.clone(),
                 });
             }
             tracing::info!(
@@ -418,7 +413,7 @@ fn end_what_was_left_behind(data: &DataDir) {
     }
 }
 
-fn open_certificates(effective: &Effective) -> anyhow::Result<Vec<Option<Arc<Certificate>>>> {
+fn open_certificates(effective: &Effective) -> anyhow::Result<Vec<Option<Arc<TlsListener>>>> {
     effective
         .served_listeners()
         .map(|(index, listener)| {
@@ -426,7 +421,7 @@ fn open_certificates(effective: &Effective) -> anyhow::Result<Vec<Option<Arc<Cer
                 .tls
                 .as_ref()
                 .map(|tls| {
-                    Certificate::open(listener, tls, &effective.config.admission.hosts)
+                    TlsListener::open(listener, tls, &effective.config.admission.hosts)
                         .map_err(|error| anyhow!("listeners[{index}].tls: {error}"))
                 })
                 .transpose()

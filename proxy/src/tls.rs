@@ -1,13 +1,15 @@
-//! Certificates of TLS listeners: read and checked before anything starts, swapped while running.
+//! The TLS of listeners: certificates are read and checked before anything starts, and swapped while running.
 //!
-//! Pingora is given a resolver instead of files. A reload reads the files again and swaps the key pair in one step; a
-//! certificate that cannot be used is reported and the one before stays in force. So does a good one where clients would
-//! refuse the next, because of its dates or its names. A start takes such a certificate and says so: other listeners, and
-//! clients that do not check, are served meanwhile.
+//! A reload reads the files again and puts the new certificates, versions and authorities in force in one step: handshakes
+//! that begin afterwards use them. What cannot be used is reported, and what was in force stays. The same happens to a
+//! certificate that clients would refuse, because of its dates or its names, where the one before is good. A start takes
+//! such a certificate and says so: other listeners, and clients that do not check, are served meanwhile.
 
+mod by_name;
+mod client;
 mod facts;
 
-use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -16,103 +18,132 @@ use async_trait::async_trait;
 use pingora_core::listeners::TlsAccept;
 use pingora_core::listeners::tls::{Acceptor, TlsSettings};
 use pingora_core::protocols::tls::TlsRef;
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::default_provider;
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use tooldock_filters::ClientCertificate;
 use tooldock_filters::host::HostPattern;
 
+use self::by_name::ByName;
 use self::facts::{Expected, Facts};
-use crate::config::{Effective, ListenerConfig, TlsConfig};
+use crate::config::{Effective, KeyPairFiles, ListenerConfig, TlsConfig, TlsVersion};
 use crate::edge::{self, Limits, MultiplexedRequest, OpenConnection};
 
-/// The certificate of one listener.
-pub(crate) struct Certificate {
-    /// The listener's name.
-    pub(crate) listener: String,
+/// The TLS of one listener.
+pub(crate) struct TlsListener {
+    name: String,
     loopback: bool,
-    files: TlsConfig,
-    current: ArcSwap<CertifiedKey>,
-    /// Of the certificate that is shown. Plain data.
-    facts: Mutex<Facts>,
+    acceptor: ArcSwap<Acceptor>,
+    /// Of the certificates that are shown. Plain data.
+    shown: Mutex<Vec<Shown>>,
 }
 
-impl Certificate {
-    /// Reads a listener's certificate chain and its key. A certificate that clients would refuse is taken, and told to the
-    /// log.
+/// What is known of a certificate that is shown.
+struct Shown {
+    file: PathBuf,
+    facts: Facts,
+}
+
+/// A certificate chain with its key, as they were read.
+struct KeyPair {
+    file: PathBuf,
+    certified: Arc<CertifiedKey>,
+    facts: Facts,
+}
+
+impl TlsListener {
+    /// Reads the files of a listener. A certificate that clients would refuse is taken, and told to the log.
     ///
     /// # Errors
     ///
     /// One line that names the file at fault.
     pub(crate) fn open(
         listener: &ListenerConfig,
-        files: &TlsConfig,
+        config: &TlsConfig,
         hosts: &[HostPattern],
     ) -> Result<Arc<Self>, String> {
-        let (key, facts) = read(files)?;
-        let certificate = Self {
-            listener: listener.name.clone(),
+        let (acceptor, shown) = made(config)?;
+        let opened = Self {
+            name: listener.name.clone(),
             loopback: listener.address.ip().is_loopback(),
-            files: files.clone(),
-            current: ArcSwap::from_pointee(key),
-            facts: Mutex::new(facts),
+            acceptor: ArcSwap::from_pointee(acceptor),
+            shown: Mutex::new(shown),
         };
-        if let Some(problem) = certificate.problem(&certificate.facts(), hosts) {
-            certificate.complain(&problem);
+        for shown in opened.shown().iter() {
+            if let Some(problem) = shown.problem(hosts, opened.loopback) {
+                opened.complain(&problem);
+            }
         }
-        Ok(Arc::new(certificate))
+        Ok(Arc::new(opened))
     }
 
-    /// Reads the files again. New handshakes use what they hold now.
+    /// Reads the files again. New handshakes go by what the files hold now.
     ///
     /// # Errors
     ///
-    /// One line that names the file at fault; the certificate in use stays.
-    pub(crate) fn reload(&self, hosts: &[HostPattern]) -> Result<(), String> {
-        let (next, facts) = read(&self.files)?;
-        if let Some(problem) = self.problem(&facts, hosts) {
-            // Of two that clients refuse, the next is the one the operator wants.
-            if self.problem(&self.facts(), hosts).is_none() {
+    /// One line that names the file at fault; everything in force stays.
+    pub(crate) fn reload(&self, config: &TlsConfig, hosts: &[HostPattern]) -> Result<(), String> {
+        let (acceptor, next) = made(config)?;
+        let mut problems = Vec::new();
+        for next in &next {
+            let Some(problem) = next.problem(hosts, self.loopback) else {
+                continue;
+            };
+            // Of two certificates that clients refuse, the next is the one the operator wants.
+            let shown = self.shown();
+            let before = shown.iter().find(|shown| shown.file == next.file);
+            let was_bad = before.is_some_and(|it| it.problem(hosts, self.loopback).is_some());
+            if !was_bad {
                 return Err(problem);
             }
+            problems.push(problem);
+        }
+        for problem in problems {
             self.complain(&problem);
         }
-        self.current.store(Arc::new(next));
-        *self.facts() = facts;
+        self.acceptor.store(Arc::new(acceptor));
+        *self.shown() = next;
         Ok(())
     }
 
-    /// When the certificate that is shown ends, in seconds since 1970.
-    pub(crate) fn not_after(&self) -> i64 {
-        self.facts().not_after()
+    /// The listener's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
-    fn problem(&self, facts: &Facts, hosts: &[HostPattern]) -> Option<String> {
-        problem(&self.files, facts, hosts, self.loopback)
+    /// When the first of the certificates that are shown ends, in seconds since 1970.
+    pub(crate) fn not_after(&self) -> i64 {
+        let shown = self.shown();
+        let ends = shown.iter().map(|shown| shown.facts.not_after());
+        ends.min().unwrap_or_default()
+    }
+
+    /// What makes the handshake of a connection that was just accepted.
+    pub(crate) fn acceptor(&self) -> Arc<Acceptor> {
+        self.acceptor.load_full()
     }
 
     fn complain(&self, problem: &str) {
-        tracing::error!(
-            listener = self.listener,
-            "{problem}: clients will refuse it"
-        );
+        tracing::error!(listener = self.name, "{problem}: clients will refuse it");
     }
 
-    fn facts(&self) -> MutexGuard<'_, Facts> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes the handshakes of a listener with this certificate: HTTP/2 and HTTP/1.1 by ALPN.
-    pub(crate) fn acceptor(self: &Arc<Self>) -> pingora_core::Result<Acceptor> {
-        let mut settings = TlsSettings::with_callbacks(Box::new(MarkConnections))?;
-        settings.set_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
-        settings.enable_h2();
-        Ok(settings.build())
+    fn shown(&self) -> MutexGuard<'_, Vec<Shown>> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Checks that a listener's certificate and key can be used, without keeping them.
+impl Shown {
+    /// Why clients would refuse the certificate at this moment.
+    fn problem(&self, hosts: &[HostPattern], loopback: bool) -> Option<String> {
+        problem(&self.file, &self.facts, hosts, loopback)
+    }
+}
+
+/// Checks that the files of a listener can be used, without keeping them.
 ///
 /// # Errors
 ///
@@ -120,12 +151,12 @@ impl Certificate {
 pub(crate) fn check_usable(
     _effective: &Effective,
     _listener: &ListenerConfig,
-    files: &TlsConfig,
+    config: &TlsConfig,
 ) -> Result<(), String> {
-    read(files).map(drop)
+    made(config).map(drop)
 }
 
-/// Checks that clients will accept a listener's certificate, too: for `tooldock check`.
+/// Checks that clients will accept a listener's certificates, too: for `tooldock check`.
 ///
 /// # Errors
 ///
@@ -133,73 +164,124 @@ pub(crate) fn check_usable(
 pub(crate) fn check_good(
     effective: &Effective,
     listener: &ListenerConfig,
-    files: &TlsConfig,
+    config: &TlsConfig,
 ) -> Result<(), String> {
-    let (_, facts) = read(files)?;
+    let (_, shown) = made(config)?;
     let hosts = &effective.config.admission.hosts;
     let loopback = listener.address.ip().is_loopback();
-    problem(files, &facts, hosts, loopback).map_or(Ok(()), Err)
+    let mut problems = shown.iter().map(|shown| shown.problem(hosts, loopback));
+    problems.find_map(|problem| problem).map_or(Ok(()), Err)
 }
 
-fn problem(
-    files: &TlsConfig,
-    facts: &Facts,
-    hosts: &[HostPattern],
-    loopback: bool,
-) -> Option<String> {
+fn problem(file: &Path, facts: &Facts, hosts: &[HostPattern], loopback: bool) -> Option<String> {
     let problem = facts.problem(SystemTime::now(), Expected { hosts, loopback })?;
-    Some(format!("{}: {problem}", files.cert.display()))
+    Some(format!("{}: {problem}", file.display()))
 }
 
-fn read(files: &TlsConfig) -> Result<(CertifiedKey, Facts), String> {
-    let (certificate, key) = (files.cert.as_path(), files.key.as_path());
-    let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
-        .and_then(Iterator::collect)
-        .map_err(|error| format!("{}: {error}", certificate.display()))?;
-    let Some(own) = chain.first() else {
-        return Err(format!("{}: no certificate in it", certificate.display()));
+/// Reads all files of a listener and makes of them what serves its handshakes.
+fn made(config: &TlsConfig) -> Result<(Acceptor, Vec<Shown>), String> {
+    let pairs = config.certificates.iter().map(KeyPair::read);
+    let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
+    let resolver = Arc::new(ByName::new(&pairs)?);
+    let provider = Arc::new(default_provider());
+    let verifier = match &config.client_ca {
+        Some(file) => client::verifier(file, config.client_auth, &provider)?,
+        None => None,
     };
-    let facts = Facts::of(own).map_err(|what| format!("{}: {what}", certificate.display()))?;
-    let private =
-        PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
-    let signing = any_supported_type(&private)
-        .map_err(|error| format!("{}: unusable key: {error}", key.display()))?;
-    let certified = CertifiedKey::new(chain, signing);
-    certified.keys_match().map_err(|_| {
-        format!(
-            "{} does not belong to the certificate {}",
-            key.display(),
-            certificate.display()
-        )
-    })?;
-    Ok((certified, facts))
+    let shown = pairs.into_iter().map(|pair| Shown {
+        file: pair.file,
+        facts: pair.facts,
+    });
+    let handshakes = handshakes(config.min_version, provider, verifier, resolver)?;
+    Ok((handshakes, shown.collect()))
 }
 
-impl ResolvesServerCert for Certificate {
-    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current.load_full())
+/// What makes handshakes: HTTP/2 and HTTP/1.1 by ALPN.
+fn handshakes(
+    min_version: TlsVersion,
+    provider: Arc<CryptoProvider>,
+    verifier: Option<client::Verifier>,
+    resolver: Arc<ByName>,
+) -> Result<Acceptor, String> {
+    let versions: &[_] = match min_version {
+        TlsVersion::V1_2 => &[&rustls::version::TLS12, &rustls::version::TLS13],
+        TlsVersion::V1_3 => &[&rustls::version::TLS13],
+    };
+    let builder = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .map_err(|error| error.to_string())?;
+    let builder = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(Arc::clone(&resolver) as _);
+    config.alpn_protocols = [&b"h2"[..], b"http/1.1"].map(<[u8]>::to_vec).into();
+    // Pingora's settings know no versions, so they only carry the callback, and the rest is replaced.
+    let mut settings = TlsSettings::with_callbacks(Box::new(MarkConnections))
+        .map_err(|error| error.to_string())?;
+    settings.set_cert_resolver(resolver);
+    let mut acceptor = settings.build();
+    acceptor.acceptor = Arc::new(config).into();
+    Ok(acceptor)
+}
+
+impl KeyPair {
+    /// Reads a certificate chain and its key.
+    ///
+    /// # Errors
+    ///
+    /// One line that names the file at fault.
+    fn read(files: &KeyPairFiles) -> Result<Self, String> {
+        let (certificate, key) = (files.cert.as_path(), files.key.as_path());
+        let chain = certificates_in(certificate)?;
+        let own = chain.first().map(CertificateDer::as_ref);
+        let facts = Facts::of(own.unwrap_or_default())
+            .map_err(|what| format!("{}: {what}", certificate.display()))?;
+        let private = PrivateKeyDer::from_pem_file(key)
+            .map_err(|error| format!("{}: {error}", key.display()))?;
+        let signing = any_supported_type(&private)
+            .map_err(|error| format!("{}: unusable key: {error}", key.display()))?;
+        let certified = CertifiedKey::new(chain, signing);
+        certified.keys_match().map_err(|_| {
+            format!(
+                "{} does not belong to the certificate {}",
+                key.display(),
+                certificate.display()
+            )
+        })?;
+        Ok(Self {
+            file: files.cert.clone(),
+            certified: Arc::new(certified),
+            facts,
+        })
     }
 }
 
-impl fmt::Debug for Certificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Certificate")
-            .field("listener", &self.listener)
-            .field("file", &self.files.cert)
-            .finish_non_exhaustive()
+/// The certificates of a PEM file; at least one.
+fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(file)
+        .and_then(Iterator::collect)
+        .map_err(|error| format!("{}: {error}", file.display()))?;
+    if certificates.is_empty() {
+        return Err(format!("{}: no certificate in it", file.display()));
     }
+    Ok(certificates)
 }
 
-/// Tells a TLS connection of its requests.
+/// What is known of a TLS connection, and told to its requests.
 ///
 /// An HTTP/2 connection's requests run in tasks of their own; what they share with their connection is the TLS digest,
 /// and this rides in it.
-pub(crate) struct Requests(Arc<OpenConnection>);
+pub(crate) struct TlsConnection {
+    open: Arc<OpenConnection>,
+    /// The certificate that the client has shown. The handshake has verified it.
+    pub(crate) client: Option<ClientCertificate>,
+}
 
-impl Requests {
+impl TlsConnection {
     /// A request is there: its client is not waited for until what this gives back is dropped.
-    pub(crate) fn arrived(&self, limits: &Limits) -> MultiplexedRequest {
-        self.0.request_arrived(limits)
+    pub(crate) fn request_arrived(&self, limits: &Limits) -> MultiplexedRequest {
+        self.open.request_arrived(limits)
     }
 }
 
@@ -210,9 +292,10 @@ struct MarkConnections;
 impl TlsAccept for MarkConnections {
     async fn handshake_complete_callback(
         &self,
-        _tls: &TlsRef,
+        tls: &TlsRef,
     ) -> Option<Arc<dyn std::any::Any + Send + Sync>> {
         let open = edge::open_connection()?;
-        Some(Arc::new(Requests(open)))
+        let client = tls.peer_certificate_der().map(client::certificate);
+        Some(Arc::new(TlsConnection { open, client }))
     }
 }

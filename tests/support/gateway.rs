@@ -179,6 +179,11 @@ impl Gateway {
         .await;
     }
 
+    /// The configuration it was started with.
+    pub fn configured(&self) -> &Value {
+        &self.config
+    }
+
     /// Writes the configuration again, merged with `changes`.
     pub fn reconfigure(&self, changes: Value) {
         let mut config = self.config.clone();

@@ -12,6 +12,7 @@ use tooldock_workers::yaml;
 
 use super::*;
 use crate::bearer::{ANONYMOUS, BEARER};
+use crate::certificate::CertificateName;
 use crate::namespace::Access;
 use crate::rejection::Reason;
 use crate::route::RouteGroup;
@@ -46,6 +47,7 @@ const CORE: ListenerRules = ListenerRules {
     namespace: NamespaceRule::Header,
     accept: AcceptRule::Auto,
     auth: Auth::Required,
+    certificates: false,
     modern: true,
 };
 
@@ -63,6 +65,7 @@ struct Case {
     headers: Vec<(&'static str, &'static str)>,
     peer: &'static str,
     header_bytes: usize,
+    certificate: Option<ClientCertificate>,
     listener: ListenerRules,
     /// Requests that went before.
     before: Vec<Case>,
@@ -83,6 +86,7 @@ fn good() -> Case {
         ],
         peer: "192.0.2.1",
         header_bytes: 500,
+        certificate: None,
         listener: CORE,
         before: Vec::new(),
     }
@@ -143,6 +147,7 @@ impl Case {
             fields: &Fields::of(&parts.headers),
             header_bytes: self.header_bytes,
             peer: self.peer.parse().unwrap(),
+            certificate: self.certificate.as_ref(),
             listener: &self.listener,
             directory: &Live,
         })
@@ -799,6 +804,69 @@ fn where_a_token_is_optional_a_wrong_one_is_still_refused() {
     assert_eq!(wrong.refused(&admission).reason, Reason::Unauthorized);
 }
 
+/// On a listener that asks for certificates, with one for this host name.
+fn certified(host: &str, auth: Auth, case: Case) -> Case {
+    Case {
+        certificate: Some(ClientCertificate {
+            names: vec![CertificateName::host(host)],
+        }),
+        listener: ListenerRules {
+            auth,
+            certificates: true,
+            ..CORE
+        },
+        ..case
+    }
+}
+
+const CERTIFICATES: &str =
+    "certificates: [ { name: build, san: build.example, namespaces: ['git*'] } ]";
+
+#[test]
+fn a_certificate_stands_for_its_principal_where_no_token_is_sent() {
+    let (_, admission) = admission(CERTIFICATES);
+    for auth in [Auth::Required, Auth::Optional, Auth::None] {
+        let case = certified("build.example", auth, good().without("authorization"));
+        assert_eq!(name(&case.admitted(&admission)), Some("build"), "{auth:?}");
+        let elsewhere = case.clone().with("x-namespace", "shared");
+        assert_eq!(
+            elsewhere.refused(&admission).reason,
+            Reason::NamespaceForbidden
+        );
+    }
+    let case = |case| certified("build.example", Auth::Required, case);
+    assert_eq!(name(&case(good()).admitted(&admission)), Some(BEARER));
+    let wrong = case(good().with("authorization", "Bearer wrong"));
+    assert_eq!(wrong.refused(&admission).reason, Reason::Unauthorized);
+}
+
+#[test]
+fn a_certificate_that_nobody_named_is_no_principal() {
+    let (_, admission) = admission(CERTIFICATES);
+    let case = |auth| certified("other.example", auth, good().without("authorization"));
+    let refused = case(Auth::Required).refused(&admission);
+    assert_eq!(refused.reason, Reason::Unauthorized);
+    assert_eq!(
+        refused.cause,
+        Some("admission.certificates has no such certificate")
+    );
+    for auth in [Auth::Optional, Auth::None] {
+        assert_eq!(name(&case(auth).admitted(&admission)), Some(ANONYMOUS));
+    }
+    let token = certified("other.example", Auth::Required, good());
+    assert_eq!(name(&token.admitted(&admission)), Some(BEARER));
+}
+
+#[test]
+fn a_page_of_a_stranger_cannot_use_the_certificate_of_a_browser() {
+    let (_, admission) = admission(CERTIFICATES);
+    let case = certified("build.example", Auth::Required, good());
+    let page = case
+        .without("authorization")
+        .with("origin", "https://any.example");
+    assert_eq!(page.refused(&admission).reason, Reason::OriginNotAllowed);
+}
+
 #[test]
 fn tool_calls_have_their_own_budget() {
     let (clock, admission) = admission(
@@ -929,6 +997,7 @@ fn no_request_makes_admission_panic() {
             fields: &Fields::of(&parts.headers),
             header_bytes: crate::head::header_bytes(&parts),
             peer: "198.51.100.1".parse().unwrap(),
+            certificate: None,
             listener: &CORE,
             directory: &Live,
         });

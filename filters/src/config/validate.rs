@@ -7,6 +7,7 @@ use tooldock_workers::bounds::within;
 
 use super::{AdmissionConfig, ConfigError, Flood, LimitKey, LimitUnit, RateConfig};
 use crate::bearer::{ANONYMOUS, BEARER, NamespaceScope};
+use crate::certificate::CertificateName;
 
 impl ConfigError {
     fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
@@ -30,7 +31,7 @@ impl AdmissionConfig {
     ///
     /// [`ConfigError`] names the first key that cannot be used.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        self.validate_tokens()?;
+        self.validate_principals()?;
         if let Flood::On(RateConfig { rate, burst }) = self.flood {
             validate_rate("admission.flood", rate, burst)?;
         }
@@ -47,49 +48,62 @@ impl AdmissionConfig {
         Ok(())
     }
 
-    fn validate_tokens(&self) -> Result<(), ConfigError> {
-        let mut digests = HashSet::new();
+    /// The tokens and the certificates, each of which makes a request somebody's.
+    fn validate_principals(&self) -> Result<(), ConfigError> {
         let mut namespaces_of = HashMap::new();
+        let mut digests = HashSet::new();
         for (index, token) in self.tokens.iter().enumerate() {
-            let error = |key: &str, message: String| {
-                Err(ConfigError::new(
-                    format!("admission.tokens[{index}].{key}"),
-                    message,
-                ))
-            };
-            if let Err(message) = validate_principal(&token.name) {
-                return error("name", message);
-            }
+            let at = format!("admission.tokens[{index}]");
+            validate_principal(&at, &token.name, &token.namespaces, &mut namespaces_of)?;
             if !digests.insert(token.sha256) {
-                return error("sha256", "the same token is listed twice".into());
+                let message = "the same token is listed twice";
+                return Err(ConfigError::new(format!("{at}.sha256"), message));
             }
-            if token.namespaces.is_empty() {
-                return error(
-                    "namespaces",
-                    "no namespace is listed; write [\"*\"] for all".into(),
-                );
-            }
-            if let Err(message) = NamespaceScope::new(&token.namespaces) {
-                return error("namespaces", message);
-            }
-            let first = namespaces_of
-                .entry(&token.name)
-                .or_insert(&token.namespaces);
-            if *first != &token.namespaces {
-                return error(
-                    "namespaces",
-                    format!(
-                        "tokens named {:?} are one principal and need the same namespaces",
-                        token.name
-                    ),
-                );
+        }
+        let mut names = HashSet::new();
+        for (index, certificate) in self.certificates.iter().enumerate() {
+            let at = format!("admission.certificates[{index}]");
+            let (name, namespaces) = (&certificate.name, &certificate.namespaces);
+            validate_principal(&at, name, namespaces, &mut namespaces_of)?;
+            let name = CertificateName::of_config(certificate)
+                .map_err(|(key, message)| ConfigError::new(format!("{at}.{key}"), message))?;
+            if !names.insert(name) {
+                let message = "the same certificate is listed twice";
+                return Err(ConfigError::new(at, message));
             }
         }
         Ok(())
     }
 }
 
-fn validate_principal(name: &str) -> Result<(), String> {
+/// Checks one entry of a list of principals. Entries that share a name are one principal.
+fn validate_principal<'a>(
+    at: &str,
+    name: &'a str,
+    namespaces: &'a Vec<String>,
+    namespaces_of: &mut HashMap<&'a str, &'a Vec<String>>,
+) -> Result<(), ConfigError> {
+    let error = |key: &str, message: String| Err(ConfigError::new(format!("{at}.{key}"), message));
+    if let Err(message) = validate_name(name) {
+        return error("name", message);
+    }
+    if namespaces.is_empty() {
+        let message = "no namespace is listed; write [\"*\"] for all";
+        return error("namespaces", message.into());
+    }
+    if let Err(message) = NamespaceScope::new(namespaces) {
+        return error("namespaces", message);
+    }
+    if *namespaces_of.entry(name).or_insert(namespaces) != namespaces {
+        let message = format!(
+            "tokens and certificates named {name:?} are one principal and need the same namespaces"
+        );
+        return error("namespaces", message);
+    }
+    Ok(())
+}
+
+fn validate_name(name: &str) -> Result<(), String> {
     let letter =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'@');
     let valid = name.len() <= PRINCIPAL_BYTES_MAX
@@ -161,6 +175,33 @@ mod tests {
             (
                 tokens(&[token("ci", "[a]"), other]),
                 "admission.tokens[1].namespaces",
+            ),
+            (
+                "certificates: [ { name: a, namespaces: [a] } ]".into(),
+                "admission.certificates[0].san",
+            ),
+            (
+                "certificates: [ { name: a, san: a, subject: CN=a, namespaces: [a] } ]".into(),
+                "admission.certificates[0].subject",
+            ),
+            (
+                "certificates: [ { name: a, san: '*.a', namespaces: [a] } ]".into(),
+                "admission.certificates[0].san",
+            ),
+            (
+                "certificates: [ { name: a, subject: ci, namespaces: [a] } ]".into(),
+                "admission.certificates[0].subject",
+            ),
+            (
+                "certificates: [ { name: a, san: x.y, namespaces: [a] }, { name: b, san: X.y, namespaces: [a] } ]".into(),
+                "admission.certificates[1]",
+            ),
+            (
+                format!(
+                    "tokens: [ {} ]\ncertificates: [ {{ name: ci, san: x.y, namespaces: [b] }} ]",
+                    token("ci", "[a]")
+                ),
+                "admission.certificates[0].namespaces",
             ),
             (
                 "flood: { rate: 4000000000, burst: 1 }".into(),

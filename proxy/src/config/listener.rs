@@ -4,7 +4,6 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -14,6 +13,7 @@ use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::names::{InvalidNamespaceName, NamespaceName};
 
 use super::profile::ProfileSpec;
+use super::tls::{ClientAuth, TlsConfig};
 
 /// One listening address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,39 +126,16 @@ impl ListenerConfig {
         }
     }
 
+    /// Whether clients may show a certificate.
+    pub(crate) fn asks_for_certificates(&self) -> bool {
+        let tls = self.tls.as_ref();
+        tls.is_some_and(|tls| tls.client_auth != ClientAuth::None)
+    }
+
     /// `http` or `https`.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }
-}
-
-/// `listeners[].tls:` — certificate and key, both PEM files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TlsConfig {
-    /// The certificate chain.
-    pub(crate) cert: PathBuf,
-    /// Its private key.
-    pub(crate) key: PathBuf,
-    /// The authority whose client certificates count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) client_ca: Option<PathBuf>,
-    /// Whether clients show a certificate.
-    #[serde(default)]
-    pub(crate) client_auth: ClientAuth,
-}
-
-/// `listeners[].tls.client_auth`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum ClientAuth {
-    /// Not asked for.
-    #[default]
-    None,
-    /// Checked if shown.
-    Optional,
-    /// Demanded.
-    Required,
 }
 
 /// `listeners[].profile`: which surface a listener serves.
@@ -287,7 +264,7 @@ mod tests {
     fn every_switch_keeps_its_spelling() {
         let text = "{ name: x, address: '[::1]:1', profile: v1-mcp, accept: lenient, batch: reject, session: optional, \
                     versions: ['2025-03-26'], namespace: my-tools, rest_shape: v1, auth: [bearer, none], \
-                    tls: { cert: c, key: k, client_auth: required } }";
+                    tls: { cert: c, key: k, client_ca: a, client_auth: required } }";
         let listener: ListenerConfig = yaml::from_str(text).expect("valid");
         let again = yaml::from_str(&yaml::to_string(&listener).expect("yaml")).expect("valid");
         assert_eq!(listener, again);
@@ -295,12 +272,5 @@ mod tests {
             listener.namespace.map(String::from).as_deref(),
             Some("my-tools")
         );
-    }
-
-    #[test]
-    fn tls_needs_certificate_and_key() {
-        let text = "{ name: x, address: '127.0.0.1:1', profile: core, tls: { cert: c } }";
-        let error = yaml::from_str::<ListenerConfig>(text).expect_err("no key");
-        assert!(error.to_string().contains("missing field `key`"), "{error}");
     }
 }

@@ -74,10 +74,10 @@ pub(super) fn keep_unreloadable(old: &Config, new: &mut Config) -> Vec<&'static 
     changed
 }
 
-/// Whether the same sockets are open. A listener's switches and the content of its certificate files may change.
+/// Whether the same sockets are open and speak TLS. A listener's switches and its certificates may change.
 fn same_sockets(old: &Config, new: &Config) -> bool {
     let sockets = |config: &Config| {
-        let socket = |l: &ListenerConfig| (l.name.clone(), l.address, l.profile, l.tls.clone());
+        let socket = |l: &ListenerConfig| (l.name.clone(), l.address, l.profile, l.tls.is_some());
         config.listeners.iter().map(socket).collect::<Vec<_>>()
     };
     sockets(old) == sockets(new)

@@ -84,10 +84,11 @@ pub(super) fn settle(
             Some(options.generated.bearer.clone())
         }
         None => {
-            if settings.config.admission.tokens.is_empty() {
+            let admission = &settings.config.admission;
+            if admission.tokens.is_empty() && admission.certificates.is_empty() {
                 missing(
                     BEARER,
-                    "not set, nor is BEARER_TOKEN_FILE, and admission.tokens is empty: nobody could call a tool",
+                    "not set, nor is BEARER_TOKEN_FILE, and admission.tokens and admission.certificates are empty: nobody could call a tool",
                 )?;
             }
             None

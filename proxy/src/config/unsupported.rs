@@ -4,9 +4,7 @@
 
 use tooldock_upstream::audit::{AuditArguments, AuditConfig};
 
-use super::listener::{
-    AuthScheme, ClientAuth, ListenerConfig, NamespaceRule, ProfileName, RestShape,
-};
+use super::listener::{AuthScheme, ListenerConfig, NamespaceRule, ProfileName, RestShape};
 use super::{Config, ConfigError};
 
 /// A key and whether its value can be served.
@@ -37,14 +35,6 @@ const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[
     ("profile", |l| {
         // The manager's listener is there, and stays closed.
         l.profile.spec().is_some() || l.profile == ProfileName::Manager
-    }),
-    ("tls.client_ca", |l| {
-        l.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none())
-    }),
-    ("tls.client_auth", |l| {
-        l.tls
-            .as_ref()
-            .is_none_or(|tls| tls.client_auth == ClientAuth::None)
     }),
     ("proxy_protocol", |l| !l.proxy_protocol),
     ("namespace", |l| {
@@ -110,14 +100,11 @@ mod tests {
         let listener = |keys: &str| {
             format!("listeners: [{{ name: a, address: '127.0.0.1:1', profile: core, {keys} }}]")
         };
-        let tls = |key: &str| listener(&format!("tls: {{ cert: c, key: k, {key} }}"));
         let cases = [
             (
                 "listeners[0].profile",
                 "listeners: [{ name: a, address: '127.0.0.1:1', profile: v1-rest }]".to_owned(),
             ),
-            ("listeners[0].tls.client_ca", tls("client_ca: f")),
-            ("listeners[0].tls.client_auth", tls("client_auth: required")),
             (
                 "listeners[0].proxy_protocol",
                 listener("proxy_protocol: true"),

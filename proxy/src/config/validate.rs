@@ -68,6 +68,13 @@ pub(super) fn warnings(config: &Config, role: Role) -> Vec<String> {
             ));
         }
     }
+    let mut served = config.served_listeners(role);
+    if !config.admission.certificates.is_empty()
+        && !served.any(|(_, listener)| listener.asks_for_certificates())
+    {
+        warnings
+            .push("admission.certificates is not used: no listener has tls.client_auth".to_owned());
+    }
     warnings
 }
 
@@ -106,6 +113,9 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
                 "path_prefix",
                 "is neither empty nor a path such as /tools-gateway, without a slash at its end",
             );
+        }
+        if let Some(tls) = &listener.tls {
+            tls.validate(&format!("listeners[{index}].tls"))?;
         }
         if listener.auth.as_ref().is_some_and(Vec::is_empty) {
             return wrong("auth", "is empty; none says that no credentials are needed");

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use pingora_core::listeners::tls::Acceptor;
 use pingora_core::server::{ListenFds, ShutdownWatch};
 use pingora_core::services::Service as PingoraService;
 use tokio::net::TcpListener;
@@ -18,6 +17,7 @@ use tokio::task::JoinSet;
 use tooldock_workers::runtimes::Runtimes;
 
 use super::Listening;
+use crate::tls::TlsListener;
 
 /// Before the next attempt to accept where the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -29,7 +29,7 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct Endpoint {
     pub(crate) socket: StdListener,
     /// None on a plain listener.
-    pub(crate) tls: Option<Arc<Acceptor>>,
+    pub(crate) tls: Option<Arc<TlsListener>>,
 }
 
 /// One edge on its sockets.
@@ -124,7 +124,7 @@ fn listen(socket: StdListener) -> TcpListener {
 /// Accepts on one socket.
 struct AcceptLoop {
     socket: Arc<TcpListener>,
-    tls: Option<Arc<Acceptor>>,
+    tls: Option<Arc<TlsListener>>,
     listening: Arc<Listening>,
     shutdown: ShutdownWatch,
 }
@@ -140,7 +140,7 @@ impl AcceptLoop {
             };
             match accepted {
                 Ok((socket, peer)) => {
-                    let tls = self.tls.clone();
+                    let tls = self.tls.as_ref().map(|tls| tls.acceptor());
                     let shutdown = self.shutdown.clone();
                     Arc::clone(&self.listening).take(socket, peer, tls, shutdown);
                     if self.listening.is_full() {

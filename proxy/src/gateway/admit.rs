@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
-use tooldock_filters::{Access, Directory, Fields, Reason, Rejection, Verdict};
+use tooldock_filters::{Access, ClientCertificate, Directory, Fields, Reason, Rejection, Verdict};
 use tooldock_workers::names::NamespaceName;
 
 use super::{Gateway, Listener, Passage};
+use crate::tls::TlsConnection;
 
 /// The live state behind the edge, as the filters ask about it.
 struct Live<'a>(&'a Gateway);
@@ -53,6 +54,11 @@ impl Gateway {
         passage.profile = Some(Arc::clone(&listener.profile));
         let header = session.req_header();
         let peer = peer_of(session);
+        let certificate = listener
+            .rules
+            .certificates
+            .then(|| certificate_of(session))
+            .flatten();
         Ok(rules.admission.admit(&tooldock_filters::Request {
             parts: header,
             fields,
@@ -61,6 +67,7 @@ impl Gateway {
                 |h1| h1.get_headers_raw_bytes().len(),
             ),
             peer,
+            certificate,
             listener: &listener.rules,
             directory: &Live(self),
         }))
@@ -111,6 +118,12 @@ pub(super) fn peer_of(session: &Session) -> IpAddr {
         .client_addr()
         .and_then(|address| address.as_inet())
         .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip())
+}
+
+/// The client certificate of the request's connection.
+fn certificate_of(session: &Session) -> Option<&ClientCertificate> {
+    let tls = session.digest()?.ssl_digest.as_ref()?;
+    tls.extension.get::<TlsConnection>()?.client.as_ref()
 }
 
 /// The listener a request came in by. With one listener there is nothing to look up.

@@ -7,6 +7,8 @@ use tooldock_filters::host::HostPattern;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 use x509_parser::time::ASN1Time;
 
+use super::client::address;
+
 /// The names shown of a certificate that is for others.
 const NAMES_SHOWN: usize = 5;
 
@@ -65,6 +67,14 @@ impl Facts {
     /// When it ends, in seconds since 1970.
     pub(super) fn not_after(&self) -> i64 {
         self.not_after.timestamp()
+    }
+
+    /// The host names it is for, in lower case.
+    pub(super) fn host_names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().filter_map(|name| match name {
+            Name::Dns(name) => Some(name.as_str()),
+            Name::Address(_) => None,
+        })
     }
 
     /// Why clients would refuse it at this moment.
@@ -126,14 +136,7 @@ fn name(name: &GeneralName<'_>) -> Option<Name> {
         GeneralName::DNSName(name) if !name.contains(char::is_control) => {
             Some(Name::Dns(name.to_ascii_lowercase()))
         }
-        GeneralName::IPAddress(bytes) => {
-            let address = <[u8; 4]>::try_from(*bytes)
-                .map(IpAddr::from)
-                .or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
-            address
-                .ok()
-                .map(|address| Name::Address(address.to_canonical()))
-        }
+        GeneralName::IPAddress(bytes) => address(bytes).map(Name::Address),
         _ => None,
     }
 }

@@ -1,0 +1,203 @@
+//! Client certificates as credentials: which principal a verified certificate stands for.
+//!
+//! The handshake has verified the certificate before anything here is asked; this only compares names. Names are compared
+//! whole and by their kind, so a host name in a certificate is never taken for a URI or for the subject.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::bearer::{NamespaceScope, Principal};
+use crate::config::CertificateConfig;
+
+/// A name that a certificate gives its owner.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum CertificateName {
+    /// A host name, in lower case.
+    Host(String),
+    /// An address.
+    Address(IpAddr),
+    /// An e-mail address.
+    Email(String),
+    /// A URI, as a SPIFFE id is.
+    Uri(String),
+    /// The subject, most specific part first: `CN=ci,O=Example`, with special characters escaped by backslashes.
+    Subject(String),
+}
+
+/// The names of a client certificate that the handshake has verified.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// All of them.
+    pub names: Vec<CertificateName>,
+}
+
+impl CertificateName {
+    /// A host name.
+    pub fn host(name: &str) -> Self {
+        Self::Host(name.to_ascii_lowercase())
+    }
+
+    /// The name that an entry of the configuration is about; an error is the key at fault and what is wrong.
+    pub(crate) fn of_config(
+        certificate: &CertificateConfig,
+    ) -> Result<Self, (&'static str, &'static str)> {
+        match (&certificate.san, &certificate.subject) {
+            (Some(san), None) => Self::alternative(san).map_err(|message| ("san", message)),
+            (None, Some(subject)) => {
+                let subject = normal_subject(subject);
+                subject
+                    .map(Self::Subject)
+                    .ok_or(("subject", "write a subject as CN=ci,O=Example"))
+            }
+            (None, None) => Err(("san", "say which certificate: write san, or subject")),
+            (Some(_), Some(_)) => Err(("subject", "write either san or subject, not both")),
+        }
+    }
+
+    /// A subject alternative name as it is written in the configuration; its form tells its kind.
+    fn alternative(text: &str) -> Result<Self, &'static str> {
+        if text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return Err("write a host name, an address, an e-mail address or a URI");
+        }
+        if text.contains('*') {
+            return Err("names are compared whole: write one entry for each name, without *");
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self::Address(address.to_canonical()));
+        }
+        Ok(if text.contains(':') {
+            Self::Uri(text.to_owned())
+        } else if text.contains('@') {
+            Self::Email(text.to_owned())
+        } else {
+            Self::host(text)
+        })
+    }
+}
+
+/// A subject without blanks around its parts and with the names of its attributes in upper case. None where a part is no
+/// `NAME=value`.
+fn normal_subject(text: &str) -> Option<String> {
+    let mut parts = vec![String::new()];
+    let mut escaped = false;
+    for c in text.chars() {
+        if c == ',' && !escaped {
+            parts.push(String::new());
+            continue;
+        }
+        escaped = c == '\\' && !escaped;
+        parts.last_mut()?.push(c);
+    }
+    let parts = parts.iter().map(|part| {
+        let (name, value) = part.trim().split_once('=')?;
+        let (name, value) = (name.trim(), value.trim());
+        let named = !name.is_empty() && !value.is_empty();
+        named.then(|| format!("{}={value}", name.to_ascii_uppercase()))
+    });
+    Some(parts.collect::<Option<Vec<_>>>()?.join(","))
+}
+
+/// The principals of certificates, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Certificates {
+    /// With the place of its entry: the first entry that fits a certificate decides.
+    by_name: HashMap<CertificateName, (usize, Arc<Principal>)>,
+}
+
+impl Certificates {
+    /// The error says what of which entry cannot be used; validation has found the rest.
+    pub(crate) fn new(certificates: &[CertificateConfig]) -> Result<Self, String> {
+        let entries = certificates.iter().enumerate().map(|(place, certificate)| {
+            let name = CertificateName::of_config(certificate)
+                .map_err(|(key, message)| format!("[{place}].{key}: {message}"))?;
+            let principal = Principal {
+                name: certificate.name.as_str().into(),
+                namespaces: NamespaceScope::new(&certificate.namespaces)?,
+            };
+            Ok((name, (place, Arc::new(principal))))
+        });
+        let by_name = entries.collect::<Result<_, String>>()?;
+        Ok(Self { by_name })
+    }
+
+    /// Who a certificate stands for; None for a certificate that no entry names.
+    pub(crate) fn principal(&self, certificate: &ClientCertificate) -> Option<&Arc<Principal>> {
+        let names = certificate.names.iter();
+        let found = names.filter_map(|name| self.by_name.get(name));
+        let first = found.min_by_key(|(place, _)| *place);
+        first.map(|(_, principal)| principal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, san: Option<&str>, subject: Option<&str>) -> CertificateConfig {
+        CertificateConfig {
+            name: name.to_owned(),
+            san: san.map(str::to_owned),
+            subject: subject.map(str::to_owned),
+            namespaces: vec!["*".to_owned()],
+        }
+    }
+
+    fn principal(entries: &[CertificateConfig], names: &[CertificateName]) -> Option<String> {
+        let certificates = Certificates::new(entries).unwrap();
+        let certificate = ClientCertificate {
+            names: names.to_vec(),
+        };
+        let principal = certificates.principal(&certificate)?;
+        Some(principal.name.to_string())
+    }
+
+    #[test]
+    fn a_certificate_is_known_by_each_kind_of_name_and_by_no_part_of_one() {
+        let entries = [
+            entry("host", Some("CI.example"), None),
+            entry("address", Some("192.0.2.7"), None),
+            entry("email", Some("ci@example.com"), None),
+            entry("uri", Some("spiffe://example/ci"), None),
+            entry("subject", None, Some("cn=ci , O=Example")),
+        ];
+        let uri = |text: &str| CertificateName::Uri(text.to_owned());
+        for (name, expected) in [
+            (CertificateName::host("ci.EXAMPLE"), Some("host")),
+            (CertificateName::host("a.ci.example"), None),
+            (uri("ci.example"), None),
+            (
+                CertificateName::Address("192.0.2.7".parse().unwrap()),
+                Some("address"),
+            ),
+            (CertificateName::host("192.0.2.7"), None),
+            (
+                CertificateName::Email("ci@example.com".into()),
+                Some("email"),
+            ),
+            (uri("spiffe://example/ci"), Some("uri")),
+            (uri("spiffe://example/ci/more"), None),
+            (
+                CertificateName::Subject("CN=ci,O=Example".into()),
+                Some("subject"),
+            ),
+            (CertificateName::Subject("CN=ci".into()), None),
+            (CertificateName::Subject("CN=ci\\,O\\=Example".into()), None),
+        ] {
+            let found = principal(&entries, std::slice::from_ref(&name));
+            assert_eq!(found.as_deref(), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_entry_that_fits_decides() {
+        let entries = [
+            entry("first", Some("b.example"), None),
+            entry("second", Some("a.example"), None),
+        ];
+        let names = ["a.example", "b.example"].map(CertificateName::host);
+        assert_eq!(principal(&entries, &names).as_deref(), Some("first"));
+        assert_eq!(principal(&entries, &names[..1]).as_deref(), Some("second"));
+        assert_eq!(principal(&entries, &[]), None);
+    }
+}

@@ -1,0 +1,168 @@
+//! Client certificates: what a handshake verifies them by, and the names a verified one gives its owner.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use tooldock_filters::{CertificateName, ClientCertificate};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::x509::{AttributeTypeAndValue, X509Name};
+
+use super::certificates_in;
+use crate::config::ClientAuth;
+
+/// What decides about the certificates that clients show.
+pub(super) type Verifier = Arc<dyn ClientCertVerifier>;
+
+/// Takes the certificates that an authority of this file has signed; None where clients are not asked for any.
+///
+/// # Errors
+///
+/// One line that names the file.
+pub(super) fn verifier(
+    file: &Path,
+    auth: ClientAuth,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Option<Verifier>, String> {
+    if auth == ClientAuth::None {
+        return Ok(None);
+    }
+    let mut roots = RootCertStore::empty();
+    for authority in certificates_in(file)? {
+        roots
+            .add(authority)
+            .map_err(|error| format!("{}: unusable authority: {error}", file.display()))?;
+    }
+    let builder =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    let builder = match auth {
+        ClientAuth::Optional => builder.allow_unauthenticated(),
+        _ => builder,
+    };
+    let verifier = builder
+        .build()
+        .map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(Some(verifier))
+}
+
+/// The names of a certificate that the handshake has verified. What cannot be read is no name.
+pub(super) fn certificate(der: &[u8]) -> ClientCertificate {
+    let Ok((_, certificate)) = X509Certificate::from_der(der) else {
+        return ClientCertificate::default();
+    };
+    let alternatives = match certificate.subject_alternative_name() {
+        Ok(Some(names)) => names.value.general_names.as_slice(),
+        _ => &[],
+    };
+    let mut names: Vec<_> = alternatives.iter().filter_map(alternative).collect();
+    names.extend(subject(certificate.subject()).map(CertificateName::Subject));
+    ClientCertificate { names }
+}
+
+fn alternative(name: &GeneralName<'_>) -> Option<CertificateName> {
+    match name {
+        GeneralName::DNSName(name) => Some(CertificateName::host(name)),
+        GeneralName::RFC822Name(address) => Some(CertificateName::Email((*address).to_owned())),
+        GeneralName::URI(uri) => Some(CertificateName::Uri((*uri).to_owned())),
+        GeneralName::IPAddress(bytes) => address(bytes).map(CertificateName::Address),
+        _ => None,
+    }
+}
+
+/// The address of a subject alternative name.
+pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let address = <[u8; 4]>::try_from(bytes)
+        .map(IpAddr::from)
+        .or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
+    Some(address.ok()?.to_canonical())
+}
+
+/// A subject as RFC 4514 writes it: the most specific part first, special characters escaped. None for an empty subject,
+/// or one with a part that is no text.
+fn subject(name: &X509Name<'_>) -> Option<String> {
+    let mut parts = Vec::new();
+    for part in name.iter_rdn() {
+        let attributes: Option<Vec<_>> = part.iter().map(attribute).collect();
+        parts.push(attributes?.join("+"));
+    }
+    parts.reverse();
+    (!parts.is_empty()).then(|| parts.join(","))
+}
+
+fn attribute(attribute: &AttributeTypeAndValue<'_>) -> Option<String> {
+    let oid = attribute.attr_type().to_id_string();
+    let name = match oid.as_str() {
+        "2.5.4.3" => "CN",
+        "2.5.4.5" => "SERIALNUMBER",
+        "2.5.4.6" => "C",
+        "2.5.4.7" => "L",
+        "2.5.4.8" => "ST",
+        "2.5.4.9" => "STREET",
+        "2.5.4.10" => "O",
+        "2.5.4.11" => "OU",
+        "0.9.2342.19200300.100.1.1" => "UID",
+        "0.9.2342.19200300.100.1.25" => "DC",
+        "1.2.840.113549.1.9.1" => "EMAILADDRESS",
+        other => other,
+    };
+    let value = attribute.as_str().ok()?;
+    let mut text = format!("{name}=");
+    for (at, c) in value.char_indices() {
+        let at_an_end = at == 0 || at + c.len_utf8() == value.len();
+        match c {
+            ',' | '+' | '"' | '\\' | '<' | '>' | ';' => text.extend(['\\', c]),
+            '#' if at == 0 => text.push_str("\\#"),
+            ' ' if at_an_end => text.push_str("\\20"),
+            c if c.is_control() => {
+                let mut bytes = [0; 4];
+                for byte in c.encode_utf8(&mut bytes).bytes() {
+                    let _ = write!(text, "\\{byte:02X}");
+                }
+            }
+            c => text.push(c),
+        }
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_gives_all_its_names_each_of_its_kind() {
+        let mut params = CertificateParams::new(vec!["CI.example".to_owned()]).expect("names");
+        let text = |text: &str| text.try_into().expect("ASCII");
+        params.subject_alt_names.extend([
+            SanType::URI(text("spiffe://example/ci")),
+            SanType::Rfc822Name(text("ci@example.com")),
+            SanType::IpAddress("192.0.2.7".parse().expect("an address")),
+        ]);
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        let name = &mut params.distinguished_name;
+        name.push(DnType::OrganizationName, "Example, Inc");
+        name.push(DnType::CommonName, "ci,O=Else ");
+        let key = KeyPair::generate().expect("a key");
+        let made = params.self_signed(&key).expect("a certificate");
+        let expected = [
+            CertificateName::Host("ci.example".to_owned()),
+            CertificateName::Uri("spiffe://example/ci".to_owned()),
+            CertificateName::Email("ci@example.com".to_owned()),
+            CertificateName::Address("192.0.2.7".parse().expect("an address")),
+            CertificateName::Subject("CN=ci\\,O=Else\\20,O=Example\\, Inc".to_owned()),
+        ];
+        assert_eq!(certificate(made.der()).names, expected);
+    }
+
+    #[test]
+    fn what_is_no_certificate_has_no_names() {
+        assert_eq!(certificate(b"none"), ClientCertificate::default());
+    }
+}
