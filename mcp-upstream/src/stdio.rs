@@ -1,9 +1,13 @@
-//! Upstreams that are MCP servers on pipes: one JSON-RPC message a line.
+//! Connections to MCP servers: child processes on pipes, one JSON-RPC message a line, and sessions of remote servers.
+//!
+//! The words are those of processes, which came first: in `pool`, `process` and `link` a *process* is any connection.
+//! What is true of pipes alone stands in `wire` and in the half of `launch` that starts children.
 //!
 //! ```text
 //! pool ── who gets which process; starting, keeping and ending them
 //!    ├─ turns ─── how many start at once, over all servers
 //!    └─ process ── one process: opened, watched, heard
+//!         └─ launch ── where a connection comes from: a child process, or a backend
 //! handshake ── which revisions the server speaks; opening it in one of them
 //!    └─ link ── pending calls, what belongs to which call, the server's own requests
 //!         ├─ splice ── rewriting ids and tokens in place; everything else keeps its bytes
@@ -14,6 +18,7 @@
 
 pub(crate) mod breaker;
 pub(crate) mod handshake;
+pub(crate) mod launch;
 pub(crate) mod link;
 pub(crate) mod lists;
 pub(crate) mod metrics;

@@ -1,4 +1,4 @@
-//! One connection to a server on pipes, shared by all its calls.
+//! One connection to a server, shared by all its calls: over its pipes, or over another [`Transport`].
 //!
 //! A call takes an id of ours, appends its line to the outbox and waits; one task writes what has gathered (with few
 //! calls, each writes its own line), one reads and matches answers to ids. Progress tokens go out as the call's id and come back as what its caller wrote, so that
@@ -18,29 +18,36 @@ mod questions;
 mod read;
 mod shared;
 mod tokens;
+#[allow(dead_code, reason = "remote servers are the first to use it")]
+mod transport;
 mod write;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 
-use self::shared::Shared;
+use self::shared::{PipeEnd, Shared, Wire};
 use super::wire::{Lines, Pipes};
 use crate::jsonrpc::{
     Key, Members, Notification, ProtocolViolation, Request, RequestError, ServerRequest,
 };
+use crate::protocol::ProtocolVersion;
 
 #[cfg(test)]
 pub(crate) use self::call::Cancels;
 pub(crate) use self::call::{Call, Canceller};
+#[allow(unused_imports, reason = "remote servers are the first to use it")]
+pub(crate) use self::transport::{Incoming, Transport, Unsent};
 
 /// Lines that may wait to be written.
 const OUTBOX_MAX: usize = 16 * 1024 * 1024;
@@ -155,7 +162,8 @@ pub(crate) enum Closed {
 /// The owner's end of a connection. Dropping it closes both pipes and fails the calls that wait.
 pub(crate) struct Link {
     shared: Arc<Shared>,
-    tasks: [AbortHandle; 2],
+    /// Those that read and write its pipes.
+    tasks: Vec<AbortHandle>,
 }
 
 impl Link {
@@ -176,7 +184,8 @@ impl Link {
         let writer = pipe::Sender::from_owned_fd(pipes.stdin)?;
         let reader = pipe::Receiver::from_owned_fd(pipes.stdout)?;
         let endless = limits.endless;
-        let shared = Shared::new(namespace, limits, inbound, writer, runtime.id());
+        let wire = Wire::Pipe(PipeEnd::new(writer, limits.outbox));
+        let shared = Shared::new(namespace, limits, inbound, wire, runtime.id());
         let shared = Arc::new(shared);
         let max_result = Arc::clone(&shared.max_result);
         let lines = Lines::new(reader, move |size| max_result.fits(size), endless);
@@ -185,7 +194,35 @@ impl Link {
             runtime.spawn(write::flush(Arc::clone(&shared))),
         ]
         .map(|task| task.abort_handle());
+        let tasks = tasks.into();
         Ok(Arc::new(Self { shared, tasks }))
+    }
+
+    #[allow(dead_code, reason = "remote servers are the first to use it")]
+    /// The same over another transport. Answers are handed in within `runtime`, if anywhere.
+    pub(crate) fn over(
+        namespace: NamespaceName,
+        transport: impl FnOnce(Incoming) -> Arc<dyn Transport>,
+        runtime: &Handle,
+        limits: LinkLimits,
+        inbound: Arc<dyn Inbound>,
+    ) -> Arc<Self> {
+        let shared = Arc::new_cyclic(|link| {
+            let wire = Wire::Other(transport(Incoming::new(Weak::clone(link))));
+            Shared::new(namespace, limits, inbound, wire, runtime.id())
+        });
+        Arc::new(Self {
+            shared,
+            tasks: Vec::new(),
+        })
+    }
+
+    #[allow(dead_code, reason = "remote servers are the first to use it")]
+    /// The server was opened, by `initialize` in that version or else for requests that speak for themselves.
+    pub(crate) fn opened(&self, version: Option<ProtocolVersion>) {
+        if let Wire::Other(transport) = &self.shared.wire {
+            transport.opened(version);
+        }
     }
 
     /// Sends a request of ours. A progress token in `params` is replaced and comes back in the sink's notifications;
@@ -241,7 +278,6 @@ impl Link {
         let size = method.len() + params.map_or(0, |params| params.get().len());
         self.shared
             .append(size, |out| write::notification(out, method, params))
-            .map(drop)
     }
 
     /// Sends the whole notification of a client as it is. A `notifications/cancelled` goes through its call's
@@ -251,11 +287,9 @@ impl Link {
     ///
     /// As [`Self::notify`].
     pub(crate) fn forward_notification(&self, message: &str) -> Result<(), CallError> {
-        self.shared
-            .append(message.len(), |out| {
-                out.extend_from_slice(message.as_bytes())
-            })
-            .map(drop)
+        self.shared.append(message.len(), |out| {
+            out.extend_from_slice(message.as_bytes())
+        })
     }
 
     /// Calls without an answer, subscriptions included.
@@ -280,12 +314,19 @@ impl Link {
         }
     }
 
+    /// Waits until no call waits for its answer.
+    pub(crate) async fn without_calls(&self) {
+        /// How often that is looked at: it happens once in the life of a link, and no call pays for it.
+        const LOOK: Duration = Duration::from_millis(100);
+        while self.in_flight() > 0 {
+            sleep(LOOK).await;
+        }
+    }
+
     /// Takes no more calls, writes what waits, closes the server's input and reads on until the server ends: the first
     /// step of ending it.
     pub(crate) fn finish(&self) {
-        self.shared.calls().closed = true;
-        self.shared.outbox().finish();
-        self.shared.filled.notify_one();
+        self.shared.finish();
     }
 
     /// Fails the calls that wait, and takes none any more.

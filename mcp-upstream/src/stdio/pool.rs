@@ -11,6 +11,7 @@
 //! and to wake up in time, is done by the driver, one task for each pool in the control runtime. It owns the keepers:
 //! with the driver everything ends.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -18,13 +19,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::value::to_raw_value;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::external::{ExternalServer, ProcessHost, StdioSettings};
+use tooldock_workers::external::StdioSettings;
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Registry;
 
 use super::breaker::BreakerState;
+use super::launch::Launcher;
 use super::lists::Lists;
 use super::metrics::{LastGood, ServerMetrics};
 use super::process::failure::{self, ADVICE};
@@ -45,7 +49,7 @@ use driver::Driver;
 pub(super) use key::Key;
 pub(crate) use key::{ConnectionKey, OpenAs};
 pub(crate) use leased::Leased;
-pub(crate) use pools::Pools;
+pub(crate) use pools::{Pools, served};
 pub(crate) use replay_state::ReplayState;
 use rules::{LAST_GOOD, Patience, Rules, SLOT_WAIT, WAITERS_MAX};
 pub(crate) use state::Counts;
@@ -60,8 +64,9 @@ const UNSUBSCRIBE: Duration = Duration::from_secs(30);
 
 /// What a pool's driver, keepers and leases share.
 pub(super) struct PoolShared {
-    pub(super) server: Arc<ExternalServer>,
-    pub(super) host: Arc<ProcessHost>,
+    pub(super) launcher: Arc<dyn Launcher>,
+    /// Where what nobody waits for is done.
+    control: Handle,
     pub(super) registry: Arc<Registry>,
     pub(super) audience: Arc<Audience>,
     pub(super) metrics: Arc<ServerMetrics>,
@@ -196,16 +201,16 @@ impl Drop for Waiting<'_> {
 
 impl PoolShared {
     fn new(
-        server: Arc<ExternalServer>,
-        host: Arc<ProcessHost>,
+        launcher: Arc<dyn Launcher>,
+        control: Handle,
         registry: Arc<Registry>,
         audience: Arc<Audience>,
         metrics: Arc<ServerMetrics>,
         mut patience: Patience,
         turns: StartTurns,
     ) -> Arc<Self> {
-        let mut rules = Rules::from(&server.spec.settings);
-        if let Some(namespace) = registry.namespace(server.name.as_str()) {
+        let mut rules = Rules::from(launcher.settings());
+        if let Some(namespace) = registry.namespace(launcher.name().as_str()) {
             let own = namespace.tool_limits.values();
             let timeouts = own.filter_map(|limits| limits.timeout);
             let longest = timeouts.chain([namespace.limits.timeout]).max();
@@ -225,10 +230,9 @@ impl PoolShared {
             away_since: None,
             told_of_last_good: false,
         };
-        let installation = Installation::of(&server.spec);
         Arc::new(Self {
-            server,
-            host,
+            launcher,
+            control,
             registry,
             audience,
             metrics,
@@ -236,7 +240,7 @@ impl PoolShared {
             patience,
             turns,
             requests: Requests::default(),
-            installation,
+            installation: Installation::default(),
             common: [Era::Legacy, Era::Modern].map(|era| Arc::new(OpenAs::gateway(era))),
             inner: Mutex::new(inner),
             wake: Notify::new(),
@@ -246,12 +250,17 @@ impl PoolShared {
     }
 
     pub(super) fn settings(&self) -> &StdioSettings {
-        &self.server.spec.settings
+        self.launcher.settings()
+    }
+
+    /// The namespace of its server.
+    pub(super) fn name(&self) -> &NamespaceName {
+        self.launcher.name()
     }
 
     /// The largest result any tool of the namespace may give.
     pub(super) fn max_result(&self) -> u64 {
-        let Some(namespace) = self.registry.namespace(self.server.name.as_str()) else {
+        let Some(namespace) = self.registry.namespace(self.name().as_str()) else {
             return tooldock_workers::config::Limits::default()
                 .max_result
                 .as_u64();
@@ -274,6 +283,7 @@ impl PoolShared {
             true => self.common(open.era),
             false => open,
         };
+        let key = &*self.spread(key);
         for _ in 0..TRIES {
             let leased = match self.lease_at_once(key, open) {
                 Some(leased) => leased,
@@ -293,8 +303,19 @@ impl PoolShared {
 
     /// A process that several clients share, if it is there.
     fn lease_common(self: &Arc<Self>, key: &ConnectionKey, era: Era) -> Option<Leased> {
-        let leased = self.lease_at_once(key, self.common(era))?;
+        let leased = self.lease_at_once(&self.spread(key), self.common(era))?;
         (!leased.is_closed()).then_some(leased)
+    }
+
+    /// What everybody shares is spread over the backends of a server that has several.
+    fn spread<'a>(&self, key: &'a ConnectionKey) -> Cow<'a, ConnectionKey> {
+        let backend = (*key == ConnectionKey::Shared)
+            .then(|| self.launcher.replica(&[]))
+            .flatten();
+        match backend {
+            Some(backend) => Cow::Owned(ConnectionKey::Replica(backend)),
+            None => Cow::Borrowed(key),
+        }
     }
 
     fn common(&self, era: Era) -> &Arc<OpenAs> {
@@ -452,7 +473,7 @@ impl PoolShared {
                 inner.told_of_last_good = false;
             }
         }
-        if *key == Key::Shared {
+        if key.is_shared() {
             // Another process may have other tools than the one before.
             self.lists.changed();
         }
@@ -480,9 +501,9 @@ impl PoolShared {
         self.metrics.fell_back(what);
         if !std::mem::replace(&mut self.lock().told_of_last_good, true) {
             tracing::warn!(
-                namespace = %self.server.name,
+                namespace = %self.name(),
                 "the server of namespace {} is away: clients get its last known description and lists",
-                self.server.name
+                self.name()
             );
         }
     }
@@ -532,7 +553,7 @@ impl PoolShared {
         let in_use = process.router().in_use();
         if let Ok(mut call) = process.link().request(method, Some(&params), None) {
             // Bounded by its time; there is one for each subscription at most.
-            self.host.control.spawn(async move {
+            self.control.spawn(async move {
                 let _ = timeout(UNSUBSCRIBE, call.answer()).await;
                 // Before the use ends, so that a call without an answer is known to be one.
                 drop(call);
@@ -614,7 +635,7 @@ impl PoolShared {
         let last = self.lock().state.why().map(|failure| failure.error.clone());
         let what = match &last {
             Some(last) => {
-                let what = failure::what(&last.message, self.server.name.as_str());
+                let what = failure::what(&last.message, self.name().as_str());
                 format!("failed repeatedly, the last time so: {what}")
             }
             None => format!("failed repeatedly. {ADVICE}"),
@@ -625,7 +646,7 @@ impl PoolShared {
     fn overloaded(&self, full: Full) -> String {
         let settings = self.settings();
         let limits = ServerLimits {
-            name: self.server.name.as_str(),
+            name: self.name().as_str(),
             processes: settings.max_processes,
             principal: settings.max_per_principal,
         };
@@ -633,7 +654,7 @@ impl PoolShared {
     }
 
     fn unavailable(&self, what: &str, retry_after: Option<Duration>) -> CallError {
-        let name = &self.server.name;
+        let name = self.name();
         let error = CallError::new(
             CallErrorCode::WorkerUnavailable,
             format!("the server of namespace {name} {what}"),
@@ -681,7 +702,7 @@ impl ServerLimits<'_> {
 impl fmt::Debug for PoolShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
-            .field("namespace", &self.server.name)
+            .field("namespace", self.name())
             .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,5 @@
-//! One opened process of a server: its link, what it said of itself, who hears what it says on its own.
+//! One opened process of a server: its link, what it said of itself, who hears what it says on its own. A session of a
+//! remote server is a process here, too: [`super::launch`] tells the two apart.
 //!
 //! `keep` is the task that owns it from spawn to the last of its descendants; everyone else holds it to speak with it.
 
@@ -16,7 +17,7 @@ use super::link::Link;
 use crate::protocol::ClientIdentity;
 use crate::protocol::{Era, MODERN};
 
-pub(super) mod failure;
+pub(crate) mod failure;
 mod install;
 pub(super) mod keep;
 mod listen;
@@ -40,7 +41,7 @@ pub(crate) enum Opened {
 /// An opened process.
 #[derive(Debug)]
 pub(crate) struct Process {
-    pid: u32,
+    pid: Option<u32>,
     link: Arc<Link>,
     opened: Opened,
     /// What it was told about its client.
@@ -67,7 +68,7 @@ impl Opened {
 
 impl Process {
     fn new(
-        pid: u32,
+        pid: Option<u32>,
         link: Arc<Link>,
         opened: Opened,
         identity: Arc<ClientIdentity>,
@@ -86,8 +87,8 @@ impl Process {
         }
     }
 
-    /// The pid of its command.
-    pub(crate) fn pid(&self) -> u32 {
+    /// The pid of its command, if it is a process of this machine.
+    pub(crate) fn pid(&self) -> Option<u32> {
         self.pid
     }
 

@@ -180,6 +180,7 @@ impl Server {
         let kind = match key {
             ConnectionKey::Shared => "shared",
             ConnectionKey::Session(_) => "the session's",
+            ConnectionKey::Replica(_) => unreachable!("it has one backend"),
             ConnectionKey::Principal(_) => "the principal's",
             ConnectionKey::Exclusive => "the request's",
         };

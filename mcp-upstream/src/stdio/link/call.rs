@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
-use super::shared::Shared;
+use super::shared::{Sent, Shared};
 use crate::jsonrpc::{Response, ResponseOutcome, splice};
 
 /// A call that was sent: a future of its reply. Dropping it gives the call up and tells the server.
@@ -16,8 +16,7 @@ pub(crate) struct Call {
     link: Arc<Shared>,
     id: u64,
     reply: oneshot::Receiver<Result<Response, CallError>>,
-    /// Where its line begins in what is written.
-    start: u64,
+    sent: Sent,
     /// Whether the server hears that nobody waits any more.
     tells: bool,
     /// It is a client's, or about one.
@@ -43,14 +42,14 @@ impl Call {
         link: Arc<Shared>,
         id: u64,
         reply: oneshot::Receiver<Result<Response, CallError>>,
-        start: u64,
+        sent: Sent,
         tells: bool,
     ) -> Self {
         Self {
             link,
             id,
             reply,
-            start,
+            sent,
             tells,
             of_client: true,
             answered: false,
@@ -91,7 +90,7 @@ impl Call {
 
     /// Of a call that failed: whether no byte of it reached the server, so that another process may take it.
     pub(crate) fn is_unsent(&self) -> bool {
-        self.link.outbox().is_unsent(self.start)
+        self.link.is_unsent(&self.sent)
     }
 
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Result<Response, CallError>> {
@@ -125,8 +124,10 @@ impl Drop for Call {
             true => self.link.give_up(self.id).is_some(),
             false => self.link.take(self.id).is_ok(),
         };
-        if waited && self.tells {
-            self.link.send_cancel(self.id);
+        match (waited, self.tells) {
+            (true, true) => self.link.send_cancel(self.id),
+            (true, false) => self.link.forget(self.id),
+            (false, _) => {}
         }
     }
 }
@@ -150,13 +151,7 @@ impl Cancels for Shared {
             return false;
         };
         match splice::with_request_id(message, &id.to_string()) {
-            // Without room it goes without its reason.
-            Some(line) => {
-                let sent = self.append(line.len(), |out| out.extend_from_slice(&line));
-                if sent.is_err() {
-                    self.send_cancel(id);
-                }
-            }
+            Some(line) => self.send_cancel_saying(id, line),
             None => self.send_cancel(id),
         }
         entry.reply.end(Err(CallError::new(

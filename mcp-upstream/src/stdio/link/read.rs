@@ -74,11 +74,7 @@ pub(super) async fn run<R: AsyncRead + AsFd + Unpin>(shared: Arc<Shared>, mut li
             }
             continue;
         };
-        shared.inbound.violation(violation);
-        // Expected after every cancelled call.
-        if violation != ProtocolViolation::Late {
-            complain(&shared, &mut complained, violation);
-        }
+        ignored_message(&shared, &mut complained, violation);
         noise += size + NOISE_PER_LINE;
         if noise > NOISE_MAX {
             noise = 0;
@@ -96,7 +92,17 @@ impl Drop for ClosesOnDrop {
     }
 }
 
-fn complain(shared: &Shared, complained: &mut Option<Instant>, violation: ProtocolViolation) {
+/// Counts a message that was ignored, and logs it now and then.
+pub(super) fn ignored_message(
+    shared: &Shared,
+    complained: &mut Option<Instant>,
+    violation: ProtocolViolation,
+) {
+    shared.inbound.violation(violation);
+    // Expected after every cancelled call.
+    if violation == ProtocolViolation::Late {
+        return;
+    }
     let now = Instant::now();
     if complained.is_some_and(|last| now.duration_since(last) < COMPLAINT_PAUSE) {
         return;
@@ -105,14 +111,14 @@ fn complain(shared: &Shared, complained: &mut Option<Instant>, violation: Protoc
     tracing::warn!(
         namespace = shared.namespace.as_str(),
         kind = violation.as_str(),
-        "the server of namespace {} wrote a line that was ignored ({})",
+        "the server of namespace {} sent a message that was ignored ({})",
         shared.namespace,
         violation.as_str()
     );
 }
 
 /// Handles one line; the error says what it was ignored as.
-fn handle(
+pub(super) fn handle(
     shared: &Arc<Shared>,
     line: &Bytes,
     answers: &mut Batch,
@@ -195,7 +201,7 @@ fn fail(shared: &Shared, id: Option<u64>) {
     }
 }
 
-fn too_long(shared: &Shared, answered: Option<u64>, size: u64) {
+pub(super) fn too_long(shared: &Shared, answered: Option<u64>, size: u64) {
     let Some(id) = answered else { return };
     match shared.take(id) {
         Ok(entry) => {

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use serde_json::value::RawValue;
 use tokio::net::unix::pipe;
 use tokio::runtime;
@@ -16,6 +16,7 @@ use tooldock_workers::worker::pending::{Pending, Unmatched};
 use super::deliver::{Lanes, Waiting};
 use super::questions::ServerRequests;
 use super::tokens::Lasting;
+use super::transport::{Transport, Unsent};
 use super::{Call, Closed, Inbound, LinkLimits, MaxResult, NotificationSink, write};
 use crate::jsonrpc::{Asker, RawId, Response, RpcError};
 use crate::stdio::wire::{Outbox, Unwritten};
@@ -36,15 +37,51 @@ pub(super) struct Shared {
     pub(super) inbound: Arc<dyn Inbound>,
     /// Calls without an answer.
     pub(super) calls: Mutex<Calls>,
-    /// Lines to write.
-    pub(super) outbox: Mutex<Outbox<pipe::Sender>>,
-    /// There is something in the outbox for the flusher, or it is over.
-    pub(super) filled: Notify,
+    /// How messages reach the server.
+    pub(super) wire: Wire,
     /// To callers in other runtimes.
     lanes: Lanes,
     /// Requests of the server without an answer.
     pub(super) questions: Mutex<ServerRequests>,
     pub(super) closed: watch::Sender<Option<Closed>>,
+}
+
+/// How messages reach the server.
+pub(super) enum Wire {
+    /// Through its standard input.
+    Pipe(PipeEnd),
+    /// In another way.
+    #[allow(dead_code, reason = "remote servers are the first to use it")]
+    Other(Arc<dyn Transport>),
+}
+
+/// The gateway's end of a server's standard input.
+pub(super) struct PipeEnd {
+    /// Lines to write.
+    outbox: Mutex<Outbox<pipe::Sender>>,
+    /// There is something in the outbox for the flusher, or it is over.
+    pub(super) filled: Notify,
+}
+
+impl PipeEnd {
+    pub(super) fn new(pipe: pipe::Sender, max: usize) -> Self {
+        Self {
+            outbox: Mutex::new(Outbox::new(pipe, max)),
+            filled: Notify::new(),
+        }
+    }
+
+    pub(super) fn outbox(&self) -> MutexGuard<'_, Outbox<pipe::Sender>> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How far a request got.
+pub(super) enum Sent {
+    /// Its line begins at this byte of what is written to the pipe.
+    At(u64),
+    /// The transport says so.
+    Unless(Unsent),
 }
 
 #[derive(Default)]
@@ -69,7 +106,7 @@ impl Shared {
         namespace: NamespaceName,
         limits: LinkLimits,
         inbound: Arc<dyn Inbound>,
-        pipe: pipe::Sender,
+        wire: Wire,
         runtime: runtime::Id,
     ) -> Self {
         Self {
@@ -77,8 +114,7 @@ impl Shared {
             max_result: Arc::new(limits.max_result),
             inbound,
             calls: Mutex::default(),
-            outbox: Mutex::new(Outbox::new(pipe, limits.outbox)),
-            filled: Notify::new(),
+            wire,
             lanes: Lanes::new(runtime),
             questions: Mutex::default(),
             closed: watch::Sender::new(None),
@@ -111,8 +147,19 @@ impl Shared {
             (id, calls.pending.len() <= FEW)
         };
         let id = id.ok_or_else(|| self.overloaded("too many calls wait for the server"))?;
-        match self.append_and(few, size, |out| write(out, id)) {
-            Ok(start) => Ok(Call::new(Arc::clone(self), id, receiver, start, tells)),
+        let sent = match &self.wire {
+            Wire::Pipe(pipe) => self
+                .append_and(pipe, few, size, |out| write(out, id))
+                .map(Sent::At),
+            Wire::Other(transport) => {
+                let unsent = Unsent::default();
+                let message = message(size, |out| write(out, id));
+                let sent = transport.request(id, message, unsent.clone());
+                sent.map(|()| Sent::Unless(unsent))
+            }
+        };
+        match sent {
+            Ok(sent) => Ok(Call::new(Arc::clone(self), id, receiver, sent, tells)),
             Err(error) => {
                 let _ = self.take(id);
                 Err(error)
@@ -120,24 +167,37 @@ impl Shared {
         }
     }
 
-    /// Appends a line and says where it begins.
+    /// Sends a message that is no request.
     pub(super) fn append(
         &self,
         size: usize,
         write: impl FnOnce(&mut BytesMut),
-    ) -> Result<u64, CallError> {
-        self.append_and(false, size, write)
+    ) -> Result<(), CallError> {
+        match &self.wire {
+            Wire::Pipe(pipe) => self.append_and(pipe, false, size, write).map(drop),
+            Wire::Other(transport) => transport.send(message(size, write)),
+        }
     }
 
-    /// The same, and writes it at once if that is asked for and nobody writes.
+    /// Whether no byte of a call reached the server.
+    pub(super) fn is_unsent(&self, sent: &Sent) -> bool {
+        match (&self.wire, sent) {
+            (Wire::Pipe(pipe), Sent::At(start)) => pipe.outbox().is_unsent(*start),
+            (_, Sent::Unless(unsent)) => unsent.is_noted(),
+            (Wire::Other(_), Sent::At(_)) => false,
+        }
+    }
+
+    /// Appends a line and says where it begins; writes it at once if that is asked for and nobody writes.
     fn append_and(
         &self,
+        pipe: &PipeEnd,
         at_once: bool,
         size: usize,
         write: impl FnOnce(&mut BytesMut),
     ) -> Result<u64, CallError> {
         let appended = {
-            let mut outbox = self.outbox();
+            let mut outbox = pipe.outbox();
             let appended = outbox.append(size, write);
             // A turn is taken only by who also writes.
             appended.map(|start| (start, at_once.then(|| outbox.own_turn()).flatten()))
@@ -145,8 +205,8 @@ impl Shared {
         match appended {
             Ok((start, turn)) => {
                 match turn {
-                    Some(turn) => write::own_turn(self, turn),
-                    None => self.filled.notify_one(),
+                    Some(turn) => write::own_turn(pipe, turn),
+                    None => pipe.filled.notify_one(),
                 }
                 Ok(start)
             }
@@ -157,17 +217,24 @@ impl Shared {
         }
     }
 
-    /// Appends a line that is small and one of a bounded number. An outbox that is over needs none.
+    /// Sends a message that is small and one of a bounded number. A link that is over needs none.
     pub(super) fn append_always(&self, write: impl FnOnce(&mut BytesMut)) -> bool {
-        let appended = self.outbox().append_always(write).is_ok();
-        self.filled.notify_one();
-        appended
+        match &self.wire {
+            Wire::Pipe(pipe) => {
+                let appended = pipe.outbox().append_always(write).is_ok();
+                pipe.filled.notify_one();
+                appended
+            }
+            Wire::Other(transport) => transport.send(message(0, write)).is_ok(),
+        }
     }
 
     /// The answer there is no room for becomes a small error: a request without any answer would wait for ever. A server
     /// that goes on asking and reads none of them is given up: each answer lets it ask again.
     fn refuse_answer(&self, id: &RawId) -> bool {
-        if self.outbox().is_swamped() {
+        if let Wire::Pipe(pipe) = &self.wire
+            && pipe.outbox().is_swamped()
+        {
             self.close(Closed::Violation("it asks and does not read"));
             return false;
         }
@@ -182,8 +249,37 @@ impl Shared {
 
     /// Asks the server to give a call up.
     pub(super) fn send_cancel(&self, id: u64) {
-        // Small, and never more of them than of the calls that had room.
-        self.append_always(|out| write::cancelled(out, id));
+        match &self.wire {
+            // Small, and never more of them than of the calls that had room.
+            Wire::Pipe(_) => {
+                self.append_always(|out| write::cancelled(out, id));
+            }
+            Wire::Other(transport) => {
+                let words = message(0, |out| write::cancelled(out, id));
+                transport.give_up(id, Some(words));
+            }
+        }
+    }
+
+    /// The same with a client's own words.
+    pub(super) fn send_cancel_saying(&self, id: u64, words: Vec<u8>) {
+        match &self.wire {
+            Wire::Pipe(_) => {
+                let sent = self.append(words.len(), |out| out.extend_from_slice(&words));
+                // Without room it goes without its reason.
+                if sent.is_err() {
+                    self.send_cancel(id);
+                }
+            }
+            Wire::Other(transport) => transport.give_up(id, Some(words.into())),
+        }
+    }
+
+    /// Nobody waits for a call of which the server need not hear that.
+    pub(super) fn forget(&self, id: u64) {
+        if let Wire::Other(transport) = &self.wire {
+            transport.give_up(id, None);
+        }
     }
 
     /// Takes a client's call out that nobody waits for any more. `None`: it is over already.
@@ -203,8 +299,13 @@ impl Shared {
     /// Ends the link for calls: pending ones fail now, later ones are refused. The first reason stays.
     pub(super) fn close(&self, reason: Closed) {
         // First, so that what a call hears about its bytes stays true. The pipe closes outside the lock.
-        let pipe = self.outbox().end();
-        drop(pipe);
+        match &self.wire {
+            Wire::Pipe(pipe) => {
+                let ended = pipe.outbox().end();
+                drop(ended);
+            }
+            Wire::Other(transport) => transport.end(),
+        }
         let abandoned = {
             let mut calls = self.calls();
             calls.closed = true;
@@ -221,7 +322,32 @@ impl Shared {
             entry.reply.end(Err(self.gone(what_now)));
         }
         self.lanes.end();
-        self.filled.notify_one();
+        if let Wire::Pipe(pipe) = &self.wire {
+            pipe.filled.notify_one();
+        }
+        self.note_closed(reason);
+    }
+
+    /// Takes no calls any more, and says so; those that wait go on.
+    #[allow(dead_code, reason = "remote servers are the first to use it")]
+    pub(super) fn lost(&self, reason: Closed) {
+        self.calls().closed = true;
+        self.note_closed(reason);
+    }
+
+    /// No more calls come; what waits to be sent still is.
+    pub(super) fn finish(&self) {
+        self.calls().closed = true;
+        match &self.wire {
+            Wire::Pipe(pipe) => {
+                pipe.outbox().finish();
+                pipe.filled.notify_one();
+            }
+            Wire::Other(transport) => transport.finish(),
+        }
+    }
+
+    fn note_closed(&self, reason: Closed) {
         self.closed.send_if_modified(|closed| {
             let first = closed.is_none();
             closed.get_or_insert(reason);
@@ -249,15 +375,18 @@ impl Shared {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn outbox(&self) -> MutexGuard<'_, Outbox<pipe::Sender>> {
-        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn questions(&self) -> MutexGuard<'_, ServerRequests> {
         self.questions
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A message of about that size, on its own.
+fn message(size: usize, write: impl FnOnce(&mut BytesMut)) -> Bytes {
+    let mut out = BytesMut::with_capacity(size + 128);
+    write(&mut out);
+    out.freeze()
 }
 
 impl Asker for Shared {

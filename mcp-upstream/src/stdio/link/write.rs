@@ -10,7 +10,7 @@ use tokio::net::unix::pipe;
 use tooldock_workers::process::pipe::{LARGE, widen};
 
 use super::Closed;
-use super::shared::{FEW, Shared};
+use super::shared::{FEW, PipeEnd, Shared, Wire};
 use crate::jsonrpc::splice::{Edit, splice};
 use crate::jsonrpc::{RawId, RpcError};
 use crate::stdio::wire::{Batch, OwnTurn, Turn};
@@ -105,21 +105,24 @@ fn string(out: &mut BytesMut, text: &str) {
 /// Writes what calls append and do not write themselves. Woken by the first of them; with several pending it first lets
 /// the others append as well, which makes one write of many lines. Ends with the link, or with the pipe.
 pub(super) async fn flush(shared: Arc<Shared>) {
+    let Wire::Pipe(end) = &shared.wire else {
+        return;
+    };
     let mut batch = BytesMut::new();
     let mut wide = false;
     loop {
-        shared.filled.notified().await;
+        end.filled.notified().await;
         if shared.calls().pending.len() > FEW {
             tokio::task::yield_now().await;
         }
-        let turn = shared.outbox().turn();
+        let turn = end.outbox().turn();
         let pipe = match turn {
             Turn::Write(pipe) => pipe,
             Turn::Wait => continue,
             Turn::Over => return,
         };
         loop {
-            let taken = shared.outbox().take(&mut batch);
+            let taken = end.outbox().take(&mut batch);
             match taken {
                 Batch::Nothing => break,
                 Batch::Finished => return,
@@ -127,9 +130,9 @@ pub(super) async fn flush(shared: Arc<Shared>) {
                     if batch.len() > LARGE && !std::mem::replace(&mut wide, true) {
                         widen(&pipe);
                     }
-                    if write(&shared, &pipe, start, &batch).await.is_err() {
+                    if write(end, &pipe, start, &batch).await.is_err() {
                         drop(pipe);
-                        shared.outbox().end();
+                        end.outbox().end();
                         shared.calls().closed = true;
                         tokio::time::sleep(LAST_ANSWERS).await;
                         shared.close(Closed::Disconnected);
@@ -139,25 +142,25 @@ pub(super) async fn flush(shared: Arc<Shared>) {
             }
         }
         // What was appended meanwhile has woken this again.
-        let unwanted = shared.outbox().rest(pipe);
+        let unwanted = end.outbox().rest(pipe);
         drop(unwanted);
     }
 }
 
 /// Writes what waits as far as the pipe takes it at once; the rest is the flusher's, and so is finding out what is wrong
 /// with a pipe.
-pub(super) fn own_turn(shared: &Shared, turn: OwnTurn<pipe::Sender>) {
+pub(super) fn own_turn(end: &PipeEnd, turn: OwnTurn<pipe::Sender>) {
     let written = turn.pipe.try_write(&turn.batch).unwrap_or(0);
-    let (more, unwanted) = shared.outbox().own_turn_over(turn, written);
+    let (more, unwanted) = end.outbox().own_turn_over(turn, written);
     drop(unwanted);
     if more {
-        shared.filled.notify_one();
+        end.filled.notify_one();
     }
 }
 
 /// Writes a batch whose first byte is number `start`, telling the outbox how far the pipe may have got.
 async fn write(
-    shared: &Shared,
+    end: &PipeEnd,
     pipe: &pipe::Sender,
     start: u64,
     batch: &[u8],
@@ -166,14 +169,14 @@ async fn write(
     let mut written = 0;
     while written < batch.len() {
         pipe.writable().await?;
-        if !shared.outbox().reach(all) {
+        if !end.outbox().reach(all) {
             return Err(std::io::ErrorKind::BrokenPipe.into());
         }
         let outcome = pipe.try_write(&batch[written..]);
         if let Ok(taken) = outcome {
             written += taken;
         }
-        shared.outbox().settle(start + written as u64);
+        end.outbox().settle(start + written as u64);
         match outcome {
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}

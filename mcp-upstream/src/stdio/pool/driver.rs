@@ -92,8 +92,7 @@ impl Driver {
 
     fn keep(&mut self, id: ProcessId, order: Option<Order>) {
         if let Some(reason) = order.as_ref().and_then(|order| order.restart) {
-            let name = &self.pool.server.name;
-            self.pool.host.servers().restarted(name, reason);
+            self.pool.launcher.restarted(reason);
         }
         let (sender, commands) = mpsc::channel(COMMANDS);
         self.commands.insert(id, sender);

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tooldock_workers::remote::BackendId;
+
 use crate::protocol::{ClientIdentity, Era, EraSupport};
 use crate::stdio::handshake::ProbedEra;
 use crate::stdio::link::Inbound;
@@ -12,6 +14,9 @@ use crate::stdio::link::Inbound;
 pub(crate) enum ConnectionKey {
     /// The one of everybody.
     Shared,
+    /// The one of everybody at that backend. Requests for the one of everybody are spread over these by the pool of a
+    /// server that has several.
+    Replica(BackendId),
     /// A session's own, by the session's tag.
     Session(Arc<str>),
     /// The one of a principal.
@@ -40,6 +45,7 @@ pub(crate) struct OpenAs {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::stdio) enum Key {
     Shared,
+    Replica(BackendId),
     Session(Arc<str>),
     Principal(Arc<str>),
     Exclusive(u64),
@@ -54,12 +60,36 @@ pub(in crate::stdio) struct SlotKey {
 
 impl ConnectionKey {
     /// Whether several clients speak with its process, so that it is opened with the gateway's own words.
-    pub(super) fn is_common(&self) -> bool {
-        matches!(self, Self::Shared | Self::Principal(_))
+    pub(crate) fn is_common(&self) -> bool {
+        matches!(self, Self::Shared | Self::Replica(_) | Self::Principal(_))
     }
 }
 
 impl Key {
+    /// The backend that its connection is for, where that is settled.
+    pub(in crate::stdio) fn replica(&self) -> Option<&BackendId> {
+        match self {
+            Self::Replica(backend) => Some(backend),
+            _ => None,
+        }
+    }
+
+    /// Whether everybody shares its process.
+    pub(in crate::stdio) fn is_shared(&self) -> bool {
+        matches!(self, Self::Shared | Self::Replica(_))
+    }
+
+    /// The key of a request; nothing for what is one request's alone.
+    pub(super) fn lasting(key: &ConnectionKey) -> Option<Self> {
+        Some(match key {
+            ConnectionKey::Shared => Self::Shared,
+            ConnectionKey::Replica(backend) => Self::Replica(backend.clone()),
+            ConnectionKey::Session(tag) => Self::Session(Arc::clone(tag)),
+            ConnectionKey::Principal(name) => Self::Principal(Arc::clone(name)),
+            ConnectionKey::Exclusive => return None,
+        })
+    }
+
     /// Whether its process is for one session or one request.
     pub(in crate::stdio) fn is_private(&self) -> bool {
         matches!(self, Self::Session(_) | Self::Exclusive(_))

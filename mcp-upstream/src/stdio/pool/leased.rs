@@ -80,7 +80,7 @@ impl Leased {
     /// The pid of the process.
     #[cfg(test)]
     pub(crate) fn pid(&self) -> u32 {
-        self.process.pid()
+        self.process.pid().expect("a process")
     }
 
     pub(super) fn process(&self) -> &Arc<Process> {
@@ -116,7 +116,7 @@ impl Leased {
     /// When there are too many, or the server cannot be asked.
     pub(crate) async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {
         self.replay_state.subscribe(uri).map_err(|error| {
-            let name = &self.pool.server.name;
+            let name = self.pool.name();
             let message = format!("namespace {name}: {error}");
             CallError::new(CallErrorCode::Overloaded, message)
         })?;

@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::external::{ExternalServer, ProcessHost};
+use tooldock_workers::external::ProcessHost;
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
+use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 
 use super::key::{ConnectionKey, OpenAs};
 use super::rules::Patience;
@@ -20,6 +20,7 @@ use super::state::Event;
 use super::{Driver, Leased, PoolShared, PoolState};
 use crate::broadcast::Audience;
 use crate::protocol::{Era, EraSupport};
+use crate::stdio::launch::{Launcher, ProcessLauncher, ServerRef};
 use crate::stdio::lists::Lists;
 use crate::stdio::metrics::{LastGood, StdioMetrics};
 use crate::stdio::process::Opened;
@@ -96,33 +97,33 @@ impl Pools {
     ///
     /// `overloaded` where no place came free in time; `worker_unavailable`, with the reason, where the server does not
     /// start, failed too often, or is not to be restarted.
-    pub(crate) async fn lease(
+    pub(crate) async fn lease<'a>(
         &self,
-        server: &Arc<ExternalServer>,
+        server: impl Into<ServerRef<'a>>,
         key: ConnectionKey,
         open: OpenAs,
     ) -> Result<Leased, CallError> {
-        self.pool(server)?.lease(&key, &Arc::new(open)).await
+        self.pool(server.into())?.lease(&key, &Arc::new(open)).await
     }
 
     /// A process that several share, where it is there and nobody needs to wait.
-    pub(crate) fn lease_at_once(
+    pub(crate) fn lease_at_once<'a>(
         &self,
-        server: &Arc<ExternalServer>,
+        server: impl Into<ServerRef<'a>>,
         key: &ConnectionKey,
         era: Era,
     ) -> Option<Leased> {
         // One that is retired grants nothing.
-        self.of(server)?.lease_common(key, era)
+        self.of(server.into())?.lease_common(key, era)
     }
 
     /// What a server speaks, as far as that is known.
-    pub(crate) fn known_era(
+    pub(crate) fn known_era<'a>(
         &self,
-        server: &Arc<ExternalServer>,
+        server: impl Into<ServerRef<'a>>,
         wanted: Era,
     ) -> Option<EraSupport> {
-        let era = self.of(server)?.served_era()?;
+        let era = self.of(server.into())?.served_era()?;
         // Whether such a one can be opened by a handshake is still to be tried.
         let unsure = era == EraSupport::ModernAtLeast && wanted == Era::Legacy;
         (!unsure).then_some(era)
@@ -134,12 +135,12 @@ impl Pools {
     /// # Errors
     ///
     /// As [`Pools::lease`].
-    pub(crate) async fn server_era(
+    pub(crate) async fn server_era<'a>(
         &self,
-        server: &Arc<ExternalServer>,
+        server: impl Into<ServerRef<'a>>,
         wanted: Era,
     ) -> Result<EraSupport, CallError> {
-        let pool = self.pool(server)?;
+        let pool = self.pool(server.into())?;
         let lease = async |era| {
             let open = Arc::new(OpenAs::gateway(era));
             pool.lease(&ConnectionKey::Shared, &open).await
@@ -167,32 +168,36 @@ impl Pools {
 
     /// What a server last said of itself, preferably when it was opened so, whether or not it can be asked now. Nothing
     /// where it has been away for long or is not restarted.
-    pub(crate) fn last_opened(&self, server: &Arc<ExternalServer>, era: Era) -> Option<Opened> {
-        self.pool(server).ok()?.known(era)
+    pub(crate) fn last_opened<'a>(
+        &self,
+        server: impl Into<ServerRef<'a>>,
+        era: Era,
+    ) -> Option<Opened> {
+        self.pool(server.into()).ok()?.known(era)
     }
 
     /// The last good lists of a server.
-    pub(crate) fn lists(&self, server: &Arc<ExternalServer>) -> Option<Arc<Lists>> {
-        Some(Arc::clone(&self.pool(server).ok()?.lists))
+    pub(crate) fn lists<'a>(&self, server: impl Into<ServerRef<'a>>) -> Option<Arc<Lists>> {
+        Some(Arc::clone(&self.pool(server.into()).ok()?.lists))
     }
 
     /// What a server last said answered for it.
-    pub(crate) fn fell_back(&self, server: &Arc<ExternalServer>, what: LastGood) {
-        if let Ok(pool) = self.pool(server) {
+    pub(crate) fn fell_back<'a>(&self, server: impl Into<ServerRef<'a>>, what: LastGood) {
+        if let Ok(pool) = self.pool(server.into()) {
             pool.fell_back(what);
         }
     }
 
     /// One client less wants to hear of a resource.
-    pub(crate) fn unsubscribe(
+    pub(crate) fn unsubscribe<'a>(
         &self,
-        server: &Arc<ExternalServer>,
+        server: impl Into<ServerRef<'a>>,
         key: &ConnectionKey,
         era: Era,
         uri: &str,
     ) {
         // A pool that is gone has nothing to unsubscribe from, and none is made for it.
-        if let Some(pool) = self.latest(&server.name) {
+        if let Some(pool) = self.latest(server.into().name()) {
             pool.unsubscribe(key, era, uri);
         }
     }
@@ -218,8 +223,8 @@ impl Pools {
     }
 
     /// Waits until a server that came into the registry serves, or why it does not is known.
-    pub(crate) async fn settled(&self, server: &Arc<ExternalServer>) {
-        if let Ok(pool) = self.pool(server) {
+    pub(crate) async fn settled<'a>(&self, server: impl Into<ServerRef<'a>>) {
+        if let Ok(pool) = self.pool(server.into()) {
             pool.settled().await;
         }
     }
@@ -251,17 +256,15 @@ impl Pools {
         self.lock().clear();
     }
 
-    fn pool(&self, server: &Arc<ExternalServer>) -> Result<Arc<PoolShared>, CallError> {
-        let name = &server.name;
+    fn pool(&self, server: ServerRef<'_>) -> Result<Arc<PoolShared>, CallError> {
+        let name = server.name();
         if let Some(pool) = self.serving(server) {
             return Ok(pool);
         }
         // The request may have begun before a reload: then the one that serves now takes it.
         let current = self.registry.namespace(name.as_str());
-        match current.as_ref().map(|namespace| &namespace.upstream) {
-            Some(UpstreamKind::External(current)) if !self.ended.load(Ordering::Acquire) => {
-                Ok(self.make(current))
-            }
+        match current.as_deref().and_then(served) {
+            Some(current) if !self.ended.load(Ordering::Acquire) => Ok(self.make(current)),
             _ => Err(CallError::new(
                 CallErrorCode::WorkerUnavailable,
                 format!("the server of namespace {name} is not served any more"),
@@ -269,15 +272,15 @@ impl Pools {
         }
     }
 
-    fn serving(&self, server: &Arc<ExternalServer>) -> Option<Arc<PoolShared>> {
+    fn serving(&self, server: ServerRef<'_>) -> Option<Arc<PoolShared>> {
         self.of(server).filter(|pool| !pool.is_retired())
     }
 
     /// The latest pool of a server, which may be retired.
-    fn of(&self, server: &Arc<ExternalServer>) -> Option<Arc<PoolShared>> {
+    fn of(&self, server: ServerRef<'_>) -> Option<Arc<PoolShared>> {
         let pools = self.lock();
-        let mut own = pools.get(&server.name)?.iter().rev();
-        own.find(|pool| Arc::ptr_eq(&pool.shared.server, server))
+        let mut own = pools.get(server.name())?.iter().rev();
+        own.find(|pool| pool.shared.launcher.is(server))
             .map(|pool| Arc::clone(&pool.shared))
     }
 
@@ -289,20 +292,19 @@ impl Pools {
 
     /// The pool of a server that is in the registry, with its first process on the way. What lasted in the pool before it
     /// lasts here.
-    fn make(&self, server: &Arc<ExternalServer>) -> Arc<PoolShared> {
+    fn make(&self, server: ServerRef<'_>) -> Arc<PoolShared> {
         let mut pools = self.lock();
-        let own = pools.entry(server.name.clone()).or_default();
-        let same =
-            |pool: &&Pool| Arc::ptr_eq(&pool.shared.server, server) && !pool.shared.is_retired();
+        let own = pools.entry(server.name().clone()).or_default();
+        let same = |pool: &&Pool| pool.shared.launcher.is(server) && !pool.shared.is_retired();
         if let Some(pool) = own.iter().find(same) {
             return Arc::clone(&pool.shared);
         }
         let shared = PoolShared::new(
-            Arc::clone(server),
-            Arc::clone(&self.host),
+            self.launcher(server),
+            self.host.control.clone(),
             Arc::clone(&self.registry),
             Arc::clone(&self.audience),
-            self.metrics.server(&server.name),
+            self.metrics.server(server.name()),
             self.patience,
             self.turns.clone(),
         );
@@ -319,7 +321,9 @@ impl Pools {
             shared.apply(Event::Inherit { places });
         }
         let open = Arc::new(OpenAs::gateway(Era::Modern));
-        shared.apply(Event::Wanted { open });
+        let key = shared.spread(&ConnectionKey::Shared);
+        let key = key.into_owned();
+        shared.apply(Event::Wanted { key, open });
         shared
     }
 
@@ -327,7 +331,7 @@ impl Pools {
     fn follow(&self, snapshot: &Snapshot) {
         let mut wanted = HashMap::new();
         for (name, namespace) in &snapshot.namespaces {
-            if let UpstreamKind::External(server) = &namespace.upstream {
+            if let Some(server) = served(namespace) {
                 wanted.insert(name, server);
             }
         }
@@ -340,7 +344,7 @@ impl Pools {
                 for pool in own.iter() {
                     let serves = wanted
                         .get(name)
-                        .is_some_and(|server| Arc::ptr_eq(server, &pool.shared.server));
+                        .is_some_and(|server| pool.shared.launcher.is(*server));
                     if !serves {
                         retired.push(Arc::clone(&pool.shared));
                     }
@@ -354,7 +358,7 @@ impl Pools {
                 kept
             });
         }
-        for server in wanted.values() {
+        for server in wanted.into_values() {
             if self.serving(server).is_none() {
                 self.make(server);
             }
@@ -363,6 +367,11 @@ impl Pools {
         for pool in retired {
             pool.apply(Event::Retire);
         }
+    }
+
+    fn launcher(&self, server: ServerRef<'_>) -> Arc<dyn Launcher> {
+        let ServerRef::Process(server) = server;
+        Arc::new(ProcessLauncher::new(server, &self.host))
     }
 
     fn stop_following(&self) {
@@ -379,6 +388,14 @@ impl Pools {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<NamespaceName, Vec<Pool>>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The server of a namespace that has one.
+pub(crate) fn served(namespace: &Namespace) -> Option<ServerRef<'_>> {
+    match &namespace.upstream {
+        UpstreamKind::External(server) => Some(ServerRef::Process(server)),
+        _ => None,
     }
 }
 

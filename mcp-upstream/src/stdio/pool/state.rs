@@ -176,7 +176,7 @@ impl State {
     pub(super) fn step(&mut self, event: Event, now: Instant, jitter: f64) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
-            Event::Wanted { open } => self.wanted(open, now),
+            Event::Wanted { key, open } => self.wanted(&key, open, now),
             Event::Lease { waiter, key, open } => {
                 self.lease(waiter, key, open, now, &mut actions);
             }
@@ -237,12 +237,7 @@ impl State {
         key: &ConnectionKey,
         wanted: Era,
     ) -> Option<(ProcessId, Arc<ReplayState>)> {
-        let key = match key {
-            ConnectionKey::Shared => Key::Shared,
-            ConnectionKey::Session(tag) => Key::Session(Arc::clone(tag)),
-            ConnectionKey::Principal(name) => Key::Principal(Arc::clone(name)),
-            ConnectionKey::Exclusive => return None,
-        };
+        let key = Key::lasting(key)?;
         let era = self.server?.opened_for(wanted);
         let slot = self.slots.get(&SlotKey { key, era })?;
         let process = slot.process?;
@@ -268,13 +263,13 @@ impl State {
         }
     }
 
-    fn wanted(&mut self, open: Arc<OpenAs>, now: Instant) {
+    fn wanted(&mut self, key: &ConnectionKey, open: Arc<OpenAs>, now: Instant) {
         if self.rules.is_private() {
             self.spares.asked_for = Some(now);
         }
         // It also answers for what is true of all of them: what the server speaks and can do.
         let key = SlotKey {
-            key: Key::Shared,
+            key: Key::lasting(key).unwrap_or(Key::Shared),
             era: open.era,
         };
         self.slots.entry(key).or_insert_with(|| Slot {
@@ -296,15 +291,10 @@ impl State {
             actions.push(Action::Refuse { waiter, refusal });
             return;
         }
-        let key = match key {
-            ConnectionKey::Shared => Key::Shared,
-            ConnectionKey::Session(tag) => Key::Session(tag),
-            ConnectionKey::Principal(name) => Key::Principal(name),
-            ConnectionKey::Exclusive => {
-                self.next_lease += 1;
-                Key::Exclusive(self.next_lease)
-            }
-        };
+        let key = Key::lasting(&key).unwrap_or_else(|| {
+            self.next_lease += 1;
+            Key::Exclusive(self.next_lease)
+        });
         if key.is_private() {
             self.spares.asked_for = Some(now);
         }
@@ -516,10 +506,7 @@ impl State {
 
     /// Whether what everybody shares ended and is not to be restarted.
     pub(super) fn is_dead(&self) -> bool {
-        let mut shared = self
-            .slots
-            .iter()
-            .filter(|(slot, _)| slot.key == Key::Shared);
+        let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
         shared.any(|(_, slot)| slot.dead)
     }
 
@@ -534,12 +521,7 @@ impl State {
         key: &ConnectionKey,
         wanted: Era,
     ) -> Option<(Arc<ReplayState>, Option<ProcessId>)> {
-        let key = match key {
-            ConnectionKey::Shared => Key::Shared,
-            ConnectionKey::Session(tag) => Key::Session(Arc::clone(tag)),
-            ConnectionKey::Principal(name) => Key::Principal(Arc::clone(name)),
-            ConnectionKey::Exclusive => return None,
-        };
+        let key = Key::lasting(key)?;
         let slot = |era| {
             let key = key.clone();
             self.slots.get(&SlotKey { key, era })

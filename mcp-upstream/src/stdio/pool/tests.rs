@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
-use tooldock_workers::external::{Isolation, Restart, StdioSpec};
+use tooldock_workers::external::{ExternalServer, Isolation, ProcessHost, Restart, StdioSpec};
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::registry::{Snapshot, UpstreamKind};
 use tooldock_workers::runtimes::Runtimes;

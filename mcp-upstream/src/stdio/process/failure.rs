@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::external::{ExternalServer, ServerProcess};
 use tooldock_workers::process::Exit;
 
+use crate::stdio::launch::{Instance, Launcher};
 use crate::stdio::pool::state::Failure;
 
 /// Characters of a sentence, most of which may be the server's own words; of what the server said last, too.
@@ -21,10 +21,10 @@ pub(in crate::stdio) const ADVICE: &str = "Try again later; if that does not hel
 
 /// A failure before anybody may see it.
 #[derive(Debug)]
-pub(super) struct Raw {
-    pub(super) error: CallError,
+pub(crate) struct Raw {
+    pub(crate) error: CallError,
     /// What was last said on standard error, as it was logged.
-    pub(super) said: Option<String>,
+    pub(crate) said: Option<String>,
 }
 
 impl From<CallError> for Raw {
@@ -35,10 +35,10 @@ impl From<CallError> for Raw {
 
 impl Raw {
     /// Fit to be shown. A server's own words may hold what the server was told in confidence.
-    pub(super) fn of(self, server: &ExternalServer) -> Failure {
+    pub(super) fn of(self, server: &dyn Launcher) -> Failure {
         let Self { mut error, said } = self;
         let told = fit_for_others(server, &error.message);
-        let what = what(&told, server.name.as_str());
+        let what = what(&told, server.name().as_str());
         let reason = match said {
             Some(said) => {
                 let said: String = said.chars().take(WORDS_MAX).collect();
@@ -54,8 +54,8 @@ impl Raw {
     }
 
     /// Why a process that had served does so no more.
-    pub(super) async fn of_end(server: &ExternalServer, child: &ServerProcess, what: &str) -> Self {
-        let name = &server.name;
+    pub(super) async fn of_end(server: &dyn Launcher, child: &dyn Instance, what: &str) -> Self {
+        let name = server.name();
         let message = format!("a process of the server of namespace {name} {what}");
         Self {
             error: CallError::new(CallErrorCode::WorkerUnavailable, message),
@@ -64,18 +64,8 @@ impl Raw {
     }
 }
 
-/// How a process ended, to follow its name.
-pub(super) fn how(exit: Option<Exit>) -> String {
-    match exit {
-        Some(Exit::Code(code)) => format!("exited with status {code}"),
-        Some(Exit::Signal(signal)) => format!("was ended by signal {signal}"),
-        Some(Exit::Lost) => "ended".to_owned(),
-        None => "closed its pipes".to_owned(),
-    }
-}
-
 /// How it ended, if it does within that time.
-pub(super) async fn exit_within(child: &ServerProcess, limit: Duration) -> Option<Exit> {
+pub(super) async fn exit_within(child: &dyn Instance, limit: Duration) -> Option<Exit> {
     timeout(limit, child.exited()).await.ok()
 }
 
@@ -89,7 +79,7 @@ pub(in crate::stdio) fn what<'a>(message: &'a str, namespace: &str) -> &'a str {
 
 /// A text that quotes the server: first without secrets, then cut short, so that half of one does not remain, and on one
 /// line.
-fn fit_for_others(server: &ExternalServer, text: &str) -> String {
+fn fit_for_others(server: &dyn Launcher, text: &str) -> String {
     let mut fit = String::new();
     for letter in server.without_secrets(text).chars().take(WORDS_MAX) {
         if letter.is_control() {

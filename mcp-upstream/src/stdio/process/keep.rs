@@ -10,17 +10,18 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::external::{Isolation, ServerProcess};
+use tooldock_workers::external::Isolation;
 use tooldock_workers::process::Exit;
+use tooldock_workers::remote::BackendId;
 
 use super::failure::{self, Raw};
 use super::open::{self, Limits, Outcome};
 use super::{InboundRouter, Opened, Process, listen, replay};
 use crate::protocol::{Era, EraSupport};
+use crate::stdio::launch::{Instance, LinkParts, Place};
 use crate::stdio::link::{Closed, Link, LinkLimits};
 use crate::stdio::pool::state::{End, Event, Order, ProcessId, StopReason};
 use crate::stdio::pool::{Key, PoolShared};
-use crate::stdio::wire::Pipes;
 
 /// How long to wait for the exit code of a process that closed its output.
 const EXIT_WAIT: Duration = Duration::from_millis(50);
@@ -48,7 +49,7 @@ pub(in crate::stdio) struct Keeper {
 
 /// A process whose pipes are connected.
 struct Running {
-    child: ServerProcess,
+    child: Box<dyn Instance>,
     link: Arc<Link>,
     router: Arc<InboundRouter>,
 }
@@ -83,12 +84,13 @@ impl Keeper {
         // A request may wait for a process; none waits for a spare.
         let requests = order.as_ref().map(|_| Arc::clone(&self.pool.requests));
         let (pool, id) = (Arc::clone(&self.pool), self.id);
+        let replica = order.as_ref().and_then(|order| order.slot.key.replica());
         let outcome = async {
             let installed = pool.installation.ensure(&pool, id, requests.clone());
             installed.await?;
             let turn = pool.turns.starting.take(requests).await;
             let started = Instant::now();
-            let running = timeout(limit, start(&pool)).await;
+            let running = timeout(limit, start(&pool, replica, &[])).await;
             let running = running.unwrap_or_else(|_| Err(slow(&pool)))?;
             Ok::<_, Raw>((turn, started, running))
         };
@@ -124,7 +126,7 @@ impl Keeper {
                 Some(Command::Stop(_)) | None => None,
             },
             _ = running.link.closed() => {
-                let exit = failure::exit_within(&running.child, EXIT_WAIT).await;
+                let exit = failure::exit_within(&*running.child, EXIT_WAIT).await;
                 let (process, end) = (self.id, end_of(exit));
                 self.report(Event::Lost { process, end });
                 None
@@ -135,7 +137,7 @@ impl Keeper {
     /// Opens it; where that needs another process, with that.
     async fn open(&mut self, mut running: Running, order: Order, until: Instant) -> Next {
         let mut server = order.server;
-        let mut outcome = Err(Raw::from(broken(&self.pool)));
+        let mut outcome = Err(Raw::from(not_opened(&self.pool)));
         for attempt in 0..TRIES {
             running.router.set_own(order.open.inbound.clone());
             let limits = Limits {
@@ -174,7 +176,7 @@ impl Keeper {
             running.link.close();
             running.router.set_own(None);
             running = tokio::select! {
-                again = timeout_at(until, start(&self.pool)) => {
+                again = timeout_at(until, start(&self.pool, order.slot.key.replica(), &[])) => {
                     match again.unwrap_or_else(|_| Err(slow(&self.pool))) {
                         Ok(running) => running,
                         Err(error) => return self.failed(None, Some(&order), error.into()),
@@ -198,11 +200,13 @@ impl Keeper {
     ) -> Next {
         let pool = &self.pool;
         tracing::info!(
-            namespace = %pool.server.name,
+            namespace = %pool.name(),
             pid = running.child.pid(),
+            backend = running.child.backend().map(BackendId::as_str),
             version = open::describe(&opened),
-            "a process of the server of namespace {} is ready",
-            pool.server.name
+            "a {} of the server of namespace {} is ready",
+            running.what(),
+            pool.name()
         );
         let process = Arc::new(Process::new(
             running.child.pid(),
@@ -232,7 +236,7 @@ impl Keeper {
         let beside = async {
             let key = &order.slot.key;
             let read = async {
-                if *key == Key::Shared {
+                if key.is_shared() {
                     replay::read_tools(process, &lists, limit).await;
                 }
             };
@@ -259,19 +263,22 @@ impl Keeper {
                 closed = running.link.closed() => {
                     if let Closed::Violation(what) = closed {
                         tracing::warn!(
-                            namespace = %self.pool.server.name,
+                            namespace = %self.pool.name(),
                             pid = process.pid,
-                            "a process of the server broke the protocol: {what}"
+                            "a {} of the server broke the protocol: {what}",
+                            running.what()
                         );
                     }
-                    let exit = failure::exit_within(&running.child, EXIT_WAIT).await;
+                    let exit = failure::exit_within(&*running.child, EXIT_WAIT).await;
                     let what = match closed {
                         Closed::Violation(what) => format!("broke the protocol: {what}"),
-                        Closed::Disconnected | Closed::Ended => failure::how(exit),
+                        Closed::Disconnected | Closed::Ended => running.child.how_ended(exit),
                     };
                     break (end_of(exit), what);
                 }
-                exit = running.child.exited() => break (end_of(Some(exit)), failure::how(Some(exit))),
+                exit = running.child.exited() => {
+                    break (end_of(Some(exit)), running.child.how_ended(Some(exit)));
+                }
                 () = process.suspected.notified(), if asking.is_none() => {
                     asking = Some(Box::pin(is_alive(process, patience)));
                 }
@@ -291,13 +298,15 @@ impl Keeper {
             process: self.id,
             end,
         });
+        running.settle().await;
         // Nothing more will come: whoever waits is told now, not at the end of the ladder.
         running.link.close();
-        let why = Raw::of_end(&self.pool.server, &running.child, &what).await;
-        let why = why.of(&self.pool.server);
+        let why = Raw::of_end(&*self.pool.launcher, &*running.child, &what).await;
+        let why = why.of(&*self.pool.launcher);
         tracing::warn!(
-            namespace = %self.pool.server.name,
+            namespace = %self.pool.name(),
             pid = process.pid,
+            backend = running.child.backend().map(BackendId::as_str),
             ?end,
             "{} unasked",
             why.reason
@@ -306,21 +315,21 @@ impl Keeper {
     }
 
     fn failed(&self, running: Option<Running>, order: Option<&Order>, raw: Raw) -> Next {
-        let server = &self.pool.server;
+        let server = &*self.pool.launcher;
         let failure = raw.of(server);
         let why = &failure.reason;
         let tried = order.and_then(|order| order.server.zip(Some(order.slot.era)));
         if tried.is_some_and(|(server, wanted)| open::is_trial(server, wanted)) {
             tracing::info!(
-                namespace = %server.name,
+                namespace = %server.name(),
                 "the server of namespace {} does not accept initialize, so older clients are served by translation: {why}",
-                server.name
+                server.name()
             );
         } else {
             tracing::warn!(
-                namespace = %server.name,
+                namespace = %server.name(),
                 "the server of namespace {} did not start: {why}",
-                server.name
+                server.name()
             );
         }
         self.pool.installation.forget();
@@ -332,7 +341,7 @@ impl Keeper {
     }
 
     fn tell_of_giving_way(&self, process: &Process) {
-        let name = &self.pool.server.name;
+        let name = self.pool.name();
         // Who chose a process for each session has a server that remembers things.
         let lost = match self.pool.settings().isolation {
             Isolation::Session => "; what the process remembered for that session is lost",
@@ -351,18 +360,14 @@ impl Keeper {
     }
 }
 
-/// Starts a process and connects its pipes.
-async fn start(pool: &Arc<PoolShared>) -> Result<Running, CallError> {
-    let child = ServerProcess::spawn(&pool.server, &pool.host).await?;
-    let runtime = pool.host.runtimes.pick().await;
-    let pipes = child.take_pipes().ok_or_else(|| broken(pool))?;
-    let pipes = Pipes {
-        stdin: pipes.stdin,
-        stdout: pipes.stdout,
-    };
-    let name = &pool.server.name;
+/// Starts a process and connects with it.
+async fn start(
+    pool: &Arc<PoolShared>,
+    replica: Option<&BackendId>,
+    avoid: &[BackendId],
+) -> Result<Running, CallError> {
     let router = InboundRouter::new(
-        name.clone(),
+        pool.name().clone(),
         Arc::clone(&pool.audience),
         Arc::clone(&pool.lists),
         Arc::clone(&pool.metrics),
@@ -370,10 +375,12 @@ async fn start(pool: &Arc<PoolShared>) -> Result<Running, CallError> {
     let of = Arc::downgrade(pool);
     // Zero where the pool is gone: then nothing is larger than was known.
     let max_result = move || of.upgrade().map_or(0, |pool| pool.max_result());
-    let limits = LinkLimits::new(max_result);
-    let inbound = Arc::clone(&router) as _;
-    let link =
-        Link::open(name.clone(), pipes, &runtime, limits, inbound).map_err(|_| broken(pool))?;
+    let parts = LinkParts {
+        limits: LinkLimits::new(max_result),
+        inbound: Arc::clone(&router) as _,
+    };
+    let place = Place { replica, avoid };
+    let (link, child) = pool.launcher.launch(place, parts).await?;
     Ok(Running {
         child,
         link,
@@ -382,22 +389,38 @@ async fn start(pool: &Arc<PoolShared>) -> Result<Running, CallError> {
 }
 
 fn slow(pool: &PoolShared) -> CallError {
-    let name = &pool.server.name;
+    let name = pool.name();
     CallError::new(
         CallErrorCode::WorkerUnavailable,
         format!("the server of namespace {name} took too long to start"),
     )
 }
 
-fn broken(pool: &PoolShared) -> CallError {
-    let name = &pool.server.name;
+fn not_opened(pool: &PoolShared) -> CallError {
+    let name = pool.name();
     CallError::new(
         CallErrorCode::WorkerUnavailable,
-        format!("the pipes of the server of namespace {name} cannot be used"),
+        format!("the server of namespace {name} was not opened"),
     )
 }
 
 impl Running {
+    /// What it is, for the log.
+    fn what(&self) -> &'static str {
+        match self.child.pid() {
+            Some(_) => "process",
+            None => "session",
+        }
+    }
+
+    /// Waits for calls that go on although no new one comes, as long as they may.
+    async fn settle(&self) {
+        let limit = self.child.leaves_calls();
+        if !limit.is_zero() {
+            let _ = timeout(limit, self.link.without_calls()).await;
+        }
+    }
+
     /// Closes its input, then the ladder.
     async fn end(self) {
         self.link.finish();
@@ -411,8 +434,8 @@ impl Running {
             let said = self.child.last_words().await;
             return Raw { error, said };
         }
-        let exit = failure::exit_within(&self.child, LAST_EXIT_WAIT).await;
-        let (name, what) = (&pool.server.name, failure::how(exit));
+        let exit = failure::exit_within(&*self.child, LAST_EXIT_WAIT).await;
+        let (name, what) = (pool.name(), self.child.how_ended(exit));
         let message = format!("the server of namespace {name} {what} before it answered {asked}");
         Raw {
             error: CallError { message, ..error },
@@ -489,7 +512,7 @@ mod tests {
         );
         let link = Arc::clone(&scene.link);
         Process::new(
-            1,
+            Some(1),
             link,
             opened,
             Arc::clone(ClientIdentity::gateway()),

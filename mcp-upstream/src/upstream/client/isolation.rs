@@ -39,10 +39,7 @@ pub(crate) struct Place {
 impl Place {
     /// Whether several clients share the process.
     pub(crate) fn is_common(&self) -> bool {
-        matches!(
-            self.key,
-            ConnectionKey::Shared | ConnectionKey::Principal(_)
-        )
+        self.key.is_common()
     }
 }
 
@@ -248,11 +245,11 @@ mod tests {
         let place = place(isolation, speaks, client, Some(&principal), method);
         let told = place.open.identity.capabilities.get() != "{}";
         match (place.key, told) {
-            (ConnectionKey::Shared, false) => "shared",
+            (ConnectionKey::Shared | ConnectionKey::Replica(_), false) => "shared",
             (ConnectionKey::Session(_), _) => "session",
             (ConnectionKey::Principal(_), false) => "principal",
             (ConnectionKey::Exclusive, _) => "exclusive",
-            (ConnectionKey::Shared | ConnectionKey::Principal(_), true) => "told too much",
+            (_, true) => "told too much",
         }
     }
 

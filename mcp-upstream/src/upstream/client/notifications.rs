@@ -172,9 +172,11 @@ pub(super) fn notify(
         let private = PRIVATE.contains(&&*method);
         let told = match place.key {
             ConnectionKey::Session(_) => true,
-            ConnectionKey::Shared | ConnectionKey::Principal(_) => !private,
             // One that was started for nothing else would hear of what it knows nothing of.
             ConnectionKey::Exclusive => false,
+            ConnectionKey::Shared | ConnectionKey::Replica(_) | ConnectionKey::Principal(_) => {
+                !private
+            }
         };
         if !told {
             return;

@@ -7,8 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::external::ExternalServer;
-use tooldock_workers::registry::{Namespace, UpstreamKind};
+use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
 use super::connector::{
@@ -17,10 +16,11 @@ use super::connector::{
 };
 use crate::jsonrpc::Request;
 use crate::jsonrpc::ResponseOutcome;
+use crate::stdio::launch::ServerRef;
 use crate::stdio::link::{Call, NotificationSink};
 use crate::stdio::lists::KnownTools;
 use crate::stdio::metrics::LastGood;
-use crate::stdio::pool::{Leased, Pools};
+use crate::stdio::pool::{Leased, Pools, served};
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::process::{ListenerGuard, Opened};
 use crate::upstream::health::{LastRestart, ProcessCounts, ServerHealth};
@@ -28,15 +28,8 @@ use crate::upstream::health::{LastRestart, ProcessCounts, ServerHealth};
 /// The servers of the registry.
 pub(crate) struct PooledConnector(pub(crate) Arc<Pools>);
 
-fn server(namespace: &Namespace) -> Option<&Arc<ExternalServer>> {
-    match &namespace.upstream {
-        UpstreamKind::External(server) => Some(server),
-        _ => None,
-    }
-}
-
-fn there(namespace: &Namespace) -> Result<&Arc<ExternalServer>, CallError> {
-    server(namespace).ok_or_else(|| {
+fn there(namespace: &Namespace) -> Result<ServerRef<'_>, CallError> {
+    served(namespace).ok_or_else(|| {
         CallError::new(
             CallErrorCode::WorkerUnavailable,
             "The namespace has no server",
@@ -47,7 +40,7 @@ fn there(namespace: &Namespace) -> Result<&Arc<ExternalServer>, CallError> {
 #[async_trait]
 impl Connector for PooledConnector {
     fn isolation(&self, namespace: &Namespace) -> Option<Isolation> {
-        Some(server(namespace)?.spec.settings.isolation)
+        Some(served(namespace)?.isolation())
     }
 
     async fn speaks(&self, namespace: &Namespace, client: Era) -> Result<EraSupport, CallError> {
@@ -56,7 +49,7 @@ impl Connector for PooledConnector {
     }
 
     fn known_to_speak(&self, namespace: &Namespace, client: Era) -> Option<EraSupport> {
-        let era = self.0.known_era(server(namespace)?, client)?;
+        let era = self.0.known_era(served(namespace)?, client)?;
         Some(era)
     }
 
@@ -78,7 +71,7 @@ impl Connector for PooledConnector {
         key: &ConnectionKey,
         era: Era,
     ) -> Option<Arc<dyn Connection>> {
-        let server = server(namespace)?;
+        let server = served(namespace)?;
         let leased = self.0.lease_at_once(server, key, era)?;
         Some(Held::of(leased))
     }
@@ -92,18 +85,18 @@ impl Connector for PooledConnector {
     }
 
     fn last_opening(&self, namespace: &Namespace, era: Era) -> Option<ServerInfo> {
-        let opened = self.0.last_opened(server(namespace)?, era)?;
+        let opened = self.0.last_opened(served(namespace)?, era)?;
         Some(opening_of(&opened))
     }
 
     fn remember(&self, namespace: &Namespace, page: Page<'_>, result: &Bytes) {
-        if let Some(lists) = server(namespace).and_then(|server| self.0.lists(server)) {
+        if let Some(lists) = served(namespace).and_then(|server| self.0.lists(server)) {
             lists.remember(page.era, page.method, page.cursor, result);
         }
     }
 
     fn recall(&self, namespace: &Namespace, page: Page<'_>) -> Option<Bytes> {
-        let server = server(namespace)?;
+        let server = served(namespace)?;
         let lists = self.0.lists(server)?;
         let page = lists.recall(page.era, page.method, page.cursor)?;
         self.0.fell_back(server, LastGood::List);
@@ -111,35 +104,35 @@ impl Connector for PooledConnector {
     }
 
     fn is_repeatable(&self, namespace: &Namespace, method: &str, tool: Option<&str>) -> bool {
-        let lists = server(namespace).and_then(|server| self.0.lists(server));
+        let lists = served(namespace).and_then(|server| self.0.lists(server));
         lists.is_some_and(|lists| lists.is_repeatable(method, tool))
     }
 
     fn unsubscribe(&self, namespace: &Namespace, key: &ConnectionKey, era: Era, uri: &str) {
-        if let Some(server) = server(namespace) {
+        if let Some(server) = served(namespace) {
             self.0.unsubscribe(server, key, era, uri);
         }
     }
 
     fn known_tools(&self, namespace: &Namespace) -> KnownTools {
-        let lists = server(namespace).and_then(|server| self.0.lists(server));
+        let lists = served(namespace).and_then(|server| self.0.lists(server));
         lists.map_or_else(KnownTools::default, |lists| lists.tools())
     }
 
     fn fell_back(&self, namespace: &Namespace, what: LastGood) {
-        if let Some(server) = server(namespace) {
+        if let Some(server) = served(namespace) {
             self.0.fell_back(server, what);
         }
     }
 
     async fn settled(&self, namespace: &Namespace) {
-        if let Some(server) = server(namespace) {
+        if let Some(server) = served(namespace) {
             self.0.settled(server).await;
         }
     }
 
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {
-        let state = self.0.state(&server(namespace)?.name)?;
+        let state = self.0.state(served(namespace)?.name())?;
         let counts = state.processes;
         Some(ServerHealth {
             state: state.as_str(),

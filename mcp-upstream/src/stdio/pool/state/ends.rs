@@ -244,7 +244,7 @@ impl State {
                     place.last_used = last_used;
                     place.ended = Some(end.as_str());
                     place.eager =
-                        eager && (slot.key == Key::Shared || place.replay_state.is_awaited());
+                        eager && (slot.key.is_shared() || place.replay_state.is_awaited());
                 }
                 self.failed(&slot, true, now, jitter);
             }

@@ -19,7 +19,10 @@ pub(in crate::stdio) type WaiterId = u64;
 #[derive(Debug)]
 pub(in crate::stdio) enum Event {
     /// The server came into the registry.
-    Wanted { open: Arc<OpenAs> },
+    Wanted {
+        key: ConnectionKey,
+        open: Arc<OpenAs>,
+    },
     /// A request wants a process.
     Lease {
         waiter: WaiterId,

@@ -157,7 +157,7 @@ impl State {
                 });
             }
         }
-        let full = slot.key != Key::Shared && self.is_full_for(open);
+        let full = !slot.key.is_shared() && self.is_full_for(open);
         if full && !(waits && self.make_room_for(open.principal.as_ref(), now, actions)) {
             return Placed::Waits(For::Place(Full::Principal));
         }
@@ -192,7 +192,7 @@ impl State {
             users: 0,
             idle_since: now,
             principal: match slot.key {
-                Key::Shared => None,
+                Key::Shared | Key::Replica(_) => None,
                 Key::Principal(name) => Some(name),
                 Key::Session(_) | Key::Exclusive(_) => open.principal.clone(),
             },

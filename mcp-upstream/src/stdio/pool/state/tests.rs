@@ -529,7 +529,10 @@ fn the_policy_decides_what_follows_an_end() {
 #[test]
 fn a_server_that_does_not_start_is_told_of_at_once_and_opens_the_breaker() {
     let mut world = World::plain();
-    world.step(Event::Wanted { open: legacy() });
+    world.step(Event::Wanted {
+        key: ConnectionKey::Shared,
+        open: legacy(),
+    });
     assert_eq!(world.started.len(), 1);
     let all = [
         world.lease(ConnectionKey::Shared, modern()),
@@ -567,7 +570,10 @@ fn a_server_that_does_not_start_is_told_of_at_once_and_opens_the_breaker() {
 #[test]
 fn a_server_nobody_asks_for_is_not_tried_for_ever() {
     let mut world = World::plain();
-    world.step(Event::Wanted { open: legacy() });
+    world.step(Event::Wanted {
+        key: ConnectionKey::Shared,
+        open: legacy(),
+    });
     for _ in 0..100 {
         if world.state.counts().starting > 0 {
             world.fail_last();
@@ -627,7 +633,10 @@ fn spares_that_die_are_not_replaced_in_a_hurry() {
         isolation: Isolation::Session,
         ..StdioSettings::default()
     });
-    world.step(Event::Wanted { open: legacy() });
+    world.step(Event::Wanted {
+        key: ConnectionKey::Shared,
+        open: legacy(),
+    });
     for _ in 0..50 {
         let process = *world.spares.last().expect("one at least");
         world.step(Event::Spawned { process });

@@ -72,7 +72,10 @@ fn the_pool_that_takes_anothers_place_asks_for_what_lasted_in_it() {
 
     let mut new = World::plain();
     new.step(Event::Inherit { places });
-    new.step(Event::Wanted { open: modern() });
+    new.step(Event::Wanted {
+        key: ConnectionKey::Shared,
+        open: modern(),
+    });
     new.start_all(EraSupport::Legacy);
     // One process for both: what is waited for, and what is wanted anyway.
     assert_eq!(new.state.counts().serving, 1, "{:?}", new.started);

@@ -1,0 +1,297 @@
+//! What opens the connections of a server: the seam below the pools.
+//!
+//! The pools, the keeper and the link are the same for every server that speaks MCP. Where a connection comes from is
+//! decided here: [`ProcessLauncher`] starts a child process and takes its pipes. A session of a remote server is a
+//! connection like a process, so what `pool` and `process` say of processes is true of those sessions, too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::external::{
+    ExternalServer, InstallStep, Isolation, NotInstalled, ProcessHost, ServerProcess, StdioSettings,
+};
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::process::Exit;
+use tooldock_workers::remote::BackendId;
+
+use super::link::{Inbound, Link, LinkLimits};
+use super::process::failure::Raw;
+use super::wire::Pipes;
+
+/// A server of the registry, as its pool is found by.
+#[derive(Clone, Copy)]
+pub(crate) enum ServerRef<'a> {
+    /// One that runs as child processes.
+    Process(&'a Arc<ExternalServer>),
+}
+
+/// What makes the link of a connection.
+pub(crate) struct LinkParts {
+    pub(crate) limits: LinkLimits,
+    pub(crate) inbound: Arc<dyn Inbound>,
+}
+
+/// Where a connection is to lead.
+#[derive(Debug, Clone, Copy, Default)]
+#[allow(dead_code, reason = "remote servers are the first to use it")]
+pub(crate) struct Place<'a> {
+    /// The backend it is for, of a server that has several.
+    pub(crate) replica: Option<&'a BackendId>,
+    /// Backends that were tried in vain.
+    pub(crate) avoid: &'a [BackendId],
+}
+
+/// Opens connections to one server.
+#[async_trait]
+pub(crate) trait Launcher: Send + Sync {
+    /// The server's namespace.
+    fn name(&self) -> &NamespaceName;
+
+    /// How its connections are shared and kept.
+    fn settings(&self) -> &StdioSettings;
+
+    /// Whether it is that server: not one like it.
+    fn is(&self, server: ServerRef<'_>) -> bool;
+
+    /// Whether something is to be done before the first connection, by [`Self::prepare`].
+    fn prepares(&self) -> bool {
+        false
+    }
+
+    /// Does what comes before the first connection.
+    ///
+    /// # Errors
+    ///
+    /// Why there can be no connection.
+    async fn prepare(&self) -> Result<(), Raw> {
+        Ok(())
+    }
+
+    /// Connects. Nothing of MCP has been said then.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    async fn launch(
+        &self,
+        place: Place<'_>,
+        parts: LinkParts,
+    ) -> Result<(Arc<Link>, Box<dyn Instance>), CallError>;
+
+    /// Of a server with several backends: the one for the next request that many clients share a connection for.
+    fn replica(&self, _avoid: &[BackendId]) -> Option<BackendId> {
+        None
+    }
+
+    /// A connection took the place of one that had ended so.
+    fn restarted(&self, _reason: &'static str) {}
+
+    /// A text that quotes the server, fit for others.
+    fn without_secrets(&self, text: &str) -> String;
+}
+
+/// What a connection leads to.
+#[async_trait]
+pub(crate) trait Instance: Send + Sync {
+    /// The pid of a process.
+    fn pid(&self) -> Option<u32> {
+        None
+    }
+
+    /// The backend of a session.
+    fn backend(&self) -> Option<&BackendId> {
+        None
+    }
+
+    /// Waits for its end, where that shows elsewhere than on the link.
+    async fn exited(&self) -> Exit {
+        std::future::pending().await
+    }
+
+    /// What it said last beside its messages.
+    async fn last_words(&self) -> Option<String> {
+        None
+    }
+
+    /// How its end reads, to follow its name. `exit` says how it ended, if that is known.
+    fn how_ended(&self, exit: Option<Exit>) -> String;
+
+    /// How long calls go on that were under way when it took no more of them: each hears of its own end.
+    fn leaves_calls(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Ends it. The link takes no calls any more.
+    async fn stop(&self);
+}
+
+impl<'a> From<&'a Arc<ExternalServer>> for ServerRef<'a> {
+    fn from(server: &'a Arc<ExternalServer>) -> Self {
+        Self::Process(server)
+    }
+}
+
+impl ServerRef<'_> {
+    /// Its namespace.
+    pub(crate) fn name(&self) -> &NamespaceName {
+        match self {
+            Self::Process(server) => &server.name,
+        }
+    }
+
+    /// How its connections are shared.
+    pub(crate) fn isolation(self) -> Isolation {
+        match self {
+            Self::Process(server) => server.spec.settings.isolation,
+        }
+    }
+}
+
+/// Starts child processes.
+pub(crate) struct ProcessLauncher {
+    server: Arc<ExternalServer>,
+    host: Arc<ProcessHost>,
+    /// `None`: nothing is to be installed, or the start does that.
+    step: Option<InstallStep>,
+}
+
+impl ProcessLauncher {
+    /// Of that server.
+    pub(crate) fn new(server: &Arc<ExternalServer>, host: &Arc<ProcessHost>) -> Self {
+        Self {
+            server: Arc::clone(server),
+            host: Arc::clone(host),
+            step: InstallStep::of(&server.spec),
+        }
+    }
+
+    fn broken(&self) -> CallError {
+        let name = &self.server.name;
+        CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            format!("the pipes of the server of namespace {name} cannot be used"),
+        )
+    }
+}
+
+#[async_trait]
+impl Launcher for ProcessLauncher {
+    fn name(&self) -> &NamespaceName {
+        &self.server.name
+    }
+
+    fn settings(&self) -> &StdioSettings {
+        &self.server.spec.settings
+    }
+
+    fn is(&self, server: ServerRef<'_>) -> bool {
+        let ServerRef::Process(server) = server;
+        Arc::ptr_eq(&self.server, server)
+    }
+
+    fn prepares(&self) -> bool {
+        self.step.is_some()
+    }
+
+    /// Installs the package. A tool that fails or does not understand is not the end: the start shows what is wrong.
+    async fn prepare(&self) -> Result<(), Raw> {
+        let Some(step) = &self.step else {
+            return Ok(());
+        };
+        let name = &self.server.name;
+        let limit = self.settings().install_timeout;
+        tracing::info!(
+            namespace = %name,
+            "the package of the server of namespace {name} is installed, for at most {}",
+            humantime_serde::re::humantime::format_duration(limit)
+        );
+        let began = Instant::now();
+        match step.run(&self.server, &self.host, limit).await {
+            Ok(()) => {
+                tracing::info!(
+                    namespace = %name,
+                    seconds = began.elapsed().as_secs_f32(),
+                    "the package of the server of namespace {name} has been installed"
+                );
+                Ok(())
+            }
+            Err(error @ NotInstalled::Failed { .. }) => {
+                tracing::warn!(
+                    namespace = %name,
+                    "installing the package of the server of namespace {name} failed, the server is started all the \
+                     same: {error}"
+                );
+                Ok(())
+            }
+            Err(NotInstalled::TooLong { limit, last }) => {
+                let limit = humantime_serde::re::humantime::format_duration(limit);
+                let message = format!(
+                    "the server of namespace {name} was not started: its package was not installed within {limit} \
+                     (configuration key install_timeout)"
+                );
+                Err(Raw {
+                    error: CallError::new(CallErrorCode::WorkerUnavailable, message),
+                    said: last,
+                })
+            }
+        }
+    }
+
+    async fn launch(
+        &self,
+        _: Place<'_>,
+        parts: LinkParts,
+    ) -> Result<(Arc<Link>, Box<dyn Instance>), CallError> {
+        let child = ServerProcess::spawn(&self.server, &self.host).await?;
+        let runtime: Handle = self.host.runtimes.pick().await;
+        let pipes = child.take_pipes().ok_or_else(|| self.broken())?;
+        let pipes = Pipes {
+            stdin: pipes.stdin,
+            stdout: pipes.stdout,
+        };
+        let LinkParts { limits, inbound } = parts;
+        let name = self.server.name.clone();
+        let link = Link::open(name, pipes, &runtime, limits, inbound).map_err(|_| self.broken())?;
+        Ok((link, Box::new(child)))
+    }
+
+    fn restarted(&self, reason: &'static str) {
+        self.host.servers().restarted(&self.server.name, reason);
+    }
+
+    fn without_secrets(&self, text: &str) -> String {
+        self.server.without_secrets(text)
+    }
+}
+
+#[async_trait]
+impl Instance for ServerProcess {
+    fn pid(&self) -> Option<u32> {
+        Some(self.pid())
+    }
+
+    async fn exited(&self) -> Exit {
+        self.exited().await
+    }
+
+    async fn last_words(&self) -> Option<String> {
+        self.last_words().await
+    }
+
+    fn how_ended(&self, exit: Option<Exit>) -> String {
+        match exit {
+            Some(Exit::Code(code)) => format!("exited with status {code}"),
+            Some(Exit::Signal(signal)) => format!("was ended by signal {signal}"),
+            Some(Exit::Lost) => "ended".to_owned(),
+            None => "closed its pipes".to_owned(),
+        }
+    }
+
+    async fn stop(&self) {
+        self.stop().await;
+    }
+}
