@@ -57,7 +57,7 @@ pub(crate) use answer::{Asked, Responder, of_function, refuse};
 pub(crate) use call::{CallInteractions, fulfil};
 pub(crate) use connection::{ConnectionInteractions, Unanswered};
 pub(crate) use events::{EventReceiver, EventSender, PeerEvent, events};
-pub(crate) use messages::TakenBack;
+pub(crate) use messages::{TakenBack, notification};
 pub(crate) use session::{AnswerFate, QUESTION_COST, SessionInteractions};
 pub(crate) use suspended::{Bound, NoPlace, SuspendedCalls, Waiting};
 

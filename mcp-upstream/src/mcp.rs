@@ -1,73 +1,151 @@
-//! One request on an MCP path, and what it is spoken in: which era, which version, which session.
+//! A message that is posted on an MCP path: what it is spoken in (era, version, session), what it means, and what
+//! answers it.
 //!
 //! ```text
 //!   post ─┬─ modern                      2026-07-28: everything is in the request
-//!         └─ initialize, notification, response, batch
-//!               └─ methods               what a request means: an answer, or a call of the upstream (`crate::upstream`)
-//!                    └─ exchange         how its answer travels: JSON, or a stream of events
-//!   get ─── stream                       what the server says outside of answers; resumption
+//!         ├─ initialize, batch, one_way  the beginning; several messages; messages without an answer
+//!         └─ prepare                     what a request means: an answer, or a call of the upstream (`crate::upstream`)
+//!              └─ call                   runs the call and writes its response: JSON
+//!                   └─ exchange          where something is said before the response: a stream of events
+//!   get, delete ─ sessions               what the server says outside of answers; resumption; the end of a session
 //! ```
+//!
+//! The order: parse → era → namespace → version header → session → their agreement → Accept → the message. A failure
+//! answers at once with a JSON-RPC error; what comes after it does not run.
+//!
+//! What a message may lead to is boxed where the ways part: with room for all of them in every request, the room would
+//! cost more than the answer to a `ping`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tooldock_workers::registry::Namespace;
 
 use crate::caller::Caller;
-use crate::jsonrpc::{Invalid, RequestError};
+use crate::format::ResultWriter;
+use crate::jsonrpc::{self, Body, Invalid, Members, Message, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::session::table::{Created, Located};
-use crate::session::{
-    Binding, ClientFacts, EndSession, Session, SessionPatch, SessionState, SessionTransport,
-};
-use crate::stream::{ResumeError, Stream, StreamGuard, StreamKind, Subscription};
-pub(crate) use crate::upstream::store_failure;
-use crate::upstream::{CallContext, Client, gauge};
+use crate::session::table::Located;
+use crate::session::{Session, SessionState, SessionTransport};
+use crate::upstream::{CallContext, Client, IncomingRequest, Prepared, store_failure};
 
-pub(crate) mod answer;
 pub(crate) mod batch;
+pub(crate) mod call;
 mod core;
 mod driver;
 pub(crate) mod exchange;
-mod get;
 pub(crate) mod head;
 pub(crate) mod initialize;
-pub(crate) mod methods;
 pub(crate) mod modern;
-pub(crate) mod notification;
-mod outgoing;
-mod post;
-pub(crate) mod response;
+pub(crate) mod one_way;
+mod sessions;
 
 pub(crate) use core::Core;
 pub(crate) use exchange::events_head;
 use head::McpHead;
+pub(crate) use sessions::{create_session, delete, forget_session, get, open_stream, stream_place};
+
+/// How long a request waits for a confirmation of the session that it may have overtaken (K-15).
+const CONFIRMATION_WAIT: Duration = Duration::from_secs(1);
 
 /// Answers a POST.
 pub(crate) async fn post(core: &Arc<Core>, caller: &Caller, head: &McpHead, body: &Bytes) -> Reply {
-    match post::answer(core, caller, head, body).await {
+    match posted(core, caller, head, body).await {
         Ok(reply) => reply,
         Err(invalid) => refused(caller, invalid),
     }
 }
 
-/// Opens or resumes a stream.
-pub(crate) async fn get(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Reply {
-    match get::answer(core, caller, head).await {
-        Ok(reply) => reply,
-        Err(failure) => refused(caller, failure.into()),
+async fn posted<'a>(
+    core: &'a Arc<Core>,
+    caller: &'a Caller,
+    head: &McpHead,
+    body: &'a Bytes,
+) -> Result<Reply, Invalid<'a>> {
+    let content = jsonrpc::body(body)?;
+    let message = match &content {
+        Body::One(message) => message,
+        Body::Batch(messages) => {
+            if head.version.as_deref().map(str::trim) == Some(modern::VERSION) {
+                return Err(modern::batch_refused().into());
+            }
+            let cx = open(core, caller, head, body, false).await?;
+            return Ok(Box::pin(batch::answer(core, &cx, messages)).await?);
+        }
+    };
+    if is_modern(head, message) {
+        let answer = modern::answer(core, caller, head, body, message);
+        return Ok(Box::pin(answer).await);
+    }
+    match message {
+        Message::Request {
+            id,
+            method,
+            members,
+        } => {
+            let refused = |failure| Invalid {
+                failure,
+                id: Some(*id),
+            };
+            let initialize = *method == "initialize";
+            let cx = open(core, caller, head, body, initialize)
+                .await
+                .map_err(refused)?;
+            if initialize {
+                return Box::pin(initialize::answer(
+                    core,
+                    &cx,
+                    head.accept,
+                    id,
+                    members.params(),
+                ))
+                .await
+                .map_err(refused);
+            }
+            let request = IncomingRequest {
+                id,
+                method,
+                members,
+            };
+            let prepared = prepare(&cx, request).await.map_err(refused)?;
+            match prepared {
+                Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
+                Prepared::Call(call) => Box::pin(call::answer(core, &cx, id, call))
+                    .await
+                    .map_err(refused),
+            }
+        }
+        Message::Notification { method, members } => {
+            let cx = open(core, caller, head, body, false).await?;
+            one_way::notified(core, &cx, method, members).await?;
+            Ok(Reply::empty(StatusCode::ACCEPTED))
+        }
+        Message::Response {
+            id,
+            outcome,
+            members,
+        } => {
+            let cx = open(core, caller, head, body, false).await?;
+            one_way::answered(&cx, id, *outcome, members)?;
+            Ok(Reply::empty(StatusCode::ACCEPTED))
+        }
     }
 }
 
-/// Ends a session (MCP-03).
-pub(crate) async fn delete(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Reply {
-    match end_session(core, caller, head).await {
-        Ok(()) => Reply::empty(StatusCode::NO_CONTENT),
-        Err(failure) => refused(caller, failure.into()),
+/// Whether a message is of the era without sessions.
+fn is_modern(head: &McpHead, message: &Message<'_>) -> bool {
+    match message {
+        Message::Request {
+            method, members, ..
+        }
+        | Message::Notification { method, members } => {
+            modern::is_modern(head, Some((method, members)))
+        }
+        Message::Response { .. } => modern::is_modern(head, None),
     }
 }
 
@@ -82,114 +160,48 @@ pub(crate) fn refused(caller: &Caller, invalid: Invalid<'_>) -> Reply {
     failure.reply(id)
 }
 
-async fn end_session(
-    core: &Arc<Core>,
-    caller: &Caller,
-    head: &McpHead,
-) -> Result<(), RequestError> {
-    takes_method(caller, head)?;
-    let namespace = namespace(core, caller)?;
-    let header = header_version(caller, head)?;
-    let session = session(core, caller, head, &namespace).await?;
-    let session = session.ok_or(RequestError::SessionRequired)?;
-    agree(header, Some(&session))?;
-    if !forget_session(core, &session).await? {
-        return Err(RequestError::SessionNotFound);
+/// Understands one request.
+///
+/// # Errors
+///
+/// What makes it no request for this namespace: an unknown method, wrong parameters, a namespace that is not up, a
+/// session that was not confirmed.
+pub(crate) async fn prepare(
+    cx: &CallContext<'_>,
+    request: IncomingRequest<'_>,
+) -> Result<Prepared, RequestError> {
+    if request.method == "ping" && cx.client.is_legacy() {
+        return ping(cx, request.id, request.members).map(Prepared::Response);
     }
-    Ok(())
+    confirmed(cx, request.method).await?;
+    cx.upstream.prepare(cx, request).get().await
 }
 
-/// Opens a session, which may cost its principal older ones.
-pub(crate) async fn create_session(
-    core: &Core,
-    binding: Binding,
-    client: Option<ClientFacts>,
-) -> Result<Arc<Session>, RequestError> {
-    let created = core.sessions.create(binding, client, Instant::now()).await;
-    let created = created.map_err(|error| store_failure(&error))?;
-    core.metrics.sessions_created.inc();
-    core.metrics.sessions_evicted.inc_by(created.evicted as u64);
-    core.metrics.sessions.set(gauge(core.sessions.count()));
-    Ok(created.session)
+fn ping(cx: &CallContext<'_>, id: &str, members: &Members<'_>) -> Result<Vec<u8>, RequestError> {
+    members.by_name()?;
+    Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
 }
 
-/// Opens a stream of a session, for the responses to these requests where it is for some. It may cost the session's
-/// principal other sessions.
-pub(crate) async fn open_stream(
-    core: &Core,
-    session: &Arc<Session>,
-    kind: StreamKind,
-    prime: bool,
-    owes: &[Box<str>],
-) -> Result<Arc<Stream>, RequestError> {
-    let opened = core.events.open_owing(session, kind, prime, owes).await;
-    let stream = opened.map_err(|error| store_failure(&error))?;
-    note_stream(core, session, stream.number()).await;
-    Ok(stream)
-}
-
-/// Records that a session has a stream of that number. A client is not refused its stream because the store fails.
-async fn note_stream(core: &Core, session: &Session, number: u32) {
-    let opened = SessionPatch::OpenStream(number);
-    if core.changes.commit(session, opened).await.is_err() {
-        tracing::error!(
-            session = &**session.tag(),
-            "a stream is known in this process alone"
-        );
+/// Waits for the client's confirmation where the listener and the version ask for it (MCP-08).
+async fn confirmed(cx: &CallContext<'_>, method: &str) -> Result<(), RequestError> {
+    let Some(session) = cx.session() else {
+        return Ok(());
+    };
+    let since = ProtocolVersion::V2025_06_18;
+    let asked = cx.caller.profile.require_initialized
+        && cx.version().is_some_and(|version| version >= since);
+    if !asked || session.state() == SessionState::Ready {
+        return Ok(());
     }
-}
-
-/// Goes on with a stream of a session behind an event.
-pub(crate) async fn resume_stream(
-    core: &Core,
-    session: &Arc<Session>,
-    last_event_id: &str,
-) -> Result<Subscription, RequestError> {
-    let resumed = core.events.resume(session, last_event_id).await;
-    let events = resumed.map_err(|error| match error {
-        ResumeError::Malformed | ResumeError::Unknown => RequestError::UnknownEventId,
-        ResumeError::Store(error) => store_failure(&error),
-    })?;
-    // One that was forgotten goes on under another number.
-    note_stream(core, session, events.number()).await;
-    Ok(events)
-}
-
-/// Ends a session that its client is done with. Says whether it was still there.
-pub(crate) async fn forget_session(
-    core: &Core,
-    session: &Arc<Session>,
-) -> Result<bool, RequestError> {
-    let ended = core.sessions.remove(session.id().as_str()).await;
-    let ended = ended.map_err(|error| store_failure(&error))?;
-    if ended {
-        core.metrics.sessions_deleted.inc();
-        core.metrics.sessions.set(gauge(core.sessions.count()));
+    // What is never there needs no confirmation.
+    cx.upstream.offers(cx, method)?;
+    if session.confirmed_within(CONFIRMATION_WAIT).await {
+        return Ok(());
     }
-    Ok(ended)
-}
-
-impl EndSession for Core {
-    fn end_without_waiting(self: Arc<Self>, session: Arc<Session>) {
-        session.close();
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                // A store that cannot be asked has said so in the log, and forgets by time.
-                let _ = forget_session(&self, &session).await;
-            });
-        }
-    }
-}
-
-/// A place for a long stream of the caller's principal, which holds so many bytes beside what is said on it.
-pub(crate) fn stream_place(
-    core: &Core,
-    caller: &Caller,
-    bytes: usize,
-) -> Result<StreamGuard, RequestError> {
-    core.stream_limiter
-        .enter(caller.principal.as_ref(), bytes)
-        .map_err(|_| RequestError::StreamLimit)
+    Err(match session.state() {
+        SessionState::Closed => RequestError::SessionNotFound,
+        _ => RequestError::NotInitialized,
+    })
 }
 
 /// Settles version and session of a legacy message. For `initialize`, which has neither yet, the version is completed
@@ -249,15 +261,6 @@ pub(crate) fn namespace(core: &Core, caller: &Caller) -> Result<Arc<Namespace>, 
         .ok_or_else(|| RequestError::NamespaceNotFound(name.to_string()))
 }
 
-/// Refuses GET and DELETE in the era that has neither streams outside of requests nor sessions.
-fn takes_method(caller: &Caller, head: &McpHead) -> Result<(), RequestError> {
-    let version = head.version.as_deref().map(str::trim);
-    if caller.profile.modern && version == Some(modern::VERSION) {
-        return Err(RequestError::MethodNotAllowed);
-    }
-    Ok(())
-}
-
 fn header_version(
     caller: &Caller,
     head: &McpHead,
@@ -305,7 +308,7 @@ pub(crate) async fn find_session(
     let session = match located.map_err(|error| store_failure(&error))? {
         Located::Absent => return Err(RequestError::SessionNotFound),
         Located::Live(session) => session,
-        Located::Adopted(adopted) => take_up(core, adopted),
+        Located::Adopted(adopted) => sessions::take_up(core, adopted),
     };
     let theirs = session.belongs_to(&namespace.name, caller.principal.as_deref())
         && session.binding().transport == transport;
@@ -315,17 +318,6 @@ pub(crate) async fn find_session(
     // Only now: a stranger must not keep a session alive.
     session.touch(now);
     Ok(session)
-}
-
-/// A session that another process had is this one's now.
-fn take_up(core: &Core, adopted: Created) -> Arc<Session> {
-    let Created { session, evicted } = adopted;
-    core.changes.count_evicted(evicted);
-    core.metrics.sessions.set(gauge(core.sessions.count()));
-    if session.streams().had_general() {
-        core.audience.join(&session);
-    }
-    session
 }
 
 /// The version in force: the session's, which the header must repeat if it is there; else the header's; else the

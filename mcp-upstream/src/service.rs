@@ -13,12 +13,11 @@ use tooldock_workers::external::ProcessHost;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Registry, Snapshot};
 use tooldock_workers::route::RouteId;
-use tooldock_workers::worker::Notice;
 
 use crate::audit::AuditSender;
 use crate::broadcast::{Audience, follow};
 use crate::caller::Caller;
-use crate::engine::{Announce, Engine, ToolCallLimiter};
+use crate::engine::{Engine, ToolCallLimiter};
 use crate::health::Health;
 use crate::mcp::head::McpHead;
 use crate::mcp::modern::SuspendedCalls;
@@ -215,7 +214,7 @@ impl Service {
                 limiter: parts.tool_call_limiter,
                 audit: parts.audit,
                 metrics: Arc::clone(&parts.metrics),
-                notices: Arc::new(WorkerNotices(Arc::clone(&audience))),
+                audience: Arc::clone(&audience),
             },
             upstreams,
             metrics: parts.metrics,
@@ -237,7 +236,8 @@ impl Service {
         }
     }
 
-    /// Answers an admitted request. Dropping the future cancels a tool call in it that has no session.
+    /// Answers an admitted request. Dropping the future, or the streamed body it answered with, cancels a tool call that
+    /// has no session; a call made in a session goes on.
     ///
     /// Each function is boxed on its own: one future with room for all of them would be moved about with every request.
     pub fn handle(&self, caller: Caller, request: AdmittedRequest) -> PendingReply<'_> {
@@ -248,12 +248,15 @@ impl Service {
         let tool = request.tool.unwrap_or_default();
         match request.route {
             RouteId::Mcp => match request.method {
-                Method::GET => Box::pin(self.get(caller, head)),
-                Method::DELETE => Box::pin(self.delete(caller, head)),
-                _ => Box::pin(self.post(caller, head, body)),
+                Method::GET => Box::pin(async move { mcp::get(core, &caller, &head).await }),
+                Method::DELETE => Box::pin(async move { mcp::delete(core, &caller, &head).await }),
+                _ => Box::pin(async move { mcp::post(core, &caller, &head, &body).await }),
             },
-            RouteId::Sse => Box::pin(self.open_sse(caller)),
-            RouteId::Messages => Box::pin(self.post_message(caller, request.session, head, body)),
+            RouteId::Sse => Box::pin(async move { legacy::open(core, &caller).await }),
+            RouteId::Messages => Box::pin(async move {
+                let session = request.session.as_deref();
+                legacy::post(core, &caller, session, &head, &body).await
+            }),
             RouteId::Tool => {
                 Box::pin(async move { rest::tools::call(core, caller, &tool, body).await })
             }
@@ -277,40 +280,6 @@ impl Service {
             // There is no OAuth yet, and the edge writes the counters.
             RouteId::WellKnown | RouteId::Metrics => at_once(rest::not_found()),
         }
-    }
-
-    /// Answers `GET /mcp[/{namespace}]`: a stream of what the server has to say, or what is left of an earlier one.
-    pub(crate) async fn get(&self, caller: Caller, head: McpHead) -> Reply {
-        mcp::get(&self.core, &caller, &head).await
-    }
-
-    /// Answers `POST /mcp[/{namespace}]`.
-    ///
-    /// Dropping the future, or the streamed body it answered with, cancels a call made without a session; one made in
-    /// a session goes on.
-    pub(crate) async fn post(&self, caller: Caller, head: McpHead, body: Bytes) -> Reply {
-        mcp::post(&self.core, &caller, &head, &body).await
-    }
-
-    /// Answers `DELETE /mcp[/{namespace}]`.
-    pub(crate) async fn delete(&self, caller: Caller, head: McpHead) -> Reply {
-        mcp::delete(&self.core, &caller, &head).await
-    }
-
-    /// Answers `GET /sse`: a session of HTTP+SSE (2024-11-05) and its stream.
-    pub(crate) async fn open_sse(&self, caller: Caller) -> Reply {
-        legacy::open(&self.core, &caller).await
-    }
-
-    /// Answers `POST /messages?session_id=…`: the message is taken, its answer goes to the session's stream.
-    pub(crate) async fn post_message(
-        &self,
-        caller: Caller,
-        session_id: Option<String>,
-        head: McpHead,
-        body: Bytes,
-    ) -> Reply {
-        legacy::post(&self.core, &caller, session_id.as_deref(), &head, &body).await
     }
 
     /// What the handlers work on, for tests of one of them.
@@ -409,15 +378,6 @@ fn admits_others(before: &Snapshot, after: &Snapshot) -> bool {
         let new = after.namespaces.get(name);
         new.is_none_or(|new| !new.limits.same_principals(&old.limits))
     })
-}
-
-/// Carries what workers say has changed to whoever listens.
-struct WorkerNotices(Arc<Audience>);
-
-impl Announce for WorkerNotices {
-    fn announce(&self, namespace: &NamespaceName, notice: Notice) {
-        self.0.announce(namespace, notice.into());
-    }
 }
 
 #[cfg(test)]

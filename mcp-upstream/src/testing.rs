@@ -25,8 +25,9 @@ use tooldock_workers::tool::Tool;
 use tooldock_workers::worker::Operation;
 
 use crate::audit::Audit;
+use crate::broadcast::Audience;
 use crate::caller::{Caller, Visibility};
-use crate::engine::{ToolCallLimiter, Unlimited, UpstreamCall};
+use crate::engine::{ToolCallLimiter, UpstreamCall};
 use crate::error::body_of;
 use crate::health::Health;
 use crate::mcp::head::{AcceptFlags, McpHead};
@@ -36,10 +37,12 @@ use crate::reload::ReloadControl;
 use crate::reply::Reply;
 use crate::seal::SessionKey;
 use crate::service::{AdmittedRequest, Service, ServiceParts};
-use crate::session::config::SessionsConfig;
+use crate::session::config::{EventLogConfig, SessionsConfig};
+use crate::stream::{EventLog, Pulse, StreamMetrics};
 use crate::upstream::client::connector::Connector;
 use crate::upstream::worker::{PreparedCall, WorkerPort, WorkerPorts};
 use crate::upstream::{CallContext, Client, Upstream, Upstreams};
+use crate::{legacy, mcp};
 
 /// A caller of the namespace `shared` on the core port.
 pub(crate) fn caller() -> Caller {
@@ -443,5 +446,53 @@ impl Harness {
             assert_eq!(answer, (StatusCode::ACCEPTED, Value::Null));
         }
         id
+    }
+}
+
+/// No limit counted in tool calls.
+pub(crate) struct Unlimited;
+
+impl ToolCallLimiter for Unlimited {
+    fn check(&self, _: &str, _: &NamespaceName, _: &str, _: IpAddr) -> Result<(), Duration> {
+        Ok(())
+    }
+}
+
+/// Nobody yet, over streams of its own: their timer, their log, and who hears of changes.
+pub(crate) fn audience() -> (Arc<Pulse>, Arc<EventLog>, Arc<Audience>) {
+    let metrics = StreamMetrics::unregistered();
+    let pulse = Pulse::measured(Duration::from_secs(15), Arc::clone(&metrics));
+    let log = EventLog::new(EventLogConfig::default(), Arc::clone(&pulse), metrics);
+    let log = Arc::new(log);
+    let audience = Audience::new(Arc::clone(&log));
+    (pulse, log, audience)
+}
+
+/// The functions of MCP's paths, without a route.
+impl Service {
+    pub(crate) async fn get(&self, caller: Caller, head: McpHead) -> Reply {
+        mcp::get(self.core(), &caller, &head).await
+    }
+
+    pub(crate) async fn post(&self, caller: Caller, head: McpHead, body: Bytes) -> Reply {
+        mcp::post(self.core(), &caller, &head, &body).await
+    }
+
+    pub(crate) async fn delete(&self, caller: Caller, head: McpHead) -> Reply {
+        mcp::delete(self.core(), &caller, &head).await
+    }
+
+    pub(crate) async fn open_sse(&self, caller: Caller) -> Reply {
+        legacy::open(self.core(), &caller).await
+    }
+
+    pub(crate) async fn post_message(
+        &self,
+        caller: Caller,
+        session: Option<String>,
+        head: McpHead,
+        body: Bytes,
+    ) -> Reply {
+        legacy::post(self.core(), &caller, session.as_deref(), &head, &body).await
     }
 }

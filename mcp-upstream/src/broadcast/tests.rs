@@ -8,9 +8,8 @@ use tooldock_workers::registry::{Registry, Snapshot};
 
 use super::*;
 use crate::protocol::ProtocolVersion;
-use crate::session::config::EventLogConfig;
 use crate::session::{Binding, SessionId, SessionPatch, SessionTransport};
-use crate::stream::{EventLog, Pulse, StreamKind, StreamMetrics, Subscription};
+use crate::stream::{EventLog, Pulse, StreamKind, Subscription};
 use crate::testing;
 
 struct Fixture {
@@ -20,14 +19,11 @@ struct Fixture {
 }
 
 fn fixture() -> Fixture {
-    let metrics = StreamMetrics::unregistered();
-    let pulse = Pulse::measured(Duration::from_secs(15), Arc::clone(&metrics));
-    let log = EventLog::new(EventLogConfig::default(), Arc::clone(&pulse), metrics);
-    let log = Arc::new(log);
+    let (pulse, log, audience) = testing::audience();
     Fixture {
         pulse,
-        audience: Audience::new(Arc::clone(&log)),
         log,
+        audience,
     }
 }
 

@@ -89,7 +89,7 @@ impl<'a> InteractiveCall<'a> {
         let inbox = CallInbox {
             questions: Arc::clone(&self.questions),
             dropped: dropped.clone(),
-            notices: Arc::clone(&self.engine.notices),
+            audience: Arc::clone(&self.engine.audience),
         };
         let events = self.questions.events().cloned();
         let mut work = start(Peer::new(events, Some(Arc::new(inbox)), dropped));

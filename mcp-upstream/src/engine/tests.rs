@@ -7,11 +7,11 @@ use tooldock_workers::gate::Gate;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::Operation;
 
-use super::notices::Nobody;
 use super::*;
 use crate::audit::{Audit, AuditConfig};
+use crate::jsonrpc::ResponseOutcome;
 use crate::metrics::UpstreamMetrics;
-use crate::testing::{FakeBackend, Refuses, caller, function_call, namespace};
+use crate::testing::{self, FakeBackend, Refuses, Unlimited, caller, function_call, namespace};
 use crate::upstream::Client;
 
 struct Fixture {
@@ -30,7 +30,7 @@ fn fixture(change: impl FnOnce(&mut Namespace)) -> Fixture {
             limiter: Arc::new(Unlimited),
             audit: Audit::off(),
             metrics: Arc::new(metrics),
-            notices: Arc::new(Nobody),
+            audience: testing::audience().2,
         }),
         backend,
         namespace: Arc::new(namespace),
@@ -230,4 +230,26 @@ fn a_name_is_cut_between_characters() {
     let long = "é".repeat(200);
     assert_eq!(shortened(&long), "é".repeat(UNKNOWN_NAME_MAX));
     assert_eq!(shortened("short"), "short");
+}
+
+#[test]
+fn an_answer_is_counted_by_what_it_says() {
+    let said = |outcome| UpstreamReply::Response(Response::from_outcome(outcome));
+    let result =
+        |text: &'static str| said(ResponseOutcome::Result(Bytes::from_static(text.as_bytes())));
+    assert_eq!(
+        said(ResponseOutcome::Error(Bytes::from_static(b"{}"))).status(),
+        "upstream_error"
+    );
+    assert_eq!(
+        result(r#"{"content":[],"isError":true}"#).status(),
+        "tool_error"
+    );
+    for text in [
+        r#"{"content":[{"isError":true}]}"#,
+        r#"{"isError":false}"#,
+        "{}",
+    ] {
+        assert_eq!(result(text).status(), "ok", "{text}");
+    }
 }

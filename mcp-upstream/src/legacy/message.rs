@@ -9,7 +9,7 @@ use crate::caller::Caller;
 use crate::jsonrpc::{self, Body, Invalid, Message, RequestError};
 use crate::mcp::exchange::Exchange;
 use crate::mcp::head::McpHead;
-use crate::mcp::{self, Core, batch, initialize, methods, notification, response};
+use crate::mcp::{self, Core, batch, initialize, one_way};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::{Session, SessionTransport};
@@ -60,7 +60,7 @@ pub(super) async fn take<'a>(
                     method,
                     members,
                 };
-                methods::prepare(&cx, request).await
+                mcp::prepare(&cx, request).await
             };
             let mut exchange = Exchange::new(core, &cx);
             exchange.request(&cx, id, prepared);
@@ -69,14 +69,14 @@ pub(super) async fn take<'a>(
             exchange.settle(session).await;
         }
         Body::One(Message::Notification { method, members }) => {
-            notification::take(core, &cx, method, members).await?;
+            one_way::notified(core, &cx, method, members).await?;
         }
         Body::One(Message::Response {
             id,
             outcome,
             members,
         }) => {
-            response::take(&cx, id, *outcome, members)?;
+            one_way::answered(&cx, id, *outcome, members)?;
         }
     }
     Ok(Reply::empty(StatusCode::ACCEPTED))

@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde_json::value::RawValue;
 
 use super::exchange::{Delivered, Exchange};
-use super::{methods, notification, response};
+use super::{one_way, prepare};
 use crate::jsonrpc::{self, MESSAGES_MAX, Message, RequestError};
 use crate::mcp::Core;
 use crate::reply::Reply;
@@ -83,14 +83,14 @@ pub(crate) async fn begin(
             }) => requests.push((id, method, members)),
             // Neither has an answer, wrong or not.
             Ok(Message::Notification { method, members }) => {
-                let _ = notification::take(core, cx, &method, &members).await;
+                let _ = one_way::notified(core, cx, &method, &members).await;
             }
             Ok(Message::Response {
                 id,
                 outcome,
                 members,
             }) => {
-                let _ = response::take(cx, id, outcome, &members);
+                let _ = one_way::answered(cx, id, outcome, &members);
             }
             Err(invalid) => {
                 silent = false;
@@ -104,7 +104,7 @@ pub(crate) async fn begin(
             method,
             members,
         };
-        (*id, methods::prepare(cx, request).await)
+        (*id, prepare(cx, request).await)
     });
     for (id, prepared) in join_all(prepared).await {
         silent = false;

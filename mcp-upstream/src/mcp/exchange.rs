@@ -12,19 +12,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{AbortHandle, Abortable, Aborted};
 use http::StatusCode;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::{answer, open_stream};
-use crate::engine::{CallOutcome, Detached, Talks, UpstreamCall, go_on};
+use super::open_stream;
+use crate::engine::{Detached, UpstreamCall, go_on};
 use crate::jsonrpc::RequestError;
 use crate::mcp::Core;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::config::PollAfter;
-use crate::session::{CancelNotice, InFlight, Session, SessionState};
+use crate::session::{Session, SessionState};
 use crate::stream::{Finishing, Stream, StreamKind, frame};
 use crate::upstream::{CallContext, Prepared};
 
@@ -90,52 +89,21 @@ pub(super) enum Delivered {
     Events(Reply),
 }
 
-/// Answers one prepared request by itself.
+/// Answers one request whose call may say something before its response.
 pub(super) async fn one(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
     id: &str,
     call: Arc<dyn UpstreamCall>,
 ) -> Result<Reply, RequestError> {
-    if cx.streams && (call.facts().talks != Talks::No || poll_at(core, cx).is_some()) {
-        let mut exchange = Exchange::new(core, cx);
-        exchange.call(cx, id, call);
-        return Ok(match exchange.run().await? {
-            Delivered::Answers(mut answers) => {
-                Reply::json(StatusCode::OK, answers.pop().unwrap_or_default())
-            }
-            Delivered::Events(reply) => reply,
-        });
-    }
-    let outcome = match cx.session() {
-        Some(session) => quiet_in_session(core, cx, session, id, &call).await,
-        None => core.engine.run(cx.caller, &call, None).await,
-    };
-    let response = answer::response(call.facts(), id, cx.caller, &cx.result_format(), outcome)?;
-    Ok(Reply::json(StatusCode::OK, response))
-}
-
-/// A call that says nothing before its answer. In a session it goes on when its POST goes away;
-/// `notifications/cancelled`, the end of the session or the tool's time limit end it.
-async fn quiet_in_session(
-    core: &Arc<Core>,
-    cx: &CallContext<'_>,
-    session: &Arc<Session>,
-    id: &str,
-    call: &Arc<dyn UpstreamCall>,
-) -> CallOutcome {
-    let (handle, registration) = AbortHandle::new_pair();
-    let notice = Arc::clone(call) as Arc<dyn CancelNotice>;
-    let entry = InFlight::enter(session, id, handle, notice);
-    let (core, call) = (Arc::clone(core), Arc::clone(call));
-    let caller = cx.caller.clone();
-    Detached::new(async move {
-        let run = core.engine.run(&caller, &call, None);
-        let outcome = Abortable::new(run, registration).await;
-        drop(entry);
-        outcome.unwrap_or_else(|Aborted| Err(delivery::cancelled()))
+    let mut exchange = Exchange::new(core, cx);
+    exchange.call(cx, id, call);
+    Ok(match exchange.run().await? {
+        Delivered::Answers(mut answers) => {
+            Reply::json(StatusCode::OK, answers.pop().unwrap_or_default())
+        }
+        Delivered::Events(reply) => reply,
     })
-    .await
 }
 
 impl Exchange {
@@ -351,7 +319,7 @@ impl Destination {
 }
 
 /// When a POST of this conversation is to be cut short: only clients that know of resuming are sent away.
-fn poll_at(core: &Core, cx: &CallContext<'_>) -> Option<Instant> {
+pub(super) fn poll_at(core: &Core, cx: &CallContext<'_>) -> Option<Instant> {
     let PollAfter::After(after) = core.poll_after else {
         return None;
     };

@@ -12,7 +12,7 @@ use http::StatusCode;
 use tooldock_workers::error::CallErrorCode;
 
 use super::head::McpHead;
-use super::{context, methods, namespace};
+use super::{context, namespace, prepare};
 use crate::caller::Caller;
 use crate::engine::NO_ARGUMENTS;
 use crate::interaction;
@@ -192,7 +192,7 @@ async fn request(
                 method,
                 members,
             };
-            match methods::prepare(&cx, incoming).await? {
+            match prepare(&cx, incoming).await? {
                 Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
                 Prepared::Call(call) => exchange::begin(core, &cx, request, call).await,
             }

@@ -14,11 +14,10 @@ use tooldock_workers::secrets::Secret;
 
 use super::*;
 use crate::audit::Audit;
-use crate::engine::Unlimited;
 use crate::mcp::head::MirroredHeaders;
 use crate::mcp::tests::wire::Wire;
 use crate::stdio::testing::program::{SCRIPT, guard, within};
-use crate::testing::{asked, caller, delivered, head, namespace, parts};
+use crate::testing::{Unlimited, asked, caller, delivered, head, namespace, parts};
 
 mod cost;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::worker::Operation;
@@ -16,34 +17,25 @@ use super::{
 use crate::broadcast::Filter;
 use crate::engine::UpstreamCall;
 use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
-use crate::jsonrpc::{self, Key, Members, RequestError};
+use crate::jsonrpc::{self, Members, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::session::Session;
 
 mod call;
-mod capabilities;
 mod catalogue;
-mod completion;
 mod facts;
 mod fault;
 mod lists;
-mod logging;
-mod port;
-mod prompts;
-mod resources;
-mod tools;
+mod session;
 mod uri_template;
 mod written;
 
 use call::FunctionCall;
+pub(crate) use call::{WorkerPorts, Workers};
 use written::WrittenLists;
 
-pub(crate) use port::{WorkerPorts, Workers};
 #[cfg(test)]
-pub(crate) use {call::FunctionCall as PreparedCall, port::WorkerPort, port::reply_of};
-
-/// Characters of an unknown prompt's name that go into messages.
-const UNKNOWN_NAME_MAX: usize = 128;
+pub(crate) use call::{FunctionCall as PreparedCall, WorkerPort, reply_of};
 
 /// The namespaces of functions, and any that are not up.
 pub(crate) struct WorkerUpstream {
@@ -93,27 +85,6 @@ impl WorkerUpstream {
             Called::Completion => self.complete(cx, members),
         }
     }
-
-    /// The call of an operation of MCP. `members` are the request's; `talks` says whether the function takes a context,
-    /// and then it may know who its client is.
-    fn function_call(
-        &self,
-        cx: &CallContext<'_>,
-        operation: Operation,
-        members: &Members<'_>,
-        talks: bool,
-    ) -> Result<Prepared, RequestError> {
-        jsonrpc::object(members.get(Key::Meta), "params._meta")?;
-        // Progress comes only from functions that talk.
-        let progress_token = match talks {
-            true => members.progress_token()?.map(str::to_owned),
-            false => None,
-        };
-        let caller_facts = talks.then(|| facts::of(cx, progress_token.is_some()));
-        let call = FunctionCall::new(&self.ports, cx, operation, caller_facts);
-        let call = call.with_progress(progress_token);
-        Ok(Prepared::Call(Arc::new(call)))
-    }
 }
 
 impl Upstream for WorkerUpstream {
@@ -146,7 +117,7 @@ impl Upstream for WorkerUpstream {
                 let answer = match kept {
                     Kept::Subscribe => self.subscribe(cx, id, members).await,
                     Kept::Unsubscribe => self.unsubscribe(cx, id, members).await,
-                    Kept::SetLevel => logging::set_level(&self.changes, cx, id, members).await,
+                    Kept::SetLevel => self.set_level(cx, id, members).await,
                 };
                 answer.map(Prepared::Response)
             })),
@@ -185,7 +156,7 @@ impl Upstream for WorkerUpstream {
         let out = answer.key("protocolVersion");
         format::escape(out, version.as_str().as_bytes());
         let out = answer.key("capabilities");
-        out.extend_from_slice(capabilities::of(namespace).to_string().as_bytes());
+        out.extend_from_slice(capabilities(namespace).to_string().as_bytes());
         format::server_info(answer.key("serverInfo"), &namespace.name);
         instructions(&mut answer, namespace);
         Soon::Now(Ok(answer.end()))
@@ -204,7 +175,7 @@ impl Upstream for WorkerUpstream {
         let out = answer.key("supportedVersions");
         serde_json::to_writer(out, versions).expect("strings serialize into memory");
         let out = answer.key("capabilities");
-        out.extend_from_slice(capabilities::of(namespace).to_string().as_bytes());
+        out.extend_from_slice(capabilities(namespace).to_string().as_bytes());
         instructions(&mut answer, namespace);
         Soon::Now(Ok(answer.end()))
     }
@@ -242,6 +213,24 @@ impl Upstream for WorkerUpstream {
     fn catalogue_known(&self, namespace: &Arc<Namespace>) -> Option<Arc<dyn Catalogue>> {
         Some(Arc::clone(namespace) as Arc<dyn Catalogue>)
     }
+}
+
+/// What a namespace declares at the beginning of a conversation: tools always (there may be some after the next reload), everything else where there is some.
+fn capabilities(namespace: &Namespace) -> Value {
+    let mut declared = json!({ "tools": { "listChanged": true } });
+    if !namespace.resources.is_empty() || !namespace.resource_templates.is_empty() {
+        declared["resources"] = json!({ "subscribe": true, "listChanged": true });
+    }
+    if !namespace.prompts.is_empty() {
+        declared["prompts"] = json!({ "listChanged": true });
+    }
+    if namespace.completions {
+        declared["completions"] = json!({});
+    }
+    if namespace.has_context() {
+        declared["logging"] = json!({});
+    }
+    declared
 }
 
 /// The description of a namespace, for the model.
@@ -332,22 +321,6 @@ fn is_up(namespace: &Namespace) -> Result<(), CallError> {
 
 fn has_resources(namespace: &Namespace) -> bool {
     !namespace.resources.is_empty() || !namespace.resource_templates.is_empty()
-}
-
-/// What names a function and may give it arguments: a tool's call, a prompt.
-struct Named<'a> {
-    name: Cow<'a, str>,
-    /// An object, where it is there.
-    arguments: Option<&'a RawValue>,
-}
-
-impl<'a> Named<'a> {
-    fn read(members: &Members<'a>) -> Result<Self, RequestError> {
-        let name = string_member(members.get(Key::Name), "params.name")?;
-        let arguments = members.get(Key::Arguments);
-        jsonrpc::object(arguments, "params.arguments")?;
-        Ok(Self { name, arguments })
-    }
 }
 
 /// The string a member of `params` must be.

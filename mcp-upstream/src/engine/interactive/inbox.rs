@@ -5,15 +5,16 @@ use std::sync::Arc;
 use prometheus::IntCounter;
 use tooldock_workers::worker::{CallEvent, CallSink};
 
-use crate::engine::{Announce, PeerEvent};
+use crate::broadcast::Audience;
+use crate::engine::PeerEvent;
 use crate::interaction::{Asked, CallInteractions, Interaction, of_function};
 
 /// The reader's end. Never waits.
 pub(in crate::engine) struct CallInbox {
     pub(super) questions: Arc<CallInteractions>,
     pub(super) dropped: IntCounter,
-    /// Where the news go that concern more than this call.
-    pub(super) notices: Arc<dyn Announce>,
+    /// Who hears what concerns more than this call.
+    pub(super) audience: Arc<Audience>,
 }
 
 impl CallInbox {
@@ -41,7 +42,7 @@ impl CallSink for CallInbox {
             }
             CallEvent::Notice(notice) => {
                 let namespace = &self.questions.namespace().name;
-                self.notices.announce(namespace, notice);
+                self.audience.announce(namespace, notice.into());
             }
         }
     }

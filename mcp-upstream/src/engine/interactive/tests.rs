@@ -1,5 +1,4 @@
 use std::pin::Pin;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -7,33 +6,23 @@ use futures_util::FutureExt;
 use serde_json::{Value, json};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::gate::Gate;
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
-use tooldock_workers::worker::{AskMethod, Notice, Operation, Question};
+use tooldock_workers::worker::{AskMethod, Operation, Question};
 
 use super::*;
 use crate::audit::Audit;
-use crate::engine::{Announce, PeerEvent, Unlimited, UpstreamReply};
+use crate::broadcast::Filter;
+use crate::engine::{PeerEvent, UpstreamReply};
 use crate::interaction::{EventReceiver, Interaction, OPEN_IN_CALL, Responder, ask_failed, events};
 use crate::metrics::UpstreamMetrics;
-use crate::testing::{FakeBackend, caller, function_call, namespace};
+use crate::stream::{Pulse, Stream};
+use crate::testing::{self, FakeBackend, Unlimited, caller, function_call, namespace};
 use crate::upstream::Client;
-
-#[derive(Default)]
-struct Announced(Mutex<Vec<String>>);
-
-impl Announce for Announced {
-    fn announce(&self, namespace: &NamespaceName, notice: Notice) {
-        let mut all = self.0.lock().expect("not poisoned");
-        all.push(format!("{namespace} {}", notice.method()));
-    }
-}
 
 struct Fixture {
     engine: Arc<Engine>,
     backend: Arc<FakeBackend>,
     namespace: Arc<Namespace>,
-    announced: Arc<Announced>,
 }
 
 /// One permit, no queue, three seconds for a call, sixty for a question, room for two that ask.
@@ -43,7 +32,6 @@ fn fixture() -> Fixture {
 
 fn fixture_with(change: impl FnOnce(&mut Namespace)) -> Fixture {
     let backend = Arc::new(FakeBackend::default());
-    let announced = Arc::new(Announced::default());
     let metrics = UpstreamMetrics::new(&prometheus::Registry::new()).expect("a fresh registry");
     let mut namespace = namespace("shared");
     namespace.gate = Arc::new(Gate::new(1, 0));
@@ -56,11 +44,10 @@ fn fixture_with(change: impl FnOnce(&mut Namespace)) -> Fixture {
             limiter: Arc::new(Unlimited),
             audit: Audit::off(),
             metrics: Arc::new(metrics),
-            notices: Arc::clone(&announced) as Arc<dyn Announce>,
+            audience: testing::audience().2,
         }),
         backend,
         namespace: Arc::new(namespace),
-        announced,
     }
 }
 
@@ -422,6 +409,16 @@ async fn a_function_that_ends_while_it_asks_has_its_answer() {
 #[tokio::test(start_paused = true)]
 async fn news_of_a_namespace_are_announced_whoever_called() {
     let fixture = fixture();
+    let stream = Stream::detached(&Pulse::new(Duration::from_secs(15)));
+    let mut heard = stream.read();
+    let wanted = Filter {
+        tools: true,
+        prompts: true,
+        resources: true,
+        updates: vec!["a://b".to_owned()],
+    };
+    let audience = &fixture.engine.audience;
+    let _listening = audience.listen(&fixture.namespace.name, wanted, "1", &stream);
     let steps = [
         json!({ "notice": "tools" }),
         json!({ "updated": "a://b" }),
@@ -429,12 +426,26 @@ async fn news_of_a_namespace_are_announced_whoever_called() {
     ];
     let outcome = fixture.work("talk", &script(&steps), None).await;
     assert!(outcome.is_ok());
+    let mut methods = Vec::new();
+    while methods.len() < 3 {
+        let chunk = heard.next().await.expect("an open stream");
+        let text = String::from_utf8(chunk.to_vec()).expect("UTF-8");
+        let messages = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        methods.extend(messages.map(|message| {
+            let message: Value = serde_json::from_str(message).expect("JSON");
+            message["method"]
+                .as_str()
+                .expect("a notification")
+                .to_owned()
+        }));
+    }
+    methods.sort();
     assert_eq!(
-        *fixture.announced.0.lock().expect("not poisoned"),
+        methods,
         [
-            "shared notifications/tools/list_changed",
-            "shared notifications/resources/updated",
-            "shared notifications/prompts/list_changed",
+            "notifications/prompts/list_changed",
+            "notifications/resources/updated",
+            "notifications/tools/list_changed",
         ]
     );
 }

@@ -5,13 +5,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::future::{AbortHandle, Abortable, Aborted};
-use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::LogLevel;
 
 use crate::engine::{Talks, UpstreamCall};
 use crate::interaction::{self, EventSender, Interaction, PeerEvent};
 use crate::mcp::driver::{CallDriver, Next};
-use crate::mcp::{Core, answer, outgoing};
+use crate::mcp::{Core, call};
 use crate::session::{CancelNotice, InFlight, Session};
 use crate::upstream::CallContext;
 
@@ -76,7 +75,7 @@ impl StreamedCall {
         let wanted = session.map_or(LogLevel::Info, |session| session.log_level());
         let token = self.progress_token.as_deref();
         self.messages
-            .extend(outgoing::message(event, token, Some(wanted)));
+            .extend(interaction::notification(event, token, Some(wanted)));
     }
 
     /// The request that asks a question, under an id of the session.
@@ -113,13 +112,8 @@ fn work(
         let run = core.engine.run(&caller, &call, sender);
         let outcome = Abortable::new(run, registration).await;
         drop(entry);
-        let outcome = outcome.unwrap_or_else(|Aborted| Err(cancelled()));
-        answer::response(call.facts(), &id, &caller, &format, outcome)
+        let outcome = outcome.unwrap_or_else(|Aborted| Err(call::cancelled()));
+        call::response(call.facts(), &id, &caller, &format, outcome)
             .unwrap_or_else(|failure| format.error(Some(&id), &failure))
     }
-}
-
-/// The outcome of a call that its client, or the end of its session, has stopped.
-pub(super) fn cancelled() -> CallError {
-    CallError::new(CallErrorCode::Cancelled, "The call was cancelled")
 }

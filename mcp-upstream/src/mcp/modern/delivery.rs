@@ -9,8 +9,8 @@ use super::exchange::Inputs;
 use crate::engine::{CallOutcome, UpstreamCall};
 use crate::interaction::{self, Interaction, PeerEvent, Waiting};
 use crate::jsonrpc::{self, Message, RequestError, splice};
+use crate::mcp::Core;
 use crate::mcp::driver::{CallDriver, Next};
-use crate::mcp::{Core, outgoing};
 use crate::upstream::{CallContext, RequestMeta};
 
 /// How long a server that asks by one request after the other may go on with that, before its client is asked all of
@@ -171,7 +171,7 @@ impl Recipient {
         let token = self.meta.progress_token.as_deref();
         let token = token.and_then(|token| std::str::from_utf8(token).ok());
         let is_whole = matches!(event, PeerEvent::Message { .. });
-        let message = outgoing::message(event, token, self.meta.log_level)?;
+        let message = interaction::notification(event, token, self.meta.log_level)?;
         match is_whole {
             true => under_token(message, token),
             false => Some(message),

@@ -25,7 +25,7 @@ use crate::format::{self, ResultFormat};
 use crate::interaction::{Bound, NoPlace};
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::mcp::exchange::{Patience, streamed};
-use crate::mcp::{Core, answer};
+use crate::mcp::{Core, call};
 use crate::reply::Reply;
 use crate::stream::{Stream, frame};
 use crate::upstream::{CallContext, RequestMeta};
@@ -85,7 +85,7 @@ pub(super) async fn begin(
     if call.facts().talks == Talks::No {
         let outcome = core.engine.run(cx.caller, &call, None).await;
         let format = cx.result_format();
-        let answer = answer::response(call.facts(), request.id, cx.caller, &format, outcome)?;
+        let answer = call::response(call.facts(), request.id, cx.caller, &format, outcome)?;
         return Ok(Reply::json(StatusCode::OK, answer));
     }
     let call = ModernCall::begin(core, cx, call);
@@ -208,7 +208,7 @@ impl Exchange {
         call: &dyn UpstreamCall,
         outcome: CallOutcome,
     ) -> Result<Vec<u8>, RequestError> {
-        answer::response(call.facts(), &self.id, &self.caller, &self.format, outcome)
+        call::response(call.facts(), &self.id, &self.caller, &self.format, outcome)
     }
 
     /// Suspends the call and asks its client.

@@ -1,17 +1,167 @@
-//! One function that a worker is to run.
+//! The call of one function: what the request says of it, and the worker that is to run it.
+//!
+//! ```text
+//!   tools/call, prompts/get, resources/read, completion/complete ──▶ FunctionCall ── its turn ──▶ WorkerPort::call
+//! ```
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tooldock_workers::error::CallError;
-use tooldock_workers::worker::{Operation, WorkerCall};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
+use tooldock_workers::worker::{CallSink, Operation, ToolReply, Worker, WorkerCall};
 
-use super::{WorkerPorts, fault};
+use super::{WorkerUpstream, facts, fault, string_member};
 use crate::caller::Caller;
-use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, Work};
+use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work};
+use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::protocol::Method;
 use crate::session::CancelNotice;
-use crate::upstream::CallContext;
+use crate::upstream::{CallContext, Prepared};
+
+/// Characters of an unknown prompt's name that go into messages.
+const UNKNOWN_NAME_MAX: usize = 128;
+
+impl WorkerUpstream {
+    /// `tools/call`. Wrong parameters are a JSON-RPC error. Whatever happens to the call after that is a result, even that there is no
+    /// such tool.
+    pub(super) fn tool_call(
+        &self,
+        cx: &CallContext<'_>,
+        members: &Members<'_>,
+    ) -> Result<Prepared, RequestError> {
+        let Named { name, arguments } = Named::read(members)?;
+        let mut tools = cx.namespace.tools.iter();
+        let declared = tools.find(|tool| *tool.name == *name);
+        let operation = Operation::CallTool {
+            // The tool's own name where there is one: a shared string instead of a new one.
+            tool: declared.map_or_else(|| name.into(), |tool| Arc::clone(&tool.name)),
+            arguments: cx.own_object(arguments),
+        };
+        let talks = declared.is_some_and(|tool| tool.context);
+        self.function_call(cx, operation, members, talks)
+    }
+
+    /// `prompts/get`. Unknown prompts are told from the snapshot, before anything runs; their arguments the worker checks.
+    pub(super) fn prompt_get(
+        &self,
+        cx: &CallContext<'_>,
+        members: &Members<'_>,
+    ) -> Result<Prepared, RequestError> {
+        let Named { name, arguments } = Named::read(members)?;
+        let Some(prompt) = cx.namespace.prompt(&name) else {
+            let name: String = name.chars().take(UNKNOWN_NAME_MAX).collect();
+            return Err(RequestError::InvalidParams(
+                format!("Unknown prompt: {name}").into(),
+            ));
+        };
+        let operation = Operation::GetPrompt {
+            prompt: Arc::clone(&prompt.name),
+            arguments: cx.own_object(arguments),
+        };
+        self.function_call(cx, operation, members, prompt.context)
+    }
+
+    /// `resources/read`. Any URI goes to the worker: which templates match is its to say. Here it is enough that one of them might take a
+    /// context.
+    pub(super) fn resource_read(
+        &self,
+        cx: &CallContext<'_>,
+        members: &Members<'_>,
+    ) -> Result<Prepared, RequestError> {
+        let uri = string_member(members.get(Key::Uri), "params.uri")?;
+        let namespace = &cx.namespace;
+        let (uri, talks) = match namespace.resource(&uri) {
+            Some(resource) => (Arc::clone(&resource.uri), resource.context),
+            None => {
+                let mut templates = namespace.resource_templates.iter();
+                (Arc::from(uri), templates.any(|it| it.context))
+            }
+        };
+        let operation = Operation::ReadResource { uri };
+        self.function_call(cx, operation, members, talks)
+    }
+
+    /// `completion/complete`. Shapes are checked here; what there is to complete, the worker knows.
+    pub(super) fn complete(
+        &self,
+        cx: &CallContext<'_>,
+        members: &Members<'_>,
+    ) -> Result<Prepared, RequestError> {
+        let fields: CompletionParams<'_> = jsonrpc::fields(members.params(), "params")?;
+        if fields.reference.is_none() {
+            return Err(RequestError::InvalidParams("params.ref is missing".into()));
+        }
+        jsonrpc::object(fields.reference, "params.ref")?;
+        jsonrpc::object(fields.context, "params.context")?;
+        let argument: CompletionArgument<'_> = jsonrpc::fields(fields.argument, "params.argument")?;
+        string_member(argument.name, "params.argument.name")?;
+        string_member(argument.value, "params.argument.value")?;
+        let operation = Operation::Complete {
+            params: cx.own_object(members.params()),
+        };
+        self.function_call(cx, operation, members, false)
+    }
+
+    /// The call of an operation of MCP. `members` are the request's; `talks` says whether the function takes a context,
+    /// and then it may know who its client is.
+    fn function_call(
+        &self,
+        cx: &CallContext<'_>,
+        operation: Operation,
+        members: &Members<'_>,
+        talks: bool,
+    ) -> Result<Prepared, RequestError> {
+        jsonrpc::object(members.get(Key::Meta), "params._meta")?;
+        // Progress comes only from functions that talk.
+        let progress_token = match talks {
+            true => members.progress_token()?.map(str::to_owned),
+            false => None,
+        };
+        let caller_facts = talks.then(|| facts::of(cx, progress_token.is_some()));
+        let call = FunctionCall::new(&self.ports, cx, operation, caller_facts);
+        let call = call.with_progress(progress_token);
+        Ok(Prepared::Call(Arc::new(call)))
+    }
+}
+
+/// What names a function and may give it arguments: a tool's call, a prompt.
+struct Named<'a> {
+    name: Cow<'a, str>,
+    /// An object, where it is there.
+    arguments: Option<&'a RawValue>,
+}
+
+impl<'a> Named<'a> {
+    fn read(members: &Members<'a>) -> Result<Self, RequestError> {
+        let name = string_member(members.get(Key::Name), "params.name")?;
+        let arguments = members.get(Key::Arguments);
+        jsonrpc::object(arguments, "params.arguments")?;
+        Ok(Self { name, arguments })
+    }
+}
+
+/// `params` of `completion/complete`.
+#[derive(Deserialize)]
+struct CompletionParams<'a> {
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present", rename = "ref")]
+    reference: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
+    argument: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
+    context: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct CompletionArgument<'a> {
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
+    name: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
+    value: Option<&'a RawValue>,
+}
 
 /// A call of a function. Its subject and arguments stand in its facts.
 pub(crate) struct FunctionCall {
@@ -143,5 +293,71 @@ impl UpstreamCall for FunctionCall {
 
     fn shown(&self, caller: &Caller, error: CallError) -> CallError {
         fault::shown(error, caller, &self.facts.namespace, &self.facts.subject)
+    }
+}
+
+/// A worker, as calls see it.
+pub(crate) trait WorkerPort: Send + Sync {
+    /// Runs one call. What the function says before its answer goes to the sink. Dropping the future cancels the call.
+    fn call(self: Arc<Self>, call: WorkerCall, sink: Option<Arc<dyn CallSink>>) -> Work;
+}
+
+/// Finds the worker of a namespace.
+pub(crate) trait WorkerPorts: Send + Sync {
+    /// Who runs this namespace's functions.
+    ///
+    /// # Errors
+    ///
+    /// Why nobody does.
+    fn of(&self, namespace: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError>;
+}
+
+impl WorkerPort for Worker {
+    fn call(self: Arc<Self>, call: WorkerCall, sink: Option<Arc<dyn CallSink>>) -> Work {
+        let is_tool = matches!(call.operation, Operation::CallTool { .. });
+        Box::pin(async move {
+            let reply = Worker::call(&self, call, sink).await;
+            reply.map(|reply| reply_of(is_tool, reply))
+        })
+    }
+}
+
+/// What a function gave, as the answer to its call: a tool's value, or the result object of another method.
+pub(crate) fn reply_of(is_tool: bool, reply: ToolReply) -> UpstreamReply {
+    match is_tool {
+        true => UpstreamReply::Value(reply),
+        false => UpstreamReply::Result(reply.value),
+    }
+}
+
+/// The workers of the registry.
+#[derive(Debug, Clone)]
+pub(crate) struct Workers(pub(crate) Arc<Registry>);
+
+impl WorkerPorts for Workers {
+    /// A call that waited for its turn through two reloads finds its snapshot's worker gone. Nothing was sent yet, so
+    /// the worker that serves now takes the call.
+    fn of(&self, namespace: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError> {
+        if let UpstreamKind::Worker(worker) = &namespace.upstream
+            && worker.is_retired()
+            && let Some(current) = self.0.namespace(namespace.name.as_str())
+        {
+            return serving(&current.upstream);
+        }
+        serving(&namespace.upstream)
+    }
+}
+
+fn serving(upstream: &UpstreamKind) -> Result<Arc<dyn WorkerPort>, CallError> {
+    let none = |code, reason| Err(CallError::new(code, reason));
+    match upstream {
+        UpstreamKind::Worker(worker) => Ok(Arc::clone(worker) as Arc<dyn WorkerPort>),
+        UpstreamKind::Failed(error) => Err(error.clone()),
+        UpstreamKind::Empty => none(CallErrorCode::ToolNotFound, "The namespace has no tools"),
+        // A reload made a server of the namespace while the call waited.
+        UpstreamKind::External(_) | UpstreamKind::Remote(_) => none(
+            CallErrorCode::WorkerUnavailable,
+            "The namespace has no worker any more",
+        ),
     }
 }

@@ -113,7 +113,7 @@ impl Fixture {
             method,
             members,
         };
-        mcp::methods::prepare(&cx, request).await
+        mcp::prepare(&cx, request).await
     }
 
     /// The result of a method that is answered at once.
@@ -152,7 +152,7 @@ impl Fixture {
             Err(failure) => return parsed(&format.error(Some("7"), &failure)),
         };
         let outcome = self.run(&call).await;
-        let response = mcp::answer::response(call.facts(), "7", &self.caller, &format, outcome);
+        let response = mcp::call::response(call.facts(), "7", &self.caller, &format, outcome);
         parsed(&response.unwrap_or_else(|failure| format.error(Some("7"), &failure)))
     }
 
@@ -572,10 +572,10 @@ async fn arguments_keep_their_spelling_and_a_small_part_of_a_large_body_is_copie
 fn capabilities_are_what_there_is() {
     let mut plain = namespace("shared");
     plain.tools.retain(|tool| !tool.context);
-    let declared = capabilities::of(&plain);
+    let declared = capabilities(&plain);
     assert_eq!(declared, json!({ "tools": { "listChanged": true } }));
     assert_eq!(
-        capabilities::of(&full("shared")),
+        capabilities(&full("shared")),
         json!({
             "tools": { "listChanged": true },
             "resources": { "subscribe": true, "listChanged": true },

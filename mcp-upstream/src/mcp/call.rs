@@ -1,12 +1,61 @@
-//! What a call came to, as the response to its request.
+//! One call of the upstream, run for one request: what it came to, as the response.
 
+use std::sync::Arc;
+
+use futures_util::future::{AbortHandle, Abortable, Aborted};
+use http::StatusCode;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
+use super::{Core, exchange};
 use crate::caller::Caller;
-use crate::engine::{CallFacts, CallOutcome, UpstreamReply};
+use crate::engine::{CallFacts, CallOutcome, Detached, Talks, UpstreamCall, UpstreamReply};
 use crate::format::{self, CacheScope, ResultFormat};
 use crate::jsonrpc::RequestError;
 use crate::protocol::method::RESOURCES_READ;
+use crate::reply::Reply;
+use crate::session::{CancelNotice, InFlight, Session};
+use crate::upstream::CallContext;
+
+/// Runs a call and answers its request: as JSON, or as a stream where the call may say something before its response.
+pub(super) async fn answer(
+    core: &Arc<Core>,
+    cx: &CallContext<'_>,
+    id: &str,
+    call: Arc<dyn UpstreamCall>,
+) -> Result<Reply, RequestError> {
+    if cx.streams && (call.facts().talks != Talks::No || exchange::poll_at(core, cx).is_some()) {
+        return exchange::one(core, cx, id, call).await;
+    }
+    let outcome = match cx.session() {
+        Some(session) => quiet_in_session(core, cx, session, id, &call).await,
+        None => core.engine.run(cx.caller, &call, None).await,
+    };
+    let response = response(call.facts(), id, cx.caller, &cx.result_format(), outcome)?;
+    Ok(Reply::json(StatusCode::OK, response))
+}
+
+/// A call that says nothing before its answer. In a session it goes on when its POST goes away;
+/// `notifications/cancelled`, the end of the session or the tool's time limit end it.
+async fn quiet_in_session(
+    core: &Arc<Core>,
+    cx: &CallContext<'_>,
+    session: &Arc<Session>,
+    id: &str,
+    call: &Arc<dyn UpstreamCall>,
+) -> CallOutcome {
+    let (handle, registration) = AbortHandle::new_pair();
+    let notice = Arc::clone(call) as Arc<dyn CancelNotice>;
+    let entry = InFlight::enter(session, id, handle, notice);
+    let (core, call) = (Arc::clone(core), Arc::clone(call));
+    let caller = cx.caller.clone();
+    Detached::new(async move {
+        let run = core.engine.run(&caller, &call, None);
+        let outcome = Abortable::new(run, registration).await;
+        drop(entry);
+        outcome.unwrap_or_else(|Aborted| Err(cancelled()))
+    })
+    .await
+}
 
 /// The response to the request of this raw id. What happened to a tool is a result whatever it was, but for a missing
 /// capability in the era that has an error for it; everything else fails with an error object.
@@ -80,4 +129,9 @@ fn own_ttl(result: &[u8]) -> Option<(u64, usize)> {
     rest[digits..]
         .starts_with(b",")
         .then_some((ttl_ms, name.len() + digits + 1))
+}
+
+/// The outcome of a call that its client, or the end of its session, has stopped.
+pub(super) fn cancelled() -> CallError {
+    CallError::new(CallErrorCode::Cancelled, "The call was cancelled")
 }

@@ -1,37 +1,18 @@
-//! `resources/read`, `resources/subscribe`, `resources/unsubscribe`.
+//! Methods that change what the client's session wants to hear: `resources/subscribe`, `resources/unsubscribe`,
+//! `logging/setLevel`.
 
 use std::sync::Arc;
 
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::Operation;
+use tooldock_workers::worker::LogLevel;
 
 use super::{WorkerUpstream, string_member, uri_template};
 use crate::format::ResultWriter;
 use crate::jsonrpc::{Key, Members, RequestError};
 use crate::session::{Session, SessionPatch};
-use crate::upstream::{CallContext, Prepared};
+use crate::upstream::CallContext;
 
 impl WorkerUpstream {
-    /// Any URI goes to the worker: which templates match is its to say. Here it is enough that one of them might take a
-    /// context.
-    pub(super) fn resource_read(
-        &self,
-        cx: &CallContext<'_>,
-        members: &Members<'_>,
-    ) -> Result<Prepared, RequestError> {
-        let uri = string_member(members.get(Key::Uri), "params.uri")?;
-        let namespace = &cx.namespace;
-        let (uri, talks) = match namespace.resource(&uri) {
-            Some(resource) => (Arc::clone(&resource.uri), resource.context),
-            None => {
-                let mut templates = namespace.resource_templates.iter();
-                (Arc::from(uri), templates.any(|it| it.context))
-            }
-        };
-        let operation = Operation::ReadResource { uri };
-        self.function_call(cx, operation, members, talks)
-    }
-
     /// From now on the session hears when the resource is updated.
     pub(super) async fn subscribe(
         &self,
@@ -60,6 +41,25 @@ impl WorkerUpstream {
         let was_there = self.changes.commit(session, left).await?;
         if !was_there && !there_is(&cx.namespace, &uri) {
             return Err(RequestError::ResourceNotFound(uri));
+        }
+        Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
+    }
+
+    /// From which severity on the session wants log messages. Without a session there is nothing to remember the level in; the answer is the same, since it is no fault.
+    pub(super) async fn set_level(
+        &self,
+        cx: &CallContext<'_>,
+        id: &str,
+        members: &Members<'_>,
+    ) -> Result<Vec<u8>, RequestError> {
+        let level = string_member(members.get(Key::LogLevel), "params.level")?;
+        let level: LogLevel = level.parse().map_err(|_| {
+            let levels = LogLevel::ALL.map(LogLevel::as_str).join(", ");
+            RequestError::InvalidParams(format!("params.level must be one of {levels}").into())
+        })?;
+        if let Some(session) = cx.session() {
+            let wanted = SessionPatch::LogLevel(level);
+            self.changes.commit(session, wanted).await?;
         }
         Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
     }

@@ -1,0 +1,201 @@
+//! Sessions and their streams outside of calls: opened, resumed, ended; what GET and DELETE on an MCP path do.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::head::McpHead;
+use super::{Core, agree, events_head, header_version, modern, namespace, refused, session};
+use crate::caller::Caller;
+use crate::jsonrpc::RequestError;
+use crate::reply::Reply;
+use crate::session::table::Created;
+use crate::session::{Binding, ClientFacts, EndSession, Session, SessionPatch};
+use crate::stream::{ResumeError, Stream, StreamGuard, StreamKind, Subscription};
+use crate::upstream::{gauge, store_failure};
+
+/// Opens or resumes a stream.
+pub(crate) async fn get(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Reply {
+    match opened(core, caller, head).await {
+        Ok(reply) => reply,
+        Err(failure) => refused(caller, failure.into()),
+    }
+}
+
+/// Ends a session (MCP-03).
+pub(crate) async fn delete(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Reply {
+    match end_session(core, caller, head).await {
+        Ok(()) => Reply::empty(StatusCode::NO_CONTENT),
+        Err(failure) => refused(caller, failure.into()),
+    }
+}
+
+/// Opens the stream (MCP-02), or resumes the one `Last-Event-ID` names (MCP-34).
+async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Reply, RequestError> {
+    takes_method(caller, head)?;
+    let namespace = namespace(core, caller)?;
+    let header = header_version(caller, head)?;
+    let session = session(core, caller, head, &namespace).await?;
+    let version = agree(header, session.as_ref())?;
+    let session = session.ok_or(RequestError::SessionRequired)?;
+    if !head.accept.sse_named {
+        return Err(RequestError::NotAcceptable("text/event-stream"));
+    }
+    // Before anything is replayed: a client that may not hold another stream must not take one over either.
+    let place = stream_place(core, caller, 0)?;
+    let events = match &head.last_event_id {
+        Some(id) => {
+            let events = resume_stream(core, &session, id).await?;
+            core.upstreams
+                .of(&namespace)
+                .stream_opened(&namespace, &session);
+            events
+        }
+        None => {
+            let prime = version.has_priming_events();
+            let stream = open_stream(core, &session, StreamKind::General, prime, &[]).await?;
+            core.audience.join(&session);
+            core.upstreams
+                .of(&namespace)
+                .stream_opened(&namespace, &session);
+            stream.read()
+        }
+    };
+    Ok(Reply::Events {
+        head: events_head(),
+        events,
+        guards: vec![Box::new(place)],
+    })
+}
+
+async fn end_session(
+    core: &Arc<Core>,
+    caller: &Caller,
+    head: &McpHead,
+) -> Result<(), RequestError> {
+    takes_method(caller, head)?;
+    let namespace = namespace(core, caller)?;
+    let header = header_version(caller, head)?;
+    let session = session(core, caller, head, &namespace).await?;
+    let session = session.ok_or(RequestError::SessionRequired)?;
+    agree(header, Some(&session))?;
+    if !forget_session(core, &session).await? {
+        return Err(RequestError::SessionNotFound);
+    }
+    Ok(())
+}
+
+/// Refuses GET and DELETE in the era that has neither streams outside of requests nor sessions.
+fn takes_method(caller: &Caller, head: &McpHead) -> Result<(), RequestError> {
+    let version = head.version.as_deref().map(str::trim);
+    if caller.profile.modern && version == Some(modern::VERSION) {
+        return Err(RequestError::MethodNotAllowed);
+    }
+    Ok(())
+}
+
+/// Opens a session, which may cost its principal older ones.
+pub(crate) async fn create_session(
+    core: &Core,
+    binding: Binding,
+    client: Option<ClientFacts>,
+) -> Result<Arc<Session>, RequestError> {
+    let created = core.sessions.create(binding, client, Instant::now()).await;
+    let created = created.map_err(|error| store_failure(&error))?;
+    core.metrics.sessions_created.inc();
+    core.metrics.sessions_evicted.inc_by(created.evicted as u64);
+    core.metrics.sessions.set(gauge(core.sessions.count()));
+    Ok(created.session)
+}
+
+/// Opens a stream of a session, for the responses to these requests where it is for some. It may cost the session's
+/// principal other sessions.
+pub(crate) async fn open_stream(
+    core: &Core,
+    session: &Arc<Session>,
+    kind: StreamKind,
+    prime: bool,
+    owes: &[Box<str>],
+) -> Result<Arc<Stream>, RequestError> {
+    let opened = core.events.open_owing(session, kind, prime, owes).await;
+    let stream = opened.map_err(|error| store_failure(&error))?;
+    note_stream(core, session, stream.number()).await;
+    Ok(stream)
+}
+
+/// Records that a session has a stream of that number. A client is not refused its stream because the store fails.
+async fn note_stream(core: &Core, session: &Session, number: u32) {
+    let opened = SessionPatch::OpenStream(number);
+    if core.changes.commit(session, opened).await.is_err() {
+        tracing::error!(
+            session = &**session.tag(),
+            "a stream is known in this process alone"
+        );
+    }
+}
+
+/// Goes on with a stream of a session behind an event.
+async fn resume_stream(
+    core: &Core,
+    session: &Arc<Session>,
+    last_event_id: &str,
+) -> Result<Subscription, RequestError> {
+    let resumed = core.events.resume(session, last_event_id).await;
+    let events = resumed.map_err(|error| match error {
+        ResumeError::Malformed | ResumeError::Unknown => RequestError::UnknownEventId,
+        ResumeError::Store(error) => store_failure(&error),
+    })?;
+    // One that was forgotten goes on under another number.
+    note_stream(core, session, events.number()).await;
+    Ok(events)
+}
+
+/// Ends a session that its client is done with. Says whether it was still there.
+pub(crate) async fn forget_session(
+    core: &Core,
+    session: &Arc<Session>,
+) -> Result<bool, RequestError> {
+    let ended = core.sessions.remove(session.id().as_str()).await;
+    let ended = ended.map_err(|error| store_failure(&error))?;
+    if ended {
+        core.metrics.sessions_deleted.inc();
+        core.metrics.sessions.set(gauge(core.sessions.count()));
+    }
+    Ok(ended)
+}
+
+impl EndSession for Core {
+    fn end_without_waiting(self: Arc<Self>, session: Arc<Session>) {
+        session.close();
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                // A store that cannot be asked has said so in the log, and forgets by time.
+                let _ = forget_session(&self, &session).await;
+            });
+        }
+    }
+}
+
+/// A place for a long stream of the caller's principal, which holds so many bytes beside what is said on it.
+pub(crate) fn stream_place(
+    core: &Core,
+    caller: &Caller,
+    bytes: usize,
+) -> Result<StreamGuard, RequestError> {
+    core.stream_limiter
+        .enter(caller.principal.as_ref(), bytes)
+        .map_err(|_| RequestError::StreamLimit)
+}
+
+/// A session that another process had is this one's now.
+pub(super) fn take_up(core: &Core, adopted: Created) -> Arc<Session> {
+    let Created { session, evicted } = adopted;
+    core.changes.count_evicted(evicted);
+    core.metrics.sessions.set(gauge(core.sessions.count()));
+    if session.streams().had_general() {
+        core.audience.join(&session);
+    }
+    session
+}
