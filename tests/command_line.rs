@@ -155,7 +155,7 @@ fn keys_that_are_unknown_wrong_or_of_a_later_version_are_named() {
         ),
         (
             "listeners: [{ name: core, address: '127.0.0.1:1', profile: core, proxy_protocol: true }]",
-            "listeners[0].proxy_protocol: not supported by this version",
+            "listeners[0].proxy_protocol: needs admission.trusted_proxies",
         ),
         (
             "sessions: { store: 'redis://localhost:6379/0' }",

@@ -378,6 +378,11 @@ impl<C: Clock> Admission<C> {
         network::client_address(peer, fields, &self.config.trusted_proxies)
     }
 
+    /// Whether an address is one of the proxies whose word about their clients counts.
+    pub fn trusts_proxy(&self, peer: IpAddr) -> bool {
+        network::any_contains(&self.config.trusted_proxies, peer)
+    }
+
     /// Takes one call from the limits that count tool calls. For the engine, which knows the calls of a body.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //! Addresses are canonical: an IPv4 address mapped into IPv6 is the IPv4 address, so that a rule is written once.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 use http::HeaderName;
@@ -14,16 +14,26 @@ use crate::config::CidrsConfig;
 use crate::fields::Fields;
 use crate::rejection::{Reason, Rejection};
 
+/// The address of a client that has none, because it came by a Unix socket. No packet has this address, and in networks of
+/// the configuration it is written `unix`.
+pub const UNIX: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// How the configuration and the logs name [`UNIX`].
+pub const UNIX_NAME: &str = "unix";
+
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// A network in CIDR notation; a bare address is a network of one.
+/// A network in CIDR notation; a bare address is a network of one. `unix` stands for the clients of Unix sockets, which are
+/// in no other network but that of every address.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr(IpNet);
 
 /// Why a text is no network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid network {0:?}: use an address or ADDRESS/PREFIX, as 10.0.0.0/8 or fd00::/8")]
+#[error(
+    "invalid network {0:?}: use an address or ADDRESS/PREFIX, as 10.0.0.0/8 or fd00::/8, or unix"
+)]
 pub struct InvalidCidr(String);
 
 impl Cidr {
@@ -50,6 +60,9 @@ impl FromStr for Cidr {
     type Err = InvalidCidr;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == UNIX_NAME {
+            return Ok(Self(IpNet::from(UNIX)));
+        }
         let net = match text.parse::<IpNet>() {
             Ok(net) => net,
             Err(_) => text
@@ -88,6 +101,9 @@ impl From<Cidr> for String {
 
 impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == IpNet::from(UNIX) {
+            return f.write_str(UNIX_NAME);
+        }
         self.0.fmt(f)
     }
 }
@@ -110,7 +126,7 @@ pub(crate) fn check(client: IpAddr, cidrs: &CidrsConfig) -> Result<(), Rejection
     } else {
         Err(Rejection::new(
             Reason::AddressNotAllowed,
-            format!("Requests from {client} are not allowed here."),
+            format!("Requests from {} are not allowed here.", shown(client)),
         ))
     }
 }
@@ -145,6 +161,14 @@ pub(crate) fn client_address(
     client
 }
 
+/// An address as logs show it; that of a client without one is `unix`.
+pub fn shown(address: IpAddr) -> String {
+    match address {
+        UNIX => UNIX_NAME.to_owned(),
+        address => address.to_string(),
+    }
+}
+
 /// `10.0.0.1`, `10.0.0.1:5000`, `fd00::1`, `[fd00::1]`, `[fd00::1]:5000`.
 fn parse_hop(hop: &[u8]) -> Option<IpAddr> {
     let hop = std::str::from_utf8(hop).ok()?.trim_matches([' ', '\t']);
@@ -152,7 +176,8 @@ fn parse_hop(hop: &[u8]) -> Option<IpAddr> {
     let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let with_port = || hop.parse::<SocketAddr>().ok().map(|address| address.ip());
     let address: IpAddr = bare().or_else(with_port).or_else(bracketed)?;
-    Some(address.to_canonical())
+    // Written by somebody who does not know, or who wants to pass for a client of a Unix socket.
+    Some(address.to_canonical()).filter(|address| *address != UNIX)
 }
 
 #[cfg(test)]
@@ -176,6 +201,44 @@ mod tests {
             &cidrs(trusted),
         )
         .to_string()
+    }
+
+    #[test]
+    fn clients_of_unix_sockets_are_in_their_own_network_and_in_that_of_all() {
+        let only = |cidr: &str| {
+            check(
+                UNIX,
+                &CidrsConfig {
+                    allow: cidrs(&[cidr]),
+                    deny: Vec::new(),
+                },
+            )
+        };
+        for (cidr, allowed) in [
+            ("unix", true),
+            ("0.0.0.0/0", true),
+            ("::/0", false),
+            ("127.0.0.0/8", false),
+            ("10.0.0.0/8", false),
+        ] {
+            assert_eq!(only(cidr).is_ok(), allowed, "{cidr}");
+        }
+        assert!(!cidrs(&["unix"])[0].contains("127.0.0.1".parse().unwrap()));
+        assert_eq!(cidrs(&["unix"])[0].to_string(), "unix");
+        let refused = only("10.0.0.0/8").unwrap_err();
+        assert!(refused.message.contains("from unix"), "{}", refused.message);
+    }
+
+    #[test]
+    fn nobody_passes_for_a_client_of_a_unix_socket_by_a_header() {
+        for hop in [&b"0.0.0.0"[..], b"0.0.0.0:1", b"::ffff:0.0.0.0", b"unix"] {
+            assert_eq!(client("10.0.0.1", &[hop], &["10.0.0.0/8"]), "10.0.0.1");
+        }
+        assert_eq!(client("0.0.0.0", &[b"192.0.2.7"], &["unix"]), "192.0.2.7");
+        assert_eq!(
+            client("0.0.0.0", &[b"192.0.2.7"], &["10.0.0.0/8"]),
+            "0.0.0.0"
+        );
     }
 
     #[test]

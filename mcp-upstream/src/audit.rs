@@ -85,7 +85,7 @@ pub struct AuditRecord {
     pub protocol_version: Option<&'static str>,
     /// The digest that stands for the session.
     pub session: Option<Arc<str>>,
-    /// The client's address.
+    /// The client's address; the unspecified one for a client of a Unix socket.
     pub client: IpAddr,
     /// The token's name.
     pub principal: Option<Arc<str>>,

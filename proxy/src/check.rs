@@ -198,10 +198,9 @@ fn describe(listener: &ListenerConfig, legacy_sse: bool) -> String {
         ""
     };
     format!(
-        "{} {}://{}: {serves}{alone}{open}",
+        "{} {}: {serves}{alone}{open}",
         listener.name,
-        listener.scheme(),
-        listener.address
+        listener.url()
     )
 }
 

@@ -12,6 +12,7 @@
 //! call again. What a key does is decided elsewhere.
 
 mod access_log;
+mod address;
 mod bounds;
 mod document;
 mod environment;
@@ -27,6 +28,7 @@ mod tokens;
 mod unsupported;
 mod validate;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +40,7 @@ use tooldock_workers::narrow::narrow;
 use tooldock_workers::secrets::Secret;
 
 pub(crate) use self::access_log::{AccessLogConfig, AccessLogFormat};
+pub(crate) use self::address::{ListenAddress, SocketMode};
 pub(crate) use self::environment::Environment;
 use self::environment::{SaidBy, blame, port_variable_of};
 pub(crate) use self::error::ConfigError;
@@ -87,8 +90,8 @@ pub(crate) struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let listener =
-            |name, port, profile| ListenerConfig::new(name, ([127, 0, 0, 1], port).into(), profile);
+        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port)).into();
+        let listener = |name, port, profile| ListenerConfig::new(name, loopback(port), profile);
         Self {
             listeners: vec![
                 listener("core", 8000, ProfileName::Core),
@@ -256,6 +259,9 @@ impl Effective {
     /// What to change for another port of a listener, for a line about an address that is taken.
     pub(crate) fn port_is_set_by(&self, index: usize, listener: &ListenerConfig) -> String {
         let key = format!("listeners[{index}].address");
+        if listener.address.port().is_none() {
+            return format!("{key} moves it");
+        }
         if let Some(variable) = self.said_by.get(&key) {
             return format!("{variable} sets this port");
         }

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::secrets::Secret;
 
-use crate::config::{Effective, GeneratedTokens, ListenerConfig, ProfileName};
+use crate::config::{Effective, GeneratedTokens, ListenAddress, ListenerConfig, ProfileName};
 use crate::kept_file;
 
 /// The file of the data directory that keeps the token.
@@ -114,7 +114,12 @@ pub(crate) fn announce(effective: &Effective) -> String {
     let Some(listener) = listeners.find(|listener| listener.profile == ProfileName::Core) else {
         return String::new();
     };
-    let url = format!("{}://{}", listener.scheme(), listener.address);
+    let url = match (&listener.address, &listener.tls) {
+        (ListenAddress::Tcp(_), _) => listener.url(),
+        // curl takes the socket by an option of its own, and the host of the URL for the name alone.
+        (ListenAddress::Unix(_), None) => "http://localhost".to_owned(),
+        (ListenAddress::Unix(_), Some(_)) => "https://localhost".to_owned(),
+    };
     let curl = curl(listener);
     let generated = effective.generated;
     let bearer = shown(effective.bearer.as_ref(), generated.bearer, "BEARER_TOKEN");
@@ -182,17 +187,16 @@ fn shown(token: Option<&Secret>, generated: bool, variable: &str) -> String {
 
 /// curl, told to trust the listener's own certificate: nobody else's would vouch for a loopback name.
 fn curl(listener: &ListenerConfig) -> String {
-    match &listener.tls {
-        Some(tls) => format!(
-            "curl -s --cacert '{}'",
-            tls.default_certificate()
-                .cert
-                .display()
-                .to_string()
-                .replace('\'', r"'\''")
-        ),
-        None => "curl -s".to_owned(),
+    let quoted = |path: &Path| path.display().to_string().replace('\'', r"'\''");
+    let mut curl = "curl -s".to_owned();
+    if let ListenAddress::Unix(path) = &listener.address {
+        let _ = write!(curl, " --unix-socket '{}'", quoted(path));
     }
+    if let Some(tls) = &listener.tls {
+        let certificate = &tls.default_certificate().cert;
+        let _ = write!(curl, " --cacert '{}'", quoted(certificate));
+    }
+    curl
 }
 
 #[cfg(test)]

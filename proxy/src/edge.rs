@@ -13,7 +13,9 @@
 mod chunks;
 mod connections;
 mod head;
+mod proxy_protocol;
 mod service;
+mod socket;
 mod wire;
 
 use std::net::SocketAddr;
@@ -28,21 +30,23 @@ use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, Ser
 use pingora_core::listeners::tls::Acceptor;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::H2Options;
+use pingora_core::protocols::l4::socket::SocketAddr as LocalAddress;
 use pingora_core::protocols::{ALPN, Ssl, Stream};
 use pingora_core::server::ShutdownWatch;
 use pingora_proxy::HttpProxy;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tooldock_filters::{ErrorShape, Rejection};
 
 use self::chunks::Chunks;
 pub(crate) use self::connections::{Connections, MultiplexedRequest, OpenConnection};
 use self::head::{Gathered, Head, Refusal};
+use self::proxy_protocol::NoHeader;
 pub(crate) use self::service::{Announced, EdgeService, Endpoint};
+pub(crate) use self::socket::Socket;
 use self::wire::Carrier;
 pub(crate) use self::wire::Wire;
 use crate::access_log::AccessLog;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Rules};
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond;
@@ -89,10 +93,22 @@ pub(crate) struct Limits {
     pub(crate) header_bytes: usize,
 }
 
+/// A connection that was just accepted.
+pub(crate) struct Accepted {
+    socket: Socket,
+    peer: SocketAddr,
+    /// Where its listener is bound.
+    address: Arc<LocalAddress>,
+    /// It begins with a header of the PROXY protocol.
+    proxy_protocol: bool,
+}
+
 /// Pingora's proxy and what it is limited by.
 pub(crate) struct Edge {
     pub(crate) proxy: Arc<HttpProxy<Gateway>>,
     pub(crate) limits: Arc<ArcSwap<Limits>>,
+    /// Asked for the proxies that are trusted.
+    pub(crate) rules: Arc<ArcSwap<Rules>>,
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) request_ids: Arc<RequestIds>,
     pub(crate) access_log: Option<AccessLog>,
@@ -153,8 +169,7 @@ impl Listening {
     /// Serves a connection that was just accepted, in a task of its own.
     fn take(
         self: Arc<Self>,
-        socket: TcpStream,
-        peer: SocketAddr,
+        accepted: Accepted,
         tls: Option<Arc<Acceptor>>,
         shutdown: ShutdownWatch,
     ) {
@@ -166,8 +181,7 @@ impl Listening {
         };
         let open = Arc::new(open);
         tokio::spawn(async move {
-            let wire = Wire::accepted(socket, peer, limits.write);
-            let served = self.serve(wire, tls, &open, &shutdown);
+            let served = self.serve(accepted, tls, &open, &shutdown);
             let served = CONNECTION.scope(Arc::clone(&open), served);
             self.until_it_is_late(&open, served).await;
         });
@@ -191,11 +205,22 @@ impl Listening {
 
     async fn serve(
         &self,
-        wire: Wire<TcpStream>,
+        mut accepted: Accepted,
         tls: Option<Arc<Acceptor>>,
         open: &OpenConnection,
         shutdown: &ShutdownWatch,
     ) {
+        // Boxed, or every connection would keep room for it.
+        if accepted.proxy_protocol && !Box::pin(self.introduced(&mut accepted)).await {
+            return;
+        }
+        let write_limit = self.edge.limits.load().write;
+        let wire = Wire::accepted(
+            accepted.socket,
+            accepted.peer,
+            &accepted.address,
+            write_limit,
+        );
         let Some(tls) = tls else {
             return self.http1(Box::new(wire), open, shutdown).await;
         };
@@ -216,6 +241,32 @@ impl Listening {
         open.waiting.awaited(&limits, Instant::now());
         let wire: Stream = wire;
         ServerApp::process_new(&self.edge, wire, shutdown).await;
+    }
+
+    /// Takes the client's address from the header of the PROXY protocol that a connection begins with. False where the
+    /// connection is to be closed: its peer is no trusted proxy, or has sent no header.
+    ///
+    /// The header shares the time of the first head with the TLS handshake, see [`Listening::until_it_is_late`].
+    async fn introduced(&self, accepted: &mut Accepted) -> bool {
+        let peer = accepted.peer;
+        if !self.edge.rules.load().admission.trusts_proxy(peer.ip()) {
+            self.edge.metrics.refused("proxy_protocol_untrusted");
+            tracing::debug!(%peer, "a connection is closed: its peer is not in admission.trusted_proxies");
+            return false;
+        }
+        match proxy_protocol::read(&mut accepted.socket).await {
+            Ok(Some(client)) => accepted.peer = client,
+            // The proxy speaks for itself.
+            Ok(None) => {}
+            // A look whether somebody listens, as health checks take it.
+            Err(NoHeader::Ended { read: 0 }) => return false,
+            Err(error) => {
+                self.edge.metrics.refused("proxy_protocol_malformed");
+                tracing::debug!(%peer, %error, "a connection is closed");
+                return false;
+            }
+        }
+        true
     }
 
     /// Serves the requests of an HTTP/1 connection, one after the other.

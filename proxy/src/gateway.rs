@@ -11,7 +11,6 @@ mod admit;
 mod hand_over;
 mod in_flight;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,6 +36,7 @@ use self::hand_over::{Written, mcp_head};
 use self::in_flight::InFlight;
 use crate::access_log::{AccessLog, Pending};
 use crate::body::BodyLimits;
+use crate::config::ListenAddress;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond::{self, ClientGone, Envelope};
@@ -54,7 +54,7 @@ const STATUS_CLIENT_GONE: u16 = 499;
 /// A listener as the gateway sees it.
 pub(crate) struct Listener {
     /// Where it is bound; decides which listener a request came in by.
-    pub(crate) address: SocketAddr,
+    pub(crate) address: ListenAddress,
     /// Its switches for the filters.
     pub(crate) rules: ListenerRules,
     /// Its switches for the service.

@@ -88,9 +88,9 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
             .require_initialized
             .unwrap_or(answers.require_initialized);
         Listener {
-            address: listener.address,
+            address: listener.address.clone(),
             rules: ListenerRules {
-                loopback: listener.address.ip().is_loopback(),
+                loopback: listener.address.is_loopback(),
                 routes: match effective.legacy_sse {
                     true => spec.routes,
                     false => spec.routes.without(RouteGroup::Sse),

@@ -333,6 +333,7 @@ impl Assembly<'_> {
         let edge = Edge {
             proxy: Arc::new(self.proxy(conf, &request_ids)?),
             limits: Arc::clone(self.connection_limits),
+            rules: Arc::clone(self.rules),
             metrics: Arc::clone(&self.parts.metrics),
             request_ids,
             access_log: self.access_log.cloned(),
@@ -346,16 +347,13 @@ impl Assembly<'_> {
             }
             for own in &mut endpoints {
                 own.push(Endpoint {
-                    socket: self.sockets.handle(listener.address)?,
+                    socket: self.sockets.handle(&listener.address)?,
+                    address: Arc::new(listener.address.clone().into()),
+                    proxy_protocol: listener.proxy_protocol,
                     tls: certificate.clone(),
                 });
             }
-            tracing::info!(
-                listener = listener.name,
-                "listening on {}://{}",
-                listener.scheme(),
-                listener.address
-            );
+            tracing::info!(listener = listener.name, "listening on {}", listener.url());
         }
         let service = |own| EdgeService::new(name, Arc::clone(&listening), own, layout.threads);
         Ok(endpoints.into_iter().map(service).collect())

@@ -3,15 +3,31 @@
 //!
 //! The services that accept on an address share its socket. One each, side by side by `SO_REUSEPORT`, would let any other
 //! process of the same user listen there as well, a tool of ours among them, and have a part of the clients and their tokens.
+//!
+//! The file of a Unix socket stays when the gateway ends, as after a crash: removing it could take the place of a gateway
+//! that was started meanwhile. The next start replaces the file where nobody listens any more.
 
-use std::net::{SocketAddr, TcpListener};
+use std::fs::{self, Permissions};
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 
 use anyhow::{Context, anyhow};
+use rustix::fs::Mode;
+use rustix::process::umask;
 
-use crate::config::Effective;
+use crate::config::{Effective, ListenAddress, SocketMode};
 
 /// The sockets of all listeners that are served.
-pub(crate) struct Sockets(Vec<(SocketAddr, TcpListener)>);
+pub(crate) struct Sockets(Vec<(ListenAddress, BoundSocket)>);
+
+/// A bound socket.
+pub(crate) enum BoundSocket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
 
 impl Sockets {
     /// Binds them.
@@ -22,14 +38,16 @@ impl Sockets {
     pub(crate) fn bind(effective: &Effective) -> anyhow::Result<Self> {
         let listeners = effective.served_listeners();
         let bound = listeners.map(|(index, listener)| {
-            let bound = TcpListener::bind(listener.address)
-                .and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
-            let (name, address) = (&listener.name, listener.address);
+            let bound = match &listener.address {
+                ListenAddress::Tcp(address) => bind_tcp(*address),
+                ListenAddress::Unix(path) => bind_unix(path, listener.mode.unwrap_or_default()),
+            };
+            let (name, address) = (&listener.name, &listener.address);
             let socket = bound.map_err(|error| {
                 let moved_by = effective.port_is_set_by(index, listener);
                 anyhow!("listener {name}: cannot bind {address}: {error}; {moved_by}")
             })?;
-            Ok((address, socket))
+            Ok((address.clone(), socket))
         });
         bound.collect::<anyhow::Result<_>>().map(Self)
     }
@@ -39,9 +57,80 @@ impl Sockets {
     /// # Errors
     ///
     /// When there are too many open files.
-    pub(crate) fn handle(&self, address: SocketAddr) -> anyhow::Result<TcpListener> {
-        let found = self.0.iter().find(|(bound, _)| *bound == address);
+    pub(crate) fn handle(&self, address: &ListenAddress) -> anyhow::Result<BoundSocket> {
+        let found = self.0.iter().find(|(bound, _)| bound == address);
         let (_, socket) = found.context("a listener without a socket")?;
-        socket.try_clone().context("another handle of a socket")
+        let handle = match socket {
+            BoundSocket::Tcp(socket) => socket.try_clone().map(BoundSocket::Tcp),
+            BoundSocket::Unix(socket) => socket.try_clone().map(BoundSocket::Unix),
+        };
+        handle.context("another handle of a socket")
+    }
+}
+
+fn bind_tcp(address: std::net::SocketAddr) -> io::Result<BoundSocket> {
+    let socket = TcpListener::bind(address)?;
+    socket.set_nonblocking(true)?;
+    Ok(BoundSocket::Tcp(socket))
+}
+
+fn bind_unix(path: &Path, mode: SocketMode) -> io::Result<BoundSocket> {
+    remove_stale(path)?;
+    // Until the mode is set, nobody else may connect.
+    let before = umask(Mode::from_raw_mode(0o177));
+    let bound = UnixListener::bind(path);
+    umask(before);
+    let socket = bound?;
+    fs::set_permissions(path, Permissions::from_mode(mode.0))?;
+    socket.set_nonblocking(true)?;
+    Ok(BoundSocket::Unix(socket))
+}
+
+/// Removes the socket of a gateway that is gone. Anything else stays, and is an error.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !found.file_type().is_socket() {
+        let what = "a file stands there that is no socket: remove it, or choose another path";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::AddrInUse,
+            "another process listens there",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_of_a_process_that_is_gone_is_replaced_and_nothing_else_is() {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let path = folder.path().join("mcp.sock");
+        let mode = SocketMode(0o640);
+        let first = bind_unix(&path, mode).expect("free");
+        let permissions = fs::metadata(&path).expect("there").permissions();
+        assert_eq!(permissions.mode() & 0o777, 0o640);
+
+        let taken = bind_unix(&path, mode).err().expect("taken");
+        assert!(
+            taken.to_string().contains("another process listens"),
+            "{taken}"
+        );
+        drop(first);
+        bind_unix(&path, mode).expect("nobody listens any more");
+
+        fs::remove_file(&path).expect("removed");
+        fs::write(&path, "mine").expect("written");
+        let kept = bind_unix(&path, mode).err().expect("a file");
+        assert!(kept.to_string().contains("no socket"), "{kept}");
+        assert_eq!(fs::read_to_string(&path).expect("kept"), "mine");
     }
 }

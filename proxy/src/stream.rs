@@ -169,7 +169,7 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpStream;
+    use crate::edge::Socket;
 
     use super::*;
 
@@ -181,7 +181,7 @@ mod tests {
     /// There are tens of thousands of these.
     #[test]
     fn an_idle_stream_is_small() {
-        let direct = size(Running::on_connection::<TcpStream>);
+        let direct = size(Running::on_connection::<Socket>);
         let session = size(Running::on_session);
         println!("{direct} bytes direct, {session} on a session");
         assert!(direct <= 1024, "{direct} bytes");

@@ -69,7 +69,7 @@ impl TlsListener {
         let (acceptor, shown) = made(config)?;
         let opened = Self {
             name: listener.name.clone(),
-            loopback: listener.address.ip().is_loopback(),
+            loopback: listener.address.is_loopback(),
             acceptor: ArcSwap::from_pointee(acceptor),
             shown: Mutex::new(shown),
         };
@@ -168,7 +168,7 @@ pub(crate) fn check_good(
 ) -> Result<(), String> {
     let (_, shown) = made(config)?;
     let hosts = &effective.config.admission.hosts;
-    let loopback = listener.address.ip().is_loopback();
+    let loopback = listener.address.is_loopback();
     let mut problems = shown.iter().map(|shown| shown.problem(hosts, loopback));
     problems.find_map(|problem| problem).map_or(Ok(()), Err)
 }

@@ -118,6 +118,8 @@ fn address(line: &mut Vec<u8>, address: IpAddr) {
     line.extend_from_slice(b",\"client\":");
     line.push(b'"');
     match address {
+        // A client of a Unix socket has no address; the edge gives it this one.
+        IpAddr::V4(address) if address.is_unspecified() => line.extend_from_slice(b"unix"),
         IpAddr::V4(address) => {
             for (position, octet) in address.octets().into_iter().enumerate() {
                 if position > 0 {
@@ -204,7 +206,7 @@ mod tests {
         http_status: u16,
         latency_ms: u64,
         session: &'a str,
-        client: IpAddr,
+        client: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         principal: Option<&'a str>,
         arguments_sha256: String,
@@ -247,7 +249,7 @@ mod tests {
                 http_status,
                 latency_ms: latency,
                 session,
-                client,
+                client: if client == IpAddr::from([0; 4]) { "unix".to_owned() } else { client.to_string() },
                 principal: named.then_some(principal),
                 arguments_sha256: hex::encode(Sha256::digest(&arguments)),
                 arguments_bytes: arguments.len(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::Version;
 use serde_json::{Map, Value};
+use tooldock_filters::network;
 use tooldock_upstream::log_file::{Clock, LogFile, Sink};
 use tooldock_upstream::{Subject, session};
 
@@ -99,7 +100,7 @@ impl<'a> Values<'a> {
                 self.clock.rfc3339(entry.ended, &mut time);
                 time.into()
             }
-            Field::Address => entry.address.to_string().into_bytes().into(),
+            Field::Address => network::shown(entry.address).into_bytes().into(),
             Field::Principal => text(entry.principal.as_deref()),
             Field::Namespace => text(entry.namespace.as_ref().map(|name| name.as_str())),
             Field::Request => {

@@ -280,9 +280,9 @@ impl fmt::Debug for Environment {
 
 /// Moves the first listener of a profile.
 fn move_listener(settings: &mut Settings, profile: ProfileName, port: u16, variable: &'static str) {
-    let mut listeners = settings.config.listeners.iter_mut().enumerate();
-    if let Some((index, listener)) = listeners.find(|(_, it)| it.profile == profile) {
-        listener.address.set_port(port);
+    let listeners = &mut settings.config.listeners;
+    let moved = |it: &mut ListenerConfig| it.profile == profile && it.address.set_port(port);
+    if let Some(index) = listeners.iter_mut().position(moved) {
         let key = format!("listeners[{index}].address");
         settings.said_by.insert(key, variable.to_owned());
     }
@@ -452,7 +452,7 @@ mod tests {
             .config
             .listeners
             .iter()
-            .map(|l| l.address.port())
+            .filter_map(|l| l.address.port())
             .collect();
         assert_eq!(ports, [9001, 9002, 9090]);
     }
@@ -461,7 +461,7 @@ mod tests {
     fn a_listeners_own_variable_wins_over_that_of_its_profile() {
         let ports = |variables: &[(&str, &str)]| {
             let s = apply(Role::All, variables).expect("valid");
-            let ports = s.config.listeners.iter().map(|l| l.address.port());
+            let ports = s.config.listeners.iter().filter_map(|l| l.address.port());
             (ports.collect::<Vec<_>>(), s.warnings)
         };
         let (moved, warnings) = ports(&[

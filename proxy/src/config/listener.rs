@@ -3,7 +3,6 @@
 //! Spelling only: what a profile serves and what a switch does is decided where requests are handled.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +11,7 @@ use tooldock_upstream::profile::{AcceptRule, BatchRule, Profile, SessionRule};
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::names::{InvalidNamespaceName, NamespaceName};
 
+use super::address::{ListenAddress, SocketMode};
 use super::profile::ProfileSpec;
 use super::tls::{ClientAuth, TlsConfig};
 
@@ -22,7 +22,10 @@ pub(crate) struct ListenerConfig {
     /// Its name in logs and metrics.
     pub(crate) name: String,
     /// Where it listens.
-    pub(crate) address: SocketAddr,
+    pub(crate) address: ListenAddress,
+    /// Who may connect, where that is a Unix socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mode: Option<SocketMode>,
     /// What it serves.
     pub(crate) profile: ProfileName,
     /// TLS, if it speaks it.
@@ -66,10 +69,11 @@ fn yes() -> bool {
 
 impl ListenerConfig {
     /// A listener without TLS whose switches are its profile's.
-    pub(crate) fn new(name: &str, address: SocketAddr, profile: ProfileName) -> Self {
+    pub(crate) fn new(name: &str, address: ListenAddress, profile: ProfileName) -> Self {
         Self {
             name: name.to_owned(),
             address,
+            mode: None,
             profile,
             tls: None,
             proxy_protocol: false,
@@ -132,9 +136,14 @@ impl ListenerConfig {
         tls.is_some_and(|tls| tls.client_auth != ClientAuth::None)
     }
 
-    /// `http` or `https`.
-    pub(crate) fn scheme(&self) -> &'static str {
-        if self.tls.is_some() { "https" } else { "http" }
+    /// Where it is reached: `http://ADDRESS`, `https://ADDRESS`, or the Unix socket.
+    pub(crate) fn url(&self) -> String {
+        match (&self.address, &self.tls) {
+            (ListenAddress::Unix(_), None) => self.address.to_string(),
+            (ListenAddress::Unix(_), Some(_)) => format!("{} (TLS)", self.address),
+            (ListenAddress::Tcp(address), None) => format!("http://{address}"),
+            (ListenAddress::Tcp(address), Some(_)) => format!("https://{address}"),
+        }
     }
 }
 
@@ -232,21 +241,23 @@ mod tests {
 
     use super::*;
 
+    fn address() -> ListenAddress {
+        "127.0.0.1:8000".parse().expect("an address")
+    }
+
     #[test]
     fn a_listener_needs_name_address_and_profile_only() {
         let listener: ListenerConfig =
             yaml::from_str("{ name: core, address: '127.0.0.1:8000', profile: core }")
                 .expect("valid");
-        let expected =
-            ListenerConfig::new("core", ([127, 0, 0, 1], 8000).into(), ProfileName::Core);
+        let expected = ListenerConfig::new("core", address(), ProfileName::Core);
         assert_eq!(listener, expected);
     }
 
     #[test]
     fn the_newest_version_is_offered_first_where_it_is_served() {
         let offered = |versions: &[ProtocolVersion]| {
-            let mut listener =
-                ListenerConfig::new("core", ([127, 0, 0, 1], 8000).into(), ProfileName::Core);
+            let mut listener = ListenerConfig::new("core", address(), ProfileName::Core);
             listener.versions = Some(versions.to_vec());
             let spec = listener.profile.spec().expect("a profile of this version");
             listener.answers(spec).default_version()

@@ -76,11 +76,20 @@ pub(super) fn keep_unreloadable(old: &Config, new: &mut Config) -> Vec<&'static 
 
 /// Whether the same sockets are open and speak TLS. A listener's switches and its certificates may change.
 fn same_sockets(old: &Config, new: &Config) -> bool {
-    let sockets = |config: &Config| {
-        let socket = |l: &ListenerConfig| (l.name.clone(), l.address, l.profile, l.tls.is_some());
-        config.listeners.iter().map(socket).collect::<Vec<_>>()
+    let same = |old: &ListenerConfig, new: &ListenerConfig| {
+        old.name == new.name
+            && old.address == new.address
+            && old.mode == new.mode
+            && old.profile == new.profile
+            && old.proxy_protocol == new.proxy_protocol
+            && old.tls.is_some() == new.tls.is_some()
     };
-    sockets(old) == sockets(new)
+    old.listeners.len() == new.listeners.len()
+        && old
+            .listeners
+            .iter()
+            .zip(&new.listeners)
+            .all(|(old, new)| same(old, new))
 }
 
 #[cfg(test)]
@@ -92,7 +101,7 @@ mod tests {
         let old = Config::default();
         let mut new = old.clone();
         assert_eq!(diff_unreloadable(&old, &new), Vec::<&str>::new());
-        new.listeners[0].address.set_port(9000);
+        assert!(new.listeners[0].address.set_port(9000));
         new.data_dir = "/elsewhere".into();
         new.workers.base_env = "/base".into();
         let changed = keep_unreloadable(&old, &mut new);

@@ -36,7 +36,6 @@ const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[
         // The manager's listener is there, and stays closed.
         l.profile.spec().is_some() || l.profile == ProfileName::Manager
     }),
-    ("proxy_protocol", |l| !l.proxy_protocol),
     ("namespace", |l| {
         !matches!(
             l.namespace,
@@ -104,10 +103,6 @@ mod tests {
             (
                 "listeners[0].profile",
                 "listeners: [{ name: a, address: '127.0.0.1:1', profile: v1-rest }]".to_owned(),
-            ),
-            (
-                "listeners[0].proxy_protocol",
-                listener("proxy_protocol: true"),
             ),
             ("listeners[0].namespace", listener("namespace: global")),
             ("listeners[0].rest_shape", listener("rest_shape: vault")),

@@ -10,6 +10,7 @@ use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::config::Limits;
 use tooldock_workers::policy::ToolPolicy;
 
+use super::address::ListenAddress;
 use super::listener::{ListenerConfig, ProfileName};
 use super::{Config, ConfigError, Role, bounds};
 
@@ -48,7 +49,7 @@ pub(super) fn warnings(config: &Config, role: Role) -> Vec<String> {
     let mut warnings = Vec::new();
     let any_origin = config.admission.origins.contains(&OriginPattern::ANY);
     for (index, listener) in config.served_listeners(role) {
-        if listener.address.ip().is_loopback() || listener.profile == ProfileName::Metrics {
+        if listener.address.is_local() || listener.profile == ProfileName::Metrics {
             continue;
         }
         let at = format!(
@@ -114,6 +115,15 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
                 "is neither empty nor a path such as /tools-gateway, without a slash at its end",
             );
         }
+        if listener.mode.is_some() && listener.address.port().is_some() {
+            return wrong("mode", "is about a Unix socket, and the address is none");
+        }
+        if listener.proxy_protocol && config.admission.trusted_proxies.is_empty() {
+            return wrong(
+                "proxy_protocol",
+                "needs admission.trusted_proxies: list the load balancers whose PROXY protocol headers count",
+            );
+        }
         if let Some(tls) = &listener.tls {
             tls.validate(&format!("listeners[{index}].tls"))?;
         }
@@ -123,7 +133,7 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
         if listener.is_open() && !few_can_come(config, listener) {
             return wrong(
                 "auth",
-                "none needs a loopback address or admission.cidrs.allow",
+                "none needs a loopback address, a Unix socket or admission.cidrs.allow",
             );
         }
         if listener.is_open()
@@ -156,23 +166,23 @@ fn is_path_prefix(text: &str) -> bool {
 }
 
 fn few_can_come(config: &Config, listener: &ListenerConfig) -> bool {
-    listener.address.ip().is_loopback() || !config.admission.cidrs.allow.is_empty()
+    listener.address.is_local() || !config.admission.cidrs.allow.is_empty()
 }
 
 fn addresses(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> {
-    let mut taken: Vec<(usize, SocketAddr)> = Vec::new();
+    let mut taken: Vec<(usize, &ListenAddress)> = Vec::new();
     for (index, listener) in config.listeners_of(role) {
-        let address = listener.address;
+        let address = &listener.address;
         let wrong = |reason: &str| {
             let key = format!("listeners[{index}].address");
             Err(ConfigError::key(key, format!("{address} {reason}")))
         };
-        if let Some((other, _)) = taken.iter().find(|(_, other)| overlap(*other, address)) {
+        if let Some((other, _)) = taken.iter().find(|(_, other)| overlap(other, address)) {
             return wrong(&format!(
                 "is taken by another listener, see listeners[{other}].address"
             ));
         }
-        if dev && !address.ip().is_loopback() {
+        if dev && !address.is_local() {
             return wrong("is no loopback address, and --dev serves no other");
         }
         taken.push((index, address));
@@ -185,7 +195,11 @@ fn addresses(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> 
 }
 
 /// Whether both cannot be bound at once. Port 0 is another port each time.
-fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+fn overlap(one: &ListenAddress, other: &ListenAddress) -> bool {
+    let (ListenAddress::Tcp(one), ListenAddress::Tcp(other)) = (one, other) else {
+        return one == other;
+    };
+    let (one, other) = (*one, *other);
     let covers = |ip: SocketAddr| ip.ip().is_unspecified();
     one.port() != 0
         && one.port() == other.port()

@@ -4,19 +4,20 @@
 //! nobody its runtimes, and makes every broken handshake an error of ours.
 
 use std::io;
-use std::net::TcpListener as StdListener;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use pingora_core::protocols::l4::socket::SocketAddr as LocalAddress;
 use pingora_core::server::{ListenFds, ShutdownWatch};
 use pingora_core::services::Service as PingoraService;
-use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tooldock_workers::runtimes::Runtimes;
 
-use super::Listening;
+use super::socket::Listener;
+use super::{Accepted, Listening};
+use crate::sockets::BoundSocket;
 use crate::tls::TlsListener;
 
 /// Before the next attempt to accept where the process has no descriptor left.
@@ -27,7 +28,11 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// A listening socket of one service, and what is spoken on it.
 pub(crate) struct Endpoint {
-    pub(crate) socket: StdListener,
+    pub(crate) socket: BoundSocket,
+    /// Where the socket is bound. Requests find their listener by it.
+    pub(crate) address: Arc<LocalAddress>,
+    /// Connections begin with a header of the PROXY protocol.
+    pub(crate) proxy_protocol: bool,
     /// None on a plain listener.
     pub(crate) tls: Option<Arc<TlsListener>>,
 }
@@ -88,12 +93,14 @@ impl PingoraService for EdgeService {
         }
         let shutdown = self.lifetime.clone().unwrap_or(shutdown);
         let mut accepting = JoinSet::new();
-        for Endpoint { socket, tls } in self.endpoints.drain(..) {
-            let socket = Arc::new(listen(socket));
+        for endpoint in self.endpoints.drain(..) {
+            let socket = Arc::new(listen(endpoint.socket));
             for _ in 0..listeners_per_socket {
                 let loops = AcceptLoop {
                     socket: Arc::clone(&socket),
-                    tls: tls.clone(),
+                    address: Arc::clone(&endpoint.address),
+                    proxy_protocol: endpoint.proxy_protocol,
+                    tls: endpoint.tls.clone(),
                     listening: Arc::clone(&self.listening),
                     shutdown: shutdown.clone(),
                 };
@@ -114,8 +121,8 @@ impl PingoraService for EdgeService {
 }
 
 /// Registers a socket with this runtime. A listener that cannot be is not started without: the process ends.
-fn listen(socket: StdListener) -> TcpListener {
-    TcpListener::from_std(socket).unwrap_or_else(|error| {
+fn listen(socket: BoundSocket) -> Listener {
+    Listener::new(socket).unwrap_or_else(|error| {
         tracing::error!(%error, "a listener cannot be started");
         std::process::exit(1);
     })
@@ -123,7 +130,9 @@ fn listen(socket: StdListener) -> TcpListener {
 
 /// Accepts on one socket.
 struct AcceptLoop {
-    socket: Arc<TcpListener>,
+    socket: Arc<Listener>,
+    address: Arc<LocalAddress>,
+    proxy_protocol: bool,
     tls: Option<Arc<TlsListener>>,
     listening: Arc<Listening>,
     shutdown: ShutdownWatch,
@@ -142,7 +151,13 @@ impl AcceptLoop {
                 Ok((socket, peer)) => {
                     let tls = self.tls.as_ref().map(|tls| tls.acceptor());
                     let shutdown = self.shutdown.clone();
-                    Arc::clone(&self.listening).take(socket, peer, tls, shutdown);
+                    let accepted = Accepted {
+                        socket,
+                        peer,
+                        address: Arc::clone(&self.address),
+                        proxy_protocol: self.proxy_protocol,
+                    };
+                    Arc::clone(&self.listening).take(accepted, tls, shutdown);
                     if self.listening.is_full() {
                         // Those that give way are let go before the next one is taken.
                         tokio::task::yield_now().await;

@@ -17,6 +17,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use pingora_core::protocols::l4::socket::SocketAddr as LocalAddress;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::tls::{SslDigest, TlsStream};
 use pingora_core::protocols::{
@@ -24,10 +25,10 @@ use pingora_core::protocols::{
     TimingDigest, UniqueID, UniqueIDType,
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufWriter, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 use super::chunks::Chunks;
+use super::socket::Socket;
 
 /// How much of what is written waits for the flush, in bytes: one segment. More does not save a system call.
 const WRITE_BUFFER: usize = 1460;
@@ -48,13 +49,13 @@ pub(crate) trait Carrier: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static
     }
 }
 
-impl Carrier for TcpStream {
+impl Carrier for Socket {
     fn id(&self) -> UniqueIDType {
         self.as_raw_fd()
     }
 }
 
-impl Carrier for TlsStream<Wire<TcpStream>> {
+impl Carrier for TlsStream<Wire<Socket>> {
     fn id(&self) -> UniqueIDType {
         UniqueID::id(self)
     }
@@ -79,32 +80,37 @@ pub(crate) struct Wire<C> {
     chunks: Option<Chunks>,
 }
 
-impl Wire<TcpStream> {
-    /// A connection that was just accepted.
-    pub(crate) fn accepted(socket: TcpStream, peer: SocketAddr, write_limit: Duration) -> Self {
-        // An answer that is complete must not wait for the acknowledgement of the one before. Without it everything works.
-        let _ = socket.set_nodelay(true);
+impl Wire<Socket> {
+    /// A connection that was just accepted at `local`, by a client at `peer`.
+    pub(crate) fn accepted(
+        socket: Socket,
+        peer: SocketAddr,
+        local: &LocalAddress,
+        write_limit: Duration,
+    ) -> Self {
+        socket.without_delay();
         let digest = SocketDigest::from_raw_fd(socket.as_raw_fd());
-        // The cell is new, so it is empty.
+        // The cells are new, so they are empty.
         let _ = digest.peer_addr.set(Some(peer.into()));
+        let _ = digest.local_addr.set(Some(local.clone()));
         Self::new(socket, Arc::new(digest), WRITE_BUFFER, write_limit)
     }
 
     /// The socket, to be looked at.
     #[cfg(test)]
-    pub(crate) fn socket(&self) -> &TcpStream {
+    pub(crate) fn socket(&self) -> &Socket {
         self.carrier.get_ref()
     }
 
     /// The socket alone. What was not flushed is lost.
-    pub(crate) fn into_socket(self) -> TcpStream {
+    pub(crate) fn into_socket(self) -> Socket {
         self.carrier.into_inner()
     }
 }
 
-impl Wire<TlsStream<Wire<TcpStream>>> {
+impl Wire<TlsStream<Wire<Socket>>> {
     /// A connection whose TLS handshake is done.
-    pub(crate) fn encrypted(tls: TlsStream<Wire<TcpStream>>, write_limit: Duration) -> Self {
+    pub(crate) fn encrypted(tls: TlsStream<Wire<Socket>>, write_limit: Duration) -> Self {
         let socket = tls
             .get_socket_digest()
             .unwrap_or_else(|| Arc::new(SocketDigest::from_raw_fd(UniqueID::id(&tls))));

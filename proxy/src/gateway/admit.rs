@@ -1,14 +1,18 @@
 //! Asks the filters about a request head: whose listener it came in by, and what the live state says.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
-use tooldock_filters::{Access, ClientCertificate, Directory, Fields, Reason, Rejection, Verdict};
+use tooldock_filters::{
+    Access, ClientCertificate, Directory, Fields, Reason, Rejection, Verdict, network,
+};
 use tooldock_workers::names::NamespaceName;
 
 use super::{Gateway, Listener, Passage};
+use crate::config::ListenAddress;
 use crate::tls::TlsConnection;
 
 /// The live state behind the edge, as the filters ask about it.
@@ -117,7 +121,7 @@ pub(super) fn peer_of(session: &Session) -> IpAddr {
     session
         .client_addr()
         .and_then(|address| address.as_inet())
-        .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip())
+        .map_or(network::UNIX, |address| address.ip())
 }
 
 /// The client certificate of the request's connection.
@@ -133,18 +137,23 @@ fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> Result<&'a L
     }
     session
         .server_addr()
-        .and_then(|address| address.as_inet())
-        .and_then(|local| {
-            listeners.iter().find(|listener| {
-                listener.address.port() == local.port()
-                    && (listener.address.ip() == local.ip()
-                        || listener.address.ip().is_unspecified())
-            })
-        })
+        .and_then(|local| listeners.iter().find(|it| is_bound_to(&it.address, local)))
         .ok_or_else(|| {
             Error::explain(
                 ErrorType::InternalError,
                 "a connection that belongs to no listener",
             )
         })
+}
+
+/// Whether a connection that was accepted at `local` came in by this address. Connections carry the address of their
+/// listener, see `edge`.
+fn is_bound_to(address: &ListenAddress, local: &SocketAddr) -> bool {
+    match (address, local) {
+        (ListenAddress::Tcp(address), SocketAddr::Inet(local)) => address == local,
+        (ListenAddress::Unix(path), SocketAddr::Unix(local)) => {
+            local.as_pathname() == Some(path.as_path())
+        }
+        _ => false,
+    }
 }

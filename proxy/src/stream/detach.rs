@@ -14,15 +14,14 @@ use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v1::server::HttpSession;
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
 
-use crate::edge::Wire;
+use crate::edge::{Socket, Wire};
 use crate::respond::ClientGone;
 
 /// A connection, or what of it carries one stream.
 pub(super) enum Detached {
     /// HTTP/1 in the clear: the socket alone.
-    Socket(TcpStream),
+    Socket(Socket),
     /// HTTP/1 over TLS.
     Tls(Stream),
     /// One stream of an HTTP/2 connection.
@@ -38,10 +37,10 @@ pub(super) async fn detach(slot: &mut Box<ServerSession>) -> Result<Detached, Cl
     match *mem::replace(slot, nothing()) {
         ServerSession::H1(session) => {
             let stream = idle(session).await?;
-            if !stream.as_any().is::<Wire<TcpStream>>() {
+            if !stream.as_any().is::<Wire<Socket>>() {
                 return Ok(Detached::Tls(stream));
             }
-            let plain = stream.into_any().downcast::<Wire<TcpStream>>();
+            let plain = stream.into_any().downcast::<Wire<Socket>>();
             let plain = plain.map_err(|_| ClientGone)?;
             Ok(Detached::Socket(plain.into_socket()))
         }
@@ -94,7 +93,7 @@ mod tests {
     use std::time::Duration;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -106,7 +105,12 @@ mod tests {
         let mut client = client.expect("connected");
         client.write_all(request.as_bytes()).await.expect("sent");
         let (socket, peer) = accepted.expect("accepted");
-        let stream = Wire::accepted(socket, peer, Duration::from_secs(1));
+        let stream = Wire::accepted(
+            Socket::Tcp(socket),
+            peer,
+            &address.into(),
+            Duration::from_secs(1),
+        );
         let mut session = Box::new(ServerSession::new_http1(Box::new(stream)));
         assert!(session.read_request().await.expect("a request"));
         (client, session)
@@ -115,8 +119,11 @@ mod tests {
     /// Waits until there is something to read: `detach` looks and does not wait.
     async fn arrived(session: &ServerSession) {
         let stream = session.as_http1().expect("HTTP/1").stream();
-        let plain: &Wire<TcpStream> = stream.as_any().downcast_ref().expect("plain");
-        plain.socket().readable().await.expect("open");
+        let plain: &Wire<Socket> = stream.as_any().downcast_ref().expect("plain");
+        let Socket::Tcp(socket) = plain.socket() else {
+            panic!("accepted by TCP");
+        };
+        socket.readable().await.expect("open");
     }
 
     #[tokio::test]
@@ -129,7 +136,7 @@ mod tests {
             let Detached::Socket(mut socket) = detached else {
                 panic!("plain HTTP/1 gives its socket");
             };
-            let flags = rustix::io::fcntl_getfd(&socket).expect("open");
+            let flags = rustix::io::fcntl_getfd(socket.descriptor()).expect("open");
             assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
             socket.write_all(b"still here").await.expect("open");
             socket.shutdown().await.expect("open");

@@ -46,7 +46,10 @@ pub(super) fn apply(environment: &Environment, settings: &mut Settings) -> Resul
             continue;
         }
         let port = port(text).map_err(|reason| ConfigError::variable(variable.clone(), reason))?;
-        settings.config.listeners[index].address.set_port(port);
+        if !settings.config.listeners[index].address.set_port(port) {
+            let reason = "the listener has a Unix socket, which has no port";
+            return Err(ConfigError::variable(variable, reason));
+        }
         let key = format!("listeners[{index}].address");
         settings.said_by.insert(key, variable);
     }

@@ -1,0 +1,205 @@
+//! The key `listeners[].address:` — an IP address with a port, or the path of a Unix socket.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::unix::net as unix;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use pingora_core::protocols::l4::socket::SocketAddr as LocalAddress;
+use serde::{Deserialize, Serialize};
+
+/// The longest path of a Unix socket, in bytes: the kernel has room for 108, one of which ends the path.
+const PATH_MAX: usize = 107;
+
+/// Where a listener listens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) enum ListenAddress {
+    /// On a port of this machine.
+    Tcp(SocketAddr),
+    /// On a Unix socket, by its absolute path.
+    Unix(PathBuf),
+}
+
+/// Why a text is no address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidAddress {
+    /// It is something else.
+    #[error("invalid address {0:?}: write IP:PORT, as 127.0.0.1:8000 or [::1]:8000, or unix:/PATH")]
+    Unknown(String),
+    /// The path depends on where the gateway is started.
+    #[error("the path of a Unix socket is absolute: write unix:/PATH")]
+    RelativePath,
+    /// The kernel takes no such path.
+    #[error("the path of a Unix socket has at most {PATH_MAX} bytes")]
+    LongPath,
+}
+
+impl ListenAddress {
+    /// Whether only this machine can come, by a loopback address.
+    pub(crate) fn is_loopback(&self) -> bool {
+        matches!(self, Self::Tcp(address) if address.ip().is_loopback())
+    }
+
+    /// Whether only this machine can come: by a loopback address, or by a Unix socket.
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_loopback() || matches!(self, Self::Unix(_))
+    }
+
+    /// The port, where there is one.
+    pub(crate) fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(address) => Some(address.port()),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Changes the port. False for a Unix socket, which has none.
+    pub(crate) fn set_port(&mut self, port: u16) -> bool {
+        match self {
+            Self::Tcp(address) => {
+                address.set_port(port);
+                true
+            }
+            Self::Unix(_) => false,
+        }
+    }
+}
+
+impl FromStr for ListenAddress {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
+        let Some(path) = text.strip_prefix("unix:") else {
+            let address = text.parse().map(Self::Tcp);
+            return address.map_err(|_| InvalidAddress::Unknown(text.to_owned()));
+        };
+        if !path.starts_with('/') {
+            return Err(InvalidAddress::RelativePath);
+        }
+        if path.len() > PATH_MAX {
+            return Err(InvalidAddress::LongPath);
+        }
+        if path.contains('\0') || path.ends_with('/') {
+            return Err(InvalidAddress::Unknown(text.to_owned()));
+        }
+        Ok(Self::Unix(path.into()))
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// As connections carry it.
+impl From<ListenAddress> for LocalAddress {
+    fn from(address: ListenAddress) -> Self {
+        match address {
+            ListenAddress::Tcp(address) => Self::Inet(address),
+            ListenAddress::Unix(path) => {
+                let path = unix::SocketAddr::from_pathname(path);
+                Self::Unix(path.expect("the path was checked when it was read"))
+            }
+        }
+    }
+}
+
+impl From<SocketAddr> for ListenAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self::Tcp(address)
+    }
+}
+
+impl TryFrom<String> for ListenAddress {
+    type Error = InvalidAddress;
+
+    fn try_from(text: String) -> Result<Self, InvalidAddress> {
+        text.parse()
+    }
+}
+
+impl From<ListenAddress> for String {
+    fn from(address: ListenAddress) -> Self {
+        address.to_string()
+    }
+}
+
+/// `listeners[].mode`: who may connect to a Unix socket, as the permissions of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct SocketMode(pub(crate) u32);
+
+impl Default for SocketMode {
+    /// The gateway's user and group.
+    fn default() -> Self {
+        Self(0o660)
+    }
+}
+
+impl TryFrom<String> for SocketMode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let digits = (3..=4).contains(&text.len()) && text.bytes().all(|it| it.is_ascii_digit());
+        let mode = u32::from_str_radix(&text, 8).ok();
+        match mode.filter(|mode| digits && *mode <= 0o777) {
+            Some(mode) => Ok(Self(mode)),
+            None => Err(format!(
+                "invalid mode {text:?}: write permissions in octal and in quotes, as \"0660\""
+            )),
+        }
+    }
+}
+
+impl From<SocketMode> for String {
+    fn from(mode: SocketMode) -> Self {
+        format!("{:04o}", mode.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_printed_as_it_was_written() {
+        for text in ["127.0.0.1:8000", "[::1]:1", "unix:/run/tooldock/mcp.sock"] {
+            let address: ListenAddress = text.parse().expect(text);
+            assert_eq!(address.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_says_what_to_write() {
+        let long = format!("unix:/{}", "x".repeat(PATH_MAX));
+        for (text, named) in [
+            ("localhost:8000", "write IP:PORT"),
+            ("8000", "write IP:PORT"),
+            ("", "write IP:PORT"),
+            ("unix:mcp.sock", "is absolute"),
+            ("unix:", "is absolute"),
+            ("unix:/run/", "unix:/PATH"),
+            (&long, "at most 107 bytes"),
+        ] {
+            let error = text.parse::<ListenAddress>().expect_err(text).to_string();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_mode_is_octal() {
+        let mode = |text: &str| SocketMode::try_from(text.to_owned());
+        assert_eq!(mode("0660"), Ok(SocketMode(0o660)));
+        assert_eq!(mode("666"), Ok(SocketMode(0o666)));
+        assert_eq!(String::from(SocketMode(0o600)), "0600");
+        for wrong in ["", "rw", "0888", "1777", "432 ", "+660", "00660"] {
+            assert!(mode(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What connections are accepted on, and what carries them: TCP, or Unix sockets of this machine.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tooldock_filters::network::UNIX;
+
+use crate::sockets::BoundSocket;
+
+/// A listening socket in its runtime.
+pub(super) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Registers a bound socket with this runtime.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    pub(super) fn new(socket: BoundSocket) -> io::Result<Self> {
+        Ok(match socket {
+            BoundSocket::Tcp(socket) => Self::Tcp(TcpListener::from_std(socket)?),
+            BoundSocket::Unix(socket) => Self::Unix(UnixListener::from_std(socket)?),
+        })
+    }
+
+    /// Accepts a connection. Clients of a Unix socket have no address: theirs is [`UNIX`].
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    pub(super) async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
+        match self {
+            Self::Tcp(socket) => {
+                let (socket, peer) = socket.accept().await?;
+                Ok((Socket::Tcp(socket), peer))
+            }
+            Self::Unix(socket) => {
+                let (socket, _) = socket.accept().await?;
+                Ok((Socket::Unix(socket), SocketAddr::new(UNIX, 0)))
+            }
+        }
+    }
+}
+
+/// An accepted connection.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// Has what is written leave at once: an answer that is complete must not wait for the acknowledgement of the one
+    /// before. Without it everything works.
+    pub(super) fn without_delay(&self) {
+        if let Self::Tcp(socket) = self {
+            let _ = socket.set_nodelay(true);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Socket {
+    /// The descriptor, to be looked at.
+    pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        match self {
+            Self::Tcp(socket) => socket.as_fd(),
+            Self::Unix(socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Self::Tcp(socket) => socket.as_raw_fd(),
+            Self::Unix(socket) => socket.as_raw_fd(),
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_read(context, buffer),
+            Self::Unix(socket) => Pin::new(socket).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_write(context, bytes),
+            Self::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(context, parts),
+            Self::Unix(socket) => Pin::new(socket).poll_write_vectored(context, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Tcp(socket) => socket.is_write_vectored(),
+            Self::Unix(socket) => socket.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_flush(context),
+            Self::Unix(socket) => Pin::new(socket).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
+            Self::Unix(socket) => Pin::new(socket).poll_shutdown(context),
+        }
+    }
+}
