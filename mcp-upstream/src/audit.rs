@@ -145,7 +145,8 @@ impl Audit {
     }
 
     /// A sender that forgets everything.
-    pub fn off() -> AuditSender {
+    #[cfg(test)]
+    pub(crate) fn off() -> AuditSender {
         AuditSender {
             log: None,
             arguments: AuditArguments::None,

@@ -8,6 +8,10 @@
 //!
 //! A request hands its record over and goes on: a slow or full disk never holds a request. [`LogFile`] notices a file
 //! that was moved or deleted before each write, and never puts a line behind the torn end of another one.
+//!
+//! `tracing-appender` was weighed and does less: its queue is bounded in lines, not in bytes; it makes the line in the
+//! request, keeps a file that was moved away until it rolls over, deletes old files by their number instead of their
+//! age, and says nothing while a disk is full.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};

@@ -19,8 +19,10 @@ use zeroize::Zeroizing;
 
 use crate::protocol::ProtocolVersion;
 
+mod bound;
 mod id;
 
+pub(crate) use bound::{BoundRequest, unix_millis};
 pub use id::{NoRandomness, SessionId};
 
 const NONCE_BYTES: usize = 12;
@@ -63,17 +65,6 @@ impl SessionKey {
     /// The key of a text, such as `SESSION_KEY`: its SHA-256.
     pub fn from_text(text: &str) -> Self {
         Self::from_bytes(Sha256::digest(text.as_bytes()).into())
-    }
-
-    /// A key of this process alone.
-    ///
-    /// # Errors
-    ///
-    /// [`NoRandomness`] when the operating system's source fails.
-    pub fn random() -> Result<Self, NoRandomness> {
-        let mut bytes = Zeroizing::new([0; 32]);
-        getrandom::fill(&mut *bytes)?;
-        Ok(Self::from_bytes(*bytes))
     }
 
     /// A new id for a session.
@@ -255,7 +246,7 @@ mod tests {
 
     #[test]
     fn ids_and_states_do_not_pass_for_each_other() {
-        let key = SessionKey::random().expect("randomness");
+        let key = SessionKey::from_text("a key");
         let id = mint(&key, "shared", None);
         let facts = key.unseal(ID, id.as_str()).expect("ours");
         assert_eq!(key.open_state(id.as_str()), None);

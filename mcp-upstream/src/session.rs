@@ -23,7 +23,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -43,8 +43,8 @@ pub mod config;
 pub(crate) mod in_flight;
 mod last_use;
 pub mod patch;
+mod readers;
 pub mod record;
-mod released;
 pub mod store;
 pub(crate) mod subscriptions;
 pub mod table;
@@ -52,13 +52,13 @@ mod unclaimed;
 mod weight;
 
 pub use crate::seal::{SessionId, SessionKey};
-use crate::stream::{OwnedStreams, StreamOwner, StreamReaders};
+use crate::stream::OwnedStreams;
 pub use client::ClientFacts;
 pub(crate) use in_flight::{CancelNotice, InFlight};
 use last_use::LastUse;
 pub use patch::{PatchRefused, SessionPatch};
+use readers::Released;
 pub use record::{Home, SessionRecord};
-use released::Released;
 use subscriptions::Subscriptions;
 pub use table::SessionTable;
 pub(crate) use unclaimed::EndSession;
@@ -177,52 +177,6 @@ impl Session {
         }
     }
 
-    /// The session of a record, in the process that takes it up: confirmed or not, as its client left it, and used just
-    /// now.
-    fn adopted(record: SessionRecord, now: Instant) -> Self {
-        let mut session = Self::new(record.id, record.binding, now);
-        if record.confirmed {
-            *session.state.get_mut() = SessionState::Ready as u8;
-        }
-        session.negotiated = record.negotiated.map_or_else(OnceLock::new, OnceLock::from);
-        session.client = record
-            .client
-            .map_or_else(OnceLock::new, |facts| Box::new(facts).into());
-        *session.log_level.get_mut() = record.log_level as u8;
-        session.subscriptions = Subscriptions::recorded(record.subscriptions);
-        session.streams = OwnedStreams::after(record.streams);
-        session.questions = SessionInteractions::of_epoch(record.home.epoch);
-        session.touch(now);
-        session
-    }
-
-    /// The session in another process, which has its record.
-    #[cfg(test)]
-    pub(crate) fn taken_up(&self) -> Self {
-        let home = Home {
-            replica: 0,
-            epoch: 1,
-        };
-        let record = serde_json::to_string(&self.record(home)).expect("plain data");
-        let record = serde_json::from_str(&record).expect("as written");
-        Self::adopted(record, Instant::now())
-    }
-
-    /// What is recorded of the session.
-    fn record(&self, home: Home) -> SessionRecord {
-        SessionRecord {
-            id: self.id.clone(),
-            binding: self.binding.clone(),
-            home,
-            confirmed: self.state() == SessionState::Ready,
-            negotiated: self.negotiated.get().copied(),
-            client: self.client.get().map(|facts| (**facts).clone()),
-            log_level: self.log_level(),
-            subscriptions: self.subscriptions.all(),
-            streams: self.streams.counts(),
-        }
-    }
-
     /// Its id.
     pub fn id(&self) -> &SessionId {
         &self.id
@@ -254,42 +208,6 @@ impl Session {
         }
     }
 
-    /// Remembers what the client says about itself at `initialize`. Later words change nothing.
-    fn set_client(&self, facts: ClientFacts) -> Result<(), client::TooMuch> {
-        client::check(Some(&facts.capabilities), facts.info.as_deref())?;
-        let _ = self.client.set(Box::new(facts));
-        Ok(())
-    }
-
-    /// Makes a change. Answers whether anything is different now.
-    fn apply(&self, patch: &SessionPatch) -> Result<bool, PatchRefused> {
-        match patch {
-            SessionPatch::Confirm => Ok(self.confirm()),
-            SessionPatch::Initialize { version, client } => {
-                client::check(Some(&client.capabilities), client.info.as_deref())?;
-                if self.negotiated.set(*version).is_err() {
-                    return Err(PatchRefused::Initialized);
-                }
-                self.set_client(client.clone())?;
-                Ok(true)
-            }
-            SessionPatch::LogLevel(level) => {
-                let before = self.log_level.swap(*level as u8, Ordering::Relaxed);
-                Ok(before != *level as u8)
-            }
-            SessionPatch::Subscribe(uri) => Ok(self.subscriptions.add(uri)?),
-            SessionPatch::Unsubscribe(uri) => Ok(self.subscriptions.remove(uri)),
-            // The number was taken when the stream was made.
-            SessionPatch::OpenStream(_) => Ok(true),
-        }
-    }
-
-    /// Makes a change of a session that is in no table.
-    #[cfg(test)]
-    pub(crate) fn change(&self, patch: SessionPatch) -> bool {
-        self.apply(&patch).expect("within the bounds")
-    }
-
     /// The least severe log messages the client wants.
     pub fn log_level(&self) -> LogLevel {
         let level = usize::from(self.log_level.load(Ordering::Relaxed));
@@ -313,15 +231,6 @@ impl Session {
     /// Whether the session is this namespace's and this principal's.
     pub fn belongs_to(&self, namespace: &NamespaceName, principal: Option<&str>) -> bool {
         self.binding.namespace == *namespace && self.binding.principal.as_deref() == principal
-    }
-
-    /// The client confirmed the handshake. Says nothing to a closed session.
-    fn confirm(&self) -> bool {
-        let (new, ready) = (SessionState::New as u8, SessionState::Ready as u8);
-        let (acquired, kept) = (Ordering::AcqRel, Ordering::Acquire);
-        let confirmed = self.state.compare_exchange(new, ready, acquired, kept);
-        self.became_ready.notify_waiters();
-        confirmed.is_ok()
     }
 
     /// Waits until the session is confirmed, at most so long: a request may overtake the confirmation on another
@@ -445,54 +354,8 @@ impl Session {
         drop(before);
     }
 
-    /// The table sets the session aside while one of its streams is read. `false`: none is.
-    fn set_aside(&self, released: &Arc<Released>) -> bool {
-        let _ = self.released.set(Arc::clone(released));
-        self.set_aside.store(true, Ordering::SeqCst);
-        // A reader that leaves now either sees the mark or was counted out before this.
-        self.streams.any_read() || !self.set_aside.swap(false, Ordering::SeqCst)
-    }
-
     fn seat(&self) -> std::sync::MutexGuard<'_, Option<Seat>> {
         self.seat.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl StreamReaders for Session {
-    fn streams(&self) -> &OwnedStreams {
-        &self.streams
-    }
-
-    fn reader_came(&self) {
-        self.streams.reader_came();
-    }
-
-    fn reader_left(&self, now: Instant) {
-        self.touch(now);
-        if self.streams.reader_left()
-            && self.set_aside.swap(false, Ordering::SeqCst)
-            && let Some(released) = self.released.get()
-        {
-            released.put(self.id.clone());
-        }
-    }
-}
-
-impl StreamOwner for Arc<Session> {
-    fn id(&self) -> &SessionId {
-        &self.id
-    }
-
-    fn streams(&self) -> &OwnedStreams {
-        &self.streams
-    }
-
-    fn principal(&self) -> Option<&Arc<str>> {
-        self.binding.principal.as_ref()
-    }
-
-    fn readers(&self) -> Weak<dyn StreamReaders> {
-        Arc::<Session>::downgrade(self)
     }
 }
 
@@ -507,139 +370,4 @@ impl fmt::Debug for Session {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use serde_json::value::RawValue;
-
-    use super::*;
-
-    pub(crate) fn session() -> Arc<Session> {
-        let binding = Binding {
-            namespace: "shared".parse().expect("a name"),
-            principal: None,
-            version: ProtocolVersion::V2025_11_25,
-            transport: SessionTransport::Streamable,
-        };
-        let id = SessionId::random();
-        Arc::new(Session::new(id, binding, Instant::now()))
-    }
-
-    /// A client of these capabilities.
-    pub(crate) fn facts(capabilities: &str) -> ClientFacts {
-        let capabilities = RawValue::from_string(capabilities.to_owned()).expect("JSON");
-        ClientFacts {
-            capabilities: capabilities.into(),
-            info: None,
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_confirmation_that_arrives_while_waiting_is_seen() {
-        let session = session();
-        let waiting = tokio::spawn({
-            let session = Arc::clone(&session);
-            async move { session.confirmed_within(Duration::from_secs(1)).await }
-        });
-        tokio::task::yield_now().await;
-        session.confirm();
-        assert!(waiting.await.expect("not cancelled"));
-        assert_eq!(session.state(), SessionState::Ready);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn waiting_ends_after_its_patience_or_with_the_session() {
-        let session = session();
-        let start = Instant::now();
-        assert!(!session.confirmed_within(Duration::from_secs(1)).await);
-        assert_eq!(start.elapsed(), Duration::from_secs(1));
-        session.close();
-        session.confirm();
-        assert!(!session.confirmed_within(Duration::from_secs(1)).await);
-        assert_eq!(session.state(), SessionState::Closed);
-        assert_eq!(start.elapsed(), Duration::from_secs(1));
-    }
-
-    #[test]
-    fn debug_output_does_not_hold_the_id() {
-        let session = session();
-        assert!(!format!("{session:?} {:?}", session.id()).contains(session.id().as_str()));
-    }
-
-    #[tokio::test]
-    async fn closing_ends_everything_a_session_has() {
-        let session = session();
-        let pulse = crate::stream::Pulse::new(Duration::from_secs(15));
-        let log = Arc::new(crate::stream::EventLog::new(
-            config::EventLogConfig::default(),
-            pulse,
-            crate::stream::StreamMetrics::unregistered(),
-        ));
-        let audience = crate::broadcast::Audience::new(Arc::clone(&log));
-        let opened = log
-            .open(&session, crate::stream::StreamKind::General, true)
-            .await;
-        let mut events = opened.expect("memory").read();
-        audience.join(&session);
-        session.subscriptions().add("test://a").expect("the first");
-        let wait = crate::interaction::tests::Wait::new();
-        let (question, _told) = crate::interaction::tests::round(&wait);
-        session.ask(&question).expect("a request");
-        let (call, _registration) = futures_util::future::AbortHandle::new_pair();
-        let _entry = InFlight::enter(&session, "1", call.clone(), Arc::new(in_flight::NoNotice));
-        session.close();
-        assert_eq!(events.next().await, None);
-        assert!(!question.is_open());
-        assert!(call.is_aborted());
-        assert!(!session.is_seated());
-        assert!(!session.subscriptions().contains("test://a"));
-        assert_eq!(session.streams().len(), 0);
-    }
-
-    #[test]
-    fn a_session_is_used_while_one_of_its_streams_is_read() {
-        let session = session();
-        let opened = Instant::now();
-        let later = opened + Duration::from_secs(1000);
-        let idle = |session: &Session| session.idle_for(Duration::from_secs(100), later);
-        assert!(idle(&session));
-        session.reader_came();
-        session.reader_came();
-        assert!(!idle(&session));
-        session.reader_left(opened);
-        assert!(!idle(&session));
-        session.reader_left(later);
-        assert_eq!(session.used_at(later + Duration::from_secs(1)), later);
-        assert!(!idle(&session));
-    }
-
-    #[test]
-    fn what_a_client_said_first_about_itself_holds() {
-        let session = session();
-        assert_eq!(session.client().capabilities.get(), "{}");
-        let long = format!("\"{}\"", "x".repeat(client::CLIENT_FACTS_MAX));
-        assert_eq!(session.set_client(facts(&long)), Err(client::TooMuch));
-        session
-            .set_client(facts(r#"{"sampling":{}}"#))
-            .expect("short");
-        session.set_client(facts("{}")).expect("short");
-        assert_eq!(session.client().capabilities.get(), r#"{"sampling":{}}"#);
-    }
-
-    #[test]
-    fn version_and_log_level_are_those_that_were_settled_last() {
-        let session = session();
-        assert_eq!(session.version(), ProtocolVersion::V2025_11_25);
-        let initialize = |version| SessionPatch::Initialize {
-            version,
-            client: facts("{}"),
-        };
-        assert!(session.change(initialize(ProtocolVersion::V2024_11_05)));
-        let again = session.apply(&initialize(ProtocolVersion::V2025_06_18));
-        assert_eq!(again, Err(PatchRefused::Initialized));
-        assert_eq!(session.version(), ProtocolVersion::V2024_11_05);
-        assert_eq!(session.log_level(), LogLevel::Info);
-        for level in LogLevel::ALL {
-            session.change(SessionPatch::LogLevel(level));
-            assert_eq!(session.log_level(), level);
-        }
-    }
-}
+pub(crate) mod tests;

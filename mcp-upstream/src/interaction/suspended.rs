@@ -11,16 +11,16 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde_json::value::RawValue;
-use sha2::{Digest, Sha256};
+use sha2::Digest;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::{ParkingFull, Shares};
 
-use crate::seal::SessionKey;
+use crate::seal::{BoundRequest, SessionKey, unix_millis};
 
 /// Bytes of a suspended call's number: unguessable, though the seal alone would do.
 const ID_BYTES: usize = 16;
@@ -31,18 +31,6 @@ const STATE_BYTES: usize = ID_BYTES + 8 + 32;
 const ARGUMENTS_READ_MAX: usize = 64 * 1024;
 
 type SuspensionId = [u8; ID_BYTES];
-
-/// Which request a state belongs to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Bound<'a> {
-    pub(crate) principal: Option<&'a str>,
-    pub(crate) namespace: &'a NamespaceName,
-    pub(crate) method: &'a str,
-    /// The tool, the prompt or the URI.
-    pub(crate) subject: &'a str,
-    /// The arguments as JSON; a retry may spell the same ones otherwise, up to 64 KiB of them.
-    pub(crate) arguments: &'a [u8],
-}
 
 /// Why a state takes no call out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -115,7 +103,7 @@ impl<T: Waiting> SuspendedCalls<T> {
     pub(crate) fn suspend(
         &self,
         call: T,
-        bound: Bound<'_>,
+        bound: BoundRequest<'_>,
         expires: Instant,
         max: usize,
     ) -> Result<String, NoPlace> {
@@ -151,7 +139,7 @@ impl<T: Waiting> SuspendedCalls<T> {
     }
 
     /// Takes the call of a state out, if the state was made for this request.
-    pub(crate) async fn take(&self, state: &str, bound: Bound<'_>) -> Result<T, Refused> {
+    pub(crate) async fn take(&self, state: &str, bound: BoundRequest<'_>) -> Result<T, Refused> {
         let id = self.open(state, bound)?;
         let entry = self
             .table
@@ -179,24 +167,24 @@ impl<T: Waiting> SuspendedCalls<T> {
     fn seal(
         &self,
         id: SuspensionId,
-        bound: Bound<'_>,
+        bound: BoundRequest<'_>,
         expires: Instant,
     ) -> Result<String, NoPlace> {
         let left = expires.saturating_duration_since(Instant::now());
         let mut state = Vec::with_capacity(STATE_BYTES);
         state.extend_from_slice(&id);
         state.extend_from_slice(&unix_millis(left).to_be_bytes());
-        state.extend_from_slice(&bound.digest());
+        state.extend_from_slice(&digest_of(&bound));
         self.key
             .seal_state(&state)
             .map_err(|_| NoPlace::NoRandomness)
     }
 
-    fn open(&self, state: &str, bound: Bound<'_>) -> Result<SuspensionId, Refused> {
+    fn open(&self, state: &str, bound: BoundRequest<'_>) -> Result<SuspensionId, Refused> {
         let state = self.key.open_state(state).ok_or(Refused::Invalid)?;
         let (id, rest) = state.split_first_chunk().ok_or(Refused::Invalid)?;
         let (expires, digest) = rest.split_first_chunk().ok_or(Refused::Invalid)?;
-        if *digest != bound.digest() {
+        if *digest != digest_of(&bound) {
             return Err(Refused::Invalid);
         }
         if u64::from_be_bytes(*expires) < unix_millis(Duration::ZERO) {
@@ -206,30 +194,18 @@ impl<T: Waiting> SuspendedCalls<T> {
     }
 }
 
-impl Bound<'_> {
-    /// Lengths keep `("a", "bc")` and `("ab", "c")` apart.
-    fn digest(&self) -> [u8; 32] {
-        let mut hash = Sha256::new();
-        hash.update([u8::from(self.principal.is_some())]);
-        for part in [
-            self.principal.unwrap_or_default(),
-            self.namespace.as_str(),
-            self.method,
-            self.subject,
-        ] {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part.as_bytes());
-        }
-        // Whitespace is nobody's meaning. What no value can hold (1e400) counts as it is spelled, and so do arguments of
-        // which a value would take too much memory.
-        let short = self.arguments.len() <= ARGUMENTS_READ_MAX;
-        let value = short.then(|| serde_json::from_slice::<serde_json::Value>(self.arguments));
-        match value {
-            Some(Ok(arguments)) => hash.update(arguments.to_string()),
-            Some(Err(_)) | None => hash.update(self.arguments),
-        }
-        hash.finalize().into()
+/// The digest of what a state is bound to. A retry may spell the same arguments otherwise, up to 64 KiB of them.
+fn digest_of(bound: &BoundRequest<'_>) -> [u8; 32] {
+    let mut hash = bound.hash();
+    // Whitespace is nobody's meaning. What no value can hold (1e400) counts as it is spelled, and so do arguments of
+    // which a value would take too much memory.
+    let short = bound.arguments.len() <= ARGUMENTS_READ_MAX;
+    let value = short.then(|| serde_json::from_slice::<serde_json::Value>(bound.arguments));
+    match value {
+        Some(Ok(arguments)) => hash.update(arguments.to_string()),
+        Some(Err(_)) | None => hash.update(bound.arguments),
     }
+    hash.finalize().into()
 }
 
 impl<T> Table<T> {
@@ -320,14 +296,6 @@ impl<T: Waiting> Stay<T> {
             }
         }
     }
-}
-
-/// Unix time so far from now. A clock before 1970 reads as 1970: states then count as not expired, and the table decides.
-fn unix_millis(from_now: Duration) -> u64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from((now + from_now).as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -2,12 +2,14 @@
 //! [`SessionTable::commit`](super::table::SessionTable::commit) makes them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 use tooldock_workers::worker::LogLevel;
 
-use super::client::{ClientFacts, TooMuch};
+use super::client::{self, ClientFacts, TooMuch};
 use super::subscriptions::TooManySubscriptions;
+use super::{Session, SessionState};
 use crate::protocol::ProtocolVersion;
 
 /// One change.
@@ -46,4 +48,51 @@ pub enum PatchRefused {
     /// The session subscribes to as much as it may.
     #[error(transparent)]
     TooManySubscriptions(#[from] TooManySubscriptions),
+}
+
+impl Session {
+    /// Remembers what the client says about itself at `initialize`. Later words change nothing.
+    pub(super) fn set_client(&self, facts: ClientFacts) -> Result<(), client::TooMuch> {
+        client::check(Some(&facts.capabilities), facts.info.as_deref())?;
+        let _ = self.client.set(Box::new(facts));
+        Ok(())
+    }
+
+    /// Makes a change. Answers whether anything is different now.
+    pub(super) fn apply(&self, patch: &SessionPatch) -> Result<bool, PatchRefused> {
+        match patch {
+            SessionPatch::Confirm => Ok(self.confirm()),
+            SessionPatch::Initialize { version, client } => {
+                client::check(Some(&client.capabilities), client.info.as_deref())?;
+                if self.negotiated.set(*version).is_err() {
+                    return Err(PatchRefused::Initialized);
+                }
+                self.set_client(client.clone())?;
+                Ok(true)
+            }
+            SessionPatch::LogLevel(level) => {
+                let before = self.log_level.swap(*level as u8, Ordering::Relaxed);
+                Ok(before != *level as u8)
+            }
+            SessionPatch::Subscribe(uri) => Ok(self.subscriptions.add(uri)?),
+            SessionPatch::Unsubscribe(uri) => Ok(self.subscriptions.remove(uri)),
+            // The number was taken when the stream was made.
+            SessionPatch::OpenStream(_) => Ok(true),
+        }
+    }
+
+    /// Makes a change of a session that is in no table.
+    #[cfg(test)]
+    pub(crate) fn change(&self, patch: SessionPatch) -> bool {
+        self.apply(&patch).expect("within the bounds")
+    }
+
+    /// The client confirmed the handshake. Says nothing to a closed session.
+    pub(super) fn confirm(&self) -> bool {
+        let (new, ready) = (SessionState::New as u8, SessionState::Ready as u8);
+        let (acquired, kept) = (Ordering::AcqRel, Ordering::Acquire);
+        let confirmed = self.state.compare_exchange(new, ready, acquired, kept);
+        self.became_ready.notify_waiters();
+        confirmed.is_ok()
+    }
 }

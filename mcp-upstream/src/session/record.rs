@@ -3,13 +3,17 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 use tooldock_workers::worker::LogLevel;
 
-use super::{Binding, ClientFacts, SessionId, SessionPatch};
+use super::subscriptions::Subscriptions;
+use super::{Binding, ClientFacts, Session, SessionId, SessionPatch, SessionState};
+use crate::interaction::SessionInteractions;
 use crate::protocol::ProtocolVersion;
-use crate::stream::StreamCounts;
+use crate::stream::{OwnedStreams, StreamCounts};
 
 /// A session as a store keeps it. Its id is a credential: it is written nowhere else.
 #[derive(Clone, Serialize, Deserialize)]
@@ -61,6 +65,54 @@ impl SessionRecord {
                 self.subscriptions.remove(&**uri);
             }
             SessionPatch::OpenStream(number) => self.streams.raise(*number),
+        }
+    }
+}
+
+impl Session {
+    /// The session of a record, in the process that takes it up: confirmed or not, as its client left it, and used just
+    /// now.
+    pub(super) fn adopted(record: SessionRecord, now: Instant) -> Self {
+        let mut session = Self::new(record.id, record.binding, now);
+        if record.confirmed {
+            *session.state.get_mut() = SessionState::Ready as u8;
+        }
+        session.negotiated = record.negotiated.map_or_else(OnceLock::new, OnceLock::from);
+        session.client = record
+            .client
+            .map_or_else(OnceLock::new, |facts| Box::new(facts).into());
+        *session.log_level.get_mut() = record.log_level as u8;
+        session.subscriptions = Subscriptions::recorded(record.subscriptions);
+        session.streams = OwnedStreams::after(record.streams);
+        session.questions = SessionInteractions::of_epoch(record.home.epoch);
+        session.touch(now);
+        session
+    }
+
+    /// The session in another process, which has its record.
+    #[cfg(test)]
+    pub(crate) fn taken_up(&self) -> Self {
+        let home = Home {
+            replica: 0,
+            epoch: 1,
+        };
+        let record = serde_json::to_string(&self.record(home)).expect("plain data");
+        let record = serde_json::from_str(&record).expect("as written");
+        Self::adopted(record, Instant::now())
+    }
+
+    /// What is recorded of the session.
+    pub(super) fn record(&self, home: Home) -> SessionRecord {
+        SessionRecord {
+            id: self.id.clone(),
+            binding: self.binding.clone(),
+            home,
+            confirmed: self.state() == SessionState::Ready,
+            negotiated: self.negotiated.get().copied(),
+            client: self.client.get().map(|facts| (**facts).clone()),
+            log_level: self.log_level(),
+            subscriptions: self.subscriptions.all(),
+            streams: self.streams.counts(),
         }
     }
 }

@@ -15,7 +15,7 @@ use dashmap::DashMap;
 use tokio::time::Instant;
 
 use super::patch::{PatchRefused, SessionPatch};
-use super::released::Released;
+use super::readers::Released;
 use super::store::SessionStore;
 use super::{Binding, ClientFacts, Home, Session, SessionId, SessionKey};
 use crate::stream::{EventLog, StoreError};

@@ -1,8 +1,6 @@
 //! What is counted about streams.
 
-use std::sync::Arc;
-
-use prometheus::{IntGauge, Registry};
+use prometheus::IntGauge;
 use tooldock_workers::metric_table;
 
 use super::Role;
@@ -27,8 +25,11 @@ metric_table! {
 
 impl StreamMetrics {
     /// Metrics nobody exports.
-    pub fn unregistered() -> Arc<Self> {
-        Arc::new(Self::new(&Registry::new()).expect("a fresh registry holds no such names"))
+    #[cfg(test)]
+    pub(crate) fn unregistered() -> std::sync::Arc<Self> {
+        std::sync::Arc::new(
+            Self::new(&prometheus::Registry::new()).expect("a fresh registry holds no such names"),
+        )
     }
 
     /// The gauge of open streams of a role.

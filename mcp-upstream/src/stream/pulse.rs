@@ -51,7 +51,8 @@ pub(super) struct Place(AtomicU32);
 
 impl Pulse {
     /// A timer that keeps no idle stream silent for longer than `keepalive`, once somebody runs it.
-    pub fn new(keepalive: Duration) -> Arc<Self> {
+    #[cfg(test)]
+    pub(crate) fn new(keepalive: Duration) -> Arc<Self> {
         Self::measured(keepalive, StreamMetrics::unregistered())
     }
 

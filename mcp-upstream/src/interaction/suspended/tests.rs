@@ -38,8 +38,8 @@ impl Scene {
         }
     }
 
-    fn bound(&self) -> Bound<'_> {
-        Bound {
+    fn bound(&self) -> BoundRequest<'_> {
+        BoundRequest {
             principal: Some("ada"),
             namespace: &self.namespace,
             method: "tools/call",
@@ -63,7 +63,7 @@ impl Scene {
             over: Arc::default(),
             dropped: Arc::clone(&self.dropped),
         };
-        let bound = Bound {
+        let bound = BoundRequest {
             principal: Some(principal),
             ..self.bound()
         };
@@ -135,35 +135,35 @@ async fn a_state_is_good_for_its_own_request_only() {
     let other: NamespaceName = "other".parse().expect("a name");
     let own = scene.bound();
     for bound in [
-        Bound {
+        BoundRequest {
             principal: Some("eve"),
             ..own
         },
-        Bound {
+        BoundRequest {
             principal: None,
             ..own
         },
-        Bound {
+        BoundRequest {
             namespace: &other,
             ..own
         },
-        Bound {
+        BoundRequest {
             method: "prompts/get",
             ..own
         },
-        Bound {
+        BoundRequest {
             subject: "other",
             ..own
         },
-        Bound {
+        BoundRequest {
             arguments: br#"{"city": "Bonn", "n": 1}"#,
             ..own
         },
-        Bound {
+        BoundRequest {
             arguments: b"{}",
             ..own
         },
-        Bound {
+        BoundRequest {
             method: "tools/calla",
             subject: "sk",
             ..own
@@ -172,7 +172,7 @@ async fn a_state_is_good_for_its_own_request_only() {
         let refused = scene.calls.take(&state, bound).await.err();
         assert_eq!(refused, Some(Refused::Invalid), "{bound:?}");
     }
-    let respelled = Bound {
+    let respelled = BoundRequest {
         arguments: br#"{"city":"Ulm","n":1}"#,
         ..own
     };

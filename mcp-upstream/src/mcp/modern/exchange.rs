@@ -22,11 +22,12 @@ use super::delivery::{InputRequests, ModernCall, Recipient, Step};
 use crate::caller::Caller;
 use crate::engine::{CallOutcome, Talks, UpstreamCall, ask_failed};
 use crate::format::{self, ResultFormat};
-use crate::interaction::{Bound, NoPlace};
+use crate::interaction::NoPlace;
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::mcp::exchange::{Patience, streamed};
 use crate::mcp::{Core, call};
 use crate::reply::Reply;
+use crate::seal::BoundRequest;
 use crate::stream::{Stream, frame};
 use crate::upstream::{CallContext, RequestMeta};
 
@@ -140,8 +141,8 @@ impl Exchange {
         }
     }
 
-    fn bound<'a>(&'a self, subject: &'a str, arguments: &'a [u8]) -> Bound<'a> {
-        Bound {
+    fn bound<'a>(&'a self, subject: &'a str, arguments: &'a [u8]) -> BoundRequest<'a> {
+        BoundRequest {
             principal: self.caller.principal.as_deref(),
             namespace: &self.namespace.name,
             method: &self.method,

@@ -8,19 +8,17 @@
 //! Nothing is coerced: text that a lenient server would read as a number is no number.
 
 mod effort;
+mod problems;
 
 use std::borrow::Cow;
-use std::fmt::Write;
 
-use jsonschema::error::ValidationErrorKind;
-use jsonschema::paths::LocationSegment;
-use jsonschema::{PatternOptions, ValidationError, Validator};
-use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
+use jsonschema::{PatternOptions, Validator};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::error::CallError;
 
 use crate::jsonrpc::spans;
+use problems::{MESSAGE_MAX, Problem, problems, refused, short};
 
 /// The largest schema that is checked against, in bytes.
 const SCHEMA_MAX: usize = 64 * 1024;
@@ -35,17 +33,6 @@ const ARGUMENTS_MAX: usize = 256 * 1024;
 /// Steps ([`effort`]) up to which all problems are looked for; beyond, the first. There are no more errors than steps, and each
 /// takes some hundred bytes while all are found.
 const LISTED_STEPS_MAX: u64 = 20_000;
-/// The most problems that are listed.
-const PROBLEMS_MAX: usize = 100;
-/// Problems that the message repeats.
-const PROBLEMS_SHOWN: usize = 3;
-/// The longest text about one problem, in characters: a schema's own words (an enumeration, a pattern) may be long.
-const MESSAGE_MAX: usize = 300;
-/// The longest name in the path to a problem, in characters.
-const NAME_MAX: usize = 100;
-/// Alternatives of an `anyOf` whose problems are told.
-const ALTERNATIVES_MAX: usize = 3;
-
 /// A schema that arguments can be held against.
 #[derive(Debug)]
 pub(super) struct InputSchema {
@@ -201,120 +188,13 @@ fn patterns_of(members: &Map<String, Value>) -> usize {
     named.map_or(0, Map::len) + usize::from(own)
 }
 
-/// What is wrong with one argument, in the shape a worker's complaints have.
-#[derive(Debug, Serialize, PartialEq)]
-struct Problem {
-    /// Names and indices that lead to it.
-    loc: Vec<Value>,
-    msg: String,
-    /// The rule: a keyword of the schema.
-    r#type: String,
-}
-
-/// A finding as problems: those of members name the member.
-fn problems(error: ValidationError<'_>) -> Vec<Problem> {
-    let at: Vec<Value> = (error.instance_path().segments())
-        .map(|segment| match segment {
-            LocationSegment::Property(name) => short(&name, NAME_MAX).into(),
-            LocationSegment::Index(index) => index.into(),
-        })
-        .collect();
-    let rule = error.kind().keyword().to_owned();
-    let of_member = |name: &str, msg: &str| Problem {
-        loc: at
-            .iter()
-            .cloned()
-            .chain([short(name, NAME_MAX).into()])
-            .collect(),
-        msg: msg.to_owned(),
-        r#type: rule.clone(),
-    };
-    match error.kind() {
-        ValidationErrorKind::Required { property } => {
-            let name = property.as_str().unwrap_or_default();
-            vec![of_member(name, "the argument is missing")]
-        }
-        ValidationErrorKind::AdditionalProperties { unexpected } => (unexpected.iter())
-            .map(|name| of_member(name, "there is no such argument"))
-            .collect(),
-        _ => vec![Problem {
-            msg: described(&error),
-            loc: at,
-            r#type: rule,
-        }],
-    }
-}
-
-/// The rule that is broken. The value is left out.
-fn described(error: &ValidationError<'_>) -> String {
-    let alternatives = match error.kind() {
-        ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
-            &context[..]
-        }
-        _ => &[],
-    };
-    let first: Vec<String> = (alternatives.iter().take(ALTERNATIVES_MAX))
-        .filter_map(|errors| errors.first())
-        .map(|error| error.masked().to_string())
-        .collect();
-    let text = match first.is_empty() || alternatives.len() > ALTERNATIVES_MAX {
-        true => error.masked().to_string(),
-        false => first.join("; or "),
-    };
-    short(&text, MESSAGE_MAX)
-}
-
-fn refused(mut problems: Vec<Problem>) -> CallError {
-    #[derive(Serialize)]
-    struct Details<'a> {
-        errors: &'a [Problem],
-    }
-    let more = problems.len().saturating_sub(PROBLEMS_SHOWN);
-    problems.truncate(PROBLEMS_MAX);
-    let mut message = String::new();
-    for problem in problems.iter().take(PROBLEMS_SHOWN) {
-        if !message.is_empty() {
-            message.push_str("; ");
-        }
-        message.push_str(&place(&problem.loc));
-        message.push_str(": ");
-        message.push_str(&problem.msg);
-    }
-    if more > 0 {
-        // Writing to a string does not fail.
-        let _ = write!(message, "; and {more} more");
-    }
-    let mut error = CallError::new(CallErrorCode::InvalidArguments, message);
-    let details = Details { errors: &problems };
-    error.details = to_raw_value(&details).ok();
-    error
-}
-
-/// `a.0.b`, or `arguments` for the whole of them.
-fn place(loc: &[Value]) -> String {
-    let names: Vec<String> = (loc.iter())
-        .map(|name| {
-            name.as_str()
-                .map_or_else(|| name.to_string(), str::to_owned)
-        })
-        .collect();
-    match names.is_empty() {
-        true => "arguments".to_owned(),
-        false => names.join("."),
-    }
-}
-
-fn short(text: &str, chars: usize) -> String {
-    match text.char_indices().nth(chars) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use serde_json::value::to_raw_value;
+    use tooldock_workers::error::CallErrorCode;
 
+    use super::problems::PROBLEMS_MAX;
     use super::*;
 
     fn compiled(schema: &Value) -> Result<InputSchema, Unusable> {

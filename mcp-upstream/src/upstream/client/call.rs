@@ -17,6 +17,7 @@ use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
 use crate::interaction::Responder;
 use crate::jsonrpc::{self, Key, Request, Response, ResponseOutcome, Unreadable, spans};
 use crate::protocol::{CacheScope, ClientIdentity, code};
+use crate::seal::BoundRequest;
 use crate::session::CancelNotice;
 use crate::stdio::link::{Canceller, NotificationSink};
 use crate::upstream::Client;
@@ -266,10 +267,10 @@ impl ServerCall {
     }
 
     /// Which request a state is good for.
-    fn bound(&self) -> state::Bound<'_> {
-        state::Bound {
+    fn bound(&self) -> BoundRequest<'_> {
+        BoundRequest {
             principal: self.principal.as_deref(),
-            namespace: self.facts.namespace.name.as_str(),
+            namespace: &self.facts.namespace.name,
             method: &self.facts.method,
             subject: &self.facts.subject,
             arguments: self.request.bytes(Key::Arguments).unwrap_or_default(),

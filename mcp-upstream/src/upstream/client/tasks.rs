@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     fn key() -> SessionKey {
-        SessionKey::random().expect("randomness")
+        SessionKey::from_text("a key")
     }
 
     fn of_ada(id: &str) -> bool {

@@ -1,0 +1,44 @@
+//! Which request a sealed state belongs to.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sha2::{Digest, Sha256};
+use tooldock_workers::names::NamespaceName;
+
+/// The request that a state was made for: nobody can use the state with another one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BoundRequest<'a> {
+    pub(crate) principal: Option<&'a str>,
+    pub(crate) namespace: &'a NamespaceName,
+    pub(crate) method: &'a str,
+    /// The tool, the prompt or the URI.
+    pub(crate) subject: &'a str,
+    /// The arguments as JSON; empty where there are none.
+    pub(crate) arguments: &'a [u8],
+}
+
+impl BoundRequest<'_> {
+    /// The hash of everything but the arguments: who keeps a state decides what makes arguments equal. Lengths keep
+    /// `("a", "bc")` and `("ab", "c")` apart.
+    pub(crate) fn hash(&self) -> Sha256 {
+        let mut hash = Sha256::new();
+        hash.update([u8::from(self.principal.is_some())]);
+        for part in [
+            self.principal.unwrap_or_default(),
+            self.namespace.as_str(),
+            self.method,
+            self.subject,
+        ] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part.as_bytes());
+        }
+        hash
+    }
+}
+
+/// Unix time so far from now. A clock before 1970 reads as 1970.
+pub(crate) fn unix_millis(from_now: Duration) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let then = now.unwrap_or_default().saturating_add(from_now);
+    u64::try_from(then.as_millis()).unwrap_or(u64::MAX)
+}
