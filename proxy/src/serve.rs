@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
-use async_trait::async_trait;
 use pingora_core::apps::HttpServerOptions;
 use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::server::configuration::ServerConf;
@@ -18,16 +17,15 @@ use pingora_proxy::HttpProxy;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tooldock_upstream::audit::Audit;
-use tooldock_upstream::engine::ToolCallLimiter;
 use tooldock_upstream::health::Health;
 use tooldock_upstream::metrics::UpstreamMetrics;
-use tooldock_upstream::{ReloadControl, Service, ServiceParts};
+use tooldock_upstream::{Service, ServiceParts};
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::process::GatewayProcess;
 use tooldock_workers::registry::Registry;
-use tooldock_workers::reload::{ReloadMetrics, ReloadReport, Reloader};
+use tooldock_workers::reload::{ReloadMetrics, Reloader};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::NoSecrets;
 use tooldock_workers::worker::WorkerHost;
@@ -47,6 +45,12 @@ use crate::session_key;
 use crate::signals::Signals;
 use crate::sockets::Sockets;
 use crate::tls::TlsListener;
+
+mod layout;
+mod ports;
+
+use layout::Layout;
+use ports::{Reload, ToolCalls};
 
 /// Threads of the control runtime: one for the loop, one so that a blocking step there does not stop it.
 const CONTROL_THREADS: usize = 2;
@@ -234,38 +238,6 @@ impl Parts {
     }
 }
 
-/// How threads are divided among Pingora's services.
-#[derive(Clone, Copy)]
-struct Layout {
-    services: usize,
-    /// Of each service.
-    threads: usize,
-}
-
-impl Layout {
-    const ONE: Self = Self {
-        services: 1,
-        threads: 1,
-    };
-
-    /// Without work stealing one service per thread, each of which accepts connections and keeps them. A single service
-    /// would have Pingora accept a connection in one runtime and serve it in another, drawn by lot; whatever the client
-    /// then sends is heard in the first, which has to wake the second with a write.
-    fn new(threads: usize, work_stealing: bool) -> Self {
-        if work_stealing {
-            Self {
-                threads,
-                ..Self::ONE
-            }
-        } else {
-            Self {
-                services: threads,
-                ..Self::ONE
-            }
-        }
-    }
-}
-
 /// What Pingora's side is put together from.
 struct Assembly<'a> {
     effective: &'a Effective,
@@ -443,48 +415,4 @@ fn control_runtime() -> anyhow::Result<Runtime> {
         .enable_all()
         .build()
         .context("the control runtime")
-}
-
-/// The reloader as the service asks for it.
-struct Reload(Arc<Reloader>);
-
-#[async_trait]
-impl ReloadControl for Reload {
-    async fn reload(&self) -> Result<Arc<ReloadReport>, String> {
-        self.0.reload().await.map_err(|error| error.to_string())
-    }
-}
-
-/// Limits counted in tool calls; they live with the other limits, in the admission rules.
-struct ToolCalls(Arc<ArcSwap<Rules>>);
-
-impl ToolCallLimiter for ToolCalls {
-    fn check(
-        &self,
-        principal: &str,
-        namespace: &tooldock_workers::names::NamespaceName,
-        tool: &str,
-        client: std::net::IpAddr,
-    ) -> Result<(), Duration> {
-        self.0
-            .load()
-            .admission
-            .check_tool_call(principal, namespace, tool, client)
-            .map_err(|wait| wait.duration())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_work_stealing_every_thread_is_a_service_of_its_own() {
-        let layout = |stealing| {
-            let Layout { services, threads } = Layout::new(4, stealing);
-            (services, threads)
-        };
-        assert_eq!(layout(false), (4, 1));
-        assert_eq!(layout(true), (1, 4));
-    }
 }

@@ -1,0 +1,48 @@
+//! How many services of how many threads Pingora runs.
+
+/// How threads are divided among Pingora's services.
+#[derive(Clone, Copy)]
+pub(super) struct Layout {
+    pub(super) services: usize,
+    /// Of each service.
+    pub(super) threads: usize,
+}
+
+impl Layout {
+    pub(super) const ONE: Self = Self {
+        services: 1,
+        threads: 1,
+    };
+
+    /// Without work stealing one service per thread, each of which accepts connections and keeps them. A single service
+    /// would have Pingora accept a connection in one runtime and serve it in another, drawn by lot; whatever the client
+    /// then sends is heard in the first, which has to wake the second with a write.
+    pub(super) fn new(threads: usize, work_stealing: bool) -> Self {
+        if work_stealing {
+            Self {
+                threads,
+                ..Self::ONE
+            }
+        } else {
+            Self {
+                services: threads,
+                ..Self::ONE
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_work_stealing_every_thread_is_a_service_of_its_own() {
+        let layout = |stealing| {
+            let Layout { services, threads } = Layout::new(4, stealing);
+            (services, threads)
+        };
+        assert_eq!(layout(false), (4, 1));
+        assert_eq!(layout(true), (1, 4));
+    }
+}
