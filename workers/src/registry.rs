@@ -153,15 +153,6 @@ impl Namespace {
         }
     }
 
-    /// The tool of that name, if there is one and the policy allows it.
-    pub fn tool(&self, name: &str) -> Option<&Arc<Tool>> {
-        // Names first: matching patterns costs more than comparing, and this is asked on every call.
-        self.tools
-            .iter()
-            .find(|tool| &*tool.name == name)
-            .filter(|tool| self.policy.allows_tool(&tool.name))
-    }
-
     /// The resource of exactly that URI. One that a template matches is not among them.
     pub fn resource(&self, uri: &str) -> Option<&Arc<Resource>> {
         self.resources.iter().find(|resource| &*resource.uri == uri)
@@ -252,43 +243,6 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_tool_is_found_by_its_name_where_the_policy_allows_it() {
-        let tool = |name: &str| {
-            let declared = format!(r#"{{"name": "{name}", "inputSchema": {{}}}}"#);
-            Arc::new(serde_json::from_str::<Tool>(&declared).unwrap())
-        };
-        let limits = Limits {
-            tools_deny: vec!["drop_*".into()],
-            ..Limits::default()
-        };
-        let namespace = Namespace {
-            name: "ns".parse().unwrap(),
-            description: String::new(),
-            version: String::new(),
-            secrets: Vec::new(),
-            secrets_status: SecretsStatus::NoSecretsNeeded,
-            has_requirements: false,
-            policy: ToolPolicy::new(&limits).unwrap(),
-            limits,
-            tool_limits: BTreeMap::new(),
-            tools: ["add", "drop_all"].map(tool).into(),
-            resources: Vec::new(),
-            resource_templates: Vec::new(),
-            prompts: Vec::new(),
-            completions: false,
-            issues: Vec::new(),
-            upstream: UpstreamKind::Empty,
-            gate: Arc::new(Gate::new(1, 1)),
-            parked: Arc::new(Parking::new(1)),
-            content_hash: [0; 32],
-            recovering: Weak::new(),
-        };
-        assert_eq!(&*namespace.tool("add").unwrap().name, "add");
-        assert!(namespace.tool("drop_all").is_none());
-        assert!(namespace.tool("missing").is_none());
-    }
 
     #[tokio::test]
     async fn a_subscriber_sees_the_newest_snapshot_and_every_later_one() {
