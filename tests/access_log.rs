@@ -296,3 +296,47 @@ async fn a_long_stream_has_its_line_at_its_end() {
     let line = of(None).await;
     assert!(line["duration"].as_f64().unwrap() > 0.0, "{line}");
 }
+
+#[tokio::test]
+async fn a_format_of_nginx_with_the_fields_of_mcp_says_what_became_of_each_call() {
+    let format = "$remote_addr $remote_user [$time_local] \"$request\" $status $mcp_tool $mcp_outcome \
+                  $upstream_response_time {$request_id}";
+    let Logged { gateway, path, .. } = logged(format, json!({})).await;
+    let id = |id: &'static str| move |it: reqwest::RequestBuilder| it.header("X-Request-Id", id);
+    for (request_id, tool, arguments) in [
+        ("r-fine", "add", json!({"a": 1, "b": 2})),
+        ("r-wrong", "add", json!({"a": "one"})),
+        ("r-none", "no tool\n\" 200", json!({})),
+    ] {
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": {"name": tool, "arguments": arguments}});
+        let request = gateway
+            .request("POST", "/mcp")
+            .header("X-Namespace", "calc")
+            .json(&message);
+        id(request_id)(request).send().await.unwrap();
+    }
+    let fine = line_with(&path, "{r-fine}").await;
+    assert!(fine.starts_with("127.0.0.1 bearer ["), "{fine}");
+    assert!(
+        fine.contains("\"POST /mcp HTTP/1.1\" 200 add ok 0."),
+        "{fine}"
+    );
+    let wrong = line_with(&path, "{r-wrong}").await;
+    assert!(wrong.contains(" 200 add invalid_arguments 0."), "{wrong}");
+    let none = line_with(&path, "{r-none}").await;
+    assert!(
+        none.contains(" 200 no\\x20tool\\x0A\\x22\\x20200 tool_not_found 0."),
+        "{none}"
+    );
+    // A request that is no call has no outcome.
+    let list = gateway
+        .request("GET", "/tools")
+        .header("X-Namespace", "calc");
+    id("r-list")(list).send().await.unwrap();
+    let list = line_with(&path, "{r-list}").await;
+    assert!(
+        list.ends_with("\"GET /tools HTTP/1.1\" 200 - - - {r-list}"),
+        "{list}"
+    );
+}

@@ -16,6 +16,7 @@ use tooldock_workers::names::NamespaceName;
 
 use crate::bearer::{Principal, Tokens};
 use crate::certificate::{Certificates, ClientCertificate};
+use crate::concurrency::{Concurrency, Permit};
 use crate::config::{AdmissionConfig, ConfigError};
 use crate::fields::Fields;
 use crate::flood::FloodGuard;
@@ -39,6 +40,7 @@ pub struct Admission<C: Clock = MonotonicClock> {
     manager: ManagerControls,
     flood: FloodGuard<C>,
     limits: Limits<C>,
+    concurrency: Concurrency,
 }
 
 /// What of a listener's profile matters here.
@@ -131,6 +133,8 @@ pub struct Admitted {
     pub manager: bool,
     /// What the client accepts, for checks that need the body; [`AcceptFlags::ANY`] outside `/mcp`.
     pub accept: AcceptFlags,
+    /// Its place among the requests that run at once, to be held until it is answered.
+    pub permit: Option<Arc<Permit>>,
 }
 
 /// What was found out before a refusal, to be told with it.
@@ -184,6 +188,7 @@ impl<C: Clock + Clone> Admission<C> {
             certificates,
             manager: ManagerControls::new(config.internal_cidrs.clone(), manager),
             limits: Limits::new(&config.rate_limits, &clock),
+            concurrency: Concurrency::new(&config.limits.concurrency),
             flood: FloodGuard::new(&config.flood, clock),
             config: config.clone(),
         })
@@ -267,6 +272,7 @@ impl<C: Clock> Admission<C> {
                     cors: known.cors.take(),
                     manager,
                     accept: AcceptFlags::ANY,
+                    permit: None,
                 })
             });
         }
@@ -291,6 +297,7 @@ impl<C: Clock> Admission<C> {
             tool: None,
         };
         self.limits.check_request(subject)?;
+        let permit = self.concurrency.enter(&principal.name, client)?;
 
         let namespace = match route.namespace {
             RouteNamespace::None => None,
@@ -327,6 +334,7 @@ impl<C: Clock> Admission<C> {
             cors: known.cors.take(),
             manager,
             accept,
+            permit,
         }))
     }
 

@@ -167,12 +167,34 @@ pub struct LimitsConfig {
     pub bodies_total: ByteSize,
     /// Connections of one process.
     pub connections: usize,
+    /// Requests that are answered at once.
+    pub concurrency: ConcurrencyConfig,
     /// Open streams of one principal.
     pub streams_per_principal: usize,
     /// Sessions of one principal.
     pub sessions_per_principal: usize,
     /// What the sessions of one principal hold together, without what their streams keep for resumption.
     pub session_bytes_per_principal: ByteSize,
+}
+
+/// `admission.limits.concurrency:` — requests that are answered at once. Long streams are counted apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConcurrencyConfig {
+    /// Of one principal.
+    pub per_principal: AtOnce,
+    /// Of one client address.
+    pub per_address: AtOnce,
+}
+
+/// `off`, or a number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AtOnce {
+    /// No limit.
+    #[default]
+    Off,
+    /// So many.
+    AtMost(NonZeroU32),
 }
 
 /// `admission.timeouts:` — how long a client may take.
@@ -223,6 +245,7 @@ impl Default for LimitsConfig {
             body: ByteSize::mib(4),
             bodies_total: ByteSize::mib(256),
             connections: 100_000,
+            concurrency: ConcurrencyConfig::default(),
             streams_per_principal: 10_000,
             sessions_per_principal: 10_000,
             session_bytes_per_principal: ByteSize::mib(64),
@@ -284,6 +307,54 @@ impl<'de> Deserialize<'de> for Flood {
     }
 }
 
+impl Serialize for AtOnce {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Off => serializer.serialize_str("off"),
+            Self::AtMost(max) => max.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for AtOnce {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OffOrNumber;
+        impl Visitor<'_> for OffOrNumber {
+            type Value = AtOnce;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("`off` or a number from 1 to 1000000")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<AtOnce, E> {
+                match text {
+                    "off" => Ok(AtOnce::Off),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+
+            fn visit_bool<E: de::Error>(self, value: bool) -> Result<AtOnce, E> {
+                // YAML 1.1 tools turn `off` into `false`.
+                match value {
+                    false => Ok(AtOnce::Off),
+                    true => Err(E::invalid_value(de::Unexpected::Bool(true), &self)),
+                }
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<AtOnce, E> {
+                let max = u32::try_from(number).ok().filter(|max| *max <= AT_ONCE_MAX);
+                let max = max.and_then(NonZeroU32::new);
+                max.map(AtOnce::AtMost)
+                    .ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(number), &self))
+            }
+        }
+        deserializer.deserialize_any(OffOrNumber)
+    }
+}
+
+/// Requests at once above this are no limit a process could reach.
+const AT_ONCE_MAX: u32 = 1_000_000;
+
 /// A value that cannot be used, by the path of its key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {message}")]
@@ -319,7 +390,7 @@ mod tests {
             public_url: off
             flood: off
             rate_limits: []
-            limits: { header_bytes: 32KiB, header_fields: 100, body: 4MiB, bodies_total: 256MiB, connections: 100000, streams_per_principal: 10000, sessions_per_principal: 10000, session_bytes_per_principal: 64MiB }
+            limits: { header_bytes: 32KiB, header_fields: 100, body: 4MiB, bodies_total: 256MiB, connections: 100000, concurrency: { per_principal: off, per_address: off }, streams_per_principal: 10000, sessions_per_principal: 10000, session_bytes_per_principal: 64MiB }
             timeouts: { header: 15s, body: 30s, keepalive: 75s, write: 30s }
         "#;
         assert_eq!(parse(documented).unwrap(), AdmissionConfig::default());
@@ -341,6 +412,7 @@ mod tests {
             rate_limits:
               - {{ key: principal, rate: 100, burst: 200 }}
               - {{ key: tool, rate: 1, burst: 1, unit: tool_call, namespace: github }}
+            limits: {{ concurrency: {{ per_principal: 20, per_address: off }} }}
             "#
         );
         let config = parse(&yaml).unwrap();
@@ -377,6 +449,9 @@ mod tests {
             ("origins: [null]", "origins"),
             ("rate_limits: [ { key: user, rate: 1, burst: 1 } ]", "user"),
             ("limits: { body: lots }", "body"),
+            ("limits: { concurrency: { per_principal: 0 } }", "from 1 to"),
+            ("limits: { concurrency: { per_address: many } }", "`off` or"),
+            ("limits: { concurrency: 5 }", "concurrency"),
             ("public_url: gw.example", "https://gw.example"),
         ] {
             let error = parse(yaml).unwrap_err();

@@ -15,7 +15,7 @@
 //! | public paths leave here | [`route`] | 405 |
 //! | credentials: a token, or a client certificate | [`bearer`], [`certificate`] | 401 |
 //! | path and method | [`route`] | 404, 405 |
-//! | limits per principal and address | `limits` | 429 |
+//! | limits per principal and address; requests at once | `limits`, `concurrency` | 429 |
 //! | namespace: named, existing, open to the principal | [`namespace`] | 400, 404, 403 |
 //! | limits per namespace | `limits` | 429 |
 //! | `/reload`: source network, then the manager's token | `manager` | 403 |
@@ -28,6 +28,7 @@
 pub mod admission;
 pub mod bearer;
 pub mod certificate;
+mod concurrency;
 pub mod config;
 pub mod fields;
 mod fingerprint;
@@ -49,6 +50,7 @@ pub mod token;
 pub use admission::{Admission, Admitted, Auth, ListenerRules, Request, Verdict};
 pub use bearer::{ANONYMOUS, BEARER, Principal};
 pub use certificate::{CertificateName, ClientCertificate};
+pub use concurrency::Permit;
 pub use config::{AdmissionConfig, ConfigError};
 pub use fields::Fields;
 pub use media::{AcceptFlags, AcceptRule, lists_any_type};

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
@@ -26,6 +27,32 @@ pub struct Caller {
     pub manager: bool,
     /// Which namespaces the principal's token opens.
     pub visibility: Visibility,
+    /// Where the edge wants to be told what became of the call; None where nobody asks.
+    pub note: Option<Arc<CallNote>>,
+}
+
+/// What became of a caller's call, for the access log of the edge: of the last call, where a body holds several.
+#[derive(Debug, Default)]
+pub struct CallNote(Mutex<Option<CallSummary>>);
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallSummary {
+    /// `ok`, or a stable code, as in the audit log.
+    pub outcome: &'static str,
+    /// From the begin of the call to its end, waiting for its turn included.
+    pub time: Duration,
+}
+
+impl CallNote {
+    /// What was noted last.
+    pub fn read(&self) -> Option<CallSummary> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write(&self, summary: CallSummary) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(summary);
+    }
 }
 
 /// Which namespaces a token opens. The namespaces' own lists of principals come on top.

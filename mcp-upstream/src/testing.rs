@@ -54,6 +54,7 @@ pub(crate) fn caller() -> Caller {
         profile: Arc::new(Profile::core()),
         manager: false,
         visibility: Visibility::All,
+        note: None,
     }
 }
 

@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use prometheus::{IntCounter, Registry};
+use tooldock_upstream::caller::CallNote;
 use tooldock_upstream::log_file::{self, LogFile, LogGuard, LogSender, Losses, Target};
 
 pub(crate) use self::entry::Entry;
@@ -30,6 +31,7 @@ use crate::config::{AccessLogConfig, AccessLogFormat, ConfigError};
 pub(crate) struct AccessLog {
     log: LogSender<Entry>,
     reads_bodies: bool,
+    notes_calls: bool,
 }
 
 /// The writer's owner: dropping it writes what is queued.
@@ -73,6 +75,11 @@ impl AccessLog {
                 AccessLogFormat::Combined => false,
                 AccessLogFormat::Pattern(pattern) => pattern.reads_bodies(),
             },
+            notes_calls: match &settings.format {
+                AccessLogFormat::Json => true,
+                AccessLogFormat::Combined => false,
+                AccessLogFormat::Pattern(pattern) => pattern.notes_calls(),
+            },
         };
         Ok(Some((log, guard)))
     }
@@ -99,6 +106,11 @@ impl Pending {
         if self.log.reads_bodies {
             self.entry.message(body);
         }
+    }
+
+    /// Where the service is to note what becomes of the request's call, if a line says so.
+    pub(crate) fn call_note(&mut self) -> Option<Arc<CallNote>> {
+        self.log.notes_calls.then(|| self.entry.call_note())
     }
 
     /// Hands over what is known of the request, which is at its end; never waits.

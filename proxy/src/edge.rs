@@ -46,7 +46,7 @@ pub(crate) use self::socket::Socket;
 use self::wire::Carrier;
 pub(crate) use self::wire::Wire;
 use crate::access_log::AccessLog;
-use crate::gateway::{Gateway, Rules};
+use crate::gateway::{self, Gateway, Rules};
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond;
@@ -318,7 +318,13 @@ impl Listening {
         self.note(&stream, &parts, &rejection, &request_id);
         tracing::debug!(%request_id, code = rejection.code(), message = %rejection.message, "refused");
         rejection.shape = ErrorShape::of_path(parts.uri.path());
-        respond::without_a_request(stream, &rejection, &request_id).await;
+        let rules = self.edge.rules.load_full();
+        let socket = stream.get_socket_digest();
+        let local = socket.as_ref().and_then(|socket| socket.local_addr());
+        let listener = gateway::listener_at(&rules.listeners, local);
+        let edits = listener.and_then(|listener| listener.headers.as_ref());
+        let edits = edits.map(|edits| &edits.response);
+        respond::without_a_request(stream, &rejection, &request_id, edits).await;
     }
 
     /// Writes a refusal of this kind to the access log.

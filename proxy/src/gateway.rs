@@ -24,19 +24,22 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, TextEncoder};
 use tooldock_filters::{
-    Admission, Admitted, ErrorShape, Fields, ListenerRules, RouteId, Verdict, lists_any_type,
+    Admission, Admitted, ErrorShape, Fields, ListenerRules, Permit, RouteId, Verdict,
+    lists_any_type,
 };
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::{Head, Reply};
 use tooldock_upstream::{McpHead, Service};
 use tooldock_workers::registry::Registry;
 
-use self::admit::peer_of;
+pub(crate) use self::admit::listener_at;
+use self::admit::{listener_of, peer_of};
 use self::hand_over::{Written, mcp_head};
 use self::in_flight::InFlight;
 use crate::access_log::{AccessLog, Pending};
 use crate::body::BodyLimits;
 use crate::config::ListenAddress;
+use crate::header_edits::HeaderEdits;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond::{self, ClientGone, Envelope};
@@ -55,6 +58,8 @@ const STATUS_CLIENT_GONE: u16 = 499;
 pub(crate) struct Listener {
     /// Where it is bound; decides which listener a request came in by.
     pub(crate) address: ListenAddress,
+    /// What it changes of headers.
+    pub(crate) headers: Option<Arc<HeaderEdits>>,
     /// Its switches for the filters.
     pub(crate) rules: ListenerRules,
     /// Its switches for the service.
@@ -65,6 +70,8 @@ pub(crate) struct Listener {
 pub(crate) struct Rules {
     pub(crate) admission: Admission,
     pub(crate) listeners: Vec<Listener>,
+    /// Whether one of the listeners changes headers.
+    pub(crate) edits_headers: bool,
     pub(crate) bodies: BodyLimits,
     pub(crate) write_timeout: Duration,
     /// Seconds a connection may idle between requests; `None` closes after each answer.
@@ -95,6 +102,10 @@ pub(crate) struct Passage {
     /// What the service is told of the head, where the request speaks MCP.
     head: McpHead,
     profile: Option<Arc<Profile>>,
+    /// What its listener changes of headers.
+    headers: Option<Arc<HeaderEdits>>,
+    /// Its place among the requests that run at once.
+    permit: Option<Arc<Permit>>,
     route: &'static str,
     /// The status of a long stream that has left.
     left_with: Option<u16>,
@@ -111,6 +122,15 @@ impl Passage {
     /// The request's id, empty where it has none yet.
     fn request_id(&self) -> &str {
         self.request_id.as_deref().unwrap_or_default()
+    }
+
+    /// Changes what the listener changes of a request's headers, and remembers what it changes of the answer's.
+    fn edit_request(&mut self, session: &mut Session) -> Result<()> {
+        self.headers = listener_of(&self.rules.listeners, session)?.headers.clone();
+        if let Some(headers) = &self.headers {
+            headers.request.apply_to_request(session.req_header_mut());
+        }
+        Ok(())
     }
 }
 
@@ -152,6 +172,8 @@ impl ProxyHttp for Gateway {
             admitted: None,
             head: McpHead::default(),
             profile: None,
+            headers: None,
+            permit: None,
             route: "unknown",
             left_with: None,
             newline: false,
@@ -169,6 +191,9 @@ impl ProxyHttp for Gateway {
         // shutting down, and setting it again would undo that.
         if session.get_keepalive().is_some() {
             session.set_keepalive(passage.rules.keepalive);
+        }
+        if passage.rules.edits_headers {
+            passage.edit_request(session)?;
         }
         let header = session.req_header();
         let fields = Fields::of(&header.headers);
@@ -190,6 +215,7 @@ impl ProxyHttp for Gateway {
             Verdict::Refused(rejection) => passage.shape = rejection.shape,
             Verdict::Answered(_) => {}
         }
+        let headers = passage.headers.clone();
         // A terminal shows JSON; messages of MCP are for programs.
         passage.newline = passage.shape == ErrorShape::Rest && lists_any_type(&fields);
         let envelope = Envelope {
@@ -197,6 +223,7 @@ impl ProxyHttp for Gateway {
             cors: None,
             write_timeout: passage.rules.write_timeout,
             newline: passage.newline,
+            edits: headers.as_deref().map(|headers| &headers.response),
         };
         match verdict {
             Verdict::Admitted(admitted) => {
@@ -235,7 +262,7 @@ impl ProxyHttp for Gateway {
         session: &mut Session,
         passage: &mut Passage,
     ) -> Result<bool> {
-        let Some(admitted) = passage.admitted.take() else {
+        let Some(mut admitted) = passage.admitted.take() else {
             return Err(Error::explain(
                 ErrorType::InternalError,
                 "handed over without admission",
@@ -243,11 +270,14 @@ impl ProxyHttp for Gateway {
         };
         let request_id = passage.request_id.clone().unwrap_or_default();
         let cors = admitted.cors.clone();
+        let headers = passage.headers.clone();
+        passage.permit = admitted.permit.take();
         let envelope = Envelope {
             request_id: &request_id,
             cors: cors.as_ref(),
             write_timeout: passage.rules.write_timeout,
             newline: passage.newline,
+            edits: headers.as_deref().map(|headers| &headers.response),
         };
         let outcome = if admitted.route.id == RouteId::Metrics {
             Ok(Some(self.exposition()))
@@ -301,6 +331,7 @@ impl ProxyHttp for Gateway {
             cors: None,
             write_timeout: passage.rules.write_timeout,
             newline: passage.newline,
+            edits: passage.headers.as_deref().map(|headers| &headers.response),
         };
         if session.response_written().is_none() {
             let _ = respond::internal_error(session, passage.shape, &envelope).await;

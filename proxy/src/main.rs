@@ -12,6 +12,7 @@ mod descriptors;
 mod dev;
 mod edge;
 mod gateway;
+mod header_edits;
 mod hub;
 mod kept_file;
 mod logging;

@@ -19,6 +19,7 @@ use tooldock_filters::{CorsHeaders, ErrorShape, Rejection};
 use tooldock_upstream::reply::{BodyStream, Head};
 
 use crate::body;
+use crate::header_edits::Edits;
 use crate::timeout::fast_timeout;
 
 /// The header every answer carries, so that a client can name its request to the operator (OBS-07).
@@ -58,6 +59,8 @@ pub(crate) struct Envelope<'a> {
     pub(crate) write_timeout: Duration,
     /// Whether JSON ends with a newline: a terminal shows it.
     pub(crate) newline: bool,
+    /// What the listener changes of the headers.
+    pub(crate) edits: Option<&'a Edits>,
 }
 
 impl Envelope<'_> {
@@ -77,6 +80,9 @@ impl Envelope<'_> {
         }
         if let Some((name, value)) = framing {
             headers.insert(name, value);
+        }
+        if let Some(edits) = self.edits {
+            edits.apply(&mut headers);
         }
         let (mut parts, ()) = http::Response::new(()).into_parts();
         parts.status = head.status;
@@ -314,7 +320,12 @@ fn refusal(rejection: &Rejection) -> Head {
 }
 
 /// Writes a refusal where there is no request yet, or none that could be trusted, and closes the connection.
-pub(crate) async fn without_a_request(stream: Stream, rejection: &Rejection, request_id: &str) {
+pub(crate) async fn without_a_request(
+    stream: Stream,
+    rejection: &Rejection,
+    request_id: &str,
+    edits: Option<&Edits>,
+) {
     let envelope = Envelope {
         request_id,
         cors: None,
@@ -322,6 +333,7 @@ pub(crate) async fn without_a_request(stream: Stream, rejection: &Rejection, req
         write_timeout: Duration::MAX,
         // What such a client accepts was not read.
         newline: false,
+        edits,
     };
     let body = rejection.body();
     let length = (CONTENT_LENGTH, body.len().into());

@@ -13,6 +13,7 @@ use crate::body::BodyLimits;
 use crate::config::{Effective, ListenerConfig, ProfileSpec};
 use crate::edge::Limits;
 use crate::gateway::{Listener, Rules};
+use crate::header_edits::HeaderEdits;
 
 /// The admission list of a configuration.
 ///
@@ -36,6 +37,7 @@ pub(crate) fn admission(effective: &Effective) -> Result<Admission, String> {
 /// What the gateway reads per request, from a configuration.
 pub(crate) fn rules(effective: &Effective, admission: Admission) -> Rules {
     let admission_config = &effective.config.admission;
+    let listeners = listeners(effective);
     // Pingora counts whole seconds; rounding down would turn half a second into none.
     let keepalive = admission_config
         .timeouts
@@ -44,7 +46,8 @@ pub(crate) fn rules(effective: &Effective, admission: Admission) -> Rules {
         .div_ceil(1000) as u64;
     Rules {
         admission,
-        listeners: listeners(effective),
+        edits_headers: listeners.iter().any(|listener| listener.headers.is_some()),
+        listeners,
         bodies: BodyLimits {
             bytes: in_memory(admission_config.limits.body),
             total: in_memory(admission_config.limits.bodies_total),
@@ -88,6 +91,11 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
             .require_initialized
             .unwrap_or(answers.require_initialized);
         Listener {
+            // Validation has refused what cannot be made.
+            headers: HeaderEdits::of(&listener.headers)
+                .ok()
+                .flatten()
+                .map(Arc::new),
             address: listener.address.clone(),
             rules: ListenerRules {
                 loopback: listener.address.is_loopback(),

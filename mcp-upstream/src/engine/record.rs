@@ -8,7 +8,7 @@ use tooldock_workers::error::CallErrorCode;
 use super::{CallFacts, Engine, UNKNOWN_NAME_MAX, shortened};
 use crate::audit::{AuditRecord, AuditSender, Transport};
 use crate::call_error::rest_status;
-use crate::caller::Caller;
+use crate::caller::{CallNote, CallSummary, Caller};
 use crate::metrics::NamespaceMetrics;
 use crate::protocol::method::TOOLS_CALL;
 
@@ -21,6 +21,7 @@ pub(super) struct CallRecord<'a> {
     metrics: Arc<NamespaceMetrics>,
     audit: &'a AuditSender,
     line: Option<AuditRecord>,
+    note: Option<Arc<CallNote>>,
 }
 
 impl<'a> CallRecord<'a> {
@@ -32,6 +33,7 @@ impl<'a> CallRecord<'a> {
             started: Instant::now(),
             metrics,
             audit: &engine.audit,
+            note: caller.note.clone(),
             line: Some(AuditRecord {
                 at: SystemTime::UNIX_EPOCH,
                 request_id: Arc::clone(&caller.request_id),
@@ -97,6 +99,12 @@ impl<'a> CallRecord<'a> {
             self.metrics.latency.observe(latency.as_secs_f64());
         } else {
             self.metrics.count_other(line.method, line.status);
+        }
+        if let Some(note) = &self.note {
+            note.write(CallSummary {
+                outcome: line.status,
+                time: latency,
+            });
         }
         line.latency = latency;
         line.at = SystemTime::now();

@@ -9,6 +9,7 @@ use http::header::{REFERER, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderName, Method, Version};
 use tooldock_filters::{Admitted, Rejection};
+use tooldock_upstream::caller::{CallNote, CallSummary};
 use tooldock_upstream::log_file::Record;
 use tooldock_workers::names::NamespaceName;
 
@@ -44,6 +45,9 @@ pub(crate) struct Entry {
     pub(super) status: u16,
     pub(super) bytes: u64,
     pub(super) reason: Option<&'static str>,
+    /// What became of its call.
+    pub(super) call: Option<CallSummary>,
+    note: Option<Arc<CallNote>>,
 }
 
 impl Entry {
@@ -77,6 +81,8 @@ impl Entry {
             status: 0,
             bytes: 0,
             reason: None,
+            call: None,
+            note: None,
         })
     }
 
@@ -96,6 +102,11 @@ impl Entry {
         }
     }
 
+    /// Where the service notes what becomes of its call.
+    pub(super) fn call_note(&mut self) -> Arc<CallNote> {
+        Arc::clone(self.note.get_or_insert_default())
+    }
+
     /// Notes why it was refused.
     pub(crate) fn refused(&mut self, rejection: &Rejection) {
         self.reason = Some(rejection.code());
@@ -112,6 +123,7 @@ impl Entry {
     /// Notes how it was answered.
     pub(super) fn answered(&mut self, status: u16, bytes: u64, duration: Duration) {
         self.ended = SystemTime::now();
+        self.call = self.note.take().and_then(|note| note.read());
         self.status = status;
         self.bytes = bytes;
         self.duration = duration;

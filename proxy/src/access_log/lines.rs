@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Version;
 use serde_json::{Map, Value};
@@ -113,10 +114,12 @@ impl<'a> Values<'a> {
             Field::Protocol => text(Some(protocol(entry.version))),
             Field::Status => entry.status.to_string().into_bytes().into(),
             Field::Bytes => entry.bytes.to_string().into_bytes().into(),
-            Field::Duration => {
-                let seconds = format!("{:.6}", entry.duration.as_secs_f64());
-                seconds.into_bytes().into()
-            }
+            Field::Duration => seconds(entry.duration).into(),
+            Field::Outcome => text(entry.call.map(|call| call.outcome)),
+            Field::UpstreamTime => entry
+                .call
+                .map_or_else(Vec::new, |it| seconds(it.time))
+                .into(),
             Field::Reason => text(entry.reason),
             Field::RequestId => text(Some(&entry.request_id)),
             Field::UserAgent => bytes(&entry.user_agent),
@@ -136,6 +139,10 @@ impl<'a> Values<'a> {
             }
         }
     }
+}
+
+fn seconds(time: Duration) -> Vec<u8> {
+    format!("{:.6}", time.as_secs_f64()).into_bytes()
 }
 
 fn path(entry: &Entry) -> Cow<'_, [u8]> {
@@ -164,6 +171,10 @@ fn json(values: &mut Values<'_>, line: &mut Vec<u8>) {
             Field::Status => values.entry.status.into(),
             Field::Bytes => values.entry.bytes.into(),
             Field::Duration => values.entry.duration.as_secs_f64().into(),
+            Field::UpstreamTime => match values.entry.call {
+                Some(call) => call.time.as_secs_f64().into(),
+                None => continue,
+            },
             _ => {
                 let value = values.of(*field);
                 if value.is_empty() {
@@ -180,7 +191,7 @@ fn json(values: &mut Values<'_>, line: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
+    use std::time::SystemTime;
 
     use bytes::Bytes;
 

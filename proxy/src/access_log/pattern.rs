@@ -1,4 +1,5 @@
-//! `observability.access_log.format` as a pattern: text with fields in braces.
+//! `observability.access_log.format` as a pattern: text with fields, written `{status}`, or `$status` as in formats of nginx.
+//! Where there is a dollar sign, fields are written that way, the names of nginx are known, too, and braces are text.
 //!
 //! A value that a client chose must not pass for another field or another line. Control characters, quotes, backslashes
 //! and whatever is not ASCII are written as `\xHH`, and so are spaces outside quotes.
@@ -83,21 +84,60 @@ fields! {
     Tool = "tool",
     /// The tag that stands for the session, as in the audit log.
     Session = "session",
+    /// What became of the call: `ok`, or the code of the audit log.
+    Outcome = "outcome",
+    /// Seconds the call took, waiting for its turn included.
+    UpstreamTime = "upstream_time",
+}
+
+/// The names that nginx, and formats made for it, have for fields.
+const NGINX_NAMES: &[(&str, Field)] = &[
+    ("remote_addr", Field::Address),
+    ("remote_user", Field::Principal),
+    ("key_id", Field::Principal),
+    ("time_local", Field::Time),
+    ("time_iso8601", Field::Timestamp),
+    ("request_method", Field::Method),
+    ("uri", Field::Path),
+    ("request_uri", Field::Path),
+    ("server_protocol", Field::Protocol),
+    ("body_bytes_sent", Field::Bytes),
+    ("request_time", Field::Duration),
+    ("http_user_agent", Field::UserAgent),
+    ("http_referer", Field::Referer),
+    ("upstream_response_time", Field::UpstreamTime),
+    ("mcp_tool", Field::Tool),
+    ("mcp_namespace", Field::Namespace),
+    ("mcp_session", Field::Session),
+    ("mcp_outcome", Field::Outcome),
+];
+
+impl Field {
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|field| field.name() == name)
+    }
+
+    fn of_variable(name: &str) -> Option<Self> {
+        let of_nginx = || NGINX_NAMES.iter().find(|(known, _)| *known == name);
+        Self::named(name).or_else(|| of_nginx().map(|(_, field)| *field))
+    }
 }
 
 impl Pattern {
+    /// Whether a line says what became of a call.
+    pub(super) fn notes_calls(&self) -> bool {
+        self.has(&[Field::Outcome, Field::UpstreamTime])
+    }
+
     /// Whether a line says what is in a body.
     pub(super) fn reads_bodies(&self) -> bool {
-        let of_body = |part: &Part| {
-            matches!(
-                part,
-                Part::Field {
-                    field: Field::McpMethod | Field::Tool,
-                    ..
-                }
-            )
-        };
-        self.parts.iter().any(of_body)
+        self.has(&[Field::McpMethod, Field::Tool])
+    }
+
+    fn has(&self, fields: &[Field]) -> bool {
+        let found =
+            |part: &Part| matches!(part, Part::Field { field, .. } if fields.contains(field));
+        self.parts.iter().any(found)
     }
 
     /// Appends a line, its line feed included. A value that is not there is `-`.
@@ -150,11 +190,58 @@ pub(crate) enum InvalidPattern {
     /// There is no such field.
     #[error("there is no field {{{0}}}; there are {known}", known = known())]
     UnknownField(String),
+    /// There is no such variable.
+    #[error("there is no variable ${0}; there are {known}, and of nginx {nginx}", known = known(), nginx = known_of_nginx())]
+    UnknownVariable(String),
+    /// A dollar sign that begins no variable.
+    #[error("a dollar sign begins no variable: write $$ for a dollar sign in the text")]
+    StrayDollar,
 }
 
 fn known() -> String {
     let names: Vec<_> = Field::ALL.iter().map(|field| field.name()).collect();
     names.join(", ")
+}
+
+fn known_of_nginx() -> String {
+    let names: Vec<_> = NGINX_NAMES.iter().map(|(name, _)| *name).collect();
+    names.join(", ")
+}
+
+/// The field at the beginning of `rest`, where one begins there, and what follows it.
+fn field_at(rest: &str, dollars: bool) -> Result<Option<(Field, &str)>, InvalidPattern> {
+    if !dollars {
+        let Some(after) = rest.strip_prefix('{') else {
+            return Ok(None);
+        };
+        let (name, after) = after.split_once('}').ok_or(InvalidPattern::StrayBrace)?;
+        let unknown = || InvalidPattern::UnknownField(name.to_owned());
+        return Ok(Some((Field::named(name).ok_or_else(unknown)?, after)));
+    }
+    let Some(after) = rest.strip_prefix('$') else {
+        return Ok(None);
+    };
+    let (name, after) = match after.strip_prefix('{') {
+        Some(braced) => braced.split_once('}').ok_or(InvalidPattern::StrayDollar)?,
+        None => {
+            let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            after.split_at(end.unwrap_or(after.len()))
+        }
+    };
+    if name.is_empty() {
+        return Err(InvalidPattern::StrayDollar);
+    }
+    let unknown = || InvalidPattern::UnknownVariable(name.to_owned());
+    Ok(Some((Field::of_variable(name).ok_or_else(unknown)?, after)))
+}
+
+/// The character that two of at the beginning of `rest` stand for.
+fn doubled(rest: &str, dollars: bool) -> Option<(char, &str)> {
+    let characters: &[char] = if dollars { &['$'] } else { &['{', '}'] };
+    characters.iter().find_map(|&c| {
+        let after = rest.strip_prefix(c)?.strip_prefix(c)?;
+        Some((c, after))
+    })
 }
 
 impl FromStr for Pattern {
@@ -166,15 +253,13 @@ impl FromStr for Pattern {
         }
         let (mut parts, mut text) = (Vec::new(), String::new());
         let mut quoted = false;
+        let dollars = pattern.contains('$');
         let mut rest = pattern;
         while let Some(next) = rest.chars().next() {
-            if let Some(after) = rest.strip_prefix("{{").or_else(|| rest.strip_prefix("}}")) {
-                text.push(next);
+            if let Some((c, after)) = doubled(rest, dollars) {
+                text.push(c);
                 rest = after;
-            } else if let Some(after) = rest.strip_prefix('{') {
-                let (name, after) = after.split_once('}').ok_or(InvalidPattern::StrayBrace)?;
-                let field = Field::ALL.iter().find(|field| field.name() == name);
-                let field = *field.ok_or_else(|| InvalidPattern::UnknownField(name.to_owned()))?;
+            } else if let Some((field, after)) = field_at(rest, dollars)? {
                 if !text.is_empty() {
                     parts.push(Part::Text(std::mem::take(&mut text)));
                 }
@@ -182,7 +267,7 @@ impl FromStr for Pattern {
                 let quoted = quoted || field == Field::Time;
                 parts.push(Part::Field { field, quoted });
                 rest = after;
-            } else if next == '}' {
+            } else if next == '}' && !dollars {
                 return Err(InvalidPattern::StrayBrace);
             } else {
                 quoted ^= next == '"';
@@ -237,6 +322,28 @@ mod tests {
         let text = "{{{status}}} \"{user_agent}\"";
         let pattern: Pattern = text.parse().expect("a pattern");
         assert_eq!(pattern.to_string(), text);
+    }
+
+    #[test]
+    fn formats_of_nginx_are_read_as_they_are() {
+        let parts = |text: &str| text.parse::<Pattern>().expect("a pattern").parts;
+        let nginx = "$remote_addr - $remote_user [$time_local] \"$request\" $status ${body_bytes_sent}b $mcp_tool";
+        let ours = "{address} - {principal} [{time}] \"{request}\" {status} {bytes}b {tool}";
+        assert_eq!(parts(nginx), parts(ours));
+        // Braces are text beside dollar signs.
+        let text = |text: &str| Part::Text(text.to_owned());
+        let [before, _, after] = &parts("{\"cost\": $$ $status}")[..] else {
+            panic!("three parts");
+        };
+        assert_eq!((before, after), (&text("{\"cost\": $ "), &text("}")));
+        for (pattern, named) in [
+            ("$adress", "no variable $adress; there are time, "),
+            ("$http_x_secret $status", "no variable $http_x_secret"),
+            ("$status costs 5$", "write $$"),
+            ("${status", "write $$"),
+        ] {
+            assert!(wrong(pattern).contains(named), "{}", wrong(pattern));
+        }
     }
 
     #[test]

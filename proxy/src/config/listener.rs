@@ -12,6 +12,7 @@ use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::names::{InvalidNamespaceName, NamespaceName};
 
 use super::address::{ListenAddress, SocketMode};
+use super::headers::HeadersConfig;
 use super::profile::ProfileSpec;
 use super::tls::{ClientAuth, TlsConfig};
 
@@ -34,6 +35,9 @@ pub(crate) struct ListenerConfig {
     /// Whether connections begin with a PROXY protocol header.
     #[serde(default)]
     pub(crate) proxy_protocol: bool,
+    /// Headers that are set and removed.
+    #[serde(default, skip_serializing_if = "HeadersConfig::is_empty")]
+    pub(crate) headers: HeadersConfig,
     /// The public prefix in front of the gateway.
     #[serde(default)]
     pub(crate) path_prefix: String,
@@ -77,6 +81,7 @@ impl ListenerConfig {
             profile,
             tls: None,
             proxy_protocol: false,
+            headers: HeadersConfig::default(),
             path_prefix: String::new(),
             modern: true,
             accept: None,

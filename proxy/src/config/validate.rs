@@ -13,6 +13,7 @@ use tooldock_workers::policy::ToolPolicy;
 use super::address::ListenAddress;
 use super::listener::{ListenerConfig, ProfileName};
 use super::{Config, ConfigError, Role, bounds};
+use crate::header_edits::HeaderEdits;
 
 /// Checks the values of a configuration whose keys are all supported.
 pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> {
@@ -123,6 +124,9 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
                 "proxy_protocol",
                 "needs admission.trusted_proxies: list the load balancers whose PROXY protocol headers count",
             );
+        }
+        if let Err((key, reason)) = HeaderEdits::of(&listener.headers) {
+            return wrong(&format!("headers.{key}"), &reason);
         }
         if let Some(tls) = &listener.tls {
             tls.validate(&format!("listeners[{index}].tls"))?;

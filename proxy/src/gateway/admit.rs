@@ -88,6 +88,8 @@ impl Gateway {
             return Ok(());
         }
         passage.rules = self.rules.load_full();
+        // Given back first, or it would stand in its own way.
+        passage.permit = None;
         let fields = Fields::of(&session.req_header().headers);
         match self.admit(session, &fields, passage) {
             Ok(Verdict::Admitted(_)) => Ok(()),
@@ -131,19 +133,28 @@ fn certificate_of(session: &Session) -> Option<&ClientCertificate> {
 }
 
 /// The listener a request came in by. With one listener there is nothing to look up.
-fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> Result<&'a Listener> {
+pub(super) fn listener_of<'a>(
+    listeners: &'a [Listener],
+    session: &Session,
+) -> Result<&'a Listener> {
     if let [only] = listeners {
         return Ok(only);
     }
-    session
-        .server_addr()
-        .and_then(|local| listeners.iter().find(|it| is_bound_to(&it.address, local)))
-        .ok_or_else(|| {
-            Error::explain(
-                ErrorType::InternalError,
-                "a connection that belongs to no listener",
-            )
-        })
+    listener_at(listeners, session.server_addr()).ok_or_else(|| {
+        Error::explain(
+            ErrorType::InternalError,
+            "a connection that belongs to no listener",
+        )
+    })
+}
+
+/// The listener of a connection, by the address it was accepted at.
+pub(crate) fn listener_at<'a>(
+    listeners: &'a [Listener],
+    local: Option<&SocketAddr>,
+) -> Option<&'a Listener> {
+    let local = local?;
+    listeners.iter().find(|it| is_bound_to(&it.address, local))
 }
 
 /// Whether a connection that was accepted at `local` came in by this address. Connections carry the address of their

@@ -16,6 +16,7 @@ use tooldock_upstream::service::{AdmittedRequest, PendingReply};
 use tooldock_upstream::{AcceptFlags, McpHead, MirroredHeaders};
 
 use super::{Gateway, Passage};
+use crate::access_log::Pending as Logged;
 use crate::body::{self, Body, BodyError};
 use crate::respond::{self, ClientGone, Envelope};
 use crate::stream::LongStream;
@@ -89,6 +90,7 @@ impl Gateway {
                 .unwrap_or_else(|| Arc::new(Profile::core())),
             manager: admitted.manager,
             visibility: visibility(&admitted),
+            note: passage.logged.as_mut().and_then(Logged::call_note),
         };
         let header = session.req_header();
         let session_id = match route.namespace {
@@ -166,6 +168,8 @@ impl Gateway {
                     .start(session, envelope, &request_id, logged, &self.metrics)
                     .await?;
                 passage.left_with = Some(status);
+                // From here on it is a stream, and those have a limit of their own.
+                passage.permit = None;
                 return Ok(Written::Left);
             }
         }

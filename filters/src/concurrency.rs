@@ -1,0 +1,227 @@
+//! `limits.concurrency`: so many requests at once per principal and per client address.
+//!
+//! A request holds a [`Permit`] from here until its answer is written; dropping the permit, however the request ends,
+//! gives its place back. A table has an entry for each holder of a permit and for nobody else. Both limits are off by
+//! default, and then nothing is counted.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::HeaderValue;
+use http::header::RETRY_AFTER;
+
+use crate::config::{AtOnce, ConcurrencyConfig};
+use crate::flood::network_of;
+use crate::rejection::{Reason, Rejection};
+
+/// After how many seconds a refused request may be sent again: nobody knows when another one ends.
+const RETRY_SECONDS: u64 = 1;
+
+/// Both limits.
+#[derive(Debug)]
+pub(crate) struct Concurrency {
+    principals: Option<Arc<Table<Arc<str>>>>,
+    addresses: Option<Arc<Table<IpAddr>>>,
+}
+
+/// Counts one request while it lives.
+#[derive(Debug)]
+pub struct Permit {
+    _principal: Option<Held<Arc<str>>>,
+    _address: Option<Held<IpAddr>>,
+}
+
+/// How many requests there are of each key.
+struct Table<K> {
+    max: u32,
+    running: Mutex<HashMap<K, u32>>,
+}
+
+/// One request in a table.
+struct Held<K: Hash + Eq> {
+    table: Arc<Table<K>>,
+    key: K,
+}
+
+impl Concurrency {
+    pub(crate) fn new(config: &ConcurrencyConfig) -> Self {
+        Self {
+            principals: Table::new(config.per_principal),
+            addresses: Table::new(config.per_address),
+        }
+    }
+
+    /// Counts a request, or refuses it with 429. Nothing where both limits are off.
+    pub(crate) fn enter(
+        &self,
+        principal: &Arc<str>,
+        client: IpAddr,
+    ) -> Result<Option<Arc<Permit>>, Rejection> {
+        if self.principals.is_none() && self.addresses.is_none() {
+            return Ok(None);
+        }
+        let address = self.addresses.as_ref().map(|table| {
+            let held = table.enter(network_of(client));
+            held.ok_or_else(|| refused(table.max, "at once per client address"))
+        });
+        let address = address.transpose()?;
+        let principal = self.principals.as_ref().map(|table| {
+            let held = table.enter(Arc::clone(principal));
+            held.ok_or_else(|| refused(table.max, "at once per principal"))
+        });
+        Ok(Some(Arc::new(Permit {
+            _principal: principal.transpose()?,
+            _address: address,
+        })))
+    }
+}
+
+fn refused(max: u32, cause: &'static str) -> Rejection {
+    let message = format!(
+        "Too many requests: {max} {cause} are allowed, and as many are running. Retry in {RETRY_SECONDS} s, or ask the \
+         operator to raise the limit."
+    );
+    Rejection::new(Reason::RateLimited, message)
+        .with_header(RETRY_AFTER, HeaderValue::from(RETRY_SECONDS))
+        .because(cause)
+}
+
+impl<K: Hash + Eq + Clone> Table<K> {
+    fn new(max: AtOnce) -> Option<Arc<Self>> {
+        let AtOnce::AtMost(max) = max else {
+            return None;
+        };
+        Some(Arc::new(Self {
+            max: max.get(),
+            running: Mutex::default(),
+        }))
+    }
+
+    fn enter(self: &Arc<Self>, key: K) -> Option<Held<K>> {
+        let mut table = self.running();
+        let running = table.entry(key.clone()).or_insert(0);
+        if *running >= self.max {
+            return None;
+        }
+        *running += 1;
+        drop(table);
+        Some(Held {
+            table: Arc::clone(self),
+            key,
+        })
+    }
+}
+
+impl<K> Table<K> {
+    fn running(&self) -> MutexGuard<'_, HashMap<K, u32>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Hash + Eq> Drop for Held<K> {
+    fn drop(&mut self) {
+        let mut table = self.table.running();
+        let Some(running) = table.get_mut(&self.key) else {
+            return;
+        };
+        *running -= 1;
+        if *running == 0 {
+            table.remove(&self.key);
+        }
+    }
+}
+
+impl<K> fmt::Debug for Table<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table")
+            .field("max", &self.max)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: Hash + Eq> fmt::Debug for Held<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    fn concurrency(per_principal: u32, per_address: u32) -> Concurrency {
+        let at_once = |max| NonZeroU32::new(max).map_or(AtOnce::Off, AtOnce::AtMost);
+        Concurrency::new(&ConcurrencyConfig {
+            per_principal: at_once(per_principal),
+            per_address: at_once(per_address),
+        })
+    }
+
+    fn enter(
+        limits: &Concurrency,
+        principal: &str,
+        client: &str,
+    ) -> Result<Arc<Permit>, Rejection> {
+        let permit = limits.enter(&principal.into(), client.parse().unwrap())?;
+        Ok(permit.expect("a limit is on"))
+    }
+
+    #[test]
+    fn a_place_is_free_again_when_its_request_has_ended_however_it_did() {
+        let limits = concurrency(2, 0);
+        let first = enter(&limits, "ci", "192.0.2.1").unwrap();
+        let _second = enter(&limits, "ci", "192.0.2.2").unwrap();
+        let refused = enter(&limits, "ci", "192.0.2.3").unwrap_err();
+        assert_eq!(refused.reason, Reason::RateLimited);
+        assert_eq!(refused.cause, Some("at once per principal"));
+        assert!(refused.headers.contains(&(RETRY_AFTER, 1_u64.into())));
+        let _other = enter(&limits, "desk", "192.0.2.1").unwrap();
+
+        drop(first);
+        let third = enter(&limits, "ci", "192.0.2.1").unwrap();
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            let _held = third;
+            panic!("in a request");
+        }));
+        assert!(panicked.is_err());
+        assert!(enter(&limits, "ci", "192.0.2.1").is_ok());
+    }
+
+    #[test]
+    fn addresses_are_counted_as_everywhere_and_a_refused_request_holds_no_place() {
+        let limits = concurrency(1, 2);
+        let _first = enter(&limits, "a", "2001:db8::1").unwrap();
+        for _ in 0..3 {
+            // Refused for its principal: its address is not counted.
+            assert!(enter(&limits, "a", "2001:db8::2").is_err());
+        }
+        let _second = enter(&limits, "b", "2001:db8::3").unwrap();
+        let refused = enter(&limits, "c", "2001:db8::4").unwrap_err();
+        assert_eq!(refused.cause, Some("at once per client address"));
+        assert!(enter(&limits, "c", "2001:db8:0:1::1").is_ok());
+    }
+
+    #[test]
+    fn nobody_who_runs_nothing_has_an_entry() {
+        let limits = concurrency(1, 1);
+        for number in 0..100_u8 {
+            let client = format!("192.0.2.{number}");
+            drop(enter(&limits, &client, &client).unwrap());
+        }
+        let principals = limits.principals.as_ref().unwrap();
+        assert!(principals.running().is_empty());
+        assert!(limits.addresses.as_ref().unwrap().running().is_empty());
+    }
+
+    #[test]
+    fn nothing_is_counted_where_both_are_off() {
+        let limits = concurrency(0, 0);
+        let entered = limits.enter(&"ci".into(), "192.0.2.1".parse().unwrap());
+        assert!(entered.unwrap().is_none());
+    }
+}

@@ -1,0 +1,40 @@
+//! The key `listeners[].headers:` — headers that are set and removed. Spelling only: which may be is decided where that is
+//! done.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// `listeners[].headers:`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct HeadersConfig {
+    /// Of requests, before they are looked at.
+    #[serde(skip_serializing_if = "HeaderEditsConfig::is_empty")]
+    pub(crate) request: HeaderEditsConfig,
+    /// Of answers.
+    #[serde(skip_serializing_if = "HeaderEditsConfig::is_empty")]
+    pub(crate) response: HeaderEditsConfig,
+}
+
+/// Changes of one direction.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct HeaderEditsConfig {
+    /// Names with the value each gets.
+    pub(crate) set: BTreeMap<String, String>,
+    /// Names that are taken out.
+    pub(crate) remove: Vec<String>,
+}
+
+impl HeadersConfig {
+    pub(super) fn is_empty(&self) -> bool {
+        self.request.is_empty() && self.response.is_empty()
+    }
+}
+
+impl HeaderEditsConfig {
+    fn is_empty(&self) -> bool {
+        self.set.is_empty() && self.remove.is_empty()
+    }
+}
