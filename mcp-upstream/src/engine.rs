@@ -28,6 +28,7 @@ use tooldock_workers::worker::ToolReply;
 use crate::audit::{AuditSender, Transport};
 use crate::broadcast::Audience;
 use crate::caller::Caller;
+use crate::catalogue::View;
 pub(crate) use crate::interaction::{EventSender, PeerEvent, ask_failed};
 use crate::jsonrpc::Response;
 use crate::metrics::UpstreamMetrics;
@@ -210,7 +211,7 @@ impl Engine {
             return call.admit();
         }
         let tool = &*facts.subject;
-        if !namespace.policy.allows_tool(tool) {
+        if !View::of(caller, namespace).allows_tool(tool) {
             return Err(unknown_tool(tool));
         }
         call.admit()?;

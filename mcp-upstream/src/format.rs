@@ -1,6 +1,5 @@
 //! Results as JSON text: written once, behind the client's own id, around spans that are never decoded.
 
-mod cache;
 mod era;
 mod tool;
 mod writer;

@@ -28,6 +28,7 @@ const LAYERS: &[&str] = &[
     "stream",
     "session",
     "broadcast",
+    "catalogue",
     // Connections, the one path of a call, and what runs namespaces.
     "stdio",
     "metrics",

@@ -15,6 +15,7 @@ mod bridge;
 pub mod broadcast;
 mod call_error;
 pub mod caller;
+mod catalogue;
 pub mod engine;
 mod error;
 mod format;

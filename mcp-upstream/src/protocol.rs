@@ -111,6 +111,16 @@ pub(crate) enum ServerInfo {
     Modern(Bytes),
 }
 
+impl ServerInfo {
+    /// How the connection was opened.
+    pub(crate) fn era(&self) -> Era {
+        match self {
+            Self::Legacy(_) => Era::Legacy,
+            Self::Modern(_) => Era::Modern,
+        }
+    }
+}
+
 /// What a server is told about its client when a connection is opened for that client alone. A connection of several
 /// clients is opened in the gateway's own name.
 #[derive(Debug, Clone)]

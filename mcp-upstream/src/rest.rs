@@ -6,6 +6,7 @@ use http::StatusCode;
 use tooldock_workers::registry::Namespace;
 
 use crate::caller::Caller;
+use crate::catalogue::View;
 use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
@@ -53,6 +54,18 @@ impl InNamespace {
             None => Err(Refused(Box::new(unknown_namespace(name.as_str())))),
         }
     }
+
+    /// What the caller may see of it.
+    fn view(&self) -> View<'_> {
+        View::of(&self.caller, &self.namespace)
+    }
+}
+
+/// How many tools of a namespace the caller may see. Of a server that was not asked yet none are known.
+fn tool_count(core: &Core, caller: &Caller, namespace: &Namespace) -> usize {
+    let known = core.upstreams.of(namespace).tools_known(namespace);
+    let view = View::of(caller, namespace);
+    known.map_or(0, |tools| view.tools(&tools).count())
 }
 
 fn unknown_namespace(name: &str) -> Reply {

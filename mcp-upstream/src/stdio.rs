@@ -20,7 +20,6 @@ pub(crate) mod breaker;
 pub(crate) mod handshake;
 pub(crate) mod launch;
 pub(crate) mod link;
-pub(crate) mod lists;
 pub(crate) mod metrics;
 pub(crate) mod pool;
 pub(crate) mod process;

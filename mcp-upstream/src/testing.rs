@@ -169,6 +169,7 @@ pub(crate) fn namespace(name: &str) -> Namespace {
         issues: Vec::new(),
         upstream: registry::UpstreamKind::Empty,
         content_hash: [0; 32],
+        attached: registry::Attached::default(),
         recovering: std::sync::Weak::new(),
     }
 }

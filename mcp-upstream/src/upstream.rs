@@ -27,12 +27,12 @@ use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
 
 use crate::broadcast::Filter;
+use crate::catalogue::ToolList;
 use crate::engine::UpstreamCall;
 use crate::jsonrpc::{Members, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::session::Session;
 
-pub(crate) mod catalogue;
 pub(crate) mod client;
 mod context;
 pub(crate) mod health;
@@ -43,7 +43,6 @@ pub(crate) mod worker;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use catalogue::Catalogue;
 pub(crate) use context::{CallContext, Client, RequestMeta};
 pub(crate) use sessions::{SessionChanges, gauge, store_failure};
 
@@ -99,6 +98,15 @@ pub(crate) struct Listening {
     pub(crate) granted: Filter,
     /// What keeps the wish alive at the upstream.
     pub(crate) guard: Option<Box<dyn Any + Send>>,
+}
+
+/// How long somebody waits for tools that have to be read first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ToolsWait {
+    /// Until they are read: they are what was asked for.
+    Long,
+    /// A call waits behind it: where they are not there soon, those known before serve.
+    Short,
 }
 
 /// A kind of upstream. What it knows of one namespace it finds by the [`Namespace`] of the request's snapshot.
@@ -168,22 +176,15 @@ pub(crate) trait Upstream: Send + Sync + 'static {
     /// A session of the namespace has a stream now for what is said outside of answers.
     fn stream_opened(&self, _namespace: &Namespace, _session: &Arc<Session>) {}
 
-    /// The tools of a namespace, those that the policy denies among them.
-    fn catalogue<'a>(
+    /// The tools of a namespace, those that a view hides among them.
+    fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
-    ) -> Soon<'a, Result<Arc<dyn Catalogue>, CallError>>;
-
-    /// The tools for a call that cannot wait long for them.
-    fn catalogue_soon<'a>(
-        &'a self,
-        namespace: &'a Arc<Namespace>,
-    ) -> Soon<'a, Result<Arc<dyn Catalogue>, CallError>> {
-        self.catalogue(namespace)
-    }
+        wait: ToolsWait,
+    ) -> Soon<'a, Result<Arc<ToolList>, CallError>>;
 
     /// The tools, as far as they are known without asking anybody.
-    fn catalogue_known(&self, namespace: &Arc<Namespace>) -> Option<Arc<dyn Catalogue>>;
+    fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>>;
 
     /// How the server of a namespace is; `None` where there is none, or nobody asked for it yet.
     fn health(&self, _namespace: &Namespace) -> Option<health::ServerHealth> {

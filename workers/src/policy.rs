@@ -1,6 +1,7 @@
 //! Who may use a namespace and which of its tools are there at all (NSR-15): glob lists, compiled once per reload.
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
+use sha2::{Digest as _, Sha256};
 
 use crate::config::{AccessLists, Limits};
 
@@ -10,6 +11,7 @@ pub struct ToolPolicy {
     own: Lists,
     /// The operator's, where these are others. Both must allow.
     within: Option<Box<Lists>>,
+    fingerprint: [u8; 32],
 }
 
 #[derive(Debug, Clone)]
@@ -55,7 +57,13 @@ impl ToolPolicy {
         Ok(Self {
             own: Lists::new(&limits.lists())?,
             within: within.map(Box::new),
+            fingerprint: fingerprint(limits),
         })
+    }
+
+    /// A hash over the patterns for tools: policies with equal ones allow the same tools.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        self.fingerprint
     }
 
     /// Whether the tool may be listed and called.
@@ -91,6 +99,18 @@ pub(crate) fn covers(list: &[String], pattern: &str) -> bool {
     let is_name = !pattern.contains(['*', '?', '[', '{', '\\']);
     list.iter().any(|known| known == "*" || known == pattern)
         || (is_name && compile("", list).is_ok_and(|known| known.is_match(pattern)))
+}
+
+fn fingerprint(limits: &Limits) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    let own = limits.lists();
+    for lists in [Some(&own), limits.within.as_deref()] {
+        let patterns = lists.map(|it| (&it.tools_allow, &it.tools_deny));
+        // JSON tells apart where one list ends and another begins.
+        let text = serde_json::to_vec(&patterns).expect("strings serialize into memory");
+        hash.update(&text);
+    }
+    hash.finalize().into()
 }
 
 fn compile(key: &'static str, patterns: &[String]) -> Result<Patterns, InvalidPattern> {
@@ -142,6 +162,31 @@ mod tests {
             assert!(!policy(&[], &[]).allows_tool(name), "{name:?}");
             assert!(!policy(&["*"], &["*"]).allows_tool(name), "{name:?}");
         }
+    }
+
+    #[test]
+    fn policies_that_allow_other_tools_have_other_fingerprints() {
+        let of = |allow: &[&str], deny: &[&str], within: bool| {
+            let owned = |list: &[&str]| list.iter().map(|it| (*it).to_owned()).collect();
+            let mut limits = Limits {
+                tools_allow: owned(allow),
+                tools_deny: owned(deny),
+                ..Limits::default()
+            };
+            limits.within = within.then(|| Box::new(limits.lists()));
+            ToolPolicy::new(&limits).expect("valid").fingerprint()
+        };
+        let all = [
+            of(&["a", "b"], &[], false),
+            of(&["ab"], &[], false),
+            of(&["a"], &["b"], false),
+            of(&["a"], &[], false),
+            of(&["a"], &[], true),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            assert!(!all[..at].contains(one), "{at}");
+        }
+        assert_eq!(all[0], of(&["a", "b"], &[], false));
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //! A reader takes the snapshot once and answers its whole request from it, so it sees the old world or the new one and
 //! never a mix. A namespace that did not change is the same `Arc` in both.
 
+use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
@@ -73,9 +75,16 @@ pub struct Namespace {
     pub parked: Arc<Parking>,
     /// Hash over everything that makes the namespace what it is; equal hashes mean nothing to do.
     pub content_hash: [u8; 32],
+    /// What the layers above found for it.
+    pub attached: Attached,
     /// The worker that keeps trying to come up where `upstream` is [`UpstreamKind::Failed`]. It belongs to the reloader.
     pub recovering: Weak<Worker>,
 }
+
+/// Room for one value that a layer above keeps with a namespace, so that it is found without a table and goes with the
+/// namespace. A copy of the namespace, which may be changed before it is served, begins without one.
+#[derive(Default)]
+pub struct Attached(OnceLock<Arc<dyn Any + Send + Sync>>);
 
 /// Who runs a namespace's tools.
 #[derive(Debug, Clone)]
@@ -130,6 +139,32 @@ impl SecretsStatus {
     }
 }
 
+impl Attached {
+    /// The value, if one of that type is there.
+    pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        Arc::clone(self.0.get()?).downcast().ok()
+    }
+
+    /// Keeps a value. The first one stays.
+    pub fn set(&self, value: Arc<impl Any + Send + Sync>) {
+        let _ = self.0.set(value);
+    }
+}
+
+impl Clone for Attached {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl fmt::Debug for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Attached")
+            .field(&self.0.get().is_some())
+            .finish()
+    }
+}
+
 impl Namespace {
     /// Whether this worker serves it.
     pub(crate) fn is_run_by(&self, worker: &Arc<Worker>) -> bool {
@@ -169,13 +204,6 @@ impl Namespace {
             || self.resources.iter().any(|resource| resource.context)
             || self.resource_templates.iter().any(|it| it.context)
             || self.prompts.iter().any(|prompt| prompt.context)
-    }
-
-    /// The tools the policy allows, in their order.
-    pub fn allowed_tools(&self) -> impl Iterator<Item = &Arc<Tool>> {
-        self.tools
-            .iter()
-            .filter(|tool| self.policy.allows_tool(&tool.name))
     }
 
     /// The time limit of one call of a tool.
@@ -243,6 +271,17 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_with_a_namespace_is_one_value_which_a_copy_does_not_have() {
+        let attached = Attached::default();
+        assert!(attached.get::<String>().is_none());
+        attached.set(Arc::new("first".to_owned()));
+        attached.set(Arc::new("second".to_owned()));
+        assert_eq!(*attached.get::<String>().unwrap(), "first");
+        assert!(attached.get::<u8>().is_none());
+        assert!(attached.clone().get::<String>().is_none());
+    }
 
     #[tokio::test]
     async fn a_subscriber_sees_the_newest_snapshot_and_every_later_one() {

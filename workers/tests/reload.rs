@@ -350,7 +350,8 @@ fn tightened(name: &str) -> NamespacesConfig {
 
 /// Whether the namespace has the tool and its policy allows it.
 fn allows(namespace: &Namespace, name: &str) -> bool {
-    namespace.allowed_tools().any(|tool| *tool.name == *name)
+    let mut tools = namespace.tools.iter();
+    tools.any(|tool| *tool.name == *name) && namespace.policy.allows_tool(name)
 }
 
 fn assert_tightened(namespace: &Namespace) {

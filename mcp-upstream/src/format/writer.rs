@@ -6,8 +6,11 @@ use std::collections::BTreeMap;
 use memchr::memmem;
 use serde_json::value::RawValue;
 
-use super::cache::TTL_MS;
 use super::{CacheScope, ResultFormat, begin};
+
+/// How long results of 2026-07-28 may be cached (MOD-08). Five minutes: what is served changes with a reload, and a client
+/// that listens hears of that at once; one that does not is behind by no more than this.
+const TTL_MS: u64 = 300_000;
 
 /// A response in the making.
 pub(crate) struct ResultWriter<'d> {

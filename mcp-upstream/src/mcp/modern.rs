@@ -14,6 +14,7 @@ use tooldock_workers::error::CallErrorCode;
 use super::head::McpHead;
 use super::{context, namespace, prepare};
 use crate::caller::Caller;
+use crate::catalogue::View;
 use crate::engine::NO_ARGUMENTS;
 use crate::interaction;
 use crate::jsonrpc::{self, Key, Members, Message, RequestError};
@@ -22,7 +23,7 @@ use crate::profile::AcceptRule;
 use crate::protocol::method::TOOLS_CALL;
 use crate::protocol::{self, ProtocolVersion};
 use crate::reply::Reply;
-use crate::upstream::{CallContext, Client, IncomingRequest, Prepared};
+use crate::upstream::{CallContext, Client, IncomingRequest, Prepared, ToolsWait};
 
 mod delivery;
 mod exchange;
@@ -126,9 +127,11 @@ async fn request(
         return Err(unsupported(caller, &read.version));
     }
     let upstream = core.upstreams.of(&namespace);
-    let catalogue = match members.get(Key::Name).and_then(jsonrpc::string) {
-        Some(_) if method == TOOLS_CALL => match upstream.catalogue_soon(&namespace).get().await {
-            Ok(catalogue) => Some(catalogue),
+    let name = members.get(Key::Name).and_then(jsonrpc::string);
+    let name = name.filter(|_| method == TOOLS_CALL);
+    let tools = match name {
+        Some(_) => match upstream.tools(&namespace, ToolsWait::Short).get().await {
+            Ok(tools) => Some(tools),
             // An intermediary may have gone by headers that cannot be compared with the body now. A call without them
             // gave it nothing to go by, and need not wait for a list.
             Err(error)
@@ -138,9 +141,11 @@ async fn request(
             }
             Err(_) => None,
         },
-        _ => None,
+        None => None,
     };
-    if let Some(fault) = headers::fault(head, catalogue.as_deref(), method, members) {
+    let view = View::of(caller, &namespace);
+    let called = (tools.as_deref().zip(name)).and_then(|(tools, name)| view.tool(tools, &name));
+    if let Some(fault) = headers::fault(head, called, method, members) {
         return Err(RequestError::HeaderMismatch(fault));
     }
     let retry = match subject(method, members) {

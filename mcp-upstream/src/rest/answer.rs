@@ -10,7 +10,7 @@ use tooldock_workers::worker::ToolReply;
 
 use crate::engine::UpstreamReply;
 use crate::jsonrpc::{ResponseOutcome, spans};
-use crate::upstream::Upstream;
+use crate::upstream::{ToolsWait, Upstream};
 
 mod failure;
 
@@ -41,8 +41,8 @@ pub(super) async fn value_of(
     let blame = failed.blame(tool);
     // Servers say the same of a tool that is not there and of wrong arguments: the list tells them apart.
     let is_known = blame == failure::Blame::Server
-        || (upstream.catalogue_soon(namespace).get().await)
-            .map_or(true, |catalogue| catalogue.tool(tool).is_some());
+        || (upstream.tools(namespace, ToolsWait::Short).get().await)
+            .map_or(true, |tools| tools.tool(tool).is_some());
     Err(failed.error(blame, is_known))
 }
 

@@ -5,8 +5,8 @@ use http::StatusCode;
 use serde_json::value::RawValue;
 
 use super::Refused;
+pub(super) use crate::catalogue::arguments::are_required;
 use crate::jsonrpc::{self, RequestError};
-pub(super) use crate::upstream::client::arguments::are_required;
 
 /// An object, or nothing at all, which counts as `{}` (RST-10). So does white space, for a tool that can do without
 /// arguments.

@@ -1,9 +1,6 @@
 //! `/namespaces`: what the caller may use (EX-23).
 
-use std::sync::Arc;
-
 use serde::Serialize;
-use tooldock_workers::registry;
 
 use super::failing::{self, Failing};
 use super::json;
@@ -32,7 +29,7 @@ pub(crate) fn list(core: &Core, caller: &Caller) -> Reply {
         .filter(|namespace| caller.may_use(namespace))
         .map(|namespace| Namespace {
             name: namespace.name.as_str(),
-            tool_count: tool_count(core, namespace),
+            tool_count: super::tool_count(core, caller, namespace),
             has_requirements: namespace.has_requirements,
             secrets_status: namespace.secrets_status.as_str(),
             description: &namespace.description,
@@ -40,10 +37,4 @@ pub(crate) fn list(core: &Core, caller: &Caller) -> Reply {
         })
         .collect();
     json(&visible)
-}
-
-/// How many tools may be listed. Of a server that was not asked yet none are known.
-fn tool_count(core: &Core, namespace: &Arc<registry::Namespace>) -> usize {
-    let known = core.upstreams.of(namespace).catalogue_known(namespace);
-    known.map_or(0, |catalogue| catalogue.allowed(namespace).count())
 }

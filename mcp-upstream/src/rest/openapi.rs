@@ -14,10 +14,11 @@ use tooldock_workers::registry::Namespace;
 
 use super::{arguments, unknown_namespace};
 use crate::caller::Caller;
+use crate::catalogue::{self, ToolEntry};
 use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::upstream::catalogue::ToolEntry;
+use crate::upstream::ToolsWait;
 
 mod inline;
 mod responses;
@@ -84,9 +85,9 @@ pub(crate) async fn document(
         true => Sent::Structured,
         false => Sent::Bare,
     };
-    match upstream.catalogue(&namespace).get().await {
-        Ok(catalogue) => {
-            let tools = catalogue.allowed(&namespace);
+    match upstream.tools(&namespace, ToolsWait::Long).get().await {
+        Ok(list) => {
+            let tools = catalogue::View::of(caller, &namespace).tools(&list);
             super::json(&describe(&namespace, &layout, sent, tools))
         }
         Err(failed) => error::rest_call(&failed, caller),
@@ -142,7 +143,7 @@ fn describe<'a>(
     namespace: &Namespace,
     layout: &Layout,
     sent: Sent,
-    tools: impl Iterator<Item = ToolEntry<'a>>,
+    tools: impl Iterator<Item = &'a ToolEntry>,
 ) -> Value {
     let mut paths = match layout.view {
         View::Tools => Map::new(),
@@ -152,8 +153,8 @@ fn describe<'a>(
     schemas.insert("Error".into(), responses::error_schema());
     let mut operations: BTreeSet<String> = FIXED_OPERATIONS.map(str::to_owned).into();
     for tool in tools {
-        let operation = unique(identifier(tool.name), &mut operations);
-        let path = format!("/tools/{}", path_segment(tool.name));
+        let operation = unique(identifier(tool.name()), &mut operations);
+        let path = format!("/tools/{}", path_segment(tool.name()));
         let operation = tool_operation(tool, &operation, &path, layout, sent, &mut schemas);
         let item = json!({ "post": operation });
         paths.insert(path, item);
@@ -181,7 +182,7 @@ fn describe<'a>(
 }
 
 fn tool_operation(
-    tool: ToolEntry<'_>,
+    tool: &ToolEntry,
     operation: &str,
     path: &str,
     layout: &Layout,
@@ -212,7 +213,7 @@ fn tool_operation(
     Fails::Call.add(&mut responses);
     json!({
         "operationId": operation,
-        "summary": tool.title().as_deref().unwrap_or(tool.name),
+        "summary": tool.title().as_deref().unwrap_or(tool.name()),
         "description": tool.description(),
         "parameters": layout.parameters,
         "requestBody": {

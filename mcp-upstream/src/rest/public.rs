@@ -99,7 +99,7 @@ pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
         "status": "ok",
         "version": env!("CARGO_PKG_VERSION"),
         "namespaces": namespaces.len(),
-        "tools": tools(&namespaces),
+        "tools": tools(core, caller, &namespaces),
         "uptime_seconds": core.health.uptime_seconds(),
         "failing": failing(core, &namespaces),
     }))
@@ -129,11 +129,9 @@ pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
 /// A worker that keeps dying, whether it ever served or not (WRK-16).
 const CRASH_LOOP: WorkerState = WorkerState::Backoff { crash_loop: true };
 
-fn tools(namespaces: &[&Namespace]) -> usize {
+fn tools(core: &Core, caller: &Caller, namespaces: &[&Namespace]) -> usize {
     let counts = namespaces.iter();
-    counts
-        .map(|namespace| namespace.allowed_tools().count())
-        .sum()
+    counts.map(|it| super::tool_count(core, caller, it)).sum()
 }
 
 fn failing<'a>(core: &Core, namespaces: &[&'a Namespace]) -> Vec<Failing<'a>> {

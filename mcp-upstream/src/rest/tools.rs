@@ -8,15 +8,15 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tooldock_workers::error::CallError;
-use tooldock_workers::registry::Namespace;
 
 use super::{InNamespace, Refused, answer, arguments, json};
 use crate::caller::Caller;
+use crate::catalogue::ToolEntry;
+use crate::engine::unknown_tool;
 use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::upstream::catalogue::ToolEntry;
-use crate::upstream::{CallContext, Client, Upstream};
+use crate::upstream::{CallContext, Client, ToolsWait, Upstream};
 
 /// A tool; what its author did not say is left out.
 #[derive(Serialize)]
@@ -35,10 +35,10 @@ struct Tool<'a> {
     filename: &'a str,
 }
 
-impl<'a> From<ToolEntry<'a>> for Tool<'a> {
-    fn from(tool: ToolEntry<'a>) -> Self {
+impl<'a> From<&'a ToolEntry> for Tool<'a> {
+    fn from(tool: &'a ToolEntry) -> Self {
         Self {
-            name: tool.name,
+            name: tool.name(),
             title: tool.title(),
             description: tool.description(),
             input_schema: tool.input_schema(),
@@ -56,16 +56,11 @@ pub(crate) async fn list(core: &Core, caller: Caller) -> Reply {
         Err(Refused(reply)) => return *reply,
     };
     let namespace = &scope.namespace;
-    match core
-        .upstreams
-        .of(namespace)
-        .catalogue(namespace)
-        .get()
-        .await
-    {
-        Ok(catalogue) => {
-            let tools: Vec<_> = catalogue.allowed(namespace).map(Tool::from).collect();
-            json(&tools)
+    let upstream = core.upstreams.of(namespace);
+    match upstream.tools(namespace, ToolsWait::Long).get().await {
+        Ok(list) => {
+            let tools = scope.view().tools(&list);
+            json(&tools.map(Tool::from).collect::<Vec<_>>())
         }
         Err(failed) => error::rest_call(&failed, &scope.caller),
     }
@@ -78,24 +73,26 @@ pub(crate) async fn schema(core: &Core, caller: Caller, name: &str) -> Reply {
         Err(Refused(reply)) => return *reply,
     };
     let namespace = &scope.namespace;
-    match input_schema(core.upstreams.of(namespace), namespace, name).await {
+    match input_schema(core.upstreams.of(namespace), &scope, name).await {
         Ok(schema) => Reply::json(StatusCode::OK, schema),
         Err(failed) => error::rest_call(&failed, &scope.caller),
     }
 }
 
-/// The input schema of a tool the policy allows; `{}` of a tool without one.
+/// The input schema of a tool that the caller may see; `{}` of a tool without one.
 ///
 /// # Errors
 ///
 /// There is no such tool, or why the tools are not known.
 async fn input_schema(
     upstream: &dyn Upstream,
-    namespace: &Arc<Namespace>,
+    scope: &InNamespace,
     name: &str,
 ) -> Result<String, CallError> {
-    let catalogue = upstream.catalogue(namespace).get().await?;
-    let tool = catalogue.allowed_tool(namespace, name)?;
+    let tools = upstream.tools(&scope.namespace, ToolsWait::Long);
+    let tools = tools.get().await?;
+    let tool = scope.view().tool(&tools, name);
+    let tool = tool.ok_or_else(|| unknown_tool(name))?;
     let schema = tool.input_schema().map_or("{}", RawValue::get);
     Ok(schema.to_owned())
 }
@@ -106,12 +103,12 @@ pub(crate) async fn call(core: &Core, caller: Caller, name: &str, body: Bytes) -
         Ok(scope) => scope,
         Err(Refused(reply)) => return *reply,
     };
-    let InNamespace { caller, namespace } = scope;
-    let upstream = core.upstreams.of(&namespace);
-    let arguments = match read(upstream, &namespace, name, body).await {
+    let upstream = core.upstreams.of(&scope.namespace);
+    let arguments = match read(upstream, &scope, name, body).await {
         Ok(arguments) => arguments,
         Err(Refused(reply)) => return *reply,
     };
+    let InNamespace { caller, namespace } = scope;
     let cx = CallContext {
         caller: &caller,
         body: &arguments,
@@ -134,19 +131,19 @@ pub(crate) async fn call(core: &Core, caller: Caller, name: &str, body: Bytes) -
 /// The arguments of a call.
 async fn read(
     upstream: &dyn Upstream,
-    namespace: &Arc<Namespace>,
+    scope: &InNamespace,
     name: &str,
     body: Bytes,
 ) -> Result<Bytes, Refused> {
-    if arguments::is_blank(&body) && needs_arguments(upstream, namespace, name).await {
+    if arguments::is_blank(&body) && needs_arguments(upstream, scope, name).await {
         return Err(arguments::blank());
     }
     arguments::of(body)
 }
 
 /// Whether the tool is known to need arguments.
-async fn needs_arguments(upstream: &dyn Upstream, namespace: &Arc<Namespace>, name: &str) -> bool {
-    let schema = input_schema(upstream, namespace, name).await;
+async fn needs_arguments(upstream: &dyn Upstream, scope: &InNamespace, name: &str) -> bool {
+    let schema = input_schema(upstream, scope, name).await;
     let schema = schema.ok().and_then(|it| RawValue::from_string(it).ok());
     schema.is_some_and(|schema| arguments::are_required(&schema))
 }

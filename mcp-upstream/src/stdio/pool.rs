@@ -29,12 +29,12 @@ use tooldock_workers::registry::Registry;
 
 use super::breaker::BreakerState;
 use super::launch::Launcher;
-use super::lists::Lists;
 use super::metrics::{LastGood, ServerMetrics};
 use super::process::failure::{self, ADVICE};
 use super::process::{Installation, Opened, Process};
 use super::turns::{Requests, StartTurns};
 use crate::broadcast::Audience;
+use crate::catalogue::Catalogue;
 use crate::protocol::{Era, EraSupport};
 
 mod driver;
@@ -70,7 +70,7 @@ pub(super) struct PoolShared {
     pub(super) registry: Arc<Registry>,
     pub(super) audience: Arc<Audience>,
     pub(super) metrics: Arc<ServerMetrics>,
-    pub(super) lists: Arc<Lists>,
+    pub(super) catalogue: Arc<Catalogue>,
     /// When a process is taken for hung.
     pub(super) patience: Patience,
     /// Those of all pools together.
@@ -236,7 +236,7 @@ impl PoolShared {
             registry,
             audience,
             metrics,
-            lists: Arc::default(),
+            catalogue: Arc::default(),
             patience,
             turns,
             requests: Requests::default(),
@@ -475,7 +475,7 @@ impl PoolShared {
         }
         if key.is_shared() {
             // Another process may have other tools than the one before.
-            self.lists.changed();
+            self.catalogue.changed();
         }
         self.apply(Event::Started {
             process: id,

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::handshake::Initialized;
 use super::link::Link;
 use crate::protocol::ClientIdentity;
-use crate::protocol::{Era, MODERN};
+use crate::protocol::{Era, MODERN, ServerInfo};
 
 pub(crate) mod failure;
 mod install;
@@ -62,6 +62,14 @@ impl Opened {
         match self {
             Self::Legacy(_) => Era::Legacy,
             Self::Modern(_) => Era::Modern,
+        }
+    }
+
+    /// What the server said of itself.
+    pub(crate) fn server(&self) -> ServerInfo {
+        match self {
+            Self::Legacy(initialized) => ServerInfo::Legacy(initialized.result.clone()),
+            Self::Modern(discover) => ServerInfo::Modern(discover.clone()),
         }
     }
 }

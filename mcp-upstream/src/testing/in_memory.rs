@@ -18,17 +18,17 @@ use tooldock_workers::worker::{LogLevel, ToolReply};
 
 use super::script;
 use crate::broadcast::Filter;
+use crate::catalogue::ToolList;
 use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work, unknown_tool};
 use crate::format;
 use crate::jsonrpc::{self, Key, RequestError};
 use crate::protocol::{Method, ProtocolVersion};
 use crate::session::{CancelNotice, Session};
-use crate::upstream::catalogue::ToolEntry;
 use crate::upstream::{
-    CallContext, Catalogue, IncomingRequest, Listening, Prepared, Soon, Upstream,
+    CallContext, IncomingRequest, Listening, Prepared, Soon, ToolsWait, Upstream,
 };
 
-const TOOLS: [&str; 3] = ["echo", "talk", "broken"];
+const TOOLS: &str = r#"{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"talk","inputSchema":{"type":"object"}},{"name":"broken","inputSchema":{"type":"object"}}]}"#;
 
 /// See the module.
 #[derive(Default)]
@@ -41,26 +41,6 @@ pub(crate) struct InMemory {
     pub(crate) streams: AtomicUsize,
     /// How calls were cancelled.
     pub(crate) cancelled: Arc<Mutex<Vec<String>>>,
-}
-
-struct Tools;
-
-impl Catalogue for Tools {
-    fn tools(&self) -> Box<dyn Iterator<Item = ToolEntry<'_>> + Send + '_> {
-        Box::new(TOOLS.iter().map(|name| entry(name)))
-    }
-
-    fn tool(&self, name: &str) -> Option<ToolEntry<'_>> {
-        TOOLS
-            .iter()
-            .find(|tool| **tool == name)
-            .map(|tool| entry(tool))
-    }
-}
-
-fn entry(name: &str) -> ToolEntry<'_> {
-    let definition = r#"{"inputSchema":{"type":"object"}}"#;
-    ToolEntry::listed(name, serde_json::from_str(definition).expect("JSON"))
 }
 
 /// A listener's place; dropping it gives the place back.
@@ -113,12 +93,11 @@ impl InMemory {
         let arguments = || cx.own_object(request.members.get(Key::Arguments));
         match request.method {
             "tools/list" => {
-                let tools =
-                    TOOLS.map(|name| json!({ "name": name, "inputSchema": { "type": "object" } }));
+                let tools: Value = serde_json::from_str(TOOLS).expect("JSON");
                 let format = cx.result_format();
                 let mut answer = format::ResultWriter::begin(request.id, &format, 64);
                 let out = answer.key("tools");
-                serde_json::to_writer(out, &tools).expect("JSON");
+                serde_json::to_writer(out, &tools["tools"]).expect("JSON");
                 Ok(Prepared::Response(answer.end()))
             }
             "tools/call" | "prompts/get" => {
@@ -219,15 +198,16 @@ impl Upstream for InMemory {
         self.streams.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn catalogue<'a>(
+    fn tools<'a>(
         &'a self,
         _: &'a Arc<Namespace>,
-    ) -> Soon<'a, Result<Arc<dyn Catalogue>, CallError>> {
-        Soon::Now(Ok(Arc::new(Tools)))
+        _: ToolsWait,
+    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
+        Soon::Now(Ok(Arc::new(ToolList::of_page(TOOLS))))
     }
 
-    fn catalogue_known(&self, _: &Arc<Namespace>) -> Option<Arc<dyn Catalogue>> {
-        Some(Arc::new(Tools))
+    fn tools_known(&self, _: &Namespace) -> Option<Arc<ToolList>> {
+        Some(Arc::new(ToolList::of_page(TOOLS)))
     }
 }
 
@@ -249,7 +229,8 @@ impl UpstreamCall for MemoryCall {
     }
 
     fn admit(&self) -> Result<(), CallError> {
-        let known = !self.facts.method.is_tool_call() || TOOLS.contains(&&*self.facts.subject);
+        let known = !self.facts.method.is_tool_call()
+            || ToolList::of_page(TOOLS).tool(&self.facts.subject).is_some();
         known
             .then_some(())
             .ok_or_else(|| unknown_tool(&self.facts.subject))

@@ -5,7 +5,6 @@ use std::io::{PipeWriter, Write as _};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
@@ -17,14 +16,15 @@ use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
+use crate::catalogue::Catalogue;
 use crate::jsonrpc::{Notification, Request, ResponseOutcome, RpcError, ServerRequest};
 use crate::protocol::ClientIdentity;
 use crate::stdio::link::{Call, Link, LinkLimits, NotificationSink};
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::wire::Pipes;
 use crate::upstream::client::connector::{
-    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Page,
-    SentRequest, ServerInfo,
+    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, SentRequest,
+    ServerInfo,
 };
 use crate::upstream::health::ServerHealth;
 
@@ -309,14 +309,8 @@ impl Connector for Leases {
         (!processes.is_empty()).then(|| self.0.info(era))
     }
 
-    fn remember(&self, _: &Namespace, _: Page<'_>, _: &Bytes) {}
-
-    fn recall(&self, _: &Namespace, _: Page<'_>) -> Option<Bytes> {
-        None
-    }
-
-    fn is_repeatable(&self, _: &Namespace, _: &str, _: Option<&str>) -> bool {
-        false
+    fn catalogue(&self, _: &Namespace) -> Result<Arc<Catalogue>, CallError> {
+        Ok(Arc::default())
     }
 
     fn health(&self, _: &Namespace) -> Option<ServerHealth> {

@@ -24,28 +24,27 @@ use tooldock_workers::worker::LogLevel;
 
 use super::health::ServerHealth;
 use super::{
-    CallContext, Catalogue, Client, IncomingRequest, Listening, Prepared, SessionChanges, Soon,
+    CallContext, Client, IncomingRequest, Listening, Prepared, SessionChanges, Soon, ToolsWait,
     Upstream,
 };
 use crate::bridge::server_info;
 use crate::broadcast::{Audience, Filter};
+use crate::catalogue::{Access, ToolList};
 use crate::engine::{CallFacts, Talks, UpstreamCall};
 use crate::format;
 use crate::jsonrpc::{self, Key, Members, Request, RequestError};
-use crate::protocol::{CacheScope, Method, ProtocolVersion, method::TOOLS_CALL};
+use crate::protocol::{Method, ProtocolVersion, method::TOOLS_CALL};
 use crate::seal::SessionKey;
 use crate::session::{Session, SessionState};
 use crate::stream::EventLog;
 
-pub(crate) mod arguments;
 mod binding;
 mod call;
+mod catalogue;
 pub(crate) mod connector;
 mod describe;
 mod inbound;
 mod isolation;
-mod listed;
-mod lists;
 mod notifications;
 pub(crate) mod pools;
 mod subscriptions;
@@ -60,14 +59,12 @@ use call::ServerCall;
 use connector::{Connection, ConnectionKey, Connector, Isolation, OpenAs};
 use inbound::{HandlerRef, InboundHandler, ProcessOwner};
 use isolation::Place;
-use listed::Listings;
 
 /// What is known of external servers beside their processes.
 pub(crate) struct ExternalServers {
     processes: Arc<dyn Connector>,
     audience: Arc<Audience>,
     events: Arc<EventLog>,
-    listings: Listings,
     notices: notifications::NotificationQuota,
     /// Seals what a server wants back from a client of another era.
     key: SessionKey,
@@ -98,7 +95,6 @@ impl ExternalServers {
             processes,
             audience,
             events,
-            listings: Listings::default(),
             notices: notifications::NotificationQuota::default(),
             key,
             changes,
@@ -331,29 +327,29 @@ impl Upstream for ClientUpstream {
         }
     }
 
-    fn catalogue<'a>(
+    fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
-    ) -> Soon<'a, Result<Arc<dyn Catalogue>, CallError>> {
+        wait: ToolsWait,
+    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
+        let catalogue = match self.0.catalogue(namespace) {
+            Ok(catalogue) => catalogue,
+            Err(error) => return Soon::Now(Err(error)),
+        };
+        // Mostly.
+        if let Some(current) = catalogue.current() {
+            return Soon::Now(Ok(current));
+        }
         Soon::Later(Box::pin(async move {
-            let tools = self.0.tools(namespace).await?;
-            Ok(tools as Arc<dyn Catalogue>)
+            match wait {
+                ToolsWait::Long => self.0.tools(namespace, &catalogue).await,
+                ToolsWait::Short => self.0.tools_soon(namespace, &catalogue).await,
+            }
         }))
     }
 
-    fn catalogue_soon<'a>(
-        &'a self,
-        namespace: &'a Arc<Namespace>,
-    ) -> Soon<'a, Result<Arc<dyn Catalogue>, CallError>> {
-        Soon::Later(Box::pin(async move {
-            let tools = self.0.tools_soon(namespace).await?;
-            Ok(tools as Arc<dyn Catalogue>)
-        }))
-    }
-
-    fn catalogue_known(&self, namespace: &Arc<Namespace>) -> Option<Arc<dyn Catalogue>> {
-        let known = self.0.tools_known(namespace)?;
-        Some(known as Arc<dyn Catalogue>)
+    fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>> {
+        self.0.catalogue(namespace).ok()?.known()
     }
 
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {
@@ -484,7 +480,7 @@ fn up(
         external: Arc::clone(external),
         client: client.clone(),
         principal: cx.caller.principal.clone(),
-        scope: CacheScope::of_lists(cx.caller, &cx.namespace),
+        access: Access::of(cx.caller),
         facts,
         request,
         tasks,

@@ -10,6 +10,7 @@ use tooldock_workers::worker::LogLevel;
 use super::Upstream;
 use crate::audit::Transport;
 use crate::caller::Caller;
+use crate::catalogue::View;
 use crate::format::{ModernFormat, ResultFormat};
 use crate::protocol::ProtocolVersion;
 use crate::session::Session;
@@ -94,6 +95,11 @@ impl CallContext<'_> {
     /// The version a legacy conversation is in.
     pub(crate) fn version(&self) -> Option<ProtocolVersion> {
         self.client.version()
+    }
+
+    /// What the caller may see and call of the namespace.
+    pub(crate) fn view(&self) -> View<'_> {
+        View::of(self.caller, &self.namespace)
     }
 
     /// What results of this conversation begin with and hold. REST reads none of it.

@@ -12,27 +12,25 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::worker::Operation;
 
 use super::{
-    CallContext, Catalogue, IncomingRequest, Listening, Prepared, SessionChanges, Soon, Upstream,
+    CallContext, IncomingRequest, Listening, Prepared, SessionChanges, Soon, ToolsWait, Upstream,
 };
 use crate::broadcast::Filter;
+use crate::catalogue::ToolList;
 use crate::engine::UpstreamCall;
-use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
+use crate::format::{self, ResultFormat, ResultWriter};
 use crate::jsonrpc::{self, Members, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::session::Session;
 
 mod call;
-mod catalogue;
 mod facts;
 mod fault;
 mod lists;
 mod session;
 mod uri_template;
-mod written;
 
 use call::FunctionCall;
 pub(crate) use call::{WorkerPorts, Workers};
-use written::WrittenLists;
 
 #[cfg(test)]
 pub(crate) use call::{FunctionCall as PreparedCall, WorkerPort, reply_of};
@@ -40,30 +38,23 @@ pub(crate) use call::{FunctionCall as PreparedCall, WorkerPort, reply_of};
 /// The namespaces of functions, and any that are not up.
 pub(crate) struct WorkerUpstream {
     ports: Arc<dyn WorkerPorts>,
-    /// What `tools/list` was last answered.
-    lists: WrittenLists,
     changes: SessionChanges,
 }
 
 impl WorkerUpstream {
     pub(crate) fn new(ports: Arc<dyn WorkerPorts>, changes: SessionChanges) -> Self {
-        Self {
-            ports,
-            lists: WrittenLists::default(),
-            changes,
-        }
+        Self { ports, changes }
     }
 
     /// An answer from the snapshot.
     fn answered(
-        &self,
         cx: &CallContext<'_>,
         answered: Answered,
         id: &str,
         members: &Members<'_>,
     ) -> Result<Prepared, RequestError> {
         let answer = match answered {
-            Answered::Tools => self.tools_list(cx, id, members),
+            Answered::Tools => lists::tools(cx, id, members),
             Answered::Resources => lists::resources(cx, id, members),
             Answered::ResourceTemplates => lists::resource_templates(cx, id, members),
             Answered::Prompts => lists::prompts(cx, id, members),
@@ -121,7 +112,7 @@ impl Upstream for WorkerUpstream {
                 };
                 answer.map(Prepared::Response)
             })),
-            Ok(Method::Answered(answered)) => Soon::Now(self.answered(cx, answered, id, members)),
+            Ok(Method::Answered(answered)) => Soon::Now(Self::answered(cx, answered, id, members)),
             Ok(Method::Called(called)) => Soon::Now(self.called(cx, called, members)),
         }
     }
@@ -169,9 +160,8 @@ impl Upstream for WorkerUpstream {
         versions: &'a [&'a str],
     ) -> Soon<'a, Result<Vec<u8>, CallError>> {
         let namespace = &cx.namespace;
-        let scope = CacheScope::of_lists(cx.caller, namespace);
         let format = cx.result_format();
-        let mut answer = ResultWriter::begin(id, &format, 512).cached(scope);
+        let mut answer = ResultWriter::begin(id, &format, 512).cached(cx.view().cache_scope());
         let out = answer.key("supportedVersions");
         serde_json::to_writer(out, versions).expect("strings serialize into memory");
         let out = answer.key("capabilities");
@@ -202,16 +192,16 @@ impl Upstream for WorkerUpstream {
         }))
     }
 
-    fn catalogue<'a>(
+    fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
-    ) -> Soon<'a, Result<Arc<dyn Catalogue>, CallError>> {
-        let declared = is_up(namespace).map(|()| Arc::clone(namespace) as Arc<dyn Catalogue>);
-        Soon::Now(declared)
+        _: ToolsWait,
+    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
+        Soon::Now(is_up(namespace).map(|()| lists::declared(namespace)))
     }
 
-    fn catalogue_known(&self, namespace: &Arc<Namespace>) -> Option<Arc<dyn Catalogue>> {
-        Some(Arc::clone(namespace) as Arc<dyn Catalogue>)
+    fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>> {
+        Some(lists::declared(namespace))
     }
 }
 

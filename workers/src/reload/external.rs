@@ -14,7 +14,7 @@ use crate::external::{COLLISION, EXTERNAL_FILE, External, ServersFile, resolve};
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
-use crate::registry::{Issue, Namespace, Snapshot, UpstreamKind};
+use crate::registry::{Attached, Issue, Namespace, Snapshot, UpstreamKind};
 use crate::scan::NamespaceSource;
 
 /// The code of a failure that is about the file as a whole, or about one entry of it.
@@ -167,6 +167,7 @@ fn namespace(
         gate: gate(current, &limits),
         parked: parking(current, &limits),
         content_hash: content_hash(&content, &limits, &tool_limits, None),
+        attached: Attached::default(),
         recovering: Weak::new(),
         name: external.name,
         limits,

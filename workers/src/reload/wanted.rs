@@ -14,7 +14,7 @@ use crate::gate::Gate;
 use crate::manifest::{CLAMPED, MANIFEST_FILE, Variables, effective_limits};
 use crate::parking::Parking;
 use crate::policy::ToolPolicy;
-use crate::registry::{Issue, Namespace, SecretsStatus, UpstreamKind};
+use crate::registry::{Attached, Issue, Namespace, SecretsStatus, UpstreamKind};
 use crate::scan::{NamespaceSource, SourceFailure};
 use crate::secrets::Secret;
 use crate::template::Sources;
@@ -165,6 +165,7 @@ impl Wanted {
             gate: gate(current, &self.limits),
             parked: parking(current, &self.limits),
             content_hash: self.content_hash,
+            attached: Attached::default(),
             recovering: Weak::new(),
         })
     }
@@ -296,6 +297,7 @@ pub(super) fn relimited(
         ),
         limits,
         tool_limits,
+        attached: Attached::default(),
         recovering: Weak::new(),
         ..current.clone()
     }))
@@ -312,6 +314,7 @@ pub(super) fn noted(current: &Namespace, code: &'static str, message: String) ->
     });
     Arc::new(Namespace {
         issues,
+        attached: Attached::default(),
         recovering: Weak::new(),
         ..current.clone()
     })

@@ -10,9 +10,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::catalogue::ToolEntry;
 use crate::jsonrpc::{self, Key, Members};
 use crate::mcp::head::{McpHead, MirroredHeaders};
-use crate::upstream::Catalogue;
 
 mod number;
 
@@ -40,10 +40,11 @@ pub(super) fn version_fault(head: &McpHead, version: &str) -> Option<Cow<'static
         .then(|| "MCP-Protocol-Version is not the version in params._meta".into())
 }
 
-/// Compares all other mirrored headers of a request, those of a tool's parameters by its input schema. `None` is fine.
+/// Compares all other mirrored headers of a request, those of a tool's parameters by its input schema, where
+/// the caller may see the tool. `None` is fine.
 pub(super) fn fault(
     head: &McpHead,
-    catalogue: Option<&dyn Catalogue>,
+    tool: Option<&ToolEntry>,
     method: &str,
     members: &Members<'_>,
 ) -> Option<Cow<'static, str>> {
@@ -76,7 +77,7 @@ pub(super) fn fault(
     if method != "tools/call" {
         return None;
     }
-    let schema = catalogue?.tool(&named)?.input_schema()?.get();
+    let schema = tool?.input_schema()?.get();
     // Few tools mirror anything: the others cost one scan.
     memchr::memmem::find(schema.as_bytes(), b"x-mcp-header")?;
     let schema: Property<'_> = serde_json::from_str(schema).ok()?;

@@ -19,9 +19,9 @@ use super::rules::Patience;
 use super::state::Event;
 use super::{Driver, Leased, PoolShared, PoolState};
 use crate::broadcast::Audience;
+use crate::catalogue::Catalogue;
 use crate::protocol::{Era, EraSupport};
 use crate::stdio::launch::{Launcher, ProcessLauncher, ServerRef};
-use crate::stdio::lists::Lists;
 use crate::stdio::metrics::{LastGood, StdioMetrics};
 use crate::stdio::process::Opened;
 use crate::stdio::turns::StartTurns;
@@ -176,9 +176,16 @@ impl Pools {
         self.pool(server.into()).ok()?.known(era)
     }
 
-    /// The last good lists of a server.
-    pub(crate) fn lists<'a>(&self, server: impl Into<ServerRef<'a>>) -> Option<Arc<Lists>> {
-        Some(Arc::clone(&self.pool(server.into()).ok()?.lists))
+    /// What a server offers.
+    ///
+    /// # Errors
+    ///
+    /// It is not served any more.
+    pub(crate) fn catalogue<'a>(
+        &self,
+        server: impl Into<ServerRef<'a>>,
+    ) -> Result<Arc<Catalogue>, CallError> {
+        Ok(Arc::clone(&self.pool(server.into())?.catalogue))
     }
 
     /// What a server last said answered for it.

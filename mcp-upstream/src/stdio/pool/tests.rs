@@ -13,6 +13,7 @@ use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::worker::LogLevel;
 
 use super::*;
+use crate::catalogue::PageKey;
 use crate::jsonrpc::{Notification, ResponseOutcome, ServerRequest};
 use crate::protocol::ClientIdentity;
 use crate::session::config::EventLogConfig;
@@ -299,15 +300,16 @@ async fn a_process_that_was_killed_is_replaced_and_asked_for_what_lasts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tools_of_a_shared_process_say_which_call_may_be_repeated() {
     let (house, server) = House::with("legacy", quiet());
-    let lists = house.pools.lists(&server).expect("a pool");
+    let catalogue = house.pools.catalogue(&server).expect("a pool");
     within(async {
-        while !lists.is_repeatable("tools/call", Some("look")) {
+        while !catalogue.is_repeatable("tools/call", Some("look")) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     })
     .await;
-    assert!(!lists.is_repeatable("tools/call", Some("pay")));
-    assert!(lists.recall(Era::Legacy, "tools/list", None).is_some());
+    assert!(!catalogue.is_repeatable("tools/call", Some("pay")));
+    let page = PageKey::of(Era::Legacy, "tools/list", None).expect("a list");
+    assert!(catalogue.recall(&page).is_some());
     assert!(house.pools.last_opened(&server, Era::Legacy).is_some());
     // What the process was sent is on record as sent when it ends.
     let leased = house

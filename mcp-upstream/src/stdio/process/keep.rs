@@ -232,12 +232,12 @@ impl Keeper {
     async fn serve(&mut self, running: &Running, process: &Process, order: &Order) {
         let limit = self.pool.settings().connect_timeout;
         let patience = self.pool.patience.alive_within;
-        let lists = Arc::clone(&self.pool.lists);
+        let (catalogue, name) = (&self.pool.catalogue, self.pool.name());
         let beside = async {
             let key = &order.slot.key;
             let read = async {
                 if key.is_shared() {
-                    replay::read_tools(process, &lists, limit).await;
+                    replay::read_tools(process, name, catalogue, limit).await;
                 }
             };
             let listen = async {
@@ -369,7 +369,7 @@ async fn start(
     let router = InboundRouter::new(
         pool.name().clone(),
         Arc::clone(&pool.audience),
-        Arc::clone(&pool.lists),
+        Arc::clone(&pool.catalogue),
         Arc::clone(&pool.metrics),
     );
     let of = Arc::downgrade(pool);

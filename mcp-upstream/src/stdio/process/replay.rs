@@ -2,24 +2,22 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use async_trait::async_trait;
 use futures_util::future::join_all;
-use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::{sleep, timeout};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::error::CallError;
+use tooldock_workers::names::NamespaceName;
 
 use super::Process;
+use crate::catalogue::{Catalogue, PageSource};
 use crate::jsonrpc::ResponseOutcome;
-use crate::protocol::Era;
-use crate::stdio::lists::{BYTES_MAX, Lists};
+use crate::protocol::{Era, ServerInfo};
 use crate::stdio::pool::ReplayState;
 
 /// Subscriptions asked for in one go.
 const STEP: usize = 100;
-/// Pages of a list of tools that are read; a server with more pages than this has no end of them.
-const PAGES_MAX: usize = 100;
 /// How long to wait after tools have changed: several changes in a row are one.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -57,22 +55,38 @@ pub(super) async fn restore(process: &Process, replay_state: &ReplayState, limit
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Page {
-    next_cursor: Option<Box<RawValue>>,
+#[async_trait]
+impl PageSource for Process {
+    fn server(&self) -> ServerInfo {
+        self.opened.server()
+    }
+
+    async fn page(
+        &self,
+        method: &'static str,
+        params: &RawValue,
+    ) -> Result<ResponseOutcome, CallError> {
+        let call = self.link.request(method, Some(params), None)?;
+        call.of_gateway().await
+    }
 }
 
 /// Reads the list of tools, for what it says about repeating a call, for REST, and for when the server is away; again
 /// whenever they may have changed. Never ends.
-pub(super) async fn read_tools(process: &Process, lists: &Lists, limit: Duration) {
-    let mut announced = lists.announced();
+pub(super) async fn read_tools(
+    process: &Process,
+    namespace: &NamespaceName,
+    catalogue: &Catalogue,
+    limit: Duration,
+) {
+    let mut announced = catalogue.announced();
     announced.mark_unchanged();
     loop {
-        let version = lists.tools().version;
-        // A server without tools refuses it, one that ends is noticed elsewhere.
-        if let Ok(Ok(pages)) = timeout(limit, read_pages(process)).await {
-            lists.complete(process.opened.era(), version, pages);
+        if let Some(begun) = catalogue.turn(process.opened.era()).await {
+            // A server without tools refuses it, one that ends is noticed elsewhere.
+            if let Ok(outcome) = timeout(limit, catalogue.read(namespace, process)).await {
+                begun.end(outcome);
+            }
         }
         if announced.changed().await.is_err() {
             return std::future::pending().await;
@@ -80,41 +94,4 @@ pub(super) async fn read_tools(process: &Process, lists: &Lists, limit: Duration
         sleep(PAUSE).await;
         announced.mark_unchanged();
     }
-}
-
-/// All pages, each with the cursor it was asked for by, in the server's own spelling.
-async fn read_pages(process: &Process) -> Result<Vec<(Option<String>, Bytes)>, CallError> {
-    let mut pages = Vec::new();
-    let mut cursor: Option<Box<RawValue>> = None;
-    let mut bytes = 0_usize;
-    for _ in 0..PAGES_MAX {
-        let fields = match &cursor {
-            Some(cursor) => json!({ "cursor": cursor }),
-            None => json!({}),
-        };
-        let params = process.own_params(fields);
-        let call = process.link.request("tools/list", Some(&params), None)?;
-        let call = call.of_gateway();
-        let ResponseOutcome::Result(result) = call.await? else {
-            let refused = "the server does not list its tools";
-            return Err(CallError::new(CallErrorCode::InternalError, refused));
-        };
-        let next = serde_json::from_slice::<Page>(&result).ok();
-        bytes = bytes.saturating_add(result.len());
-        let asked_by = cursor.map(|cursor| cursor.get().to_owned());
-        pages.push((asked_by, result));
-        cursor = next.and_then(|page| page.next_cursor);
-        if cursor.is_none() || bytes > BYTES_MAX {
-            break;
-        }
-    }
-    if cursor.is_some() {
-        tracing::warn!(
-            pid = process.pid,
-            pages = pages.len(),
-            bytes,
-            "a server's list of tools has too many pages; the remaining pages are not read"
-        );
-    }
-    Ok(pages)
 }

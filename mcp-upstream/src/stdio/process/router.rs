@@ -24,10 +24,10 @@ use tooldock_workers::names::NamespaceName;
 
 use super::tasks::Tasks;
 use crate::broadcast::{Audience, Change};
+use crate::catalogue::Catalogue;
 use crate::jsonrpc::{Key, Notification, ProtocolViolation, RpcError, ServerRequest, notification};
 use crate::protocol::code;
 use crate::stdio::link::Inbound;
-use crate::stdio::lists::Lists;
 use crate::stdio::metrics::ServerMetrics;
 
 /// Calls that were given up and are remembered until the server answers them. With more, the server counts as busy with
@@ -38,7 +38,7 @@ const GIVEN_UP_MAX: usize = 1024;
 pub(crate) struct InboundRouter {
     namespace: NamespaceName,
     audience: Arc<Audience>,
-    lists: Arc<Lists>,
+    catalogue: Arc<Catalogue>,
     metrics: Arc<ServerMetrics>,
     /// It asked whoever had it for itself: it may know now what nobody else is to be told.
     asked: AtomicBool,
@@ -73,13 +73,13 @@ impl InboundRouter {
     pub(super) fn new(
         namespace: NamespaceName,
         audience: Arc<Audience>,
-        lists: Arc<Lists>,
+        catalogue: Arc<Catalogue>,
         metrics: Arc<ServerMetrics>,
     ) -> Arc<Self> {
         Arc::new(Self {
             namespace,
             audience,
-            lists,
+            catalogue,
             metrics,
             asked: AtomicBool::new(false),
             users: AtomicUsize::new(0),
@@ -171,7 +171,7 @@ impl InboundRouter {
 
     fn note(&self, change: &Change) {
         if *change == Change::Tools {
-            self.lists.changed();
+            self.catalogue.changed();
         }
     }
 
@@ -202,7 +202,7 @@ impl Inbound for InboundRouter {
     fn notification(&self, notification: Notification<'_>) {
         if let Some(own) = self.own() {
             if notification.method == "notifications/tools/list_changed" {
-                self.lists.changed();
+                self.catalogue.changed();
             }
             own.notification(notification);
         } else if !self.announce(&notification)

@@ -7,19 +7,21 @@ use tokio::time::{sleep, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::json;
 
-use super::connector::{Connection, ConnectionKey, Era, Page, SentRequest, ServerInfo, Unanswered};
+use super::connector::{Connection, ConnectionKey, SentRequest, ServerInfo, Unanswered};
 use super::inbound::{CallListener, InboundHandler};
 use super::isolation::{Place, may_ask};
-use super::{ExternalServers, Leased, lists, subscriptions, tasks};
+use super::{ExternalServers, Leased, catalogue, subscriptions, tasks};
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{reply, rounds, state};
+use crate::catalogue::{Access, PageKey};
 use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
 use crate::interaction::Responder;
 use crate::jsonrpc::{self, Key, Request, Response, ResponseOutcome, Unreadable, spans};
-use crate::protocol::{CacheScope, ClientIdentity, code};
+use crate::protocol::{ClientIdentity, code};
 use crate::seal::BoundRequest;
 use crate::session::CancelNotice;
 use crate::stdio::link::{Canceller, NotificationSink};
+use crate::stdio::metrics::LastGood;
 use crate::upstream::Client;
 
 /// How long a server may take to say that it has read what opened it.
@@ -36,8 +38,8 @@ pub(super) struct ServerCall {
     pub(super) facts: CallFacts,
     pub(super) client: Client,
     pub(super) principal: Option<Arc<str>>,
-    /// For whom lists may be kept.
-    pub(super) scope: CacheScope,
+    /// What of its caller matters for what lists show.
+    pub(super) access: Access,
     pub(super) request: Request,
     /// What it has to do with tasks.
     pub(super) tasks: tasks::Named,
@@ -83,7 +85,7 @@ impl ServerCall {
             let attempt = self.attempt(&place, peer);
             let outcome = if facts.method.ends_with("/list") {
                 let last_good = || self.last_good(&place);
-                lists::or_last_good(attempt, last_good).await
+                catalogue::or_last_good(attempt, last_good).await
             } else {
                 attempt.await
             };
@@ -103,11 +105,12 @@ impl ServerCall {
     /// refused calls count for limits and audit as they do with a worker.
     async fn check_arguments(&self) -> Result<(), CallError> {
         // A server that does not list its tools says itself what is wrong with a call.
-        let tools = self.external.tools_soon(&self.facts.namespace).await;
-        let schema = tools
-            .ok()
-            .and_then(|it| it.input_schema(&self.facts.subject));
-        match schema {
+        let (namespace, tool) = (&self.facts.namespace, &*self.facts.subject);
+        let tools = match self.external.catalogue(namespace) {
+            Ok(catalogue) => self.external.tools_soon(namespace, &catalogue).await,
+            Err(error) => Err(error),
+        };
+        match tools.ok().and_then(|tools| tools.arguments_schema(tool)) {
             Some(schema) => schema.check(&self.facts.arguments),
             None => Ok(()),
         }
@@ -209,9 +212,9 @@ impl ServerCall {
         if leased.place.key == ConnectionKey::Shared
             && let Some(page) = self.page(opening)
             && let ResponseOutcome::Result(result) = &answer.outcome()
+            && let Ok(catalogue) = self.external.catalogue(&self.facts.namespace)
         {
-            let processes = &self.external.processes;
-            processes.remember(&self.facts.namespace, page, result);
+            catalogue.remember(page, result);
         }
         Ok(self.for_client(opening, answer))
     }
@@ -237,6 +240,7 @@ impl ServerCall {
 
     /// The answer as this client is to see it.
     fn for_client(&self, opening: &ServerInfo, answer: Response) -> Response {
+        let view = self.access.view(&self.facts.namespace);
         let part = match (&self.client, opening) {
             (Client::Modern(_), ServerInfo::Legacy(initialize)) => {
                 let server = reply::Server::of(initialize);
@@ -249,7 +253,7 @@ impl ServerCall {
                     }
                     error @ ResponseOutcome::Error(_) => error,
                 };
-                reply::to_modern(&self.facts.method, part, server, self.scope)
+                reply::to_modern(&self.facts.method, part, server, view.cache_scope())
             }
             (Client::Session(_) | Client::Legacy(_) | Client::Plain, ServerInfo::Modern(_)) => {
                 reply::to_legacy(&self.facts.method, answer.outcome())
@@ -260,7 +264,7 @@ impl ServerCall {
         };
         answer.with_payload(match part {
             ResponseOutcome::Result(result) if &*self.facts.method == "tools/list" => {
-                lists::allowed(result, &self.facts.namespace.policy, self.scope)
+                view.of_page(result)
             }
             ResponseOutcome::Result(part) | ResponseOutcome::Error(part) => part,
         })
@@ -278,22 +282,9 @@ impl ServerCall {
     }
 
     /// Which page of a list is asked for, if it is one.
-    fn page(&self, opening: &ServerInfo) -> Option<Page<'_>> {
-        let era = match opening {
-            ServerInfo::Legacy(_) => Era::Legacy,
-            ServerInfo::Modern(_) => Era::Modern,
-        };
-        if !matches!(
-            &*self.facts.method,
-            "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list"
-        ) {
-            return None;
-        }
-        Some(Page {
-            era,
-            method: &self.facts.method,
-            cursor: self.request.raw(Key::Cursor),
-        })
+    fn page(&self, opening: &ServerInfo) -> Option<PageKey> {
+        let cursor = self.request.raw(Key::Cursor);
+        PageKey::of(opening.era(), &self.facts.method, cursor)
     }
 
     /// The list as it was when the server last answered. Only what everybody shares lists for everybody.
@@ -301,10 +292,11 @@ impl ServerCall {
         if place.key != ConnectionKey::Shared {
             return None;
         }
-        let processes = &self.external.processes;
-        let opening = processes.last_opening(&self.facts.namespace, place.open.era)?;
+        let (processes, namespace) = (&self.external.processes, &self.facts.namespace);
+        let opening = processes.last_opening(namespace, place.open.era)?;
         let page = self.page(&opening)?;
-        let result = processes.recall(&self.facts.namespace, page)?;
+        let result = self.external.catalogue(namespace).ok()?.recall(&page)?;
+        processes.fell_back(namespace, LastGood::List);
         Some(self.for_client(
             &opening,
             Response::from_outcome(ResponseOutcome::Result(result)),
@@ -390,9 +382,9 @@ impl ServerCall {
         }
         let name = self.request.raw(Key::Name).and_then(json::raw);
         let name = name.and_then(jsonrpc::string);
-        let processes = &self.external.processes;
+        let catalogue = || self.external.catalogue(&self.facts.namespace);
         unanswered.unsent
-            || processes.is_repeatable(&self.facts.namespace, &self.facts.method, name.as_deref())
+            || catalogue().is_ok_and(|it| it.is_repeatable(&self.facts.method, name.as_deref()))
     }
 }
 

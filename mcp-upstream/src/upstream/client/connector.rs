@@ -13,12 +13,12 @@ pub(crate) use tooldock_workers::external::Isolation;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
+use crate::catalogue::Catalogue;
 use crate::jsonrpc::ResponseOutcome;
 use crate::jsonrpc::{Request, Response};
 pub(crate) use crate::protocol::{Era, EraSupport, ServerInfo};
 pub(crate) use crate::stdio::link::Inbound;
 use crate::stdio::link::{Canceller, NotificationSink};
-use crate::stdio::lists::KnownTools;
 use crate::stdio::metrics::LastGood;
 pub(crate) use crate::stdio::pool::{ConnectionKey, OpenAs};
 use crate::stdio::process::tasks::Tasks;
@@ -104,14 +104,12 @@ pub(crate) trait Connector: Send + Sync {
     /// What the server last said of itself when it was opened so.
     fn last_opening(&self, namespace: &Namespace, era: Era) -> Option<ServerInfo>;
 
-    /// Keeps the result of a list method of a process that several share.
-    fn remember(&self, namespace: &Namespace, page: Page<'_>, result: &Bytes);
-
-    /// The last one.
-    fn recall(&self, namespace: &Namespace, page: Page<'_>) -> Option<Bytes>;
-
-    /// Whether a request may be sent again although the server may have begun with it.
-    fn is_repeatable(&self, namespace: &Namespace, method: &str, tool: Option<&str>) -> bool;
+    /// What the server offers to everybody. The same one for as long as the namespace is served.
+    ///
+    /// # Errors
+    ///
+    /// The server is not served any more.
+    fn catalogue(&self, namespace: &Namespace) -> Result<Arc<Catalogue>, CallError>;
 
     /// How the server of a namespace is; `None` where nobody asked for it yet.
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth>;
@@ -122,22 +120,8 @@ pub(crate) trait Connector: Send + Sync {
     /// One client less wants to hear of a resource. Waits for nothing.
     fn unsubscribe(&self, namespace: &Namespace, key: &ConnectionKey, era: Era, uri: &str);
 
-    /// The tools of the server, as far as they are known without asking it.
-    fn known_tools(&self, _: &Namespace) -> KnownTools {
-        KnownTools::default()
-    }
-
     /// What a server last said answered for it.
     fn fell_back(&self, _: &Namespace, _: LastGood) {}
-}
-
-/// One page of one list.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Page<'a> {
-    pub(crate) era: Era,
-    pub(crate) method: &'a str,
-    /// Raw JSON, where it is not the first.
-    pub(crate) cursor: Option<&'a str>,
 }
 
 /// An opened process, held while it is used.

@@ -11,7 +11,7 @@ use tooldock_workers::registry::Namespace;
 use super::ExternalServers;
 use super::connector::{Era, ServerInfo};
 use crate::bridge::server_info;
-use crate::protocol::{CacheScope, ProtocolVersion};
+use crate::protocol::ProtocolVersion;
 use crate::session::Session;
 use crate::stdio::metrics::LastGood;
 use crate::upstream::{CallContext, Client};
@@ -46,7 +46,7 @@ pub(super) async fn discover(
     versions: &[&str],
 ) -> Result<Bytes, CallError> {
     let opening = of_server(external, cx, &cx.client, "server/discover").await?;
-    let scope = CacheScope::of_lists(cx.caller, &cx.namespace);
+    let scope = cx.view().cache_scope();
     Ok(server_info::discover(&opening, versions, scope))
 }
 

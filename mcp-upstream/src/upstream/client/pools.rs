@@ -11,18 +11,18 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
 use super::connector::{
-    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Page,
-    SentRequest, ServerInfo, Unanswered,
+    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, SentRequest,
+    ServerInfo, Unanswered,
 };
+use crate::catalogue::Catalogue;
 use crate::jsonrpc::Request;
 use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::launch::ServerRef;
 use crate::stdio::link::{Call, NotificationSink};
-use crate::stdio::lists::KnownTools;
 use crate::stdio::metrics::LastGood;
 use crate::stdio::pool::{Leased, Pools, served};
+use crate::stdio::process::ListenerGuard;
 use crate::stdio::process::tasks::Tasks;
-use crate::stdio::process::{ListenerGuard, Opened};
 use crate::upstream::health::{LastRestart, ProcessCounts, ServerHealth};
 
 /// The servers of the registry.
@@ -86,37 +86,17 @@ impl Connector for PooledConnector {
 
     fn last_opening(&self, namespace: &Namespace, era: Era) -> Option<ServerInfo> {
         let opened = self.0.last_opened(served(namespace)?, era)?;
-        Some(opening_of(&opened))
+        Some(opened.server())
     }
 
-    fn remember(&self, namespace: &Namespace, page: Page<'_>, result: &Bytes) {
-        if let Some(lists) = served(namespace).and_then(|server| self.0.lists(server)) {
-            lists.remember(page.era, page.method, page.cursor, result);
-        }
-    }
-
-    fn recall(&self, namespace: &Namespace, page: Page<'_>) -> Option<Bytes> {
-        let server = served(namespace)?;
-        let lists = self.0.lists(server)?;
-        let page = lists.recall(page.era, page.method, page.cursor)?;
-        self.0.fell_back(server, LastGood::List);
-        Some(page)
-    }
-
-    fn is_repeatable(&self, namespace: &Namespace, method: &str, tool: Option<&str>) -> bool {
-        let lists = served(namespace).and_then(|server| self.0.lists(server));
-        lists.is_some_and(|lists| lists.is_repeatable(method, tool))
+    fn catalogue(&self, namespace: &Namespace) -> Result<Arc<Catalogue>, CallError> {
+        self.0.catalogue(there(namespace)?)
     }
 
     fn unsubscribe(&self, namespace: &Namespace, key: &ConnectionKey, era: Era, uri: &str) {
         if let Some(server) = served(namespace) {
             self.0.unsubscribe(server, key, era, uri);
         }
-    }
-
-    fn known_tools(&self, namespace: &Namespace) -> KnownTools {
-        let lists = served(namespace).and_then(|server| self.0.lists(server));
-        lists.map_or_else(KnownTools::default, |lists| lists.tools())
     }
 
     fn fell_back(&self, namespace: &Namespace, what: LastGood) {
@@ -160,13 +140,6 @@ impl Connector for PooledConnector {
     }
 }
 
-fn opening_of(opened: &Opened) -> ServerInfo {
-    match opened {
-        Opened::Legacy(initialized) => ServerInfo::Legacy(initialized.result.clone()),
-        Opened::Modern(discover) => ServerInfo::Modern(discover.clone()),
-    }
-}
-
 fn sent(mut call: Call) -> SentRequest {
     let cancel = call.canceller();
     let answer = Box::pin(async move {
@@ -191,7 +164,7 @@ struct Held {
 impl Held {
     fn of(leased: Leased) -> Arc<dyn Connection> {
         Arc::new(Self {
-            opening: opening_of(leased.opened()),
+            opening: leased.opened().server(),
             answered: AtomicBool::new(false),
             listener: OnceLock::new(),
             leased,

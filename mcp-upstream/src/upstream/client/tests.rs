@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::connector::{ConnectionKey, Era, EraSupport, Isolation};
 use crate::caller::Caller;
+use crate::catalogue::PageKey;
 use crate::mcp::head::{McpHead, MirroredHeaders};
 use crate::mcp::tests::wire::Wire;
 use crate::reply::Reply;

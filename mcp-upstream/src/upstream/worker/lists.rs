@@ -3,41 +3,48 @@
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use tooldock_workers::registry::Namespace;
 use tooldock_workers::tool::Tool;
 
-use super::WorkerUpstream;
-use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
+use crate::catalogue::{ToolEntry, ToolList};
+use crate::format::{self, ResultFormat, ResultWriter};
 use crate::jsonrpc::{Key, Members, RequestError};
 use crate::upstream::CallContext;
 
-impl WorkerUpstream {
-    /// `tools/list`: what the policy allows. A namespace that could not be brought up is an error, never an empty list.
-    pub(super) fn tools_list(
-        &self,
-        cx: &CallContext<'_>,
-        id: &str,
-        members: &Members<'_>,
-    ) -> Result<Vec<u8>, RequestError> {
-        one_page(members)?;
-        let format = cx.result_format();
-        let namespace = &cx.namespace;
-        super::is_up(namespace).map_err(RequestError::Upstream)?;
-        let scope = CacheScope::of_lists(cx.caller, namespace);
-        if let Some(result) = self.lists.get(namespace, &format, scope) {
-            return Ok(format::raw_result(id, &result));
-        }
-        let mut answer = begin(cx, id, &format, namespace.tools.len());
-        let tools = namespace.allowed_tools();
-        join(answer.key("tools"), tools, |out, tool| {
-            describe(out, tool, &format);
-        });
-        let response = answer.end();
-        let mut before = Vec::new();
-        format::begin(&mut before, id);
-        let result = &response[before.len()..response.len() - 1];
-        self.lists.keep(namespace, &format, scope, result);
-        Ok(response)
+/// `tools/list`: what the client may see. A namespace that could not be brought up is an error, never an empty list.
+pub(super) fn tools(
+    cx: &CallContext<'_>,
+    id: &str,
+    members: &Members<'_>,
+) -> Result<Vec<u8>, RequestError> {
+    one_page(members)?;
+    let namespace = &cx.namespace;
+    super::is_up(namespace).map_err(RequestError::Upstream)?;
+    let (declared, format, view) = (declared(namespace), cx.result_format(), cx.view());
+    if let Some(result) = declared.written(&format, view) {
+        return Ok(format::raw_result(id, &result));
     }
+    let mut answer = begin(cx, id, &format, namespace.tools.len());
+    let tools = view.tools(&declared).filter_map(ToolEntry::declaration);
+    join(answer.key("tools"), tools, |out, tool| {
+        describe(out, tool, &format);
+    });
+    let response = answer.end();
+    let mut before = Vec::new();
+    format::begin(&mut before, id);
+    let result = &response[before.len()..response.len() - 1];
+    declared.keep_written(&format, view, result);
+    Ok(response)
+}
+
+/// The tools that the namespace's files declare.
+pub(super) fn declared(namespace: &Namespace) -> Arc<ToolList> {
+    if let Some(declared) = namespace.attached.get() {
+        return declared;
+    }
+    let declared = Arc::new(ToolList::declared(&namespace.tools));
+    namespace.attached.set(Arc::clone(&declared));
+    declared
 }
 
 /// `resources/list`.
@@ -95,8 +102,7 @@ fn begin<'d>(
     format: &'d ResultFormat,
     entries: usize,
 ) -> ResultWriter<'d> {
-    let scope = CacheScope::of_lists(cx.caller, &cx.namespace);
-    ResultWriter::begin(id, format, 256 + 512 * entries).cached(scope)
+    ResultWriter::begin(id, format, 256 + 512 * entries).cached(cx.view().cache_scope())
 }
 
 /// A cursor is none of ours: there is never a second page.

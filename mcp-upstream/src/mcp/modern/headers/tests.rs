@@ -2,8 +2,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::catalogue::ToolList;
 use crate::jsonrpc::Members;
-use crate::testing::{namespace, tool};
+use crate::testing::tool;
 
 const SCHEMA: &str = r#"{"type":"object","properties":{
     "region":{"type":"string","x-mcp-header":"Region"},
@@ -34,13 +35,15 @@ fn fault_of(fields: Fields<'_>, method: &str, params: &Value) -> Option<String> 
 }
 
 fn fault_of_text(fields: Fields<'_>, method: &str, text: &str) -> Option<String> {
-    let mut shared = namespace("shared");
-    shared.tools.push(tool(json!({
+    let mirror = tool(json!({
         "name": "mirror", "filename": "m.py",
         "inputSchema": serde_json::from_str::<Value>(SCHEMA).expect("JSON"),
-    })));
+    }));
+    let declared = ToolList::declared(&[mirror]);
     let members = Members::of_params(text).expect("an object");
-    fault(&headers(fields), Some(&shared), method, &members).map(Cow::into_owned)
+    let name = members.get(Key::Name).and_then(jsonrpc::string);
+    let tool = name.and_then(|name| declared.tool(&name));
+    fault(&headers(fields), tool, method, &members).map(Cow::into_owned)
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! A server that does as its callers say, in either era, and remembers what it was told.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
+use crate::catalogue::Catalogue;
 use crate::jsonrpc::{
     self, Asker, Message, Notification, RawId, Request, Response, ResponseOutcome, RpcError,
     ServerRequest, spans,
@@ -22,8 +22,8 @@ use crate::stdio::link::{Canceller, Cancels, NotificationSink};
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::testing::response;
 use crate::upstream::client::connector::{
-    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Page,
-    SentRequest, ServerInfo, Unanswered,
+    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, SentRequest,
+    ServerInfo, Unanswered,
 };
 use crate::upstream::health::ServerHealth;
 
@@ -61,9 +61,8 @@ pub(super) struct KeyScan {
     pub(super) cancelled: AtomicUsize,
     /// Calls of `flaky` that find their process gone.
     pub(super) gone: AtomicUsize,
-    lists: Mutex<HashMap<String, Bytes>>,
-    /// By which cursors the pages were kept.
-    pub(super) pages: Mutex<Vec<Option<String>>>,
+    /// What is known of its lists.
+    pub(super) catalogue: Arc<Catalogue>,
     /// It does not list its tools.
     pub(super) silent: AtomicUsize,
     /// It does not start any more.
@@ -139,20 +138,8 @@ impl Connector for Fake {
         opened.then(|| self.opening(era))
     }
 
-    fn remember(&self, _: &Namespace, page: Page<'_>, result: &Bytes) {
-        let mut lists = self.seen.lists.lock().expect("not poisoned");
-        lists.insert(page.method.to_owned(), result.clone());
-        let mut pages = self.seen.pages.lock().expect("not poisoned");
-        pages.push(page.cursor.map(str::to_owned));
-    }
-
-    fn recall(&self, _: &Namespace, page: Page<'_>) -> Option<Bytes> {
-        let lists = self.seen.lists.lock().expect("not poisoned");
-        lists.get(page.method).cloned()
-    }
-
-    fn is_repeatable(&self, _: &Namespace, method: &str, tool: Option<&str>) -> bool {
-        method != "tools/call" || tool == Some("safe")
+    fn catalogue(&self, _: &Namespace) -> Result<Arc<Catalogue>, CallError> {
+        Ok(Arc::clone(&self.seen.catalogue))
     }
 
     fn health(&self, _: &Namespace) -> Option<ServerHealth> {

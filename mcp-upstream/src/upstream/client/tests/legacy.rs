@@ -366,8 +366,13 @@ async fn notifications_reach_a_sessions_own_server_but_not_a_shared_one_where_th
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_repeated_only_where_that_is_safe() {
+    const LISTED: &str =
+        r#"{"tools":[{"name":"unsafe"},{"name":"safe","annotations":{"idempotentHint":true}}]}"#;
     for (tool, calls, failed) in [("safe", 2, false), ("unsafe", 1, true)] {
         let house = house(EraSupport::Legacy);
+        let page = PageKey::of(Era::Legacy, "tools/list", None).expect("a list");
+        let catalogue = &house.seen.catalogue;
+        catalogue.remember(page, &Bytes::from_static(LISTED.as_bytes()));
         let (session, _) = house.open(json!({})).await;
         house.seen.gone.store(1, Ordering::SeqCst);
         let reply = house

@@ -35,7 +35,7 @@ const ARGUMENTS_MAX: usize = 256 * 1024;
 const LISTED_STEPS_MAX: u64 = 20_000;
 /// A schema that arguments can be held against.
 #[derive(Debug)]
-pub(super) struct InputSchema {
+pub(crate) struct InputSchema {
     schema: Value,
     validator: Validator,
     weight: usize,
@@ -43,7 +43,7 @@ pub(super) struct InputSchema {
 
 /// Why nothing is held against a schema.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unusable {
+pub(crate) enum Unusable {
     #[error("it is larger than {SCHEMA_MAX} bytes, or has more than {PATTERNS_MAX} patterns")]
     TooLarge,
     #[error("it is made of more than one document")]
@@ -110,7 +110,7 @@ impl InputSchema {
     /// # Errors
     ///
     /// `invalid_arguments`, with each problem's place and rule. Values are not repeated: they may be secret.
-    pub(super) fn check(&self, arguments: &[u8]) -> Result<(), CallError> {
+    pub(crate) fn check(&self, arguments: &[u8]) -> Result<(), CallError> {
         if arguments.len() > ARGUMENTS_MAX {
             return Ok(());
         }

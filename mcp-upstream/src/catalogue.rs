@@ -1,0 +1,298 @@
+//! What the upstream of a namespace offers: the one place that keeps the tools and the last good lists.
+//!
+//! ```text
+//!   tools that files declare ───────────────────────┐
+//!   pages on their way to clients ──▶ Catalogue ──▶ ToolList ──▶ View ──▶ REST, OpenAPI, counts,
+//!   one reading at a time (pager) ──▶   (pages)                           mirrored headers, argument checks
+//! ```
+//!
+//! | what | where |
+//! |---|---|
+//! | the tools at one moment, by name | [`list`] |
+//! | which of them a caller may see and call | [`view`] |
+//! | pages as the server wrote them, for when it is away | [`pages`] |
+//! | the one reading that all wait for, and how pages are asked for | [`refresh`], [`pager`] |
+//! | lists as the gateway wrote them | [`written`] |
+//! | arguments held against a schema of the list | [`arguments`] |
+//!
+//! The tools that a namespace's files declare are a [`ToolList`] that never changes. A server's tools have a version: it
+//! changes whenever they may have, because the server said so, another process took the place of the one that listed
+//! them, or a client was shown others. They are read again when somebody wants to know them and the version is another
+//! one, or the list is old. A server that cannot be asked is spoken for by what it listed last.
+//!
+//! Only what everybody shares is kept here: what a session's own process lists may be that session's alone. A client's
+//! own `tools/list` goes up to the server each time.
+//!
+//! Both are found without a table: a namespace carries what was found for it first (`Namespace::attached`), for as long
+//! as it is served. A table of targets beside the registry would be a second place that a reload has to swap.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tooldock_workers::error::CallError;
+use tooldock_workers::names::NamespaceName;
+
+use crate::protocol::Era;
+
+pub(crate) mod arguments;
+mod list;
+mod pager;
+mod pages;
+mod refresh;
+#[cfg(test)]
+mod tests;
+mod view;
+mod written;
+
+use list::ToolPage;
+pub(crate) use list::{ToolEntry, ToolList};
+pub(crate) use pager::PageSource;
+pub(crate) use pages::PageKey;
+use pages::{Pages, TOOLS_LIST};
+use refresh::Begun;
+pub(crate) use refresh::{Outcome, Reading};
+pub(crate) use view::{Access, View};
+
+/// How long a list is good of a server that does not say when it changes …
+const FRESH: Duration = Duration::from_secs(300);
+/// … and of one that does.
+const FRESH_IF_ANNOUNCED: Duration = Duration::from_secs(3600);
+/// Tools whose hints are kept.
+const HINTS_MAX: usize = 10_000;
+
+/// What one server offers to everybody. `Default` knows nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue {
+    /// Plain data; nothing awaits under it.
+    inner: Mutex<Inner>,
+    /// The version at which the tools are to be read again.
+    announced: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    pages: Pages,
+    /// Whether a call of the tool may be repeated.
+    hints: HashMap<Arc<str>, bool>,
+    /// The hints are to be read again, whatever the pages say.
+    stale: bool,
+    version: u64,
+    /// The last list that was whole, be it of this version or of one before.
+    tools: Option<KnownTools>,
+    /// The server says when its tools change.
+    announces: bool,
+    /// Read once for all who want it.
+    reading: Option<Arc<Reading>>,
+}
+
+#[derive(Debug)]
+struct KnownTools {
+    list: Arc<ToolList>,
+    /// Of the connection that listed them.
+    era: Era,
+    read: Instant,
+}
+
+/// Versions are never used twice, so that one of a server before is not taken for one of its successor.
+fn next_version() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+impl Catalogue {
+    /// The version of the tools: another one means that they may be others.
+    pub(crate) fn version(&self) -> u64 {
+        self.lock().version
+    }
+
+    /// The tools, where they are known as they are now.
+    pub(crate) fn current(&self) -> Option<Arc<ToolList>> {
+        self.lock().current().map(|known| Arc::clone(&known.list))
+    }
+
+    /// The tools as they were read last, be they good or not any more.
+    pub(crate) fn known(&self) -> Option<Arc<ToolList>> {
+        let inner = self.lock();
+        inner.tools.as_ref().map(|known| Arc::clone(&known.list))
+    }
+
+    /// Keeps the result of a list method; a first page of tools without a next one is all the tools of its version. What
+    /// another cursor has led to already is not kept: such cursors are a client's invention.
+    pub(crate) fn remember(&self, key: PageKey, result: &Bytes) {
+        if self.lock().has(&key, result) {
+            return;
+        }
+        // Before the lock: a list may be long. A copy: the span may be a small part of a large read.
+        let result = Bytes::copy_from_slice(result);
+        let page = (key.method == TOOLS_LIST).then(|| ToolPage::read(&result));
+        let (era, is_first) = (key.era, key.cursor.is_none());
+        let mut inner = self.lock();
+        if is_first {
+            // The pages after another first page are another list's.
+            inner.pages.leave(era, key.method);
+        }
+        let kept = inner.pages.keep(key, result);
+        let Some(page) = page else { return };
+        let stale = std::mem::take(&mut inner.stale);
+        let news = inner.hint(&page.entries);
+        // What has no room cannot be compared with what was there, but for its hints.
+        if kept || stale || news {
+            inner.version = next_version();
+            if kept && is_first && page.is_whole() {
+                let list = Arc::new(ToolList::new(inner.version, page.entries));
+                inner.tools = Some(KnownTools::new(list, era));
+            }
+        }
+    }
+
+    /// The last good result.
+    pub(crate) fn recall(&self, key: &PageKey) -> Option<Bytes> {
+        self.lock().pages.get(key).cloned()
+    }
+
+    /// Whether a request may be sent again although the server may have begun with it. `tool` is the name in a
+    /// `tools/call`.
+    pub(crate) fn is_repeatable(&self, method: &str, tool: Option<&str>) -> bool {
+        match (method, tool) {
+            ("tools/call", Some(tool)) => self.lock().hints.get(tool).copied().unwrap_or(false),
+            _ => matches!(
+                method,
+                "tools/list"
+                    | "prompts/list"
+                    | "prompts/get"
+                    | "resources/list"
+                    | "resources/templates/list"
+                    | "resources/read"
+                    | "completion/complete"
+                    | "ping"
+            ),
+        }
+    }
+
+    /// The tools may not be what they were.
+    pub(crate) fn changed(&self) {
+        let version = next_version();
+        {
+            let mut inner = self.lock();
+            inner.hints.clear();
+            inner.stale = true;
+            inner.version = version;
+        }
+        self.announced.send_replace(version);
+    }
+
+    /// Tells whoever reads the tools for everybody of the version at which to read them again.
+    pub(crate) fn announced(&self) -> watch::Receiver<u64> {
+        self.announced.subscribe()
+    }
+
+    /// The reading that serves whoever wants the tools as they are now. [`Begun`] where it is to be carried out: there is
+    /// none that serves.
+    pub(crate) fn begin(&self) -> (Arc<Reading>, Option<Begun>) {
+        let mut inner = self.lock();
+        let version = inner.version;
+        if let Some(reading) = inner.reading.as_ref().filter(|it| it.serves(version)) {
+            return (Arc::clone(reading), None);
+        }
+        let begun = Begun::at(version);
+        inner.reading = Some(Arc::clone(begun.reading()));
+        (Arc::clone(begun.reading()), Some(begun))
+    }
+
+    /// Waits until no reading is under way, and begins one for a connection of that era. `None`: the tools are known as
+    /// such a connection lists them now.
+    pub(crate) async fn turn(&self, era: Era) -> Option<Begun> {
+        loop {
+            let running = {
+                let mut inner = self.lock();
+                if inner.current().is_some_and(|known| known.era == era) {
+                    return None;
+                }
+                match inner.reading.as_ref().filter(|it| it.is_running()) {
+                    Some(running) => Arc::clone(running),
+                    None => {
+                        let begun = Begun::at(inner.version);
+                        inner.reading = Some(Arc::clone(begun.reading()));
+                        return Some(begun);
+                    }
+                }
+            };
+            let _ = running.outcome().await;
+        }
+    }
+
+    /// Reads all tools and keeps them, pages and list, for as long as nothing changes meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Why they cannot be read.
+    pub(crate) async fn read(
+        &self,
+        namespace: &NamespaceName,
+        source: &dyn PageSource,
+    ) -> Result<Arc<ToolList>, CallError> {
+        let version = self.version();
+        let read = pager::read(namespace, source).await?;
+        let list = Arc::new(ToolList::new(version, read.entries));
+        let known = KnownTools::new(Arc::clone(&list), read.era);
+        let mut inner = self.lock();
+        inner.announces = read.announces;
+        if inner.version == version {
+            inner.stale = false;
+            inner.hints.clear();
+            inner.hint(list.entries());
+            inner.pages.replace(read.era, read.pages);
+        }
+        let before = inner.tools.as_ref().map_or(0, |it| it.list.version());
+        if before <= version {
+            inner.tools = Some(known);
+        }
+        Ok(list)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl KnownTools {
+    fn new(list: Arc<ToolList>, era: Era) -> Self {
+        let read = Instant::now();
+        Self { list, era, read }
+    }
+}
+
+impl Inner {
+    fn current(&self) -> Option<&KnownTools> {
+        let fresh = match self.announces {
+            true => FRESH_IF_ANNOUNCED,
+            false => FRESH,
+        };
+        let known = self.tools.as_ref()?;
+        (known.list.version() == self.version && known.read.elapsed() < fresh).then_some(known)
+    }
+
+    /// Whether all that follows from a page is known: most clients list again what has not changed.
+    fn has(&self, key: &PageKey, result: &Bytes) -> bool {
+        let to_be_read = self.stale && key.method == TOOLS_LIST;
+        !to_be_read && self.pages.has(key, result)
+    }
+
+    /// Says whether any of them is news.
+    fn hint(&mut self, tools: &[ToolEntry]) -> bool {
+        let mut news = false;
+        for tool in tools {
+            if self.hints.len() < HINTS_MAX || self.hints.contains_key(tool.name()) {
+                let repeatable = tool.is_repeatable();
+                let before = self.hints.insert(tool.shared_name(), repeatable);
+                news |= before != Some(repeatable);
+            }
+        }
+        news
+    }
+}

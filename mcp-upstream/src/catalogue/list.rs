@@ -1,0 +1,305 @@
+//! The tools of a namespace at one moment, by name, whoever lists them.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tooldock_workers::tool::Tool;
+
+use super::arguments::InputSchema;
+use super::written::WrittenLists;
+use crate::jsonrpc::{self, spans};
+
+/// What the compiled schemas of a list may weigh that are kept with it. Beyond that they are compiled for each call.
+const COMPILED_MAX: usize = 8 * 1024 * 1024;
+
+/// All tools of a namespace, those that a view hides among them. It never changes.
+#[derive(Debug)]
+pub(crate) struct ToolList {
+    entries: Vec<ToolEntry>,
+    /// Positions in `entries`, in the order of the names; of equal names the first one comes first.
+    by_name: Vec<usize>,
+    /// What the compiled schemas of the tools weigh.
+    compiled: AtomicUsize,
+    version: u64,
+    /// As the gateway wrote it for clients.
+    pub(super) written: WrittenLists,
+}
+
+/// One tool, as its author describes it; what its author did not say is absent. Read as far as it is asked for.
+#[derive(Debug)]
+pub(crate) struct ToolEntry {
+    name: Arc<str>,
+    source: Source,
+    /// What arguments are held against, once a call needed it; `None`: nothing can be.
+    input: OnceLock<Option<Arc<InputSchema>>>,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// A tool of the namespace's files.
+    Declared(Arc<Tool>),
+    /// A server's definition, a JSON object: a view into its page.
+    Listed(Bytes),
+}
+
+/// One page of a server's tools.
+#[derive(Debug, Default)]
+pub(super) struct ToolPage {
+    pub(super) entries: Vec<ToolEntry>,
+    /// The cursor of the next page, in the server's own spelling.
+    pub(super) next: Option<Box<RawValue>>,
+}
+
+impl ToolPage {
+    /// What a page says; of what is no page, nothing.
+    pub(super) fn read(page: &Bytes) -> Self {
+        let Some(object) = spans::raw(page) else {
+            return Self::default();
+        };
+        let tools: Vec<&RawValue> = spans::member(object, "tools")
+            .and_then(|tools| serde_json::from_str(tools.get()).ok())
+            .unwrap_or_default();
+        let entry = |tool: &RawValue| {
+            let name = spans::member(tool, "name").and_then(jsonrpc::string)?;
+            let definition = page.slice_ref(tool.get().as_bytes());
+            Some(ToolEntry::new(name.into(), Source::Listed(definition)))
+        };
+        let next = spans::member(object, "nextCursor").filter(|next| next.get() != "null");
+        Self {
+            entries: tools.into_iter().filter_map(entry).collect(),
+            next: next.map(ToOwned::to_owned),
+        }
+    }
+
+    /// Whether a first page is all there is.
+    pub(super) fn is_whole(&self) -> bool {
+        !self.entries.is_empty() && self.next.is_none()
+    }
+}
+
+impl ToolList {
+    /// A server's tools when they had that version.
+    pub(super) fn new(version: u64, entries: Vec<ToolEntry>) -> Self {
+        let mut by_name: Vec<usize> = (0..entries.len()).collect();
+        by_name.sort_by(|one, other| entries[*one].name.cmp(&entries[*other].name));
+        Self {
+            entries,
+            by_name,
+            compiled: AtomicUsize::new(0),
+            version,
+            written: WrittenLists::default(),
+        }
+    }
+
+    /// The tools that a namespace's files declare. There is one version of them.
+    pub(crate) fn declared(tools: &[Arc<Tool>]) -> Self {
+        let entry = |tool: &Arc<Tool>| {
+            let source = Source::Declared(Arc::clone(tool));
+            ToolEntry::new(Arc::clone(&tool.name), source)
+        };
+        Self::new(0, tools.iter().map(entry).collect())
+    }
+
+    /// The tools on one page of a server.
+    #[cfg(test)]
+    pub(crate) fn of_page(page: &'static str) -> Self {
+        Self::new(
+            0,
+            ToolPage::read(&Bytes::from_static(page.as_bytes())).entries,
+        )
+    }
+
+    /// Which one of the server's lists it is.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// All of them, hidden or not.
+    pub(super) fn entries(&self) -> &[ToolEntry] {
+        &self.entries
+    }
+
+    /// One of them, hidden or not.
+    pub(crate) fn tool(&self, name: &str) -> Option<&ToolEntry> {
+        let before = |at: &usize| *self.entries[*at].name < *name;
+        let found = *self.by_name.get(self.by_name.partition_point(before))?;
+        let found = &self.entries[found];
+        (*found.name == *name).then_some(found)
+    }
+
+    /// What the arguments of a tool are held against, if there is such a thing.
+    pub(crate) fn arguments_schema(&self, name: &str) -> Option<Arc<InputSchema>> {
+        let entry = self.tool(name)?;
+        if let Some(kept) = entry.input.get() {
+            return kept.clone();
+        }
+        let compiled = entry.compile();
+        let weight = compiled.as_ref().map_or(0, |schema| schema.weight());
+        let kept = self.compiled.fetch_add(weight, Ordering::Relaxed) + weight;
+        if kept <= COMPILED_MAX {
+            // Another call may have been first.
+            return entry.input.get_or_init(|| compiled).clone();
+        }
+        self.compiled.fetch_sub(weight, Ordering::Relaxed);
+        compiled
+    }
+}
+
+impl ToolEntry {
+    fn new(name: Arc<str>, source: Source) -> Self {
+        let input = OnceLock::new();
+        Self {
+            name,
+            source,
+            input,
+        }
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn shared_name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+
+    /// Its title for people.
+    pub(crate) fn title(&self) -> Option<Cow<'_, str>> {
+        match &self.source {
+            Source::Declared(tool) => tool.title.as_deref().map(Cow::Borrowed),
+            Source::Listed(definition) => text(definition, "title"),
+        }
+    }
+
+    /// What it does; empty where nobody said.
+    pub(crate) fn description(&self) -> Cow<'_, str> {
+        match &self.source {
+            Source::Declared(tool) => Cow::Borrowed(&tool.description),
+            Source::Listed(definition) => text(definition, "description").unwrap_or_default(),
+        }
+    }
+
+    /// What its arguments are.
+    pub(crate) fn input_schema(&self) -> Option<&RawValue> {
+        match &self.source {
+            Source::Declared(tool) => Some(&tool.input_schema),
+            Source::Listed(definition) => member(definition, "inputSchema"),
+        }
+    }
+
+    /// What its structured result is.
+    pub(crate) fn output_schema(&self) -> Option<&RawValue> {
+        match &self.source {
+            Source::Declared(tool) => tool.output_schema.as_deref(),
+            Source::Listed(definition) => member(definition, "outputSchema"),
+        }
+    }
+
+    /// Hints about what it does.
+    pub(crate) fn annotations(&self) -> Option<&RawValue> {
+        match &self.source {
+            Source::Declared(tool) => tool.annotations.as_deref(),
+            Source::Listed(definition) => member(definition, "annotations"),
+        }
+    }
+
+    /// Where its code is; empty for a tool of a server.
+    pub(crate) fn filename(&self) -> &str {
+        match &self.source {
+            Source::Declared(tool) => &tool.filename,
+            Source::Listed(_) => "",
+        }
+    }
+
+    /// The declaration of a tool of the namespace's files.
+    pub(crate) fn declaration(&self) -> Option<&Tool> {
+        match &self.source {
+            Source::Declared(tool) => Some(tool),
+            Source::Listed(_) => None,
+        }
+    }
+
+    /// Whether calling it twice is as good as calling it once.
+    pub(super) fn is_repeatable(&self) -> bool {
+        let says = |annotations: &RawValue, hint| {
+            spans::member(annotations, hint).is_some_and(|it| it.get() == "true")
+        };
+        self.annotations()
+            .is_some_and(|it| says(it, "readOnlyHint") || says(it, "idempotentHint"))
+    }
+
+    fn compile(&self) -> Option<Arc<InputSchema>> {
+        match InputSchema::compile(self.input_schema()?) {
+            Ok(schema) => Some(Arc::new(schema)),
+            Err(reason) => {
+                tracing::debug!(
+                    tool = &*self.name,
+                    "the arguments of tool {:?} are not checked against its schema: {reason}",
+                    self.name
+                );
+                None
+            }
+        }
+    }
+}
+
+/// A member of a definition that was read as JSON before.
+fn member<'a>(definition: &'a Bytes, key: &str) -> Option<&'a RawValue> {
+    let definition = std::str::from_utf8(definition).ok()?;
+    serde_json::from_str(spans::find(definition, key)?).ok()
+}
+
+fn text<'a>(definition: &'a Bytes, key: &str) -> Option<Cow<'a, str>> {
+    member(definition, key).and_then(jsonrpc::string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(page: &'static str) -> ToolList {
+        ToolList::of_page(page)
+    }
+
+    #[test]
+    fn definitions_keep_their_bytes_and_what_has_no_name_is_left_out() {
+        let page = r#"{"tools":[{"name":"a","x":1},{"x":1},{"name":"b","inputSchema":{"n":1.50}}],"nextCursor":"n"}"#;
+        let read = ToolPage::read(&Bytes::from_static(page.as_bytes()));
+        assert_eq!(read.next.expect("another page").get(), "\"n\"");
+        let list = list(page);
+        assert_eq!(list.entries().len(), 2);
+        let tool = list.tool("b").expect("it is there");
+        let schema = tool.input_schema().expect("a schema").get();
+        assert!(schema.contains("1.50"));
+        assert!(list.tool("c").is_none() && list.tool("").is_none());
+    }
+
+    #[test]
+    fn of_two_tools_with_one_name_the_first_is_found() {
+        let page = r#"{"tools":[{"name":"b"},{"name":"a","title":"1"},{"name":"a","title":"2"}]}"#;
+        let list = list(page);
+        let title = list.tool("a").and_then(ToolEntry::title);
+        assert_eq!(title.as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn a_schema_is_compiled_once_and_only_so_much_is_kept() {
+        let list = list(
+            r#"{"tools":[{"name":"a","inputSchema":{"type":"object"}},{"name":"odd","inputSchema":{"type":5}},{"name":"b","inputSchema":{}}]}"#,
+        );
+        let first = list.arguments_schema("a").expect("a schema");
+        let again = list.arguments_schema("a").expect("a schema");
+        assert!(Arc::ptr_eq(&first, &again));
+        assert!(list.arguments_schema("odd").is_none());
+        assert!(list.arguments_schema("missing").is_none());
+        list.compiled.store(COMPILED_MAX, Ordering::Relaxed);
+        let first = list.arguments_schema("b").expect("a schema");
+        let again = list.arguments_schema("b").expect("a schema");
+        assert!(!Arc::ptr_eq(&first, &again));
+        assert_eq!(list.compiled.load(Ordering::Relaxed), COMPILED_MAX);
+    }
+}

@@ -1,0 +1,128 @@
+//! All pages of a server's tools, asked for one after the other.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::names::NamespaceName;
+
+use super::list::{ToolEntry, ToolPage};
+use super::pages::TOOLS_LIST;
+use crate::bridge::params::{self, ClientMetadata};
+use crate::bridge::server_info;
+use crate::jsonrpc::ResponseOutcome;
+use crate::protocol::{ClientIdentity, Era, ServerInfo};
+
+/// Pages that are read at most; a server with more than this has no end of them.
+const PAGES_MAX: usize = 100;
+/// Tools that are read at most.
+const TOOLS_MAX: usize = 10_000;
+/// Bytes of pages after which no more are read: with the last one it may be a page more.
+const BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// An opened connection, as far as lists are read from it.
+#[async_trait]
+pub(crate) trait PageSource: Send + Sync {
+    /// What the server said of itself when the connection was opened.
+    fn server(&self) -> ServerInfo;
+
+    /// Asks for one page of a list.
+    ///
+    /// # Errors
+    ///
+    /// The server did not answer.
+    async fn page(
+        &self,
+        method: &'static str,
+        params: &RawValue,
+    ) -> Result<ResponseOutcome, CallError>;
+}
+
+/// What was read.
+pub(super) struct ReadTools {
+    pub(super) era: Era,
+    /// The server says when its tools change.
+    pub(super) announces: bool,
+    /// Each page with the cursor it was asked for by, in the server's own spelling.
+    pub(super) pages: Vec<(Option<String>, Bytes)>,
+    pub(super) entries: Vec<ToolEntry>,
+}
+
+impl ReadTools {
+    fn new(server: &ServerInfo) -> Self {
+        Self {
+            era: server.era(),
+            announces: server_info::declares(server, &["tools", "listChanged"]),
+            pages: Vec::new(),
+            entries: Vec::new(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.pages.iter().map(|(_, page)| page.len()).sum()
+    }
+
+    /// Whether it is as long as one may be.
+    fn is_full(&self) -> bool {
+        self.pages.len() >= PAGES_MAX
+            || self.entries.len() >= TOOLS_MAX
+            || self.bytes() >= BYTES_MAX
+    }
+}
+
+/// Reads the tools to their end, or as many as are read at most.
+///
+/// # Errors
+///
+/// Why the server does not list them.
+pub(super) async fn read(
+    namespace: &NamespaceName,
+    source: &dyn PageSource,
+) -> Result<ReadTools, CallError> {
+    let mut read = ReadTools::new(&source.server());
+    let mut cursor: Option<Box<RawValue>> = None;
+    loop {
+        let params = params(read.era, cursor.as_deref());
+        let ResponseOutcome::Result(page) = source.page(TOOLS_LIST, &params).await? else {
+            let reason = format!("the server of namespace {namespace} does not list its tools");
+            return Err(CallError::new(CallErrorCode::InternalError, reason));
+        };
+        // A copy: the span may be a small part of a large read.
+        let page = Bytes::copy_from_slice(&page);
+        let ToolPage { entries, next } = ToolPage::read(&page);
+        read.entries.extend(entries);
+        let asked_by = cursor.map(|cursor| cursor.get().to_owned());
+        read.pages.push((asked_by, page));
+        cursor = next;
+        if cursor.is_none() {
+            return Ok(read);
+        }
+        if read.is_full() {
+            break;
+        }
+    }
+    tracing::warn!(
+        namespace = %namespace,
+        tools = read.entries.len(),
+        bytes = read.bytes(),
+        "the server of namespace {namespace} lists more tools than are read: {PAGES_MAX} pages, {TOOLS_MAX} tools or \
+         {BYTES_MAX} bytes"
+    );
+    Ok(read)
+}
+
+/// Parameters of a list method of the gateway's own.
+fn params(era: Era, cursor: Option<&RawValue>) -> Box<RawValue> {
+    let cursor = cursor.map(|cursor| format!(r#""cursor":{cursor}"#));
+    let meta = (era == Era::Modern).then(|| {
+        let metadata = ClientMetadata {
+            capabilities: "{}",
+            info: ClientIdentity::gateway().info.get(),
+            log_level: None,
+        };
+        format!(r#""_meta":{}"#, params::modern_meta("{}", metadata))
+    });
+    let members: Vec<_> = cursor.into_iter().chain(meta).collect();
+    let params = format!("{{{}}}", members.join(","));
+    RawValue::from_string(params).expect("members that were read as JSON")
+}

@@ -1,0 +1,118 @@
+//! The last good pages of one server's lists, as it wrote them, for as long as it cannot be asked.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+
+use crate::protocol::Era;
+
+/// Bytes of pages that are kept; what does not fit is not kept.
+pub(super) const BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of a cursor that a page is kept under: it is the client's word until the server has taken it.
+pub(super) const CURSOR_MAX: usize = 1024;
+/// Pages that are kept.
+pub(super) const PAGES_MAX: usize = 1000;
+/// The method whose pages are the tools.
+pub(super) const TOOLS_LIST: &str = "tools/list";
+/// Methods whose results are lists.
+const METHODS: [&str; 4] = [
+    TOOLS_LIST,
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+];
+
+/// Which page of which list.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct PageKey {
+    /// Of the connection that lists it.
+    pub(super) era: Era,
+    pub(super) method: &'static str,
+    /// Raw JSON, where it is not the first.
+    pub(super) cursor: Option<Box<str>>,
+}
+
+/// Pages by their keys.
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    by_key: HashMap<PageKey, Bytes>,
+    /// Of pages and their cursors.
+    bytes: usize,
+}
+
+impl PageKey {
+    /// `None` where the result of the method is no list, or the cursor has more than [`CURSOR_MAX`] bytes.
+    pub(crate) fn of(era: Era, method: &str, cursor: Option<&str>) -> Option<Self> {
+        let method = METHODS.into_iter().find(|known| *known == method)?;
+        if cursor.is_some_and(|cursor| cursor.len() > CURSOR_MAX) {
+            return None;
+        }
+        let cursor = cursor.map(Into::into);
+        Some(Self {
+            era,
+            method,
+            cursor,
+        })
+    }
+
+    fn weight(&self, page: &Bytes) -> usize {
+        page.len() + self.cursor.as_ref().map_or(0, |cursor| cursor.len())
+    }
+}
+
+impl Pages {
+    pub(super) fn get(&self, key: &PageKey) -> Option<&Bytes> {
+        self.by_key.get(key)
+    }
+
+    /// Whether a page is known, by that cursor or another one.
+    pub(super) fn has(&self, key: &PageKey, result: &Bytes) -> bool {
+        match self.by_key.get(key) {
+            Some(page) => page == result,
+            None => {
+                let same = |own: &PageKey| own.era == key.era && own.method == key.method;
+                key.cursor.is_some()
+                    && (self.by_key.iter()).any(|(own, page)| same(own) && page == result)
+            }
+        }
+    }
+
+    /// Forgets a list.
+    pub(super) fn leave(&mut self, era: Era, method: &'static str) {
+        let bytes = &mut self.bytes;
+        self.by_key.retain(|key, page| {
+            let left = key.era == era && key.method == method;
+            *bytes -= if left { key.weight(page) } else { 0 };
+            !left
+        });
+    }
+
+    /// Says whether there was room.
+    pub(super) fn keep(&mut self, key: PageKey, page: Bytes) -> bool {
+        if let Some(before) = self.by_key.remove(&key) {
+            self.bytes -= key.weight(&before);
+        }
+        let weight = key.weight(&page);
+        let fits = self.by_key.len() < PAGES_MAX && self.bytes + weight <= BYTES_MAX;
+        if fits {
+            self.bytes += weight;
+            self.by_key.insert(key, page);
+        }
+        fits
+    }
+
+    /// Keeps all pages of the tools in place of those before, each with the cursor it was asked for by.
+    pub(super) fn replace(&mut self, era: Era, pages: Vec<(Option<String>, Bytes)>) {
+        self.leave(era, TOOLS_LIST);
+        for (cursor, page) in pages {
+            if let Some(key) = PageKey::of(era, TOOLS_LIST, cursor.as_deref()) {
+                self.keep(key, page);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.by_key.len(), self.bytes)
+    }
+}

@@ -1,0 +1,71 @@
+//! Lists of tools as they were last written. A list never changes: what is written for the first who asks is copied behind
+//! the ids of all others who may see the same.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use super::list::ToolList;
+use super::view::{Fingerprint, View};
+use crate::format::ResultFormat;
+
+/// Longer ones are written each time.
+const KEPT_MAX: usize = 256 * 1024;
+/// Older sessions without output schemas, newer ones with them, and modern clients, of a few views. The oldest goes
+/// where there are more.
+const FORMS_MAX: usize = 12;
+
+/// What was written of one list.
+#[derive(Debug, Default)]
+pub(super) struct WrittenLists(Mutex<Vec<(Form, Bytes)>>);
+
+/// What a text depends on beside its list.
+type Form = (Spelling, Fingerprint);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spelling {
+    Legacy { output_schemas: bool },
+    Modern,
+}
+
+impl ToolList {
+    /// The result of `tools/list` in that format, if it was written for such a view.
+    pub(crate) fn written(&self, format: &ResultFormat, view: View<'_>) -> Option<Bytes> {
+        let form = form(format, view);
+        let written = self.written.lock();
+        let mut all = written.iter();
+        all.find(|(own, _)| *own == form)
+            .map(|(_, result)| result.clone())
+    }
+
+    /// Keeps one that was just written.
+    pub(crate) fn keep_written(&self, format: &ResultFormat, view: View<'_>, result: &[u8]) {
+        if result.len() > KEPT_MAX {
+            return;
+        }
+        let form = form(format, view);
+        let mut written = self.written.lock();
+        // Another request may have been first.
+        written.retain(|(own, _)| *own != form);
+        if written.len() >= FORMS_MAX {
+            written.remove(0);
+        }
+        written.push((form, Bytes::copy_from_slice(result)));
+    }
+}
+
+impl WrittenLists {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Form, Bytes)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn form(format: &ResultFormat, view: View<'_>) -> Form {
+    let spelling = match format {
+        ResultFormat::Legacy(_) => Spelling::Legacy {
+            output_schemas: format.has_structured_content(),
+        },
+        ResultFormat::Modern(_) => Spelling::Modern,
+    };
+    (spelling, view.fingerprint())
+}

@@ -1,0 +1,194 @@
+//! The tools of a server, read for whoever has to know them beforehand, and what answers for a server that takes too long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use tokio::time::{timeout, timeout_at};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::registry::{Namespace, UpstreamKind};
+
+use super::ExternalServers;
+use super::connector::{Connection, Era, Isolation, ServerInfo};
+use super::isolation;
+use crate::catalogue::{Catalogue, Outcome, PageSource, Reading, ToolList};
+use crate::jsonrpc::ResponseOutcome;
+use crate::stdio::metrics::LastGood;
+use crate::upstream::Client;
+
+/// How often the tools are read that change meanwhile, or whose reading failed with whoever else began it.
+const TRIES: usize = 2;
+/// How long a list may take that is known from before.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[async_trait]
+impl PageSource for Arc<dyn Connection> {
+    fn server(&self) -> ServerInfo {
+        self.opening().clone()
+    }
+
+    async fn page(
+        &self,
+        method: &'static str,
+        params: &RawValue,
+    ) -> Result<ResponseOutcome, CallError> {
+        let sent = self.request(method, Some(params), None)?;
+        let answer = sent.answer.await;
+        Ok(answer.map_err(|unanswered| unanswered.error)?.outcome())
+    }
+}
+
+impl ExternalServers {
+    /// What the namespace's server offers.
+    ///
+    /// # Errors
+    ///
+    /// The server is not served any more, or could not be brought up.
+    pub(super) fn catalogue(&self, namespace: &Namespace) -> Result<Arc<Catalogue>, CallError> {
+        if let UpstreamKind::Failed(error) = &namespace.upstream {
+            return Err(error.clone());
+        }
+        if let Some(catalogue) = namespace.attached.get() {
+            return Ok(catalogue);
+        }
+        let catalogue = self.processes.catalogue(namespace)?;
+        namespace.attached.set(Arc::clone(&catalogue));
+        Ok(catalogue)
+    }
+
+    /// The tools of a namespace's server, those that a view hides among them. Read once, whoever asks meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Why they cannot be read.
+    pub(super) async fn tools(
+        self: &Arc<Self>,
+        namespace: &Arc<Namespace>,
+        catalogue: &Arc<Catalogue>,
+    ) -> Outcome {
+        let (limit, version) = (namespace.limits.timeout, catalogue.version());
+        let mut tries = 0;
+        loop {
+            if let Some(current) = catalogue.current() {
+                return Ok(current);
+            }
+            tries += 1;
+            let (reading, is_own) = self.reading(namespace, catalogue);
+            let outcome = timeout(limit, reading.outcome()).await;
+            match outcome.unwrap_or_else(|_| Err(late(namespace))) {
+                // It may have been begun before the change that this request knows of.
+                Ok(read) if read.version() < version && tries < TRIES => {}
+                Ok(read) => return Ok(read),
+                Err(_) if !is_own && !reading.is_slow() && tries < TRIES => {}
+                Err(error) => return self.last_tools(namespace, catalogue).ok_or(error),
+            }
+        }
+    }
+
+    /// The same, for a call that cannot wait long for them: where they are not there soon, those known before serve.
+    ///
+    /// # Errors
+    ///
+    /// Why none are known.
+    pub(super) async fn tools_soon(
+        self: &Arc<Self>,
+        namespace: &Arc<Namespace>,
+        catalogue: &Arc<Catalogue>,
+    ) -> Outcome {
+        if let Some(current) = catalogue.current() {
+            return Ok(current);
+        }
+        let (reading, _) = self.reading(namespace, catalogue);
+        let until = reading.patience(namespace.limits.timeout);
+        let outcome = timeout_at(until, self.tools(namespace, catalogue)).await;
+        let outcome = outcome.unwrap_or_else(|_| Err(late(namespace)));
+        outcome.or_else(|error| catalogue.known().ok_or(error))
+    }
+
+    /// The reading of the tools that serves now, begun where there is none. `true`: it was.
+    fn reading(
+        self: &Arc<Self>,
+        namespace: &Arc<Namespace>,
+        catalogue: &Arc<Catalogue>,
+    ) -> (Arc<Reading>, bool) {
+        let (reading, begun) = catalogue.begin();
+        let is_own = begun.is_some();
+        if let Some(begun) = begun {
+            let (external, namespace) = (Arc::clone(self), Arc::clone(namespace));
+            let catalogue = Arc::clone(catalogue);
+            // One for each catalogue, and bounded by the time of a call.
+            tokio::spawn(async move {
+                let read = external.read_tools(&namespace, &catalogue);
+                let outcome = timeout(namespace.limits.timeout, read).await;
+                begun.end(outcome.unwrap_or_else(|_| Err(late(&namespace))));
+            });
+        }
+        (reading, is_own)
+    }
+
+    /// Asks the process that everybody shares: it lists for everybody, even where calls have processes of their own.
+    async fn read_tools(
+        self: &Arc<Self>,
+        namespace: &Arc<Namespace>,
+        catalogue: &Catalogue,
+    ) -> Outcome {
+        let client = Client::Plain;
+        let speaks = self.processes.speaks(namespace, client.own_era()).await?;
+        let place = isolation::place(Isolation::Shared, speaks, &client, None, "tools/list");
+        let leased = self.lease_at(namespace, &client, place).await?;
+        let list = catalogue.read(&namespace.name, &leased.process).await?;
+        leased.process.answered();
+        Ok(list)
+    }
+
+    /// What a server that cannot be asked listed before.
+    fn last_tools(&self, namespace: &Namespace, catalogue: &Catalogue) -> Option<Arc<ToolList>> {
+        // Whether its last words still count is the pool's to say.
+        self.processes.last_opening(namespace, Era::Legacy)?;
+        let last = catalogue.known()?;
+        self.processes.fell_back(namespace, LastGood::List);
+        Some(last)
+    }
+}
+
+/// The answer to a list method; after [`PATIENCE`] the last good one, if there is one. A request that is given up so
+/// makes its process suspect.
+pub(super) async fn or_last_good<T, E>(
+    attempt: impl Future<Output = Result<T, E>>,
+    last_good: impl FnOnce() -> Option<T>,
+) -> Result<T, E> {
+    tokio::pin!(attempt);
+    match timeout(PATIENCE, &mut attempt).await {
+        Ok(outcome) => outcome,
+        Err(_) => match last_good() {
+            Some(known) => Ok(known),
+            None => attempt.await,
+        },
+    }
+}
+
+fn late(namespace: &Namespace) -> CallError {
+    let name = &namespace.name;
+    let reason = format!("the server of namespace {name} did not list its tools in time");
+    CallError::new(CallErrorCode::ExecutionTimeout, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_takes_too_long_is_the_last_good_one_if_there_is_one() {
+        let slow = || async {
+            tokio::time::sleep(PATIENCE * 2).await;
+            Ok::<_, ()>("new")
+        };
+        let begun = tokio::time::Instant::now();
+        assert_eq!(or_last_good(slow(), || Some("old")).await, Ok("old"));
+        assert_eq!(begun.elapsed(), PATIENCE);
+        assert_eq!(or_last_good(slow(), || None).await, Ok("new"));
+        let quick = async { Err("no") };
+        assert_eq!(or_last_good(quick, || Some("old")).await, Err("no"));
+    }
+}
