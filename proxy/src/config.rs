@@ -40,6 +40,8 @@ use tooldock_workers::external::ServersConfig;
 use tooldock_workers::narrow::narrow;
 use tooldock_workers::secrets::Secret;
 
+use crate::remote::Material;
+
 pub(crate) use self::access_log::{AccessLogConfig, AccessLogFormat};
 pub(crate) use self::address::{ListenAddress, SocketMode};
 pub(crate) use self::environment::Environment;
@@ -294,6 +296,15 @@ impl Effective {
                     ConfigError::key(format!("listeners[{index}].tls"), reason)
                 })?;
             }
+        }
+        for (name, server) in &self.config.upstreams.remote {
+            if !server.enabled {
+                continue;
+            }
+            let at = |key: &str| format!("upstreams.remote.{name}.{key}");
+            let spec = server.tls.read();
+            let spec = spec.map_err(|error| ConfigError::key(at(&error.key), error.message))?;
+            Material::new(&spec).map_err(|(key, what)| ConfigError::key(at(key), what))?;
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ mod kept_file;
 mod logging;
 mod metrics;
 mod reconfigure;
+mod remote;
 mod request_id;
 mod respond;
 mod rules;

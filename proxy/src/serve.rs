@@ -39,6 +39,7 @@ use crate::gateway::{Gateway, Rules};
 use crate::hub::Hub;
 use crate::metrics::{EdgeMetrics, StateMetrics};
 use crate::reconfigure::Reconfigure;
+use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
 use crate::request_id::RequestIds;
 use crate::rules;
 use crate::session_key;
@@ -209,6 +210,13 @@ impl Parts {
         reloader.set_servers(config.upstreams.clone());
         reloader.bind_runtime(control.handle().clone());
         let health = Arc::new(Health::new());
+        let remote = RemoteClient::new(
+            Arc::new(SystemNames),
+            Arc::new(RemoteMetrics::new(&exported)?),
+            control.handle().clone(),
+        );
+        let (follower, followed) = (Arc::clone(&remote), Arc::clone(&registry));
+        control.spawn(async move { follower.follow(&followed).await });
         let service_parts = ServiceParts {
             registry: Arc::clone(&registry),
             reloader: Some(Arc::new(Reload(Arc::clone(&reloader)))),
@@ -220,7 +228,7 @@ impl Parts {
             streams_per_principal: config.admission.limits.streams_per_principal,
             tool_call_limiter: Arc::new(ToolCalls(Arc::clone(rules))),
             audit: audit_sender,
-            http_client: None,
+            http_client: Some(remote),
             metrics: upstream_metrics,
             health: Arc::clone(&health),
         };

@@ -24,8 +24,9 @@ const HOP_BY_HOP: [&str; 9] = [
 ];
 
 /// Headers that the protocol or the message itself decides.
-const DECIDED: [&str; 10] = [
+const DECIDED: [&str; 11] = [
     "accept",
+    "accept-encoding",
     "content-length",
     "content-type",
     "expect",

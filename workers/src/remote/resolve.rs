@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::backend::Backend;
-use super::config::RemoteServerConfig;
+use super::config::{RemoteServerConfig, RemoteTls};
 use super::headers::is_header_value;
 use super::spec::{BackendSpec, HeaderRules, Pem, RemoteSpec, TlsIdentity, TlsSpec};
 use crate::external::{ExternalFailure, INVALID, InvalidServer, MISSING};
@@ -96,7 +96,7 @@ pub(crate) fn spec(
         },
         credentials,
         secrets: hidden,
-        tls: tls(config).map_err(|reason| fails(INVALID, reason))?,
+        tls: config.tls.read().map_err(|reason| fails(INVALID, reason))?,
         timeouts: config.timeouts,
         keepalive: config.keepalive,
         retry: config.retry,
@@ -104,30 +104,37 @@ pub(crate) fn spec(
     })
 }
 
-fn tls(config: &RemoteServerConfig) -> Result<TlsSpec, InvalidServer> {
-    let read = |key: &str, path: &Option<std::path::PathBuf>| {
-        let content = path.as_deref().map(content).transpose();
-        content.map_err(|message| InvalidServer::new(key, message))
-    };
-    let keys = &config.tls;
-    let ca = read("tls.ca", &keys.ca)?.map(|it| Pem(it.into()));
-    let identity = match (read("tls.cert", &keys.cert)?, read("tls.key", &keys.key)?) {
-        (Some(cert), Some(key)) => {
-            let key =
-                String::from_utf8(key).map_err(|_| InvalidServer::new("tls.key", "is not PEM"))?;
-            Some(TlsIdentity {
-                cert: Pem(cert.into()),
-                key: Secret::new(key),
-            })
-        }
-        _ => None,
-    };
-    Ok(TlsSpec {
-        ca,
-        identity,
-        server_name: keys.server_name.clone(),
-        verify: keys.verify,
-    })
+impl RemoteTls {
+    /// Reads the files. What they hold is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// The key whose file cannot be read.
+    pub fn read(&self) -> Result<TlsSpec, InvalidServer> {
+        let read = |key: &str, path: &Option<std::path::PathBuf>| {
+            let content = path.as_deref().map(content).transpose();
+            content.map_err(|message| InvalidServer::new(key, message))
+        };
+        let keys = self;
+        let ca = read("tls.ca", &keys.ca)?.map(|it| Pem(it.into()));
+        let identity = match (read("tls.cert", &keys.cert)?, read("tls.key", &keys.key)?) {
+            (Some(cert), Some(key)) => {
+                let key = String::from_utf8(key)
+                    .map_err(|_| InvalidServer::new("tls.key", "is not PEM"))?;
+                Some(TlsIdentity {
+                    cert: Pem(cert.into()),
+                    key: Secret::new(key),
+                })
+            }
+            _ => None,
+        };
+        Ok(TlsSpec {
+            ca,
+            identity,
+            server_name: keys.server_name.clone(),
+            verify: keys.verify,
+        })
+    }
 }
 
 fn content(path: &Path) -> Result<Vec<u8>, String> {

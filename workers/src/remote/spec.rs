@@ -6,11 +6,13 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use super::backend::{Backend, BackendId};
+use super::config::RemoteServerConfig;
 use super::config::{Balance, Mode, RemoteHealth, RemoteRetry, RemoteTimeouts, Transport};
-use crate::external::Isolation;
+use super::resolve::spec;
+use crate::external::{InvalidServer, Isolation};
 use crate::names::NamespaceName;
 use crate::process::output::Redactor;
-use crate::secrets::Secret;
+use crate::secrets::{Secret, SecretSource};
 
 /// One remote server. While nothing about it changes, every snapshot holds the same `Arc` of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,6 +149,21 @@ impl RemoteServer {
         }
     }
 
+    /// The server that a configuration describes, with the values of its variables.
+    ///
+    /// # Errors
+    ///
+    /// The key that cannot be used, without the value of any variable.
+    pub fn resolve(
+        name: &NamespaceName,
+        config: &RemoteServerConfig,
+        secrets: &dyn SecretSource,
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, InvalidServer> {
+        let spec = spec(name, config, secrets, environment).map_err(|failure| *failure.reason)?;
+        Ok(Self::new(name.clone(), spec))
+    }
+
     /// A text that quotes the server, fit for the log.
     pub fn without_secrets(&self, text: &str) -> String {
         let hidden = Redactor::new(&self.spec.secrets).hide(text.into(), false);
@@ -156,8 +173,6 @@ impl RemoteServer {
 
 #[cfg(test)]
 mod tests {
-    use crate::remote::RemoteServerConfig;
-    use crate::remote::resolve::spec;
     use crate::secrets::NoSecrets;
     use crate::yaml;
 
@@ -167,8 +182,7 @@ mod tests {
         let config: RemoteServerConfig = yaml::from_str(yaml).expect(yaml);
         let name: NamespaceName = "ns".parse().expect("a name");
         let environment = |_: &str| Some(token.to_owned());
-        let spec = spec(&name, &config, &NoSecrets, &environment).expect("a spec");
-        RemoteServer::new(name, spec)
+        RemoteServer::resolve(&name, &config, &NoSecrets, &environment).expect("a spec")
     }
 
     const SERVER: &str = "{ backends: ['https://a/mcp?k=hunter2'], credentials: 'Bearer ${TOKEN}', headers: { set: { X-Key: '${KEY}' } } }";

@@ -1,0 +1,44 @@
+//! The HTTP client of remote servers: the port of `tooldock_upstream::http_client`, on Pingora's connections.
+//!
+//! ```text
+//! RemoteClient ─▶ Pool (one per server) ─▶ Member (one per backend) ─▶ exchange: connection, request, response
+//!                  │ balance, health          │ shared between the pools of a server's versions:
+//!                  └ upkeep: checks, names    └ Core: health, idle connections, counts
+//! ```
+//!
+//! A connection belongs to the runtime that opened it and is used again on that runtime alone, so that a call is written
+//! and answered on the thread that serves its client. HTTP/1.1 is spoken: a stream of its own connection cannot hold up
+//! another one.
+//!
+//! What it deliberately does not do: follow a redirect, repeat a request, or know MCP. A connection that turns out to be
+//! closed before anything was written to it is no request that was sent: then another one is opened.
+
+mod address;
+mod balance;
+mod client;
+mod connect;
+mod exchange;
+mod failure;
+mod headers;
+mod health;
+mod idle;
+mod metrics;
+mod names;
+mod pool;
+mod tls;
+mod upkeep;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use client::RemoteClient;
+pub(crate) use metrics::RemoteMetrics;
+pub(crate) use names::SystemNames;
+pub(crate) use tls::Material;
+
+/// Plain data: what a thread that panicked left behind can be used.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

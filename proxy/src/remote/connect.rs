@@ -1,0 +1,94 @@
+//! Opening a connection to a backend.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use pingora_core::connectors::{ConnectorOptions, TransportConnector};
+use pingora_core::protocols::Stream;
+use pingora_core::upstreams::peer::HttpPeer;
+use tokio::time::Instant;
+use tooldock_upstream::http_client::{SendError, SendErrorKind};
+use tooldock_workers::remote::{BackendSpec, Host, RemoteServer};
+
+use super::failure::{failed, late, no_address, not_connected};
+use super::names::Addresses;
+use super::tls::Material;
+
+/// Opens connections. One for all servers: it holds the system's certificates, and keeps no connection itself.
+#[derive(Default)]
+pub(super) struct Connector(OnceLock<TransportConnector>);
+
+impl Connector {
+    /// A connection to one of a backend's addresses, within `timeouts.connect` for all of them.
+    pub(super) async fn connect(
+        &self,
+        server: &RemoteServer,
+        backend: &BackendSpec,
+        addresses: &Addresses,
+        material: &Material,
+    ) -> Result<(Stream, Option<SocketAddr>), SendError> {
+        let limit = server.spec.timeouts.connect;
+        let deadline = Instant::now() + limit;
+        if let Host::Unix(path) = &backend.backend.host {
+            let path = path.to_string_lossy();
+            let mut peer = HttpPeer::new_uds(&path, false, String::new()).map_err(|_| {
+                let what = "the path of its socket cannot be used";
+                failed(&backend.id, SendErrorKind::Connect, true, what)
+            })?;
+            let stream = self.open(&mut peer, limit).await;
+            let stream = stream.map_err(|error| not_connected(&backend.id, &error))?;
+            return Ok((stream, None));
+        }
+        let to_try = addresses.to_try(limit).await;
+        let to_try = to_try.map_err(|reason| no_address(&backend.id, &reason))?;
+        let mut left = to_try.len();
+        let mut last = late(&backend.id);
+        for address in to_try {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                break;
+            }
+            // One address that does not answer must not use up the time of the others.
+            let share = remaining / u32::try_from(left).unwrap_or(1);
+            left -= 1;
+            let mut peer = peer(address, server, backend, material);
+            match self.open(&mut peer, share).await {
+                Ok(stream) => return Ok((stream, Some(address))),
+                Err(error) => last = not_connected(&backend.id, &error),
+            }
+        }
+        addresses.doubt();
+        Err(last)
+    }
+
+    async fn open(&self, peer: &mut HttpPeer, limit: Duration) -> pingora_core::Result<Stream> {
+        peer.options.connection_timeout = Some(limit);
+        peer.options.total_connection_timeout = Some(limit);
+        // Reads the system's certificates: not before a connection is wanted.
+        let connector = || TransportConnector::new(Some(ConnectorOptions::new(1)));
+        self.0.get_or_init(connector).new_stream(peer).await
+    }
+}
+
+fn peer(
+    address: SocketAddr,
+    server: &RemoteServer,
+    backend: &BackendSpec,
+    material: &Material,
+) -> HttpPeer {
+    let tls = backend.backend.tls;
+    let name = match (tls, &server.spec.tls.server_name, &backend.backend.host) {
+        (false, ..) => String::new(),
+        (true, Some(name), _) => name.clone(),
+        (true, None, Host::Name(name, _)) => name.trim_end_matches('.').to_owned(),
+        // Never empty: Pingora checks no certificate where there is no name.
+        (true, None, _) => address.ip().to_string(),
+    };
+    let mut peer = HttpPeer::new(address, tls, name);
+    peer.options.verify_cert = server.spec.tls.verify;
+    peer.options.verify_hostname = server.spec.tls.verify;
+    peer.options.ca = material.ca.as_ref().map(Arc::clone);
+    peer.client_cert_key = material.identity.as_ref().map(Arc::clone);
+    peer
+}

@@ -1,0 +1,311 @@
+//! One request at one backend: a connection, the request, the head of the response, and its body as it comes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{Method, StatusCode, header};
+use pingora_core::protocols::Stream;
+use pingora_core::protocols::http::v1::client::HttpSession;
+use pingora_core::{Error, ErrorType};
+use pingora_http::RequestHeader;
+use tokio::time::{Instant, timeout, timeout_at};
+use tooldock_upstream::http_client::{
+    BackendRequest, BackendResponse, BodyError, ResponseBody, SendError, SendErrorKind,
+};
+
+use super::failure::{failed, no_head};
+use super::headers;
+use super::pool::{InFlight, Member};
+
+/// How long a backend that closed the connection while a body was written may take to say why.
+const EARLY_ANSWER: Duration = Duration::from_millis(200);
+
+/// What became of a request, for health and metrics. Told once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// A response with that status was read to its end, or given up by whoever read it.
+    Status(StatusCode),
+    /// The response was cut.
+    Cut,
+    /// The body did not come in time.
+    BodyTimeout,
+}
+
+/// An open connection.
+struct Connection {
+    session: HttpSession,
+    address: Option<SocketAddr>,
+    reused: bool,
+}
+
+/// Sends a request and waits for the head of its response.
+pub(super) async fn send(
+    member: &Arc<Member>,
+    request: BackendRequest,
+    in_flight: InFlight,
+) -> Result<BackendResponse, SendError> {
+    let (id, server) = (&member.spec.id, &member.server);
+    let timeouts = server.spec.timeouts;
+    let head = head(member, &request)?;
+    let begun = Instant::now();
+    let mut connection = loop {
+        let mut connection = connection(member).await?;
+        let written = write(&mut connection.session, &head, &request.body);
+        match timeout(timeouts.head, written).await {
+            Ok(Ok(())) => break connection,
+            // Nothing of the body was written, so that no request can have been read: another connection is taken.
+            Ok(Err(Unwritten::Head)) if connection.reused => {}
+            Ok(Err(Unwritten::Head)) => {
+                let what = "the connection ended before the request was written";
+                return Err(failed(id, SendErrorKind::Closed, true, what));
+            }
+            Ok(Err(Unwritten::Body)) => {
+                // It may have answered without reading all of it.
+                let early = timeout(EARLY_ANSWER, read_head(&mut connection.session)).await;
+                if let Ok(Ok(())) = early {
+                    break connection;
+                }
+                let what = "the connection ended while the request was written";
+                return Err(failed(id, SendErrorKind::Closed, false, what));
+            }
+            Err(_) => return Err(no_head(id, timeouts.head)),
+        }
+    };
+    if connection.session.resp_header().is_none() {
+        match timeout(timeouts.head, read_head(&mut connection.session)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(unreadable(member, &error)),
+            Err(_) => return Err(no_head(id, timeouts.head)),
+        }
+    }
+    let Some(response) = connection.session.resp_header() else {
+        return Err(failed(
+            id,
+            SendErrorKind::Malformed,
+            false,
+            "there is no response",
+        ));
+    };
+    let status = response.status;
+    let headers = headers::down(&response.headers);
+    let streams = request.streams || is_event_stream(&headers);
+    let mut body = Body {
+        connection: Some(connection),
+        member: Arc::clone(member),
+        status,
+        deadline: (!streams).then(|| begun + timeouts.call),
+        in_flight: Some(in_flight),
+    };
+    body.release_if_done().await;
+    Ok(BackendResponse {
+        status,
+        headers,
+        body: Box::new(body),
+    })
+}
+
+fn is_event_stream(headers: &http::HeaderMap) -> bool {
+    let value = headers.get(header::CONTENT_TYPE);
+    let value = value.and_then(|it| it.to_str().ok()).unwrap_or_default();
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("text/event-stream")
+}
+
+/// The head of the request.
+fn head(member: &Member, request: &BackendRequest) -> Result<RequestHeader, SendError> {
+    let wrong = |what: &str| failed(&member.spec.id, SendErrorKind::Request, true, what);
+    let target = request.target.as_deref();
+    let target = target.unwrap_or(&member.spec.backend.target);
+    if !target.starts_with('/') || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(wrong("the request's path is no path"));
+    }
+    let mut head = RequestHeader::build_no_case(request.method.clone(), target.as_bytes(), None)
+        .map_err(|_| wrong("the request's path cannot be sent"))?;
+    let has_body = !request.body.is_empty() || request.method == Method::POST;
+    let length = has_body.then_some(request.body.len());
+    let up = member
+        .headers
+        .up(&request.headers, &member.authority, length);
+    for (name, value) in &up {
+        head.append_header(name.clone(), value.clone())
+            .map_err(|_| wrong("a header of the request cannot be sent"))?;
+    }
+    Ok(head)
+}
+
+async fn connection(member: &Member) -> Result<Connection, SendError> {
+    let core = &member.core;
+    let still_has = |address: &SocketAddr| core.addresses.still_has(address);
+    if let Some((stream, address)) = core.idle.take(still_has) {
+        return Ok(opened(stream, address, true));
+    }
+    let opening = core.connector.connect(
+        &member.server,
+        &member.spec,
+        &core.addresses,
+        &core.material,
+    );
+    let (stream, address) = opening.await?;
+    Ok(opened(stream, address, false))
+}
+
+fn opened(stream: Stream, address: Option<SocketAddr>, reused: bool) -> Connection {
+    Connection {
+        session: HttpSession::new(stream),
+        address,
+        reused,
+    }
+}
+
+/// How far a request got that could not be written.
+enum Unwritten {
+    /// Its head is not complete at the backend: no request can have been read.
+    Head,
+    /// The head is there and the body is not, as a whole.
+    Body,
+}
+
+async fn write(
+    session: &mut HttpSession,
+    head: &RequestHeader,
+    body: &Bytes,
+) -> Result<(), Unwritten> {
+    let head = Box::new(head.clone());
+    let written = session.write_request_header(head).await;
+    written.map_err(|_| Unwritten::Head)?;
+    if !body.is_empty() {
+        let written = session.write_body(body).await;
+        written.map_err(|_| Unwritten::Body)?;
+    }
+    let finished = session.finish_body().await;
+    finished.map(drop).map_err(|_| Unwritten::Body)
+}
+
+/// Reads until the head of the response, past heads that only inform.
+async fn read_head(session: &mut HttpSession) -> pingora_core::Result<()> {
+    loop {
+        session.read_response().await?;
+        match session.get_status() {
+            Some(StatusCode::SWITCHING_PROTOCOLS) => {
+                return Error::e_explain(ErrorType::InvalidHTTPHeader, "it switches protocols");
+            }
+            Some(status) if status.is_informational() => {}
+            _ => return Ok(()),
+        }
+    }
+}
+
+fn unreadable(member: &Member, error: &Error) -> SendError {
+    let id = &member.spec.id;
+    match error.etype() {
+        ErrorType::InvalidHTTPHeader => {
+            let what = "what it answered is no response of HTTP/1.1";
+            failed(id, SendErrorKind::Malformed, false, what)
+        }
+        _ => {
+            let what = "the connection ended before a response came";
+            failed(id, SendErrorKind::Closed, false, what)
+        }
+    }
+}
+
+/// The body of a response. Dropped before its end, it closes the connection.
+struct Body {
+    /// Gone after the end.
+    connection: Option<Connection>,
+    member: Arc<Member>,
+    status: StatusCode,
+    /// Of the whole body; a stream has none.
+    deadline: Option<Instant>,
+    /// Gone after the outcome was told.
+    in_flight: Option<InFlight>,
+}
+
+#[async_trait]
+impl ResponseBody for Body {
+    async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
+        let timeouts = self.member.server.spec.timeouts;
+        loop {
+            let Some(connection) = &mut self.connection else {
+                return Ok(None);
+            };
+            // Dropping the reading loses nothing: Pingora keeps what was read.
+            let reading = connection.session.read_body_bytes();
+            let (read, limit) = match self.deadline {
+                Some(deadline) => (timeout_at(deadline, reading).await, timeouts.call),
+                None => (timeout(timeouts.idle, reading).await, timeouts.idle),
+            };
+            match read {
+                Ok(Ok(Some(piece))) => {
+                    self.release_if_done().await;
+                    if !piece.is_empty() {
+                        return Ok(Some(piece));
+                    }
+                }
+                Ok(Ok(None)) => {
+                    self.release().await;
+                    return Ok(None);
+                }
+                Ok(Err(_)) => {
+                    self.end(Outcome::Cut);
+                    return Err(BodyError::Cut);
+                }
+                Err(_) => {
+                    self.end(Outcome::BodyTimeout);
+                    return Err(BodyError::Timeout(limit));
+                }
+            }
+        }
+    }
+}
+
+impl Body {
+    async fn release_if_done(&mut self) {
+        let connection = self.connection.as_mut();
+        if connection.is_some_and(|it| it.session.is_body_done()) {
+            self.release().await;
+        }
+    }
+
+    /// The body is complete: its connection may serve another request.
+    async fn release(&mut self) {
+        let Some(mut connection) = self.connection.take() else {
+            return;
+        };
+        self.end(Outcome::Status(self.status));
+        connection.session.respect_keepalive();
+        let patience = patience(&connection.session);
+        // Waits for a shutdown only, where the connection cannot be used again.
+        let kept = timeout(Duration::from_secs(1), connection.session.reuse()).await;
+        if let Ok(Some(stream)) = kept {
+            self.member
+                .core
+                .idle
+                .put(stream, connection.address, patience);
+        }
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        self.connection = None;
+        if let Some(in_flight) = self.in_flight.take() {
+            in_flight.ended(outcome);
+        }
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.end(Outcome::Status(self.status));
+    }
+}
+
+/// How long the backend says it keeps an idle connection: `Keep-Alive: timeout=5`.
+fn patience(session: &HttpSession) -> Option<Duration> {
+    let value = session.get_header("keep-alive")?.to_str().ok()?;
+    let mut parts = value.split(',').filter_map(|part| part.split_once('='));
+    let (_, seconds) = parts.find(|(key, _)| key.trim().eq_ignore_ascii_case("timeout"))?;
+    seconds.trim().parse().ok().map(Duration::from_secs)
+}

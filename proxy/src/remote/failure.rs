@@ -1,0 +1,76 @@
+//! What went wrong with a request, in the port's words.
+
+use std::time::Duration;
+
+use pingora_core::{Error, ErrorType};
+use tooldock_upstream::http_client::{SendError, SendErrorKind};
+use tooldock_workers::remote::BackendId;
+
+use super::names::NoAddress;
+
+/// An error about a backend.
+pub(super) fn failed(id: &BackendId, kind: SendErrorKind, unsent: bool, what: &str) -> SendError {
+    SendError {
+        kind,
+        unsent,
+        message: format!("{id}: {what}"),
+    }
+}
+
+/// Why there is no address to connect to.
+pub(super) fn no_address(id: &BackendId, reason: &NoAddress) -> SendError {
+    let what = match reason {
+        NoAddress::NotFound(what) => what.clone(),
+        NoAddress::NotPublic(name, address) => format!(
+            "{name} leads to {}, which is not public; the server's allow_private would allow it",
+            address.ip()
+        ),
+        NoAddress::Timeout(name) => format!("{name} was not looked up in time"),
+    };
+    failed(id, SendErrorKind::Resolve, true, &what)
+}
+
+/// Why there is no connection.
+pub(super) fn not_connected(id: &BackendId, error: &Error) -> SendError {
+    let (kind, what) = match error.etype() {
+        ErrorType::ConnectRefused => (
+            SendErrorKind::Connect,
+            "the connection was refused".to_owned(),
+        ),
+        ErrorType::ConnectNoRoute => (SendErrorKind::Connect, "there is no route to it".to_owned()),
+        ErrorType::ConnectTimedout => return late(id),
+        ErrorType::TLSHandshakeFailure
+        | ErrorType::TLSHandshakeTimedout
+        | ErrorType::InvalidCert
+        | ErrorType::HandshakeError => (SendErrorKind::Tls, format!("TLS: {}", cause(error))),
+        _ => (
+            SendErrorKind::Connect,
+            format!("no connection: {}", cause(error)),
+        ),
+    };
+    failed(id, kind, true, &what)
+}
+
+/// No connection came about in time.
+pub(super) fn late(id: &BackendId) -> SendError {
+    let what = "no connection came about in time (timeouts.connect)";
+    failed(id, SendErrorKind::ConnectTimeout, true, what)
+}
+
+/// The head of the response did not come in time.
+pub(super) fn no_head(id: &BackendId, limit: Duration) -> SendError {
+    let what = format!(
+        "no response came within {} s (timeouts.head)",
+        limit.as_secs_f32()
+    );
+    failed(id, SendErrorKind::HeadTimeout, false, &what)
+}
+
+/// What Pingora says of the cause, or of the error itself. It quotes addresses and certificates, nothing of a request.
+fn cause(error: &Error) -> String {
+    match (&error.context, &error.cause) {
+        (Some(context), _) => context.as_str().to_owned(),
+        (None, Some(cause)) => cause.to_string(),
+        (None, None) => error.etype().as_str().to_owned(),
+    }
+}

@@ -1,0 +1,199 @@
+//! Which headers a request has on its way up, and which of a response's come down.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use tooldock_workers::remote::{HeaderRules, is_hop_by_hop};
+use tooldock_workers::secrets::Secret;
+
+/// Headers of the protocol and of the message. All others go up only where the configuration passes them.
+const OF_THE_MESSAGE: [&str; 6] = [
+    "accept",
+    "content-type",
+    "last-event-id",
+    "traceparent",
+    "tracestate",
+    "user-agent",
+];
+
+/// What the gateway calls itself.
+const USER_AGENT: &str = concat!("tooldock/", env!("CARGO_PKG_VERSION"));
+
+/// What a server's configuration makes of the headers of its requests, worked out once.
+pub(super) struct Headers {
+    set: Vec<(HeaderName, HeaderValue)>,
+    remove: Vec<HeaderName>,
+    pass: Vec<HeaderName>,
+}
+
+impl Headers {
+    /// The rules of a configuration that was checked: what is no header all the same is left out.
+    pub(super) fn new(rules: &HeaderRules, credentials: Option<&Secret>) -> Self {
+        let name = |name: &String| name.parse().ok();
+        let value = |secret: &Secret| {
+            let mut value = HeaderValue::from_bytes(secret.expose().as_bytes()).ok()?;
+            value.set_sensitive(true);
+            Some(value)
+        };
+        let credentials = credentials.and_then(value);
+        let authorization = credentials.map(|it| (header::AUTHORIZATION, it));
+        let set = rules.set.iter();
+        let set = set.filter_map(|(key, secret)| Some((name(key)?, value(secret)?)));
+        Self {
+            set: authorization.into_iter().chain(set).collect(),
+            remove: rules.remove.iter().filter_map(name).collect(),
+            pass: rules.pass.iter().filter_map(name).collect(),
+        }
+    }
+
+    /// The headers that go up. `host` is the backend's; `length` is that of the body, where there is one to be told.
+    pub(super) fn up(&self, given: &HeaderMap, host: &str, length: Option<usize>) -> HeaderMap {
+        let mut up = HeaderMap::with_capacity(given.len() + self.set.len() + 3);
+        for (name, value) in given {
+            if self.goes_up(name) {
+                up.append(name.clone(), value.clone());
+            }
+        }
+        if let Ok(host) = HeaderValue::from_str(host) {
+            up.insert(header::HOST, host);
+        }
+        up.entry(header::USER_AGENT)
+            .or_insert(HeaderValue::from_static(USER_AGENT));
+        for (name, value) in &self.set {
+            up.insert(name.clone(), value.clone());
+        }
+        for name in &self.remove {
+            up.remove(name);
+        }
+        if let Some(length) = length {
+            up.insert(header::CONTENT_LENGTH, length.into());
+        }
+        up
+    }
+
+    fn goes_up(&self, name: &HeaderName) -> bool {
+        let text = name.as_str();
+        let of_the_message = OF_THE_MESSAGE.contains(&text) || text.starts_with("mcp-");
+        of_the_message || self.pass.contains(name)
+    }
+}
+
+/// A response's headers without those that are about the connection.
+pub(super) fn down(given: &HeaderMap) -> HeaderMap {
+    let nominated: Vec<String> = given
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|name| name.trim().to_ascii_lowercase())
+        .collect();
+    let mut down = HeaderMap::with_capacity(given.len());
+    for (name, value) in given {
+        let text = name.as_str();
+        if !is_hop_by_hop(text) && !nominated.iter().any(|it| it == text) {
+            down.append(name.clone(), value.clone());
+        }
+    }
+    down
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(headers: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pairs = headers.iter();
+        pairs
+            .map(|(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from_static(value),
+                )
+            })
+            .collect()
+    }
+
+    fn names(headers: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    const OF_A_CLIENT: [(&str, &str); 12] = [
+        ("accept", "application/json"),
+        ("authorization", "Bearer the-clients"),
+        ("connection", "x-hop"),
+        ("content-length", "99"),
+        ("cookie", "a=b"),
+        ("host", "gateway"),
+        ("mcp-session-id", "s"),
+        ("traceparent", "00-1-2-01"),
+        ("transfer-encoding", "chunked"),
+        ("x-forwarded-for", "1.2.3.4"),
+        ("x-namespace", "ns"),
+        ("x-wanted", "yes"),
+    ];
+
+    #[test]
+    fn headers_of_the_client_stay_here_unless_they_are_passed() {
+        let rules = HeaderRules {
+            pass: vec!["x-wanted".into()],
+            ..HeaderRules::default()
+        };
+        let headers = Headers::new(&rules, None);
+        let up = headers.up(&map(&OF_A_CLIENT), "a:80", Some(3));
+        let expected = [
+            "accept",
+            "content-length",
+            "host",
+            "mcp-session-id",
+            "traceparent",
+            "user-agent",
+            "x-wanted",
+        ];
+        assert_eq!(names(&up), expected);
+        assert_eq!(up["host"], "a:80");
+        assert_eq!(up["content-length"], "3");
+    }
+
+    #[test]
+    fn credentials_replace_what_the_client_showed_and_removing_comes_last() {
+        let rules = HeaderRules {
+            set: vec![
+                ("x-key".into(), Secret::new("hunter2")),
+                ("host".into(), Secret::new("virtual")),
+            ],
+            remove: vec!["user-agent".into()],
+            pass: Vec::new(),
+        };
+        let credentials = Secret::new("Bearer ours");
+        let headers = Headers::new(&rules, Some(&credentials));
+        let up = headers.up(&map(&OF_A_CLIENT), "a", None);
+        assert_eq!(up["authorization"], "Bearer ours");
+        assert_eq!(up["x-key"], "hunter2");
+        assert_eq!(up["host"], "virtual");
+        assert!(!up.contains_key("user-agent") && !up.contains_key("content-length"));
+        assert!(!format!("{up:?}").contains("hunter2"), "{up:?}");
+    }
+
+    #[test]
+    fn the_clients_own_token_goes_up_only_where_the_configuration_names_it() {
+        let rules = HeaderRules {
+            pass: vec!["authorization".into()],
+            ..HeaderRules::default()
+        };
+        let up = Headers::new(&rules, None).up(&map(&OF_A_CLIENT), "a", None);
+        assert_eq!(up["authorization"], "Bearer the-clients");
+    }
+
+    #[test]
+    fn headers_about_the_connection_do_not_come_down() {
+        let given = map(&[
+            ("connection", "keep-alive, X-Hop"),
+            ("keep-alive", "timeout=5"),
+            ("x-hop", "1"),
+            ("transfer-encoding", "chunked"),
+            ("mcp-session-id", "s"),
+            ("retry-after", "3"),
+        ]);
+        assert_eq!(names(&down(&given)), ["mcp-session-id", "retry-after"]);
+    }
+}

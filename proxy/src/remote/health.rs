@@ -1,0 +1,226 @@
+//! Whether a backend is used: what checks and requests say of it, as a state that needs neither a clock nor a connection.
+//!
+//! ```text
+//!              failures in a row           eject is over
+//!   healthy ───────────────────▶ ejected ───────────────▶ healthy, one failure from being ejected
+//!      │  ▲                         │ a request succeeds ─▶ healthy
+//!      │  └─ a check passes ─┐
+//!      └─ a check fails ─▶ down
+//! ```
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tooldock_workers::remote::PassiveHealth;
+
+/// How long a backend that has come back gets less than its share.
+const SLOW_START: Duration = Duration::from_secs(10);
+
+/// The share it begins with.
+const FIRST_SHARE: f64 = 0.1;
+
+/// While no backend is healthy, each is tried this often.
+const TRIAL_EVERY: Duration = Duration::from_secs(1);
+
+/// What is known of a backend.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    failures: u32,
+    /// What the last failures were about, until it is over.
+    ejected: Option<(Instant, String)>,
+    /// What the last check said, where it did not pass.
+    down: Option<String>,
+    recovered: Option<Instant>,
+    tried: Option<Instant>,
+}
+
+/// What happened to a backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A request was answered.
+    Answered,
+    /// A request was not answered, or by a fault of the server.
+    Failed(String),
+    /// A check passed.
+    CheckPassed,
+    /// A check did not pass.
+    CheckFailed(String),
+}
+
+/// What an event changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    None,
+    Ejected,
+    Down,
+    Recovered,
+}
+
+impl Health {
+    pub(super) fn is_healthy(&self, now: Instant) -> bool {
+        self.down.is_none() && !self.is_ejected(now)
+    }
+
+    /// Why the backend is not used.
+    pub(super) fn problem(&self, now: Instant) -> Option<&str> {
+        let ejected = self.ejected.as_ref().filter(|(until, _)| now < *until);
+        let down = self.down.as_deref();
+        down.or_else(|| ejected.map(|(_, problem)| problem.as_str()))
+    }
+
+    /// How much of its share a backend gets: all of it, unless it has just come back.
+    pub(super) fn share(&self, now: Instant) -> f64 {
+        let ejected = self.ejected.as_ref().map(|(until, _)| *until);
+        let Some(since) = self.recovered.max(ejected) else {
+            return 1.0;
+        };
+        let passed = now.saturating_duration_since(since).as_secs_f64();
+        (passed / SLOW_START.as_secs_f64()).clamp(FIRST_SHARE, 1.0)
+    }
+
+    /// Whether a backend that is not healthy may be tried now. The one who is told so tries it.
+    pub(super) fn may_be_tried(&mut self, now: Instant) -> bool {
+        let due = self
+            .tried
+            .is_none_or(|at| now.saturating_duration_since(at) >= TRIAL_EVERY);
+        if due {
+            self.tried = Some(now);
+        }
+        due
+    }
+
+    /// Takes notice of an event.
+    pub(super) fn on(&mut self, event: Event, now: Instant, rules: &PassiveHealth) -> Change {
+        let before = self.is_healthy(now);
+        match event {
+            Event::Answered => {
+                self.failures = 0;
+                if self.is_ejected(now) {
+                    self.ejected = None;
+                }
+            }
+            Event::Failed(problem) => {
+                self.failures = self.failures.saturating_add(1).min(rules.failures);
+                if self.failures >= rules.failures && !self.is_ejected(now) {
+                    self.ejected = Some((now + rules.eject, problem));
+                    // Once it is over, one more failure is enough.
+                    self.failures = rules.failures - 1;
+                    return Change::Ejected;
+                }
+            }
+            Event::CheckPassed => self.down = None,
+            Event::CheckFailed(problem) => self.down = Some(problem),
+        }
+        match (before, self.is_healthy(now)) {
+            (false, true) => {
+                self.recovered = Some(now);
+                Change::Recovered
+            }
+            (true, false) => Change::Down,
+            _ => Change::None,
+        }
+    }
+
+    fn is_ejected(&self, now: Instant) -> bool {
+        self.ejected.as_ref().is_some_and(|(until, _)| now < *until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: PassiveHealth = PassiveHealth {
+        failures: 3,
+        eject: Duration::from_secs(10),
+    };
+
+    fn failed() -> Event {
+        Event::Failed("refused".into())
+    }
+
+    fn at(start: Instant, seconds: u64) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn failures_in_a_row_eject_and_an_answer_between_them_does_not() {
+        let now = Instant::now();
+        let mut health = Health::default();
+        for event in [failed(), failed(), Event::Answered, failed(), failed()] {
+            assert_eq!(health.on(event, now, &RULES), Change::None);
+        }
+        assert!(health.is_healthy(now));
+        assert_eq!(health.on(failed(), now, &RULES), Change::Ejected);
+        assert!(!health.is_healthy(now));
+        assert_eq!(health.problem(now), Some("refused"));
+    }
+
+    #[test]
+    fn after_its_time_a_backend_is_back_with_a_small_share_and_one_failure_ejects_it_again() {
+        let now = Instant::now();
+        let mut health = Health::default();
+        for _ in 0..3 {
+            health.on(failed(), now, &RULES);
+        }
+        let (back, later) = (at(now, 10), at(now, 15));
+        assert!(!health.is_healthy(at(now, 9)) && health.is_healthy(back));
+        assert!((health.share(back) - FIRST_SHARE).abs() < 0.01);
+        assert!((health.share(later) - 0.5).abs() < 0.01);
+        assert!((health.share(at(now, 20)) - 1.0).abs() < 0.01);
+        assert_eq!(health.on(failed(), later, &RULES), Change::Ejected);
+        assert!(!health.is_healthy(at(now, 24)) && health.is_healthy(at(now, 25)));
+    }
+
+    #[test]
+    fn a_request_that_is_answered_brings_a_backend_back_at_once() {
+        let now = Instant::now();
+        let mut health = Health::default();
+        for _ in 0..3 {
+            health.on(failed(), now, &RULES);
+        }
+        assert_eq!(
+            health.on(Event::Answered, at(now, 1), &RULES),
+            Change::Recovered
+        );
+        assert!(health.is_healthy(at(now, 1)));
+        assert!((health.share(at(now, 1)) - FIRST_SHARE).abs() < 0.01);
+    }
+
+    #[test]
+    fn what_a_check_says_holds_until_the_next_check() {
+        let now = Instant::now();
+        let mut health = Health::default();
+        let refused = || Event::CheckFailed("404".into());
+        assert_eq!(health.on(refused(), now, &RULES), Change::Down);
+        assert_eq!(health.on(Event::Answered, now, &RULES), Change::None);
+        assert_eq!(health.on(refused(), now, &RULES), Change::None);
+        assert!(!health.is_healthy(at(now, 100)));
+        assert_eq!(health.problem(now), Some("404"));
+        assert_eq!(
+            health.on(Event::CheckPassed, now, &RULES),
+            Change::Recovered
+        );
+        assert!(health.is_healthy(now));
+    }
+
+    #[test]
+    fn a_check_that_passes_does_not_end_an_ejection() {
+        let now = Instant::now();
+        let mut health = Health::default();
+        for _ in 0..3 {
+            health.on(failed(), now, &RULES);
+        }
+        assert_eq!(health.on(Event::CheckPassed, now, &RULES), Change::None);
+        assert!(!health.is_healthy(now));
+    }
+
+    #[test]
+    fn a_backend_that_is_not_healthy_is_tried_once_a_second() {
+        let now = Instant::now();
+        let mut health = Health::default();
+        assert!(health.may_be_tried(now));
+        assert!(!health.may_be_tried(now + Duration::from_millis(999)));
+        assert!(health.may_be_tried(at(now, 1)));
+    }
+}

@@ -1,0 +1,103 @@
+//! Connections to one backend that wait for their next request.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use pingora_core::protocols::Stream;
+use tokio::io::AsyncReadExt as _;
+use tokio::runtime::{self, Handle};
+use tokio::time::Instant;
+
+use super::lock;
+
+/// A connection that was idle for longer is closed, whatever the backend would allow.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// What a backend says of its patience is cut by this, so that a request does not meet the backend's closing.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// The idle connections of one backend, over all runtimes.
+pub(super) struct Idle {
+    max: usize,
+    kept: Mutex<Vec<Kept>>,
+}
+
+struct Kept {
+    stream: Stream,
+    /// `None` for a Unix socket.
+    address: Option<SocketAddr>,
+    runtime: runtime::Id,
+    until: Instant,
+}
+
+impl Idle {
+    pub(super) fn new(max: usize) -> Self {
+        Self {
+            max,
+            kept: Mutex::default(),
+        }
+    }
+
+    /// The youngest connection of this runtime that is still open.
+    pub(super) fn take(
+        &self,
+        still_has: impl Fn(&SocketAddr) -> bool,
+    ) -> Option<(Stream, Option<SocketAddr>)> {
+        let runtime = Handle::current().id();
+        let now = Instant::now();
+        loop {
+            let mut kept = {
+                let mut all = lock(&self.kept);
+                let at = all.iter().rposition(|it| it.runtime == runtime)?;
+                all.remove(at)
+            };
+            let moved = kept.address.is_some_and(|address| !still_has(&address));
+            if now < kept.until && !moved && is_open(&mut kept.stream) {
+                return Some((kept.stream, kept.address));
+            }
+        }
+    }
+
+    /// Keeps a connection whose response was read to its end. `patience` is what the backend said of it.
+    pub(super) fn put(
+        &self,
+        stream: Stream,
+        address: Option<SocketAddr>,
+        patience: Option<Duration>,
+    ) {
+        let patience = patience.map_or(IDLE_MAX, |it| it.saturating_sub(MARGIN).min(IDLE_MAX));
+        let kept = Kept {
+            stream,
+            address,
+            runtime: Handle::current().id(),
+            until: Instant::now() + patience,
+        };
+        let mut all = lock(&self.kept);
+        if self.max == 0 || patience.is_zero() {
+            return;
+        }
+        if all.len() >= self.max {
+            // The oldest: the one whose end is nearest.
+            all.remove(0);
+        }
+        all.push(kept);
+    }
+
+    /// Closes what is too old, was closed by the backend, or leads to an address that the name has left.
+    pub(super) fn sweep(&self, still_has: impl Fn(&SocketAddr) -> bool) {
+        let now = Instant::now();
+        lock(&self.kept).retain_mut(|kept| {
+            let moved = kept.address.is_some_and(|address| !still_has(&address));
+            now < kept.until && !moved && is_open(&mut kept.stream)
+        });
+    }
+}
+
+/// Whether a backend neither closed the connection nor sent something that nobody asked for.
+fn is_open(stream: &mut Stream) -> bool {
+    let mut byte = [0; 1];
+    let read = tokio::task::unconstrained(stream.read(&mut byte));
+    read.now_or_never().is_none()
+}

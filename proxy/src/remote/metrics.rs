@@ -1,0 +1,116 @@
+//! What can be seen of backends from outside.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use prometheus::{IntCounter, IntGauge};
+use tooldock_workers::metric_table;
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::remote::BackendId;
+
+use super::lock;
+
+metric_table! {
+    /// Counters and gauges of the backends of remote servers.
+    pub(crate) struct RemoteMetrics(registry) {
+        up: IntGaugeVec["namespace", "backend"] = "tooldock_upstream_backend_up",
+            "Whether a backend of a remote server is healthy: 1 or 0";
+        in_flight: IntGaugeVec["namespace", "backend"] = "tooldock_upstream_backend_in_flight",
+            "Requests at a backend that wait for their response or whose response is being read";
+        requests: IntCounterVec["namespace", "backend", "outcome"] = "tooldock_upstream_backend_requests_total",
+            "Requests to a backend by outcome: 2xx to 5xx, cut, body_timeout, or why there was no response";
+        ejections: IntCounterVec["namespace", "backend"] = "tooldock_upstream_backend_ejections_total",
+            "How often a backend was left out because requests to it failed";
+    }
+    {
+        /// The series there are, so that those of a backend go when the last who counts there does.
+        known: Mutex<HashMap<(NamespaceName, BackendId), Weak<Series>>> = Mutex::default();
+    }
+}
+
+/// The series of one backend.
+pub(super) struct Series {
+    metrics: Weak<RemoteMetrics>,
+    namespace: NamespaceName,
+    backend: BackendId,
+    pub(super) up: IntGauge,
+    pub(super) in_flight: IntGauge,
+    pub(super) ejections: IntCounter,
+}
+
+impl RemoteMetrics {
+    /// The series of a backend, shared by all who count there.
+    pub(super) fn series(
+        self: &Arc<Self>,
+        namespace: &NamespaceName,
+        backend: &BackendId,
+    ) -> Arc<Series> {
+        let key = (namespace.clone(), backend.clone());
+        let mut known = lock(&self.known);
+        if let Some(series) = known.get(&key).and_then(Weak::upgrade) {
+            return series;
+        }
+        let labels = [namespace.as_str(), backend.as_str()];
+        let series = Arc::new(Series {
+            metrics: Arc::downgrade(self),
+            namespace: namespace.clone(),
+            backend: backend.clone(),
+            up: self.up.with_label_values(&labels),
+            in_flight: self.in_flight.with_label_values(&labels),
+            ejections: self.ejections.with_label_values(&labels),
+        });
+        known.insert(key, Arc::downgrade(&series));
+        series
+    }
+}
+
+/// What a request can come to, as a label.
+pub(super) const OUTCOMES: [&str; 14] = [
+    "2xx",
+    "3xx",
+    "4xx",
+    "5xx",
+    "cut",
+    "body_timeout",
+    "resolve",
+    "connect",
+    "connect_timeout",
+    "tls",
+    "closed",
+    "head_timeout",
+    "malformed",
+    "request",
+];
+
+impl Series {
+    /// Counts a request. The outcome is one of [`OUTCOMES`].
+    pub(super) fn count(&self, outcome: &'static str) {
+        if let Some(metrics) = self.metrics.upgrade() {
+            let labels = [self.namespace.as_str(), self.backend.as_str(), outcome];
+            metrics.requests.with_label_values(&labels).inc();
+        }
+    }
+}
+
+impl Drop for Series {
+    fn drop(&mut self) {
+        let Some(metrics) = self.metrics.upgrade() else {
+            return;
+        };
+        let key = (self.namespace.clone(), self.backend.clone());
+        let mut known = lock(&metrics.known);
+        // Somebody may count there again already.
+        if known.get(&key).is_some_and(|it| it.strong_count() > 0) {
+            return;
+        }
+        known.remove(&key);
+        let labels = [self.namespace.as_str(), self.backend.as_str()];
+        let _ = metrics.up.remove_label_values(&labels);
+        let _ = metrics.in_flight.remove_label_values(&labels);
+        let _ = metrics.ejections.remove_label_values(&labels);
+        for outcome in OUTCOMES {
+            let labels = [labels[0], labels[1], outcome];
+            let _ = metrics.requests.remove_label_values(&labels);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The addresses of a backend: looked up again from time to time, and refused where they are not public.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tooldock_workers::remote::Host;
+
+use super::address::is_public;
+use super::lock;
+
+/// How long addresses of a name are used before the name is looked up again.
+pub(super) const REFRESH: Duration = Duration::from_secs(15);
+
+/// Addresses of one name that are tried; the rest is ignored.
+const ADDRESSES_MAX: usize = 16;
+
+/// Addresses of a name, on their way.
+pub(crate) type Lookup<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'a>>;
+
+/// Looks names up.
+pub(crate) trait Names: Send + Sync {
+    /// All addresses of a name, with that port.
+    fn look_up<'a>(&'a self, name: &'a str, port: u16) -> Lookup<'a>;
+}
+
+/// The system's way to look names up: `/etc/hosts`, then its name servers.
+pub(crate) struct SystemNames;
+
+impl Names for SystemNames {
+    fn look_up<'a>(&'a self, name: &'a str, port: u16) -> Lookup<'a> {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name, port)).await?;
+            Ok(found.collect())
+        })
+    }
+}
+
+/// Why a backend has no address to connect to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NoAddress {
+    /// The name is not known, or nobody could be asked.
+    NotFound(String),
+    /// The name leads to an address that is not public.
+    NotPublic(String, SocketAddr),
+    /// Looking the name up took too long.
+    Timeout(String),
+}
+
+/// The addresses of one backend.
+pub(super) struct Addresses {
+    host: Host,
+    allow_private: bool,
+    names: Arc<dyn Names>,
+    /// Plain data.
+    known: Mutex<Known>,
+    /// Held by whoever looks the name up, so that one does.
+    looking: Semaphore,
+    turn: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Known {
+    addresses: Arc<[SocketAddr]>,
+    at: Option<Instant>,
+}
+
+impl Addresses {
+    pub(super) fn new(host: Host, allow_private: bool, names: Arc<dyn Names>) -> Self {
+        let literal: Vec<_> = match &host {
+            Host::Address(address, port) => vec![SocketAddr::new(*address, *port)],
+            Host::Name(..) | Host::Unix(_) => Vec::new(),
+        };
+        Self {
+            host,
+            allow_private,
+            names,
+            known: Mutex::new(Known {
+                addresses: literal.into(),
+                at: None,
+            }),
+            looking: Semaphore::new(1),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    /// The addresses to try, in the order to try them. Each is checked here, which is right before it is used: nothing
+    /// looks the name up again in between.
+    pub(super) async fn to_try(&self, limit: Duration) -> Result<Vec<SocketAddr>, NoAddress> {
+        if let Host::Name(name, port) = &self.host
+            && self.age().is_none()
+        {
+            let look_up = self.look_up(name, *port, false);
+            match tokio::time::timeout(limit, look_up).await {
+                Ok(found) => found?,
+                Err(_) => return Err(NoAddress::Timeout(name.clone())),
+            }
+        }
+        let known = Arc::clone(&lock(&self.known).addresses);
+        let mut addresses = known.to_vec();
+        if let Host::Name(name, _) = &self.host {
+            let refused = addresses.iter().find(|it| !self.allows(it)).copied();
+            addresses.retain(|it| self.allows(it));
+            if let (true, Some(refused)) = (addresses.is_empty(), refused) {
+                return Err(NoAddress::NotPublic(name.clone(), refused));
+            }
+        }
+        if !addresses.is_empty() {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
+            addresses.rotate_left(turn);
+        }
+        Ok(addresses)
+    }
+
+    /// Whether a connection that is already there may be used: its name still leads to its address.
+    pub(super) fn still_has(&self, address: &SocketAddr) -> bool {
+        !matches!(self.host, Host::Name(..)) || lock(&self.known).addresses.contains(address)
+    }
+
+    /// No connection came about: the name is looked up again before the next one.
+    pub(super) fn doubt(&self) {
+        lock(&self.known).at = None;
+    }
+
+    /// Looks the name up again where that is due. For the upkeep: requests do not wait for it.
+    pub(super) async fn refresh(&self) {
+        if let Host::Name(name, port) = &self.host
+            && self.age().is_some_and(|age| age >= REFRESH)
+        {
+            // A failure leaves what was known; the next one that finds no connection asks again.
+            let _ = self.look_up(name, *port, true).await;
+        }
+    }
+
+    fn allows(&self, address: &SocketAddr) -> bool {
+        self.allow_private || is_public(address.ip())
+    }
+
+    fn age(&self) -> Option<Duration> {
+        lock(&self.known).at.map(|at| at.elapsed())
+    }
+
+    async fn look_up(&self, name: &str, port: u16, again: bool) -> Result<(), NoAddress> {
+        // Never closed, so that this gives a permit.
+        let _looking = self.looking.acquire().await;
+        if !again && self.age().is_some() {
+            // Somebody else did meanwhile.
+            return Ok(());
+        }
+        let found = self.names.look_up(name, port).await;
+        let mut known = lock(&self.known);
+        match found {
+            Ok(mut found) if !found.is_empty() => {
+                found.truncate(ADDRESSES_MAX);
+                known.addresses = found.into();
+                known.at = Some(Instant::now());
+                Ok(())
+            }
+            _ if !known.addresses.is_empty() => {
+                known.at = Some(Instant::now());
+                Ok(())
+            }
+            Ok(_) => Err(NoAddress::NotFound(format!("{name} has no address"))),
+            Err(error) => Err(NoAddress::NotFound(format!("{name}: {error}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers with what was put there last, and counts.
+    #[derive(Default)]
+    struct Table(Mutex<(Vec<&'static str>, usize)>);
+
+    impl Table {
+        fn say(&self, addresses: &[&'static str]) {
+            lock(&self.0).0 = addresses.to_vec();
+        }
+
+        fn asked(&self) -> usize {
+            lock(&self.0).1
+        }
+    }
+
+    impl Names for Table {
+        fn look_up<'a>(&'a self, _: &'a str, port: u16) -> Lookup<'a> {
+            Box::pin(async move {
+                let mut table = lock(&self.0);
+                table.1 += 1;
+                let address =
+                    |text: &&str| SocketAddr::new(text.parse().expect("an address"), port);
+                match table.0.is_empty() {
+                    true => Err(io::Error::other("no such name")),
+                    false => Ok(table.0.iter().map(address).collect()),
+                }
+            })
+        }
+    }
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    fn named(table: &Arc<Table>, allow_private: bool) -> Addresses {
+        let names = Arc::clone(table) as Arc<dyn Names>;
+        Addresses::new(Host::Name("a.example".into(), 80), allow_private, names)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_is_looked_up_once_and_again_when_it_is_old_or_fails() {
+        let table = Arc::new(Table::default());
+        table.say(&["1.1.1.1", "1.1.1.2"]);
+        let addresses = named(&table, false);
+        let first = addresses.to_try(LIMIT).await.expect("addresses");
+        let second = addresses.to_try(LIMIT).await.expect("addresses");
+        assert_eq!((first.len(), table.asked()), (2, 1));
+        assert_eq!(first[0], second[1], "they take turns");
+        addresses.refresh().await;
+        assert_eq!(table.asked(), 1, "too young");
+        table.say(&["1.1.1.3"]);
+        tokio::time::advance(REFRESH).await;
+        addresses.refresh().await;
+        assert!(!addresses.still_has(&first[0]), "it has moved");
+        table.say(&["1.1.1.4"]);
+        addresses.doubt();
+        let moved = addresses.to_try(LIMIT).await.expect("addresses");
+        assert_eq!(moved, ["1.1.1.4:80".parse().expect("an address")]);
+        table.say(&[]);
+        addresses.doubt();
+        assert_eq!(
+            addresses.to_try(LIMIT).await.as_ref(),
+            Ok(&moved),
+            "the last that is known"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_name_leads_to_public_addresses_only_unless_the_operator_says_otherwise() {
+        let table = Arc::new(Table::default());
+        table.say(&["10.0.0.1", "1.1.1.1", "::1"]);
+        let some = named(&table, false).to_try(LIMIT).await.expect("one");
+        assert_eq!(some, ["1.1.1.1:80".parse().expect("an address")]);
+        assert_eq!(
+            named(&table, true).to_try(LIMIT).await.expect("all").len(),
+            3
+        );
+        table.say(&["169.254.169.254"]);
+        let refused = "169.254.169.254:80".parse().expect("an address");
+        assert_eq!(
+            named(&table, false).to_try(LIMIT).await,
+            Err(NoAddress::NotPublic("a.example".into(), refused))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_turns_private_later_is_refused_then() {
+        let table = Arc::new(Table::default());
+        table.say(&["1.1.1.1"]);
+        let addresses = named(&table, false);
+        assert!(addresses.to_try(LIMIT).await.is_ok());
+        table.say(&["127.0.0.1"]);
+        tokio::time::advance(REFRESH).await;
+        addresses.refresh().await;
+        assert!(matches!(
+            addresses.to_try(LIMIT).await,
+            Err(NoAddress::NotPublic(..))
+        ));
+    }
+
+    #[tokio::test]
+    async fn a_literal_address_is_used_as_it_is_and_a_missing_name_is_told() {
+        let table = Arc::new(Table::default());
+        let names = Arc::clone(&table) as Arc<dyn Names>;
+        let literal = "127.0.0.1:80".parse::<SocketAddr>().expect("an address");
+        let host = Host::Address(literal.ip(), 80);
+        let addresses = Addresses::new(host, false, names);
+        assert_eq!(addresses.to_try(LIMIT).await, Ok(vec![literal]));
+        assert_eq!(table.asked(), 0);
+        let missing = named(&table, false).to_try(LIMIT).await;
+        assert_eq!(
+            missing,
+            Err(NoAddress::NotFound("a.example: no such name".into()))
+        );
+    }
+}

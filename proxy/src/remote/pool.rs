@@ -1,0 +1,321 @@
+//! The backends of one server.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwapOption;
+use async_trait::async_trait;
+use http::StatusCode;
+use tokio::time::Instant;
+use tooldock_upstream::http_client::{
+    Backend, BackendRequest, BackendResponse, BackendState, Backends, SendError, SendErrorKind,
+};
+use tooldock_workers::remote::{BackendId, BackendSpec, RemoteServer};
+
+use super::balance::{Candidate, Choice, Facts};
+use super::connect::Connector;
+use super::exchange::{self, Outcome};
+use super::headers::Headers;
+use super::health::{Change, Event, Health};
+use super::idle::Idle;
+use super::lock;
+use super::metrics::Series;
+use super::names::Addresses;
+use super::tls::Material;
+
+/// What of a backend outlives a change of its server's configuration.
+pub(super) struct Core {
+    /// Plain data.
+    pub(super) health: Mutex<Health>,
+    pub(super) idle: Idle,
+    pub(super) addresses: Addresses,
+    pub(super) material: Material,
+    pub(super) connector: Arc<Connector>,
+    pub(super) in_flight: AtomicUsize,
+    pub(super) series: Arc<Series>,
+}
+
+/// One backend, as one version of its server's configuration has it.
+pub(super) struct Member {
+    pub(super) spec: BackendSpec,
+    pub(super) server: Arc<RemoteServer>,
+    pub(super) headers: Headers,
+    pub(super) authority: String,
+    pub(super) core: Arc<Core>,
+    /// A reload took it out of the configuration.
+    pub(super) removed: bool,
+}
+
+/// The backends of one version of a server's configuration.
+pub(super) struct Pool {
+    pub(super) server: Arc<RemoteServer>,
+    pub(super) members: Vec<Arc<Member>>,
+    /// Backends that a reload took out of the configuration and that still work on something.
+    pub(super) leaving: Mutex<Vec<Arc<Member>>>,
+    /// The choice among those that could be used when somebody last asked.
+    choice: ArcSwapOption<Choice>,
+}
+
+impl Pool {
+    pub(super) fn new(
+        server: Arc<RemoteServer>,
+        members: Vec<Arc<Member>>,
+        leaving: Vec<Arc<Member>>,
+    ) -> Self {
+        Self {
+            server,
+            members,
+            leaving: Mutex::new(leaving),
+            choice: ArcSwapOption::empty(),
+        }
+    }
+
+    /// The choice among primaries that can be used; among backups where there is no such primary.
+    fn choice(&self, now: Instant) -> Option<Arc<Choice>> {
+        let usable = |backup: bool| {
+            let members = self.members.iter().enumerate();
+            members.filter(move |(_, member)| member.spec.backup == backup && member.takes_new(now))
+        };
+        let backups = usable(false).next().is_none();
+        if backups && usable(true).next().is_none() {
+            return None;
+        }
+        let current = self.choice.load_full();
+        let wanted = || usable(backups).map(|(index, _)| index);
+        let indices = |choice: &Choice| {
+            let among = choice.among.iter().map(|it| it.index);
+            among.eq(wanted())
+        };
+        if let Some(current) = current.filter(|choice| indices(choice)) {
+            return Some(current);
+        }
+        let among = usable(backups).map(|(index, member)| Candidate {
+            index,
+            id: member.spec.id.clone(),
+            weight: member.spec.weight,
+        });
+        let choice = Choice::new(self.server.spec.balance, among.collect());
+        let choice = Arc::new(choice);
+        self.choice.store(Some(Arc::clone(&choice)));
+        Some(choice)
+    }
+
+    /// While no backend is healthy: one that nobody tried within the last second. So a server that is back is found by
+    /// the next request, and one that is not holds up few.
+    fn trial(&self, avoid: &[BackendId], now: Instant) -> Option<&Arc<Member>> {
+        let mut left = self.members.iter().filter(|member| {
+            member.spec.weight > 0 && !member.is_healthy_at(now) && !avoid.contains(&member.spec.id)
+        });
+        left.find(|member| lock(&member.core.health).may_be_tried(now))
+    }
+}
+
+impl Backends for Pool {
+    fn pick(&self, avoid: &[BackendId], hash: u64) -> Option<Arc<dyn Backend>> {
+        let now = Instant::now();
+        let facts = Now {
+            members: &self.members,
+            now,
+        };
+        let chosen = match self.choice(now) {
+            Some(choice) => {
+                let index = choice.pick(avoid, hash, &facts)?;
+                self.members.get(index)?
+            }
+            None => self.trial(avoid, now)?,
+        };
+        Some(Chosen::backend(chosen))
+    }
+
+    fn get(&self, id: &BackendId) -> Option<Arc<dyn Backend>> {
+        let found = self.members.iter().find(|member| member.spec.id == *id);
+        if let Some(found) = found {
+            return Some(Chosen::backend(found));
+        }
+        let leaving = lock(&self.leaving);
+        let found = leaving
+            .iter()
+            .find(|member| member.spec.id == *id && member.is_busy());
+        found.map(Chosen::backend)
+    }
+
+    fn states(&self) -> Vec<BackendState> {
+        let now = Instant::now();
+        let leaving = lock(&self.leaving);
+        let leaving = leaving.iter().filter(|member| member.is_busy());
+        let all = self.members.iter().chain(leaving);
+        all.map(|member| member.state(now)).collect()
+    }
+}
+
+/// The members as they are now.
+struct Now<'a> {
+    members: &'a [Arc<Member>],
+    now: Instant,
+}
+
+impl Facts for Now<'_> {
+    fn in_flight(&self, index: usize) -> usize {
+        self.members[index].core.in_flight.load(Ordering::Relaxed)
+    }
+
+    fn share(&self, index: usize) -> f64 {
+        lock(&self.members[index].core.health).share(self.now)
+    }
+}
+
+impl Member {
+    fn takes_new(&self, now: Instant) -> bool {
+        !self.removed && self.spec.weight > 0 && self.is_healthy_at(now)
+    }
+
+    pub(super) fn is_healthy_at(&self, now: Instant) -> bool {
+        lock(&self.core.health).is_healthy(now)
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.core.in_flight.load(Ordering::Relaxed) > 0
+    }
+
+    fn state(&self, now: Instant) -> BackendState {
+        let health = lock(&self.core.health);
+        BackendState {
+            id: self.spec.id.clone(),
+            healthy: health.is_healthy(now),
+            draining: self.removed || self.spec.weight == 0,
+            backup: self.spec.backup,
+            in_flight: self.core.in_flight.load(Ordering::Relaxed),
+            problem: health.problem(now).map(str::to_owned),
+        }
+    }
+
+    /// Takes notice of what happened, and tells the log and the metrics what that changed.
+    pub(super) fn note(&self, event: Event) {
+        let now = Instant::now();
+        let (change, healthy, problem) = {
+            let mut health = lock(&self.core.health);
+            let change = health.on(event, now, &self.server.spec.health.passive);
+            let problem = health.problem(now).map(str::to_owned);
+            (change, health.is_healthy(now), problem.unwrap_or_default())
+        };
+        self.core.series.up.set(healthy.into());
+        let (namespace, backend) = (&self.server.name, &self.spec.id);
+        match change {
+            Change::None => {}
+            Change::Ejected => {
+                self.core.series.ejections.inc();
+                self.core.addresses.doubt();
+                tracing::warn!(%namespace, %backend, "a backend of {namespace} is left out for a while: {problem}");
+            }
+            Change::Down => {
+                self.core.addresses.doubt();
+                tracing::warn!(%namespace, %backend, "a backend of {namespace} did not pass its check: {problem}");
+            }
+            Change::Recovered => {
+                tracing::info!(%namespace, %backend, "a backend of {namespace} is used again");
+            }
+        }
+    }
+
+    /// Sends a request that says nothing of the backend's health by itself.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        request: BackendRequest,
+    ) -> Result<BackendResponse, SendError> {
+        exchange::send(self, request, InFlight::uncounted()).await
+    }
+}
+
+/// A member as the port has it.
+struct Chosen(Arc<Member>);
+
+impl Chosen {
+    fn backend(member: &Arc<Member>) -> Arc<dyn Backend> {
+        Arc::new(Self(Arc::clone(member)))
+    }
+}
+
+#[async_trait]
+impl Backend for Chosen {
+    fn id(&self) -> &BackendId {
+        &self.0.spec.id
+    }
+
+    fn accepts_new(&self) -> bool {
+        self.0.takes_new(Instant::now())
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.0.is_healthy_at(Instant::now())
+    }
+
+    async fn send(&self, request: BackendRequest) -> Result<BackendResponse, SendError> {
+        let member = &self.0;
+        let in_flight = InFlight::new(member);
+        let sent = exchange::send(member, request, in_flight).await;
+        match &sent {
+            Ok(response) if response.status.is_server_error() => {
+                member.note(Event::Failed(format!("it answered {}", response.status)));
+            }
+            Ok(_) => member.note(Event::Answered),
+            Err(error) => {
+                member.core.series.count(error.kind.as_str());
+                if error.kind != SendErrorKind::Request {
+                    member.note(Event::Failed(error.message.clone()));
+                }
+            }
+        }
+        sent
+    }
+}
+
+/// A request that a backend works on, until its outcome is known or nobody wants to know.
+pub(super) struct InFlight(Option<Arc<Member>>);
+
+impl InFlight {
+    fn new(member: &Arc<Member>) -> Self {
+        member.core.in_flight.fetch_add(1, Ordering::Relaxed);
+        member.core.series.in_flight.inc();
+        Self(Some(Arc::clone(member)))
+    }
+
+    fn uncounted() -> Self {
+        Self(None)
+    }
+
+    /// The response is over.
+    pub(super) fn ended(self, outcome: Outcome) {
+        let Some(member) = &self.0 else { return };
+        let label = match &outcome {
+            Outcome::Status(status) => class(*status),
+            Outcome::Cut => "cut",
+            Outcome::BodyTimeout => "body_timeout",
+        };
+        member.core.series.count(label);
+        match outcome {
+            Outcome::Status(_) => {}
+            Outcome::Cut => member.note(Event::Failed("it cut a response".into())),
+            Outcome::BodyTimeout => {
+                member.note(Event::Failed("a response did not come in time".into()));
+            }
+        }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if let Some(member) = &self.0 {
+            member.core.in_flight.fetch_sub(1, Ordering::Relaxed);
+            member.core.series.in_flight.dec();
+        }
+    }
+}
+
+fn class(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        200..=299 => "2xx",
+        300..=399 => "3xx",
+        400..=499 => "4xx",
+        _ => "5xx",
+    }
+}

@@ -1,0 +1,257 @@
+//! Several backends, and how pools follow their configuration.
+
+use tooldock_workers::remote::BackendId;
+
+use super::super::health::Event;
+use super::super::upkeep::checked;
+use super::*;
+
+const QUIET: &str = "health: { active: { every: 1h }, passive: { failures: 2, eject: 1h } }";
+
+async fn dead() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let address = listener.local_addr().expect("an address");
+    format!("http://{address}/mcp")
+}
+
+fn picked(pool: &Arc<dyn Backends>, times: usize) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for hash in 0..times {
+        let backend = pool.pick(&[], hash as u64).expect("a backend");
+        *counts.entry(backend.id().to_string()).or_default() += 1;
+    }
+    counts
+}
+
+fn id(scripted: &Scripted) -> BackendId {
+    BackendId::new(&scripted.address.to_string())
+}
+
+/// A pool whose first check is over, so that nothing but the test's own requests says how its backends are.
+async fn settled(client: &Arc<RemoteClient>, server: &Arc<RemoteServer>) -> Arc<dyn Backends> {
+    let pool = client.backends(server);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    pool
+}
+
+#[tokio::test]
+async fn a_backend_that_fails_is_left_out_and_the_others_share_its_work() {
+    let (good, bad) = (
+        Scripted::start(&[Answer::Say(OK)]).await,
+        Scripted::start(&[Answer::Say(
+            "HTTP/1.1 503 Down\r\ncontent-length: 0\r\n\r\n",
+        )])
+        .await,
+    );
+    let server = server(&[good.url(), bad.url()], QUIET);
+    let client = client_with(SystemNames);
+    let pool = settled(&client, &server).await;
+    assert_eq!(picked(&pool, 10).len(), 2);
+    let backend = pool.get(&id(&bad)).expect("there");
+    for _ in 0..2 {
+        send(&backend).await.expect("an answer");
+    }
+    assert!(!backend.is_healthy() && !backend.accepts_new());
+    assert_eq!(
+        picked(&pool, 10),
+        BTreeMap::from([(id(&good).to_string(), 10)])
+    );
+    let states = pool.states();
+    assert_eq!(
+        states[1].problem.as_deref(),
+        Some("it answered 503 Service Unavailable")
+    );
+    assert!(states[0].healthy && !states[1].healthy);
+}
+
+#[tokio::test]
+async fn answers_below_500_are_no_failures() {
+    let scripted =
+        Scripted::start(&[Answer::Say("HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n")]).await;
+    let server = server(&[scripted.url()], QUIET);
+    let (backend, _pool) = only(&server);
+    for _ in 0..5 {
+        send(&backend).await.expect("an answer");
+    }
+    assert!(backend.is_healthy());
+}
+
+#[tokio::test]
+async fn backups_are_used_while_nothing_else_is_left_and_a_dead_pool_is_tried_now_and_then() {
+    let backup = Scripted::start(&[Answer::Say(OK)]).await;
+    let primary = dead().await;
+    let entry = format!("{{ url: '{}', backup: true }}", backup.url());
+    let server = server(&[format!("'{primary}'"), entry], QUIET);
+    let client = client_with(SystemNames);
+    let pool = client.backends(&server);
+    eventually("the check of the dead backend", || {
+        !pool.states()[0].healthy
+    })
+    .await;
+    assert_eq!(
+        picked(&pool, 5),
+        BTreeMap::from([(id(&backup).to_string(), 5)])
+    );
+    assert!(
+        pool.pick(&[id(&backup)], 0).is_none(),
+        "nothing else is left"
+    );
+}
+
+#[tokio::test]
+async fn while_no_backend_is_healthy_one_request_a_second_tries() {
+    let server = server(&[format!("'{}'", dead().await)], QUIET);
+    let client = client_with(SystemNames);
+    let pool = client.backends(&server);
+    eventually("the check of the dead backend", || {
+        !pool.states()[0].healthy
+    })
+    .await;
+    tokio::time::pause();
+    assert!(pool.pick(&[], 0).is_some(), "the first tries");
+    assert!(
+        pool.pick(&[], 0).is_none(),
+        "the second does not wait for it"
+    );
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(pool.pick(&[], 0).is_some());
+}
+
+#[tokio::test]
+async fn the_same_server_has_the_same_pool_and_another_version_keeps_what_it_can() {
+    let (kept, gone) = (
+        Scripted::start(&[Answer::Say(OK)]).await,
+        Scripted::start(&[
+            Answer::Say(OK),
+            Answer::Say(OK),
+            Answer::Say("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"),
+        ])
+        .await,
+    );
+    let before = server(&[kept.url(), gone.url()], QUIET);
+    let client = client_with(SystemNames);
+    let pool = settled(&client, &before).await;
+    assert!(Arc::ptr_eq(&pool, &client.backends(&before)));
+    let backend = pool.get(&id(&kept)).expect("there");
+    read(send(&backend).await.expect("a response"))
+        .await
+        .expect("a body");
+    let connections = kept.connections();
+    let leaving = pool.get(&id(&gone)).expect("there");
+    let _ = read(send(&leaving).await.expect("a response")).await;
+    let running = send(&leaving).await.expect("a stream");
+
+    let after = server(&[kept.url()], &format!("balance: random, {QUIET}"));
+    let next = settled(&client, &after).await;
+    assert!(!Arc::ptr_eq(&pool, &next));
+    assert!(
+        Arc::ptr_eq(&pool, &client.backends(&before)),
+        "requests of before go on"
+    );
+    let backend = next.get(&id(&kept)).expect("there");
+    read(send(&backend).await.expect("a response"))
+        .await
+        .expect("a body");
+    assert_eq!(kept.connections(), connections, "the connection is used on");
+    assert_eq!(picked(&next, 20).len(), 1);
+    let left = next.get(&id(&gone)).expect("it still works on a stream");
+    assert!(!left.accepts_new());
+    assert!(
+        next.states()
+            .iter()
+            .any(|it| it.draining && it.in_flight == 1)
+    );
+    drop((running, leaving, left));
+    assert!(
+        next.get(&id(&gone)).is_none(),
+        "nothing runs there any more"
+    );
+}
+
+#[tokio::test]
+async fn a_backend_of_weight_0_takes_nothing_new_and_serves_what_it_has() {
+    let (drained, other) = (
+        Scripted::start(&[Answer::Say(OK)]).await,
+        Scripted::start(&[Answer::Say(OK)]).await,
+    );
+    let entry = format!("{{ url: '{}', weight: 0 }}", drained.url());
+    let server = server(&[entry, other.url()], QUIET);
+    let client = client_with(SystemNames);
+    let pool = settled(&client, &server).await;
+    assert_eq!(
+        picked(&pool, 10),
+        BTreeMap::from([(id(&other).to_string(), 10)])
+    );
+    let backend = pool.get(&id(&drained)).expect("configured");
+    assert!(!backend.accepts_new() && backend.is_healthy());
+    assert!(send(&backend).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_check_asks_mcp_or_a_path() {
+    const FOUND: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+    const MISSING: &str = "HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n";
+    const DOWN: &str = "HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n";
+    for (path, answer, passes) in [
+        ("off", FOUND, true),
+        ("off", MISSING, true),
+        ("off", DOWN, false),
+        ("/health", FOUND, true),
+        ("/health", MISSING, false),
+        ("/health", DOWN, false),
+    ] {
+        let scripted = Scripted::with_checks(&[Answer::Say(answer)]).await;
+        let keys = format!("health: {{ active: {{ path: {path}, every: 1h }} }}");
+        let server = server(&[scripted.url()], &keys);
+        let pool = client_with(SystemNames).pool_of(&server);
+        let event = within(checked(&pool.members[0])).await;
+        assert_eq!(event == Event::CheckPassed, passes, "{path}: {event:?}");
+        let request = scripted.requests().remove(0);
+        match path {
+            "off" => assert!(request.contains("\"method\":\"ping\""), "{request}"),
+            path => assert!(request.starts_with(&format!("get {path} ")), "{request}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn checks_find_a_backend_that_goes_and_comes_back() {
+    let scripted = Scripted::with_checks(&[
+        Answer::Say(OK),
+        Answer::Say("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n"),
+        Answer::Say("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n"),
+        Answer::Say(OK),
+    ])
+    .await;
+    let server = server(&[scripted.url()], "health: { active: { every: 10ms } }");
+    let pool = client_with(SystemNames).backends(&server);
+    eventually("it goes", || !pool.states()[0].healthy).await;
+    eventually("it comes back", || pool.states()[0].healthy).await;
+}
+
+#[tokio::test]
+async fn the_series_of_a_backend_go_with_it() {
+    let registry = prometheus::Registry::new();
+    let metrics = Arc::new(RemoteMetrics::new(&registry).expect("fresh"));
+    let client = RemoteClient::new(Arc::new(SystemNames), metrics, Handle::current());
+    let scripted = Scripted::start(&[Answer::Say(OK)]).await;
+    let server = server(&[scripted.url()], QUIET);
+    let backend = client.backends(&server).pick(&[], 0).expect("a backend");
+    read(send(&backend).await.expect("a response"))
+        .await
+        .expect("a body");
+    let shown = |name: &str| {
+        let families = registry.gather();
+        let family = families.iter().find(|it| it.name() == name);
+        family.map_or(0, |it| it.get_metric().len())
+    };
+    assert_eq!(shown("tooldock_upstream_backend_up"), 1);
+    assert_eq!(shown("tooldock_upstream_backend_requests_total"), 1);
+    drop(backend);
+    client.forget_all();
+    eventually("the series go", || {
+        shown("tooldock_upstream_backend_up") == 0
+    })
+    .await;
+    assert_eq!(shown("tooldock_upstream_backend_requests_total"), 0);
+}

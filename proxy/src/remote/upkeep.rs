@@ -1,0 +1,128 @@
+//! What a pool does by itself: checks, names, idle connections, gauges. Ends with its pool.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, header};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tooldock_upstream::http_client::{BackendRequest, SendError};
+use tooldock_workers::remote::HealthPath;
+
+use super::health::Event;
+use super::lock;
+use super::pool::{Member, Pool};
+
+/// How often a pool looks whether something is due.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Checks of one pool at once.
+const CHECKS_MAX: usize = 32;
+
+/// What of the answer to a check is read.
+const ANSWER_MAX: usize = 64 * 1024;
+
+/// A request that every MCP server answers, whatever it thinks of it. It names a session that does not exist: some servers
+/// open a session for any request without one, and would keep one for each check.
+const PING: &[u8] = br#"{"jsonrpc":"2.0","id":"tooldock-check","method":"ping"}"#;
+const NO_SESSION: HeaderValue = HeaderValue::from_static("tooldock-check");
+
+/// Keeps a pool until it is dropped.
+pub(super) async fn keep(pool: Weak<Pool>) {
+    let mut next_check: Option<Instant> = None;
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(pool) = pool.upgrade() else { return };
+        let now = Instant::now();
+        lock(&pool.leaving).retain(|member| member.is_busy());
+        for member in &pool.members {
+            let core = &member.core;
+            core.series.up.set(member.is_healthy_at(now).into());
+            core.idle.sweep(|address| core.addresses.still_has(address));
+        }
+        let every = pool.server.spec.health.active.every;
+        if next_check.is_none_or(|at| at <= now) {
+            // Replicas and pools that started together do not stay together.
+            next_check = Some(now + every.mul_f64(0.9 + 0.2 * fastrand::f64()));
+            check(&pool.members).await;
+        }
+        let mut lookups = JoinSet::new();
+        for member in &pool.members {
+            let member = Arc::clone(member);
+            lookups.spawn(async move { member.core.addresses.refresh().await });
+        }
+        while lookups.join_next().await.is_some() {}
+    }
+}
+
+async fn check(members: &[Arc<Member>]) {
+    let mut checks = JoinSet::new();
+    for member in members {
+        if checks.len() >= CHECKS_MAX {
+            checks.join_next().await;
+        }
+        let member = Arc::clone(member);
+        checks.spawn(async move { member.note(checked(&member).await) });
+    }
+    while checks.join_next().await.is_some() {}
+}
+
+/// Asks one backend.
+pub(super) async fn checked(member: &Arc<Member>) -> Event {
+    let settings = &member.server.spec.health.active;
+    let asking = async {
+        let mut response = member.ask(request(&settings.path)).await?;
+        // Read to its end, so that the connection can be used again. What it says does not matter.
+        let mut left = ANSWER_MAX;
+        while let Ok(Some(piece)) = response.body.chunk().await {
+            left = left.saturating_sub(piece.len());
+            if left == 0 {
+                break;
+            }
+        }
+        Ok::<_, SendError>(response.status)
+    };
+    let failed = match (timeout(settings.timeout, asking).await, &settings.path) {
+        (Ok(Ok(status)), HealthPath::Off) if !status.is_server_error() => {
+            return Event::CheckPassed;
+        }
+        (Ok(Ok(status)), HealthPath::Path(_)) if status.is_success() => return Event::CheckPassed,
+        (Ok(Ok(status)), _) => format!("it answered {status}"),
+        (Ok(Err(error)), _) => error.message,
+        (Err(_), _) => {
+            let limit = settings.timeout.as_secs_f32();
+            format!("no answer within {limit} s (health.active.timeout)")
+        }
+    };
+    Event::CheckFailed(failed)
+}
+
+fn request(path: &HealthPath) -> BackendRequest {
+    let mut headers = HeaderMap::new();
+    match path {
+        HealthPath::Path(path) => BackendRequest {
+            method: Method::GET,
+            target: Some(path.clone()),
+            headers,
+            body: Bytes::new(),
+            streams: false,
+        },
+        HealthPath::Off => {
+            let both = HeaderValue::from_static("application/json, text/event-stream");
+            headers.insert(header::ACCEPT, both);
+            let json = HeaderValue::from_static("application/json");
+            headers.insert(header::CONTENT_TYPE, json);
+            headers.insert("mcp-session-id", NO_SESSION);
+            BackendRequest {
+                method: Method::POST,
+                target: None,
+                headers,
+                body: Bytes::from_static(PING),
+                streams: false,
+            }
+        }
+    }
+}
