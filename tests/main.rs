@@ -19,6 +19,7 @@ mod conformance;
 mod connections;
 mod documentation;
 mod edge;
+mod from_nginx;
 mod header_edits;
 mod http_traps;
 mod legacy_sse;

@@ -296,6 +296,10 @@ impl TlsAccept for MarkConnections {
     ) -> Option<Arc<dyn std::any::Any + Send + Sync>> {
         let open = edge::open_connection()?;
         let client = tls.peer_certificate_der().map(client::certificate);
+        if let Some(client) = &client {
+            // What an entry of admission.certificates may say.
+            tracing::debug!(names = ?client.names, "a client has shown its certificate");
+        }
         Some(Arc::new(TlsConnection { open, client }))
     }
 }
