@@ -34,6 +34,7 @@ const LAYERS: &[&str] = &[
     "metrics",
     "engine",
     "upstream",
+    "upstream/http",
     "upstream/worker",
     "upstream/client",
     "upstream/http",

@@ -38,6 +38,7 @@ use crate::supervise::supervise;
 use crate::upstream::client::connector::Connector;
 use crate::upstream::client::pools::PooledConnector;
 use crate::upstream::client::{ClientUpstream, ExternalServers};
+use crate::upstream::http::launch::AllLaunchers;
 use crate::upstream::http::port::HttpClient;
 use crate::upstream::worker::{WorkerPorts, WorkerUpstream, Workers};
 use crate::upstream::{SessionChanges, Upstream, Upstreams, gauge};
@@ -151,12 +152,16 @@ pub struct Service {
 impl Service {
     /// The service over the registry's upstreams, its external servers included: their processes are the service's.
     pub fn with_servers(parts: ServiceParts, host: Arc<ProcessHost>) -> Self {
+        let client = parts.http_client.clone();
         let registry = Arc::clone(&parts.registry);
         let metrics = parts.metrics.stdio.clone();
         let ports = Arc::new(Workers(Arc::clone(&registry)));
         let mut made = None;
         let mut service = Self::with_upstreams(parts, |shared| {
-            let pools = Pools::new(host, registry, Arc::clone(&shared.audience), metrics);
+            let launchers = AllLaunchers::new(&host, client);
+            let control = host.control.clone();
+            let audience = Arc::clone(&shared.audience);
+            let pools = Pools::new(launchers, control, registry, audience, metrics);
             made = Some(Arc::clone(&pools));
             let servers = shared.servers(Arc::new(PooledConnector(pools)));
             Upstreams::new(vec![servers], shared.workers(ports))

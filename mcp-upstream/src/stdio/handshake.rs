@@ -142,6 +142,8 @@ pub(crate) async fn probe(
                 ended_by_probe: true,
             });
         }
+        // What is not reached has not refused anything.
+        Ok(Err(error)) if !link.is_piped() => return Err(error.into()),
         _ => {}
     }
     let outcome = initialize_until(link, &identity.initialize_params(), end).await;
@@ -266,6 +268,7 @@ async fn initialize_until(
             "the server's answer to initialize names no protocol version that is served".to_owned(),
         ));
     };
+    link.opened(Some(version));
     link.notify("notifications/initialized", None)?;
     Ok(Initialized {
         version,

@@ -16,7 +16,7 @@ use tooldock_workers::external::{
 };
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::process::Exit;
-use tooldock_workers::remote::BackendId;
+use tooldock_workers::remote::{BackendId, RemoteServer};
 
 use super::link::{Inbound, Link, LinkLimits};
 use super::process::failure::Raw;
@@ -27,6 +27,8 @@ use super::wire::Pipes;
 pub(crate) enum ServerRef<'a> {
     /// One that runs as child processes.
     Process(&'a Arc<ExternalServer>),
+    /// One that is reached over HTTP.
+    Remote(&'a Arc<RemoteServer>),
 }
 
 /// What makes the link of a connection.
@@ -37,12 +39,13 @@ pub(crate) struct LinkParts {
 
 /// Where a connection is to lead.
 #[derive(Debug, Clone, Copy, Default)]
-#[allow(dead_code, reason = "remote servers are the first to use it")]
 pub(crate) struct Place<'a> {
     /// The backend it is for, of a server that has several.
     pub(crate) replica: Option<&'a BackendId>,
     /// Backends that were tried in vain.
     pub(crate) avoid: &'a [BackendId],
+    /// The same for the same client, as far as clients are told apart.
+    pub(crate) hash: u64,
 }
 
 /// Opens connections to one server.
@@ -85,6 +88,11 @@ pub(crate) trait Launcher: Send + Sync {
     /// Of a server with several backends: the one for the next request that many clients share a connection for.
     fn replica(&self, _avoid: &[BackendId]) -> Option<BackendId> {
         None
+    }
+
+    /// Whether what many clients share is spread over several backends.
+    fn spreads(&self) -> bool {
+        false
     }
 
     /// A connection took the place of one that had ended so.
@@ -135,11 +143,18 @@ impl<'a> From<&'a Arc<ExternalServer>> for ServerRef<'a> {
     }
 }
 
+impl<'a> From<&'a Arc<RemoteServer>> for ServerRef<'a> {
+    fn from(server: &'a Arc<RemoteServer>) -> Self {
+        Self::Remote(server)
+    }
+}
+
 impl ServerRef<'_> {
     /// Its namespace.
     pub(crate) fn name(&self) -> &NamespaceName {
         match self {
             Self::Process(server) => &server.name,
+            Self::Remote(server) => &server.name,
         }
     }
 
@@ -147,12 +162,31 @@ impl ServerRef<'_> {
     pub(crate) fn isolation(self) -> Isolation {
         match self {
             Self::Process(server) => server.spec.settings.isolation,
+            Self::Remote(server) => server.spec.isolation,
+        }
+    }
+}
+
+/// Knows how the connections of any server are opened.
+pub(crate) trait Launchers: Send + Sync {
+    /// What opens those of this one.
+    fn launcher(&self, server: ServerRef<'_>) -> Arc<dyn Launcher>;
+}
+
+/// Starts the processes of servers that are child processes.
+pub(crate) struct ProcessLaunchers(pub(crate) Arc<ProcessHost>);
+
+impl Launchers for ProcessLaunchers {
+    fn launcher(&self, server: ServerRef<'_>) -> Arc<dyn Launcher> {
+        match server {
+            ServerRef::Process(server) => Arc::new(ProcessLauncher::new(server, &self.0)),
+            ServerRef::Remote(_) => unreachable!("a remote server is no child process"),
         }
     }
 }
 
 /// Starts child processes.
-pub(crate) struct ProcessLauncher {
+struct ProcessLauncher {
     server: Arc<ExternalServer>,
     host: Arc<ProcessHost>,
     /// `None`: nothing is to be installed, or the start does that.
@@ -161,7 +195,7 @@ pub(crate) struct ProcessLauncher {
 
 impl ProcessLauncher {
     /// Of that server.
-    pub(crate) fn new(server: &Arc<ExternalServer>, host: &Arc<ProcessHost>) -> Self {
+    fn new(server: &Arc<ExternalServer>, host: &Arc<ProcessHost>) -> Self {
         Self {
             server: Arc::clone(server),
             host: Arc::clone(host),
@@ -189,8 +223,7 @@ impl Launcher for ProcessLauncher {
     }
 
     fn is(&self, server: ServerRef<'_>) -> bool {
-        let ServerRef::Process(server) = server;
-        Arc::ptr_eq(&self.server, server)
+        matches!(server, ServerRef::Process(server) if Arc::ptr_eq(&self.server, server))
     }
 
     fn prepares(&self) -> bool {

@@ -18,7 +18,6 @@ mod questions;
 mod read;
 mod shared;
 mod tokens;
-#[allow(dead_code, reason = "remote servers are the first to use it")]
 mod transport;
 mod write;
 
@@ -46,7 +45,6 @@ use crate::protocol::ProtocolVersion;
 #[cfg(test)]
 pub(crate) use self::call::Cancels;
 pub(crate) use self::call::{Call, Canceller};
-#[allow(unused_imports, reason = "remote servers are the first to use it")]
 pub(crate) use self::transport::{Incoming, Transport, Unsent};
 
 /// Lines that may wait to be written.
@@ -198,7 +196,6 @@ impl Link {
         Ok(Arc::new(Self { shared, tasks }))
     }
 
-    #[allow(dead_code, reason = "remote servers are the first to use it")]
     /// The same over another transport. Answers are handed in within `runtime`, if anywhere.
     pub(crate) fn over(
         namespace: NamespaceName,
@@ -217,7 +214,11 @@ impl Link {
         })
     }
 
-    #[allow(dead_code, reason = "remote servers are the first to use it")]
+    /// Whether the server is a process at the other end of two pipes.
+    pub(crate) fn is_piped(&self) -> bool {
+        matches!(self.shared.wire, Wire::Pipe(_))
+    }
+
     /// The server was opened, by `initialize` in that version or else for requests that speak for themselves.
     pub(crate) fn opened(&self, version: Option<ProtocolVersion>) {
         if let Wire::Other(transport) = &self.shared.wire {

@@ -26,6 +26,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::StdioSettings;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Registry;
+use tooldock_workers::remote::BackendId;
 
 use super::breaker::BreakerState;
 use super::launch::Launcher;
@@ -59,6 +60,8 @@ use state::{Action, Event, Full, Place, ProcessId, Refusal, State, WaiterId};
 const NOTICE: Duration = Duration::from_secs(1);
 /// How often a request is given a process that has just ended, until it gives up.
 const TRIES: usize = 3;
+/// Backends that a request is tried at, until it gives up.
+const BACKENDS: usize = 3;
 /// How long the server may take to confirm that nobody wants to hear of a resource any more.
 const UNSUBSCRIBE: Duration = Duration::from_secs(30);
 
@@ -283,7 +286,27 @@ impl PoolShared {
             true => self.common(open.era),
             false => open,
         };
-        let key = &*self.spread(key);
+        let mut avoid = Vec::new();
+        loop {
+            let key = self.spread(key, &avoid);
+            match (self.lease_of(&key, open).await, &*key) {
+                (Err(error), ConnectionKey::Replica(backend)) if avoid.len() < BACKENDS => {
+                    avoid.push(backend.clone());
+                    if self.launcher.replica(&avoid).is_none() {
+                        return Err(error);
+                    }
+                }
+                (leased, _) => return leased,
+            }
+        }
+    }
+
+    /// The same, where it is settled which.
+    async fn lease_of(
+        self: &Arc<Self>,
+        key: &ConnectionKey,
+        open: &Arc<OpenAs>,
+    ) -> Result<Leased, CallError> {
         for _ in 0..TRIES {
             let leased = match self.lease_at_once(key, open) {
                 Some(leased) => leased,
@@ -303,16 +326,30 @@ impl PoolShared {
 
     /// A process that several clients share, if it is there.
     fn lease_common(self: &Arc<Self>, key: &ConnectionKey, era: Era) -> Option<Leased> {
-        let leased = self.lease_at_once(&self.spread(key), self.common(era))?;
+        // Which of several it is, is settled once for each request.
+        if self.launcher.spreads() {
+            return None;
+        }
+        let leased = self.lease_at_once(key, self.common(era))?;
         (!leased.is_closed()).then_some(leased)
     }
 
-    /// What everybody shares is spread over the backends of a server that has several.
-    fn spread<'a>(&self, key: &'a ConnectionKey) -> Cow<'a, ConnectionKey> {
-        let backend = (*key == ConnectionKey::Shared)
-            .then(|| self.launcher.replica(&[]))
-            .flatten();
-        match backend {
+    /// What everybody shares is spread over the backends of a server that has several: those first whose connection did
+    /// not fail just now.
+    fn spread<'a>(&self, key: &'a ConnectionKey, avoid: &[BackendId]) -> Cow<'a, ConnectionKey> {
+        if *key != ConnectionKey::Shared || !self.launcher.spreads() {
+            return Cow::Borrowed(key);
+        }
+        let mut failing = self.lock().state.failing(Instant::now());
+        let picked = match failing.is_empty() {
+            true => self.launcher.replica(avoid),
+            false => {
+                failing.extend_from_slice(avoid);
+                let other = self.launcher.replica(&failing);
+                other.or_else(|| self.launcher.replica(avoid))
+            }
+        };
+        match picked {
             Some(backend) => Cow::Owned(ConnectionKey::Replica(backend)),
             None => Cow::Borrowed(key),
         }

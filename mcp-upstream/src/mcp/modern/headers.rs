@@ -5,14 +5,13 @@
 
 use std::borrow::Cow;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::catalogue::ToolEntry;
 use crate::jsonrpc::{self, Key, Members};
 use crate::mcp::head::{McpHead, MirroredHeaders};
+use crate::protocol::mirrored::decode;
 
 mod number;
 
@@ -153,23 +152,6 @@ fn value_fault(value: Option<&RawValue>, sent: Option<&str>) -> Option<&'static 
         _ => false,
     };
     (!equal).then_some("is not the value in the body")
-}
-
-/// The text a header value stands for; `None` when it is not what such a value may be.
-fn decode(value: &str) -> Option<Cow<'_, str>> {
-    let wrapped = value
-        .strip_prefix("=?base64?")
-        .and_then(|rest| rest.strip_suffix("?="));
-    match wrapped {
-        Some(encoded) => {
-            let bytes = STANDARD.decode(encoded).ok()?;
-            String::from_utf8(bytes).ok().map(Cow::Owned)
-        }
-        None => {
-            let plain = |byte: u8| matches!(byte, b'\t' | b' '..=b'~');
-            value.bytes().all(plain).then_some(Cow::Borrowed(value))
-        }
-    }
 }
 
 /// A field's value without the white space around it, which is not part of it (RFC 9110 §5.5).

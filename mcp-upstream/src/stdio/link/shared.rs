@@ -51,7 +51,6 @@ pub(super) enum Wire {
     /// Through its standard input.
     Pipe(PipeEnd),
     /// In another way.
-    #[allow(dead_code, reason = "remote servers are the first to use it")]
     Other(Arc<dyn Transport>),
 }
 
@@ -329,7 +328,6 @@ impl Shared {
     }
 
     /// Takes no calls any more, and says so; those that wait go on.
-    #[allow(dead_code, reason = "remote servers are the first to use it")]
     pub(super) fn lost(&self, reason: Closed) {
         self.calls().closed = true;
         self.note_closed(reason);

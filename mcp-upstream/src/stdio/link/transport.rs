@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use bytes::Bytes;
 use tokio::time::Instant;
 use tooldock_workers::error::CallError;
-use tooldock_workers::names::NamespaceName;
 
 use super::deliver::Batch;
 use super::shared::Shared;
@@ -145,11 +144,6 @@ impl Incoming {
         if let Some(link) = self.link.upgrade() {
             link.close(reason);
         }
-    }
-
-    /// An error about the server of the namespace, for clients: "the server of namespace ns …".
-    pub(crate) fn namespace(&self) -> Option<NamespaceName> {
-        Some(self.link.upgrade()?.namespace.clone())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Who a process is for, and how it is opened.
 
 use std::fmt;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
 use tooldock_workers::remote::BackendId;
@@ -72,6 +73,11 @@ impl Key {
             Self::Replica(backend) => Some(backend),
             _ => None,
         }
+    }
+
+    /// A number that stands for the client it is for.
+    pub(in crate::stdio) fn hash(&self) -> u64 {
+        BuildHasherDefault::<DefaultHasher>::default().hash_one(self)
     }
 
     /// Whether everybody shares its process.

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::external::ProcessHost;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 
@@ -21,14 +21,15 @@ use super::{Driver, Leased, PoolShared, PoolState};
 use crate::broadcast::Audience;
 use crate::catalogue::Catalogue;
 use crate::protocol::{Era, EraSupport};
-use crate::stdio::launch::{Launcher, ProcessLauncher, ServerRef};
+use crate::stdio::launch::{Launchers, ServerRef};
 use crate::stdio::metrics::{LastGood, StdioMetrics};
 use crate::stdio::process::Opened;
 use crate::stdio::turns::StartTurns;
 
 /// Finds or makes the pool of a server. Dropping it ends every process, in the background.
 pub(crate) struct Pools {
-    host: Arc<ProcessHost>,
+    launchers: Arc<dyn Launchers>,
+    control: Handle,
     registry: Arc<Registry>,
     audience: Arc<Audience>,
     metrics: StdioMetrics,
@@ -56,24 +57,34 @@ impl Drop for Pool {
 impl Pools {
     /// No pools yet; servers get theirs, and their first process, as they come into the registry.
     pub(crate) fn new(
-        host: Arc<ProcessHost>,
+        launchers: Arc<dyn Launchers>,
+        control: Handle,
         registry: Arc<Registry>,
         audience: Arc<Audience>,
         metrics: StdioMetrics,
     ) -> Arc<Self> {
-        Self::with_patience(host, registry, audience, metrics, Patience::default())
+        Self::with_patience(
+            launchers,
+            control,
+            registry,
+            audience,
+            metrics,
+            Patience::default(),
+        )
     }
 
     /// The same, with other ideas of when a process is taken for hung.
     pub(super) fn with_patience(
-        host: Arc<ProcessHost>,
+        launchers: Arc<dyn Launchers>,
+        control: Handle,
         registry: Arc<Registry>,
         audience: Arc<Audience>,
         metrics: StdioMetrics,
         patience: Patience,
     ) -> Arc<Self> {
         let pools = Arc::new(Self {
-            host,
+            launchers,
+            control,
             registry,
             audience,
             metrics,
@@ -85,7 +96,7 @@ impl Pools {
         });
         // Weak: the task is no reason to keep processes.
         let task = run(Arc::downgrade(&pools), pools.registry.subscribe());
-        let task = pools.host.control.spawn(task);
+        let task = pools.control.spawn(task);
         let _ = pools.maintenance.set(task.abort_handle());
         pools
     }
@@ -307,8 +318,8 @@ impl Pools {
             return Arc::clone(&pool.shared);
         }
         let shared = PoolShared::new(
-            self.launcher(server),
-            self.host.control.clone(),
+            self.launchers.launcher(server),
+            self.control.clone(),
             Arc::clone(&self.registry),
             Arc::clone(&self.audience),
             self.metrics.server(server.name()),
@@ -318,7 +329,7 @@ impl Pools {
         // Under the lock: as soon as the new one is seen, another may retire the one before, which forgets it.
         let before = own.last().map(|pool| pool.shared.lasting());
         let driver = Driver::new(Arc::clone(&shared)).run();
-        let driver = self.host.control.spawn(driver).abort_handle();
+        let driver = self.control.spawn(driver).abort_handle();
         own.push(Pool {
             shared: Arc::clone(&shared),
             driver,
@@ -328,7 +339,7 @@ impl Pools {
             shared.apply(Event::Inherit { places });
         }
         let open = Arc::new(OpenAs::gateway(Era::Modern));
-        let key = shared.spread(&ConnectionKey::Shared);
+        let key = shared.spread(&ConnectionKey::Shared, &[]);
         let key = key.into_owned();
         shared.apply(Event::Wanted { key, open });
         shared
@@ -376,11 +387,6 @@ impl Pools {
         }
     }
 
-    fn launcher(&self, server: ServerRef<'_>) -> Arc<dyn Launcher> {
-        let ServerRef::Process(server) = server;
-        Arc::new(ProcessLauncher::new(server, &self.host))
-    }
-
     fn stop_following(&self) {
         if let Some(task) = self.maintenance.get() {
             task.abort();
@@ -402,6 +408,7 @@ impl Pools {
 pub(crate) fn served(namespace: &Namespace) -> Option<ServerRef<'_>> {
     match &namespace.upstream {
         UpstreamKind::External(server) => Some(ServerRef::Process(server)),
+        UpstreamKind::Remote(server) => Some(ServerRef::Remote(server)),
         _ => None,
     }
 }

@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use tokio::time::Instant;
+use tooldock_workers::remote::BackendId;
 
 use super::key::{ConnectionKey, Key, OpenAs, SlotKey};
 use super::replay_state::ReplayState;
@@ -497,6 +498,17 @@ impl State {
     /// Why no process serves: why the last start failed, else how the last process ended.
     pub(super) fn why(&self) -> Option<&Failure> {
         self.last_error.as_ref().or(self.last_end.as_ref())
+    }
+
+    /// Backends where what everybody shares failed just now.
+    pub(super) fn failing(&self, now: Instant) -> Vec<BackendId> {
+        let delayed = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.delayed(now).is_some());
+        delayed
+            .filter_map(|(slot, _)| slot.key.replica().cloned())
+            .collect()
     }
 
     /// The last process that took another's place.

@@ -17,6 +17,7 @@ use crate::catalogue::PageKey;
 use crate::jsonrpc::{Notification, ResponseOutcome, ServerRequest};
 use crate::protocol::ClientIdentity;
 use crate::session::config::EventLogConfig;
+use crate::stdio::launch::ProcessLaunchers;
 use crate::stdio::link::Inbound;
 use crate::stdio::metrics::StdioMetrics;
 use crate::stdio::testing::program::{SCRIPT, guard, within};
@@ -59,7 +60,14 @@ impl House {
         let audience = Audience::new(Arc::new(log));
         let (host, of) = (Arc::new(host), Arc::clone(&registry));
         Self {
-            pools: Pools::with_patience(host, of, audience, metrics, patience),
+            pools: Pools::with_patience(
+                Arc::new(ProcessLaunchers(host)),
+                Handle::current(),
+                of,
+                audience,
+                metrics,
+                patience,
+            ),
             registry,
             exported,
             generation: 0,

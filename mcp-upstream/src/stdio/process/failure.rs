@@ -50,6 +50,7 @@ impl Raw {
         Failure {
             error,
             reason: reason.into(),
+            elsewhere: false,
         }
     }
 

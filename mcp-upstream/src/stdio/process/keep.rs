@@ -31,6 +31,9 @@ const LAST_EXIT_WAIT: Duration = Duration::from_millis(500);
 /// and one that is opened.
 const TRIES: usize = 3;
 
+/// Backends at which one attempt is made.
+const BACKENDS: usize = 3;
+
 /// What the pool tells the task.
 #[derive(Debug)]
 pub(in crate::stdio) enum Command {
@@ -84,13 +87,13 @@ impl Keeper {
         // A request may wait for a process; none waits for a spare.
         let requests = order.as_ref().map(|_| Arc::clone(&self.pool.requests));
         let (pool, id) = (Arc::clone(&self.pool), self.id);
-        let replica = order.as_ref().and_then(|order| order.slot.key.replica());
+        let opening = &order;
         let outcome = async {
             let installed = pool.installation.ensure(&pool, id, requests.clone());
             installed.await?;
             let turn = pool.turns.starting.take(requests).await;
             let started = Instant::now();
-            let running = timeout(limit, start(&pool, replica, &[])).await;
+            let running = timeout(limit, start(&pool, opening.as_ref(), &[])).await;
             let running = running.unwrap_or_else(|_| Err(slow(&pool)))?;
             Ok::<_, Raw>((turn, started, running))
         };
@@ -138,7 +141,9 @@ impl Keeper {
     async fn open(&mut self, mut running: Running, order: Order, until: Instant) -> Next {
         let mut server = order.server;
         let mut outcome = Err(Raw::from(not_opened(&self.pool)));
-        for attempt in 0..TRIES {
+        let mut tries = TRIES;
+        let mut avoid = Vec::new();
+        loop {
             running.router.set_own(order.open.inbound.clone());
             let limits = Limits {
                 probe: self.pool.settings().probe_timeout,
@@ -156,9 +161,16 @@ impl Keeper {
                     outcome = Ok((opened, server));
                     break;
                 }
-                Ok(Outcome::TryAnother { server }) => server,
+                Ok(Outcome::TryAnother { server }) => {
+                    tries -= 1;
+                    Some(server)
+                }
                 // Nothing serves yet that could do without the handshake.
-                Err(_) if tried && order.server.is_none() => EraSupport::Modern,
+                Err(_) if tried && order.server.is_none() => {
+                    tries -= 1;
+                    Some(EraSupport::Modern)
+                }
+                Err(_) if self.may_lead_elsewhere(&order, &running, &mut avoid) => server,
                 Err(error) => {
                     let asked = match server.map(|server| server.opened_for(wanted)) {
                         Some(Era::Modern) => "server/discover",
@@ -168,15 +180,15 @@ impl Keeper {
                     break;
                 }
             };
-            if attempt + 1 == TRIES {
+            if tries == 0 {
                 break;
             }
-            server = Some(found);
+            server = found;
             // The one before ends in the background: waiting for it would make everyone wait.
             running.link.close();
             running.router.set_own(None);
             running = tokio::select! {
-                again = timeout_at(until, start(&self.pool, order.slot.key.replica(), &[])) => {
+                again = timeout_at(until, start(&self.pool, Some(&order), &avoid)) => {
                     match again.unwrap_or_else(|_| Err(slow(&self.pool))) {
                         Ok(running) => running,
                         Err(error) => return self.failed(None, Some(&order), error.into()),
@@ -191,6 +203,24 @@ impl Keeper {
         }
     }
 
+    /// Whether another backend may open what this one did not; notes that this one did not. What is for one backend is
+    /// opened at no other.
+    fn may_lead_elsewhere(
+        &self,
+        order: &Order,
+        running: &Running,
+        avoid: &mut Vec<BackendId>,
+    ) -> bool {
+        let Some(backend) = running.child.backend() else {
+            return false;
+        };
+        avoid.push(backend.clone());
+        let launcher = &self.pool.launcher;
+        order.slot.key.replica().is_none()
+            && avoid.len() < BACKENDS
+            && launcher.replica(avoid).is_some()
+    }
+
     async fn opened(
         &mut self,
         running: Running,
@@ -198,6 +228,9 @@ impl Keeper {
         opened: Opened,
         server: EraSupport,
     ) -> Next {
+        if opened.era() == Era::Modern {
+            running.link.opened(None);
+        }
         let pool = &self.pool;
         tracing::info!(
             namespace = %pool.name(),
@@ -316,7 +349,10 @@ impl Keeper {
 
     fn failed(&self, running: Option<Running>, order: Option<&Order>, raw: Raw) -> Next {
         let server = &*self.pool.launcher;
-        let failure = raw.of(server);
+        let mut failure = raw.of(server);
+        let replica = order.and_then(|order| order.slot.key.replica());
+        failure.elsewhere =
+            replica.is_some_and(|it| server.replica(std::slice::from_ref(it)).is_some());
         let why = &failure.reason;
         let tried = order.and_then(|order| order.server.zip(Some(order.slot.era)));
         if tried.is_some_and(|(server, wanted)| open::is_trial(server, wanted)) {
@@ -363,9 +399,10 @@ impl Keeper {
 /// Starts a process and connects with it.
 async fn start(
     pool: &Arc<PoolShared>,
-    replica: Option<&BackendId>,
+    order: Option<&Order>,
     avoid: &[BackendId],
 ) -> Result<Running, CallError> {
+    let key = order.map(|order| &order.slot.key);
     let router = InboundRouter::new(
         pool.name().clone(),
         Arc::clone(&pool.audience),
@@ -379,7 +416,11 @@ async fn start(
         limits: LinkLimits::new(max_result),
         inbound: Arc::clone(&router) as _,
     };
-    let place = Place { replica, avoid };
+    let place = Place {
+        replica: key.and_then(Key::replica),
+        avoid,
+        hash: key.map_or(0, Key::hash),
+    };
     let (link, child) = pool.launcher.launch(place, parts).await?;
     Ok(Running {
         child,

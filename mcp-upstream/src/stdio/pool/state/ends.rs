@@ -140,8 +140,13 @@ impl State {
                 self.settle_on_modern(&slot);
             }
             Duty::Starting(slot) => {
-                self.breaker.failed(now);
-                self.last_error = Some(failure.clone());
+                match failure.elsewhere {
+                    true => self.breaker.undecided(now),
+                    false => {
+                        self.breaker.failed(now);
+                        self.last_error = Some(failure.clone());
+                    }
+                }
                 let scouted = self.scout == Some(process);
                 self.forget_scout(process);
                 self.refuse_waiting(&slot, scouted, &failure.error, actions);

@@ -75,6 +75,8 @@ pub(in crate::stdio) struct Failure {
     pub(in crate::stdio) error: CallError,
     /// The sentence of the log, with what the server said last. Without secrets.
     pub(in crate::stdio) reason: Arc<str>,
+    /// Another backend may serve: it says nothing about the server as a whole.
+    pub(in crate::stdio) elsewhere: bool,
 }
 
 /// A place in which something lasts, for the pool that takes another's place.

@@ -127,7 +127,11 @@ impl World {
         let process = self.started.last().expect("one was started").0;
         let error = CallError::new(CallErrorCode::WorkerUnavailable, "no such file");
         let reason = "no such file; it said last: oh".into();
-        let failure = Failure { error, reason };
+        let failure = Failure {
+            error,
+            reason,
+            elsewhere: false,
+        };
         self.step(Event::StartFailed { process, failure });
         self.step(Event::Gone { process });
     }
@@ -688,7 +692,11 @@ fn why_nothing_serves_is_known_until_something_does() {
         end: End::Crash,
     });
     world.step(Event::Explained {
-        why: Failure { error, reason },
+        why: Failure {
+            error,
+            reason,
+            elsewhere: false,
+        },
     });
     world.step(Event::Gone { process: 1 });
     let ended = "exited with status 3; it said last: oh";

@@ -1,0 +1,206 @@
+//! What a backend's response means for the request: which kind of body it has, and what is wrong with it.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, StatusCode, header};
+use serde::Deserialize;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::remote::RemoteServer;
+
+use super::port::{BackendResponse, BodyError};
+use crate::jsonrpc::{self, Message};
+
+/// When to try again what a backend could not do now, where it does not say.
+const RETRY: Duration = Duration::from_secs(1);
+/// The longest time to wait that a backend is believed.
+const RETRY_MAX: u64 = 3600;
+
+/// Why a request has no answer.
+#[derive(Debug, Clone)]
+pub(super) struct Failed {
+    pub(super) error: CallError,
+    /// The server did not begin with it.
+    pub(super) is_unsent: bool,
+}
+
+/// What a body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Json,
+    Stream,
+    Other,
+}
+
+/// Why a body was not read to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// So much of it was seen, or announced.
+    TooLarge(u64),
+    Cut(BodyError),
+}
+
+/// Which kind of body a response has.
+pub(super) fn kind(response: &BackendResponse) -> Kind {
+    let media = response.headers.get(header::CONTENT_TYPE);
+    let media = media.and_then(|value| value.to_str().ok()).unwrap_or("");
+    let media = media.split(';').next().unwrap_or("").trim();
+    if media.eq_ignore_ascii_case("application/json") {
+        Kind::Json
+    } else if media.eq_ignore_ascii_case("text/event-stream") {
+        Kind::Stream
+    } else {
+        Kind::Other
+    }
+}
+
+/// Reads a whole body, as long as `fits` allows it.
+pub(super) async fn body(
+    mut response: BackendResponse,
+    fits: impl Fn(usize) -> bool,
+) -> Result<Bytes, Unread> {
+    let announced = response.headers.get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if let Some(size) = announced
+        && !usize::try_from(size).is_ok_and(&fits)
+    {
+        return Err(Unread::TooLarge(size));
+    }
+    let first = match response.body.chunk().await {
+        Ok(first) => first.unwrap_or_default(),
+        Err(error) => return Err(Unread::Cut(error)),
+    };
+    let mut whole: Option<BytesMut> = None;
+    let mut size = first.len();
+    loop {
+        if !fits(size) {
+            return Err(Unread::TooLarge(size as u64));
+        }
+        match response.body.chunk().await {
+            Ok(None) => return Ok(whole.map_or(first, BytesMut::freeze)),
+            Ok(Some(piece)) => {
+                size += piece.len();
+                whole
+                    .get_or_insert_with(|| BytesMut::from(&first[..]))
+                    .extend_from_slice(&piece);
+            }
+            Err(error) => return Err(Unread::Cut(error)),
+        }
+    }
+}
+
+/// Whether a body answers the request of that id.
+pub(super) fn answers(body: &[u8], id: u64) -> bool {
+    let Ok(text) = std::str::from_utf8(body) else {
+        return false;
+    };
+    match jsonrpc::message(text.trim()) {
+        Ok(Message::Response { id: answered, .. }) => answered.parse() == Ok(id),
+        _ => false,
+    }
+}
+
+/// Whether an answer to a request of a session says that the backend knows no such session: 404, or 400 as the examples
+/// of the TypeScript SDK answer.
+pub(super) fn is_unknown_session(status: StatusCode, body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Refusal {
+        error: Error,
+    }
+    #[derive(Deserialize)]
+    struct Error {
+        code: i64,
+        message: String,
+    }
+    match status {
+        StatusCode::NOT_FOUND => true,
+        StatusCode::BAD_REQUEST => serde_json::from_slice::<Refusal>(body).is_ok_and(|refusal| {
+            let said = refusal.error.message.to_ascii_lowercase();
+            refusal.error.code == -32000 && said.contains("session")
+        }),
+        _ => false,
+    }
+}
+
+/// Whether the answer to `server/discover` is that of a server, or a front end, that knows no such question. What any
+/// request may be refused by says nothing.
+pub(super) fn knows_no_such_question(response: &BackendResponse) -> bool {
+    let other = kind(response) == Kind::Other;
+    match response.status.as_u16() {
+        400 | 404 | 405 | 406 | 415 | 422 | 500 | 501 => kind(response) != Kind::Json,
+        200..=299 => other,
+        _ => false,
+    }
+}
+
+/// What such a server would have answered.
+pub(super) fn unknown_method(id: u64) -> Bytes {
+    let code = crate::protocol::code::METHOD_NOT_FOUND;
+    let error = format!(r#"{{"code":{code},"message":"no such method"}}"#);
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
+}
+
+/// Whether the answer to `initialize` may be that of a server that speaks HTTP+SSE of 2024-11-05.
+pub(super) fn is_no_streamable(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
+    )
+}
+
+/// A failure of the server of a namespace: `what` follows its name.
+pub(super) fn failed(server: &RemoteServer, code: CallErrorCode, what: &str) -> Failed {
+    let message = format!("the server of namespace {} {what}", server.name);
+    Failed {
+        error: CallError::new(code, server.without_secrets(&message)).retry_after(RETRY),
+        is_unsent: false,
+    }
+}
+
+/// What a status means that is no answer.
+pub(super) fn refused(server: &RemoteServer, status: StatusCode, headers: &HeaderMap) -> Failed {
+    let number = status.as_u16();
+    let (code, what) = match number {
+        401 | 403 => (
+            CallErrorCode::WorkerUnavailable,
+            format!(
+                "refused the gateway's own credentials (HTTP {number}). Ask whoever operates the gateway to check the key \
+                 credentials of this server"
+            ),
+        ),
+        429 => (
+            CallErrorCode::RateLimited,
+            "takes no more requests at the moment (HTTP 429)".to_owned(),
+        ),
+        503 => (
+            CallErrorCode::WorkerUnavailable,
+            "is not available at the moment (HTTP 503)".to_owned(),
+        ),
+        504 => (
+            CallErrorCode::ExecutionTimeout,
+            "was not answered in time behind its own front end (HTTP 504)".to_owned(),
+        ),
+        300..=399 => (
+            CallErrorCode::WorkerUnavailable,
+            format!("answered with a redirect (HTTP {number}), which is not followed"),
+        ),
+        _ => (
+            CallErrorCode::WorkerUnavailable,
+            format!("refused the request (HTTP {number})"),
+        ),
+    };
+    let mut failed = failed(server, code, &what);
+    failed.error.retry_after = match number {
+        429 | 503 => Some(retry_after(headers).unwrap_or(RETRY)),
+        401 | 403 | 300..=399 => None,
+        _ => Some(RETRY),
+    };
+    failed
+}
+
+/// `Retry-After` in seconds; a date is nothing that clocks of two machines agree on.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
+    let seconds: u64 = value.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds.min(RETRY_MAX)))
+}

@@ -1,0 +1,369 @@
+//! Reading server-sent events: from pieces of a body to whole events, bounded.
+//!
+//! Any line end that the format allows is one, also where a piece ends between `\r` and `\n`. Comments and unknown
+//! fields are skipped. Of an event that is too long only its size is kept: it is read to its end, piece by piece.
+
+use bytes::{Buf as _, Bytes, BytesMut};
+
+use super::port::{BodyError, ResponseBody};
+
+/// An event that is still not over after this much is not going to be.
+const ENDLESS: u64 = 256 * 1024 * 1024;
+/// Bytes of an event's id. It is kept and sent back.
+const ID_MAX: usize = 4096;
+
+/// One event.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Event {
+    /// Its name; most have none.
+    pub(super) name: Option<String>,
+    /// Where to resume behind it.
+    pub(super) id: Option<String>,
+    /// How many milliseconds to wait before coming back.
+    pub(super) retry: Option<u64>,
+    /// Its data lines, joined by line feeds.
+    pub(super) data: Data,
+}
+
+/// What an event carries.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Data {
+    Whole(Bytes),
+    /// It had so many bytes and is gone.
+    TooLong(u64),
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Self::Whole(Bytes::new())
+    }
+}
+
+/// Why there are no more events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The stream ended between two events.
+    Complete,
+    /// It was cut, ended within an event, or took too long.
+    Cut,
+    /// An event had no end.
+    Endless,
+}
+
+/// A body as events.
+pub(super) struct Events {
+    body: Box<dyn ResponseBody>,
+    fits: Box<dyn Fn(usize) -> bool + Send>,
+    lines: Lines,
+    event: Building,
+    ended: Option<End>,
+}
+
+/// The event that is being read.
+#[derive(Default)]
+struct Building {
+    event: Event,
+    data: Option<BytesMut>,
+    /// Bytes of data, kept or not.
+    size: u64,
+    too_long: bool,
+    /// Something was said since the last blank line.
+    begun: bool,
+}
+
+/// What has come and is not yet read, a line at a time.
+#[derive(Default)]
+struct Lines {
+    buffer: BytesMut,
+    /// How much of the buffer holds no line end for sure.
+    scanned: usize,
+    /// The last line ended with `\r`: a `\n` that follows belongs to it.
+    after_return: bool,
+    begun: bool,
+}
+
+impl Lines {
+    /// The next whole line.
+    fn next(&mut self) -> Option<Bytes> {
+        if self.after_return && !self.buffer.is_empty() {
+            self.after_return = false;
+            if self.buffer[0] == b'\n' {
+                self.buffer.advance(1);
+            }
+        }
+        if !self.begun && self.buffer.len() >= 3 {
+            self.begun = true;
+            if self.buffer.starts_with(b"\xef\xbb\xbf") {
+                self.buffer.advance(3);
+                self.scanned = 0;
+            }
+        }
+        let rest = &self.buffer[self.scanned..];
+        let Some(at) = memchr::memchr2(b'\n', b'\r', rest) else {
+            self.scanned = self.buffer.len();
+            return None;
+        };
+        let at = self.scanned + at;
+        self.scanned = 0;
+        self.after_return = self.buffer[at] == b'\r';
+        let line = self.buffer.split_to(at).freeze();
+        self.buffer.advance(1);
+        Some(line)
+    }
+}
+
+impl Events {
+    /// `fits` says whether the data of an event may have so many bytes.
+    pub(super) fn new(
+        body: Box<dyn ResponseBody>,
+        fits: impl Fn(usize) -> bool + Send + 'static,
+    ) -> Self {
+        Self {
+            body,
+            fits: Box::new(fits),
+            lines: Lines::default(),
+            event: Building::default(),
+            ended: None,
+        }
+    }
+
+    /// The next event that says anything.
+    ///
+    /// # Errors
+    ///
+    /// [`End`]. Nothing of an event without its blank line comes out.
+    pub(super) async fn next(&mut self) -> Result<Event, End> {
+        loop {
+            while let Some(line) = self.lines.next() {
+                if let Some(event) = self.line(line) {
+                    return Ok(event);
+                }
+            }
+            if let Some(end) = self.ended {
+                return Err(end);
+            }
+            if self.is_endless() {
+                self.ended = Some(End::Endless);
+                continue;
+            }
+            self.skip_long_line();
+            match self.body.chunk().await {
+                Ok(Some(piece)) => self.lines.buffer.extend_from_slice(&piece),
+                Ok(None) if !self.is_within_event() => self.ended = Some(End::Complete),
+                Ok(None) | Err(BodyError::Cut | BodyError::Timeout(_)) => {
+                    self.ended = Some(End::Cut);
+                }
+            }
+        }
+    }
+
+    fn is_within_event(&self) -> bool {
+        self.event.begun || !self.lines.buffer.is_empty()
+    }
+
+    fn is_endless(&self) -> bool {
+        self.event
+            .size
+            .saturating_add(self.lines.buffer.len() as u64)
+            > ENDLESS
+    }
+
+    /// A line that cannot fit is not gathered: its beginning is dropped, and with it the event.
+    fn skip_long_line(&mut self) {
+        let waiting = self.lines.buffer.len();
+        if !(self.fits)(waiting) {
+            self.event.begun = true;
+            self.event.too_long = true;
+            self.event.size += waiting as u64;
+            self.event.data = None;
+            // What is left of the line is no field that means anything.
+            self.lines.buffer = BytesMut::from(&b":"[..]);
+            self.lines.scanned = 0;
+        }
+    }
+
+    /// Takes a line in; a blank one ends the event.
+    fn line(&mut self, line: Bytes) -> Option<Event> {
+        if line.is_empty() {
+            let built = std::mem::take(&mut self.event);
+            return built.begun.then(|| built.finish());
+        }
+        let colon = memchr::memchr(b':', &line).unwrap_or(line.len());
+        if colon == 0 {
+            return None;
+        }
+        self.event.begun = true;
+        let value = line.slice(line.len().min(colon + 1)..);
+        let value = match value.first() {
+            Some(b' ') => value.slice(1..),
+            _ => value,
+        };
+        let text = || std::str::from_utf8(&value).ok().map(ToOwned::to_owned);
+        match &line[..colon] {
+            b"data" => self.data(&value),
+            b"event" => self.event.event.name = text().filter(|it| it.len() <= ID_MAX),
+            b"id" if value.len() <= ID_MAX && !value.contains(&0) => self.event.event.id = text(),
+            b"retry" => self.event.event.retry = text().and_then(|it| it.parse().ok()),
+            _ => {}
+        }
+        None
+    }
+
+    fn data(&mut self, value: &Bytes) {
+        let event = &mut self.event;
+        event.size += value.len() as u64 + 1;
+        if event.too_long || !(self.fits)(usize::try_from(event.size).unwrap_or(usize::MAX)) {
+            event.too_long = true;
+            event.data = None;
+            return;
+        }
+        match &mut event.data {
+            Some(data) => {
+                data.extend_from_slice(b"\n");
+                data.extend_from_slice(value);
+            }
+            // Nearly every event has one line of data, which is not copied.
+            None if event.event.data == Data::default() => {
+                event.event.data = Data::Whole(value.clone());
+            }
+            None => {
+                let Data::Whole(first) = std::mem::take(&mut event.event.data) else {
+                    return;
+                };
+                let mut data = BytesMut::from(&first[..]);
+                data.extend_from_slice(b"\n");
+                data.extend_from_slice(value);
+                event.data = Some(data);
+            }
+        }
+    }
+}
+
+impl Building {
+    fn finish(mut self) -> Event {
+        if self.too_long {
+            self.event.data = Data::TooLong(self.size);
+        } else if let Some(data) = self.data {
+            self.event.data = Data::Whole(data.freeze());
+        }
+        self.event
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use async_trait::async_trait;
+    use proptest::prelude::*;
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    struct Pieces(VecDeque<Result<Bytes, BodyError>>);
+
+    #[async_trait]
+    impl ResponseBody for Pieces {
+        async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
+            self.0.pop_front().transpose()
+        }
+    }
+
+    fn read(pieces: Vec<Result<Bytes, BodyError>>, max: usize) -> (Vec<Event>, End) {
+        let body = Box::new(Pieces(pieces.into()));
+        let mut events = Events::new(body, move |size| size <= max);
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut all = Vec::new();
+            loop {
+                match events.next().await {
+                    Ok(event) => all.push(event),
+                    Err(end) => return (all, end),
+                }
+            }
+        })
+    }
+
+    fn in_pieces(text: &[u8], size: usize) -> Vec<Result<Bytes, BodyError>> {
+        let pieces = text.chunks(size.max(1));
+        pieces.map(|it| Ok(Bytes::copy_from_slice(it))).collect()
+    }
+
+    fn data(text: &str) -> Data {
+        Data::Whole(Bytes::copy_from_slice(text.as_bytes()))
+    }
+
+    #[test]
+    fn events_come_out_whole_whatever_ends_their_lines_and_however_their_bytes_come() {
+        let texts: [&[u8]; 3] = [
+            b"\xef\xbb\xbf: hi\n\nid: 7\nretry: 250\nevent: message\ndata: {\"a\":1}\n\ndata:x\ndata\ndata:  y\n\n",
+            b": hi\r\n\r\nid: 7\r\nretry: 250\r\nevent: message\r\ndata: {\"a\":1}\r\n\r\ndata:x\r\ndata\r\ndata:  y\r\n\r\n",
+            b": hi\r\rid: 7\rretry: 250\revent: message\rdata: {\"a\":1}\r\rdata:x\rdata\rdata:  y\r\r",
+        ];
+        for text in texts {
+            for size in 1..=text.len() {
+                let (events, end) = read(in_pieces(text, size), 100);
+                let first = Event {
+                    name: Some("message".into()),
+                    id: Some("7".into()),
+                    retry: Some(250),
+                    data: data("{\"a\":1}"),
+                };
+                let second = Event {
+                    data: data("x\n\n y"),
+                    ..Event::default()
+                };
+                assert_eq!((events, end), (vec![first, second], End::Complete));
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_without_its_blank_line_never_comes_out() {
+        for text in ["data: {}\n", "data: {}", "id: 1\n"] {
+            assert_eq!(read(in_pieces(text.as_bytes(), 3), 100), (vec![], End::Cut));
+        }
+        let cut = vec![Ok(Bytes::from_static(b"data: 1\n\n")), Err(BodyError::Cut)];
+        let (events, end) = read(cut, 100);
+        assert_eq!((events.len(), end), (1, End::Cut));
+    }
+
+    #[test]
+    fn an_event_that_is_too_long_is_skipped_and_the_next_one_is_read() {
+        let long = "x".repeat(5000);
+        for event in [
+            format!("data: {long}\n"),
+            format!("data: a\ndata: {long}\ndata: b\n"),
+            "data: 1234567890\n".repeat(100),
+        ] {
+            let text = format!("id: 3\n{event}\ndata: ok\n\n");
+            for size in [1, 7, 1000, 100_000] {
+                let (events, end) = read(in_pieces(text.as_bytes(), size), 300);
+                assert_eq!(end, End::Complete);
+                let Data::TooLong(bytes) = events[0].data else {
+                    panic!("{events:?}");
+                };
+                assert!(bytes >= 1000, "{bytes}");
+                assert_eq!((events.len(), &events[1].data), (2, &data("ok")));
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_without_an_end_ends_the_reading_without_being_gathered() {
+        let piece = Bytes::from(vec![b'x'; 8 * 1024 * 1024]);
+        let (events, end) = read(vec![Ok(piece); 40], 1000);
+        assert_eq!((events, end), (vec![], End::Endless));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_at_all_come_to_an_end(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            size in 1_usize..20,
+        ) {
+            let (_, end) = read(in_pieces(&bytes, size), 50);
+            prop_assert!(matches!(end, End::Complete | End::Cut));
+        }
+    }
+}

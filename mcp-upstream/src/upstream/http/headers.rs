@@ -1,0 +1,92 @@
+//! The headers of requests to backends.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use crate::jsonrpc::{self, Key, Members, Message};
+use crate::protocol::{MODERN, mirrored};
+
+pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(super) const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// A message on its way up, as far as its headers depend on it.
+pub(super) struct Outgoing<'a> {
+    method: Option<Cow<'a, str>>,
+    members: Option<Members<'a>>,
+}
+
+impl<'a> Outgoing<'a> {
+    /// Of a message of ours, which is JSON-RPC.
+    pub(super) fn of(message: &'a Bytes) -> Self {
+        let text = std::str::from_utf8(message).unwrap_or_default();
+        let (method, members) = match jsonrpc::message(text) {
+            Ok(
+                Message::Request {
+                    method, members, ..
+                }
+                | Message::Notification { method, members },
+            ) => (Some(method), Some(members)),
+            _ => (None, None),
+        };
+        Self { method, members }
+    }
+
+    /// Its method; an answer has none.
+    pub(super) fn method(&self) -> Option<&str> {
+        self.method.as_deref()
+    }
+
+    /// Whether it is one of the requests that open a connection.
+    pub(super) fn opens(&self) -> bool {
+        matches!(self.method(), Some("initialize" | "server/discover"))
+    }
+
+    /// Mirrors what the message says, as a server of 2026-07-28 wants it (SEP-2243).
+    pub(super) fn mirror(&self, headers: &mut HeaderMap) {
+        headers.insert(VERSION, HeaderValue::from_static(MODERN));
+        let Some(method) = self.method() else {
+            return;
+        };
+        if let Ok(value) = HeaderValue::from_str(&mirrored::encode(method)) {
+            headers.insert(METHOD, value);
+        }
+        let key = match method {
+            "tools/call" | "prompts/get" => Key::Name,
+            "resources/read" => Key::Uri,
+            "tasks/get" | "tasks/update" | "tasks/cancel" => Key::TaskId,
+            _ => return,
+        };
+        let named = self.members.as_ref().and_then(|members| members.get(key));
+        if let Some(named) = named.and_then(jsonrpc::string)
+            && let Ok(value) = HeaderValue::from_str(&mirrored::encode(&named))
+        {
+            headers.insert(NAME, value);
+        }
+    }
+}
+
+/// Those of every POST.
+pub(super) fn of_post() -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(6);
+    let json = HeaderValue::from_static("application/json");
+    headers.insert(header::CONTENT_TYPE, json);
+    let both = HeaderValue::from_static("application/json, text/event-stream");
+    headers.insert(header::ACCEPT, both);
+    headers
+}
+
+/// Those of every stream, which may begin behind an event.
+pub(super) fn of_get(after: Option<&str>) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(4);
+    let events = HeaderValue::from_static("text/event-stream");
+    headers.insert(header::ACCEPT, events);
+    if let Some(after) = after.and_then(|id| HeaderValue::from_str(id).ok()) {
+        headers.insert(LAST_EVENT_ID, after);
+    }
+    headers
+}

@@ -1,0 +1,55 @@
+//! The general stream of a session: what a server says of its own accord. Opened by GET, and again for as long as the
+//! session lives. A server that offers none answers with 405.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::sleep;
+
+use super::answer::{self, Kind};
+use super::session::Session;
+use super::stream::{Cursor, take};
+
+/// The longest pause between two tries; it doubles up to this while nothing comes.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Listens until the session is over. Ends early where the server has no such stream.
+pub(super) async fn run(session: Arc<Session>) {
+    session.opened().await;
+    let mut cursor = Cursor::default();
+    let mut failures = 0;
+    let mut had_one = false;
+    while !session.is_lost() {
+        match session.get(cursor.last_id.as_deref()).await {
+            Ok(response)
+                if response.status.is_success() && answer::kind(&response) == Kind::Stream =>
+            {
+                had_one = true;
+                let mut events = session.events(response);
+                while let Ok(event) = events.next().await {
+                    failures = 0;
+                    cursor.note(&event);
+                    take(&session, None, event);
+                }
+            }
+            // It had one, so what it does not know is the session.
+            Ok(response) if had_one && response.status == StatusCode::NOT_FOUND => {
+                session.lose();
+                return;
+            }
+            Ok(response) if !had_one && response.status.as_u16() < 500 => return,
+            Ok(_) => failures += 1,
+            Err(_) => {
+                failures += 1;
+                if !session.backend.is_healthy() {
+                    session.lose();
+                    return;
+                }
+            }
+        }
+        let pause = cursor.pause().saturating_mul(1 << failures.min(6));
+        sleep(pause.min(PAUSE_MAX.max(cursor.pause()))).await;
+        failures += 1;
+    }
+}

@@ -1,0 +1,517 @@
+//! One session at one backend: the transport of a link over Streamable HTTP.
+//!
+//! ```text
+//! Link ── request ──▶ a task: POST ──▶ backend
+//!   ▲                    │  202, JSON, or a stream of events (resumed by GET where it is cut)
+//!   └─── Incoming ◀──────┘
+//!   ▲
+//!   └─── Incoming ◀── the general stream (`listen`): GET, reopened for as long as the session lives
+//! ```
+//!
+//! Each request is a POST of its own with a task of its own, in the runtime of its caller. Until the server has been told
+//! `notifications/initialized`, nothing else goes up. A server of 2026-07-28 has no session: this is then no more than a
+//! way to its backend.
+//!
+//! Whether a call may be sent again is decided above; what decides it is said here, by [`Unsent`]: a request is unsent
+//! where nothing of it can have reached the backend, or where the backend answered that it knows no such session.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, StatusCode};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::remote::RemoteServer;
+
+use super::answer::{self, Failed};
+use super::events::Events;
+use super::headers::{self, Outgoing};
+use super::port::{Backend, BackendRequest, BackendResponse, SendError, SendErrorKind};
+use super::{listen, sse, stream};
+use crate::protocol::ProtocolVersion;
+use crate::stdio::link::{Incoming, Transport, Unsent};
+
+/// Notifications and answers under way at once.
+const SENDS_MAX: usize = 256;
+/// How long the stream of a cancelled call of a session is read on: the server may still answer it.
+const AFTER_CANCEL: Duration = Duration::from_secs(60);
+/// How long a session's end may take to be told.
+const DELETE_WAIT: Duration = Duration::from_secs(2);
+
+/// A session, or where there is none, the way to a backend.
+pub(super) struct Session {
+    pub(super) server: Arc<RemoteServer>,
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) incoming: Incoming,
+    /// Where tasks run that no caller's runtime is there for.
+    runtime: Handle,
+    /// The session's id, once the backend has given it.
+    id: OnceLock<HeaderValue>,
+    /// What `initialize` negotiated; `None` inside where the server knows no such thing.
+    version: OnceLock<Option<ProtocolVersion>>,
+    /// Whether requests of clients may go up.
+    open: watch::Sender<bool>,
+    /// The backend does not know the session any more, or cannot be reached.
+    lost: watch::Sender<bool>,
+    /// Requests under way. Plain data; a task is spawned under it.
+    calls: Mutex<HashMap<u64, Call>>,
+    listening: Mutex<Option<AbortHandle>>,
+    sends: Arc<Semaphore>,
+    /// HTTP+SSE of 2024-11-05, where the backend speaks that.
+    pub(super) old: sse::Channel,
+}
+
+/// What became of a request that did not fail.
+enum Sent {
+    /// It was answered, or given up.
+    Over,
+    /// Its answer comes on the stream of the session.
+    AnsweredElsewhere,
+}
+
+struct Call {
+    task: AbortHandle,
+    given_up: Arc<Notify>,
+}
+
+impl Session {
+    pub(super) fn new(
+        server: Arc<RemoteServer>,
+        backend: Arc<dyn Backend>,
+        incoming: Incoming,
+        runtime: Handle,
+        old: sse::Channel,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            server,
+            backend,
+            incoming,
+            runtime,
+            id: OnceLock::new(),
+            version: OnceLock::new(),
+            open: watch::Sender::new(false),
+            lost: watch::Sender::new(false),
+            calls: Mutex::default(),
+            listening: Mutex::default(),
+            sends: Arc::new(Semaphore::new(SENDS_MAX)),
+            old,
+        })
+    }
+
+    /// Runs one request to its end.
+    async fn call(self: Arc<Self>, id: u64, message: Bytes, unsent: Unsent, given_up: Arc<Notify>) {
+        let text = message.clone();
+        let outgoing = Outgoing::of(&text);
+        let modern = self.is_modern(&outgoing);
+        let left = async {
+            given_up.notified().await;
+            // To close the stream is how a modern server hears of it.
+            if !modern {
+                sleep(AFTER_CANCEL).await;
+            }
+        };
+        let outcome = tokio::select! {
+            outcome = self.exchange(id, &outgoing, message) => outcome,
+            () = left => Ok(Sent::Over),
+        };
+        self.calls().remove(&id);
+        let error = match outcome {
+            Ok(Sent::AnsweredElsewhere) => return,
+            Ok(Sent::Over) => CallError::new(CallErrorCode::Cancelled, "the call was given up"),
+            Err(Failed { error, is_unsent }) => {
+                if is_unsent {
+                    unsent.note();
+                }
+                error
+            }
+        };
+        // Of a call that was answered nobody waits for this.
+        self.incoming.failed(id, error);
+    }
+
+    async fn exchange(
+        self: &Arc<Self>,
+        id: u64,
+        outgoing: &Outgoing<'_>,
+        message: Bytes,
+    ) -> Result<Sent, Failed> {
+        let probes = outgoing.method() == Some("server/discover") && self.version.get().is_none();
+        if !outgoing.opens() {
+            self.wait_until_open().await;
+        }
+        if self.old.is_used() {
+            if probes {
+                self.incoming.message(answer::unknown_method(id));
+                return Ok(Sent::Over);
+            }
+            self.old.request(self, message).await?;
+            return Ok(Sent::AnsweredElsewhere);
+        }
+        let response = match self.post(outgoing, message.clone()).await {
+            Ok(response) => response,
+            Err(error) => return Err(self.not_sent(&error)),
+        };
+        if outgoing.method() == Some("initialize") {
+            if self.old.is_possible() && answer::is_no_streamable(response.status) {
+                let refused = self.refused(response.status, &response.headers);
+                drop(response);
+                // What is no event stream either is what it was.
+                self.old.open(self).await.map_err(|_| refused)?;
+                self.old.request(self, message).await?;
+                return Ok(Sent::AnsweredElsewhere);
+            }
+            if let Some(session) = response.headers.get(headers::SESSION) {
+                let _ = self.id.set(session.clone());
+            }
+        }
+        if probes && answer::knows_no_such_question(&response) {
+            self.incoming.message(answer::unknown_method(id));
+            return Ok(Sent::Over);
+        }
+        self.answer(id, response).await.map(|()| Sent::Over)
+    }
+
+    /// Takes the response to a request in.
+    async fn answer(&self, id: u64, response: BackendResponse) -> Result<(), Failed> {
+        match answer::kind(&response) {
+            answer::Kind::Stream if response.status == StatusCode::OK => {
+                stream::read(self, id, self.events(response)).await
+            }
+            answer::Kind::Json => {
+                let status = response.status;
+                let headers = response.headers.clone();
+                let body = answer::body(response, |size| self.incoming.fits(size)).await;
+                let body = match body {
+                    Ok(body) => body,
+                    Err(answer::Unread::TooLarge(size)) => {
+                        self.incoming.too_large(id, size);
+                        return Ok(());
+                    }
+                    Err(answer::Unread::Cut(error)) => return Err(self.cut(error)),
+                };
+                if self.is_unknown(status, &body) {
+                    return Err(self.session_is_gone());
+                }
+                if status == StatusCode::OK || answer::answers(&body, id) {
+                    self.incoming.message(body);
+                    return match self.incoming.is_awaited(id) {
+                        true => Err(self.broken("answered something else than the request")),
+                        false => Ok(()),
+                    };
+                }
+                Err(self.refused(status, &headers))
+            }
+            _ if self.is_unknown(response.status, b"") => Err(self.session_is_gone()),
+            _ if response.status.is_success() => {
+                let what = match response.status {
+                    StatusCode::ACCEPTED => "took the request without answering it",
+                    _ => "answered with a content type that is neither JSON nor an event stream",
+                };
+                Err(self.broken(what))
+            }
+            _ => Err(self.refused(response.status, &response.headers)),
+        }
+    }
+
+    /// Sends a message that is not answered.
+    async fn tell(&self, message: Bytes) {
+        let text = message.clone();
+        let outgoing = Outgoing::of(&text);
+        let is_initialized = outgoing.method() == Some("notifications/initialized");
+        if !is_initialized {
+            self.wait_until_open().await;
+        }
+        let told = match self.old.is_used() {
+            true => self.old.send(self, message).await,
+            false => match self.post(&outgoing, message).await {
+                Ok(response) if response.status.is_success() => Ok(()),
+                Ok(response) if self.is_unknown(response.status, b"") => {
+                    Err(self.session_is_gone())
+                }
+                Ok(response) => Err(self.refused(response.status, &response.headers)),
+                Err(error) => Err(self.not_sent(&error)),
+            },
+        };
+        if let Err(failed) = told {
+            tracing::debug!(
+                namespace = %self.server.name,
+                backend = %self.backend.id(),
+                "a notification or an answer did not reach the server: {}",
+                failed.error.message
+            );
+        }
+        if is_initialized {
+            self.open.send_replace(true);
+        }
+    }
+
+    /// Sends one message to the backend.
+    async fn post(
+        &self,
+        outgoing: &Outgoing<'_>,
+        message: Bytes,
+    ) -> Result<BackendResponse, SendError> {
+        let modern = self.is_modern(outgoing);
+        let mut headers = headers::of_post();
+        match modern {
+            true => outgoing.mirror(&mut headers),
+            false => self.legacy_headers(&mut headers),
+        }
+        self.backend
+            .send(BackendRequest {
+                method: Method::POST,
+                target: None,
+                headers,
+                body: message,
+                streams: false,
+            })
+            .await
+    }
+
+    /// Opens a stream of the session: the general one, or what is left of a call's.
+    pub(super) async fn get(&self, after: Option<&str>) -> Result<BackendResponse, SendError> {
+        let mut headers = headers::of_get(after);
+        self.legacy_headers(&mut headers);
+        self.backend
+            .send(BackendRequest {
+                method: Method::GET,
+                target: None,
+                headers,
+                body: Bytes::new(),
+                streams: true,
+            })
+            .await
+    }
+
+    pub(super) fn legacy_headers(&self, headers: &mut http::HeaderMap) {
+        if let Some(id) = self.id.get() {
+            headers.insert(headers::SESSION, id.clone());
+        }
+        if let Some(Some(version)) = self.version.get() {
+            let version = HeaderValue::from_static(version.as_str());
+            headers.insert(headers::VERSION, version);
+        }
+    }
+
+    pub(super) fn events(&self, response: BackendResponse) -> Events {
+        let incoming = self.incoming.clone();
+        Events::new(response.body, move |size| incoming.fits(size))
+    }
+
+    /// Whether a message goes to a server of 2026-07-28, as far as that is known: until it is opened, its first question
+    /// is one for such a server.
+    fn is_modern(&self, outgoing: &Outgoing<'_>) -> bool {
+        match self.version.get() {
+            Some(version) => version.is_none(),
+            None => outgoing.method() == Some("server/discover"),
+        }
+    }
+
+    /// Whether the server was opened by `initialize`.
+    pub(super) fn is_legacy(&self) -> bool {
+        matches!(self.version.get(), Some(Some(_)))
+    }
+
+    async fn wait_until_open(&self) {
+        let mut open = self.open.subscribe();
+        // The sender is ours.
+        let _ = open.wait_for(|open| *open).await;
+    }
+
+    /// Whether an answer says that the backend does not know the session.
+    fn is_unknown(&self, status: StatusCode, body: &[u8]) -> bool {
+        self.id.get().is_some() && answer::is_unknown_session(status, body)
+    }
+
+    /// The session is over: the next call opens another one.
+    pub(super) fn session_is_gone(&self) -> Failed {
+        self.lose();
+        Failed {
+            error: self.error("does not know its session any more"),
+            is_unsent: true,
+        }
+    }
+
+    /// The backend cannot be used any more by this connection.
+    pub(super) fn lose(&self) {
+        self.lost.send_replace(true);
+        self.incoming.lost();
+    }
+
+    /// The connection ended by itself.
+    pub(super) fn note_lost(&self) {
+        self.lost.send_replace(true);
+    }
+
+    /// Begins what goes on for as long as the session.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        self.runtime.spawn(work).abort_handle()
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        *self.lost.borrow()
+    }
+
+    /// What it means that a request has no response.
+    pub(super) fn not_sent(&self, error: &SendError) -> Failed {
+        let code = match error.kind {
+            SendErrorKind::HeadTimeout => CallErrorCode::ExecutionTimeout,
+            _ => CallErrorCode::WorkerUnavailable,
+        };
+        // Another backend may be there: the next call goes to one that is.
+        let away = matches!(
+            error.kind,
+            SendErrorKind::Resolve
+                | SendErrorKind::Connect
+                | SendErrorKind::ConnectTimeout
+                | SendErrorKind::Tls
+        );
+        if away && self.version.get().is_some() {
+            self.lose();
+        }
+        let mut failed = answer::failed(&self.server, code, &format!("cannot be reached: {error}"));
+        failed.is_unsent = error.unsent;
+        failed
+    }
+
+    /// What it means that a response ended before its end.
+    pub(super) fn cut(&self, error: super::port::BodyError) -> Failed {
+        let code = match error {
+            super::port::BodyError::Cut => CallErrorCode::WorkerUnavailable,
+            super::port::BodyError::Timeout(_) => CallErrorCode::ExecutionTimeout,
+        };
+        answer::failed(
+            &self.server,
+            code,
+            &format!("did not finish its answer: {error}"),
+        )
+    }
+
+    pub(super) fn broken(&self, what: &str) -> Failed {
+        answer::failed(&self.server, CallErrorCode::WorkerUnavailable, what)
+    }
+
+    pub(super) fn refused(&self, status: StatusCode, headers: &http::HeaderMap) -> Failed {
+        answer::refused(&self.server, status, headers)
+    }
+
+    fn error(&self, what: &str) -> CallError {
+        answer::failed(&self.server, CallErrorCode::WorkerUnavailable, what).error
+    }
+
+    fn calls(&self) -> MutexGuard<'_, HashMap<u64, Call>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn runtime(&self) -> Handle {
+        Handle::try_current().unwrap_or_else(|_| self.runtime.clone())
+    }
+
+    /// Tells the backend that the session is over.
+    pub(super) async fn delete(&self) {
+        self.stop_listening();
+        if self.id.get().is_none() || self.is_lost() || self.old.is_used() {
+            return;
+        }
+        let mut headers = http::HeaderMap::new();
+        self.legacy_headers(&mut headers);
+        let request = BackendRequest {
+            method: Method::DELETE,
+            target: None,
+            headers,
+            body: Bytes::new(),
+            streams: false,
+        };
+        // A backend that does not take it ends the session in its own time.
+        let _ = timeout(DELETE_WAIT, self.backend.send(request)).await;
+    }
+
+    fn stop_listening(&self) {
+        let listening = self.listening();
+        if let Some(listening) = &*listening {
+            listening.abort();
+        }
+    }
+
+    fn listening(&self) -> MutexGuard<'_, Option<AbortHandle>> {
+        self.listening
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The link's end of a session.
+pub(super) struct SessionTransport(pub(super) Arc<Session>);
+
+impl Transport for SessionTransport {
+    fn request(&self, id: u64, message: Bytes, unsent: Unsent) -> Result<(), CallError> {
+        let session = &self.0;
+        let given_up = Arc::<Notify>::default();
+        let mut calls = session.calls();
+        let run = Arc::clone(session).call(id, message, unsent, Arc::clone(&given_up));
+        let task = session.runtime().spawn(run).abort_handle();
+        calls.insert(id, Call { task, given_up });
+        Ok(())
+    }
+
+    fn send(&self, message: Bytes) -> Result<(), CallError> {
+        let session = Arc::clone(&self.0);
+        let Ok(permit) = Arc::clone(&session.sends).try_acquire_owned() else {
+            let error = session.error("does not take messages as fast as they come");
+            return Err(error.retry_after(Duration::from_secs(1)));
+        };
+        session.runtime().spawn(async move {
+            session.tell(message).await;
+            drop(permit);
+        });
+        Ok(())
+    }
+
+    fn give_up(&self, id: u64, words: Option<Bytes>) {
+        let session = &self.0;
+        if let Some(call) = session.calls().get(&id) {
+            call.given_up.notify_one();
+        }
+        let legacy = session.is_legacy() || session.old.is_used();
+        if let Some(words) = words.filter(|_| legacy) {
+            // Without room the server works on in vain.
+            let _ = self.send(words);
+        }
+    }
+
+    fn opened(&self, version: Option<ProtocolVersion>) {
+        let session = &self.0;
+        let _ = session.version.set(version);
+        match version {
+            None => {
+                session.open.send_replace(true);
+            }
+            Some(_) if session.old.is_used() => {}
+            Some(_) => {
+                let task = session.spawn(listen::run(Arc::clone(session)));
+                *session.listening() = Some(task);
+            }
+        }
+    }
+
+    fn end(&self) {
+        self.0.stop_listening();
+        self.0.old.end();
+        let calls = std::mem::take(&mut *self.0.calls());
+        for call in calls.into_values() {
+            call.task.abort();
+        }
+    }
+}
+
+impl Session {
+    /// Waits until the server was told that it is initialized.
+    pub(super) async fn opened(&self) {
+        self.wait_until_open().await;
+    }
+}

@@ -1,0 +1,258 @@
+//! HTTP+SSE of 2024-11-05: the backend's messages come on one stream, which says at its beginning where ours go.
+//!
+//! The stream is the session: when it ends, the session does, and with it every call that waits.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tooldock_workers::remote::{Host, Transport};
+
+use super::answer::{self, Failed, Kind};
+use super::events::{Data, Event, Events};
+use super::headers;
+use super::port::BackendRequest;
+use super::session::Session;
+use super::stream::take;
+use crate::stdio::link::Closed;
+
+/// How long the backend may take to say where messages go.
+const ENDPOINT_WAIT: Duration = Duration::from_secs(10);
+/// The longest such address.
+const ENDPOINT_MAX: usize = 4096;
+
+/// The old transport of a session, where it is used.
+pub(super) struct Channel {
+    transport: Transport,
+    used: AtomicBool,
+    /// Path and query that messages are sent to.
+    endpoint: OnceLock<String>,
+    reader: Mutex<Option<AbortHandle>>,
+}
+
+impl Channel {
+    /// Used from the beginning, never, or where the backend does not know Streamable HTTP.
+    pub(super) fn new(transport: Transport) -> Self {
+        Self {
+            transport,
+            used: AtomicBool::new(transport == Transport::Sse),
+            endpoint: OnceLock::new(),
+            reader: Mutex::default(),
+        }
+    }
+
+    /// Whether messages go this way.
+    pub(super) fn is_used(&self) -> bool {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// Whether it is to be tried where the backend refuses `initialize`.
+    pub(super) fn is_possible(&self) -> bool {
+        self.transport == Transport::Auto
+    }
+
+    /// Opens the stream and waits for the address of messages.
+    ///
+    /// # Errors
+    ///
+    /// The backend has no such stream, or its address is not its own.
+    pub(super) async fn open(&self, session: &Arc<Session>) -> Result<(), Failed> {
+        let response = session.get(None).await;
+        let response = response.map_err(|error| session.not_sent(&error))?;
+        if !response.status.is_success() {
+            return Err(session.refused(response.status, &response.headers));
+        }
+        if answer::kind(&response) != Kind::Stream {
+            return Err(session.broken("answered with something else than an event stream"));
+        }
+        let events = session.events(response);
+        let (say, said) = oneshot::channel();
+        let reader = session.spawn(read(Arc::clone(session), events, say));
+        self.note_reader(reader);
+        let endpoint = timeout(ENDPOINT_WAIT, said).await;
+        let Ok(Ok(endpoint)) = endpoint else {
+            self.end();
+            return Err(session.broken("did not say where messages go"));
+        };
+        let Some(target) = self.own_target(session, &endpoint) else {
+            self.end();
+            return Err(session.broken("wants messages to be sent to another place than itself"));
+        };
+        let _ = self.endpoint.set(target);
+        self.used.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Sends a request, whose answer comes on the stream.
+    pub(super) async fn request(
+        &self,
+        session: &Arc<Session>,
+        message: Bytes,
+    ) -> Result<(), Failed> {
+        if self.endpoint.get().is_none() {
+            self.open(session).await?;
+        }
+        self.send(session, message).await
+    }
+
+    /// Sends any message.
+    pub(super) async fn send(&self, session: &Session, message: Bytes) -> Result<(), Failed> {
+        let mut headers = headers::of_post();
+        session.legacy_headers(&mut headers);
+        let request = BackendRequest {
+            method: Method::POST,
+            target: self.endpoint.get().cloned(),
+            headers,
+            body: message,
+            streams: false,
+        };
+        let response = session.backend.send(request).await;
+        let response = response.map_err(|error| session.not_sent(&error))?;
+        match response.status {
+            status if status.is_success() => Ok(()),
+            status if answer::is_unknown_session(status, b"") => Err(session.session_is_gone()),
+            status => Err(session.refused(status, &response.headers)),
+        }
+    }
+
+    /// Ends the stream, and so the session.
+    pub(super) fn end(&self) {
+        let reader = self
+            .reader
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(reader) = reader {
+            reader.abort();
+        }
+    }
+
+    fn note_reader(&self, reader: AbortHandle) {
+        let mut place = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        *place = Some(reader);
+    }
+
+    /// Path and query of the address, if that is at the backend itself: an address elsewhere would be sent what is meant
+    /// for the backend.
+    fn own_target(&self, session: &Session, endpoint: &str) -> Option<String> {
+        let spec = &session.server.spec;
+        let own = spec
+            .backends
+            .iter()
+            .find(|it| it.id == *session.backend.id())?;
+        let authority = match own.backend.host {
+            Host::Unix(_) => None,
+            _ => Some((own.backend.tls, own.backend.authority())),
+        };
+        target(endpoint, own.backend.path(), authority)
+    }
+}
+
+/// What an address, which may be relative to `base`, comes to at the origin of (encrypted, authority).
+fn target(endpoint: &str, base: &str, own: Option<(bool, String)>) -> Option<String> {
+    let endpoint = endpoint.trim();
+    let plain = endpoint
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    if endpoint.is_empty() || endpoint.len() > ENDPOINT_MAX || !plain || endpoint.contains('#') {
+        return None;
+    }
+    if endpoint.starts_with("//") {
+        return None;
+    }
+    if endpoint.starts_with('/') {
+        return Some(endpoint.to_owned());
+    }
+    if let Some((scheme, rest)) = endpoint.split_once("://")
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    {
+        let (tls, own) = own?;
+        let wanted = if tls { "https" } else { "http" };
+        let at = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(at);
+        let default = if tls { ":443" } else { ":80" };
+        let authority = authority.strip_suffix(default).unwrap_or(authority);
+        let same = scheme.eq_ignore_ascii_case(wanted) && authority.eq_ignore_ascii_case(&own);
+        return same.then(|| match target.starts_with('/') {
+            true => target.to_owned(),
+            false => format!("/{target}"),
+        });
+    }
+    if endpoint.starts_with('?') {
+        return Some(format!("{base}{endpoint}"));
+    }
+    // Another scheme, such as `javascript:`.
+    let first = endpoint.split(['/', '?']).next().unwrap_or_default();
+    if first.contains(':') {
+        return None;
+    }
+    let folder = base.rfind('/').map_or("/", |at| &base[..=at]);
+    Some(format!("{folder}{endpoint}"))
+}
+
+/// Reads the stream for as long as the session lives.
+async fn read(session: Arc<Session>, mut events: Events, say: oneshot::Sender<String>) {
+    let mut say = Some(say);
+    while let Ok(event) = events.next().await {
+        match (&event, say.take()) {
+            (
+                Event {
+                    name: Some(name),
+                    data: Data::Whole(data),
+                    ..
+                },
+                Some(say),
+            ) if name == "endpoint" => {
+                let _ = say.send(String::from_utf8_lossy(data).into_owned());
+            }
+            (_, waiting) => {
+                say = waiting;
+                take(&session, None, event);
+            }
+        }
+    }
+    session.note_lost();
+    session.incoming.close(Closed::Disconnected);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_messages_is_only_taken_where_it_is_at_the_backend_itself() {
+        let own = || Some((false, "a:8080".to_owned()));
+        for (endpoint, expected) in [
+            ("/messages?session_id=1", Some("/messages?session_id=1")),
+            ("messages?s=1", Some("/mcp/messages?s=1")),
+            ("?s=1", Some("/mcp/sse?s=1")),
+            ("http://a:8080/m", Some("/m")),
+            ("HTTP://A:8080?x=1", Some("/?x=1")),
+            ("http://a/m", None),
+            ("https://a:8080/m", None),
+            ("http://evil/m", None),
+            ("http://a:8080@evil/m", None),
+            ("//evil/m", None),
+            ("/\\evil", None),
+            ("/a b", None),
+            ("/a\r\nX: 1", None),
+            ("/a#b", None),
+            ("javascript:alert(1)", None),
+            ("", None),
+        ] {
+            let found = target(endpoint, "/mcp/sse", own());
+            assert_eq!(found.as_deref(), expected, "{endpoint}");
+        }
+        let encrypted = || Some((true, "a".to_owned()));
+        assert_eq!(
+            target("https://a:443/m", "/", encrypted()).as_deref(),
+            Some("/m")
+        );
+        assert_eq!(target("http://localhost/m", "/", None), None);
+    }
+}

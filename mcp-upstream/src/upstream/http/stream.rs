@@ -1,0 +1,147 @@
+//! The stream that answers one request: its messages go to the link as they come, until the response is among them.
+//!
+//! A stream that ends before that is resumed where it told an id of an event (2025-11-25 lets a server close the
+//! connection and be polled). Without one nobody knows whether the request ran: the call fails, and says so.
+
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::answer::{self, Failed};
+use super::events::{Data, End, Event, Events};
+use super::port::{BodyError, ResponseBody};
+use super::session::Session;
+
+/// How long to wait before a stream is resumed, unless the server says otherwise.
+const RETRY: Duration = Duration::from_secs(1);
+/// What a server may make us wait.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// How often in a row a stream is resumed without anything new on it.
+const TRIES: usize = 5;
+/// How long the rest of a stream is read behind the response, so that its connection can be used again.
+const AFTER_RESPONSE: Duration = Duration::from_secs(1);
+
+/// Where a stream is resumed.
+#[derive(Debug, Default)]
+pub(super) struct Cursor {
+    pub(super) last_id: Option<String>,
+    pub(super) retry: Option<u64>,
+}
+
+impl Cursor {
+    pub(super) fn note(&mut self, event: &Event) {
+        if let Some(id) = &event.id {
+            self.last_id = (!id.is_empty()).then(|| id.clone());
+        }
+        self.retry = event.retry.or(self.retry);
+    }
+
+    pub(super) fn pause(&self) -> Duration {
+        self.retry
+            .map_or(RETRY, |retry| Duration::from_millis(retry).min(RETRY_MAX))
+    }
+}
+
+/// Reads the stream of a request to its response.
+pub(super) async fn read(session: &Session, id: u64, mut events: Events) -> Result<(), Failed> {
+    let mut cursor = Cursor::default();
+    let mut tries = 0;
+    loop {
+        let end = match events.next().await {
+            Ok(event) => {
+                tries = 0;
+                cursor.note(&event);
+                take(session, Some(id), event);
+                if !session.incoming.is_awaited(id) {
+                    let _ = timeout(AFTER_RESPONSE, rest(session, &mut events)).await;
+                    return Ok(());
+                }
+                continue;
+            }
+            Err(end) => end,
+        };
+        if end == End::Endless {
+            return Err(session.broken("sent an event without an end"));
+        }
+        let resumable = session
+            .is_legacy()
+            .then_some(cursor.last_id.as_deref())
+            .flatten();
+        let Some(last) = resumable else {
+            return Err(match end {
+                End::Complete => {
+                    session.broken("ended the stream of a request without answering it")
+                }
+                End::Cut | End::Endless => session.cut(BodyError::Cut),
+            });
+        };
+        tries += 1;
+        if tries > TRIES {
+            return Err(session.broken("ended the stream of a request again and again"));
+        }
+        sleep(cursor.pause()).await;
+        match session.get(Some(last)).await {
+            Ok(response)
+                if response.status.is_success()
+                    && answer::kind(&response) == answer::Kind::Stream =>
+            {
+                events = session.events(response);
+            }
+            Ok(response) if response.status.is_success() => {
+                return Err(session.broken("does not resume the stream of a request"));
+            }
+            Ok(response) => {
+                // It may have run: never unsent.
+                let refused = session.refused(response.status, &response.headers);
+                return Err(refused);
+            }
+            Err(_) if tries < TRIES => events = Events::new(Box::new(Nothing), |_| true),
+            Err(error) => {
+                let failed = session.not_sent(&error);
+                // The request itself was sent.
+                return Err(Failed {
+                    is_unsent: false,
+                    ..failed
+                });
+            }
+        }
+    }
+}
+
+/// Reads what follows the response.
+async fn rest(session: &Session, events: &mut Events) {
+    while let Ok(event) = events.next().await {
+        take(session, None, event);
+    }
+}
+
+/// Hands the message of an event on. `id` is the request whose response may be what was too long.
+pub(super) fn take(session: &Session, id: Option<u64>, event: Event) {
+    // Other names are of no revision that is known.
+    let is_message = event.name.as_deref().is_none_or(|name| name == "message");
+    match event.data {
+        Data::Whole(data) if is_message && !data.is_empty() => session.incoming.message(data),
+        Data::Whole(_) => {}
+        Data::TooLong(size) => match id {
+            Some(id) => session.incoming.too_large(id, size),
+            None => {
+                tracing::warn!(
+                    namespace = %session.server.name,
+                    size,
+                    "the server of namespace {} sent an event that is too large",
+                    session.server.name
+                );
+            }
+        },
+    }
+}
+
+/// The stream of a try that failed.
+struct Nothing;
+
+#[async_trait::async_trait]
+impl ResponseBody for Nothing {
+    async fn chunk(&mut self) -> Result<Option<bytes::Bytes>, BodyError> {
+        Err(BodyError::Cut)
+    }
+}

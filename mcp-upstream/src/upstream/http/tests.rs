@@ -1,0 +1,458 @@
+//! Remote servers through their pools, over backends that the tests play.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use serde_json::json;
+use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::remote::Transport;
+
+use super::port::{BodyError, SendError, SendErrorKind};
+use super::testing::{Scene, Seen, Sent, event, events, json, open, text, whole};
+use crate::jsonrpc::ResponseOutcome;
+use crate::protocol::Era;
+use crate::stdio::breaker::BreakerState;
+use crate::stdio::link::Link;
+use crate::stdio::pool::{ConnectionKey, Leased, OpenAs};
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), future)
+        .await
+        .expect("in time")
+}
+
+/// Answers as a server of 2025-11-25 with sessions does; a call by `call`.
+async fn legacy(seen: Seen, call: impl FnOnce(&Seen) -> Sent + Send) -> Sent {
+    static SESSIONS: AtomicUsize = AtomicUsize::new(1);
+    Ok(match &*seen.what() {
+        "initialize" => {
+            let result = json!({
+                "protocolVersion": "2025-11-25", "capabilities": { "tools": {} },
+                "serverInfo": { "name": "played", "version": "1" },
+            });
+            let id = format!("session-{}", SESSIONS.fetch_add(1, Ordering::SeqCst));
+            let headers = [
+                ("content-type", "application/json"),
+                ("mcp-session-id", &*id),
+            ];
+            whole(200, &headers, &seen.result(result).to_string())
+        }
+        "server/discover" => text(400, "Bad Request: no session"),
+        "GET" => text(405, ""),
+        "DELETE" => text(200, ""),
+        "tools/list" => json(&seen.result(json!({ "tools": [] }))),
+        "tools/call" => return call(&seen),
+        method if method.starts_with("notifications/") => text(202, ""),
+        _ => json(&seen.result(json!({}))),
+    })
+}
+
+/// Answers as a server of 2026-07-28 does.
+async fn modern(seen: Seen) -> Sent {
+    Ok(match &*seen.what() {
+        "server/discover" => json(&seen.result(json!({
+            "supportedVersions": ["2026-07-28"], "capabilities": { "tools": {} }, "resultType": "complete",
+        }))),
+        "subscriptions/listen" => {
+            let (response, pour) = events();
+            tokio::spawn(async move {
+                std::future::pending::<()>().await;
+                drop(pour);
+            });
+            response
+        }
+        _ => json(&seen.result(json!({ "tools": [] }))),
+    })
+}
+
+async fn session(scene: &Scene, tag: &str) -> Leased {
+    let key = ConnectionKey::Session(tag.into());
+    let lease = scene
+        .pools
+        .lease(&scene.server, key, OpenAs::gateway(Era::Legacy));
+    within(lease).await.expect("a session")
+}
+
+async fn shared(scene: &Scene, era: Era) -> Leased {
+    let lease = scene
+        .pools
+        .lease(&scene.server, ConnectionKey::Shared, OpenAs::gateway(era));
+    within(lease).await.expect("a connection")
+}
+
+struct Called {
+    outcome: Result<String, (CallErrorCode, String)>,
+    unsent: bool,
+}
+
+async fn call(link: &Link) -> Called {
+    let params = json!({ "name": "größe", "arguments": {} }).to_string();
+    let params = serde_json::from_str(&params).expect("JSON");
+    let mut call = link
+        .request("tools/call", Some(params), None)
+        .expect("begun");
+    let answer = within(call.answer()).await;
+    Called {
+        unsent: call.is_unsent(),
+        outcome: answer
+            .map(|answer| match answer.outcome() {
+                ResponseOutcome::Result(part) | ResponseOutcome::Error(part) => {
+                    String::from_utf8(part.to_vec()).expect("text")
+                }
+            })
+            .map_err(|error| (error.code, error.message)),
+    }
+}
+
+fn done(seen: &Seen) -> serde_json::Value {
+    seen.result(json!({ "content": [] }))
+}
+
+const DONE: &str = r#"{"content":[]}"#;
+
+#[tokio::test]
+async fn a_session_is_opened_named_in_each_request_and_ended() {
+    let scene = Scene::new(1, |seen| legacy(seen, |seen| Ok(json(&done(seen)))));
+    let leased = session(&scene, "a").await;
+    assert_eq!(call(&leased).await.outcome.as_deref(), Ok(DONE));
+    let backend = &scene.backends[0];
+    let opening = backend.last("initialize");
+    assert_eq!(opening.header("mcp-session-id"), None);
+    assert_eq!(
+        opening.header("accept"),
+        Some("application/json, text/event-stream")
+    );
+    let id = backend.last("notifications/initialized");
+    let id = id.header("mcp-session-id").expect("the session");
+    let called = backend.last("tools/call");
+    assert_eq!(called.header("mcp-session-id"), Some(id));
+    assert_eq!(called.header("mcp-protocol-version"), Some("2025-11-25"));
+    assert_eq!(called.header("mcp-method"), None);
+    drop(leased);
+    scene.pools.session_closed("a");
+    within(scene.pools.shutdown(Duration::from_secs(20))).await;
+    assert_eq!(backend.last("DELETE").method, "DELETE");
+}
+
+#[tokio::test]
+async fn a_modern_server_gets_mirrored_headers_and_no_session() {
+    let scene = Scene::new(1, modern);
+    let leased = shared(&scene, Era::Modern).await;
+    assert!(call(&leased).await.outcome.is_ok());
+    let backend = &scene.backends[0];
+    let called = backend.last("tools/call");
+    assert_eq!(called.header("mcp-session-id"), None);
+    assert_eq!(called.header("mcp-protocol-version"), Some("2026-07-28"));
+    assert_eq!(called.header("mcp-method"), Some("tools/call"));
+    assert_eq!(called.header("mcp-name"), Some("=?base64?Z3LDtsOfZQ==?="));
+    assert_eq!(backend.count("initialize"), 0);
+}
+
+#[tokio::test]
+async fn each_failure_of_a_backend_is_a_typed_error_and_only_what_never_ran_may_be_repeated() {
+    use CallErrorCode::{ExecutionTimeout, RateLimited, ResultTooLarge, WorkerUnavailable};
+    let send = |kind, unsent| {
+        let message = "said so".to_owned();
+        Err(SendError {
+            kind,
+            unsent,
+            message,
+        })
+    };
+    type Failing = Box<dyn Fn(&Seen) -> Sent + Send + Sync>;
+    let cut = |text: &'static str| -> Failing {
+        Box::new(move |_| {
+            let (response, pour) = events();
+            let _ = pour.try_send(Ok(Bytes::from_static(text.as_bytes())));
+            let _ = pour.try_send(Err(BodyError::Cut));
+            Ok(response)
+        })
+    };
+    let stream = |body: &'static str| -> Failing {
+        Box::new(move |_| Ok(whole(200, &[("content-type", "text/event-stream")], body)))
+    };
+    let status = |status: u16| -> Failing { Box::new(move |_| Ok(text(status, "no"))) };
+    let cases: Vec<(&str, Failing, CallErrorCode, bool, &str)> = vec![
+        (
+            "reset",
+            Box::new(move |_| send(SendErrorKind::Closed, false)),
+            WorkerUnavailable,
+            false,
+            "said so",
+        ),
+        (
+            "slow",
+            Box::new(move |_| send(SendErrorKind::HeadTimeout, false)),
+            ExecutionTimeout,
+            false,
+            "said so",
+        ),
+        (
+            "no HTTP",
+            Box::new(move |_| send(SendErrorKind::Malformed, false)),
+            WorkerUnavailable,
+            false,
+            "said so",
+        ),
+        (
+            "wrong type",
+            Box::new(|_| Ok(text(200, "<html>"))),
+            WorkerUnavailable,
+            false,
+            "content type",
+        ),
+        (
+            "202",
+            status(202),
+            WorkerUnavailable,
+            false,
+            "without answering",
+        ),
+        ("302", status(302), WorkerUnavailable, false, "redirect"),
+        ("401", status(401), WorkerUnavailable, false, "credentials"),
+        ("403", status(403), WorkerUnavailable, false, "credentials"),
+        ("429", status(429), RateLimited, false, "HTTP 429"),
+        ("500", status(500), WorkerUnavailable, false, "HTTP 500"),
+        ("503", status(503), WorkerUnavailable, false, "HTTP 503"),
+        (
+            "empty stream",
+            stream(""),
+            WorkerUnavailable,
+            false,
+            "without answering",
+        ),
+        (
+            "half an event",
+            stream("data: {\"jsonrpc\""),
+            WorkerUnavailable,
+            false,
+            "cut",
+        ),
+        (
+            "cut",
+            cut("data: {}\n\ndata: {\"js"),
+            WorkerUnavailable,
+            false,
+            "cut",
+        ),
+        (
+            "other's answer",
+            Box::new(|_| Ok(json(&json!({ "jsonrpc": "2.0", "id": 7, "result": {} })))),
+            WorkerUnavailable,
+            false,
+            "something else",
+        ),
+        (
+            "a huge body",
+            Box::new(|_| {
+                let (response, pour) = open(
+                    200,
+                    &[
+                        ("content-type", "application/json"),
+                        ("content-length", "1073741824"),
+                    ],
+                );
+                drop(pour);
+                Ok(response)
+            }),
+            ResultTooLarge,
+            false,
+            "1073741824",
+        ),
+        (
+            "an endless body",
+            Box::new(|_| {
+                let (response, pour) = open(200, &[("content-type", "application/json")]);
+                tokio::spawn(async move {
+                    while pour
+                        .send(Ok(Bytes::from(vec![b' '; 1 << 20])))
+                        .await
+                        .is_ok()
+                    {}
+                });
+                Ok(response)
+            }),
+            ResultTooLarge,
+            false,
+            "bytes",
+        ),
+        (
+            "an endless event",
+            Box::new(|_| {
+                let (response, pour) = events();
+                tokio::spawn(async move {
+                    let _ = pour.try_send(Ok(Bytes::from_static(b"data: ")));
+                    while pour
+                        .send(Ok(Bytes::from(vec![b'x'; 1 << 20])))
+                        .await
+                        .is_ok()
+                    {}
+                });
+                Ok(response)
+            }),
+            WorkerUnavailable,
+            false,
+            "without an end",
+        ),
+    ];
+    for (what, failing, code, unsent, said) in cases {
+        let failing = Arc::new(failing);
+        let scene = Scene::new(1, move |seen| {
+            let failing = Arc::clone(&failing);
+            legacy(seen, move |seen: &Seen| failing(seen))
+        });
+        let leased = session(&scene, "a").await;
+        let called = call(&leased).await;
+        let (found, message) = called.outcome.expect_err(what);
+        assert_eq!((found, called.unsent), (code, unsent), "{what}: {message}");
+        assert!(message.contains(said), "{what}: {message}");
+        assert!(
+            code == ResultTooLarge || message.contains("namespace ns"),
+            "{what}: {message}"
+        );
+        assert_eq!(scene.backends[0].count("tools/call"), 1, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn an_expired_session_is_opened_anew_once_for_all_its_calls() {
+    let expired = Arc::new(Mutex::new(None::<String>));
+    let known = Arc::clone(&expired);
+    let scene = Scene::new(1, move |seen| {
+        let known = Arc::clone(&known);
+        legacy(seen, move |seen: &Seen| {
+            let gone =
+                known.lock().expect("not poisoned").as_deref() == seen.header("mcp-session-id");
+            Ok(match gone {
+                true => text(404, "Session not found"),
+                false => json(&done(seen)),
+            })
+        })
+    });
+    let leased = session(&scene, "a").await;
+    assert!(call(&leased).await.outcome.is_ok());
+    let named = scene.backends[0].last("tools/call");
+    *expired.lock().expect("not poisoned") = named.header("mcp-session-id").map(Into::into);
+    let calls = join_all((0..8).map(|_| call(&leased))).await;
+    for called in &calls {
+        assert!(called.unsent, "{:?}", called.outcome);
+        let (code, message) = called.outcome.as_ref().expect_err("expired");
+        assert_eq!(*code, CallErrorCode::WorkerUnavailable, "{message}");
+    }
+    drop(leased);
+    let again = join_all((0..8).map(|_| session(&scene, "a"))).await;
+    assert!(call(&again[0]).await.outcome.is_ok());
+    // One of the sessions is the first of the server, which tells what it speaks.
+    assert_eq!(scene.backends[0].count("initialize"), 3);
+}
+
+#[tokio::test]
+async fn a_session_whose_backend_is_gone_is_opened_at_another() {
+    let scene = Scene::new(3, |seen| legacy(seen, |seen| Ok(json(&done(seen)))));
+    let leased = session(&scene, "a").await;
+    assert!(call(&leased).await.outcome.is_ok());
+    let home = scene.backends.iter().find(|it| it.count("tools/call") == 1);
+    let home = home.expect("called once");
+    home.down.store(true, Ordering::SeqCst);
+    let called = call(&leased).await;
+    assert!(called.unsent && called.outcome.is_err());
+    drop(leased);
+    let leased = session(&scene, "a").await;
+    assert!(call(&leased).await.outcome.is_ok());
+    let calls: usize = scene.backends.iter().map(|it| it.count("tools/call")).sum();
+    assert_eq!(calls, 2);
+}
+
+#[tokio::test]
+async fn what_everybody_shares_is_spread_over_backends_and_goes_round_one_that_is_gone() {
+    let scene = Scene::new(3, modern);
+    scene.backends[1].down.store(true, Ordering::SeqCst);
+    for _ in 0..12 {
+        let leased = shared(&scene, Era::Modern).await;
+        assert!(call(&leased).await.outcome.is_ok());
+    }
+    for (number, least) in [(0, 4), (1, 0), (2, 4)] {
+        let calls = scene.backends[number].count("tools/call");
+        assert!(calls >= least, "backend {number}: {calls}");
+    }
+    let state = scene.pools.state(&scene.server.name).expect("a pool");
+    assert_eq!(state.breaker, BreakerState::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_cut_is_resumed_behind_the_last_event() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let scene = Scene::new(1, move |seen: Seen| {
+        let asked = Arc::clone(&asked);
+        async move {
+            if seen.header("last-event-id") == Some("3-1") {
+                let (response, pour) = events();
+                let id = asked.load(Ordering::SeqCst);
+                let answer = json!({ "jsonrpc": "2.0", "id": id, "result": { "content": [] } });
+                let _ = pour.try_send(event(&answer));
+                return Ok(response);
+            }
+            legacy(seen, |seen: &Seen| {
+                let (response, pour) = events();
+                let priming = b"id: 3-1\nretry: 50\ndata:\n\n";
+                let _ = pour.try_send(Ok(Bytes::from_static(priming)));
+                let _ = pour.try_send(Err(BodyError::Cut));
+                let id = seen.body["id"].as_u64().expect("a number");
+                asked.store(id, Ordering::SeqCst);
+                Ok(response)
+            })
+            .await
+        }
+    });
+    let leased = session(&scene, "a").await;
+    assert_eq!(call(&leased).await.outcome.as_deref(), Ok(DONE));
+    let resumed = scene.backends[0].last("GET");
+    assert_eq!(resumed.header("last-event-id"), Some("3-1"));
+    assert!(resumed.header("mcp-session-id").is_some());
+    assert_eq!(scene.backends[0].count("tools/call"), 1);
+}
+
+#[tokio::test]
+async fn a_server_of_http_with_sse_is_found_and_spoken_to() {
+    for transport in [Transport::Auto, Transport::Sse] {
+        let pour = Arc::new(Mutex::new(None));
+        let scene = Scene::with(1, transport, move |seen: Seen| {
+            let pour = Arc::clone(&pour);
+            async move {
+                if seen.method == "GET" {
+                    let (response, stream) = events();
+                    let endpoint = b"event: endpoint\ndata: /messages?session_id=7\n\n";
+                    let _ = stream.try_send(Ok(Bytes::from_static(endpoint)));
+                    *pour.lock().expect("ok") = Some(stream);
+                    return Ok(response);
+                }
+                if seen.target.as_deref() != Some("/messages?session_id=7") {
+                    return Ok(text(405, ""));
+                }
+                let answer = match &*seen.what() {
+                    "initialize" => Some(json!({
+                        "protocolVersion": "2024-11-05", "capabilities": {},
+                        "serverInfo": { "name": "old", "version": "1" },
+                    })),
+                    "tools/call" => Some(json!({ "content": [] })),
+                    _ => None,
+                };
+                if let Some(answer) = answer
+                    && let Some(stream) = &*pour.lock().expect("ok")
+                {
+                    let _ = stream.try_send(event(&seen.result(answer)));
+                }
+                Ok(text(202, "Accepted"))
+            }
+        });
+        let leased = session(&scene, "a").await;
+        assert_eq!(
+            call(&leased).await.outcome.as_deref(),
+            Ok(DONE),
+            "{transport:?}"
+        );
+    }
+}
