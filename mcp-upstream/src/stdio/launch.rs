@@ -21,6 +21,7 @@ use tooldock_workers::remote::{BackendId, RemoteServer};
 use super::link::{Inbound, Link, LinkLimits};
 use super::process::failure::Raw;
 use super::wire::Pipes;
+use crate::catalogue::Catalogue;
 
 /// A server of the registry, as its pool is found by.
 #[derive(Clone, Copy)]
@@ -35,6 +36,8 @@ pub(crate) enum ServerRef<'a> {
 pub(crate) struct LinkParts {
     pub(crate) limits: LinkLimits,
     pub(crate) inbound: Arc<dyn Inbound>,
+    /// What the server offers, as far as that is known.
+    pub(crate) catalogue: Arc<Catalogue>,
 }
 
 /// Where a connection is to lead.
@@ -92,6 +95,12 @@ pub(crate) trait Launcher: Send + Sync {
 
     /// Whether what many clients share is spread over several backends.
     fn spreads(&self) -> bool {
+        false
+    }
+
+    /// Whether what a session's connection knows lives at its backend alone: it is lost with the connection, and no other
+    /// takes its place.
+    fn keeps_state(&self) -> bool {
         false
     }
 
@@ -286,7 +295,9 @@ impl Launcher for ProcessLauncher {
             stdin: pipes.stdin,
             stdout: pipes.stdout,
         };
-        let LinkParts { limits, inbound } = parts;
+        let LinkParts {
+            limits, inbound, ..
+        } = parts;
         let name = self.server.name.clone();
         let link = Link::open(name, pipes, &runtime, limits, inbound).map_err(|_| self.broken())?;
         Ok((link, Box::new(child)))

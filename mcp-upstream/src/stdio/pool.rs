@@ -212,7 +212,10 @@ impl PoolShared {
         mut patience: Patience,
         turns: StartTurns,
     ) -> Arc<Self> {
-        let mut rules = Rules::from(launcher.settings());
+        let mut rules = Rules {
+            keeps_state: launcher.keeps_state(),
+            ..Rules::from(launcher.settings())
+        };
         if let Some(namespace) = registry.namespace(launcher.name().as_str()) {
             let own = namespace.tool_limits.values();
             let timeouts = own.filter_map(|limits| limits.timeout);
@@ -653,6 +656,13 @@ impl PoolShared {
                 self.unavailable(
                     "ended and is not restarted (restart: never). Ask whoever operates the gateway to start it again: \
                      POST /reload after a change does",
+                    None,
+                ),
+            ),
+            Refusal::StateLost => (
+                "unavailable",
+                self.unavailable(
+                    "lost the state of this session with the backend that held it (stateful: true). Begin a new session",
                     None,
                 ),
             ),

@@ -66,6 +66,8 @@ pub(super) struct Rules {
     pub(super) max_per_principal: usize,
     pub(super) warm: usize,
     pub(super) breaker: BreakerRules,
+    /// What a session's process knew is lost with it, so that no other takes its place.
+    pub(super) keeps_state: bool,
     /// How long a process of several clients that is to end may finish what it does …
     pub(super) drain: Duration,
     /// … and one of a single client, which may be asked something meanwhile.
@@ -83,6 +85,7 @@ impl From<&StdioSettings> for Rules {
             max_per_principal: settings.max_per_principal,
             warm: settings.warm,
             breaker: BreakerRules::default(),
+            keeps_state: false,
             drain: DRAIN,
             drain_private: DRAIN,
         }

@@ -415,6 +415,7 @@ async fn start(
     let parts = LinkParts {
         limits: LinkLimits::new(max_result),
         inbound: Arc::clone(&router) as _,
+        catalogue: Arc::clone(&pool.catalogue),
     };
     let place = Place {
         replica: key.and_then(Key::replica),

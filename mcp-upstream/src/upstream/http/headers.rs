@@ -4,7 +4,10 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
+use crate::catalogue::Catalogue;
 use crate::jsonrpc::{self, Key, Members, Message};
 use crate::protocol::{MODERN, mirrored};
 
@@ -13,6 +16,9 @@ pub(super) const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-ver
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// The deepest chain of `properties` that is searched for mirrored arguments.
+const DEPTH_MAX: usize = 16;
 
 /// A message on its way up, as far as its headers depend on it.
 pub(super) struct Outgoing<'a> {
@@ -47,7 +53,7 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Mirrors what the message says, as a server of 2026-07-28 wants it (SEP-2243).
-    pub(super) fn mirror(&self, headers: &mut HeaderMap) {
+    pub(super) fn mirror(&self, headers: &mut HeaderMap, catalogue: &Catalogue) {
         headers.insert(VERSION, HeaderValue::from_static(MODERN));
         let Some(method) = self.method() else {
             return;
@@ -67,6 +73,67 @@ impl<'a> Outgoing<'a> {
         {
             headers.insert(NAME, value);
         }
+        if method == "tools/call" {
+            self.mirror_arguments(headers, catalogue);
+        }
+    }
+
+    /// The arguments that the tool's schema wants in headers. Where the tool is not known yet the server refuses what it
+    /// misses.
+    fn mirror_arguments(&self, headers: &mut HeaderMap, catalogue: &Catalogue) -> Option<()> {
+        let members = self.members.as_ref()?;
+        let name = members.get(Key::Name).and_then(jsonrpc::string)?;
+        let tools = catalogue.known()?;
+        let schema = tools.tool(&name)?.input_schema()?.get();
+        // Few tools mirror anything: the others cost one scan.
+        memchr::memmem::find(schema.as_bytes(), b"x-mcp-header")?;
+        mirror_properties(schema, members.get(Key::Arguments)?, headers, DEPTH_MAX)
+    }
+}
+
+/// What a schema says about one property, as far as headers go.
+#[derive(Deserialize)]
+struct Property<'a> {
+    #[serde(borrow, default, rename = "x-mcp-header")]
+    header: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    properties: Option<&'a RawValue>,
+}
+
+/// Follows the chain of `properties` of a schema beside the arguments they describe.
+fn mirror_properties(
+    schema: &str,
+    arguments: &RawValue,
+    headers: &mut HeaderMap,
+    depth: usize,
+) -> Option<()> {
+    let depth = depth.checked_sub(1)?;
+    let schema: Property<'_> = serde_json::from_str(schema).ok()?;
+    let given = jsonrpc::entries(arguments)?;
+    for (key, property) in jsonrpc::entries(schema.properties?)? {
+        let Some((_, value)) = given.iter().find(|(own, _)| *own == key) else {
+            continue;
+        };
+        let own = serde_json::from_str::<Property<'_>>(property.get());
+        let header = own.ok().and_then(|own| jsonrpc::string(own.header?));
+        if let Some(header) = header
+            && let Ok(name) = HeaderName::try_from(format!("mcp-param-{header}"))
+            && let Some(text) = scalar(value)
+            && let Ok(text) = HeaderValue::from_str(&mirrored::encode(&text))
+        {
+            headers.insert(name, text);
+        }
+        mirror_properties(property.get(), value, headers, depth);
+    }
+    Some(())
+}
+
+/// A value as its header spells it; objects, lists and `null` have no header.
+fn scalar(value: &RawValue) -> Option<Cow<'_, str>> {
+    match value.get().as_bytes().first()? {
+        b'"' => jsonrpc::string(value),
+        b't' | b'f' | b'-' | b'0'..=b'9' => Some(Cow::Borrowed(value.get())),
+        _ => None,
     }
 }
 

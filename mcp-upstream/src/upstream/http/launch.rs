@@ -115,13 +115,18 @@ impl Launcher for RemoteLauncher {
             let error = CallError::new(CallErrorCode::WorkerUnavailable, message);
             return Err(error.retry_after(RETRY));
         };
-        let LinkParts { limits, inbound } = parts;
+        let LinkParts {
+            limits,
+            inbound,
+            catalogue,
+        } = parts;
         let id = backend.id().clone();
         let mut made = None;
         let transport = |incoming| {
             let server = Arc::clone(&self.server);
             let old = Channel::new(self.server.spec.transport);
-            let session = Session::new(server, backend, incoming, self.runtime.clone(), old);
+            let runtime = self.runtime.clone();
+            let session = Session::new(server, backend, incoming, runtime, old, catalogue);
             made = Some(Arc::clone(&session));
             Arc::new(SessionTransport(session)) as _
         };
@@ -137,6 +142,10 @@ impl Launcher for RemoteLauncher {
 
     fn spreads(&self) -> bool {
         true
+    }
+
+    fn keeps_state(&self) -> bool {
+        self.server.spec.stateful
     }
 
     fn without_secrets(&self, text: &str) -> String {

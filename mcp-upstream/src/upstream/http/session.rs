@@ -33,6 +33,7 @@ use super::events::Events;
 use super::headers::{self, Outgoing};
 use super::port::{Backend, BackendRequest, BackendResponse, SendError, SendErrorKind};
 use super::{listen, sse, stream};
+use crate::catalogue::Catalogue;
 use crate::protocol::ProtocolVersion;
 use crate::stdio::link::{Incoming, Transport, Unsent};
 
@@ -64,6 +65,8 @@ pub(super) struct Session {
     sends: Arc<Semaphore>,
     /// HTTP+SSE of 2024-11-05, where the backend speaks that.
     pub(super) old: sse::Channel,
+    /// Which arguments of which tools are mirrored in headers.
+    catalogue: Arc<Catalogue>,
 }
 
 /// What became of a request that did not fail.
@@ -86,6 +89,7 @@ impl Session {
         incoming: Incoming,
         runtime: Handle,
         old: sse::Channel,
+        catalogue: Arc<Catalogue>,
     ) -> Arc<Self> {
         Arc::new(Self {
             server,
@@ -100,6 +104,7 @@ impl Session {
             listening: Mutex::default(),
             sends: Arc::new(Semaphore::new(SENDS_MAX)),
             old,
+            catalogue,
         })
     }
 
@@ -259,7 +264,7 @@ impl Session {
         let modern = self.is_modern(outgoing);
         let mut headers = headers::of_post();
         match modern {
-            true => outgoing.mirror(&mut headers),
+            true => outgoing.mirror(&mut headers, &self.catalogue),
             false => self.legacy_headers(&mut headers),
         }
         self.backend

@@ -182,6 +182,18 @@ impl Scene {
     where
         F: Future<Output = Sent> + Send + 'static,
     {
+        Self::keeping(count, transport, false, play)
+    }
+
+    pub(super) fn keeping<F>(
+        count: usize,
+        transport: Transport,
+        stateful: bool,
+        play: impl Fn(Seen) -> F + Clone + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Sent> + Send + 'static,
+    {
         let urls = (0..count).map(|number| format!("http://127.0.0.1:{}/mcp", 9000 + number));
         let specs: Vec<_> = urls
             .map(|url| {
@@ -209,7 +221,10 @@ impl Scene {
             .collect();
         let server = Arc::new(RemoteServer::new(
             "ns".parse().expect("a name"),
-            spec(specs, transport),
+            RemoteSpec {
+                stateful,
+                ..spec(specs, transport)
+            },
         ));
         let pool = Arc::new(Pool {
             backends: backends.clone(),

@@ -367,6 +367,67 @@ async fn a_session_whose_backend_is_gone_is_opened_at_another() {
 }
 
 #[tokio::test]
+async fn a_session_whose_state_was_at_a_lost_backend_is_over() {
+    let play = |seen| legacy(seen, |seen| Ok(json(&done(seen))));
+    let scene = Scene::keeping(2, Transport::Auto, true, play);
+    let leased = session(&scene, "a").await;
+    assert!(call(&leased).await.outcome.is_ok());
+    let home = scene.backends.iter().find(|it| it.count("tools/call") == 1);
+    home.expect("called once")
+        .down
+        .store(true, Ordering::SeqCst);
+    assert!(call(&leased).await.outcome.is_err());
+    drop(leased);
+    let key = ConnectionKey::Session("a".into());
+    let lease = scene
+        .pools
+        .lease(&scene.server, key, OpenAs::gateway(Era::Legacy));
+    let error = within(lease).await.expect_err("its state is lost");
+    assert!(error.message.contains("Begin a new session"), "{error}");
+    // Another one has lost nothing.
+    let leased = session(&scene, "b").await;
+    assert!(call(&leased).await.outcome.is_ok());
+}
+
+#[tokio::test]
+async fn arguments_are_mirrored_where_the_tools_schema_says_so() {
+    let scene = Scene::new(1, |seen: Seen| async move {
+        if seen.what() != "tools/list" {
+            return modern(seen).await;
+        }
+        let schema = json!({ "type": "object", "properties": {
+            "region": { "type": "string", "x-mcp-header": "Region" },
+            "deep": { "properties": { "n": { "type": "integer", "x-mcp-header": "N" } } },
+            "plain": { "type": "string" },
+        }});
+        let tools = json!([{ "name": "t", "inputSchema": schema }]);
+        Ok(json(&seen.result(
+            json!({ "tools": tools, "resultType": "complete" }),
+        )))
+    });
+    let leased = shared(&scene, Era::Modern).await;
+    // The list is read beside the calls.
+    let catalogue = scene.pools.catalogue(&scene.server).expect("a pool");
+    while catalogue.known().is_none() {
+        tokio::task::yield_now().await;
+    }
+    let arguments = r#"{"region":"größe","deep":{"n":7},"plain":"x"}"#;
+    let params = format!(r#"{{"name":"t","arguments":{arguments}}}"#);
+    let params = serde_json::from_str(&params).expect("JSON");
+    let call = leased
+        .request("tools/call", Some(params), None)
+        .expect("begun");
+    within(call).await.expect("answered");
+    let called = scene.backends[0].last("tools/call");
+    assert_eq!(
+        called.header("mcp-param-region"),
+        Some("=?base64?Z3LDtsOfZQ==?=")
+    );
+    assert_eq!(called.header("mcp-param-n"), Some("7"));
+    assert_eq!(called.header("mcp-param-plain"), None);
+}
+
+#[tokio::test]
 async fn what_everybody_shares_is_spread_over_backends_and_goes_round_one_that_is_gone() {
     let scene = Scene::new(3, modern);
     scene.backends[1].down.store(true, Ordering::SeqCst);

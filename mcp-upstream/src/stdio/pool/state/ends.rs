@@ -264,13 +264,14 @@ impl State {
             return;
         }
         let never = self.rules.restart == tooldock_workers::external::Restart::Never;
+        let lost_with_it = self.rules.keeps_state && matches!(slot.key, Key::Session(_));
         let Some(place) = self.slots.get_mut(slot) else {
             return;
         };
         place.process = None;
         place.failures = place.failures.saturating_add(1);
         place.not_before = Some(now + Rules::delay(place.failures, had_worked, jitter));
-        place.dead = never;
+        place.dead = never || (had_worked && lost_with_it);
     }
 
     fn spare_failed(&mut self, now: Instant, jitter: f64) {

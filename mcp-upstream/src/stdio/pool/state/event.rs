@@ -142,6 +142,8 @@ pub(in crate::stdio) enum Refusal {
     Unavailable { retry_after: Duration },
     /// It ended, and is not to be restarted.
     Dead,
+    /// What it knew is lost with the one before.
+    StateLost,
     /// It did not start.
     Failed(CallError),
     /// The session it was for is over.

@@ -63,7 +63,11 @@ impl State {
         };
         if let Some(place) = self.slots.get_mut(&slot) {
             if place.dead {
-                return Placed::Refused(Refusal::Dead);
+                let lost = self.rules.keeps_state && matches!(slot.key, Key::Session(_));
+                return Placed::Refused(match lost {
+                    true => Refusal::StateLost,
+                    false => Refusal::Dead,
+                });
             }
             if let Some(process) = place.process {
                 return match self.processes.get_mut(&process) {
