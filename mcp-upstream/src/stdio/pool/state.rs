@@ -355,10 +355,11 @@ impl State {
             if self.slots.len() >= SLOTS_MAX {
                 return;
             }
+            let lasting = self.of_replicas(&place.slot);
             let slot = self
                 .slots
                 .entry(place.slot)
-                .or_insert_with(|| Slot::new(place.open, now));
+                .or_insert_with(|| Slot::lasting(place.open, lasting, now));
             slot.replay_state.take_over(&place.replay_state);
             slot.eager |= slot.replay_state.is_awaited();
         }
@@ -500,6 +501,20 @@ impl State {
         self.last_error.as_ref().or(self.last_end.as_ref())
     }
 
+    /// A place at some backend, for what everybody shares.
+    fn replica(&self, slot: &SlotKey) -> Option<&Slot> {
+        let shared = slot.key.is_shared();
+        let mut all = self.slots.iter().filter(|_| shared);
+        let found = all.find(|(it, _)| it.era == slot.era && it.key.replica().is_some());
+        found.map(|(_, slot)| slot)
+    }
+
+    /// What lasts at all backends alike, for the place at one more of them.
+    fn of_replicas(&self, slot: &SlotKey) -> Option<Arc<ReplayState>> {
+        slot.key.replica()?;
+        Some(Arc::clone(&self.replica(slot)?.replay_state))
+    }
+
     /// Backends where what everybody shares failed just now.
     pub(super) fn failing(&self, now: Instant) -> Vec<BackendId> {
         let delayed = self
@@ -536,7 +551,9 @@ impl State {
         let key = Key::lasting(key)?;
         let slot = |era| {
             let key = key.clone();
-            self.slots.get(&SlotKey { key, era })
+            let slot = SlotKey { key, era };
+            let found = self.slots.get(&slot);
+            found.or_else(|| self.replica(&slot))
         };
         let slot = match self.server {
             Some(server) => slot(server.opened_for(wanted)),
@@ -579,6 +596,15 @@ impl Slot {
             dead: false,
             eager: false,
             last_used: now,
+        }
+    }
+
+    /// A place where that lasts.
+    fn lasting(open: Arc<OpenAs>, state: Option<Arc<ReplayState>>, now: Instant) -> Self {
+        let fresh = Self::new(open, now);
+        Self {
+            replay_state: state.unwrap_or_else(|| Arc::clone(&fresh.replay_state)),
+            ..fresh
         }
     }
 

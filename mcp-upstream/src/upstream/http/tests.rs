@@ -390,6 +390,32 @@ async fn a_session_whose_state_was_at_a_lost_backend_is_over() {
 }
 
 #[tokio::test]
+async fn what_everybody_subscribes_to_is_asked_for_at_every_backend() {
+    let scene = Scene::new(2, modern);
+    let (one, _other) = (
+        shared(&scene, Era::Modern).await,
+        shared(&scene, Era::Modern).await,
+    );
+    let asked = async |expected: serde_json::Value| {
+        let is_asked = |it: &Arc<super::testing::Played>| {
+            it.count("subscriptions/listen") > 0
+                && it.last("subscriptions/listen").body["params"]["notifications"]["resourceSubscriptions"]
+                    == expected
+        };
+        while !scene.backends.iter().all(is_asked) {
+            tokio::task::yield_now().await;
+        }
+    };
+    one.subscribe("test://a").await.expect("noted");
+    within(asked(json!(["test://a"]))).await;
+    let key = ConnectionKey::Shared;
+    scene
+        .pools
+        .unsubscribe(&scene.server, &key, Era::Modern, "test://a");
+    within(asked(json!([]))).await;
+}
+
+#[tokio::test]
 async fn arguments_are_mirrored_where_the_tools_schema_says_so() {
     let scene = Scene::new(1, |seen: Seen| async move {
         if seen.what() != "tools/list" {

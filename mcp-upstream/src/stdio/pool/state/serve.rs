@@ -172,10 +172,12 @@ impl State {
         }
         self.breaker.attempted(now);
         let process = spare.unwrap_or_else(|| self.new_process());
+        // What everybody asked for is asked for at every backend.
+        let lasting = self.of_replicas(&slot);
         let place = self
             .slots
             .entry(slot.clone())
-            .or_insert_with(|| Slot::new(Arc::clone(open), now));
+            .or_insert_with(|| Slot::lasting(Arc::clone(open), lasting, now));
         place.process = Some(process);
         place.open = Arc::clone(open);
         place.not_before = None;
