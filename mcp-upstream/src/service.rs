@@ -222,6 +222,7 @@ impl Service {
                 audience: Arc::clone(&audience),
             },
             upstreams,
+            http_client: parts.http_client,
             metrics: parts.metrics,
             health: parts.health,
             events,

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use tooldock_workers::external::{self, Checked, Finding};
+use tooldock_workers::remote::RemoteServerConfig;
 use tooldock_workers::scan;
 use tooldock_workers::secrets::NoSecrets;
 use tooldock_workers::yaml::{self, Value};
@@ -179,7 +180,30 @@ fn masked(config: &Config) -> Result<String, yaml::Error> {
             }
         }
     }
+    let servers = tree
+        .get_mut("upstreams")
+        .and_then(|upstreams| upstreams.get_mut("remote"));
+    if let Some(servers) = servers {
+        for (name, server) in &config.upstreams.remote {
+            mask_remote(&mut servers[name.as_str()], server);
+        }
+    }
     yaml::to_string(&tree)
+}
+
+/// Credentials, values of headers and queries of URLs, any of which may be a secret.
+fn mask_remote(tree: &mut Value, server: &RemoteServerConfig) {
+    if let Some(credentials) = &server.credentials {
+        tree["credentials"] = credentials.masked().into();
+    }
+    for (header, template) in &server.headers.set {
+        tree["headers"]["set"][header.as_str()] = template.masked().into();
+    }
+    for (index, backend) in server.backends.iter().enumerate() {
+        if let Some((url, _)) = backend.url.split_once('?') {
+            tree["backends"][index]["url"] = format!("{url}?{MASK}").into();
+        }
+    }
 }
 
 fn describe(listener: &ListenerConfig, legacy_sse: bool) -> String {
@@ -230,6 +254,17 @@ mod tests {
         );
         assert!(report.contains(MASK));
         assert!(report.contains("level: debug"), "{report}");
+    }
+
+    #[test]
+    fn credentials_of_remote_servers_are_shown_as_references_only() {
+        let yaml = "{ upstreams: { remote: { far: { backends: ['https://a/mcp?key=hush'], credentials: 'Bearer hush', \
+             headers: { set: { X-A: '${TOKEN}', X-B: hush } } } } } }";
+        let config: Config = yaml::from_str(yaml).expect("valid");
+        let shown = masked(&config).expect("yaml");
+        assert!(!shown.contains("hush"), "{shown}");
+        assert!(shown.contains("X-A: ${TOKEN}"), "{shown}");
+        assert!(shown.contains("https://a/mcp?***MASKED***"), "{shown}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::reload::ReloadControl;
 use crate::session::SessionTable;
 use crate::session::config::PollAfter;
 use crate::stream::{EventLog, Pulse, StreamLimiter};
+use crate::upstream::http::port::HttpClient;
 use crate::upstream::{SessionChanges, Upstreams};
 
 /// Everything behind the functions the edge calls; one per process.
@@ -25,6 +26,8 @@ pub(crate) struct Core {
     pub(crate) engine: Engine,
     /// What runs namespaces, by kind.
     pub(crate) upstreams: Upstreams,
+    /// Knows how the backends of remote servers are.
+    pub(crate) http_client: Option<Arc<dyn HttpClient>>,
     pub(crate) metrics: Arc<UpstreamMetrics>,
     pub(crate) health: Arc<Health>,
     /// What streams of sessions keep, and how they are opened and fed.

@@ -41,11 +41,27 @@ struct Detail<'a> {
     /// Of an external server.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<ServerHealth>,
+    /// Of a remote server.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    backends: Vec<BackendDetail>,
     /// Of a namespace with several worker processes: how many there are in each state.
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<BTreeMap<&'static str, usize>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     issues: Vec<Issue<'a>>,
+}
+
+/// One backend of a remote server.
+#[derive(Serialize)]
+struct BackendDetail {
+    backend: String,
+    healthy: bool,
+    draining: bool,
+    backup: bool,
+    in_flight: usize,
+    /// Why it is not healthy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -180,6 +196,24 @@ fn processes(namespace: &Namespace) -> Option<BTreeMap<&'static str, usize>> {
     (worker.spec().processes > 1).then_some(states)
 }
 
+/// How the backends of a remote server are, as far as that is known: nobody is asked.
+fn backends(core: &Core, namespace: &Namespace) -> Vec<BackendDetail> {
+    let (UpstreamKind::Remote(server), Some(client)) = (&namespace.upstream, &core.http_client)
+    else {
+        return Vec::new();
+    };
+    let states = client.backends(server).states().into_iter();
+    let details = states.map(|state| BackendDetail {
+        backend: state.id.to_string(),
+        healthy: state.healthy,
+        draining: state.draining,
+        backup: state.backup,
+        in_flight: state.in_flight,
+        problem: state.problem,
+    });
+    details.collect()
+}
+
 fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
     let server = core.upstreams.of(namespace).health(namespace);
     let state = match (&namespace.upstream, namespace.worker_state()) {
@@ -195,6 +229,7 @@ fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
         name: namespace.name.as_str(),
         state,
         server,
+        backends: backends(core, namespace),
         processes: processes(namespace),
         issues: namespace
             .issues

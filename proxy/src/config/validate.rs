@@ -9,6 +9,7 @@ use tooldock_filters::origin::OriginPattern;
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::config::Limits;
 use tooldock_workers::policy::ToolPolicy;
+use tooldock_workers::remote::Mode;
 
 use super::address::ListenAddress;
 use super::listener::{ListenerConfig, ProfileName};
@@ -42,7 +43,37 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
             )
         })?;
     }
+    remote_servers(config)?;
     patterns(config)
+}
+
+/// Remote servers, and what contradicts them elsewhere in the configuration.
+fn remote_servers(config: &Config) -> Result<(), ConfigError> {
+    for (name, server) in &config.upstreams.remote {
+        let at = |key: &str| format!("upstreams.remote.{name}.{key}");
+        let valid = server.validate();
+        valid.map_err(|error| ConfigError::key(at(&error.key), error.message))?;
+        if !server.enabled {
+            continue;
+        }
+        let stdio = config.upstreams.stdio.get(name);
+        if stdio.is_some_and(|stdio| stdio.enabled) {
+            let key = format!("upstreams.remote.{name}");
+            let message = "upstreams.stdio has a server of this name, too: rename one of them";
+            return Err(ConfigError::key(key, message));
+        }
+        let mut limits = config.namespaces.defaults.clone();
+        limits.apply(&server.limits);
+        if let Some(over) = config.namespaces.overrides.get(name) {
+            limits.apply(over);
+        }
+        let filtered = limits.tools_allow != ["*"] || !limits.tools_deny.is_empty();
+        if server.mode == Mode::PassThrough && filtered {
+            let message = "pass_through changes nothing of a list, and namespaces has tools_allow or tools_deny for this one: write client or auto";
+            return Err(ConfigError::key(at("mode"), message));
+        }
+    }
+    Ok(())
 }
 
 /// What is allowed, and should be known all the same.
@@ -291,6 +322,19 @@ mod tests {
                 "namespaces.overrides.dev.principals",
             ),
             ("sessions: { ttl: 0s }", "sessions.ttl"),
+            (
+                "upstreams: { remote: { far: { backends: ['a.example/mcp'] } } }",
+                "upstreams.remote.far.backends[0]",
+            ),
+            (
+                "upstreams: { remote: { far: { backends: ['https://a'] } }, stdio: { far: { command: x } } }",
+                "upstreams.remote.far",
+            ),
+            (
+                "{ namespaces: { overrides: { far: { tools_deny: [x] } } }, \
+                 upstreams: { remote: { far: { backends: ['https://a'], mode: pass_through } } } }",
+                "upstreams.remote.far.mode",
+            ),
             (
                 "upstreams: { stdio: { time: {} } }",
                 "upstreams.stdio.time.command",
