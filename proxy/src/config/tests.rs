@@ -498,6 +498,22 @@ fn a_certificate_that_cannot_be_used_names_its_listener() {
 }
 
 #[test]
+fn the_shipped_file_shows_a_remote_server_with_every_key_at_its_default() {
+    let from = SHIPPED.find("  # search:").expect("the example is there");
+    let lines = SHIPPED[from..]
+        .lines()
+        .take_while(|line| line.starts_with("  # "));
+    let example: String = lines.map(|line| format!("{}\n", &line[4..])).collect();
+    let servers: tooldock_workers::remote::RemoteServersConfig =
+        yaml::from_str(&example).expect("valid");
+    let shown = tooldock_workers::remote::RemoteServerConfig {
+        backends: Vec::new(),
+        ..servers["search"].clone()
+    };
+    assert_eq!(shown, Default::default());
+}
+
+#[test]
 fn the_shipped_file_shows_a_stdio_server_with_every_key_at_its_default() {
     let from = SHIPPED.find("  # time:").expect("the example is there");
     let lines = SHIPPED[from..]

@@ -3,6 +3,7 @@
 //! Whoever builds a feature removes its line here.
 
 use tooldock_upstream::audit::{AuditArguments, AuditConfig};
+use tooldock_workers::remote::{Mode, RemoteServerConfig};
 
 use super::listener::{AuthScheme, ListenerConfig, NamespaceRule, ProfileName, RestShape};
 use super::{Config, ConfigError};
@@ -22,7 +23,6 @@ macro_rules! at_default {
 
 const KEYS: &[Rule<Config>] = at_default![
     sessions.store,
-    upstreams.remote,
     toolman,
     relay.socket,
     relay.namespace,
@@ -52,6 +52,9 @@ const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[
     }),
 ];
 
+const REMOTE_KEYS: &[Rule<RemoteServerConfig>] =
+    &[("mode", |server| server.mode != Mode::PassThrough)];
+
 const AUDIT_KEYS: &[Rule<AuditConfig>] =
     &[("arguments", |audit| audit.arguments != AuditArguments::Full)];
 
@@ -61,6 +64,9 @@ pub(super) fn refuse(config: &Config) -> Result<(), ConfigError> {
         refuse_in(listener, LISTENER_KEYS, || format!("listeners[{index}]."))?;
     }
     refuse_in(config, KEYS, String::new)?;
+    for (name, server) in &config.upstreams.remote {
+        refuse_in(server, REMOTE_KEYS, || format!("upstreams.remote.{name}."))?;
+    }
     refuse_in(&config.observability.audit, AUDIT_KEYS, || {
         "observability.audit.".to_owned()
     })?;
@@ -112,8 +118,8 @@ mod tests {
                 "sessions: { store: 'redis://localhost:6379/0' }".into(),
             ),
             (
-                "upstreams.remote",
-                "upstreams: { remote: { search: {} } }".into(),
+                "upstreams.remote.search.mode",
+                "upstreams: { remote: { search: { mode: pass_through } } }".into(),
             ),
             ("toolman", "toolman: { all: { config: tools.toml } }".into()),
             ("relay.socket", "relay: { socket: /run/x.sock }".into()),
@@ -140,7 +146,7 @@ mod tests {
         }
         assert_eq!(
             cases.len(),
-            KEYS.len() + LISTENER_KEYS.len() + AUDIT_KEYS.len()
+            KEYS.len() + LISTENER_KEYS.len() + REMOTE_KEYS.len() + AUDIT_KEYS.len()
         );
     }
 }
