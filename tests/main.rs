@@ -34,6 +34,7 @@ mod profiles;
 mod proxy_protocol;
 mod real_servers;
 mod reload;
+mod remote;
 mod rest;
 mod rust_client;
 mod sdk;
