@@ -122,13 +122,12 @@ pub(super) fn is_unknown_session(status: StatusCode, body: &[u8]) -> bool {
     }
 }
 
-/// Whether the answer to `server/discover` is that of a server, or a front end, that knows no such question. What any
-/// request may be refused by says nothing.
+/// Whether the answer to `server/discover` is that of a server, or a front end, that knows no such question. Servers with
+/// sessions refuse what names none with 400 and an error without an id. What any request may be refused by says nothing.
 pub(super) fn knows_no_such_question(response: &BackendResponse) -> bool {
-    let other = kind(response) == Kind::Other;
     match response.status.as_u16() {
-        400 | 404 | 405 | 406 | 415 | 422 | 500 | 501 => kind(response) != Kind::Json,
-        200..=299 => other,
+        400 | 404 | 405 | 406 | 415 | 422 | 500 | 501 => true,
+        200..=299 => kind(response) == Kind::Other,
         _ => false,
     }
 }

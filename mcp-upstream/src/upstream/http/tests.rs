@@ -40,7 +40,12 @@ async fn legacy(seen: Seen, call: impl FnOnce(&Seen) -> Sent + Send) -> Sent {
             ];
             whole(200, &headers, &seen.result(result).to_string())
         }
-        "server/discover" => text(400, "Bad Request: no session"),
+        // As the TypeScript SDK refuses what names no session.
+        "server/discover" => whole(
+            400,
+            &[("content-type", "application/json")],
+            r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: Server not initialized"},"id":null}"#,
+        ),
         "GET" => text(405, ""),
         "DELETE" => text(200, ""),
         "tools/list" => json(&seen.result(json!({ "tools": [] }))),
