@@ -32,6 +32,10 @@ impl Patterns {
     fn is_match(&self, name: &str) -> bool {
         self.everything || self.globs.is_match(name)
     }
+
+    fn is_empty(&self) -> bool {
+        !self.everything && self.globs.is_empty()
+    }
 }
 
 /// A pattern that is no glob.
@@ -71,6 +75,12 @@ impl ToolPolicy {
         self.own.allow_tool(tool) && self.within.as_ref().is_none_or(|it| it.allow_tool(tool))
     }
 
+    /// Whether that is so for every tool, whatever its name.
+    pub fn allows_every_tool(&self) -> bool {
+        let within = self.within.as_ref();
+        self.own.allow_every_tool() && within.is_none_or(|it| it.allow_every_tool())
+    }
+
     /// Whether the principal may use the namespace.
     pub fn allows_principal(&self, principal: &str) -> bool {
         let within = self.within.as_ref();
@@ -90,6 +100,10 @@ impl Lists {
 
     fn allow_tool(&self, tool: &str) -> bool {
         self.allow.is_match(tool) && !self.deny.is_match(tool)
+    }
+
+    fn allow_every_tool(&self) -> bool {
+        self.allow.everything && self.deny.is_empty()
     }
 }
 

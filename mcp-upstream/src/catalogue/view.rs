@@ -1,8 +1,8 @@
 //! What one caller may see and call of a namespace. Whoever shows or runs tools asks here, and nowhere else.
 //!
 //! A view is what the namespace's policy allows, for a caller with that [`Access`]. What narrows a view further (a key
-//! that opens some tools alone, a choice of tools in a session) is a field of [`Access`], which [`View::allows_tool`]
-//! and [`View::fingerprint`] take in.
+//! that opens some tools alone, a choice of tools in a session) is to be a field of [`Access`], which
+//! [`View::allows_tool`] and [`View::fingerprint`] then take in; today [`Access`] tells only for whom lists may be kept.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -31,6 +31,9 @@ pub(crate) struct View<'a> {
     namespace: &'a Namespace,
     access: Access,
 }
+
+/// A page that is no JSON object with an array of tools, or holds a key twice.
+struct Unreadable;
 
 /// Equal for views that show the same tools of a list in the same words.
 pub(super) type Fingerprint = ([u8; 32], CacheScope);
@@ -98,29 +101,42 @@ impl<'a> View<'a> {
     }
 
     /// A page of a server's list with what may be shown: entries are left out, those that stay keep their bytes. Where
-    /// that depends on who asks, the page says so.
-    pub(crate) fn of_page(self, result: Bytes) -> Bytes {
-        let Some(object) = spans::raw(&result) else {
-            return result;
+    /// that depends on who asks, the page says so. `None`: some tools are hidden, and nothing says for sure which ones the
+    /// page holds; of a key that is there twice, a client may read the other one.
+    pub(crate) fn of_page(self, result: Bytes) -> Option<Bytes> {
+        match self.changed(&result) {
+            Ok(Some(changed)) => Some(changed.into()),
+            Ok(None) => Some(result),
+            Err(Unreadable) => {
+                let shows_all = self.namespace.policy.allows_every_tool();
+                shows_all.then_some(result)
+            }
+        }
+    }
+
+    /// The page with what may be shown; `None` where it is that already.
+    fn changed(self, page: &[u8]) -> Result<Option<String>, Unreadable> {
+        let object = spans::raw(page).ok_or(Unreadable)?.get();
+        let members = spans::members(object).ok_or(Unreadable)?;
+        let value = |name| {
+            let mut all = members.iter();
+            all.find_map(|(key, value)| (*key == name).then_some(*value))
         };
         let mut changes = Vec::new();
-        let tools = spans::member(object, "tools");
-        if let Some(shown) = tools.and_then(|tools| self.shown(tools)) {
-            changes.push(MemberEdit::Set("tools", shown.into()));
+        if let Some(tools) = value("tools") {
+            let all: Vec<&RawValue> = serde_json::from_str(tools).map_err(|_| Unreadable)?;
+            if let Some(shown) = self.shown(&all) {
+                changes.push(MemberEdit::Set("tools", shown.into()));
+            }
         }
-        let tells_scope = || spans::member(object, "cacheScope").is_some();
-        if self.cache_scope() == CacheScope::Private && tells_scope() {
+        if self.cache_scope() == CacheScope::Private && value("cacheScope").is_some() {
             changes.push(MemberEdit::Set("cacheScope", Cow::Borrowed("\"private\"")));
         }
-        if changes.is_empty() {
-            return result;
-        }
-        spans::edit(object.get(), &changes).into()
+        Ok((!changes.is_empty()).then(|| spans::edit(object, &changes)))
     }
 
     /// The entries that stay; `None` when all do.
-    fn shown(self, tools: &RawValue) -> Option<String> {
-        let all: Vec<&RawValue> = serde_json::from_str(tools.get()).ok()?;
+    fn shown(self, all: &[&RawValue]) -> Option<String> {
         let may_stay = |tool: &&&RawValue| {
             let name = spans::member(tool, "name").and_then(jsonrpc::string);
             name.is_some_and(|name| self.allows_tool(&name))
@@ -148,11 +164,33 @@ mod tests {
         limited
     }
 
-    fn page(text: &str, deny: &[&str], scoped: bool) -> String {
+    fn shown(text: &str, deny: &[&str], scoped: bool) -> Option<String> {
         let of = limited(|it| it.tools_deny = deny.iter().map(|it| (*it).to_owned()).collect());
         let view = Access { scoped }.view(&of);
-        let shown = view.of_page(Bytes::copy_from_slice(text.as_bytes()));
-        String::from_utf8(shown.to_vec()).expect("UTF-8")
+        let shown = view.of_page(Bytes::copy_from_slice(text.as_bytes()))?;
+        Some(String::from_utf8(shown.to_vec()).expect("UTF-8"))
+    }
+
+    fn page(text: &str, deny: &[&str], scoped: bool) -> String {
+        shown(text, deny, scoped).expect("readable")
+    }
+
+    #[test]
+    fn a_page_that_may_hide_a_denied_tool_is_not_shown() {
+        for text in [
+            r#"{"tools":[{"name":"drop_all"}],"_meta":{},"_meta":{}}"#,
+            r#"{"tools":[],"tools":[{"name":"drop_all"}]}"#,
+            r#"{"tools":[],"\u0074ools":[{"name":"drop_all"}]}"#,
+            r#"{"tools":{"0":{"name":"drop_all"}}}"#,
+            r#"[{"name":"drop_all"}]"#,
+        ] {
+            assert_eq!(shown(text, &["drop_*"], false), None, "{text}");
+            // A view that hides nothing leaves what a server says as it is.
+            assert_eq!(shown(text, &[], false).as_deref(), Some(text));
+        }
+        let twice = r#"{"tools":[{"name":"a","name":"drop_all"}]}"#;
+        assert_eq!(page(twice, &["drop_*"], false), r#"{"tools":[]}"#);
+        assert_eq!(page("{}", &["drop_*"], false), "{}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::json;
+use tooldock_workers::registry::Namespace;
 
 use super::connector::{Connection, ConnectionKey, SentRequest, ServerInfo, Unanswered};
 use super::inbound::{CallListener, InboundHandler};
@@ -264,7 +265,10 @@ impl ServerCall {
         };
         answer.with_payload(match part {
             ResponseOutcome::Result(result) if &*self.facts.method == "tools/list" => {
-                view.of_page(result)
+                match view.of_page(result) {
+                    Some(page) => page,
+                    None => return unreadable_list(&self.facts.namespace),
+                }
             }
             ResponseOutcome::Result(part) | ResponseOutcome::Error(part) => part,
         })
@@ -412,6 +416,19 @@ fn is_away(error: &CallError) -> bool {
         error.code,
         CallErrorCode::WorkerUnavailable | CallErrorCode::Overloaded
     )
+}
+
+/// The answer where nobody can say which tools a page holds, and some are hidden.
+fn unreadable_list(namespace: &Namespace) -> Response {
+    let name = &namespace.name;
+    tracing::warn!(
+        namespace = %name,
+        "the server of namespace {name} answered tools/list with a result that holds a key twice or no array of tools; \
+         clients get an error, since some of the tools are hidden from them"
+    );
+    let message = "the server's list of tools cannot be read: its result holds a key twice, or `tools` is no array";
+    let error = super::connector::error_object(code::INTERNAL, message);
+    Response::from_outcome(ResponseOutcome::Error(error))
 }
 
 fn refused(invalid: &state::InvalidState) -> Response {
