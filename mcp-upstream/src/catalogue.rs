@@ -55,7 +55,7 @@ pub(crate) use pager::PageSource;
 pub(crate) use pages::PageKey;
 use pages::{Pages, TOOLS_LIST};
 use refresh::Begun;
-pub(crate) use refresh::{Outcome, Reading};
+pub(crate) use refresh::{Outcome, Reading, late};
 pub(crate) use view::{Access, View};
 
 /// How long a list is good of a server that does not say when it changes …

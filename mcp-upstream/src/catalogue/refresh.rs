@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::names::NamespaceName;
 
 use super::ToolList;
 
@@ -24,8 +25,16 @@ pub(crate) struct Reading {
     started: Instant,
     /// Of the tools, as far as was known then.
     version: u64,
-    /// What came of it, and when.
-    over: watch::Sender<Option<(Outcome, Instant)>>,
+    over: watch::Sender<Option<Over>>,
+}
+
+/// What came of a reading, and when.
+#[derive(Debug)]
+struct Over {
+    outcome: Outcome,
+    at: Instant,
+    /// Whoever carried it out is gone: that says nothing of the server.
+    abandoned: bool,
 }
 
 /// A reading that is to be carried out. Whatever ends whoever does that, those who wait hear of it.
@@ -48,7 +57,7 @@ impl Reading {
         let mut over = self.over.subscribe();
         let over = over.wait_for(Option::is_some).await;
         match over.as_deref() {
-            Ok(Some((outcome, _))) => outcome.clone(),
+            Ok(Some(over)) => over.outcome.clone(),
             // The sender is `self`, and that is what was waited for.
             Ok(None) | Err(_) => Err(given_up()),
         }
@@ -56,9 +65,10 @@ impl Reading {
 
     /// Whether it took so long that no other one is begun at once.
     pub(crate) fn is_slow(&self) -> bool {
-        let over = self.over.borrow();
-        let until = over.as_ref().map_or_else(Instant::now, |(_, at)| *at);
-        until.duration_since(self.started) >= CALLS_WAIT
+        match &*self.over.borrow() {
+            Some(over) => over.is_slow(self.started),
+            None => self.started.elapsed() >= CALLS_WAIT,
+        }
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -71,13 +81,28 @@ impl Reading {
             // Waited for, so that there is one reading at a time.
             None => true,
             // What it read is known, and good no more.
-            Some((Ok(_), _)) => false,
+            Some(over) if over.outcome.is_ok() => false,
             // Failing fast costs nothing and may be over; with what took long nobody starts over at once.
-            Some((Err(_), at)) => {
-                let slow = at.duration_since(self.started) >= CALLS_WAIT;
-                slow && self.version == version && at.elapsed() < FAILED
+            Some(over) => {
+                let slow = over.is_slow(self.started);
+                slow && self.version == version && over.at.elapsed() < FAILED
             }
         }
+    }
+}
+
+impl Over {
+    fn new(outcome: Outcome) -> Self {
+        let at = Instant::now();
+        Self {
+            outcome,
+            at,
+            abandoned: false,
+        }
+    }
+
+    fn is_slow(&self, started: Instant) -> bool {
+        !self.abandoned && self.at.duration_since(started) >= CALLS_WAIT
     }
 }
 
@@ -96,14 +121,17 @@ impl Begun {
 
     /// Tells all who wait what it came to.
     pub(crate) fn end(self, outcome: Outcome) {
-        self.0.over.send_replace(Some((outcome, Instant::now())));
+        self.0.over.send_replace(Some(Over::new(outcome)));
     }
 }
 
 impl Drop for Begun {
     fn drop(&mut self) {
         if self.0.is_running() {
-            let ended = (Err(given_up()), Instant::now());
+            let ended = Over {
+                abandoned: true,
+                ..Over::new(Err(given_up()))
+            };
             self.0.over.send_replace(Some(ended));
         }
     }
@@ -111,5 +139,11 @@ impl Drop for Begun {
 
 fn given_up() -> CallError {
     let reason = "the server's tools were not read to their end";
-    CallError::new(CallErrorCode::InternalError, reason)
+    CallError::new(CallErrorCode::WorkerUnavailable, reason)
+}
+
+/// A server that does not list its tools within the time for it.
+pub(crate) fn late(name: &NamespaceName) -> CallError {
+    let reason = format!("the server of namespace {name} did not list its tools in time");
+    CallError::new(CallErrorCode::ExecutionTimeout, reason)
 }

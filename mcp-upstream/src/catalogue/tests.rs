@@ -280,7 +280,7 @@ async fn one_reading_serves_all_who_wait_and_what_failed_slowly_is_not_begun_aga
     let (slow, begun) = catalogue.begin();
     tokio::time::advance(CALLS_WAIT).await;
     assert!(slow.is_slow());
-    drop(begun.expect("another one"));
+    begun.expect("another one").end(Err(failed()));
     let (same, none) = catalogue.begin();
     assert!(Arc::ptr_eq(&slow, &same) && none.is_none());
     assert!(same.outcome().await.is_err());
@@ -290,6 +290,18 @@ async fn one_reading_serves_all_who_wait_and_what_failed_slowly_is_not_begun_aga
     tokio::time::advance(CALLS_WAIT).await;
     begun.expect("of the new version").end(Err(failed()));
     tokio::time::advance(FAILED).await;
+    assert!(catalogue.begin().1.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reading_whose_process_is_gone_says_nothing_of_the_server_however_long_it_took() {
+    let catalogue = Catalogue::default();
+    let (reading, begun) = catalogue.begin();
+    tokio::time::advance(CALLS_WAIT).await;
+    drop(begun.expect("the first"));
+    let outcome = reading.outcome().await.expect_err("abandoned");
+    assert_eq!(outcome.code, CallErrorCode::WorkerUnavailable);
+    assert!(!reading.is_slow());
     assert!(catalogue.begin().1.is_some());
 }
 

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use tooldock_workers::error::CallErrorCode;
 
 use super::head::McpHead;
 use super::{context, namespace, prepare};
@@ -134,11 +133,7 @@ async fn request(
             Ok(tools) => Some(tools),
             // An intermediary may have gone by headers that cannot be compared with the body now. A call without them
             // gave it nothing to go by, and need not wait for a list.
-            Err(error)
-                if error.code == CallErrorCode::ExecutionTimeout && mirrors_parameters(head) =>
-            {
-                return Err(RequestError::Upstream(error));
-            }
+            Err(error) if mirrors_parameters(head) => return Err(RequestError::Upstream(error)),
             Err(_) => None,
         },
         None => None,

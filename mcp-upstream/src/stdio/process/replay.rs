@@ -11,7 +11,7 @@ use tooldock_workers::error::CallError;
 use tooldock_workers::names::NamespaceName;
 
 use super::Process;
-use crate::catalogue::{Catalogue, PageSource};
+use crate::catalogue::{Catalogue, PageSource, late};
 use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::{Era, ServerInfo};
 use crate::stdio::pool::ReplayState;
@@ -84,9 +84,8 @@ pub(super) async fn read_tools(
     loop {
         if let Some(begun) = catalogue.turn(process.opened.era()).await {
             // A server without tools refuses it, one that ends is noticed elsewhere.
-            if let Ok(outcome) = timeout(limit, catalogue.read(namespace, process)).await {
-                begun.end(outcome);
-            }
+            let read = timeout(limit, catalogue.read(namespace, process)).await;
+            begun.end(read.unwrap_or_else(|_| Err(late(namespace))));
         }
         if announced.changed().await.is_err() {
             return std::future::pending().await;

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
-use tokio::time::{timeout, timeout_at};
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::registry::{Namespace, UpstreamKind};
+use tokio::time::{Instant, timeout, timeout_at};
+use tooldock_workers::error::CallError;
+use tooldock_workers::registry::Namespace;
 
 use super::ExternalServers;
 use super::connector::{Connection, Era, Isolation, ServerInfo};
 use super::isolation;
-use crate::catalogue::{Catalogue, Outcome, PageSource, Reading, ToolList};
+use crate::catalogue::{Catalogue, Outcome, PageSource, Reading, ToolList, late};
 use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::metrics::LastGood;
 use crate::upstream::Client;
@@ -46,9 +46,6 @@ impl ExternalServers {
     ///
     /// The server is not served any more, or could not be brought up.
     pub(super) fn catalogue(&self, namespace: &Namespace) -> Result<Arc<Catalogue>, CallError> {
-        if let UpstreamKind::Failed(error) = &namespace.upstream {
-            return Err(error.clone());
-        }
         if let Some(catalogue) = namespace.attached.get() {
             return Ok(catalogue);
         }
@@ -67,7 +64,9 @@ impl ExternalServers {
         namespace: &Arc<Namespace>,
         catalogue: &Arc<Catalogue>,
     ) -> Outcome {
-        let (limit, version) = (namespace.limits.timeout, catalogue.version());
+        let version = catalogue.version();
+        // One for all tries.
+        let end = Instant::now() + namespace.limits.timeout;
         let mut tries = 0;
         loop {
             if let Some(current) = catalogue.current() {
@@ -75,8 +74,8 @@ impl ExternalServers {
             }
             tries += 1;
             let (reading, is_own) = self.reading(namespace, catalogue);
-            let outcome = timeout(limit, reading.outcome()).await;
-            match outcome.unwrap_or_else(|_| Err(late(namespace))) {
+            let outcome = timeout_at(end, reading.outcome()).await;
+            match outcome.unwrap_or_else(|_| Err(late(&namespace.name))) {
                 // It may have been begun before the change that this request knows of.
                 Ok(read) if read.version() < version && tries < TRIES => {}
                 Ok(read) => return Ok(read),
@@ -102,7 +101,7 @@ impl ExternalServers {
         let (reading, _) = self.reading(namespace, catalogue);
         let until = reading.patience(namespace.limits.timeout);
         let outcome = timeout_at(until, self.tools(namespace, catalogue)).await;
-        let outcome = outcome.unwrap_or_else(|_| Err(late(namespace)));
+        let outcome = outcome.unwrap_or_else(|_| Err(late(&namespace.name)));
         outcome.or_else(|error| catalogue.known().ok_or(error))
     }
 
@@ -121,7 +120,7 @@ impl ExternalServers {
             tokio::spawn(async move {
                 let read = external.read_tools(&namespace, &catalogue);
                 let outcome = timeout(namespace.limits.timeout, read).await;
-                begun.end(outcome.unwrap_or_else(|_| Err(late(&namespace))));
+                begun.end(outcome.unwrap_or_else(|_| Err(late(&namespace.name))));
             });
         }
         (reading, is_own)
@@ -166,12 +165,6 @@ pub(super) async fn or_last_good<T, E>(
             None => attempt.await,
         },
     }
-}
-
-fn late(namespace: &Namespace) -> CallError {
-    let name = &namespace.name;
-    let reason = format!("the server of namespace {name} did not list its tools in time");
-    CallError::new(CallErrorCode::ExecutionTimeout, reason)
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub(super) struct KeyScan {
     pub(super) gone: AtomicUsize,
     /// What is known of its lists.
     pub(super) catalogue: Arc<Catalogue>,
-    /// It does not list its tools.
+    /// It does not list its tools: says nothing (1), or no (2).
     pub(super) silent: AtomicUsize,
     /// It does not start any more.
     pub(super) down: AtomicUsize,
@@ -452,7 +452,10 @@ async fn answer(
         | "tasks/result"
         | "tasks/cancel"
         | "tasks/update" => result(format!(r#"{{"params":{params}}}"#)),
-        "tools/list" if seen.silent.load(Ordering::SeqCst) > 0 => std::future::pending().await,
+        "tools/list" if seen.silent.load(Ordering::SeqCst) == 1 => std::future::pending().await,
+        "tools/list" if seen.silent.load(Ordering::SeqCst) == 2 => {
+            Ok(error(json!({ "code": -32603, "message": "no" })))
+        }
         "tools/list" if modern => result(format!(
             r#"{{"resultType":"complete","ttlMs":5,"cacheScope":"public",{}"#,
             &TOOLS[1..]

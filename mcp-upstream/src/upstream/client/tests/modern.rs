@@ -313,6 +313,23 @@ async fn mirrored_parameters_are_checked_against_the_servers_schema() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn mirrored_parameters_that_cannot_be_compared_are_refused_whatever_the_reason() {
+    let house = house(EraSupport::Modern);
+    house.seen.silent.store(2, Ordering::SeqCst);
+    let message = modern("tools/call", json!({ "name": "echo", "arguments": {} }));
+    let mut head = modern_head(&message);
+    if let Some(mirrored) = &mut head.mirrored {
+        mirrored.params.push(("region".into(), "eu".into()));
+    }
+    let refused = body(&house.post(head, &message).await);
+    let text = refused["error"].to_string();
+    assert!(text.contains("does not list its tools"), "{refused}");
+    // A call without them gave nobody anything to go by.
+    let fine = house.post(modern_head(&message), &message).await;
+    assert!(body(&fine)["result"].is_object());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_list_its_tools_is_waited_for_once_by_all_calls() {
     let house = house(EraSupport::Modern);
     house.seen.silent.store(1, Ordering::SeqCst);
