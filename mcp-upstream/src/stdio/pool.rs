@@ -573,32 +573,36 @@ impl PoolShared {
     /// One client less wants to hear of a resource. Waits for nothing and starts nothing: a server that is away has
     /// nothing to unsubscribe from.
     fn unsubscribe(&self, key: &ConnectionKey, era: Era, uri: &str) {
-        let (replay_state, process) = {
+        let (replay_state, processes) = {
             let inner = self.lock();
-            let Some((replay_state, process)) = inner.state.place_of(key, era) else {
+            let Some((replay_state, serving)) = inner.state.place_of(key, era) else {
                 return;
             };
-            let process = process.and_then(|process| inner.live.get(&process));
-            (replay_state, process.map(Arc::clone))
+            let live = serving.iter().filter_map(|it| inner.live.get(it));
+            let live: Vec<_> = live.map(Arc::clone).collect();
+            (replay_state, live)
         };
-        // A modern server's one subscription is renewed by its keeper.
-        let told = replay_state.unsubscribe(uri).then_some(process).flatten();
-        let Some(process) = told.filter(|it| it.opened().era() == Era::Legacy) else {
+        if !replay_state.unsubscribe(uri) {
             return;
-        };
+        }
         let params = serde_json::json!({ "uri": uri });
         let params = to_raw_value(&params).expect("a value into memory");
         let method = "resources/unsubscribe";
-        // What the server says of it is nobody else's.
-        let in_use = process.router().in_use();
-        if let Ok(mut call) = process.link().request(method, Some(&params), None) {
-            // Bounded by its time; there is one for each subscription at most.
-            self.control.spawn(async move {
-                let _ = timeout(UNSUBSCRIBE, call.answer()).await;
-                // Before the use ends, so that a call without an answer is known to be one.
-                drop(call);
-                drop(in_use);
-            });
+        // A modern server's one subscription is renewed by its keeper. Of several backends nobody notes which were asked:
+        // the one of the first client, and those that were connected with later.
+        let legacy = |it: &Arc<Process>| it.opened().era() == Era::Legacy;
+        for process in processes.into_iter().filter(legacy) {
+            // What the server says of it is nobody else's.
+            let in_use = process.router().in_use();
+            if let Ok(mut call) = process.link().request(method, Some(&params), None) {
+                // Bounded by its time; there is one for each subscription and backend at most.
+                self.control.spawn(async move {
+                    let _ = timeout(UNSUBSCRIBE, call.answer()).await;
+                    // Before the use ends, so that a call without an answer is known to be one.
+                    drop(call);
+                    drop(in_use);
+                });
+            }
         }
     }
 

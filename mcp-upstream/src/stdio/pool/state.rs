@@ -542,12 +542,13 @@ impl State {
         !self.slots.keys().any(|slot| slot.key.is_private())
     }
 
-    /// What lasts in a place, and the process that serves it, if one does.
+    /// What lasts in a place, and the processes that serve it: of what everybody shares at several backends, those at all
+    /// of them.
     pub(super) fn place_of(
         &self,
         key: &ConnectionKey,
         wanted: Era,
-    ) -> Option<(Arc<ReplayState>, Option<ProcessId>)> {
+    ) -> Option<(Arc<ReplayState>, Vec<ProcessId>)> {
         let key = Key::lasting(key)?;
         let slot = |era| {
             let key = key.clone();
@@ -560,11 +561,17 @@ impl State {
             // Nothing is known while it does not start: then what it was is on record.
             None => slot(wanted).or_else(|| slot(wanted.other())),
         }?;
-        let serving = slot.process.filter(|process| {
+        let serves = |process: &ProcessId| {
             let entry = self.processes.get(process);
             entry.is_some_and(|it| matches!(it.duty, Duty::Serving { .. }))
-        });
-        Some((Arc::clone(&slot.replay_state), serving))
+        };
+        let lasting = &slot.replay_state;
+        let alike = self
+            .slots
+            .values()
+            .filter(|it| Arc::ptr_eq(&it.replay_state, lasting));
+        let serving = alike.filter_map(|slot| slot.process).filter(serves);
+        Some((Arc::clone(lasting), serving.collect()))
     }
 
     pub(super) fn counts(&self) -> Counts {

@@ -421,6 +421,36 @@ async fn what_everybody_subscribes_to_is_asked_for_at_every_backend() {
 }
 
 #[tokio::test]
+async fn what_nobody_wants_to_hear_of_any_more_is_unsubscribed_at_every_backend() {
+    let scene = Scene::new(3, |seen| legacy(seen, |seen| Ok(json(&done(seen)))));
+    let (uri, key) = ("test://a", ConnectionKey::Shared);
+    let mut leases = Vec::new();
+    for first in [true, false, false] {
+        let leased = shared(&scene, Era::Legacy).await;
+        let asked = within(leased.subscribe(uri)).await.expect("asked");
+        assert_eq!(asked.is_some(), first);
+        leases.push(leased);
+    }
+    let told = || {
+        let all = scene.backends.iter();
+        all.map(|it| it.count("resources/unsubscribe"))
+            .sum::<usize>()
+    };
+    for _ in &leases {
+        assert_eq!(told(), 0);
+        let (pools, server) = (&scene.pools, &scene.server);
+        pools.unsubscribe(server, &key, Era::Legacy, uri);
+    }
+    within(async {
+        let is_told = |it: &Arc<super::testing::Played>| it.count("resources/unsubscribe") == 1;
+        while !scene.backends.iter().all(is_told) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn arguments_are_mirrored_where_the_tools_schema_says_so() {
     let scene = Scene::new(1, |seen: Seen| async move {
         if seen.what() != "tools/list" {

@@ -103,7 +103,7 @@ fn a_wish_ends_while_the_server_is_down() {
     assert_eq!(world.state.server(), None);
     let place = world.state.place_of(&ConnectionKey::Shared, Era::Modern);
     let (found, process) = place.expect("it is remembered");
-    assert!(process.is_none() && found.unsubscribe("test://a"));
+    assert!(process.is_empty() && found.unsubscribe("test://a"));
     assert!(!replay_state.is_awaited());
 }
 
