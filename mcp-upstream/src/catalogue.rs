@@ -176,13 +176,12 @@ impl Catalogue {
 
     /// The tools may not be what they were.
     pub(crate) fn changed(&self) {
+        let mut inner = self.lock();
+        // Under the lock: of two changes at once the later one is to have the last word.
         let version = next_version();
-        {
-            let mut inner = self.lock();
-            inner.hints.clear();
-            inner.stale = true;
-            inner.version = version;
-        }
+        inner.hints.clear();
+        inner.stale = true;
+        inner.version = version;
         self.announced.send_replace(version);
     }
 

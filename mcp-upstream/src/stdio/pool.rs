@@ -211,7 +211,7 @@ impl PoolShared {
         metrics: Arc<ServerMetrics>,
         mut patience: Patience,
         turns: StartTurns,
-    ) -> Arc<Self> {
+    ) -> Self {
         let mut rules = Rules {
             keeps_state: launcher.keeps_state(),
             ..Rules::from(launcher.settings())
@@ -236,7 +236,7 @@ impl PoolShared {
             away_since: None,
             told_of_last_good: false,
         };
-        Arc::new(Self {
+        Self {
             launcher,
             control,
             registry,
@@ -252,7 +252,7 @@ impl PoolShared {
             wake: Notify::new(),
             over: watch::Sender::new(false),
             word: watch::Sender::new("starting"),
-        })
+        }
     }
 
     pub(super) fn settings(&self) -> &StdioSettings {

@@ -317,6 +317,9 @@ impl Pools {
         if let Some(pool) = own.iter().find(same) {
             return Arc::clone(&pool.shared);
         }
+        // A namespace keeps the catalogue that it found first, so that all pools of a server have the same one.
+        let known = own.iter().find(|pool| pool.shared.launcher.is(server));
+        let catalogue = known.map(|pool| Arc::clone(&pool.shared.catalogue));
         let shared = PoolShared::new(
             self.launchers.launcher(server),
             self.control.clone(),
@@ -326,6 +329,10 @@ impl Pools {
             self.patience,
             self.turns.clone(),
         );
+        let shared = Arc::new(PoolShared {
+            catalogue: catalogue.unwrap_or_default(),
+            ..shared
+        });
         // Under the lock: as soon as the new one is seen, another may retire the one before, which forgets it.
         let before = own.last().map(|pool| pool.shared.lasting());
         let driver = Driver::new(Arc::clone(&shared)).run();

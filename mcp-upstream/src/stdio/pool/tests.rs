@@ -675,6 +675,31 @@ async fn a_reload_ends_the_processes_of_a_server_that_changed_and_of_no_other() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_comes_back_while_its_pool_retires_keeps_its_catalogue() {
+    let (mut house, server) = House::with("legacy", quiet());
+    // Its pool is not over while somebody uses it.
+    let leased = house
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
+        .await;
+    let before = house.pools.catalogue(&server).expect("served");
+    house.publish(None);
+    within(async {
+        while house
+            .pools
+            .lease_at_once(&server, &ConnectionKey::Shared, Era::Legacy)
+            .is_some()
+        {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    house.publish(Some(&server));
+    let after = house.pools.catalogue(&server).expect("served again");
+    assert!(Arc::ptr_eq(&before, &after));
+    drop(leased);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_cannot_start_is_an_error_that_says_so() {
     let mut house = House::new();
     let server = house.spec("false", Vec::new(), quiet());
