@@ -12,7 +12,7 @@
 //! | kind | module | what runs it |
 //! |---|---|---|
 //! | functions | [`worker`] | Python workers |
-//! | a server that speaks MCP | [`client`] | a stdio server's processes |
+//! | a server that speaks MCP | [`client`] | a stdio server's processes, or a remote server's backends ([`http`]) |
 //!
 //! A new kind is a folder here, an implementation of [`Upstream`], and a place in the list that [`Upstreams`] is made of.
 

@@ -169,6 +169,9 @@ impl InboundRouter {
         });
     }
 
+    /// The word of a process that is not everybody's counts, too. The one of everybody may be away, idle or not started,
+    /// while its list is good for long; then nobody else says that the server has other tools. Where the change was one
+    /// client's alone, the list is read once more, and says what it did.
     fn note(&self, change: &Change) {
         if *change == Change::Tools {
             self.catalogue.changed();
