@@ -1,5 +1,5 @@
 //! The official conformance suite, one revision after the other, against gateways whose namespace offers its contract:
-//! a worker, and a stdio server of either era and of both.
+//! a worker, a stdio server of either era and of both, and a remote server that is another gateway in front of those.
 //!
 //! Every check must pass, whether the revision requires its scenario or not; a warning counts as a failure. Scenarios of
 //! extensions the gateway does not offer (tasks, skills) are not looked at.
@@ -125,23 +125,40 @@ enum Upstream {
     Worker,
     /// A process that speaks the protocol, in this era.
     Stdio(&'static str),
+    /// A server over HTTP that speaks the protocol in this era.
+    Remote(&'static str),
 }
 
 impl Upstream {
-    async fn behind_a_gateway(self) -> Gateway {
-        let gateway = match self {
-            Self::Worker => Gateway::empty().fixture("everything", "conformance/everything"),
-            Self::Stdio(era) => everything::behind_a_gateway(&[("everything", era)]),
+    /// The gateway, and the server behind it where that is one of its own.
+    async fn behind_a_gateway(self) -> (Gateway, Option<Gateway>) {
+        let (gateway, server) = match self {
+            Self::Worker => {
+                let gateway = Gateway::empty().fixture("everything", "conformance/everything");
+                (gateway, None)
+            }
+            Self::Stdio(era) => (everything::behind_a_gateway(&[("everything", era)]), None),
+            Self::Remote(era) => {
+                let server = everything::behind_a_gateway(&[("everything", era)])
+                    .config(json!({"admission": {"origins": []}}))
+                    .core(json!({"auth": ["none"], "modern": era != "legacy"}));
+                let server = everything::start(server).await;
+                let remote = json!({
+                    "everything": {"backends": [server.url("/mcp/everything")], "mode": "client"}
+                });
+                let gateway = Gateway::empty().config(json!({"upstreams": {"remote": remote}}));
+                (gateway, Some(server))
+            }
         };
         let gateway = gateway
             .config(json!({"sessions": {"poll_after": "200ms"}, "admission": {"origins": []}}))
             .core(json!({"auth": ["none"]}));
-        everything::start(gateway).await
+        (everything::start(gateway).await, server)
     }
 }
 
 async fn every_check_passes_at_every_revision(upstream: Upstream) {
-    let gateway = upstream.behind_a_gateway().await;
+    let (gateway, _server) = upstream.behind_a_gateway().await;
     let mut faults = Vec::new();
     for (selection, expected) in RUNS {
         let revision = selection.last().copied().expect("a revision");
@@ -190,6 +207,16 @@ async fn every_check_passes_with_a_legacy_stdio_server() {
 #[tokio::test]
 async fn every_check_passes_with_a_modern_stdio_server() {
     every_check_passes_at_every_revision(Upstream::Stdio("modern")).await;
+}
+
+#[tokio::test]
+async fn every_check_passes_with_a_legacy_remote_server() {
+    every_check_passes_at_every_revision(Upstream::Remote("legacy")).await;
+}
+
+#[tokio::test]
+async fn every_check_passes_with_a_remote_server_of_both_eras() {
+    every_check_passes_at_every_revision(Upstream::Remote("dual")).await;
 }
 
 #[test]
