@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{ClientConfig, HandshakeKind, RootCertStore};
 
 use crate::support::ports::free_address;
 use crate::support::{DEADLINE, Gateway, TOKEN, eventually};
@@ -266,6 +266,12 @@ async fn a_reload_takes_another_authority_and_another_mapping() {
     let before = old.signs("desk.example", "desk", 4000);
     let after = new.signs("desk.example", "desk", 4000);
     assert_eq!(asking.status(Some(&before), "shared", "").await, Some(200));
+    let mut kept = asking.connect(Some(&before)).await.unwrap();
+    let request = b"GET /tools HTTP/1.1\r\nHost: localhost\r\nX-Namespace: shared\r\n\r\n";
+    kept.write_all(request).await.unwrap();
+    let mut first = [0; 15];
+    kept.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200 OK");
     fs::write(asking.folder.path().join("ca.pem"), &new.pem).unwrap();
     asking.gateway.signal(Signal::HUP);
     eventually("the new authority counts", || async {
@@ -275,6 +281,14 @@ async fn a_reload_takes_another_authority_and_another_mapping() {
     .await;
     assert_eq!(asking.status(Some(&before), "shared", "").await, None);
 
+    // A connection that the old authority's certificate has opened proves nothing any more, and ends.
+    kept.write_all(request).await.unwrap();
+    let mut rest = Vec::new();
+    let read = tokio::time::timeout(DEADLINE, kept.read_to_end(&mut rest));
+    read.await.expect("an end").ok();
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(rest.contains("HTTP/1.1 401 "), "{rest}");
+
     let none = json!({"admission": {"certificates": []}});
     asking.gateway.reconfigure(none);
     asking.gateway.signal(Signal::HUP);
@@ -283,6 +297,31 @@ async fn a_reload_takes_another_authority_and_another_mapping() {
         (status == Some(401)).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn no_session_is_resumed_past_the_verifier() {
+    let authority = Authority::new("clients");
+    let asking = asking(&authority, "required", json!({}), mapping()).await;
+    let desk = authority.signs("desk.example", "desk", 4000);
+    let mut roots = RootCertStore::empty();
+    roots.add(asking.server.clone()).unwrap();
+    let config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![desk.certificate.clone()], desk.key.clone_key())
+        .unwrap();
+    // Shared by both connections, and so are the sessions that it remembers.
+    let connector = TlsConnector::from(Arc::new(config));
+    for _ in 0..2 {
+        let stream = TcpStream::connect(("127.0.0.1", asking.port)).await;
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut tls = connector.connect(name, stream.unwrap()).await.unwrap();
+        let request = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        tls.write_all(request).await.unwrap();
+        tls.read_to_end(&mut Vec::new()).await.ok();
+        let kind = tls.get_ref().1.handshake_kind();
+        assert_eq!(kind, Some(HandshakeKind::Full));
+    }
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ use tooldock_upstream::{McpHead, Service};
 use tooldock_workers::registry::Registry;
 
 pub(crate) use self::admit::listener_at;
-use self::admit::{listener_of, peer_of};
+use self::admit::{listener_of, peer_of, tls_of};
 use self::hand_over::{Written, mcp_head};
 use self::in_flight::InFlight;
 use crate::access_log::{AccessLog, Pending};
@@ -43,6 +43,7 @@ use crate::header_edits::HeaderEdits;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond::{self, ClientGone, Envelope};
+use crate::tls::TlsConnection;
 
 /// What Pingora is told when a client left: nothing is written to it any more, and the connection is dropped.
 const CLIENT_GONE: ErrorType = ErrorType::Custom("ClientGone");
@@ -190,7 +191,8 @@ impl ProxyHttp for Gateway {
         // Only where Pingora still allows it: it has turned keep-alive off after CL+TE, `Connection: close` and while
         // shutting down, and setting it again would undo that.
         if session.get_keepalive().is_some() {
-            session.set_keepalive(passage.rules.keepalive);
+            let outdated = tls_of(session).is_some_and(TlsConnection::is_outdated);
+            session.set_keepalive(passage.rules.keepalive.filter(|_| !outdated));
         }
         if passage.rules.edits_headers {
             passage.edit_request(session)?;

@@ -67,6 +67,7 @@ impl Reconfigure {
     /// Whether all of them could be used.
     fn reread_certificates(&self) -> bool {
         let mut all = true;
+        let mut other_authorities = false;
         let hosts = &self.current.config.admission.hosts;
         for listener in &self.certificates {
             let name = listener.name();
@@ -77,7 +78,10 @@ impl Reconfigure {
                 continue;
             };
             match listener.reload(tls, hosts) {
-                Ok(()) => tracing::info!(listener = name, "certificates read again"),
+                Ok(replaced) => {
+                    other_authorities |= replaced;
+                    tracing::info!(listener = name, "certificates read again");
+                }
                 Err(error) => {
                     all = false;
                     tracing::error!(
@@ -88,6 +92,12 @@ impl Reconfigure {
                 }
             }
             self.metrics.certificate(name, listener.not_after());
+        }
+        if other_authorities {
+            tracing::info!(
+                "the authorities of client certificates have changed: long streams end, and their clients are admitted again"
+            );
+            self.service.readmit_streams();
         }
         all
     }

@@ -10,8 +10,9 @@ mod client;
 mod facts;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -24,11 +25,13 @@ use rustls::crypto::ring::default_provider;
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::NoServerSessionStorage;
 use rustls::sign::CertifiedKey;
 use tooldock_filters::ClientCertificate;
 use tooldock_filters::host::HostPattern;
 
 use self::by_name::ByName;
+use self::client::Authorities;
 use self::facts::{Expected, Facts};
 use crate::config::{Effective, KeyPairFiles, ListenerConfig, TlsConfig, TlsVersion};
 use crate::edge::{self, Limits, MultiplexedRequest, OpenConnection};
@@ -40,6 +43,22 @@ pub(crate) struct TlsListener {
     acceptor: ArcSwap<Acceptor>,
     /// Of the certificates that are shown. Plain data.
     shown: Mutex<Vec<Shown>>,
+    /// Those whose client certificates count. Plain data.
+    authorities: Mutex<Arc<Trust>>,
+}
+
+/// What serves the handshakes of a listener, as its files were read.
+struct Made {
+    acceptor: Acceptor,
+    shown: Vec<Shown>,
+    trust: Arc<Trust>,
+}
+
+/// The authorities that an acceptor verifies client certificates by. Connections hold on to the authorities of their
+/// handshake, and learn here that a reload has replaced them.
+struct Trust {
+    authorities: Option<Authorities>,
+    replaced: AtomicBool,
 }
 
 /// What is known of a certificate that is shown.
@@ -66,12 +85,17 @@ impl TlsListener {
         config: &TlsConfig,
         hosts: &[HostPattern],
     ) -> Result<Arc<Self>, String> {
-        let (acceptor, shown) = made(config)?;
+        let Made {
+            acceptor,
+            shown,
+            trust,
+        } = made(config, None)?;
         let opened = Self {
             name: listener.name.clone(),
             loopback: listener.address.is_loopback(),
             acceptor: ArcSwap::from_pointee(acceptor),
             shown: Mutex::new(shown),
+            authorities: Mutex::new(trust),
         };
         for shown in opened.shown().iter() {
             if let Some(problem) = shown.problem(hosts, opened.loopback) {
@@ -81,13 +105,19 @@ impl TlsListener {
         Ok(Arc::new(opened))
     }
 
-    /// Reads the files again. New handshakes go by what the files hold now.
+    /// Reads the files again. New handshakes go by what the files hold now. Says whether the authorities of client
+    /// certificates are others; then no certificate that the old ones have verified counts any more.
     ///
     /// # Errors
     ///
     /// One line that names the file at fault; everything in force stays.
-    pub(crate) fn reload(&self, config: &TlsConfig, hosts: &[HostPattern]) -> Result<(), String> {
-        let (acceptor, next) = made(config)?;
+    pub(crate) fn reload(&self, config: &TlsConfig, hosts: &[HostPattern]) -> Result<bool, String> {
+        let before = Arc::clone(&self.authorities());
+        let Made {
+            acceptor,
+            shown: next,
+            trust,
+        } = made(config, Some(&before))?;
         let mut problems = Vec::new();
         for next in &next {
             let Some(problem) = next.problem(hosts, self.loopback) else {
@@ -107,7 +137,12 @@ impl TlsListener {
         }
         self.acceptor.store(Arc::new(acceptor));
         *self.shown() = next;
-        Ok(())
+        let replaced = !Arc::ptr_eq(&before, &trust);
+        *self.authorities() = trust;
+        if replaced {
+            before.replaced.store(true, Ordering::Release);
+        }
+        Ok(replaced)
     }
 
     /// The listener's name.
@@ -129,6 +164,11 @@ impl TlsListener {
 
     fn complain(&self, problem: &str) {
         tracing::error!(listener = self.name, "{problem}: clients will refuse it");
+    }
+
+    fn authorities(&self) -> MutexGuard<'_, Arc<Trust>> {
+        let authorities = self.authorities.lock();
+        authorities.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shown(&self) -> MutexGuard<'_, Vec<Shown>> {
@@ -153,7 +193,7 @@ pub(crate) fn check_usable(
     _listener: &ListenerConfig,
     config: &TlsConfig,
 ) -> Result<(), String> {
-    made(config).map(drop)
+    made(config, None).map(drop)
 }
 
 /// Checks that clients will accept a listener's certificates, too: for `tooldock check`.
@@ -166,7 +206,7 @@ pub(crate) fn check_good(
     listener: &ListenerConfig,
     config: &TlsConfig,
 ) -> Result<(), String> {
-    let (_, shown) = made(config)?;
+    let shown = made(config, None)?.shown;
     let hosts = &effective.config.admission.hosts;
     let loopback = listener.address.is_loopback();
     let mut problems = shown.iter().map(|shown| shown.problem(hosts, loopback));
@@ -178,22 +218,45 @@ fn problem(file: &Path, facts: &Facts, hosts: &[HostPattern], loopback: bool) ->
     Some(format!("{}: {problem}", file.display()))
 }
 
-/// Reads all files of a listener and makes of them what serves its handshakes.
-fn made(config: &TlsConfig) -> Result<(Acceptor, Vec<Shown>), String> {
+/// Reads all files of a listener and makes of them what serves its handshakes. Authorities that are still the same stay
+/// those of `before`.
+fn made(config: &TlsConfig, before: Option<&Arc<Trust>>) -> Result<Made, String> {
     let pairs = config.certificates.iter().map(KeyPair::read);
     let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
     let resolver = Arc::new(ByName::new(&pairs)?);
     let provider = Arc::new(default_provider());
-    let verifier = match &config.client_ca {
-        Some(file) => client::verifier(file, config.client_auth, &provider)?,
+    let authorities = match &config.client_ca {
+        Some(file) => client::authorities(file, config.client_auth)?,
         None => None,
+    };
+    let verifier = match (&config.client_ca, &authorities) {
+        (Some(file), Some(authorities)) => Some(client::verifier(
+            file,
+            authorities,
+            config.client_auth,
+            &provider,
+        )?),
+        _ => None,
+    };
+    let trust = match before {
+        Some(before) if before.authorities == authorities => Arc::clone(before),
+        _ => Arc::new(Trust {
+            authorities,
+            replaced: AtomicBool::new(false),
+        }),
     };
     let shown = pairs.into_iter().map(|pair| Shown {
         file: pair.file,
         facts: pair.facts,
     });
-    let handshakes = handshakes(config.min_version, provider, verifier, resolver)?;
-    Ok((handshakes, shown.collect()))
+    let mark = MarkConnections {
+        trust: Arc::clone(&trust),
+    };
+    Ok(Made {
+        acceptor: handshakes(config.min_version, provider, verifier, resolver, mark)?,
+        shown: shown.collect(),
+        trust,
+    })
 }
 
 /// What makes handshakes: HTTP/2 and HTTP/1.1 by ALPN.
@@ -202,6 +265,7 @@ fn handshakes(
     provider: Arc<CryptoProvider>,
     verifier: Option<client::Verifier>,
     resolver: Arc<ByName>,
+    mark: MarkConnections,
 ) -> Result<Acceptor, String> {
     let versions: &[_] = match min_version {
         TlsVersion::V1_2 => &[&rustls::version::TLS12, &rustls::version::TLS13],
@@ -210,15 +274,21 @@ fn handshakes(
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(versions)
         .map_err(|error| error.to_string())?;
+    let asks = verifier.is_some();
     let builder = match verifier {
         Some(verifier) => builder.with_client_cert_verifier(verifier),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::clone(&resolver) as _);
     config.alpn_protocols = [&b"h2"[..], b"http/1.1"].map(<[u8]>::to_vec).into();
+    if asks {
+        // A resumed session brings its client certificate along without asking the verifier about it again.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     // Pingora's settings know no versions, so they only carry the callback, and the rest is replaced.
-    let mut settings = TlsSettings::with_callbacks(Box::new(MarkConnections))
-        .map_err(|error| error.to_string())?;
+    let mut settings =
+        TlsSettings::with_callbacks(Box::new(mark)).map_err(|error| error.to_string())?;
     settings.set_cert_resolver(resolver);
     let mut acceptor = settings.build();
     acceptor.acceptor = Arc::new(config).into();
@@ -274,8 +344,16 @@ fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> 
 /// and this rides in it.
 pub(crate) struct TlsConnection {
     open: Arc<OpenConnection>,
-    /// The certificate that the client has shown. The handshake has verified it.
-    pub(crate) client: Option<ClientCertificate>,
+    client: Option<Shows>,
+}
+
+/// The certificate that a client has shown, and for how long it counts.
+struct Shows {
+    certificate: ClientCertificate,
+    /// In seconds since 1970.
+    not_after: i64,
+    /// What the handshake has verified the certificate by.
+    trust: Arc<Trust>,
 }
 
 impl TlsConnection {
@@ -283,10 +361,28 @@ impl TlsConnection {
     pub(crate) fn request_arrived(&self, limits: &Limits) -> MultiplexedRequest {
         self.open.request_arrived(limits)
     }
+
+    /// The certificate that the client has shown. The handshake has verified it; none counts that has ended since, or
+    /// whose authorities a reload has replaced.
+    pub(crate) fn certificate(&self) -> Option<&ClientCertificate> {
+        let shows = self.client.as_ref()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+        let ended = now.as_secs().cast_signed() > shows.not_after;
+        let counts = !ended && !shows.trust.replaced.load(Ordering::Acquire);
+        counts.then_some(&shows.certificate)
+    }
+
+    /// Whether the client has shown a certificate that no longer counts: the connection is to end, so that the next
+    /// handshake judges the client anew.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.client.is_some() && self.certificate().is_none()
+    }
 }
 
 /// Gives every TLS connection its mark.
-struct MarkConnections;
+struct MarkConnections {
+    trust: Arc<Trust>,
+}
 
 #[async_trait]
 impl TlsAccept for MarkConnections {
@@ -295,10 +391,15 @@ impl TlsAccept for MarkConnections {
         tls: &TlsRef,
     ) -> Option<Arc<dyn std::any::Any + Send + Sync>> {
         let open = edge::open_connection()?;
-        let client = tls.peer_certificate_der().map(client::certificate);
-        if let Some(client) = &client {
+        let shown = tls.peer_certificate_der().map(client::certificate);
+        let client = shown.map(|(certificate, not_after)| Shows {
+            certificate,
+            not_after,
+            trust: Arc::clone(&self.trust),
+        });
+        if let Some(shows) = &client {
             // What an entry of admission.certificates may say.
-            tracing::debug!(names = ?client.names, "a client has shown its certificate");
+            tracing::debug!(names = ?shows.certificate.names, "a client has shown its certificate");
         }
         Some(Arc::new(TlsConnection { open, client }))
     }

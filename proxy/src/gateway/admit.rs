@@ -126,10 +126,15 @@ pub(super) fn peer_of(session: &Session) -> IpAddr {
         .map_or(network::UNIX, |address| address.ip())
 }
 
-/// The client certificate of the request's connection.
+/// The client certificate of the request's connection, while it counts.
 fn certificate_of(session: &Session) -> Option<&ClientCertificate> {
+    tls_of(session)?.certificate()
+}
+
+/// What is known of the request's connection, where it is TLS.
+pub(super) fn tls_of(session: &Session) -> Option<&TlsConnection> {
     let tls = session.digest()?.ssl_digest.as_ref()?;
-    tls.extension.get::<TlsConnection>()?.client.as_ref()
+    tls.extension.get::<TlsConnection>()
 }
 
 /// The listener a request came in by. With one listener there is nothing to look up.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use tooldock_filters::{CertificateName, ClientCertificate};
@@ -19,23 +20,36 @@ use crate::config::ClientAuth;
 /// What decides about the certificates that clients show.
 pub(super) type Verifier = Arc<dyn ClientCertVerifier>;
 
-/// Takes the certificates that an authority of this file has signed; None where clients are not asked for any.
+/// The certificates of authorities.
+pub(super) type Authorities = Vec<CertificateDer<'static>>;
+
+/// Reads the authorities of client certificates; None where clients are not asked for any.
 ///
 /// # Errors
 ///
 /// One line that names the file.
+pub(super) fn authorities(file: &Path, auth: ClientAuth) -> Result<Option<Authorities>, String> {
+    match auth {
+        ClientAuth::None => Ok(None),
+        ClientAuth::Optional | ClientAuth::Required => certificates_in(file).map(Some),
+    }
+}
+
+/// Takes the certificates that one of these authorities has signed.
+///
+/// # Errors
+///
+/// One line that names the file they were read from.
 pub(super) fn verifier(
     file: &Path,
+    authorities: &Authorities,
     auth: ClientAuth,
     provider: &Arc<CryptoProvider>,
-) -> Result<Option<Verifier>, String> {
-    if auth == ClientAuth::None {
-        return Ok(None);
-    }
+) -> Result<Verifier, String> {
     let mut roots = RootCertStore::empty();
-    for authority in certificates_in(file)? {
+    for authority in authorities {
         roots
-            .add(authority)
+            .add(authority.clone())
             .map_err(|error| format!("{}: unusable authority: {error}", file.display()))?;
     }
     let builder =
@@ -44,16 +58,16 @@ pub(super) fn verifier(
         ClientAuth::Optional => builder.allow_unauthenticated(),
         _ => builder,
     };
-    let verifier = builder
+    builder
         .build()
-        .map_err(|error| format!("{}: {error}", file.display()))?;
-    Ok(Some(verifier))
+        .map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// The names of a certificate that the handshake has verified. What cannot be read is no name.
-pub(super) fn certificate(der: &[u8]) -> ClientCertificate {
+/// The names of a certificate that the handshake has verified, and when the certificate ends, in seconds since 1970. What
+/// cannot be read is no name, and has ended.
+pub(super) fn certificate(der: &[u8]) -> (ClientCertificate, i64) {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else {
-        return ClientCertificate::default();
+        return (ClientCertificate::default(), 0);
     };
     let alternatives = match certificate.subject_alternative_name() {
         Ok(Some(names)) => names.value.general_names.as_slice(),
@@ -61,7 +75,8 @@ pub(super) fn certificate(der: &[u8]) -> ClientCertificate {
     };
     let mut names: Vec<_> = alternatives.iter().filter_map(alternative).collect();
     names.extend(subject(certificate.subject()).map(CertificateName::Subject));
-    ClientCertificate { names }
+    let not_after = certificate.validity().not_after.timestamp();
+    (ClientCertificate { names }, not_after)
 }
 
 fn alternative(name: &GeneralName<'_>) -> Option<CertificateName> {
@@ -158,11 +173,13 @@ mod tests {
             CertificateName::Address("192.0.2.7".parse().expect("an address")),
             CertificateName::Subject("CN=ci\\,O=Else\\20,O=Example\\, Inc".to_owned()),
         ];
-        assert_eq!(certificate(made.der()).names, expected);
+        let (read, not_after) = certificate(made.der());
+        assert_eq!(read.names, expected);
+        assert_eq!(not_after, rcgen::date_time_ymd(4096, 1, 1).unix_timestamp());
     }
 
     #[test]
     fn what_is_no_certificate_has_no_names() {
-        assert_eq!(certificate(b"none"), ClientCertificate::default());
+        assert_eq!(certificate(b"none"), (ClientCertificate::default(), 0));
     }
 }
