@@ -125,7 +125,7 @@ async fn the_address_in_the_header_is_the_clients() {
         // The proxy for itself, or for a client it does not know.
         (b"PROXY UNKNOWN\r\n".to_vec(), "127.0.0.1", 200),
         (binary(0x20, 0x00, &[]), "127.0.0.1", 200),
-        (binary(0x21, 0x31, &[0; 216]), "unix", 200),
+        (binary(0x21, 0x31, &[0; 216]), "127.0.0.1", 200),
     ]
     .into_iter()
     .enumerate()
@@ -169,6 +169,25 @@ async fn forwarded_for_counts_behind_a_trusted_address_in_the_header() {
     let forged = b"PROXY TCP4 198.51.100.3 10.0.0.1 5000 80\r\n";
     assert_eq!(proxied.status(forged, &forwarded).await, Some(200));
     proxied.logs("198.51.100.3 200 /tools").await;
+}
+
+#[tokio::test]
+async fn forwarded_for_counts_for_nobody_whom_the_proxy_does_not_name() {
+    let deny = json!({"cidrs": {"deny": ["203.0.113.0/24"]}});
+    let proxied = proxied(json!({}), deny).await;
+    for (number, header) in [
+        b"PROXY UNKNOWN\r\n".to_vec(),
+        binary(0x20, 0x00, &[]),
+        binary(0x21, 0x31, &[0; 216]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = format!("/tools?{number}");
+        let own_word = request(&path, "X-Forwarded-For: 203.0.113.9\r\n");
+        assert_eq!(proxied.status(&header, &own_word).await, Some(200));
+        proxied.logs("127.0.0.1 200 /tools?***MASKED***").await;
+    }
 }
 
 #[tokio::test]

@@ -24,6 +24,7 @@ use crate::limits::{Limits, Subject};
 use crate::manager::ManagerControls;
 use crate::media::{AcceptFlags, AcceptRule};
 use crate::namespace::{Directory, NamespaceRule};
+use crate::network::Peer;
 use crate::origin::{Answer, CorsHeaders};
 use crate::rate::RetryAfter;
 use crate::rejection::{ErrorShape, Rejection};
@@ -92,7 +93,7 @@ pub struct Request<'a> {
     /// The size of the head on the wire; [`head::header_bytes`] where that is not known.
     pub header_bytes: usize,
     /// Who is connected, a proxy perhaps.
-    pub peer: IpAddr,
+    pub peer: Peer,
     /// The client certificate of its connection, verified by the handshake.
     pub certificate: Option<&'a ClientCertificate>,
     /// The rules of the listener it came in by.
@@ -382,7 +383,7 @@ impl<C: Clock> Admission<C> {
     }
 
     /// Where a request comes from, trusted proxies seen through: the address it is judged by.
-    pub fn client_address(&self, peer: IpAddr, fields: &Fields<'_>) -> IpAddr {
+    pub fn client_address(&self, peer: Peer, fields: &Fields<'_>) -> IpAddr {
         network::client_address(peer, fields, &self.config.trusted_proxies)
     }
 

@@ -55,6 +55,7 @@ pub use config::{AdmissionConfig, ConfigError};
 pub use fields::Fields;
 pub use media::{AcceptFlags, AcceptRule, lists_any_type};
 pub use namespace::{Access, Directory, NamespaceRule};
+pub use network::Peer;
 pub use origin::{Answer, CorsHeaders};
 pub use rate::RetryAfter;
 pub use rejection::{ErrorShape, Reason, Rejection};

@@ -23,6 +23,25 @@ pub const UNIX_NAME: &str = "unix";
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
+/// Who is connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// The peer's address.
+    pub address: IpAddr,
+    /// A proxy that has introduced the connection (PROXY protocol) without an address of its client. The proxy has added
+    /// nothing to `X-Forwarded-For` then, so what stands there is the client's own word.
+    pub names_no_client: bool,
+}
+
+impl From<IpAddr> for Peer {
+    fn from(address: IpAddr) -> Self {
+        Self {
+            address,
+            names_no_client: false,
+        }
+    }
+}
+
 /// A network in CIDR notation; a bare address is a network of one. `unix` stands for the clients of Unix sockets, which are
 /// in no other network but that of every address.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +58,9 @@ pub struct InvalidCidr(String);
 impl Cidr {
     /// Whether the canonical form of the address lies in the network.
     pub fn contains(&self, address: IpAddr) -> bool {
+        if address == UNIX {
+            return self.0 == IpNet::from(UNIX) || self.0 == IpNet::V4(Ipv4Net::default());
+        }
         match (self.0, address.to_canonical()) {
             (IpNet::V4(net), IpAddr::V4(address)) => {
                 let differ = net.addr().to_bits() ^ address.to_bits();
@@ -137,13 +159,10 @@ pub(crate) fn check(client: IpAddr, cidrs: &CidrsConfig) -> Result<(), Rejection
 /// Each hop was written by the one right of it, so a hop counts only as far as everything right of it is trusted. What
 /// cannot be read (`unknown`, garbage) ends the walk at the last hop that could: a proxy, which is then the client. That
 /// can only take rights away as long as proxies are not given more than clients.
-pub(crate) fn client_address(
-    peer: IpAddr,
-    fields: &Fields<'_>,
-    trusted_proxies: &[Cidr],
-) -> IpAddr {
-    let mut client = peer.to_canonical();
-    if trusted_proxies.is_empty() || fields.forwarded_for.is_absent() {
+pub(crate) fn client_address(peer: Peer, fields: &Fields<'_>, trusted_proxies: &[Cidr]) -> IpAddr {
+    let mut client = peer.address.to_canonical();
+    let walked = !trusted_proxies.is_empty() && !fields.forwarded_for.is_absent();
+    if !walked || peer.names_no_client {
         return client;
     }
     for value in fields.map.get_all(X_FORWARDED_FOR).iter().rev() {
@@ -196,7 +215,7 @@ mod tests {
             headers.append(X_FORWARDED_FOR, HeaderValue::from_bytes(value).unwrap());
         }
         client_address(
-            peer.parse().unwrap(),
+            peer.parse::<IpAddr>().unwrap().into(),
             &Fields::of(&headers),
             &cidrs(trusted),
         )

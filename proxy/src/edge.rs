@@ -80,6 +80,16 @@ pub(crate) fn afterwards(rest: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
+/// No connection comes from this port. A proxy that has introduced a connection without its client's address is noted by
+/// it, because the address of the peer is all that Pingora hands on of a connection.
+const NO_CLIENT_PORT: u16 = 0;
+
+/// Whether the peer is a proxy that has introduced its connection without an address of its client.
+pub(crate) fn names_no_client(peer: &LocalAddress) -> bool {
+    let peer = peer.as_inet();
+    peer.is_some_and(|peer| peer.port() == NO_CLIENT_PORT)
+}
+
 /// Limits of a connection; swapped on reload.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -256,8 +266,8 @@ impl Listening {
         }
         match proxy_protocol::read(&mut accepted.socket).await {
             Ok(Some(client)) => accepted.peer = client,
-            // The proxy speaks for itself.
-            Ok(None) => {}
+            // What counts is the proxy's own address, and nothing that only the client can have written.
+            Ok(None) => accepted.peer.set_port(NO_CLIENT_PORT),
             // A look whether somebody listens, as health checks take it.
             Err(NoHeader::Ended { read: 0 }) => return false,
             Err(error) => {

@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 
 use ppp::{v1, v2};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tooldock_filters::network::UNIX;
 
 /// The shortest header, `PROXY UNKNOWN` and its line end; one of version 2 is longer by a byte.
 const SHORTEST: usize = 15;
@@ -35,8 +34,8 @@ pub(super) enum NoHeader {
     Malformed(String),
 }
 
-/// Reads a header. Gives the client's address, [`UNIX`] for a client of the proxy's own Unix socket, or nothing where the
-/// proxy speaks for itself or does not know.
+/// Reads a header. Gives the client's address, or nothing where the client has none that counts here: the proxy speaks for
+/// itself, does not know, or has the client from a Unix socket of its own.
 ///
 /// # Errors
 ///
@@ -80,7 +79,8 @@ async fn binary<C: AsyncRead + Unpin>(
         (v2::Protocol::Stream, v2::Addresses::IPv6(it)) => {
             client((it.source_address, it.source_port).into())
         }
-        (v2::Protocol::Stream, v2::Addresses::Unix(_)) => Ok(Some(SocketAddr::new(UNIX, 0))),
+        // Not a client of our Unix sockets, whose rights it must not have.
+        (v2::Protocol::Stream, v2::Addresses::Unix(_)) => Ok(None),
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
             (binary_header(0x20, 0x11, V4), None),
             (binary_header(0x20, 0x00, &[]), None),
             (binary_header(0x21, 0x00, &[1, 2, 3]), None),
-            (binary_header(0x21, 0x31, &[0; 216]), Some("0.0.0.0:0")),
+            (binary_header(0x21, 0x31, &[0; 216]), None),
         ] {
             let mut sent = header.clone();
             sent.extend(b"GET / HTTP/1.1");

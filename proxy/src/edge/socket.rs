@@ -10,6 +10,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tooldock_filters::network::UNIX;
 
+/// What stands for the address of a Unix socket's client. Its port is not 0, see `edge::names_no_client`.
+const UNIX_CLIENT: SocketAddr = SocketAddr::new(UNIX, 1);
+
 use crate::sockets::BoundSocket;
 
 /// A listening socket in its runtime.
@@ -31,7 +34,7 @@ impl Listener {
         })
     }
 
-    /// Accepts a connection. Clients of a Unix socket have no address: theirs is [`UNIX`].
+    /// Accepts a connection. Clients of a Unix socket have no address: theirs is [`UNIX_CLIENT`].
     ///
     /// # Errors
     ///
@@ -44,7 +47,7 @@ impl Listener {
             }
             Self::Unix(socket) => {
                 let (socket, _) = socket.accept().await?;
-                Ok((Socket::Unix(socket), SocketAddr::new(UNIX, 0)))
+                Ok((Socket::Unix(socket), UNIX_CLIENT))
             }
         }
     }

@@ -1,18 +1,18 @@
 //! Asks the filters about a request head: whose listener it came in by, and what the live state says.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use tooldock_filters::{
-    Access, ClientCertificate, Directory, Fields, Reason, Rejection, Verdict, network,
+    Access, ClientCertificate, Directory, Fields, Peer, Reason, Rejection, Verdict, network,
 };
 use tooldock_workers::names::NamespaceName;
 
 use super::{Gateway, Listener, Passage};
 use crate::config::ListenAddress;
+use crate::edge;
 use crate::tls::TlsConnection;
 
 /// The live state behind the edge, as the filters ask about it.
@@ -119,11 +119,13 @@ impl Gateway {
 }
 
 /// Who is connected, a proxy perhaps.
-pub(super) fn peer_of(session: &Session) -> IpAddr {
-    session
-        .client_addr()
-        .and_then(|address| address.as_inet())
-        .map_or(network::UNIX, |address| address.ip())
+pub(super) fn peer_of(session: &Session) -> Peer {
+    let address = session.client_addr().and_then(|address| address.as_inet());
+    let address = address.map_or(network::UNIX, |address| address.ip());
+    Peer {
+        address,
+        names_no_client: session.client_addr().is_some_and(edge::names_no_client),
+    }
 }
 
 /// The client certificate of the request's connection, while it counts.
