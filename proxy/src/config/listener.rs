@@ -122,6 +122,11 @@ impl ListenerConfig {
             .is_some_and(|schemes| schemes.contains(&AuthScheme::None))
     }
 
+    /// Whether only this machine can come. A load balancer beside the gateway passes on whom it serves.
+    pub(crate) fn is_for_this_machine(&self) -> bool {
+        self.address.is_local() && !self.proxy_protocol
+    }
+
     /// Which credentials the edge asks for.
     pub(crate) fn admission_auth(&self, spec: &ProfileSpec) -> Auth {
         let schemes = self.auth.as_deref().unwrap_or(spec.auth);

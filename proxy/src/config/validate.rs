@@ -81,13 +81,15 @@ pub(super) fn warnings(config: &Config, role: Role) -> Vec<String> {
     let mut warnings = Vec::new();
     let any_origin = config.admission.origins.contains(&OriginPattern::ANY);
     for (index, listener) in config.served_listeners(role) {
-        if listener.address.is_local() || listener.profile == ProfileName::Metrics {
+        if listener.is_for_this_machine() || listener.profile == ProfileName::Metrics {
             continue;
         }
-        let at = format!(
-            "listeners[{index}] listens beyond loopback, on {}",
-            listener.address
-        );
+        let beyond = if listener.proxy_protocol {
+            "serves clients of a load balancer"
+        } else {
+            "listens beyond loopback"
+        };
+        let at = format!("listeners[{index}] {beyond}, on {}", listener.address);
         if any_origin {
             let advice = "list the web pages you trust";
             warnings.push(format!(
@@ -168,7 +170,7 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
         if listener.is_open() && !few_can_come(config, listener) {
             return wrong(
                 "auth",
-                "none needs a loopback address, a Unix socket or admission.cidrs.allow",
+                "none needs a loopback address or a Unix socket, without proxy_protocol, or admission.cidrs.allow",
             );
         }
         if listener.is_open()
@@ -201,7 +203,7 @@ fn is_path_prefix(text: &str) -> bool {
 }
 
 fn few_can_come(config: &Config, listener: &ListenerConfig) -> bool {
-    listener.address.is_local() || !config.admission.cidrs.allow.is_empty()
+    listener.is_for_this_machine() || !config.admission.cidrs.allow.is_empty()
 }
 
 fn addresses(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> {
@@ -396,6 +398,15 @@ mod tests {
             check(&open("127.0.0.1:1", no_page), Role::All, false),
             Ok(())
         );
+        let introduced = parse(&format!(
+            "listeners: [{}]\nadmission: {{ origins: [], trusted_proxies: ['127.0.0.1'] }}",
+            listener(
+                "a",
+                "127.0.0.1:1",
+                "profile: core, auth: [none], proxy_protocol: true"
+            )
+        ));
+        assert!(refused(&introduced).starts_with("listeners[0].auth: "));
         let closed_in = open(
             "0.0.0.0:1",
             "admission: { origins: [], cidrs: { allow: ['10.0.0.0/8'] } }",
