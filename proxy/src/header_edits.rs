@@ -24,9 +24,10 @@ const PROTECTED: &[&str] = &[
     "upgrade",
 ];
 
-/// Further names of requests: who sends one, and from where.
+/// Further names of requests: who sends one, from where, and what its body is.
 const PROTECTED_IN_REQUESTS: &[&str] = &[
     "authorization",
+    "content-type",
     "expect",
     "host",
     "last-event-id",
@@ -51,6 +52,12 @@ const PROTECTED_IN_RESPONSES: &[&str] = &[
 
 /// What answers to web pages carry follows from `admission.origins`.
 const CORS_PREFIX: &str = "access-control-";
+
+/// What a browser asks about a page before its request.
+const PREFLIGHT_PREFIX: &str = "access-control-request-";
+
+/// Headers that repeat a tool's arguments (MCP 2026-07-28), and must be what the body says.
+const ARGUMENT_PREFIX: &str = "mcp-param-";
 
 /// How many headers one list may have.
 const EDITS_MAX: usize = 64;
@@ -83,6 +90,8 @@ impl HeaderEdits {
     pub(crate) fn of(config: &HeadersConfig) -> Result<Option<Self>, InvalidEdit> {
         let request = Edits::of("request", &config.request, |name| {
             PROTECTED_IN_REQUESTS.contains(&name)
+                || name.starts_with(PREFLIGHT_PREFIX)
+                || name.starts_with(ARGUMENT_PREFIX)
         })?;
         let response = Edits::of("response", &config.response, |name| {
             PROTECTED_IN_RESPONSES.contains(&name) || name.starts_with(CORS_PREFIX)
@@ -237,6 +246,21 @@ mod tests {
                 "request: { set: { X-Forwarded-For: a } }",
                 "request.set",
                 "x-forwarded-for",
+            ),
+            (
+                "request: { set: { Content-Type: text/plain } }",
+                "request.set",
+                "content-type",
+            ),
+            (
+                "request: { set: { Access-Control-Request-Method: GET } }",
+                "request.set",
+                "own",
+            ),
+            (
+                "request: { set: { Mcp-Param-Id: '1' } }",
+                "request.set",
+                "own",
             ),
             (
                 "response: { remove: [Mcp-Session-Id] }",
