@@ -7,6 +7,7 @@ use reqwest::Response;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use crate::support::session::Session;
 use crate::support::{Gateway, TOKEN, eventually, sha256, tools};
 
 const OTHER: &str = "other-token-0123456789abcdef";
@@ -108,6 +109,36 @@ async fn an_address_is_limited_whoever_comes_from_it_and_mcp_reads_why() {
     assert_eq!(status, 429);
     assert_eq!(body["error"]["code"], -32013);
     assert_eq!(body["error"]["data"]["code"], "rate_limited");
+    busy.open("gate");
+    assert_eq!(call.await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn messages_that_running_calls_wait_for_take_no_place() {
+    let busy = Busy::start(json!({"per_principal": 1})).await;
+    let session = Session::start(&busy.gateway, "talk", "2025-11-25").await;
+    let call = busy.call("gate", 1).await;
+    assert_eq!(busy.list(TOKEN, "192.0.2.1").await.status(), 429);
+    for (message, status) in [
+        (
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+            429,
+        ),
+        (json!({"jsonrpc": "2.0", "id": 2, "method": "ping"}), 200),
+        // An answer that nothing waits for any more: the session says so, not the limit.
+        (
+            json!({"jsonrpc": "2.0", "id": 3, "result": {"action": "decline"}}),
+            400,
+        ),
+        (
+            json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}}),
+            202,
+        ),
+    ] {
+        let answered = session.post(&message).await;
+        assert_eq!(answered.status, status, "{message}");
+    }
+    assert!(matches!(session.delete().await, 200 | 204));
     busy.open("gate");
     assert_eq!(call.await.unwrap().status(), 200);
 }

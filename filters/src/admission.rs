@@ -25,7 +25,7 @@ use crate::manager::ManagerControls;
 use crate::media::{AcceptFlags, AcceptRule};
 use crate::namespace::{Directory, NamespaceRule};
 use crate::network::Peer;
-use crate::origin::{Answer, CorsHeaders};
+use crate::origin::{Answer, CorsHeaders, Openness};
 use crate::rate::RetryAfter;
 use crate::rejection::{ErrorShape, Rejection};
 use crate::route::{RouteAccess, RouteGroups, RouteNamespace, RouteSpec};
@@ -64,10 +64,18 @@ pub struct ListenerRules {
 }
 
 impl ListenerRules {
-    /// Whether tools can be called here without credentials that a page has to hold itself: with none, or with a
-    /// certificate that a browser shows on its own.
-    fn is_open(&self) -> bool {
-        self.routes.call_tools() && (self.auth != Auth::Required || self.certificates)
+    /// Whether tools can be called here without credentials that a page has to hold itself: with none, or with a client
+    /// certificate, which a browser shows on its own.
+    fn openness(&self) -> Openness {
+        if !self.routes.call_tools() {
+            Openness::Closed
+        } else if self.certificates {
+            Openness::ToCertificates
+        } else if self.auth == Auth::Required {
+            Openness::Closed
+        } else {
+            Openness::ToEverybody
+        }
     }
 }
 
@@ -245,7 +253,7 @@ impl<C: Clock> Admission<C> {
             self.flood.check(client)?;
         }
 
-        known.cors = origin::check(fields, &self.config.origins, listener.is_open())?;
+        known.cors = origin::check(fields, &self.config.origins, listener.openness())?;
         if let Some(route) = known.route
             && let Some(answer) = origin::preflight(parts, route, known.cors.as_ref())
         {
@@ -298,7 +306,10 @@ impl<C: Clock> Admission<C> {
             tool: None,
         };
         self.limits.check_request(subject)?;
-        let permit = self.concurrency.enter(&principal.name, client)?;
+        let permit = match place(route, &parts.method) {
+            Place::AtOnce => self.concurrency.enter(&principal.name, client)?,
+            Place::ByMessage | Place::None => None,
+        };
 
         let namespace = match route.namespace {
             RouteNamespace::None => None,
@@ -382,6 +393,28 @@ impl<C: Clock> Admission<C> {
         )
     }
 
+    /// Whether a place is to be taken with [`Admission::enter`] when the body of an admitted request is known, unless it
+    /// is a message that waits for nothing.
+    pub fn counts_messages(&self, admitted: &Admitted, method: &Method) -> bool {
+        self.concurrency.is_on() && place(admitted.route, method) == Place::ByMessage
+    }
+
+    /// Takes a place among the requests that run at once.
+    ///
+    /// # Errors
+    ///
+    /// 429 where as many run as are allowed.
+    pub fn enter(&self, admitted: &Admitted) -> Result<Option<Arc<Permit>>, Rejection> {
+        let Some(principal) = &admitted.principal else {
+            return Ok(None);
+        };
+        let entered = self.concurrency.enter(principal.name(), admitted.client);
+        entered.map_err(|mut rejection| {
+            rejection.principal = Some(Arc::clone(principal.name()));
+            rejection
+        })
+    }
+
     /// Where a request comes from, trusted proxies seen through: the address it is judged by.
     pub fn client_address(&self, peer: Peer, fields: &Fields<'_>) -> IpAddr {
         network::client_address(peer, fields, &self.config.trusted_proxies)
@@ -410,6 +443,25 @@ impl<C: Clock> Admission<C> {
             namespace: Some(namespace),
             tool: Some(tool),
         })
+    }
+}
+
+/// When a request takes its place among those that run at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// As soon as its sender is known.
+    AtOnce,
+    /// When its message is known: running calls may wait for messages that answer or cancel, and those take no place.
+    ByMessage,
+    /// Never: the end of a session is what gives places back.
+    None,
+}
+
+fn place(route: &RouteSpec, method: &Method) -> Place {
+    match *method {
+        Method::POST if route.is_mcp() => Place::ByMessage,
+        Method::DELETE if route.is_mcp() => Place::None,
+        _ => Place::AtOnce,
     }
 }
 

@@ -54,13 +54,18 @@ impl Concurrency {
         }
     }
 
+    /// Whether one of the limits is on.
+    pub(crate) fn is_on(&self) -> bool {
+        self.principals.is_some() || self.addresses.is_some()
+    }
+
     /// Counts a request, or refuses it with 429. Nothing where both limits are off.
     pub(crate) fn enter(
         &self,
         principal: &Arc<str>,
         client: IpAddr,
     ) -> Result<Option<Arc<Permit>>, Rejection> {
-        if self.principals.is_none() && self.addresses.is_none() {
+        if !self.is_on() {
             return Ok(None);
         }
         let address = self.addresses.as_ref().map(|table| {

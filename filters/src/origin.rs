@@ -3,8 +3,9 @@
 //! Credentials are headers a page has to hold itself, never cookies, so `*` gives a page nothing it did not have; what the
 //! list is for is DNS rebinding and pages on the user's own machine (K-45).
 //!
-//! A listener that asks for no credentials is another matter: there the Origin is all that tells a stranger's page from a
-//! trusted one. So `*` counts for nothing on such a listener, and pages of this machine pass beside the listed ones.
+//! A listener that asks for no credentials, or takes those that a browser adds on its own, is another matter: there the
+//! Origin is all that tells a stranger's page from a trusted one. So `*` counts for nothing on such a listener. Where no
+//! credentials are needed, pages of this machine pass beside the listed ones; a client certificate is not for them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -198,13 +199,22 @@ impl CorsHeaders {
     }
 }
 
+/// Whether a listener lets a page in that holds no credentials itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Openness {
+    /// A page has to hold a token.
+    Closed,
+    /// The browser may add its user's client certificate on its own.
+    ToCertificates,
+    /// Requests without credentials are served.
+    ToEverybody,
+}
+
 /// Refuses a page whose origin is not listed. Requests without an Origin do not come from a page's script.
-///
-/// `open` says that the listener lets requests in without credentials.
 pub(crate) fn check(
     fields: &Fields<'_>,
     allowed: &[OriginPattern],
-    open: bool,
+    openness: Openness,
 ) -> Result<Option<CorsHeaders>, Rejection> {
     let origin = match fields.origin {
         Field::Absent => return Ok(None),
@@ -216,7 +226,7 @@ pub(crate) fn check(
             ));
         }
     };
-    if !open && allowed.iter().any(OriginPattern::is_any) {
+    if openness == Openness::Closed && allowed.iter().any(OriginPattern::is_any) {
         return Ok(Some(CorsHeaders {
             allow_origin: HeaderValue::from_static("*"),
         }));
@@ -227,7 +237,8 @@ pub(crate) fn check(
         .and_then(Origin::parse)
         .is_some_and(|origin| {
             let mut named = allowed.iter().filter(|pattern| !pattern.is_any());
-            named.any(|pattern| pattern.matches(&origin)) || (open && origin.is_loopback())
+            named.any(|pattern| pattern.matches(&origin))
+                || (openness == Openness::ToEverybody && origin.is_loopback())
         });
     if listed {
         Ok(Some(CorsHeaders {
@@ -341,7 +352,7 @@ mod tests {
         match check(
             &Fields::of(&headers(&[origin.as_bytes()])),
             &patterns(allowed),
-            false,
+            Openness::Closed,
         ) {
             Ok(cors) => Ok(cors.unwrap().allow_origin),
             Err(rejection) => Err(rejection.reason),
@@ -416,7 +427,12 @@ mod tests {
     fn without_credentials_only_listed_and_loopback_pages_pass() {
         let passes = |origin: &str, allowed: &[&str]| {
             let headers = headers(&[origin.as_bytes()]);
-            check(&Fields::of(&headers), &patterns(allowed), true).is_ok()
+            check(
+                &Fields::of(&headers),
+                &patterns(allowed),
+                Openness::ToEverybody,
+            )
+            .is_ok()
         };
         for origin in [
             "http://localhost:6274",
@@ -446,11 +462,12 @@ mod tests {
     #[test]
     fn no_origin_is_fine_and_two_are_not() {
         let none = HeaderMap::new();
-        let checked = check(&Fields::of(&none), &patterns(LISTED), false);
+        let checked = check(&Fields::of(&none), &patterns(LISTED), Openness::Closed);
         assert_eq!(checked.unwrap(), None);
         let two = headers(&[b"https://ok.example", b"https://ok.example"]);
         for allowed in [LISTED, &["*"]] {
-            let refused = check(&Fields::of(&two), &patterns(allowed), false).unwrap_err();
+            let refused =
+                check(&Fields::of(&two), &patterns(allowed), Openness::Closed).unwrap_err();
             assert_eq!(refused.reason, Reason::DuplicateHeader);
         }
     }

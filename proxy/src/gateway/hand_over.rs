@@ -7,6 +7,8 @@ use std::time::Duration;
 use http::{HeaderValue, Method};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tooldock_filters::route::RouteNamespace;
 use tooldock_filters::{Admitted, Fields, Reason, Rejection, namespace};
 use tooldock_upstream::caller::{Caller, Visibility};
@@ -75,6 +77,12 @@ impl Gateway {
             && route.is_mcp()
         {
             logged.message(&body);
+        }
+        let admission = &passage.rules.admission;
+        if admission.counts_messages(&admitted, &session.req_header().method)
+            && waits_for_an_answer(&body)
+        {
+            passage.permit = admission.enter(&admitted)?;
         }
         let caller = Caller {
             namespace: admitted.namespace.take(),
@@ -177,6 +185,29 @@ impl Gateway {
     }
 }
 
+/// Whether a message asks for something. Notifications and answers do not: running calls may wait for them. Nor does
+/// `ping`, by which a client learns that the server is there while its calls run. What cannot be read counts.
+fn waits_for_an_answer(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        #[serde(borrow, default)]
+        method: Option<Cow<'a, str>>,
+        #[serde(default)]
+        id: Option<IgnoredAny>,
+    }
+    let asks = |message: &Message<'_>| {
+        let method = message.method.as_deref();
+        message.id.is_some() && method.is_some_and(|method| method != "ping")
+    };
+    let batch = body.trim_ascii_start().starts_with(b"[");
+    let asks = if batch {
+        serde_json::from_slice::<Vec<Message<'_>>>(body).map(|batch| batch.iter().any(asks))
+    } else {
+        serde_json::from_slice::<Message<'_>>(body).map(|message| asks(&message))
+    };
+    asks.unwrap_or(true)
+}
+
 /// How a request ended inside Pingora.
 pub(super) enum Written {
     /// It is answered.
@@ -248,5 +279,32 @@ pub(super) fn mcp_head(
             .flatten(),
         mirrored: mirrors.then(|| Box::new(MirroredHeaders::from_headers(&header.headers))),
         version,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::waits_for_an_answer;
+
+    #[test]
+    fn requests_wait_for_an_answer_and_what_running_calls_wait_for_does_not() {
+        for message in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}"#,
+            r#"{"jsonrpc":"2.0","id":"a","method":"tools\/call"}"#,
+            r#" [{"method":"notifications/x"},{"id":2,"method":"tools/list"}]"#,
+            "no message",
+            "",
+        ] {
+            assert!(waits_for_an_answer(message.as_bytes()), "{message}");
+        }
+        for message in [
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{"action":"accept"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#,
+            r#"[{"id":1,"result":{}},{"method":"notifications/x"}]"#,
+        ] {
+            assert!(!waits_for_an_answer(message.as_bytes()), "{message}");
+        }
     }
 }
