@@ -63,6 +63,7 @@ fn each_configuration_of_the_page_passes_the_check_as_it_is() {
             .env_clear()
             .env("BEARER_TOKEN", TOKEN)
             .env("GITHUB_TOKEN", "a token")
+            .env("SEARCH_TOKEN", "another token")
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -117,6 +118,7 @@ async fn each_configuration_of_the_page_starts() {
         let config = local(config, folder.path(), &metrics.to_string());
         let gateway = Gateway::empty()
             .env("GITHUB_TOKEN", "a token")
+            .env("SEARCH_TOKEN", "another token")
             .config(config)
             .spawn();
         let health = format!("http://{metrics}/health");
