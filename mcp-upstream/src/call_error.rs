@@ -25,6 +25,7 @@ pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
             StatusCode::SERVICE_UNAVAILABLE
         }
         CallErrorCode::RateLimited => StatusCode::TOO_MANY_REQUESTS,
+        CallErrorCode::UpstreamError => StatusCode::BAD_GATEWAY,
         CallErrorCode::DependencyError
         | CallErrorCode::InternalError
         | CallErrorCode::ToolError

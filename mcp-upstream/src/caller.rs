@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http::HeaderMap;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
 
 use crate::profile::Profile;
 
 /// An admitted caller. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Caller {
     /// The namespace the request is for, already found and open to the principal; `None` on paths without one.
     pub namespace: Option<NamespaceName>,
@@ -25,6 +26,8 @@ pub struct Caller {
     pub profile: Arc<Profile>,
     /// Whether a valid manager token was presented: such a caller may see tracebacks.
     pub manager: bool,
+    /// The headers of the request, where its namespace is a remote server, which may be passed some of them.
+    pub headers: Option<Arc<HeaderMap>>,
     /// Which namespaces the principal's token opens.
     pub visibility: Visibility,
     /// Where the edge wants to be told what became of the call; None where nobody asks.
@@ -82,6 +85,21 @@ impl Caller {
         served.is_none_or(|served| *served == namespace.name)
             && opened
             && namespace.policy.allows_principal(self.principal_name())
+    }
+}
+
+impl fmt::Debug for Caller {
+    /// Without the headers, which hold credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Caller")
+            .field("namespace", &self.namespace)
+            .field("principal", &self.principal)
+            .field("client", &self.client)
+            .field("request_id", &self.request_id)
+            .field("profile", &self.profile)
+            .field("manager", &self.manager)
+            .field("visibility", &self.visibility)
+            .finish_non_exhaustive()
     }
 }
 

@@ -37,11 +37,13 @@ use crate::session::CancelNotice;
 
 mod detached;
 mod interactive;
+mod passed;
 mod peer;
 mod record;
 
 pub(crate) use detached::{Detached, go_on};
 use interactive::InteractiveCall;
+pub(crate) use passed::PassedCall;
 pub(crate) use peer::Peer;
 use record::CallRecord;
 
@@ -165,7 +167,7 @@ impl Engine {
         call: &Arc<dyn UpstreamCall>,
         events: Option<EventSender>,
     ) -> CallOutcome {
-        let record = CallRecord::begin(self, caller, call.facts());
+        let record = CallRecord::begin(self, &self.audit, caller, call.facts());
         let outcome = self.attempt(caller, call, events).await;
         let outcome = outcome.map_err(|error| call.shown(caller, error));
         let status = outcome.as_ref().map(UpstreamReply::status);
@@ -180,7 +182,7 @@ impl Engine {
         events: Option<EventSender>,
     ) -> CallOutcome {
         let facts = call.facts();
-        self.admit(caller, &**call)?;
+        self.admit(caller, facts, || call.admit())?;
         let limit = facts.timeout();
         let reply = match facts.talks {
             Talks::Asks => {
@@ -201,20 +203,24 @@ impl Engine {
     }
 
     /// Whether the call may be made. Policy and limits counted in calls are for tools alone.
-    fn admit(&self, caller: &Caller, call: &dyn UpstreamCall) -> Result<(), CallError> {
-        let facts = call.facts();
+    fn admit(
+        &self,
+        caller: &Caller,
+        facts: &CallFacts,
+        upstream: impl FnOnce() -> Result<(), CallError>,
+    ) -> Result<(), CallError> {
         let namespace = &*facts.namespace;
         if let UpstreamKind::Failed(error) = &namespace.upstream {
             return Err(error.clone());
         }
         if !facts.method.is_tool_call() {
-            return call.admit();
+            return upstream();
         }
         let tool = &*facts.subject;
         if !View::of(caller, namespace).allows_tool(tool) {
             return Err(unknown_tool(tool));
         }
-        call.admit()?;
+        upstream()?;
         let principal = caller.principal_name();
         self.limiter
             .check(principal, &namespace.name, tool, caller.client)
@@ -283,7 +289,7 @@ impl UpstreamReply {
     }
 
     /// How the call is counted.
-    fn status(&self) -> &'static str {
+    pub(crate) fn status(&self) -> &'static str {
         match self {
             Self::Value(_) | Self::Result(_) => "ok",
             Self::Response(response) if response.is_error() => "upstream_error",
@@ -334,7 +340,8 @@ fn overloaded() -> CallError {
     .retry_after(Duration::from_secs(1))
 }
 
-fn timed_out(limit: Duration) -> CallError {
+/// A call that took too long.
+pub(crate) fn timed_out(limit: Duration) -> CallError {
     CallError::new(
         CallErrorCode::ExecutionTimeout,
         format!("The call took longer than {} s", limit.as_secs_f64()),

@@ -42,6 +42,7 @@ pub(crate) mod head;
 pub(crate) mod initialize;
 pub(crate) mod modern;
 pub(crate) mod one_way;
+pub(crate) mod pass_through;
 mod sessions;
 
 pub(crate) use core::Core;
@@ -74,6 +75,7 @@ async fn posted<'a>(
                 return Err(modern::batch_refused().into());
             }
             let cx = open(core, caller, head, body, false).await?;
+            pass_through::batch(core, &cx)?;
             return Ok(Box::pin(batch::answer(core, &cx, messages)).await?);
         }
     };
@@ -95,6 +97,11 @@ async fn posted<'a>(
             let cx = open(core, caller, head, body, initialize)
                 .await
                 .map_err(refused)?;
+            if pass_through::is_remote(&cx.namespace)
+                && let Some(reply) = passed(core, &cx, head, message).await.map_err(refused)?
+            {
+                return Ok(reply);
+            }
             if initialize {
                 return Box::pin(initialize::answer(
                     core,
@@ -121,6 +128,11 @@ async fn posted<'a>(
         }
         Message::Notification { method, members } => {
             let cx = open(core, caller, head, body, false).await?;
+            if pass_through::is_remote(&cx.namespace)
+                && let Some(reply) = passed(core, &cx, head, message).await?
+            {
+                return Ok(reply);
+            }
             one_way::notified(core, &cx, method, members).await?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
@@ -130,10 +142,25 @@ async fn posted<'a>(
             members,
         } => {
             let cx = open(core, caller, head, body, false).await?;
+            if pass_through::is_remote(&cx.namespace)
+                && let Some(reply) = passed(core, &cx, head, message).await?
+            {
+                return Ok(reply);
+            }
             one_way::answered(&cx, id, *outcome, members)?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
     }
+}
+
+/// Passes a message on, if that is how its server is reached.
+async fn passed(
+    core: &Arc<Core>,
+    cx: &CallContext<'_>,
+    head: &McpHead,
+    message: &Message<'_>,
+) -> Result<Option<Reply>, RequestError> {
+    Box::pin(pass_through::legacy(core, cx, head.accept, message)).await
 }
 
 /// Whether a message is of the era without sessions.

@@ -40,6 +40,8 @@ metric_table! {
             "Sessions closed to make room for newer ones";
         pub(crate) sessions_deleted: IntCounter = "tooldock_sessions_deleted_total",
             "Sessions ended by their client";
+        remote_requests: IntCounterVec["namespace", "mode"] = "tooldock_remote_requests_total",
+            "Requests to namespaces of remote servers, by how they travel: client, pass_through";
         audit_dropped: IntCounter = "tooldock_audit_dropped_total",
             "Audit records that were lost: there was no room in the queue, or the file could not be written";
     }
@@ -92,6 +94,12 @@ impl UpstreamMetrics {
         self.audit_dropped.clone()
     }
 
+    /// Counts a request to a remote server by its mode.
+    pub(crate) fn remote_request(&self, name: &NamespaceName, mode: &str) {
+        let labels = [name.as_str(), mode];
+        self.remote_requests.with_label_values(&labels).inc();
+    }
+
     /// How many calls of a namespace ended so, for tests.
     #[cfg(test)]
     pub(crate) fn calls_of(&self, namespace: &str, outcome: &str) -> u64 {
@@ -103,6 +111,13 @@ impl UpstreamMetrics {
     pub(crate) fn others_of(&self, namespace: &str, method: &str, outcome: &str) -> u64 {
         let labels = [namespace, method, outcome];
         self.other_calls.with_label_values(&labels).get()
+    }
+
+    /// How many requests to a remote server took a mode, for tests.
+    #[cfg(test)]
+    pub(crate) fn remote_requests_of(&self, namespace: &str, mode: &str) -> u64 {
+        let labels = [namespace, mode];
+        self.remote_requests.with_label_values(&labels).get()
     }
 
     /// The metrics of a namespace the registry knows.

@@ -21,6 +21,7 @@ use crate::engine::{Engine, ToolCallLimiter};
 use crate::health::Health;
 use crate::mcp::head::McpHead;
 use crate::mcp::modern::SuspendedCalls;
+use crate::mcp::pass_through::PassThrough;
 use crate::mcp::{self, Core};
 use crate::metrics::UpstreamMetrics;
 use crate::protocol::ProtocolVersion;
@@ -210,6 +211,7 @@ impl Service {
             key: parts.session_key.clone(),
         };
         let upstreams = upstreams(&shared);
+        let passing = PassThrough::new(parts.http_client.clone(), Arc::clone(&parts.metrics));
         let core = Arc::new(Core {
             registry: parts.registry,
             reloader: parts.reloader,
@@ -233,6 +235,7 @@ impl Service {
                 in_memory(parts.session_bytes_per_principal),
             ),
             poll_after: parts.sessions.poll_after,
+            passing,
             suspended: SuspendedCalls::new(parts.session_key),
         });
         Self {

@@ -38,6 +38,7 @@ use crate::jsonrpc::Response;
 use crate::protocol::ProtocolVersion;
 use crate::seal::NoRandomness;
 
+mod affinity;
 pub mod client;
 pub mod config;
 pub(crate) mod in_flight;
@@ -53,6 +54,7 @@ mod weight;
 
 pub use crate::seal::{SessionId, SessionKey};
 use crate::stream::OwnedStreams;
+pub use affinity::{Affinity, UPSTREAM_ID_MAX};
 pub use client::ClientFacts;
 pub(crate) use in_flight::{CancelNotice, InFlight};
 use last_use::LastUse;
@@ -134,6 +136,8 @@ pub struct Session {
     questions: SessionInteractions,
     /// Its place in the audience, from its first general stream on; dropping the place gives it back.
     seat: Mutex<Option<Seat>>,
+    /// Where its requests are passed on to. None in client mode.
+    affinity: Mutex<Option<Arc<Affinity>>>,
     /// What the server of its namespace keeps for it; ends with the session.
     upstream_binding: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
     /// The table has set it aside because of its streams and wants to hear when the last reader leaves.
@@ -170,6 +174,7 @@ impl Session {
             streams: OwnedStreams::default(),
             questions: SessionInteractions::default(),
             seat: Mutex::default(),
+            affinity: Mutex::default(),
             upstream_binding: Mutex::default(),
             set_aside: AtomicBool::new(false),
             released: OnceLock::new(),

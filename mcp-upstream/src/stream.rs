@@ -116,6 +116,8 @@ struct State {
     comment: bool,
     /// A writer waits for the reader to catch up.
     paced: bool,
+    /// The stream ended before its end.
+    broken: bool,
     /// This reader did not catch up once: nobody waits for it again.
     lagging: bool,
     ending: Ending,
@@ -202,7 +204,12 @@ impl Stream {
     /// A passing stream without a session: the answer to one request. `Audience::listen` of `broadcast` makes it a
     /// listener's.
     pub fn detached(pulse: &Arc<Pulse>) -> Arc<Self> {
-        Arc::new(Self::new(pulse, Role::Answer, 0, None, None, 0))
+        Self::passing(pulse, Role::Answer)
+    }
+
+    /// A passing stream of that role, without a session.
+    pub(crate) fn passing(pulse: &Arc<Pulse>, role: Role) -> Arc<Self> {
+        Arc::new(Self::new(pulse, role, 0, None, None, 0))
     }
 
     fn new(
@@ -232,6 +239,7 @@ impl Stream {
                 wrote: 0,
                 comment: false,
                 paced: false,
+                broken: false,
                 lagging: false,
                 ending: Ending::No,
                 farewell: None,
@@ -289,6 +297,20 @@ impl Stream {
             let mut state = self.lock();
             if state.phase == Phase::Open {
                 state.phase = Phase::Finished;
+            }
+            state.waker.take()
+        };
+        wake(waker);
+    }
+
+    /// No event comes any more, and this is not the end: the reader reads what is left, and is then cut off. Nothing
+    /// happens to a stream that is finished.
+    pub(crate) fn break_off(&self) {
+        let waker = {
+            let mut state = self.lock();
+            if state.phase == Phase::Open {
+                state.phase = Phase::Finished;
+                state.broken = true;
             }
             state.waker.take()
         };

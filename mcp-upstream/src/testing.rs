@@ -1,6 +1,7 @@
 //! What the tests of this crate share: a caller, namespaces, a backend that does as it is told, a service over it.
 
 pub(crate) mod head;
+pub(crate) mod remote;
 mod response;
 
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ use crate::service::{AdmittedRequest, Service, ServiceParts};
 use crate::session::config::{EventLogConfig, SessionsConfig};
 use crate::stream::{EventLog, Pulse, StreamMetrics};
 use crate::upstream::client::connector::Connector;
+use crate::upstream::http::port::HttpClient;
 use crate::upstream::worker::{PreparedCall, WorkerPort, WorkerPorts};
 use crate::upstream::{CallContext, Client, Upstream, Upstreams};
 use crate::{legacy, mcp};
@@ -53,6 +55,7 @@ pub(crate) fn caller() -> Caller {
         request_id: Arc::from("r-1"),
         profile: Arc::new(Profile::core()),
         manager: false,
+        headers: None,
         visibility: Visibility::All,
         note: None,
     }
@@ -232,6 +235,8 @@ pub(crate) struct Wanted {
     pub(crate) audit: crate::audit::AuditSender,
     /// Servers that speak MCP, of all namespaces it says it isolates.
     pub(crate) externals: Option<Arc<dyn Connector>>,
+    /// Reaches remote servers.
+    pub(crate) http_client: Option<Arc<dyn HttpClient>>,
     /// Instead of the fake one.
     pub(crate) ports: Option<Arc<dyn WorkerPorts>>,
     /// A kind of upstream of the test's own.
@@ -249,6 +254,7 @@ impl Default for Wanted {
             reloader: None,
             audit: Audit::off(),
             externals: None,
+            http_client: None,
             ports: None,
             upstream: None,
         }
@@ -275,7 +281,7 @@ impl Wanted {
             streams_per_principal: self.streams_per_principal,
             tool_call_limiter: self.limiter,
             audit: self.audit,
-            http_client: None,
+            http_client: self.http_client,
             metrics: Arc::clone(&metrics),
             health: Arc::clone(&health),
         };

@@ -30,7 +30,7 @@ use crate::broadcast::Filter;
 use crate::catalogue::ToolList;
 use crate::engine::UpstreamCall;
 use crate::jsonrpc::{Members, RequestError};
-use crate::protocol::ProtocolVersion;
+use crate::protocol::{Era, EraSupport, ProtocolVersion};
 use crate::session::Session;
 
 pub(crate) mod client;
@@ -185,6 +185,11 @@ pub(crate) trait Upstream: Send + Sync + 'static {
 
     /// The tools, as far as they are known without asking anybody.
     fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>>;
+
+    /// The eras that the server of a namespace speaks, as far as is known without asking; the client is of that era.
+    fn speaks(&self, _namespace: &Namespace, _client: Era) -> Option<EraSupport> {
+        None
+    }
 
     /// How the server of a namespace is; `None` where there is none, or nobody asked for it yet.
     fn health(&self, _namespace: &Namespace) -> Option<health::ServerHealth> {

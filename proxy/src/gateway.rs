@@ -108,6 +108,8 @@ pub(crate) struct Passage {
     /// Its place among the requests that run at once.
     permit: Option<Arc<Permit>>,
     route: &'static str,
+    /// Its namespace is a remote server.
+    remote: bool,
     /// The status of a long stream that has left.
     left_with: Option<u16>,
     /// See [`Envelope::newline`].
@@ -176,6 +178,7 @@ impl ProxyHttp for Gateway {
             headers: None,
             permit: None,
             route: "unknown",
+            remote: false,
             left_with: None,
             newline: false,
             shape: ErrorShape::Rest,

@@ -186,7 +186,7 @@ mod tests {
         drop((direct, session));
         assert_eq!(metrics.streams_open(), 0);
         let ended = Ending::ALL.map(|ending| metrics.streams_ended[ending as usize].get());
-        assert_eq!(ended, [0, 0, 1]);
+        assert_eq!(ended, [0, 0, 1, 0]);
         assert_eq!(Ending::ALL[Ending::SlowReader as usize], Ending::SlowReader);
     }
 

@@ -115,6 +115,10 @@ impl Events for Counted {
         self.bytes += event.len() as u64;
         Some(event)
     }
+
+    fn are_broken(&self) -> bool {
+        self.events.is_broken()
+    }
 }
 
 /// What a stream keeps until its end.

@@ -1,5 +1,6 @@
 //! What a call leaves behind: counts, a latency, an audit line. Written once, however the call ends.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -16,23 +17,25 @@ use crate::protocol::method::TOOLS_CALL;
 const STATUS_CLIENT_GONE: u16 = 499;
 
 /// A call in progress. Dropped unfinished, its caller went away or it was cancelled.
-pub(super) struct CallRecord<'a> {
+///
+/// `A` is where the audit line goes: borrowed by a call that its own future runs, owned by one whose answer is passed on.
+pub(super) struct CallRecord<A: Borrow<AuditSender>> {
     started: Instant,
     metrics: Arc<NamespaceMetrics>,
-    audit: &'a AuditSender,
+    audit: A,
     line: Option<AuditRecord>,
     note: Option<Arc<CallNote>>,
 }
 
-impl<'a> CallRecord<'a> {
-    pub(super) fn begin(engine: &'a Engine, caller: &Caller, facts: &CallFacts) -> Self {
+impl<A: Borrow<AuditSender>> CallRecord<A> {
+    pub(super) fn begin(engine: &Engine, audit: A, caller: &Caller, facts: &CallFacts) -> Self {
         let namespace = &facts.namespace.name;
         let metrics = engine.metrics.namespace(namespace);
         metrics.in_flight.inc();
         Self {
             started: Instant::now(),
             metrics,
-            audit: &engine.audit,
+            audit,
             note: caller.note.clone(),
             line: Some(AuditRecord {
                 at: SystemTime::UNIX_EPOCH,
@@ -108,7 +111,7 @@ impl<'a> CallRecord<'a> {
         }
         line.latency = latency;
         line.at = SystemTime::now();
-        self.audit.send(line);
+        self.audit.borrow().send(line);
     }
 }
 
@@ -120,7 +123,7 @@ fn kept_short(name: &Arc<str>) -> Arc<str> {
     shortened(name).into()
 }
 
-impl Drop for CallRecord<'_> {
+impl<A: Borrow<AuditSender>> Drop for CallRecord<A> {
     fn drop(&mut self) {
         self.abandoned();
     }

@@ -8,6 +8,7 @@ use crate::broadcast::Audience;
 use crate::engine::Engine;
 use crate::health::Health;
 use crate::mcp::modern::SuspendedCalls;
+use crate::mcp::pass_through::PassThrough;
 use crate::metrics::UpstreamMetrics;
 use crate::reload::ReloadControl;
 use crate::session::SessionTable;
@@ -40,6 +41,8 @@ pub(crate) struct Core {
     pub(crate) stream_limiter: StreamLimiter,
     /// When a POST that is still not answered is cut short for its client to come back.
     pub(crate) poll_after: PollAfter,
+    /// Passes the messages of remote servers on.
+    pub(crate) passing: PassThrough,
     /// Modern calls that wait for their client's next request.
     pub(crate) suspended: SuspendedCalls,
 }

@@ -41,9 +41,9 @@ struct Params<'a> {
 }
 
 /// What a client asks for and says about itself.
-struct Asked<'a> {
-    version: Cow<'a, str>,
-    client: ClientFacts,
+pub(super) struct Asked<'a> {
+    pub(super) version: Cow<'a, str>,
+    pub(super) client: ClientFacts,
 }
 
 /// Answers `initialize` and issues the session id (EX-01).
@@ -117,7 +117,8 @@ pub(crate) async fn over_sse(
     Ok(body)
 }
 
-fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, RequestError> {
+/// Reads what `initialize` says.
+pub(super) fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, RequestError> {
     let params: Params<'a> = jsonrpc::fields(params, "params")?;
     let version = params
         .protocol_version

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::head::McpHead;
-use super::{context, namespace, prepare};
+use super::{context, namespace, pass_through, prepare};
 use crate::caller::Caller;
 use crate::catalogue::View;
 use crate::engine::NO_ARGUMENTS;
@@ -124,6 +124,18 @@ async fn request(
     }
     if read.version != VERSION {
         return Err(unsupported(caller, &read.version));
+    }
+    if pass_through::is_remote(&namespace) {
+        if let Some(fault) = headers::fault(head, None, method, members) {
+            return Err(RequestError::HeaderMismatch(fault));
+        }
+        let client = Client::Modern(meta.clone());
+        let namespace = Arc::clone(&namespace);
+        let cx = context(core, caller, body, namespace, client, head.accept.sse_named);
+        let passed = pass_through::modern(core, &cx, head.accept, (id, method, members));
+        if let Some(reply) = Box::pin(passed).await? {
+            return Ok(reply);
+        }
     }
     let upstream = core.upstreams.of(&namespace);
     let name = members.get(Key::Name).and_then(jsonrpc::string);

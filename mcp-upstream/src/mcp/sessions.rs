@@ -7,7 +7,9 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::head::McpHead;
-use super::{Core, agree, events_head, header_version, modern, namespace, refused, session};
+use super::{
+    Core, agree, events_head, header_version, modern, namespace, pass_through, refused, session,
+};
 use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
 use crate::reply::Reply;
@@ -40,6 +42,12 @@ async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Rep
     let session = session(core, caller, head, &namespace).await?;
     let version = agree(header, session.as_ref())?;
     let session = session.ok_or(RequestError::SessionRequired)?;
+    if session.affinity().is_some() {
+        return Box::pin(pass_through::stream(
+            core, caller, &namespace, head, &session,
+        ))
+        .await;
+    }
     if !head.accept.sse_named {
         return Err(RequestError::NotAcceptable("text/event-stream"));
     }
@@ -81,6 +89,9 @@ async fn end_session(
     let session = session(core, caller, head, &namespace).await?;
     let session = session.ok_or(RequestError::SessionRequired)?;
     agree(header, Some(&session))?;
+    if session.affinity().is_some() {
+        pass_through::end(core, caller, &namespace, &session);
+    }
     if !forget_session(core, &session).await? {
         return Err(RequestError::SessionNotFound);
     }

@@ -109,6 +109,7 @@ pub(crate) async fn call(core: &Core, caller: Caller, name: &str, body: Bytes) -
         Err(Refused(reply)) => return *reply,
     };
     let InNamespace { caller, namespace } = scope;
+    core.passing.took_client_mode(&caller, &namespace);
     let cx = CallContext {
         caller: &caller,
         body: &arguments,

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use serde::{Deserialize, Serialize};
 use tooldock_workers::worker::LogLevel;
 
+use super::Affinity;
 use super::client::{self, ClientFacts, TooMuch};
 use super::subscriptions::TooManySubscriptions;
 use super::{Session, SessionState};
@@ -32,6 +33,8 @@ pub enum SessionPatch {
     Subscribe(Arc<str>),
     /// The client does not want to hear of a resource any more.
     Unsubscribe(Arc<str>),
+    /// Its requests are passed on there from now on.
+    Affinity(Affinity),
     /// A stream of that number was opened.
     OpenStream(u32),
 }
@@ -76,6 +79,10 @@ impl Session {
             }
             SessionPatch::Subscribe(uri) => Ok(self.subscriptions.add(uri)?),
             SessionPatch::Unsubscribe(uri) => Ok(self.subscriptions.remove(uri)),
+            SessionPatch::Affinity(affinity) => {
+                self.set_affinity(affinity.clone());
+                Ok(true)
+            }
             // The number was taken when the stream was made.
             SessionPatch::OpenStream(_) => Ok(true),
         }

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tooldock_workers::worker::LogLevel;
 
 use super::subscriptions::Subscriptions;
-use super::{Binding, ClientFacts, Session, SessionId, SessionPatch, SessionState};
+use super::{Affinity, Binding, ClientFacts, Session, SessionId, SessionPatch, SessionState};
 use crate::interaction::SessionInteractions;
 use crate::protocol::ProtocolVersion;
 use crate::stream::{OwnedStreams, StreamCounts};
@@ -32,6 +32,9 @@ pub struct SessionRecord {
     pub client: Option<ClientFacts>,
     /// The least severe log messages the client wants.
     pub log_level: LogLevel,
+    /// Where its requests are passed on to.
+    #[serde(default)]
+    pub affinity: Option<Affinity>,
     /// The resources the client wants to hear of.
     pub subscriptions: BTreeSet<Box<str>>,
     /// The streams there were.
@@ -64,6 +67,7 @@ impl SessionRecord {
             SessionPatch::Unsubscribe(uri) => {
                 self.subscriptions.remove(&**uri);
             }
+            SessionPatch::Affinity(affinity) => self.affinity = Some(affinity.clone()),
             SessionPatch::OpenStream(number) => self.streams.raise(*number),
         }
     }
@@ -82,6 +86,7 @@ impl Session {
             .client
             .map_or_else(OnceLock::new, |facts| Box::new(facts).into());
         *session.log_level.get_mut() = record.log_level as u8;
+        session.affinity = Mutex::new(record.affinity.map(Arc::new));
         session.subscriptions = Subscriptions::recorded(record.subscriptions);
         session.streams = OwnedStreams::after(record.streams);
         session.questions = SessionInteractions::of_epoch(record.home.epoch);
@@ -111,6 +116,7 @@ impl Session {
             negotiated: self.negotiated.get().copied(),
             client: self.client.get().map(|facts| (**facts).clone()),
             log_level: self.log_level(),
+            affinity: self.affinity().map(|affinity| (*affinity).clone()),
             subscriptions: self.subscriptions.all(),
             streams: self.streams.counts(),
         }

@@ -19,8 +19,10 @@ impl Session {
     pub fn weight(&self) -> usize {
         let client = self.client.get();
         let facts = client.map_or(0, |facts| facts.bytes() + FACTS_COST);
+        let affinity = self.affinity().map_or(0, |affinity| affinity.bytes());
         SESSION_COST
             + facts
+            + affinity
             + self.subscriptions.weight()
             + self.streams.len() * STREAM_COST
             + self.questions.len() * QUESTION_COST
@@ -76,7 +78,8 @@ mod tests {
             + FACTS_COST
             + cost(URIS_MAX, URI_BYTES_MAX)
             + OPEN_IN_SESSION * QUESTION_COST
-            + 64 * STREAM_COST;
+            + 64 * STREAM_COST
+            + 2 * crate::session::UPSTREAM_ID_MAX;
         assert!(most <= crate::session::config::BYTES_MIN, "{most}");
     }
 }

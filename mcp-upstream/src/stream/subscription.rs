@@ -28,6 +28,11 @@ impl Subscription {
         poll_fn(|context| self.poll_next(context)).await
     }
 
+    /// Whether the end of the stream is no end: who waits for more should come back.
+    pub fn is_broken(&self) -> bool {
+        self.stream.lock().broken
+    }
+
     /// [`Subscription::next`] for whoever polls.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut state = self.stream.lock();

@@ -33,7 +33,7 @@ use crate::catalogue::{Access, ToolList};
 use crate::engine::{CallFacts, Talks, UpstreamCall};
 use crate::format;
 use crate::jsonrpc::{self, Key, Members, Request, RequestError};
-use crate::protocol::{Method, ProtocolVersion, method::TOOLS_CALL};
+use crate::protocol::{Era, EraSupport, Method, ProtocolVersion, method::TOOLS_CALL};
 use crate::seal::SessionKey;
 use crate::session::{Session, SessionState};
 use crate::stream::EventLog;
@@ -232,6 +232,10 @@ impl Upstream for ClientUpstream {
         true
     }
 
+    fn speaks(&self, namespace: &Namespace, client: Era) -> Option<EraSupport> {
+        self.0.processes.known_to_speak(namespace, client)
+    }
+
     fn prepare<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -413,15 +417,20 @@ fn call_of(
 
 /// What of a request the policy, the limits and the audit log go by.
 #[derive(Default)]
-struct Named<'a> {
+pub(crate) struct Named<'a> {
     /// The tool, the prompt or the URI.
-    subject: Cow<'a, str>,
+    pub(crate) subject: Cow<'a, str>,
     /// Raw JSON.
-    arguments: Option<&'a str>,
+    pub(crate) arguments: Option<&'a str>,
 }
 
 impl<'a> Named<'a> {
-    fn read(method: &str, members: &Members<'a>) -> Result<Self, RequestError> {
+    /// Reads them.
+    ///
+    /// # Errors
+    ///
+    /// A name that is no string.
+    pub(crate) fn read(method: &str, members: &Members<'a>) -> Result<Self, RequestError> {
         let (subject, arguments) = match method {
             TOOLS_CALL | "prompts/get" => (Key::Name, Some(Key::Arguments)),
             "resources/read" => (Key::Uri, None),

@@ -1,5 +1,6 @@
 //! Asks the filters about a request head: whose listener it came in by, and what the live state says.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use pingora_core::protocols::l4::socket::SocketAddr;
@@ -9,6 +10,7 @@ use tooldock_filters::{
     Access, ClientCertificate, Directory, Fields, Peer, Reason, Rejection, Verdict, network,
 };
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::registry::UpstreamKind;
 
 use super::{Gateway, Listener, Passage};
 use crate::config::ListenAddress;
@@ -16,13 +18,19 @@ use crate::edge;
 use crate::tls::TlsConnection;
 
 /// The live state behind the edge, as the filters ask about it.
-struct Live<'a>(&'a Gateway);
+struct Live<'a> {
+    gateway: &'a Gateway,
+    /// The namespace that was granted is a remote server.
+    remote: Cell<bool>,
+}
 
 impl Directory for Live<'_> {
     fn namespace(&self, name: &str, principal: &str) -> Access {
-        match self.0.registry.load().namespaces.get(name) {
+        match self.gateway.registry.load().namespaces.get(name) {
             None => Access::Unknown,
             Some(namespace) if namespace.policy.allows_principal(principal) => {
+                let remote = matches!(namespace.upstream, UpstreamKind::Remote(_));
+                self.remote.set(remote);
                 Access::Granted(namespace.name.clone())
             }
             Some(_) => Access::Forbidden,
@@ -30,14 +38,14 @@ impl Directory for Live<'_> {
     }
 
     fn session_version(&self, session_id: &str) -> Option<&'static str> {
-        self.0
+        self.gateway
             .service
             .session_version(session_id)
             .map(|version| version.as_str())
     }
 
     fn session_namespace(&self, session_id: &str) -> Option<NamespaceName> {
-        self.0.service.session_namespace(session_id)
+        self.gateway.service.session_namespace(session_id)
     }
 }
 
@@ -63,7 +71,11 @@ impl Gateway {
             .certificates
             .then(|| certificate_of(session))
             .flatten();
-        Ok(rules.admission.admit(&tooldock_filters::Request {
+        let live = Live {
+            gateway: self,
+            remote: Cell::new(false),
+        };
+        let verdict = rules.admission.admit(&tooldock_filters::Request {
             parts: header,
             fields,
             header_bytes: session.as_http1().map_or_else(
@@ -73,8 +85,10 @@ impl Gateway {
             peer,
             certificate,
             listener: &listener.rules,
-            directory: &Live(self),
-        }))
+            directory: &live,
+        });
+        passage.remote = live.remote.get();
+        Ok(verdict)
     }
 
     /// Asks again for a long stream that has just been opened, if the rules have changed since its request was admitted:

@@ -97,6 +97,10 @@ impl Gateway {
                 .take()
                 .unwrap_or_else(|| Arc::new(Profile::core())),
             manager: admitted.manager,
+            // A copy, made only where somebody may want it.
+            headers: passage
+                .remote
+                .then(|| Arc::new(session.req_header().headers.clone())),
             visibility: visibility(&admitted),
             note: passage.logged.as_mut().and_then(Logged::call_note),
         };

@@ -28,6 +28,7 @@ pub(super) async fn run<E: Events>(
         };
         let written = match event {
             Some(event) => write(session, event, write_timeout).await,
+            None if events.are_broken() => return Ending::ServerLeft,
             None => {
                 return match fast_timeout(write_timeout, session.finish_body()).await {
                     Ok(Ok(())) => Ending::Complete,

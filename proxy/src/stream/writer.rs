@@ -19,6 +19,11 @@ const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 pub(super) trait Events: Send {
     /// The next event; `None` at the end. Cancel safe.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
+
+    /// Whether the end is no end, so that the client must not take it for one.
+    fn are_broken(&self) -> bool {
+        false
+    }
 }
 
 /// How a body is told from what follows it.
@@ -39,11 +44,18 @@ pub(crate) enum Ending {
     ClientLeft,
     /// The client took nothing for as long as one write may wait.
     SlowReader,
+    /// The server behind the stream broke it off, and so did we.
+    ServerLeft,
 }
 
 impl Ending {
     /// Every ending.
-    pub(crate) const ALL: [Self; 3] = [Self::Complete, Self::ClientLeft, Self::SlowReader];
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Complete,
+        Self::ClientLeft,
+        Self::SlowReader,
+        Self::ServerLeft,
+    ];
 
     /// Its label in metrics.
     pub(crate) fn label(self) -> &'static str {
@@ -51,6 +63,7 @@ impl Ending {
             Self::Complete => "complete",
             Self::ClientLeft => "client_left",
             Self::SlowReader => "slow_reader",
+            Self::ServerLeft => "server_left",
         }
     }
 }
@@ -85,6 +98,7 @@ where
             // An empty chunk would be the last one.
             Some(event) if event.is_empty() => Ok(()),
             Some(event) => write(connection, &event, framing, write_timeout).await,
+            None if events.are_broken() => return Ending::ServerLeft,
             None => return end(connection, framing, write_timeout).await,
         };
         if let Err(ending) = written {

@@ -1,0 +1,82 @@
+//! A call whose answer is passed on as it comes: the engine admits it, and what it holds travels with the answer.
+//!
+//! The same order as of any other call: policy, limits counted in tool calls, a place in the queue, one clock over all of
+//! it. The upstream is asked by the surface, which ends the call with what it saw of the answer. A call that is dropped
+//! unfinished is recorded as one whose client left.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::gate::Permit;
+
+use super::record::CallRecord;
+use super::{CallFacts, Engine, overloaded};
+use crate::audit::AuditSender;
+use crate::caller::Caller;
+
+/// A call that was admitted and has its turn.
+pub(crate) struct PassedCall {
+    record: CallRecord<AuditSender>,
+    _permit: Permit,
+    facts: CallFacts,
+    limit: Duration,
+    deadline: Instant,
+}
+
+impl Engine {
+    /// Admits a call and waits for its turn.
+    ///
+    /// # Errors
+    ///
+    /// Why the call is not made; that is recorded.
+    pub(crate) async fn pass(
+        &self,
+        caller: &Caller,
+        facts: CallFacts,
+    ) -> Result<PassedCall, (CallFacts, CallError)> {
+        let record = CallRecord::begin(self, self.audit.clone(), caller, &facts);
+        let limit = facts.timeout();
+        let deadline = Instant::now() + limit;
+        let entered = async {
+            self.admit(caller, &facts, || Ok(()))?;
+            let turn = timeout_at(deadline, facts.namespace.gate.enter()).await;
+            turn.ok().and_then(Result::ok).ok_or_else(overloaded)
+        };
+        match entered.await {
+            Ok(permit) => Ok(PassedCall {
+                record,
+                _permit: permit,
+                facts,
+                limit,
+                deadline,
+            }),
+            Err(error) => {
+                record.finish(Err(error.code));
+                Err((facts, error))
+            }
+        }
+    }
+}
+
+impl PassedCall {
+    /// By when the answer must be there.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// How long the answer may take in all.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// The most bytes that may be answered.
+    pub(crate) fn max_result(&self) -> u64 {
+        self.facts.max_result()
+    }
+
+    /// The call is over: how its answer is counted, or why there is none.
+    pub(crate) fn finish(self, outcome: Result<&'static str, CallErrorCode>) {
+        self.record.finish(outcome);
+    }
+}

@@ -1,0 +1,382 @@
+//! Remote servers whose messages are passed on as they are, both ways.
+//!
+//! ```text
+//!   message ──▶ mode ──┬── client: the gateway's own client (`upstream::client`)
+//!                      └── pass_through ──▶ engine: policy, limits, gate, clock, record
+//!                                             └─▶ up: a backend, the session's or any ──▶ answer: the bytes, and a tap
+//! ```
+//!
+//! What is judged is what is judged of any message: who may use the namespace, whose session it is, versions, ambiguous
+//! keys, limits counted in tool calls, the queue, the time limit, the size of results. What is not done is everything that
+//! would change a message: no list is filtered, no era translated, no id rewritten, no question kept here.
+//!
+//! An answer is an ordinary [`Reply`]: whole, in pieces ([`Reply::Body`]), or a long stream that leaves the edge as any
+//! other ([`Reply::Events`]). Pingora's own proxy phases are not used: the edge has read the message when it is known
+//! where the message goes, a session that is reopened needs two more requests in between, and an upstream peer would hold
+//! Pingora's buffers for as long as a stream lasts.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use tokio::time::{Instant, timeout_at};
+use tooldock_workers::registry::{Namespace, UpstreamKind};
+use tooldock_workers::remote::RemoteServer;
+
+use super::head::{AcceptFlags, McpHead, SESSION_HEADER};
+use super::{Core, acceptable, call, create_session, initialize};
+use crate::caller::Caller;
+use crate::engine::{CallFacts, PassedCall, Talks, timed_out};
+use crate::jsonrpc::{Key, Members, Message, RequestError};
+use crate::metrics::UpstreamMetrics;
+use crate::protocol::{Era, Method as Name, ProtocolVersion};
+use crate::reply::{Head, Reply};
+use crate::session::{Binding, Session, SessionPatch, SessionTransport, Unclaimed};
+use crate::upstream::CallContext;
+use crate::upstream::client::Named;
+use crate::upstream::http::port::HttpClient;
+
+mod affinity;
+mod answer;
+mod events;
+mod failure;
+mod headers;
+mod long;
+mod mode;
+mod pending;
+mod tap;
+#[cfg(test)]
+mod tests;
+mod up;
+
+pub(super) use long::open as stream;
+
+use failure::Failure;
+use pending::Pending;
+use up::{Outgoing, Up};
+
+/// What it takes to pass messages on.
+pub(crate) struct PassThrough {
+    /// Reaches remote servers.
+    client: Option<Arc<dyn HttpClient>>,
+    metrics: Arc<UpstreamMetrics>,
+}
+
+impl PassThrough {
+    pub(crate) fn new(client: Option<Arc<dyn HttpClient>>, metrics: Arc<UpstreamMetrics>) -> Self {
+        Self { client, metrics }
+    }
+
+    /// Counts a request of a remote server by its mode.
+    fn took(&self, caller: &Caller, namespace: &Namespace, mode: &'static str) {
+        self.metrics.remote_request(&namespace.name, mode);
+        tracing::debug!(request_id = &*caller.request_id, namespace = %namespace.name, mode, "remote request");
+    }
+
+    /// A request that the gateway's own client makes, if its server is a remote one.
+    pub(crate) fn took_client_mode(&self, caller: &Caller, namespace: &Namespace) {
+        if is_remote(namespace) {
+            self.took(caller, namespace, "client");
+        }
+    }
+
+    /// The way up for a message, which is counted.
+    fn up<'a>(
+        &self,
+        core: &'a Arc<Core>,
+        caller: &Caller,
+        namespace: &'a Arc<Namespace>,
+    ) -> Option<Up<'a>> {
+        let server = remote(namespace)?;
+        let client = self.client.as_deref()?;
+        self.took(caller, namespace, "pass_through");
+        Some(Up::new(core, client, caller, namespace, server))
+    }
+}
+
+fn remote(namespace: &Namespace) -> Option<&Arc<RemoteServer>> {
+    match &namespace.upstream {
+        UpstreamKind::Remote(server) => Some(server),
+        _ => None,
+    }
+}
+
+/// Whether a namespace's messages may be passed on at all.
+pub(super) fn is_remote(namespace: &Namespace) -> bool {
+    matches!(namespace.upstream, UpstreamKind::Remote(_))
+}
+
+/// Passes a legacy message on, if that is its mode. `None`: client mode.
+pub(super) async fn legacy(
+    core: &Arc<Core>,
+    cx: &CallContext<'_>,
+    accept: AcceptFlags,
+    message: &Message<'_>,
+) -> Result<Option<Reply>, RequestError> {
+    let opening = match message {
+        Message::Request {
+            method, members, ..
+        } if *method == "initialize" => Some(initialize::read(members.params())?),
+        _ => None,
+    };
+    let way = mode::legacy(cx, accept, opening.as_ref());
+    let up = match way && core.passing.client.is_some() {
+        true => core.passing.up(core, cx.caller, &cx.namespace),
+        false => None,
+    };
+    let Some(up) = up else {
+        if cx.session().is_some_and(|it| it.affinity().is_some()) {
+            // Its namespace is another one's now.
+            return Err(RequestError::SessionNotFound);
+        }
+        core.passing.took_client_mode(cx.caller, &cx.namespace);
+        return Ok(None);
+    };
+    match message {
+        Message::Request {
+            id,
+            method,
+            members,
+        } => {
+            members.unambiguous()?;
+            match opening {
+                Some(asked) if cx.session().is_none() => {
+                    open_session(&up, cx, accept, asked, id).await.map(Some)
+                }
+                _ => request(&up, cx, Era::Legacy, (id, method, members))
+                    .await
+                    .map(Some),
+            }
+        }
+        Message::Notification { method, members } => {
+            members.unambiguous_unanswered()?;
+            if let (Some(session), "notifications/initialized") = (cx.session(), &**method) {
+                core.changes.commit(session, SessionPatch::Confirm).await?;
+            }
+            Ok(Some(unanswered(&up, cx).await))
+        }
+        Message::Response { members, .. } => {
+            members.unambiguous_unanswered()?;
+            Ok(Some(unanswered(&up, cx).await))
+        }
+    }
+}
+
+/// Refuses a batch in a conversation whose messages are passed on: each call of it would have to be judged and recorded
+/// out of one answer.
+pub(super) fn batch(core: &Core, cx: &CallContext<'_>) -> Result<(), RequestError> {
+    if is_remote(&cx.namespace) && mode::legacy(cx, AcceptFlags::default(), None) {
+        return Err(RequestError::Shape(
+            "this namespace takes no batches: send one message per POST".into(),
+        ));
+    }
+    core.passing.took_client_mode(cx.caller, &cx.namespace);
+    Ok(())
+}
+
+/// Passes a request of 2026-07-28 on, if that is its mode. `None`: client mode.
+pub(super) async fn modern(
+    core: &Arc<Core>,
+    cx: &CallContext<'_>,
+    accept: AcceptFlags,
+    (id, method, members): (&str, &str, &Members<'_>),
+) -> Result<Option<Reply>, RequestError> {
+    let ours = core.suspended.seals(members.get(Key::RequestState));
+    let way = mode::modern(cx, accept, method) && !ours;
+    let up = match way && core.passing.client.is_some() {
+        true => core.passing.up(core, cx.caller, &cx.namespace),
+        false => None,
+    };
+    let Some(up) = up else {
+        core.passing.took_client_mode(cx.caller, &cx.namespace);
+        return Ok(None);
+    };
+    members.unambiguous()?;
+    if method == "subscriptions/listen" {
+        return long::listen(&up, cx, id).await.map(Some);
+    }
+    request(&up, cx, Era::Modern, (id, method, members))
+        .await
+        .map(Some)
+}
+
+/// Passes one request on.
+async fn request(
+    up: &Up<'_>,
+    cx: &CallContext<'_>,
+    era: Era,
+    (id, method, members): (&str, &str, &Members<'_>),
+) -> Result<Reply, RequestError> {
+    let call = match is_recorded(method) {
+        false => None,
+        true => match up
+            .core
+            .engine
+            .pass(cx.caller, facts(cx, method, members)?)
+            .await
+        {
+            Ok(call) => Some(call),
+            Err((facts, error)) => {
+                let format = cx.result_format();
+                let answer = call::response(&facts, id, cx.caller, &format, Err(error))?;
+                return Ok(Reply::json(StatusCode::OK, answer));
+            }
+        },
+    };
+    Ok(deliver(up, cx, era, Some(id), call).await)
+}
+
+/// Passes a message on that has no answer.
+async fn unanswered(up: &Up<'_>, cx: &CallContext<'_>) -> Reply {
+    deliver(up, cx, Era::Legacy, None, None).await
+}
+
+/// Sends the message and makes its answer.
+async fn deliver(
+    up: &Up<'_>,
+    cx: &CallContext<'_>,
+    era: Era,
+    id: Option<&str>,
+    call: Option<PassedCall>,
+) -> Reply {
+    let session = cx.session();
+    let mut pending = Pending::new(&cx.namespace, era, id, call, session);
+    let what = Outgoing {
+        method: Method::POST,
+        body: cx.body.clone(),
+        streams: false,
+    };
+    let deadline = pending.deadline();
+    let sent = async {
+        match session {
+            Some(session) => up.in_session(session, &what).await,
+            None => up
+                .to_any(&what, Vec::new())
+                .await
+                .map(|(_, response)| response),
+        }
+    };
+    // ended: the session is over. sent: the head of the answer is there, or there will be none.
+    let sent = tokio::select! { biased;
+        () = pending.ended() => Err(Failure::SessionEnded),
+        sent = timeout_at(deadline, sent) => {
+            sent.unwrap_or_else(|_| Err(Failure::Refused(pending.timed_out())))
+        }
+    };
+    match sent {
+        Ok(response) => answer::of(response, pending).await,
+        Err(failure) => pending.fail(&failure),
+    }
+}
+
+/// Opens a session at the server, and ours in front of it. The answer is the server's; the session it names is ours.
+async fn open_session(
+    up: &Up<'_>,
+    cx: &CallContext<'_>,
+    accept: AcceptFlags,
+    asked: initialize::Asked<'_>,
+    id: &str,
+) -> Result<Reply, RequestError> {
+    let name = &cx.namespace.name;
+    let limit = cx.namespace.limits.timeout;
+    let deadline = Instant::now() + limit;
+    let opening = up.open(cx.body.clone(), Vec::new(), deadline);
+    let opened = timeout_at(deadline, opening).await;
+    let opened = opened.unwrap_or_else(|_| Err(Failure::Refused(timed_out(limit))));
+    let opened = match opened {
+        Ok(opened) => opened,
+        Err(failure) => return Ok(failure.reply(name, Era::Legacy, Some(id))),
+    };
+    let mut head = Head::new(opened.status);
+    head.headers = headers::down(&opened.headers);
+    let Some((affinity, version)) = opened.settled else {
+        return Ok(Reply::Full {
+            head,
+            body: opened.body,
+        });
+    };
+    if !served(cx.caller, version) {
+        let failure = Failure::Malformed("its protocol version is not served on this listener");
+        return Ok(failure.reply(name, Era::Legacy, Some(id)));
+    }
+    acceptable(cx.caller, accept, version)?;
+    let binding = Binding {
+        namespace: name.clone(),
+        principal: cx.caller.principal.clone(),
+        version,
+        transport: SessionTransport::Streamable,
+    };
+    let session = create_session(up.core, binding, Some(asked.client)).await?;
+    let unclaimed = Unclaimed::new(Arc::clone(up.core) as _, &session);
+    let patch = SessionPatch::Affinity(affinity);
+    up.core.changes.commit(&session, patch).await?;
+    up.kept(&session);
+    let value =
+        HeaderValue::from_str(session.id().as_str()).expect("a session id is visible ASCII");
+    Ok(Reply::Opening {
+        head: head.with(HeaderName::from_static(SESSION_HEADER), value),
+        body: opened.body,
+        session: unclaimed,
+    })
+}
+
+fn served(caller: &Caller, version: ProtocolVersion) -> bool {
+    caller.profile.supports(version)
+}
+
+/// Ends the server's session behind one of ours, which its client ends. Ours ends whatever the server says.
+pub(super) fn end(
+    core: &Arc<Core>,
+    caller: &Caller,
+    namespace: &Arc<Namespace>,
+    session: &Arc<Session>,
+) {
+    // Dropped with the session, what is kept of it tells the server.
+    if let Some(up) = core.passing.up(core, caller, namespace) {
+        up.kept(session);
+    }
+}
+
+/// Whether a request is one of those that are judged by limits, wait in the queue and are recorded.
+fn is_recorded(method: &str) -> bool {
+    !matches!(method, "ping" | "initialize" | "server/discover")
+}
+
+/// What the engine judges and records a call by.
+fn facts(
+    cx: &CallContext<'_>,
+    method: &str,
+    members: &Members<'_>,
+) -> Result<CallFacts, RequestError> {
+    let named = Named::read(method, members)?;
+    let arguments = named.arguments.map(str::as_bytes);
+    Ok(CallFacts {
+        namespace: Arc::clone(&cx.namespace),
+        method: Name::of(method),
+        subject: named.subject.into(),
+        arguments: arguments.map_or_else(Bytes::new, |raw| cx.own(raw)),
+        transport: cx.transport(),
+        version: cx.wire_version(),
+        session: cx.session().map(|session| Arc::clone(session.tag())),
+        talks: Talks::No,
+        progress_token: None,
+        asks_singly: false,
+    })
+}
+
+/// The way up for a stream of a session.
+fn up_of_stream<'a>(
+    core: &'a Arc<Core>,
+    caller: &Caller,
+    namespace: &'a Arc<Namespace>,
+) -> Result<Up<'a>, RequestError> {
+    let up = core.passing.up(core, caller, namespace);
+    up.ok_or(RequestError::SessionNotFound)
+}
+
+/// What of a stream's head is the client's to resume by.
+fn without_place(up: &mut Up<'_>, head: &McpHead) {
+    if head.last_event_id.is_none() {
+        up.headers.remove("last-event-id");
+    }
+}

@@ -1,0 +1,398 @@
+//! The answer to a message that was passed on.
+//!
+//! ```text
+//!   one message ──┬── up to 64 KiB ──▶ in one piece; what is wrong with it is told with a status of ours
+//!                 └── longer ────────▶ as it comes; what goes wrong then breaks the answer off
+//!   events ───────────────────────────▶ each as soon as it is whole; what goes wrong then is the last event
+//! ```
+//!
+//! Nothing is read from the backend that its client has not taken, and who drops the answer drops the request. What the
+//! call holds travels with its answer.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::stream;
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, RETRY_AFTER};
+use http::{HeaderName, HeaderValue, StatusCode};
+use tokio::time::{Instant, timeout_at};
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+use super::events::{self, Splitter};
+use super::failure::Failure;
+use super::headers::{self, BodyKind};
+use super::pending::Pending;
+use super::tap::{self, LongMessage, Said};
+use crate::engine::timed_out;
+use crate::reply::{Head, Reply};
+use crate::stream::frame;
+use crate::upstream::http::port::{BackendResponse, BodyError, ResponseBody};
+
+/// What is held of an answer before it is passed on in pieces, in bytes.
+const HOLD: usize = 64 * 1024;
+
+/// Makes the answer to a message out of the backend's.
+pub(super) async fn of(response: BackendResponse, mut pending: Pending) -> Reply {
+    let kind = headers::kind(&response.headers);
+    match judged(&response, kind, pending.id().is_some()) {
+        Ok(()) => {}
+        Err(failure) => return pending.fail(&failure),
+    }
+    let mut head = Head::new(response.status);
+    head.headers = headers::down(&response.headers);
+    match kind {
+        BodyKind::Events => events(head, response.body, pending),
+        BodyKind::Json => {
+            let announced = response.headers.get(CONTENT_LENGTH);
+            let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
+            message(head, response.body, announced.unwrap_or(0), pending).await
+        }
+        // Taken, without an answer.
+        BodyKind::None | BodyKind::Other => {
+            pending.finish(Ok("ok"));
+            Reply::Full {
+                head,
+                body: Bytes::new(),
+            }
+        }
+    }
+}
+
+/// Whether a response is its client's answer.
+pub(super) fn judged(
+    response: &BackendResponse,
+    kind: BodyKind,
+    asked: bool,
+) -> Result<(), Failure> {
+    let status = response.status;
+    let is_message = matches!(kind, BodyKind::Json | BodyKind::Events);
+    let refusal = || Failure::Status(status, response.headers.get(RETRY_AFTER).cloned());
+    match status {
+        _ if status.is_success() && is_message => Ok(()),
+        _ if status.is_success() && asked => Err(Failure::Malformed(match kind {
+            BodyKind::None => "it has no body",
+            _ => "it is neither JSON nor a stream of events, or it is compressed",
+        })),
+        _ if status.is_success() => Ok(()),
+        StatusCode::UNAUTHORIZED
+        | StatusCode::FORBIDDEN
+        | StatusCode::PROXY_AUTHENTICATION_REQUIRED
+        | StatusCode::REQUEST_TIMEOUT
+        | StatusCode::TOO_MANY_REQUESTS => Err(refusal()),
+        // What the server refuses about the message itself.
+        _ if status.is_client_error() && kind == BodyKind::Json => Ok(()),
+        _ => Err(refusal()),
+    }
+}
+
+/// One message: whole if it is short.
+async fn message(
+    head: Head,
+    mut body: Box<dyn ResponseBody>,
+    announced: u64,
+    mut pending: Pending,
+) -> Reply {
+    let max = pending.max();
+    if announced > max {
+        return pending.fail(&too_large(max));
+    }
+    let mut held = Bytes::new();
+    loop {
+        match next(&mut *body, &mut pending).await {
+            Ok(Some(piece)) if held.is_empty() => held = piece,
+            Ok(Some(piece)) => held = joined(held, &piece),
+            Ok(None) => {
+                if pending.id().is_some() && held.trim_ascii().is_empty() {
+                    return pending.fail(&Failure::Malformed("it is empty"));
+                }
+                match tap::read(&held) {
+                    Said::Answer(status) => pending.finish(Ok(status)),
+                    Said::Question | Said::Other if pending.id().is_some() => {
+                        return pending.fail(&Failure::Malformed("it answers nothing"));
+                    }
+                    Said::Question | Said::Other => pending.finish(Ok("ok")),
+                }
+                return Reply::Full { head, body: held };
+            }
+            Err(failure) => return pending.fail(&failure),
+        }
+        if held.len() as u64 > max {
+            return pending.fail(&too_large(max));
+        }
+        if held.len() > HOLD {
+            break;
+        }
+    }
+    let flow = MessageFlow {
+        body,
+        pending,
+        held: Some(held),
+        long: LongMessage::default(),
+        bytes: 0,
+        over: false,
+    };
+    Reply::Body {
+        head,
+        body: Box::pin(stream::unfold(flow, async |mut flow| {
+            let piece = flow.next().await?;
+            Some((piece, flow))
+        })),
+    }
+}
+
+fn joined(held: Bytes, piece: &[u8]) -> Bytes {
+    let mut held = held.try_into_mut().unwrap_or_else(|shared| {
+        let mut copy = BytesMut::with_capacity(HOLD);
+        copy.extend_from_slice(&shared);
+        copy
+    });
+    held.extend_from_slice(piece);
+    held.freeze()
+}
+
+/// The next piece of a body, while there is time and somebody to get it.
+async fn next(
+    body: &mut dyn ResponseBody,
+    pending: &mut Pending,
+) -> Result<Option<Bytes>, Failure> {
+    let deadline = pending.deadline();
+    // ended: the session is over. chunk: there is more, no more, or no time left.
+    let piece = tokio::select! { biased;
+        () = pending.ended() => return Err(Failure::Refused(cancelled())),
+        piece = timeout_at(deadline, body.chunk()) => piece,
+    };
+    match piece {
+        Ok(piece) => piece.map_err(Failure::Body),
+        Err(_) => Err(Failure::Refused(pending.timed_out())),
+    }
+}
+
+type Piece = Result<Bytes, crate::reply::BodyError>;
+
+/// A long message on its way.
+struct MessageFlow {
+    body: Box<dyn ResponseBody>,
+    pending: Pending,
+    held: Option<Bytes>,
+    long: LongMessage,
+    bytes: u64,
+    over: bool,
+}
+
+impl MessageFlow {
+    async fn next(&mut self) -> Option<Piece> {
+        if self.over {
+            return None;
+        }
+        let piece = match self.held.take() {
+            Some(held) => Ok(Some(held)),
+            None => next(&mut *self.body, &mut self.pending).await,
+        };
+        let failure = match piece {
+            Ok(Some(piece)) => {
+                self.bytes += piece.len() as u64;
+                if self.bytes <= self.pending.max() {
+                    self.long.push(&piece);
+                    return Some(Ok(piece));
+                }
+                too_large(self.pending.max())
+            }
+            Ok(None) => {
+                self.over = true;
+                let status = match self.long.end() {
+                    Said::Answer(status) => status,
+                    Said::Question | Said::Other => "ok",
+                };
+                self.pending.finish(Ok(status));
+                return None;
+            }
+            Err(failure) => failure,
+        };
+        self.over = true;
+        self.pending.finish(Err(failure.code()));
+        Some(Err(broken_off(&failure)))
+    }
+}
+
+/// The answer as a stream of events.
+fn events(mut head: Head, body: Box<dyn ResponseBody>, pending: Pending) -> Reply {
+    unbuffered(&mut head);
+    let flow = EventFlow {
+        body,
+        pending,
+        splitter: Splitter::default(),
+        long: None,
+        bytes: 0,
+        resumable: false,
+        answered: false,
+        over: false,
+    };
+    Reply::Body {
+        head,
+        body: Box::pin(stream::unfold(flow, async |mut flow| {
+            let piece = flow.next().await?;
+            Some((piece, flow))
+        })),
+    }
+}
+
+/// Tells proxies on the way to pass each event on at once.
+pub(super) fn unbuffered(head: &mut Head) {
+    if !head.headers.iter().any(|(name, _)| *name == CACHE_CONTROL) {
+        let value = HeaderValue::from_static("no-cache, no-transform");
+        head.headers.push((CACHE_CONTROL, value));
+    }
+    let name = HeaderName::from_static("x-accel-buffering");
+    head.headers.push((name, HeaderValue::from_static("no")));
+}
+
+/// A stream of events on its way.
+struct EventFlow {
+    body: Box<dyn ResponseBody>,
+    pending: Pending,
+    splitter: Splitter,
+    /// What was passed on already of the event that comes.
+    long: Option<LongMessage>,
+    /// Of that event.
+    bytes: u64,
+    /// The server gave the stream a place to come back to.
+    resumable: bool,
+    /// The answer was passed on.
+    answered: bool,
+    over: bool,
+}
+
+impl EventFlow {
+    async fn next(&mut self) -> Option<Piece> {
+        loop {
+            if self.over {
+                return None;
+            }
+            if let Some(event) = self.splitter.next() {
+                self.bytes += event.len() as u64;
+                let bytes = std::mem::take(&mut self.bytes);
+                if bytes > self.pending.max() {
+                    return self.give_up(too_large(self.pending.max()));
+                }
+                self.hear(&event);
+                return Some(Ok(event));
+            }
+            if self.splitter.pending() > HOLD {
+                let part = self.splitter.take();
+                self.bytes += part.len() as u64;
+                if self.bytes > self.pending.max() {
+                    return self.give_up(too_large(self.pending.max()));
+                }
+                self.long.get_or_insert_default().push(&part);
+                return Some(Ok(part));
+            }
+            match next(&mut *self.body, &mut self.pending).await {
+                Ok(Some(piece)) => self.splitter.push(&piece),
+                // What is left is no event. A stream that can be resumed may end before its answer.
+                Ok(None) if self.answered || self.resumable => {
+                    self.over = true;
+                    self.pending.finish(Ok("ok"));
+                }
+                Ok(None) => return self.give_up(Failure::Malformed("it ended without an answer")),
+                Err(failure) => return self.give_up(failure),
+            }
+        }
+    }
+
+    /// Notes what an event says that is being passed on.
+    fn hear(&mut self, event: &[u8]) {
+        let fields = events::fields(event);
+        self.resumable |= fields.has_id;
+        let said = match self.long.take() {
+            Some(mut long) => {
+                long.push(event);
+                long.end()
+            }
+            None => match &fields.data {
+                Some(data) => tap::read(data),
+                None => Said::Other,
+            },
+        };
+        match said {
+            Said::Answer(status) => {
+                self.answered = true;
+                self.pending.finish(Ok(status));
+            }
+            Said::Question => self.pending.asked(),
+            Said::Other => {}
+        }
+    }
+
+    /// The stream cannot go on. Its client is told so in an event where nothing better can happen: a stream that can be
+    /// resumed is broken off, so that its client comes back for the rest.
+    fn give_up(&mut self, failure: Failure) -> Option<Piece> {
+        self.over = true;
+        if self.answered {
+            return None;
+        }
+        let message = self.pending.message(&failure);
+        self.pending.finish(Err(failure.code()));
+        if self.resumable || self.long.is_some() {
+            return Some(Err(broken_off(&failure)));
+        }
+        Some(Ok(frame::message(None, &message)))
+    }
+}
+
+fn broken_off(failure: &Failure) -> crate::reply::BodyError {
+    format!("the server's answer broke off: {}", failure.code().as_str()).into()
+}
+
+fn too_large(max: u64) -> Failure {
+    Failure::Refused(CallError::new(
+        CallErrorCode::ResultTooLarge,
+        format!("The result has more than the {max} bytes that are allowed"),
+    ))
+}
+
+fn cancelled() -> CallError {
+    CallError::new(CallErrorCode::Cancelled, "The session has ended")
+}
+
+/// Reads a whole answer of a bounded size, for an answer that is looked into before it is passed on. Of events it reads
+/// up to the answer. Gives what was read, and the message in it.
+pub(super) async fn whole(
+    response: &mut BackendResponse,
+    deadline: Instant,
+    limit: Duration,
+    max: usize,
+) -> Result<(Bytes, Bytes), Failure> {
+    let streams = headers::kind(&response.headers) == BodyKind::Events;
+    let mut read = BytesMut::new();
+    let mut splitter = Splitter::default();
+    let mut passed = BytesMut::new();
+    loop {
+        let piece = timeout_at(deadline, response.body.chunk()).await;
+        let piece = piece.map_err(|_| Failure::Refused(timed_out(limit)))?;
+        let Some(piece) = piece.map_err(Failure::Body)? else {
+            let read = read.freeze();
+            return match streams {
+                true => Err(Failure::Body(BodyError::Cut)),
+                false => Ok((read.clone(), read)),
+            };
+        };
+        if read.len() + passed.len() + splitter.pending() + piece.len() > max {
+            return Err(too_large(max as u64));
+        }
+        if !streams {
+            read.extend_from_slice(&piece);
+            continue;
+        }
+        splitter.push(&piece);
+        while let Some(event) = splitter.next() {
+            passed.extend_from_slice(&event);
+            let Some(data) = events::fields(&event).data else {
+                continue;
+            };
+            if matches!(tap::read(&data), Said::Answer(_)) {
+                let message = Bytes::copy_from_slice(&data);
+                return Ok((passed.freeze(), message));
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Server-sent events of a server, cut at their boundaries and otherwise untouched.
+//!
+//! A client can do nothing with half an event. So an event is passed on when it is whole: a stream that breaks in the
+//! middle of one can then still end with an event of ours.
+
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
+use memchr::memchr2;
+
+/// Finds the ends of events.
+#[derive(Debug)]
+pub(super) struct Splitter {
+    held: BytesMut,
+    /// So much of what is held was looked at.
+    seen: usize,
+    /// Nothing of the current line was seen yet.
+    line_is_empty: bool,
+}
+
+impl Default for Splitter {
+    fn default() -> Self {
+        Self {
+            held: BytesMut::new(),
+            seen: 0,
+            line_is_empty: true,
+        }
+    }
+}
+
+impl Splitter {
+    /// Takes what came.
+    pub(super) fn push(&mut self, piece: &[u8]) {
+        self.held.extend_from_slice(piece);
+    }
+
+    /// The next whole event, the empty line behind it included.
+    pub(super) fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let Some(at) = memchr2(b'\n', b'\r', &self.held[self.seen..]) else {
+                self.line_is_empty &= self.seen == self.held.len();
+                self.seen = self.held.len();
+                return None;
+            };
+            self.line_is_empty &= at == 0;
+            let end = self.seen + at;
+            let mut next = end + 1;
+            if self.held[end] == b'\r' {
+                match self.held.get(next) {
+                    Some(b'\n') => next += 1,
+                    Some(_) => {}
+                    // A line feed may follow. Behind an empty line it would only be another empty line.
+                    None if self.line_is_empty => {}
+                    None => {
+                        self.seen = end;
+                        return None;
+                    }
+                }
+            }
+            let ends = self.line_is_empty;
+            self.line_is_empty = true;
+            if ends {
+                self.seen = 0;
+                return Some(self.held.split_to(next).freeze());
+            }
+            self.seen = next;
+        }
+    }
+
+    /// What is held of an event that is not whole yet.
+    pub(super) fn pending(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Gives away what is held, in the middle of an event.
+    pub(super) fn take(&mut self) -> Bytes {
+        self.seen = 0;
+        self.held.split().freeze()
+    }
+}
+
+/// What an event says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Fields<'a> {
+    /// Its data, lines put together.
+    pub(super) data: Option<Cow<'a, [u8]>>,
+    /// Whether a client can come back to it.
+    pub(super) has_id: bool,
+}
+
+/// Reads an event.
+pub(super) fn fields(event: &[u8]) -> Fields<'_> {
+    let mut fields = Fields::default();
+    let mut rest = event;
+    while !rest.is_empty() {
+        let end = memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
+        let (line, after) = rest.split_at(end);
+        rest = after.get(1..).unwrap_or_default();
+        let (name, value) = match memchr::memchr(b':', line) {
+            Some(colon) => (&line[..colon], &line[colon + 1..]),
+            None => (line, &line[line.len()..]),
+        };
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        match name {
+            b"data" => match &mut fields.data {
+                None => fields.data = Some(Cow::Borrowed(value)),
+                Some(data) => {
+                    let data = data.to_mut();
+                    data.push(b'\n');
+                    data.extend_from_slice(value);
+                }
+            },
+            b"id" => fields.has_id |= !value.is_empty(),
+            _ => {}
+        }
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const STREAM: &str = "id: 1\nretry: 5\ndata:\n\ndata: {\"a\":1}\r\n\r\n: ping\n\nevent: message\ndata: x\ndata: y\n\n";
+
+    fn events(pieces: &[&[u8]]) -> (Vec<Bytes>, Bytes) {
+        let mut splitter = Splitter::default();
+        let mut events = Vec::new();
+        for piece in pieces {
+            splitter.push(piece);
+            while let Some(event) = splitter.next() {
+                events.push(event);
+            }
+        }
+        (events, splitter.take())
+    }
+
+    #[test]
+    fn events_end_at_empty_lines() {
+        let (found, rest) = events(&[STREAM.as_bytes(), b"data: half"]);
+        let texts: Vec<_> = found
+            .iter()
+            .map(|it| std::str::from_utf8(it).expect("text"))
+            .collect();
+        assert_eq!(
+            texts,
+            [
+                "id: 1\nretry: 5\ndata:\n\n",
+                "data: {\"a\":1}\r\n\r\n",
+                ": ping\n\n",
+                "event: message\ndata: x\ndata: y\n\n",
+            ]
+        );
+        assert_eq!(rest, "data: half");
+        assert!(fields(&found[0]).has_id);
+        assert_eq!(fields(&found[1]).data.as_deref(), Some(&b"{\"a\":1}"[..]));
+        assert_eq!(fields(&found[2]), Fields::default());
+        assert_eq!(fields(&found[3]).data.as_deref(), Some(&b"x\ny"[..]));
+    }
+
+    #[test]
+    fn lines_may_end_with_carriage_returns_alone() {
+        let (found, rest) = events(&[b"data: a\r\rdata: b\r\r"]);
+        assert_eq!(found, ["data: a\r\r", "data: b\r\r"]);
+        assert!(rest.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_and_no_event_depends_on_where_it_was_cut(
+            cuts in proptest::collection::vec(0..STREAM.len(), 0..6)
+        ) {
+            let mut cuts = cuts;
+            cuts.sort_unstable();
+            let mut pieces = Vec::new();
+            let mut from = 0;
+            for cut in cuts {
+                pieces.push(&STREAM.as_bytes()[from..cut]);
+                from = cut;
+            }
+            pieces.push(&STREAM.as_bytes()[from..]);
+            let (found, rest) = events(&pieces);
+            prop_assert!(rest.is_empty());
+            prop_assert_eq!(found.concat(), STREAM.as_bytes());
+            let data = |events: &[Bytes]| -> Vec<Vec<u8>> {
+                let data = events.iter().filter_map(|it| fields(it).data.map(Cow::into_owned));
+                data.collect()
+            };
+            let (whole, _) = events(&[STREAM.as_bytes()]);
+            prop_assert_eq!(data(&found), data(&whole));
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Why a message could not be passed on, as its client is told: an error object with a stable code, and a status of ours.
+//!
+//! What a server answers about the gateway's own request (401, 403, redirects, 5xx) is never its client's answer.
+
+use std::time::Duration;
+
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, StatusCode};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::names::NamespaceName;
+
+use crate::jsonrpc::RequestError;
+use crate::protocol::Era;
+use crate::reply::{Head, Reply};
+use crate::upstream::http::port::{BodyError, SendError, SendErrorKind};
+
+/// When to try again where nobody said so.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Why there is no answer to pass on.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// No backend may be asked now.
+    NoBackend,
+    /// The backend could not be asked, or gave no answer.
+    Send(SendError),
+    /// The backend's status is not for clients.
+    Status(StatusCode, Option<HeaderValue>),
+    /// The answer is none of MCP.
+    Malformed(&'static str),
+    /// The answer broke off.
+    Body(BodyError),
+    /// A bound of the gateway was reached.
+    Refused(CallError),
+    /// The session is over: its state was at a backend that is gone.
+    SessionEnded,
+    /// What the gateway itself refuses.
+    Request(RequestError),
+}
+
+impl From<RequestError> for Failure {
+    fn from(error: RequestError) -> Self {
+        Self::Request(error)
+    }
+}
+
+impl Failure {
+    /// How the call is counted.
+    pub(super) fn code(&self) -> CallErrorCode {
+        match self {
+            Self::NoBackend | Self::SessionEnded => CallErrorCode::WorkerUnavailable,
+            Self::Send(error) => match error.kind {
+                SendErrorKind::HeadTimeout => CallErrorCode::ExecutionTimeout,
+                SendErrorKind::Malformed | SendErrorKind::Request => CallErrorCode::UpstreamError,
+                _ => CallErrorCode::WorkerUnavailable,
+            },
+            Self::Status(StatusCode::TOO_MANY_REQUESTS, _) => CallErrorCode::RateLimited,
+            Self::Status(StatusCode::SERVICE_UNAVAILABLE, _) => CallErrorCode::WorkerUnavailable,
+            Self::Body(BodyError::Timeout(_)) => CallErrorCode::ExecutionTimeout,
+            Self::Status(..) | Self::Malformed(_) | Self::Body(_) => CallErrorCode::UpstreamError,
+            Self::Refused(error) => error.code,
+            Self::Request(_) => CallErrorCode::InvalidArguments,
+        }
+    }
+
+    fn status(&self) -> StatusCode {
+        match (self, self.code()) {
+            (Self::Send(error), CallErrorCode::WorkerUnavailable) if !error.unsent => {
+                StatusCode::BAD_GATEWAY
+            }
+            (_, CallErrorCode::WorkerUnavailable) => StatusCode::SERVICE_UNAVAILABLE,
+            (_, CallErrorCode::RateLimited) => StatusCode::TOO_MANY_REQUESTS,
+            (_, CallErrorCode::ExecutionTimeout) => StatusCode::GATEWAY_TIMEOUT,
+            _ => StatusCode::BAD_GATEWAY,
+        }
+    }
+
+    /// The failure in words. They name the namespace, and neither backend nor credential.
+    fn message(&self, namespace: &NamespaceName) -> String {
+        let what = match self {
+            Self::NoBackend => "has no healthy backend; try again shortly".into(),
+            Self::Send(error) if error.unsent => {
+                format!("could not be reached: {}", error.message)
+            }
+            Self::Send(error) => format!("gave no answer: {}", error.message),
+            Self::Status(status, _) => match status.as_u16() {
+                401 | 403 | 407 => {
+                    format!("refused the gateway's credentials ({})", status.as_u16())
+                }
+                429 => "takes no more requests now; try again later".into(),
+                code @ 300..=399 => {
+                    format!("answered with a redirect ({code}), which is not followed")
+                }
+                code => format!("answered with status {code}"),
+            },
+            Self::Malformed(reason) => format!("gave an answer that is none of MCP: {reason}"),
+            Self::Body(error) => format!("did not finish its answer: {error}"),
+            Self::Refused(error) => return error.message.clone(),
+            Self::SessionEnded => "ended the session".into(),
+            Self::Request(error) => return error.message().into_owned(),
+        };
+        format!("The server of {namespace} {what}")
+    }
+
+    fn error(&self, namespace: &NamespaceName) -> RequestError {
+        RequestError::Upstream(CallError::new(self.code(), self.message(namespace)))
+    }
+
+    /// The error object that answers the request of this raw id.
+    pub(super) fn body(&self, namespace: &NamespaceName, era: Era, id: Option<&str>) -> Vec<u8> {
+        let error = self.error(namespace);
+        match era {
+            Era::Legacy => error.body(id),
+            Era::Modern => error.modern_body(id),
+        }
+    }
+
+    /// The failure as the answer to a whole request.
+    pub(super) fn reply(&self, namespace: &NamespaceName, era: Era, id: Option<&str>) -> Reply {
+        let refused = match self {
+            Self::SessionEnded => Some(&RequestError::SessionNotFound),
+            Self::Request(error) => Some(error),
+            _ => None,
+        };
+        if let Some(error) = refused {
+            return match era {
+                Era::Legacy => error.reply(id),
+                Era::Modern => error.modern_reply(id),
+            };
+        }
+        tracing::debug!(%namespace, code = self.code().as_str(), message = %self.message(namespace), "not passed through");
+        let mut head = Head::json(self.status());
+        let told = match self {
+            Self::Status(_, retry_after) => retry_after.clone(),
+            Self::Refused(error) => error
+                .retry_after
+                .map(|after| HeaderValue::from(crate::call_error::retry_seconds(after))),
+            _ => None,
+        };
+        let again = matches!(
+            self.status(),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        );
+        if again {
+            let after = told.unwrap_or_else(|| HeaderValue::from(RETRY.as_secs()));
+            head = head.with(RETRY_AFTER, after);
+        }
+        Reply::Full {
+            head,
+            body: self.body(namespace, era, id).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::parts;
+
+    #[test]
+    fn a_failure_has_a_status_of_ours_a_code_and_no_words_of_the_server() {
+        let name: NamespaceName = "search".parse().expect("a name");
+        let send = |kind, unsent| {
+            Failure::Send(SendError {
+                kind,
+                unsent,
+                message: "words".into(),
+            })
+        };
+        let status =
+            |code: u16| Failure::Status(StatusCode::from_u16(code).expect("a status"), None);
+        for (failure, expected, code) in [
+            (Failure::NoBackend, 503, "worker_unavailable"),
+            (
+                send(SendErrorKind::Connect, true),
+                503,
+                "worker_unavailable",
+            ),
+            (
+                send(SendErrorKind::Closed, false),
+                502,
+                "worker_unavailable",
+            ),
+            (
+                send(SendErrorKind::HeadTimeout, false),
+                504,
+                "execution_timeout",
+            ),
+            (status(301), 502, "upstream_error"),
+            (status(401), 502, "upstream_error"),
+            (status(403), 502, "upstream_error"),
+            (status(500), 502, "upstream_error"),
+            (status(503), 503, "worker_unavailable"),
+            (status(429), 429, "rate_limited"),
+            (
+                Failure::Malformed("its type is none"),
+                502,
+                "upstream_error",
+            ),
+            (Failure::Body(BodyError::Cut), 502, "upstream_error"),
+            (Failure::SessionEnded, 404, "session_not_found"),
+        ] {
+            for era in [Era::Legacy, Era::Modern] {
+                let reply = failure.reply(&name, era, Some("7"));
+                let (status, body) = parts(&reply);
+                assert_eq!(status.as_u16(), expected, "{failure:?}");
+                assert_eq!(body["error"]["data"]["code"], code, "{failure:?}");
+                assert_eq!(body["id"], 7);
+                let waits = reply
+                    .head()
+                    .headers
+                    .iter()
+                    .any(|(name, _)| *name == RETRY_AFTER);
+                assert_eq!(waits, matches!(expected, 429 | 503), "{failure:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_servers_own_word_of_when_to_come_back_is_passed_on() {
+        let name: NamespaceName = "search".parse().expect("a name");
+        let after = HeaderValue::from_static("17");
+        let failure = Failure::Status(StatusCode::TOO_MANY_REQUESTS, Some(after.clone()));
+        let reply = failure.reply(&name, Era::Legacy, Some("1"));
+        let mut headers = reply.head().headers.iter();
+        assert!(headers.any(|(name, value)| *name == RETRY_AFTER && *value == after));
+    }
+}

@@ -1,0 +1,225 @@
+//! Which headers go up with a message, and which come down with its answer.
+//!
+//! Up goes what the protocol needs, and of the client's own headers those that the server's `headers.pass` names. Down
+//! comes what the protocol needs: cookies, challenges and what a server says of itself stay behind.
+
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderName,
+    HeaderValue, RETRY_AFTER,
+};
+use http::{HeaderMap, Method};
+use smallvec::SmallVec;
+
+use crate::mcp::head::SESSION_HEADER;
+use crate::reply::JSON;
+
+/// What every transport of MCP takes.
+const BOTH_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+/// What the protocol says in headers begins with.
+const MCP: &str = "mcp-";
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const SESSION: HeaderName = HeaderName::from_static(SESSION_HEADER);
+
+/// The headers of a message on its way up, but for its session.
+pub(super) fn up(client: &HeaderMap, pass: &[String]) -> HeaderMap {
+    let mut up = HeaderMap::with_capacity(8);
+    for (name, value) in client {
+        let text = name.as_str();
+        let protocol = (text.starts_with(MCP) && *name != SESSION)
+            || [LAST_EVENT_ID, TRACEPARENT].contains(name);
+        // A coded answer could not be looked into.
+        let named = ![ACCEPT_ENCODING, CONTENT_TYPE, SESSION].contains(name)
+            && pass.iter().any(|it| it == text);
+        if protocol || named {
+            up.append(name, value.clone());
+        }
+    }
+    up.insert(ACCEPT, accept(client));
+    up
+}
+
+/// What the client takes. One that takes anything takes both types, which servers want to see by name.
+fn accept(client: &HeaderMap) -> HeaderValue {
+    match client.get(ACCEPT) {
+        Some(accept) if memchr::memmem::find(accept.as_bytes(), b"*/*").is_none() => accept.clone(),
+        _ => BOTH_TYPES,
+    }
+}
+
+/// The same headers for one request, perhaps in a session at the server.
+pub(super) fn in_session(up: &HeaderMap, method: &Method, session: Option<&str>) -> HeaderMap {
+    let mut headers = up.clone();
+    if *method == Method::POST {
+        headers.insert(CONTENT_TYPE, JSON);
+    } else {
+        headers.remove(CONTENT_TYPE);
+    }
+    if let Some(id) = session.and_then(|id| HeaderValue::from_str(id).ok()) {
+        headers.insert(SESSION, id);
+    }
+    headers
+}
+
+/// The headers of an answer that go down. The server's session stays here.
+pub(super) fn down(server: &HeaderMap) -> SmallVec<[(HeaderName, HeaderValue); 2]> {
+    let mut down = SmallVec::new();
+    for (name, value) in server {
+        let protocol = name.as_str().starts_with(MCP) && *name != SESSION;
+        if protocol || [CONTENT_TYPE, RETRY_AFTER, CACHE_CONTROL, ALLOW].contains(name) {
+            down.push((name.clone(), value.clone()));
+        }
+    }
+    down
+}
+
+/// What the body of an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BodyKind {
+    /// One message, or nothing.
+    Json,
+    /// Server-sent events.
+    Events,
+    /// No media type.
+    None,
+    /// What is no part of MCP, or is coded.
+    Other,
+}
+
+/// What the body of an answer says it is.
+pub(super) fn kind(server: &HeaderMap) -> BodyKind {
+    let coded = server.get(CONTENT_ENCODING);
+    if coded.is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return BodyKind::Other;
+    }
+    let Some(value) = server.get(CONTENT_TYPE) else {
+        return BodyKind::None;
+    };
+    let value = value.as_bytes();
+    let end = memchr::memchr(b';', value).unwrap_or(value.len());
+    let media = value[..end].trim_ascii();
+    if media.eq_ignore_ascii_case(b"application/json") {
+        BodyKind::Json
+    } else if media.eq_ignore_ascii_case(b"text/event-stream") {
+        BodyKind::Events
+    } else {
+        BodyKind::Other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(headers: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    #[test]
+    fn of_the_clients_headers_only_the_protocols_and_those_named_go_up() {
+        let client = map(&[
+            ("host", "gateway"),
+            ("authorization", "Bearer gateway"),
+            ("cookie", "a=b"),
+            ("x-namespace", "search"),
+            ("x-tenant", "acme"),
+            ("accept-encoding", "gzip"),
+            ("content-type", "application/json"),
+            ("mcp-session-id", "ours"),
+            ("mcp-protocol-version", "2025-11-25"),
+            ("mcp-param-region", "eu"),
+            ("traceparent", "00-1-2-01"),
+            ("last-event-id", "7"),
+        ]);
+        let names = |pass: &[&str]| {
+            let pass: Vec<_> = pass.iter().map(|&it| it.to_owned()).collect();
+            let mut names: Vec<_> = up(&client, &pass)
+                .keys()
+                .map(|name| name.as_str().to_owned())
+                .collect();
+            names.sort_unstable();
+            names
+        };
+        let always = [
+            "accept",
+            "last-event-id",
+            "mcp-param-region",
+            "mcp-protocol-version",
+            "traceparent",
+        ];
+        assert_eq!(names(&[]), always);
+        let named = names(&[
+            "authorization",
+            "x-tenant",
+            "accept-encoding",
+            "mcp-session-id",
+        ]);
+        assert_eq!(named.len(), always.len() + 2);
+        assert!(named.contains(&"authorization".to_owned()));
+        let session = in_session(&up(&client, &[]), &Method::POST, Some("theirs"));
+        assert_eq!(session[CONTENT_TYPE], "application/json");
+        assert_eq!(session["mcp-session-id"], "theirs");
+    }
+
+    #[test]
+    fn a_client_that_takes_anything_takes_both_types_by_name() {
+        for (sent, goes_up) in [
+            (None, "application/json, text/event-stream"),
+            (Some("*/*"), "application/json, text/event-stream"),
+            (Some("application/json"), "application/json"),
+        ] {
+            let client = match sent {
+                Some(sent) => map(&[("accept", sent)]),
+                None => HeaderMap::new(),
+            };
+            assert_eq!(up(&client, &[])[ACCEPT], goes_up);
+        }
+    }
+
+    #[test]
+    fn a_server_says_nothing_of_itself_to_clients() {
+        let server = map(&[
+            ("content-type", "application/json"),
+            ("set-cookie", "a=b"),
+            ("server", "x"),
+            ("www-authenticate", "Bearer"),
+            ("mcp-session-id", "theirs"),
+            ("mcp-extra", "1"),
+            ("cache-control", "no-store"),
+        ]);
+        let names: Vec<_> = down(&server)
+            .into_iter()
+            .map(|(name, _)| name.as_str().to_owned())
+            .collect();
+        assert_eq!(names, ["content-type", "mcp-extra", "cache-control"]);
+    }
+
+    #[test]
+    fn a_coded_body_or_another_type_is_no_answer() {
+        for (headers, expected) in [
+            (
+                map(&[("content-type", "application/json; charset=utf-8")]),
+                BodyKind::Json,
+            ),
+            (
+                map(&[("content-type", "Text/Event-Stream")]),
+                BodyKind::Events,
+            ),
+            (map(&[("content-type", "text/html")]), BodyKind::Other),
+            (HeaderMap::new(), BodyKind::None),
+            (
+                map(&[
+                    ("content-type", "application/json"),
+                    ("content-encoding", "gzip"),
+                ]),
+                BodyKind::Other,
+            ),
+        ] {
+            assert_eq!(kind(&headers), expected);
+        }
+    }
+}

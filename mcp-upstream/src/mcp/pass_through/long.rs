@@ -1,0 +1,197 @@
+//! Long streams of a server: GET in a session, `subscriptions/listen`.
+//!
+//! They leave the edge as our own streams do, so that an idle one stays small, with our keepalives between the server's
+//! events. A task reads the server; it ends with its reader, with the session, and with the server. A stream whose server
+//! broke off is broken off here, too: its client comes back, and finds the session where it is then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use tokio::time::timeout;
+use tooldock_workers::registry::Namespace;
+
+use super::events::Splitter;
+use super::failure::Failure;
+use super::headers::{self, BodyKind};
+use super::pending::Stay;
+use super::up::{Outgoing, Up};
+use super::{answer, up_of_stream, without_place};
+use crate::caller::Caller;
+use crate::engine::timed_out;
+use crate::jsonrpc::RequestError;
+use crate::mcp::head::McpHead;
+use crate::mcp::{Core, stream_place};
+use crate::protocol::Era;
+use crate::reply::{Head, Reply};
+use crate::session::Session;
+use crate::stream::{Role, Stream, StreamGuard};
+use crate::upstream::CallContext;
+use crate::upstream::http::port::{BackendResponse, ResponseBody};
+
+/// The longest event of a long stream, in bytes.
+const EVENT_MAX: usize = 1024 * 1024;
+/// How long the server is not read because its client is behind, each time.
+const PACE: Duration = Duration::from_secs(5);
+
+/// Opens or resumes the stream of a session.
+pub(in crate::mcp) async fn open(
+    core: &Arc<Core>,
+    caller: &Caller,
+    namespace: &Arc<Namespace>,
+    head: &McpHead,
+    session: &Arc<Session>,
+) -> Result<Reply, RequestError> {
+    if !head.accept.sse_named {
+        return Err(RequestError::NotAcceptable("text/event-stream"));
+    }
+    let place = stream_place(core, caller, 0)?;
+    let mut up = up_of_stream(core, caller, namespace)?;
+    without_place(&mut up, head);
+    let what = Outgoing {
+        method: Method::GET,
+        body: Bytes::new(),
+        streams: true,
+    };
+    let sent = up.in_session(session, &what);
+    let stay = Stay::enter(session, None);
+    begin(
+        &up,
+        Era::Legacy,
+        None,
+        sent,
+        (place, Role::General, Some(stay)),
+    )
+    .await
+}
+
+/// Opens the stream of a request of 2026-07-28.
+pub(super) async fn listen(
+    up: &Up<'_>,
+    cx: &CallContext<'_>,
+    id: &str,
+) -> Result<Reply, RequestError> {
+    let place = stream_place(up.core, cx.caller, 0)?;
+    let what = Outgoing {
+        method: Method::POST,
+        body: cx.body.clone(),
+        streams: true,
+    };
+    let sent = async {
+        let (_, response) = up.to_any(&what, Vec::new()).await?;
+        Ok(response)
+    };
+    begin(up, Era::Modern, Some(id), sent, (place, Role::Listen, None)).await
+}
+
+/// Waits for the head of a stream and lets the stream go.
+async fn begin(
+    up: &Up<'_>,
+    era: Era,
+    id: Option<&str>,
+    sent: impl Future<Output = Result<BackendResponse, Failure>>,
+    (place, role, stay): (StreamGuard, Role, Option<Stay>),
+) -> Result<Reply, RequestError> {
+    let limit = up.namespace.limits.timeout;
+    let sent = timeout(limit, sent).await;
+    let sent = sent.unwrap_or_else(|_| Err(Failure::Refused(timed_out(limit))));
+    let name = &up.namespace.name;
+    let mut response = match sent {
+        Ok(response) => response,
+        Err(failure) => return Ok(failure.reply(name, era, id)),
+    };
+    let kind = headers::kind(&response.headers);
+    let mut head = Head::new(response.status);
+    head.headers = headers::down(&response.headers);
+    match (response.status, kind) {
+        (StatusCode::OK, BodyKind::Events) => {}
+        // A server that has nothing to say on its own, which clients know how to take.
+        (StatusCode::METHOD_NOT_ALLOWED, _) if id.is_none() => {
+            head.headers
+                .retain(|(name, _)| *name == http::header::ALLOW);
+            return Ok(Reply::Full {
+                head,
+                body: Bytes::new(),
+            });
+        }
+        _ => {
+            // An answer instead of a stream.
+            let whole = match answer::judged(&response, kind, true) {
+                Ok(()) => {
+                    let deadline = tokio::time::Instant::now() + limit;
+                    answer::whole(&mut response, deadline, limit, EVENT_MAX).await
+                }
+                Err(failure) => Err(failure),
+            };
+            return Ok(match whole {
+                Ok((body, _)) => Reply::Full { head, body },
+                Err(failure) => failure.reply(name, era, id),
+            });
+        }
+    }
+    answer::unbuffered(&mut head);
+    let stream = Stream::passing(&up.core.pulse, role);
+    let events = stream.read();
+    // Ends with its reader, with the session, or with the server.
+    tokio::spawn(pump(response.body, stream, stay));
+    Ok(Reply::Events {
+        head,
+        events,
+        guards: vec![Box::new(place)],
+    })
+}
+
+/// Breaks a stream off unless it came to its end.
+struct Unfinished(Arc<Stream>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.0.break_off();
+    }
+}
+
+/// Puts the server's events on the stream.
+async fn pump(mut body: Box<dyn ResponseBody>, stream: Arc<Stream>, mut stay: Option<Stay>) {
+    let unfinished = Unfinished(Arc::clone(&stream));
+    let mut splitter = Splitter::default();
+    loop {
+        let ended = async {
+            match &mut stay {
+                Some(stay) => stay.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        // ended: the session is over. reader_gone: nobody reads any more. chunk: the server said something, or no more.
+        let piece = tokio::select! { biased;
+            () = ended => {
+                stream.finish();
+                break;
+            }
+            () = stream.reader_gone() => return,
+            piece = body.chunk() => piece,
+        };
+        match piece {
+            Ok(Some(piece)) => splitter.push(&piece),
+            Ok(None) => {
+                stream.finish();
+                break;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a server's stream broke off");
+                return;
+            }
+        }
+        while let Some(event) = splitter.next() {
+            if !stream.push(event) {
+                return;
+            }
+        }
+        if splitter.pending() > EVENT_MAX {
+            tracing::warn!("a server's stream was broken off: an event has more than 1 MiB");
+            return;
+        }
+        stream.caught_up(PACE).await;
+    }
+    drop(unfinished);
+}

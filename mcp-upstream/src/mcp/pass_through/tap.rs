@@ -1,0 +1,189 @@
+//! What a message that is passed on says, for records: an answer and how it is counted, a question, or neither.
+//!
+//! The text is searched before it is read: most answers have neither of the words that matter. Inside a JSON string a
+//! quote is escaped, so the words are found only where they are keys or whole values. What is too long to be held is only
+//! searched; then a key of that name inside the result counts, too.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
+use crate::engine::UpstreamReply;
+use crate::jsonrpc::splice::span;
+use crate::jsonrpc::{self, Body, Message, Response};
+
+static IS_ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"isError\""));
+static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
+static METHOD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"method\""));
+
+/// Where in a long message its `error` stands, if there is one: before a result could begin.
+const HEAD: usize = 256;
+/// More than `"isError" : true` takes.
+const OVERLAP: usize = 32;
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Said {
+    /// The answer to a request, and how it is counted.
+    Answer(&'static str),
+    /// A request of the server: it asks its client something.
+    Question,
+    /// Anything else.
+    Other,
+}
+
+/// Reads a whole message.
+pub(super) fn read(text: &[u8]) -> Said {
+    let plain = IS_ERROR.find(text).is_none() && ERROR.find(text).is_none();
+    if plain && METHOD.find(text).is_none() {
+        let empty = text.iter().all(u8::is_ascii_whitespace);
+        return if empty {
+            Said::Other
+        } else {
+            Said::Answer("ok")
+        };
+    }
+    match jsonrpc::body(text) {
+        Ok(Body::One(Message::Request { .. })) => Said::Question,
+        Ok(Body::One(Message::Response {
+            id,
+            outcome,
+            members,
+        })) => {
+            let message = members.message();
+            let (Ok(part) | Err(part)) = outcome;
+            let response = Response::new(
+                bytes::Bytes::copy_from_slice(message.as_bytes()),
+                span(message, id),
+                span(message, part.get()),
+                outcome.is_err(),
+            );
+            Said::Answer(UpstreamReply::Response(response).status())
+        }
+        // An error about a request that the server could not read has no id.
+        Err(_) if ERROR.find(text).is_some() => Said::Answer("upstream_error"),
+        Ok(_) | Err(_) => Said::Other,
+    }
+}
+
+/// Reads a message of any length, piece by piece.
+#[derive(Debug, Default)]
+pub(super) struct LongMessage {
+    head: Vec<u8>,
+    tail: Vec<u8>,
+    is_error: bool,
+}
+
+impl LongMessage {
+    /// Takes the next piece.
+    pub(super) fn push(&mut self, piece: &[u8]) {
+        let room = HEAD.saturating_sub(self.head.len()).min(piece.len());
+        self.head.extend_from_slice(&piece[..room]);
+        // What spans two pieces is found in the end of one and the beginning of the other.
+        let begin = &piece[..piece.len().min(OVERLAP)];
+        self.tail.extend_from_slice(begin);
+        self.is_error |= says_is_error(&self.tail) || says_is_error(piece);
+        if piece.len() > OVERLAP {
+            self.tail.clear();
+            self.tail.extend_from_slice(&piece[piece.len() - OVERLAP..]);
+        } else {
+            let surplus = self.tail.len().saturating_sub(OVERLAP);
+            self.tail.drain(..surplus);
+        }
+    }
+
+    /// The message is over.
+    pub(super) fn end(&self) -> Said {
+        let error = ERROR.find(&self.head);
+        let result = memchr::memmem::find(&self.head, b"\"result\"");
+        let fails = error.is_some_and(|error| result.is_none_or(|result| error < result));
+        let method = METHOD.find(&self.head);
+        match method.is_some_and(|method| result.is_none_or(|result| method < result)) {
+            true => Said::Other,
+            false if fails => Said::Answer("upstream_error"),
+            false if self.is_error => Said::Answer("tool_error"),
+            false => Said::Answer("ok"),
+        }
+    }
+}
+
+/// Whether a text has `"isError": true`.
+fn says_is_error(text: &[u8]) -> bool {
+    IS_ERROR.find_iter(text).any(|at| {
+        let after = text[at + "\"isError\"".len()..].trim_ascii_start();
+        let value = after.strip_prefix(b":").unwrap_or_default();
+        value.trim_ascii_start().starts_with(b"true")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_told_by_what_it_says() {
+        for (text, said) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+                Said::Answer("ok"),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":true}}"#,
+                Said::Answer("tool_error"),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{"structuredContent":{"isError":true}}}"#,
+                Said::Answer("ok"),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"m"}}"#,
+                Said::Answer("upstream_error"),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"m"}}"#,
+                Said::Answer("upstream_error"),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{"text":"\"error\" \"method\""}}"#,
+                Said::Answer("ok"),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"elicitation/create"}"#,
+                Said::Question,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","method":"notifications/message"}"#,
+                Said::Other,
+            ),
+            ("", Said::Other),
+        ] {
+            assert_eq!(read(text.as_bytes()), said, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_long_message_is_told_however_it_is_cut() {
+        let text = "x".repeat(5_000);
+        let of = |end: &str| {
+            format!(
+                r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[{{"text":"{text}"}}]{end}}}}}"#
+            )
+        };
+        let failed = format!(r#"{{"id":1,"error":{{"code":1,"data":"{text}"}}}}"#);
+        for (message, said) in [
+            (of(""), "ok"),
+            (of(r#","isError": true"#), "tool_error"),
+            (of(r#","isError" :false"#), "ok"),
+            (of(r#","x":"\"isError\":true""#), "ok"),
+            (failed, "upstream_error"),
+        ] {
+            for size in [1, 7, 33, 1_000, 10_000] {
+                let mut long = LongMessage::default();
+                for piece in message.as_bytes().chunks(size) {
+                    long.push(piece);
+                }
+                assert_eq!(long.end(), Said::Answer(said), "{said} by {size}");
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Where a session's requests are passed on to: one backend of a remote server, and the session the server opened there.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::Session;
+
+/// The longest id of a server's session that is kept, in bytes.
+pub const UPSTREAM_ID_MAX: usize = 1024;
+
+/// The server's end of a session that is passed through. A session without one takes client mode.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Affinity {
+    /// The backend, by its name in the pool.
+    pub backend: Box<str>,
+    /// The id of the server's own session: a credential of the server. None where the server keeps no sessions: then any
+    /// backend answers.
+    pub session: Option<Box<str>>,
+}
+
+impl Affinity {
+    /// What a session holds for it, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.backend.len() + self.session.as_ref().map_or(0, |id| id.len())
+    }
+}
+
+impl Session {
+    /// Where its requests are passed on to; `None` in client mode.
+    pub(crate) fn affinity(&self) -> Option<Arc<Affinity>> {
+        let own = self.affinity.lock();
+        own.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_affinity(&self, affinity: Affinity) {
+        let own = self.affinity.lock();
+        *own.unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(affinity));
+    }
+}
+
+impl fmt::Debug for Affinity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Affinity")
+            .field("backend", &self.backend)
+            .finish_non_exhaustive()
+    }
+}
