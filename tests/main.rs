@@ -30,6 +30,7 @@ mod mcp;
 mod modern;
 mod observability;
 mod openapi;
+mod pass_through;
 mod profiles;
 mod proxy_protocol;
 mod real_servers;

@@ -8,6 +8,7 @@
 //! Rules for tests here: drive the binary from outside, wait for facts with [`eventually`] and never for time, and
 //! leave nothing behind ([`Gateway`] ends its process when it is dropped).
 
+pub mod backend;
 pub mod compiled;
 pub mod everything;
 pub mod gateway;

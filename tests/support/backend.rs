@@ -1,0 +1,179 @@
+//! A copy of a remote server on a socket: a small MCP server with sessions over streamable HTTP, which a test can end.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+
+/// A running copy. Dropping it ends it with all its connections.
+pub struct Backend {
+    pub address: SocketAddr,
+    state: Arc<State>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct State {
+    name: String,
+    sessions: Mutex<BTreeSet<String>>,
+    /// Heads and bodies, as they came.
+    requests: Mutex<Vec<(String, String)>>,
+    /// Streams that are open.
+    streams: Mutex<usize>,
+}
+
+impl Backend {
+    pub async fn start(name: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let state = Arc::new(State {
+            name: name.to_owned(),
+            ..State::default()
+        });
+        let served = Arc::clone(&state);
+        let task = tokio::spawn(async move {
+            // Ends with the task, and with it every connection.
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(serve(stream, Arc::clone(&served)));
+            }
+        });
+        Self {
+            address,
+            state,
+            task,
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
+    /// What it was asked with that method: heads and bodies.
+    pub fn requests(&self, method: &str) -> Vec<(String, String)> {
+        let method = format!("\"method\":\"{method}\"");
+        let mut all = self.state.requests.lock().expect("fine").clone();
+        all.retain(|(_, body)| body.contains(&method));
+        all
+    }
+
+    pub fn open_streams(&self) -> usize {
+        *self.state.streams.lock().expect("fine")
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Counts an open stream.
+struct Open<'a>(&'a State);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        *self.0.streams.lock().expect("fine") -= 1;
+    }
+}
+
+async fn serve(mut stream: TcpStream, state: Arc<State>) {
+    while let Some((head, body)) = read(&mut stream).await {
+        let message: Value = serde_json::from_str(&body).unwrap_or_default();
+        state
+            .requests
+            .lock()
+            .expect("fine")
+            .push((head.clone(), body.clone()));
+        let session = header(&head, "mcp-session-id").unwrap_or_default();
+        let known = state.sessions.lock().expect("fine").contains(&session);
+        let text = if message["method"] == "initialize" {
+            let id = format!("{}-{}", state.name, message["id"].to_string().len());
+            let id = format!("{id}-{}", state.sessions.lock().expect("fine").len());
+            state.sessions.lock().expect("fine").insert(id.clone());
+            let result = json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                "serverInfo": {"name": state.name, "version": "1"}});
+            let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+            answered(
+                200,
+                &format!("Mcp-Session-Id: {id}\r\nSet-Cookie: a=b\r\n"),
+                &answer.to_string(),
+            )
+        } else if !known {
+            answered(404, "", "")
+        } else if head.starts_with("GET") || message["params"]["name"] == "wait" {
+            let event = ": open\n\n";
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+            let chunk = format!("{head}{:x}\r\n{event}\r\n", event.len());
+            *state.streams.lock().expect("fine") += 1;
+            let _open = Open(&state);
+            if stream.write_all(chunk.as_bytes()).await.is_err() {
+                return;
+            }
+            // Until the other side leaves.
+            let _ = stream.read(&mut [0; 16]).await;
+            return;
+        } else if head.starts_with("DELETE") {
+            state.sessions.lock().expect("fine").remove(&session);
+            answered(200, "", "")
+        } else {
+            match message.get("id") {
+                None => answered(202, "", ""),
+                // The id as it was spelled.
+                Some(_) => {
+                    let id = body.split("\"id\":").nth(1).unwrap_or_default();
+                    let id = id.split([',', '}']).next().unwrap_or_default();
+                    let result = format!(r#"{{"who":"{}","n":1.50,"x":{{}}}}"#, state.name);
+                    answered(
+                        200,
+                        "",
+                        &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
+                    )
+                }
+            }
+        };
+        if stream.write_all(text.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn answered(status: u16, headers: &str, body: &str) -> String {
+    let kind = match body.is_empty() {
+        true => "",
+        false => "Content-Type: application/json\r\n",
+    };
+    format!(
+        "HTTP/1.1 {status} X\r\n{kind}{headers}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+async fn read(stream: &mut TcpStream) -> Option<(String, String)> {
+    let mut bytes = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = header(head, "content-length").map_or(0, |it| it.parse().unwrap_or(0));
+            if body.len() >= length {
+                return Some((head.to_owned(), body.to_owned()));
+            }
+        }
+        let mut chunk = [0; 4096];
+        match stream.read(&mut chunk).await {
+            Ok(read @ 1..) => bytes.extend_from_slice(&chunk[..read]),
+            _ => return None,
+        }
+    }
+}
+
+fn header(head: &str, name: &str) -> Option<String> {
+    let mut lines = head.lines().filter_map(|line| line.split_once(':'));
+    lines
+        .find(|(have, _)| have.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value.trim().to_owned())
+}
