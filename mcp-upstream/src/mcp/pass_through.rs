@@ -119,7 +119,7 @@ pub(super) async fn legacy(
         } if *method == "initialize" => Some(initialize::read(members.params())?),
         _ => None,
     };
-    let way = mode::legacy(cx, accept, opening.as_ref());
+    let way = mode::legacy(cx);
     let up = match way && core.passing.client.is_some() {
         true => core.passing.up(core, cx.caller, &cx.namespace),
         false => None,
@@ -165,7 +165,7 @@ pub(super) async fn legacy(
 /// Refuses a batch in a conversation whose messages are passed on: each call of it would have to be judged and recorded
 /// out of one answer.
 pub(super) fn batch(core: &Core, cx: &CallContext<'_>) -> Result<(), RequestError> {
-    if is_remote(&cx.namespace) && mode::legacy(cx, AcceptFlags::default(), None) {
+    if is_remote(&cx.namespace) && mode::legacy(cx) {
         return Err(RequestError::Shape(
             "this namespace takes no batches: send one message per POST".into(),
         ));

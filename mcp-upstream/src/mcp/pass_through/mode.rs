@@ -8,30 +8,16 @@ use tooldock_workers::remote::{Mode, Transport};
 
 use super::remote;
 use crate::mcp::head::AcceptFlags;
-use crate::mcp::initialize::Asked;
-use crate::protocol::{Era, EraSupport, ProtocolVersion};
+use crate::protocol::{Era, EraSupport};
 use crate::upstream::CallContext;
 
-/// Whether a legacy message is passed on; `opening` is what an `initialize` asks for.
-pub(super) fn legacy(
-    cx: &CallContext<'_>,
-    accept: AcceptFlags,
-    opening: Option<&Asked<'_>>,
-) -> bool {
+/// Whether a legacy message is passed on. A session is where the operator says so: client mode does more for it (it takes
+/// batches apart, keeps what its client missed, and tells a new session what the old one was told).
+pub(super) fn legacy(cx: &CallContext<'_>) -> bool {
     if let Some(session) = cx.session() {
         return session.affinity().is_some();
     }
-    match remote(&cx.namespace).map(|server| server.spec.mode) {
-        None | Some(Mode::Client) => false,
-        Some(Mode::PassThrough) => true,
-        Some(Mode::Auto) => opening.is_some_and(|asked| {
-            let version = asked.version.parse().ok();
-            let version = version.filter(|version| cx.caller.profile.supports(*version));
-            // A client of an earlier version may send batches, which only client mode takes apart.
-            version.is_some_and(|version| version >= ProtocolVersion::V2025_06_18)
-                && as_it_is(cx, accept, Era::Legacy)
-        }),
-    }
+    remote(&cx.namespace).is_some_and(|server| server.spec.mode == Mode::PassThrough)
 }
 
 /// Whether a request of 2026-07-28 is passed on.
@@ -40,27 +26,24 @@ pub(super) fn modern(cx: &CallContext<'_>, accept: AcceptFlags, method: &str) ->
         None | Some(Mode::Client) => false,
         Some(Mode::PassThrough) => true,
         // What the gateway offers is more than what the server does: it bridges.
-        Some(Mode::Auto) => method != "server/discover" && as_it_is(cx, accept, Era::Modern),
+        Some(Mode::Auto) => method != "server/discover" && as_it_is(cx, accept),
     }
 }
 
-/// Whether nothing of a conversation in that era would have to change on its way.
-fn as_it_is(cx: &CallContext<'_>, accept: AcceptFlags, era: Era) -> bool {
+/// Whether nothing of a request would have to change on its way.
+fn as_it_is(cx: &CallContext<'_>, accept: AcceptFlags) -> bool {
     accept.json_acceptable
         && accept.sse_named
         && changes_nothing(&cx.namespace)
-        && speaks(cx.upstream.speaks(&cx.namespace, era), era)
+        && speaks_modern(cx.upstream.speaks(&cx.namespace, Era::Modern))
 }
 
-/// Whether the server is known to speak an era.
-fn speaks(known: Option<EraSupport>, era: Era) -> bool {
-    match era {
-        Era::Legacy => matches!(known, Some(EraSupport::Legacy | EraSupport::Dual)),
-        Era::Modern => matches!(
-            known,
-            Some(EraSupport::Modern | EraSupport::ModernAtLeast | EraSupport::Dual)
-        ),
-    }
+/// Whether the server is known to speak 2026-07-28.
+fn speaks_modern(known: Option<EraSupport>) -> bool {
+    matches!(
+        known,
+        Some(EraSupport::Modern | EraSupport::ModernAtLeast | EraSupport::Dual)
+    )
 }
 
 /// Whether the configuration wants nothing that only client mode can do.
@@ -75,17 +58,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_passed_on_to_only_in_an_era_it_is_known_to_speak() {
+    fn a_request_is_passed_on_only_to_a_server_that_is_known_to_speak_its_era() {
         use EraSupport::{Dual, Legacy, Modern, ModernAtLeast};
-        for (known, legacy, modern) in [
-            (None, false, false),
-            (Some(Legacy), true, false),
-            (Some(Modern), false, true),
-            (Some(ModernAtLeast), false, true),
-            (Some(Dual), true, true),
+        for (known, passes) in [
+            (None, false),
+            (Some(Legacy), false),
+            (Some(Modern), true),
+            (Some(ModernAtLeast), true),
+            (Some(Dual), true),
         ] {
-            assert_eq!(speaks(known, Era::Legacy), legacy, "{known:?}");
-            assert_eq!(speaks(known, Era::Modern), modern, "{known:?}");
+            assert_eq!(speaks_modern(known), passes, "{known:?}");
         }
     }
 }

@@ -152,7 +152,10 @@ async fn events_come_as_they_are_and_a_cut_stream_ends_with_an_error_of_ours() {
         let (events, broken) = streamed(reply).await;
         assert!(!broken);
         assert_eq!(events[0], progress);
-        let told = events[1].strip_prefix("data: ").expect("an event");
+        let told = events[1]
+            .lines()
+            .find_map(|line| line.strip_prefix("data: "))
+            .expect("an event");
         let told: Value = serde_json::from_str(told).expect("JSON");
         assert_eq!(told["error"]["data"]["code"], "upstream_error");
         assert_eq!(
