@@ -3,7 +3,6 @@
 //! Whoever builds a feature removes its line here.
 
 use tooldock_upstream::audit::{AuditArguments, AuditConfig};
-use tooldock_workers::remote::{Mode, RemoteServerConfig};
 
 use super::listener::{AuthScheme, ListenerConfig, NamespaceRule, ProfileName, RestShape};
 use super::{Config, ConfigError};
@@ -52,9 +51,6 @@ const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[
     }),
 ];
 
-const REMOTE_KEYS: &[Rule<RemoteServerConfig>] =
-    &[("mode", |server| server.mode != Mode::PassThrough)];
-
 const AUDIT_KEYS: &[Rule<AuditConfig>] =
     &[("arguments", |audit| audit.arguments != AuditArguments::Full)];
 
@@ -64,9 +60,6 @@ pub(super) fn refuse(config: &Config) -> Result<(), ConfigError> {
         refuse_in(listener, LISTENER_KEYS, || format!("listeners[{index}]."))?;
     }
     refuse_in(config, KEYS, String::new)?;
-    for (name, server) in &config.upstreams.remote {
-        refuse_in(server, REMOTE_KEYS, || format!("upstreams.remote.{name}."))?;
-    }
     refuse_in(&config.observability.audit, AUDIT_KEYS, || {
         "observability.audit.".to_owned()
     })?;
@@ -117,10 +110,6 @@ mod tests {
                 "sessions.store",
                 "sessions: { store: 'redis://localhost:6379/0' }".into(),
             ),
-            (
-                "upstreams.remote.search.mode",
-                "upstreams: { remote: { search: { mode: pass_through } } }".into(),
-            ),
             ("toolman", "toolman: { all: { config: tools.toml } }".into()),
             ("relay.socket", "relay: { socket: /run/x.sock }".into()),
             ("relay.namespace", "relay: { namespace: host }".into()),
@@ -146,7 +135,7 @@ mod tests {
         }
         assert_eq!(
             cases.len(),
-            KEYS.len() + LISTENER_KEYS.len() + REMOTE_KEYS.len() + AUDIT_KEYS.len()
+            KEYS.len() + LISTENER_KEYS.len() + AUDIT_KEYS.len()
         );
     }
 }
