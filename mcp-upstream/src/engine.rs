@@ -5,9 +5,9 @@
 //! the wait in the queue too. Whatever the end, the dropped future of a client that left included, the call is counted
 //! and audited once.
 //!
-//! What is run is an [`UpstreamCall`]: a request that its upstream has understood. The engine sees only what policy,
+//! What is run is an `UpstreamCall`: a request that its upstream has understood. The engine sees only what policy,
 //! limits, clock, audit and metrics go by. How a call becomes a frame to a worker or a message to a server is its
-//! upstream's. A call that may ask its client ([`Talks::Asks`]) has a loop around it (`interactive`); all others have
+//! upstream's. A call that may ask its client (`Talks::Asks`) has a loop around it (`interactive`); all others have
 //! none.
 
 use std::future::Future;
