@@ -140,6 +140,10 @@ impl Gateway {
         envelope: &Envelope<'_>,
     ) -> Result<Written, ClientGone> {
         let unread = !session.is_body_done();
+        // What is answered runs no more: a client that goes on at once finds its place free.
+        if matches!(reply, Reply::Full { .. } | Reply::Opening { .. }) {
+            passage.permit = None;
+        }
         match reply {
             Reply::Full { head, body } if unread => {
                 respond::unread(session, head, body, envelope).await?;
