@@ -150,7 +150,12 @@ pub(super) async fn legacy(
         }
         Message::Notification { method, members } => {
             members.unambiguous_unanswered()?;
-            if let (Some(session), "notifications/initialized") = (cx.session(), &**method) {
+            // A server that looks at the method alone would run a call that nobody counts.
+            if !method.starts_with("notifications/") && *method != "initialized" {
+                return Err(RequestError::Shape(format!("{method} needs an id").into()));
+            }
+            let confirms = matches!(&**method, "notifications/initialized" | "initialized");
+            if let (Some(session), true) = (cx.session(), confirms) {
                 core.changes.commit(session, SessionPatch::Confirm).await?;
             }
             Ok(Some(unanswered(&up, cx).await))

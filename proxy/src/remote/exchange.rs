@@ -39,6 +39,8 @@ struct Connection {
     session: HttpSession,
     address: Option<SocketAddr>,
     reused: bool,
+    /// Whether all of the request was written. Otherwise the backend would take the next one for the rest of it.
+    whole: bool,
 }
 
 /// Sends a request and waits for the head of its response.
@@ -66,6 +68,7 @@ pub(super) async fn send(
                 // It may have answered without reading all of it.
                 let early = timeout(EARLY_ANSWER, read_head(&mut connection.session)).await;
                 if let Ok(Ok(())) = early {
+                    connection.whole = false;
                     break connection;
                 }
                 let what = "the connection ended while the request was written";
@@ -157,6 +160,7 @@ fn opened(stream: Stream, address: Option<SocketAddr>, reused: bool) -> Connecti
         session: HttpSession::new(stream),
         address,
         reused,
+        whole: true,
     }
 }
 
@@ -276,6 +280,9 @@ impl Body {
             return;
         };
         self.end(Outcome::Status(self.status));
+        if !connection.whole {
+            return;
+        }
         connection.session.respect_keepalive();
         let patience = patience(&connection.session);
         // Waits for a shutdown only, where the connection cannot be used again.

@@ -197,6 +197,7 @@ impl MessageFlow {
                 }
                 too_large(self.pending.max())
             }
+            Ok(None) if !self.long.is_whole() => Failure::Body(BodyError::Cut),
             Ok(None) => {
                 self.over = true;
                 let status = match self.long.end() {

@@ -80,9 +80,9 @@ impl Failure {
         let what = match self {
             Self::NoBackend => "has no healthy backend; try again shortly".into(),
             Self::Send(error) if error.unsent => {
-                format!("could not be reached: {}", error.message)
+                format!("could not be reached ({})", error.kind.as_str())
             }
-            Self::Send(error) => format!("gave no answer: {}", error.message),
+            Self::Send(error) => format!("gave no answer ({})", error.kind.as_str()),
             Self::Status(status, _) => match status.as_u16() {
                 401 | 403 | 407 => {
                     format!("refused the gateway's credentials ({})", status.as_u16())
@@ -127,6 +127,9 @@ impl Failure {
                 Era::Legacy => error.reply(id),
                 Era::Modern => error.modern_reply(id),
             };
+        }
+        if let Self::Send(error) = self {
+            tracing::debug!(%namespace, %error, "a remote server was not reached");
         }
         tracing::debug!(%namespace, code = self.code().as_str(), message = %self.message(namespace), "not passed through");
         let mut head = Head::json(self.status());

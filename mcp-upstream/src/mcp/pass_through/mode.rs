@@ -2,6 +2,9 @@
 //!
 //! A legacy session has one mode from `initialize` to its end: it is passed on if its record says where to.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 use tooldock_workers::external::Isolation;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::{Mode, Transport};
@@ -9,7 +12,7 @@ use tooldock_workers::remote::{Mode, Transport};
 use super::remote;
 use crate::mcp::head::AcceptFlags;
 use crate::protocol::{Era, EraSupport};
-use crate::upstream::CallContext;
+use crate::upstream::{CallContext, Client};
 
 /// Whether a legacy message is passed on. A session is where the operator says so: client mode does more for it (it takes
 /// batches apart, keeps what its client missed, and tells a new session what the old one was told).
@@ -25,8 +28,10 @@ pub(super) fn modern(cx: &CallContext<'_>, accept: AcceptFlags, method: &str) ->
     match remote(&cx.namespace).map(|server| server.spec.mode) {
         None | Some(Mode::Client) => false,
         Some(Mode::PassThrough) => true,
-        // What the gateway offers is more than what the server does: it bridges.
-        Some(Mode::Auto) => method != "server/discover" && as_it_is(cx, accept),
+        // What the gateway offers is more than what the server does: it bridges. And it knows whose a task is.
+        Some(Mode::Auto) => {
+            method != "server/discover" && !takes_tasks(cx, method) && as_it_is(cx, accept)
+        }
     }
 }
 
@@ -36,6 +41,16 @@ fn as_it_is(cx: &CallContext<'_>, accept: AcceptFlags) -> bool {
         && accept.sse_named
         && changes_nothing(&cx.namespace)
         && speaks_modern(cx.upstream.speaks(&cx.namespace, Era::Modern))
+}
+
+/// Whether a request is about a task, or may begin one.
+fn takes_tasks(cx: &CallContext<'_>, method: &str) -> bool {
+    static TASKS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("tasks"));
+    let declared = match &cx.client {
+        Client::Modern(meta) => TASKS.find(&meta.capabilities).is_some(),
+        _ => false,
+    };
+    declared || method.starts_with("tasks/")
 }
 
 /// Whether the server is known to speak 2026-07-28.

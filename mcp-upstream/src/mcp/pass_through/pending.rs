@@ -25,6 +25,8 @@ pub(super) struct Pending {
     call: Option<PassedCall>,
     deadline: Instant,
     max: u64,
+    /// The client was asked something, and got the time for it.
+    asked: bool,
     stay: Option<Stay>,
 }
 
@@ -75,6 +77,7 @@ impl Pending {
             call,
             deadline: deadline.unwrap_or_else(|| Instant::now() + limits.timeout),
             max: max.unwrap_or_else(|| limits.max_result.as_u64()),
+            asked: false,
             stay: session.map(|session| Stay::enter(session, id)),
         }
     }
@@ -108,9 +111,12 @@ impl Pending {
         }
     }
 
-    /// The server asks its client something: the client gets the time to answer.
+    /// The server asks its client something: the client gets the time to answer. It gets it once, so that a server that
+    /// goes on asking does not hold the call's place for ever.
     pub(super) fn asked(&mut self) {
-        self.deadline += self.namespace.limits.ask_timeout;
+        if !std::mem::replace(&mut self.asked, true) {
+            self.deadline += self.namespace.limits.ask_timeout;
+        }
     }
 
     /// Records the end of the call, once.

@@ -7,6 +7,7 @@
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
+use serde::de::IgnoredAny;
 
 use crate::engine::UpstreamReply;
 use crate::jsonrpc::splice::span;
@@ -36,11 +37,10 @@ pub(super) enum Said {
 pub(super) fn read(text: &[u8]) -> Said {
     let plain = IS_ERROR.find(text).is_none() && ERROR.find(text).is_none();
     if plain && METHOD.find(text).is_none() {
-        let empty = text.iter().all(u8::is_ascii_whitespace);
-        return if empty {
-            Said::Other
-        } else {
-            Said::Answer("ok")
+        // A body that ends with its connection may have been cut.
+        return match serde_json::from_slice::<IgnoredAny>(text) {
+            Ok(_) => Said::Answer("ok"),
+            Err(_) => Said::Other,
         };
     }
     match jsonrpc::body(text) {
@@ -72,6 +72,8 @@ pub(super) struct LongMessage {
     head: Vec<u8>,
     tail: Vec<u8>,
     is_error: bool,
+    /// The last byte that is not blank.
+    last: u8,
 }
 
 impl LongMessage {
@@ -83,6 +85,7 @@ impl LongMessage {
         let begin = &piece[..piece.len().min(OVERLAP)];
         self.tail.extend_from_slice(begin);
         self.is_error |= says_is_error(&self.tail) || says_is_error(piece);
+        self.last = piece.trim_ascii_end().last().copied().unwrap_or(self.last);
         if piece.len() > OVERLAP {
             self.tail.clear();
             self.tail.extend_from_slice(&piece[piece.len() - OVERLAP..]);
@@ -90,6 +93,11 @@ impl LongMessage {
             let surplus = self.tail.len().saturating_sub(OVERLAP);
             self.tail.drain(..surplus);
         }
+    }
+
+    /// Whether the message may end here: a body that ends with its connection may have been cut.
+    pub(super) fn is_whole(&self) -> bool {
+        self.last == b'}'
     }
 
     /// The message is over.
@@ -155,6 +163,10 @@ mod tests {
                 r#"{"jsonrpc":"2.0","method":"notifications/message"}"#,
                 Said::Other,
             ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"te"#,
+                Said::Other,
+            ),
             ("", Said::Other),
         ] {
             assert_eq!(read(text.as_bytes()), said, "{text}");
@@ -182,7 +194,10 @@ mod tests {
                 for piece in message.as_bytes().chunks(size) {
                     long.push(piece);
                 }
+                assert!(long.is_whole());
                 assert_eq!(long.end(), Said::Answer(said), "{said} by {size}");
+                long.push(b"x");
+                assert!(!long.is_whole());
             }
         }
     }
