@@ -30,7 +30,7 @@ fn id(scripted: &Scripted) -> BackendId {
 /// A pool whose first check is over, so that nothing but the test's own requests says how its backends are.
 async fn settled(client: &Arc<RemoteClient>, server: &Arc<RemoteServer>) -> Arc<dyn Backends> {
     let pool = client.backends(server);
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     pool
 }
 
