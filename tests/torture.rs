@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::support::{Gateway, eventually, eventually_within, sha256};
-use left_over::{LeftOver, marked};
+use left_over::{LeftOver, marked, own_memory};
 use vices::{ENDINGS, Outcome, VICES, servers};
 
 /// Sessions without the variable: every vice with every ending, in two rounds.
@@ -195,12 +195,14 @@ async fn sessions_dropped_in_every_way_leave_nothing_behind() {
         memory.push(left.memory);
     }
     let allowed = memory[0] + SLACK + SLACK_OF_SESSION * (sessions as u64 / 2);
-    assert!(
-        memory[1] <= allowed,
-        "the second round needed {} KiB after {} KiB of the first",
-        memory[1],
-        memory[0]
-    );
+    println!("torture: {memory:?} KiB after the rounds, {allowed} KiB are allowed");
+    // The allocator gives pages back some time after they were freed.
+    eventually_within(
+        Duration::from_secs(60),
+        "the second round needs no more memory than the first",
+        || async { (own_memory(gateway.pid()) <= allowed).then_some(()) },
+    )
+    .await;
 }
 
 /// One session of every vice, with its call in flight.
