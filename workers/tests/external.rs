@@ -394,13 +394,22 @@ async fn a_server_carries_the_name_of_its_gateway_by_which_the_next_one_finds_wh
     assert_eq!(gateway, GatewayProcess::this());
     assert_eq!(gateway.end_left_behind(Duration::ZERO), 0, "it runs");
 
-    let dead = format!("{}.1", i32::MAX);
+    // A pid that no system gives, and a time that no other run of this test says.
+    let dead = format!("{}.{}", i32::MAX, std::process::id());
     let mut orphan = Command::new("sleep")
         .arg("1000")
         .env("TOOLDOCK_PROCESS", format!("{dead}-1"))
         .spawn()
         .unwrap();
     let dead: GatewayProcess = dead.parse().unwrap();
+    // A process shows its environment a moment after it was started.
+    let environ = format!("/proc/{}/environ", orphan.id());
+    let shown = async {
+        while fs::read(&environ).unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(shown).await;
     assert_eq!(dead.end_left_behind(Duration::ZERO), 1);
     orphan.wait().unwrap();
     assert!(alive(running.process.pid()));

@@ -107,7 +107,13 @@ mod tests {
     fn sleeper(tag: &str) -> Child {
         let mut command = Command::new("sleep");
         command.arg("60").env(tree::TAG_VARIABLE, tag);
-        command.spawn().expect("sleep exists")
+        let child = command.spawn().expect("sleep exists");
+        // A process shows its environment a moment after it was started.
+        let environ = format!("/proc/{}/environ", child.id());
+        while fs::read(&environ).expect("it runs").is_empty() {
+            std::thread::yield_now();
+        }
+        child
     }
 
     #[test]
