@@ -453,7 +453,7 @@ enum Place {
     AtOnce,
     /// When its message is known: running calls may wait for messages that answer or cancel, and those take no place.
     ByMessage,
-    /// Never: the end of a session is what gives places back.
+    /// Never: a DELETE ends a session and so frees what its requests hold.
     None,
 }
 

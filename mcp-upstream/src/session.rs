@@ -136,7 +136,7 @@ pub struct Session {
     questions: SessionInteractions,
     /// Its place in the audience, from its first general stream on; dropping the place gives it back.
     seat: Mutex<Option<Seat>>,
-    /// Where its requests are passed on to. None in client mode.
+    /// The backend and the server's session to which the session's requests are passed on; `None` in client mode.
     affinity: Mutex<Option<Arc<Affinity>>>,
     /// What the server of its namespace keeps for it; ends with the session.
     upstream_binding: Mutex<Option<Arc<dyn Any + Send + Sync>>>,

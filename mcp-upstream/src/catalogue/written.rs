@@ -9,10 +9,10 @@ use super::list::ToolList;
 use super::view::{Fingerprint, View};
 use crate::format::ResultFormat;
 
-/// Longer ones are written each time.
+/// Bytes of a written list beyond which the list is not kept, but written for each request.
 const KEPT_MAX: usize = 256 * 1024;
-/// Older sessions without output schemas, newer ones with them, and modern clients, of a few views. The oldest goes
-/// where there are more.
+/// How many written forms of one list are kept; a new form takes the place of the oldest. There are three forms for each
+/// view: legacy without output schemas, legacy with them, and modern.
 const FORMS_MAX: usize = 12;
 
 /// What was written of one list.

@@ -79,7 +79,7 @@ pub(crate) async fn schema(core: &Core, caller: Caller, name: &str) -> Reply {
     }
 }
 
-/// The input schema of a tool that the caller may see; `{}` of a tool without one.
+/// The input schema of a tool that the caller may see. A tool that declares no schema has `{}`.
 ///
 /// # Errors
 ///

@@ -28,7 +28,7 @@ impl Affinity {
 }
 
 impl Session {
-    /// Where its requests are passed on to; `None` in client mode.
+    /// The backend and the server's session to which the session's requests are passed on; `None` in client mode.
     pub(crate) fn affinity(&self) -> Option<Arc<Affinity>> {
         let own = self.affinity.lock();
         own.unwrap_or_else(PoisonError::into_inner).clone()

@@ -32,7 +32,7 @@ pub struct SessionRecord {
     pub client: Option<ClientFacts>,
     /// The least severe log messages the client wants.
     pub log_level: LogLevel,
-    /// Where its requests are passed on to.
+    /// The backend and the server's session to which the session's requests are passed on.
     #[serde(default)]
     pub affinity: Option<Affinity>,
     /// The resources the client wants to hear of.

@@ -105,7 +105,7 @@ pub struct Backend {
 /// What a backend's connections go to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
-    /// A name, which is looked up again from time to time.
+    /// A host name. Its addresses are looked up again from time to time.
     Name(String, u16),
     /// A literal address.
     Address(IpAddr, u16),

@@ -43,7 +43,7 @@ pub struct RemoteServerConfig {
     pub transport: Transport,
     /// Which clients share a session at the server.
     pub isolation: Isolation,
-    /// Whether a session's state lives at its backend alone: then it ends with the backend.
+    /// Whether the state of a session lives at its backend alone. Such a session ends when its backend does.
     pub stateful: bool,
     /// Whether names may resolve to addresses that are not public.
     pub allow_private: bool,

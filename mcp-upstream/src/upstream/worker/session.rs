@@ -45,7 +45,8 @@ impl WorkerUpstream {
         Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
     }
 
-    /// From which severity on the session wants log messages. Without a session there is nothing to remember the level in; the answer is the same, since it is no fault.
+    /// From which severity on the session wants log messages. Without a session there is nothing to remember the level in;
+    /// the request is answered as if it had been remembered, since the client did nothing wrong.
     pub(super) async fn set_level(
         &self,
         cx: &CallContext<'_>,
