@@ -289,8 +289,33 @@ async fn a_reload_takes_another_authority_and_another_mapping() {
     let rest = String::from_utf8_lossy(&rest);
     assert!(rest.contains("HTTP/1.1 401 "), "{rest}");
 
+    // Other authorities beside a configuration that cannot be used: they may belong to its entries.
+    let ca = asking.folder.path().join("ca.pem");
+    fs::write(&ca, &old.pem).unwrap();
+    let wrong = json!({"admission": {"certificates": [{"name": "x", "namespaces": ["*"]}]}});
+    asking.gateway.reconfigure(wrong);
+    asking.gateway.signal(Signal::HUP);
+    eventually("the authorities are not taken", || async {
+        let log = asking.gateway.log();
+        log.contains("may belong to that").then_some(())
+    })
+    .await;
+    assert_eq!(asking.status(Some(&before), "shared", "").await, None);
+
+    // Another mapping together with authorities that cannot be read: neither is put in force.
     let none = json!({"admission": {"certificates": []}});
+    fs::write(&ca, "none").unwrap();
     asking.gateway.reconfigure(none);
+    asking.gateway.signal(Signal::HUP);
+    eventually("the reload is refused", || async {
+        let log = asking.gateway.log();
+        log.contains("what client certificates stand for has changed")
+            .then_some(())
+    })
+    .await;
+    assert_eq!(asking.status(Some(&after), "shared", "").await, Some(200));
+
+    fs::write(&ca, &new.pem).unwrap();
     asking.gateway.signal(Signal::HUP);
     eventually("nobody is named any more", || async {
         let status = asking.status(Some(&after), "shared", "").await;

@@ -15,7 +15,7 @@ use http::request::Parts;
 use tooldock_workers::names::NamespaceName;
 
 use crate::bearer::{Principal, Tokens};
-use crate::certificate::{Certificates, ClientCertificate};
+use crate::certificate::{Certificates, Shown};
 use crate::concurrency::{Concurrency, Permit};
 use crate::config::{AdmissionConfig, ConfigError};
 use crate::fields::Fields;
@@ -57,8 +57,9 @@ pub struct ListenerRules {
     pub accept: AcceptRule,
     /// Whether credentials are needed.
     pub auth: Auth,
-    /// Whether client certificates stand for principals here.
-    pub certificates: bool,
+    /// Where client certificates stand for principals: the listener's name, which entries of `admission.certificates` may
+    /// be limited to.
+    pub certificates: Option<Arc<str>>,
     /// Whether MCP 2026-07-28, which has no streams by GET, is served.
     pub modern: bool,
 }
@@ -69,7 +70,7 @@ impl ListenerRules {
     fn openness(&self) -> Openness {
         if !self.routes.call_tools() {
             Openness::Closed
-        } else if self.certificates {
+        } else if self.certificates.is_some() {
             Openness::ToCertificates
         } else if self.auth == Auth::Required {
             Openness::Closed
@@ -102,8 +103,8 @@ pub struct Request<'a> {
     pub header_bytes: usize,
     /// Who is connected, a proxy perhaps.
     pub peer: Peer,
-    /// The client certificate of its connection, verified by the handshake.
-    pub certificate: Option<&'a ClientCertificate>,
+    /// The client certificate of its connection; looked at where the listener's certificates stand for principals.
+    pub certificate: Shown<'a>,
     /// The rules of the listener it came in by.
     pub listener: &'a ListenerRules,
     /// The namespaces and sessions of this moment.
@@ -205,6 +206,13 @@ impl<C: Clock + Clone> Admission<C> {
 }
 
 impl<C: Clock> Admission<C> {
+    /// Counts the requests that run at once on from where `before` stands: they go on while rules change.
+    #[must_use]
+    pub fn after(mut self, before: &Self) -> Self {
+        self.concurrency.go_on_from(&before.concurrency);
+        self
+    }
+
     /// Decides about a request.
     pub fn admit(&self, request: &Request<'_>) -> Verdict {
         let mut known = Known::default();
@@ -357,16 +365,29 @@ impl<C: Clock> Admission<C> {
         if auth != Auth::None && !fields.authorization.is_absent() {
             return self.tokens.authenticate(fields);
         }
-        let certificate = request.certificate;
-        let principal = certificate.and_then(|it| self.certificates.principal(it));
+        let listener = request.listener.certificates.as_deref();
+        let principal = match (listener, request.certificate) {
+            (None, _) | (_, Shown::Nothing) => None,
+            (Some(_), Shown::Outdated) => {
+                return Err(Rejection::unauthorized(
+                    "The client certificate of this connection counts no longer: it has ended, or its authorities were \
+                     replaced. Connect again.",
+                ));
+            }
+            (Some(listener), Shown::Certificate(certificate)) => {
+                self.certificates.principal(certificate, listener)
+            }
+        };
         match (principal, auth) {
             (Some(principal), _) => Ok(principal),
             (None, Auth::Optional | Auth::None) => Ok(self.tokens.anonymous()),
             (None, Auth::Required) => {
                 let refused = self.tokens.authenticate(fields);
-                refused.map_err(|refused| match certificate {
-                    Some(_) => refused.because("admission.certificates has no such certificate"),
-                    None => refused,
+                refused.map_err(|refused| match (listener, request.certificate) {
+                    (Some(_), Shown::Certificate(_)) => {
+                        refused.because("admission.certificates has no such certificate")
+                    }
+                    _ => refused,
                 })
             }
         }

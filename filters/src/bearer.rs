@@ -37,20 +37,60 @@ impl Principal {
 
     /// Whether the token opens a namespace. The namespace's own list of principals comes on top.
     pub fn opens(&self, namespace: &NamespaceName) -> bool {
-        self.namespaces.contains(namespace.as_str())
+        match namespace.is_system() {
+            true => self.namespaces.management,
+            false => self.namespaces.contains(namespace.as_str()),
+        }
     }
 }
 
 /// The namespaces a token opens, compiled once.
 #[derive(Debug)]
-pub(crate) enum NamespaceScope {
+pub(crate) struct NamespaceScope {
+    names: Names,
+    /// Whether the management tools are open, too. They write code that reads every namespace's secrets, so no pattern
+    /// opens them by chance: `_system` has to be listed by its name.
+    management: bool,
+}
+
+#[derive(Debug)]
+enum Names {
     All,
     Matching(GlobSet),
 }
 
 impl NamespaceScope {
+    /// Everything, the management tools included.
+    const UNRESTRICTED: Self = Self {
+        names: Names::All,
+        management: true,
+    };
+    /// Every namespace. The management tools are for somebody who is known.
+    const ANYBODY: Self = Self {
+        names: Names::All,
+        management: false,
+    };
+
     /// Compiles names and globs; the error says which one is none.
     pub(crate) fn new(patterns: &[String]) -> Result<Self, String> {
+        let system = NamespaceName::system();
+        let management = patterns.iter().any(|pattern| pattern == system.as_str());
+        Ok(Self {
+            names: Names::new(patterns)?,
+            management,
+        })
+    }
+
+    pub(crate) fn contains(&self, namespace: &str) -> bool {
+        match &self.names {
+            Names::All => true,
+            Names::Matching(set) => set.is_match(namespace),
+        }
+    }
+}
+
+impl Names {
+    fn new(patterns: &[String]) -> Result<Self, String> {
         if patterns.iter().any(|pattern| pattern == "*") {
             return Ok(Self::All);
         }
@@ -62,13 +102,6 @@ impl NamespaceScope {
         }
         let set = set.build().map_err(|error| error.kind().to_string())?;
         Ok(Self::Matching(set))
-    }
-
-    pub(crate) fn contains(&self, namespace: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Matching(set) => set.is_match(namespace),
-        }
     }
 }
 
@@ -87,10 +120,10 @@ impl Tokens {
         tokens: &[TokenConfig],
         bearer: Option<&SecretToken>,
     ) -> Result<Self, String> {
-        let unrestricted = |name: &str| {
+        let principal = |name: &str, namespaces| {
             Arc::new(Principal {
                 name: name.into(),
-                namespaces: NamespaceScope::All,
+                namespaces,
             })
         };
         let mut by_digest =
@@ -104,11 +137,12 @@ impl Tokens {
         }
         // Last, so that the unrestricted token stays that even where it is listed too.
         if let Some(bearer) = bearer {
-            by_digest.insert(bearer.digest(), unrestricted(BEARER));
+            let unrestricted = principal(BEARER, NamespaceScope::UNRESTRICTED);
+            by_digest.insert(bearer.digest(), unrestricted);
         }
         Ok(Self {
             by_digest,
-            anonymous: unrestricted(ANONYMOUS),
+            anonymous: principal(ANONYMOUS, NamespaceScope::ANYBODY),
         })
     }
 
@@ -192,6 +226,19 @@ mod tests {
             .authenticate(&Fields::of(&headers(&[value.as_bytes()])))
             .ok()?;
         Some(principal.name.to_string())
+    }
+
+    #[test]
+    fn only_the_unrestricted_token_opens_the_management_tools_without_a_word_about_them() {
+        let tokens = tokens();
+        let opens = |value: &str| {
+            let headers = headers(&[value.as_bytes()]);
+            let principal = tokens.authenticate(&Fields::of(&headers)).unwrap();
+            principal.opens(&NamespaceName::system())
+        };
+        assert!(opens("Bearer change_me"));
+        assert!(!opens("Bearer change_me_ops") && !opens("Bearer ci-old"));
+        assert!(!tokens.anonymous().opens(&NamespaceName::system()));
     }
 
     #[test]

@@ -98,35 +98,71 @@ fn normal_subject(text: &str) -> Option<String> {
     Some(parts.collect::<Option<Vec<_>>>()?.join(","))
 }
 
+/// The client certificate of a request's connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Shown<'a> {
+    /// The client has shown none.
+    #[default]
+    Nothing,
+    /// A certificate that the handshake has verified.
+    Certificate(&'a ClientCertificate),
+    /// A certificate that has ended since the handshake, or whose authorities are trusted no longer.
+    Outdated,
+}
+
 /// The principals of certificates, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Certificates {
-    /// With the place of its entry: the first entry that fits a certificate decides.
-    by_name: HashMap<CertificateName, (usize, Arc<Principal>)>,
+    by_name: HashMap<CertificateName, Vec<Entry>>,
+}
+
+/// One entry of `admission.certificates`.
+#[derive(Debug)]
+struct Entry {
+    /// The first entry that fits a certificate decides.
+    place: usize,
+    /// The listeners it is about; empty: all.
+    listeners: Vec<String>,
+    principal: Arc<Principal>,
 }
 
 impl Certificates {
     /// The error says what of which entry cannot be used; validation has found the rest.
     pub(crate) fn new(certificates: &[CertificateConfig]) -> Result<Self, String> {
-        let entries = certificates.iter().enumerate().map(|(place, certificate)| {
+        let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
+        for (place, certificate) in certificates.iter().enumerate() {
             let name = CertificateName::of_config(certificate)
                 .map_err(|(key, message)| format!("[{place}].{key}: {message}"))?;
             let principal = Principal {
                 name: certificate.name.as_str().into(),
                 namespaces: NamespaceScope::new(&certificate.namespaces)?,
             };
-            Ok((name, (place, Arc::new(principal))))
-        });
-        let by_name = entries.collect::<Result<_, String>>()?;
+            by_name.entry(name).or_default().push(Entry {
+                place,
+                listeners: certificate.listeners.clone(),
+                principal: Arc::new(principal),
+            });
+        }
         Ok(Self { by_name })
     }
 
-    /// Who a certificate stands for; None for a certificate that no entry names.
-    pub(crate) fn principal(&self, certificate: &ClientCertificate) -> Option<&Arc<Principal>> {
+    /// Who a certificate stands for at a listener; None for a certificate that no entry names there.
+    pub(crate) fn principal(
+        &self,
+        certificate: &ClientCertificate,
+        listener: &str,
+    ) -> Option<&Arc<Principal>> {
         let names = certificate.names.iter();
-        let found = names.filter_map(|name| self.by_name.get(name));
-        let first = found.min_by_key(|(place, _)| *place);
-        first.map(|(_, principal)| principal)
+        let found = names.filter_map(|name| self.by_name.get(name)).flatten();
+        let here = found.filter(|entry| entry.is_about(listener));
+        let first = here.min_by_key(|entry| entry.place);
+        first.map(|entry| &entry.principal)
+    }
+}
+
+impl Entry {
+    fn is_about(&self, listener: &str) -> bool {
+        self.listeners.is_empty() || self.listeners.iter().any(|name| name == listener)
     }
 }
 
@@ -140,16 +176,51 @@ mod tests {
             san: san.map(str::to_owned),
             subject: subject.map(str::to_owned),
             namespaces: vec!["*".to_owned()],
+            listeners: Vec::new(),
+        }
+    }
+
+    fn at(listener: &str, certificate: CertificateConfig) -> CertificateConfig {
+        CertificateConfig {
+            listeners: vec![listener.to_owned()],
+            ..certificate
         }
     }
 
     fn principal(entries: &[CertificateConfig], names: &[CertificateName]) -> Option<String> {
+        principal_at("core", entries, names)
+    }
+
+    fn principal_at(
+        listener: &str,
+        entries: &[CertificateConfig],
+        names: &[CertificateName],
+    ) -> Option<String> {
         let certificates = Certificates::new(entries).unwrap();
         let certificate = ClientCertificate {
             names: names.to_vec(),
         };
-        let principal = certificates.principal(&certificate)?;
+        let principal = certificates.principal(&certificate, listener)?;
         Some(principal.name.to_string())
+    }
+
+    #[test]
+    fn an_entry_counts_at_its_listeners_alone() {
+        let entries = [
+            at("partners", entry("partner", Some("ci.example"), None)),
+            at("core", entry("own", Some("ci.example"), None)),
+            entry("everywhere", Some("desk.example"), None),
+        ];
+        let host = |name: &str| [CertificateName::host(name)];
+        for (listener, name, expected) in [
+            ("partners", "ci.example", Some("partner")),
+            ("core", "ci.example", Some("own")),
+            ("other", "ci.example", None),
+            ("other", "desk.example", Some("everywhere")),
+        ] {
+            let found = principal_at(listener, &entries, &host(name));
+            assert_eq!(found.as_deref(), expected, "{name} at {listener}");
+        }
     }
 
     #[test]

@@ -23,8 +23,8 @@ const RETRY_SECONDS: u64 = 1;
 /// Both limits.
 #[derive(Debug)]
 pub(crate) struct Concurrency {
-    principals: Option<Arc<Table<Arc<str>>>>,
-    addresses: Option<Arc<Table<IpAddr>>>,
+    principals: Option<Table<Arc<str>>>,
+    addresses: Option<Table<IpAddr>>,
 }
 
 /// Counts one request while it lives.
@@ -34,15 +34,18 @@ pub struct Permit {
     _address: Option<Held<IpAddr>>,
 }
 
-/// How many requests there are of each key.
+/// A limit, and how many requests there are of each key.
 struct Table<K> {
     max: u32,
-    running: Mutex<HashMap<K, u32>>,
+    running: Arc<Running<K>>,
 }
+
+/// How many requests there are of each key. Outlives a change of the limit.
+struct Running<K>(Mutex<HashMap<K, u32>>);
 
 /// One request in a table.
 struct Held<K: Hash + Eq> {
-    table: Arc<Table<K>>,
+    running: Arc<Running<K>>,
     key: K,
 }
 
@@ -52,6 +55,12 @@ impl Concurrency {
             principals: Table::new(config.per_principal),
             addresses: Table::new(config.per_address),
         }
+    }
+
+    /// Takes over the counts of another configuration, each where both have the limit.
+    pub(crate) fn go_on_from(&mut self, before: &Self) {
+        go_on(&mut self.principals, &before.principals);
+        go_on(&mut self.addresses, &before.addresses);
     }
 
     /// Whether one of the limits is on.
@@ -94,19 +103,25 @@ fn refused(max: u32, cause: &'static str) -> Rejection {
         .because(cause)
 }
 
+fn go_on<K>(table: &mut Option<Table<K>>, before: &Option<Table<K>>) {
+    if let (Some(table), Some(before)) = (table, before) {
+        table.running = Arc::clone(&before.running);
+    }
+}
+
 impl<K: Hash + Eq + Clone> Table<K> {
-    fn new(max: AtOnce) -> Option<Arc<Self>> {
+    fn new(max: AtOnce) -> Option<Self> {
         let AtOnce::AtMost(max) = max else {
             return None;
         };
-        Some(Arc::new(Self {
+        Some(Self {
             max: max.get(),
-            running: Mutex::default(),
-        }))
+            running: Arc::new(Running(Mutex::default())),
+        })
     }
 
-    fn enter(self: &Arc<Self>, key: K) -> Option<Held<K>> {
-        let mut table = self.running();
+    fn enter(&self, key: K) -> Option<Held<K>> {
+        let mut table = self.running.lock();
         let running = table.entry(key.clone()).or_insert(0);
         if *running >= self.max {
             return None;
@@ -114,21 +129,21 @@ impl<K: Hash + Eq + Clone> Table<K> {
         *running += 1;
         drop(table);
         Some(Held {
-            table: Arc::clone(self),
+            running: Arc::clone(&self.running),
             key,
         })
     }
 }
 
-impl<K> Table<K> {
-    fn running(&self) -> MutexGuard<'_, HashMap<K, u32>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+impl<K> Running<K> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<K: Hash + Eq> Drop for Held<K> {
     fn drop(&mut self) {
-        let mut table = self.table.running();
+        let mut table = self.running.lock();
         let Some(running) = table.get_mut(&self.key) else {
             return;
         };
@@ -219,8 +234,21 @@ mod tests {
             drop(enter(&limits, &client, &client).unwrap());
         }
         let principals = limits.principals.as_ref().unwrap();
-        assert!(principals.running().is_empty());
-        assert!(limits.addresses.as_ref().unwrap().running().is_empty());
+        assert!(principals.running.lock().is_empty());
+        let addresses = limits.addresses.as_ref().unwrap();
+        assert!(addresses.running.lock().is_empty());
+    }
+
+    #[test]
+    fn requests_that_run_while_the_limits_change_stay_counted() {
+        let before = concurrency(3, 0);
+        let running =
+            ["192.0.2.1", "192.0.2.2"].map(|client| enter(&before, "ci", client).unwrap());
+        let mut after = concurrency(2, 1);
+        after.go_on_from(&before);
+        assert!(enter(&after, "ci", "192.0.2.3").is_err());
+        drop(running);
+        assert!(enter(&after, "ci", "192.0.2.3").is_ok());
     }
 
     #[test]

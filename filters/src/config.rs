@@ -10,10 +10,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::off_or;
 
 use crate::host::HostPattern;
 use crate::network::Cidr;
@@ -88,6 +88,10 @@ pub struct CertificateConfig {
     pub subject: Option<String>,
     /// Which namespaces it opens: names and globs.
     pub namespaces: Vec<String>,
+    /// The listeners whose clients it is about, by name; empty: all that ask for certificates. A name in a certificate
+    /// says only as much as the authority that signed it, and each listener has its own authorities.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub listeners: Vec<String>,
 }
 
 /// `admission.flood:` — `off`, or a rate per client address.
@@ -266,89 +270,42 @@ impl Default for TimeoutsConfig {
 
 impl Serialize for Flood {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Off => serializer.serialize_str("off"),
-            Self::On(rate) => rate.serialize(serializer),
-        }
+        let rate = match self {
+            Self::Off => None,
+            Self::On(rate) => Some(rate),
+        };
+        off_or::serialize(rate, serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Flood {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // By hand rather than `untagged`, whose errors do not say what is wrong inside the map.
-        struct OffOrRate;
-        impl<'de> Visitor<'de> for OffOrRate {
-            type Value = Flood;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("`off` or {rate, burst}")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Flood, E> {
-                match text {
-                    "off" => Ok(Flood::Off),
-                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-                }
-            }
-
-            fn visit_bool<E: de::Error>(self, value: bool) -> Result<Flood, E> {
-                // YAML 1.1 tools turn `off` into `false`.
-                match value {
-                    false => Ok(Flood::Off),
-                    true => Err(E::invalid_value(de::Unexpected::Bool(true), &self)),
-                }
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Flood, A::Error> {
-                RateConfig::deserialize(MapAccessDeserializer::new(map)).map(Flood::On)
-            }
-        }
-        deserializer.deserialize_any(OffOrRate)
+        let rate = off_or::deserialize(deserializer, "`off` or {rate, burst}")?;
+        Ok(rate.map_or(Self::Off, Self::On))
     }
 }
 
 impl Serialize for AtOnce {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Off => serializer.serialize_str("off"),
-            Self::AtMost(max) => max.serialize(serializer),
-        }
+        let max = match self {
+            Self::Off => None,
+            Self::AtMost(max) => Some(max),
+        };
+        off_or::serialize(max, serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for AtOnce {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OffOrNumber;
-        impl Visitor<'_> for OffOrNumber {
-            type Value = AtOnce;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("`off` or a number from 1 to 1000000")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<AtOnce, E> {
-                match text {
-                    "off" => Ok(AtOnce::Off),
-                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-                }
-            }
-
-            fn visit_bool<E: de::Error>(self, value: bool) -> Result<AtOnce, E> {
-                // YAML 1.1 tools turn `off` into `false`.
-                match value {
-                    false => Ok(AtOnce::Off),
-                    true => Err(E::invalid_value(de::Unexpected::Bool(true), &self)),
-                }
-            }
-
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<AtOnce, E> {
-                let max = u32::try_from(number).ok().filter(|max| *max <= AT_ONCE_MAX);
-                let max = max.and_then(NonZeroU32::new);
-                max.map(AtOnce::AtMost)
-                    .ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(number), &self))
-            }
+        let expected = "`off` or a number from 1 to 1000000";
+        let Some(max) = off_or::deserialize::<_, NonZeroU32>(deserializer, expected)? else {
+            return Ok(Self::Off);
+        };
+        if max.get() > AT_ONCE_MAX {
+            let number = de::Unexpected::Unsigned(max.get().into());
+            return Err(de::Error::invalid_value(number, &expected));
         }
-        deserializer.deserialize_any(OffOrNumber)
+        Ok(Self::AtMost(max))
     }
 }
 

@@ -49,7 +49,7 @@ pub mod token;
 
 pub use admission::{Admission, Admitted, Auth, ListenerRules, Request, Verdict};
 pub use bearer::{ANONYMOUS, BEARER, Principal};
-pub use certificate::{CertificateName, ClientCertificate};
+pub use certificate::{CertificateName, ClientCertificate, Shown};
 pub use concurrency::Permit;
 pub use config::{AdmissionConfig, ConfigError};
 pub use fields::Fields;

@@ -24,6 +24,8 @@ pub enum NamespaceRule {
     Header,
     /// Always this one. A request need not name it, and may name no other.
     Fixed(NamespaceName),
+    /// Always that of the management tools. `X-Namespace` is not read.
+    System,
 }
 
 /// What the edge asks of the live state behind it.
@@ -58,6 +60,9 @@ pub(crate) fn admitted(
     principal: &Principal,
     directory: &dyn Directory,
 ) -> Result<NamespaceName, Rejection> {
+    if *rule == NamespaceRule::System {
+        return system(found, principal);
+    }
     let Some(name) = named(rule, parts, fields, found, directory)? else {
         return Err(Rejection::new(
             Reason::NamespaceRequired,
@@ -81,6 +86,28 @@ pub(crate) fn admitted(
                 found.spec.ways_to_name_a_namespace()
             ),
         )),
+    }
+}
+
+/// The namespace of the management tools, for whoever may use them. No registry is asked: a listener that serves these
+/// tools belongs to a process that has them.
+fn system(found: &Found<'_>, principal: &Principal) -> Result<NamespaceName, Rejection> {
+    let system = NamespaceName::system();
+    if let Some(name) = found.namespace()?
+        && name != system.as_str()
+    {
+        return Err(Rejection::new(
+            Reason::NamespaceNotFound,
+            "This listener serves the management tools alone: use the path /mcp. The tools of namespaces are served by the core's listener.",
+        ));
+    }
+    match principal.opens(&system) {
+        true => Ok(system),
+        false => Err(Rejection::new(
+            Reason::NamespaceForbidden,
+            "Your token may not use the management tools. Use BEARER_TOKEN, or a token whose list of namespaces has \"_system\" in it.",
+        )
+        .because("namespaces of the token")),
     }
 }
 
@@ -302,6 +329,28 @@ mod tests {
         assert_eq!(
             outcome_under(&fixed, "/mcp", &[], &["shared"]),
             Err(Reason::NamespaceForbidden)
+        );
+    }
+
+    #[test]
+    fn the_management_tools_are_for_tokens_that_list_them_by_name() {
+        let outcome = |uri, headers: &[&[u8]], scope| {
+            outcome_under(&NamespaceRule::System, uri, headers, scope)
+        };
+        for scope in [&["_system"][..], &["github", "_system"], &["*", "_system"]] {
+            assert_eq!(outcome("/mcp", &[], scope).as_deref(), Ok("_system"));
+        }
+        for scope in [&["*"][..], &["github"], &["_*"], &["*system"], &["_syste?"]] {
+            let refused = outcome("/mcp", &[], scope);
+            assert_eq!(refused, Err(Reason::NamespaceForbidden), "{scope:?}");
+        }
+        // `X-Namespace` is not read, and the path may name no other.
+        let headers = [&b"github"[..], b"shared"];
+        assert!(outcome("/mcp", &headers, &["_system"]).is_ok());
+        assert!(outcome("/mcp/_system", &[], &["_system"]).is_ok());
+        assert_eq!(
+            outcome("/mcp/github", &[], &["_system"]),
+            Err(Reason::NamespaceNotFound)
         );
     }
 

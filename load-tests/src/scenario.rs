@@ -9,6 +9,7 @@ mod idle_sse;
 mod reconnect_storm;
 mod refuse;
 mod reload;
+mod remote;
 mod sessions;
 mod soak;
 mod tools_call;
@@ -39,8 +40,9 @@ pub(crate) struct Scenario {
 pub(crate) type Answering<'r> = Pin<Box<dyn Future<Output = anyhow::Result<Section>> + 'r>>;
 
 /// All of them, in the order they run and are reported.
-pub(crate) const ALL: [&Scenario; 7] = [
+pub(crate) const ALL: [&Scenario; 8] = [
     &tools_call::SCENARIO,
+    &remote::SCENARIO,
     &refuse::SCENARIO,
     &idle_sse::SCENARIO,
     &reconnect_storm::SCENARIO,
@@ -108,9 +110,13 @@ mod tests {
     }
 
     #[test]
-    fn all_but_the_soak_run_unless_some_are_named() {
-        assert_eq!(names(&[]).len(), ALL.len() - 1);
-        assert!(!names(&[]).contains(&"soak"));
+    fn all_but_the_soak_and_remote_servers_run_unless_some_are_named() {
+        assert_eq!(names(&[]).len(), ALL.len() - 2);
+        assert!(
+            !["soak", "remote"]
+                .iter()
+                .any(|name| names(&[]).contains(name))
+        );
         // In the order of the table, whatever the order of the names.
         let some = names(&["--scenario", "soak", "--only", "refuse"]);
         assert_eq!(some, ["refuse", "soak"]);

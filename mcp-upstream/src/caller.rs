@@ -16,7 +16,7 @@ use crate::profile::Profile;
 pub struct Caller {
     /// The namespace the request is for, already found and open to the principal; `None` on paths without one.
     pub namespace: Option<NamespaceName>,
-    /// The name of the token that was presented; `None` for a stranger on a public path.
+    /// The principal of the token or client certificate that admitted the request; `None` for a stranger on a public path.
     pub principal: Option<Arc<str>>,
     /// The client's address, through trusted proxies only.
     pub client: IpAddr,

@@ -75,6 +75,11 @@ pub(crate) trait UpstreamCall: CancelNotice {
     /// answer goes to `peer`.
     fn start(self: Arc<Self>, peer: Peer) -> Work;
 
+    /// Whether the call failed because the state of its session is lost, so that the session is over.
+    fn has_lost_its_session(&self) -> bool {
+        false
+    }
+
     /// A failure of this call as its caller may see it; what only the operator may see goes to the log.
     fn shown(&self, _caller: &Caller, error: CallError) -> CallError {
         error

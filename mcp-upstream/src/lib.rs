@@ -42,8 +42,9 @@ mod upstream;
 pub use jsonrpc::subject::Subject;
 pub use mcp::head::{AcceptFlags, McpHead, MirroredHeaders};
 pub use reload::ReloadControl;
-pub use service::{Service, ServiceParts};
+pub use service::{OwnCore, Service, ServiceParts};
 pub use upstream::http::port as http_client;
+pub use upstream::system as management;
 
 #[cfg(test)]
 mod cost;

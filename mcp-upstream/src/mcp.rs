@@ -244,6 +244,9 @@ async fn open<'a>(
     let header = header_version(caller, head)?;
     let session = session(core, caller, head, &namespace).await?;
     let version = agree(header, session.as_ref())?;
+    if let Some(session) = &session {
+        sessions::not_lost(core, &namespace, session).await?;
+    }
     if !initialize {
         if session.is_none() && caller.profile.session_required(version) {
             return Err(RequestError::SessionRequired);
@@ -284,7 +287,7 @@ pub(crate) fn namespace(core: &Core, caller: &Caller) -> Result<Arc<Namespace>, 
         .as_ref()
         .ok_or(RequestError::NamespaceRequired)?;
     core.registry
-        .namespace(name.as_str())
+        .admitted(name)
         .ok_or_else(|| RequestError::NamespaceNotFound(name.to_string()))
 }
 

@@ -102,6 +102,15 @@ impl Profile {
         }
     }
 
+    /// The manager port: the rules of the core port, for the management tools alone (MCP-41).
+    pub fn manager() -> Self {
+        Self {
+            name: "manager",
+            namespace: Some(NamespaceName::system()),
+            ..Self::core()
+        }
+    }
+
     /// The metrics port: health checks beside the counters, which say more.
     pub fn metrics() -> Self {
         Self {

@@ -41,9 +41,14 @@ use crate::upstream::client::pools::PooledConnector;
 use crate::upstream::client::{ClientUpstream, ExternalServers};
 use crate::upstream::http::launch::AllLaunchers;
 use crate::upstream::http::port::HttpClient;
-use crate::upstream::worker::{WorkerPorts, WorkerUpstream, Workers};
+use crate::upstream::system::{Management, SystemPort};
+use crate::upstream::worker::{WorkerPort, WorkerPorts, WorkerUpstream, Workers};
 use crate::upstream::{SessionChanges, Upstream, Upstreams, gauge};
 use crate::{legacy, rest};
+
+mod own_core;
+
+pub use own_core::OwnCore;
 
 /// What the service is made of.
 pub struct ServiceParts {
@@ -67,6 +72,8 @@ pub struct ServiceParts {
     pub tool_call_limiter: Arc<dyn ToolCallLimiter>,
     /// Where audit records go.
     pub audit: AuditSender,
+    /// The management tools, where this process has them.
+    pub management: Option<Arc<Management>>,
     /// Reaches remote servers; without one, calls of such a namespace fail.
     pub http_client: Option<Arc<dyn HttpClient>>,
     /// Counters.
@@ -156,7 +163,14 @@ impl Service {
         let client = parts.http_client.clone();
         let registry = Arc::clone(&parts.registry);
         let metrics = parts.metrics.stdio.clone();
-        let ports = Arc::new(Workers(Arc::clone(&registry)));
+        if let Some(management) = &parts.management {
+            registry.set_system(Arc::new(management.namespace()));
+        }
+        let system = parts.management.clone().map(SystemPort::new).map(Arc::new);
+        let ports = Arc::new(Workers {
+            registry: Arc::clone(&registry),
+            system: system.map(|port| port as Arc<dyn WorkerPort>),
+        });
         let mut made = None;
         let mut service = Self::with_upstreams(parts, |shared| {
             let launchers = AllLaunchers::new(&host, client);

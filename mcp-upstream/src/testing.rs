@@ -14,14 +14,18 @@ use bytesize::ByteSize;
 use http::{Method, StatusCode};
 use serde_json::Value;
 use serde_json::json;
+use tokio::runtime::Handle;
 use tooldock_workers::config::Limits;
 use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::external::ProcessHost;
 use tooldock_workers::gate::Gate;
+use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
 use tooldock_workers::policy::ToolPolicy;
 use tooldock_workers::registry::{self, Namespace, Registry, SecretsStatus, Snapshot};
 use tooldock_workers::route::RouteId;
+use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::tool::Tool;
 use tooldock_workers::worker::Operation;
 
@@ -237,6 +241,8 @@ pub(crate) struct Wanted {
     pub(crate) externals: Option<Arc<dyn Connector>>,
     /// Reaches remote servers.
     pub(crate) http_client: Option<Arc<dyn HttpClient>>,
+    /// The gateway's own client of remote servers is there, too.
+    pub(crate) connects: bool,
     /// Instead of the fake one.
     pub(crate) ports: Option<Arc<dyn WorkerPorts>>,
     /// A kind of upstream of the test's own.
@@ -255,6 +261,7 @@ impl Default for Wanted {
             audit: Audit::off(),
             externals: None,
             http_client: None,
+            connects: false,
             ports: None,
             upstream: None,
         }
@@ -281,11 +288,14 @@ impl Wanted {
             streams_per_principal: self.streams_per_principal,
             tool_call_limiter: self.limiter,
             audit: self.audit,
+            management: None,
             http_client: self.http_client,
             metrics: Arc::clone(&metrics),
             health: Arc::clone(&health),
         };
-        let service = {
+        let service = if self.connects {
+            Service::with_servers(parts, process_host())
+        } else {
             let fake = || Arc::new(Only(Arc::clone(&backend))) as Arc<dyn WorkerPorts>;
             let ports = self.ports.unwrap_or_else(fake);
             Service::with_upstreams(parts, |shared| {
@@ -303,6 +313,17 @@ impl Wanted {
             metrics,
         }
     }
+}
+
+/// What starts no process.
+fn process_host() -> Arc<ProcessHost> {
+    let metrics = WorkerMetrics::new(&prometheus::Registry::new());
+    Arc::new(ProcessHost {
+        guard: "/nonexistent".into(),
+        control: Handle::current(),
+        runtimes: Arc::new(Runtimes::new()),
+        metrics: Arc::new(metrics.expect("a fresh registry")),
+    })
 }
 
 fn snapshot(generation: u64, namespaces: Vec<Namespace>) -> Snapshot {

@@ -11,7 +11,7 @@
 //!
 //! | kind | module | what runs it |
 //! |---|---|---|
-//! | functions | [`worker`] | Python workers |
+//! | functions | [`worker`] | Python workers; for the management tools this program ([`system`]) |
 //! | a server that speaks MCP | [`client`] | a stdio server's processes, or a remote server's backends ([`http`]) |
 //!
 //! A new kind is a folder here, an implementation of [`Upstream`], and a place in the list that [`Upstreams`] is made of.
@@ -38,6 +38,7 @@ mod context;
 pub(crate) mod health;
 pub(crate) mod http;
 mod sessions;
+pub mod system;
 pub(crate) mod worker;
 
 #[cfg(test)]
@@ -125,6 +126,16 @@ pub(crate) trait Upstream: Send + Sync + 'static {
     /// It is known not to have the method, or why that is not known.
     fn offers(&self, _cx: &CallContext<'_>, _method: &str) -> Result<(), RequestError> {
         Ok(())
+    }
+
+    /// Whether the state that a session had at its upstream is lost, so that the session is over.
+    fn has_lost(&self, _namespace: &Namespace, _session: &Session) -> bool {
+        false
+    }
+
+    /// Whether running a request twice is as good as once. `subject` is the tool of a call.
+    fn is_harmless(&self, _namespace: &Namespace, _method: &str, _subject: &str) -> bool {
+        false
     }
 
     /// Understands one request. What the namespace does not offer is refused here; what a call comes to is not known yet.

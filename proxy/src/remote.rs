@@ -13,7 +13,6 @@
 //! What it deliberately does not do: follow a redirect, repeat a request, or know MCP. A connection that turns out to be
 //! closed before anything was written to it is no request that was sent: then another one is opened.
 
-mod address;
 mod balance;
 mod client;
 mod connect;

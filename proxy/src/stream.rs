@@ -17,11 +17,13 @@ mod detach;
 mod session;
 mod writer;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pingora_proxy::Session;
+use tokio::time::Sleep;
 use tooldock_upstream::reply::{Guards, Head, Subscription};
 
 use self::detach::Detached;
@@ -37,6 +39,8 @@ pub(crate) struct LongStream {
     pub(crate) head: Head,
     pub(crate) events: Subscription,
     pub(crate) guards: Guards,
+    /// For how long its client may stay, where that is limited: a client certificate admits nobody beyond its end.
+    pub(crate) lasts: Option<Duration>,
 }
 
 impl LongStream {
@@ -70,6 +74,7 @@ impl LongStream {
         let running = Running {
             events: Counted {
                 events: self.events,
+                end: self.lasts.map(|lasts| Box::pin(tokio::time::sleep(lasts))),
                 bytes: 0,
             },
             framing,
@@ -106,12 +111,20 @@ struct Running {
 /// The events of a stream, and how many bytes of them there were.
 struct Counted {
     events: Subscription,
+    end: Option<Pin<Box<Sleep>>>,
     bytes: u64,
 }
 
 impl Events for Counted {
     async fn next(&mut self) -> Option<Bytes> {
-        let event = self.events.next().await?;
+        let event = match &mut self.end {
+            None => self.events.next().await?,
+            Some(end) => tokio::select! {
+                biased;
+                () = end => return None,
+                event = self.events.next() => event?,
+            },
+        };
         self.bytes += event.len() as u64;
         Some(event)
     }

@@ -12,7 +12,7 @@ mod facts;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -27,8 +27,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::CertifiedKey;
-use tooldock_filters::ClientCertificate;
 use tooldock_filters::host::HostPattern;
+use tooldock_filters::{self as filters, ClientCertificate};
 
 use self::by_name::ByName;
 use self::client::Authorities;
@@ -105,21 +105,20 @@ impl TlsListener {
         Ok(Arc::new(opened))
     }
 
-    /// Reads the files again. New handshakes go by what the files hold now. Says whether the authorities of client
-    /// certificates are others; then no certificate that the old ones have verified counts any more.
+    /// Reads the files again, and changes nothing yet.
     ///
     /// # Errors
     ///
-    /// One line that names the file at fault; everything in force stays.
-    pub(crate) fn reload(&self, config: &TlsConfig, hosts: &[HostPattern]) -> Result<bool, String> {
+    /// One line that names the file at fault.
+    pub(crate) fn prepare(
+        self: &Arc<Self>,
+        config: &TlsConfig,
+        hosts: &[HostPattern],
+    ) -> Result<Prepared, String> {
         let before = Arc::clone(&self.authorities());
-        let Made {
-            acceptor,
-            shown: next,
-            trust,
-        } = made(config, Some(&before))?;
+        let made = made(config, Some(&before))?;
         let mut problems = Vec::new();
-        for next in &next {
+        for next in &made.shown {
             let Some(problem) = next.problem(hosts, self.loopback) else {
                 continue;
             };
@@ -132,17 +131,12 @@ impl TlsListener {
             }
             problems.push(problem);
         }
-        for problem in problems {
-            self.complain(&problem);
-        }
-        self.acceptor.store(Arc::new(acceptor));
-        *self.shown() = next;
-        let replaced = !Arc::ptr_eq(&before, &trust);
-        *self.authorities() = trust;
-        if replaced {
-            before.replaced.store(true, Ordering::Release);
-        }
-        Ok(replaced)
+        Ok(Prepared {
+            listener: Arc::clone(self),
+            made,
+            before,
+            problems,
+        })
     }
 
     /// The listener's name.
@@ -173,6 +167,52 @@ impl TlsListener {
 
     fn shown(&self) -> MutexGuard<'_, Vec<Shown>> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The TLS of a listener as its files are now, not in force yet.
+pub(crate) struct Prepared {
+    listener: Arc<TlsListener>,
+    made: Made,
+    before: Arc<Trust>,
+    /// Why clients will refuse certificates that are to be shown all the same.
+    problems: Vec<String>,
+}
+
+impl Prepared {
+    /// The listener's name.
+    pub(crate) fn listener(&self) -> &str {
+        self.listener.name()
+    }
+
+    /// Lets no certificate count any more that the old authorities have verified, if there are others now. Says whether
+    /// there are.
+    pub(crate) fn retire_authorities(&self) -> bool {
+        let replaced = self.has_other_authorities();
+        if replaced {
+            self.before.replaced.store(true, Ordering::Release);
+        }
+        replaced
+    }
+
+    /// Whether the authorities of client certificates are others than those in force.
+    pub(crate) fn has_other_authorities(&self) -> bool {
+        !Arc::ptr_eq(&self.before, &self.made.trust)
+    }
+
+    /// New handshakes go by what the files hold now.
+    pub(crate) fn put_into_force(self) {
+        for problem in &self.problems {
+            self.listener.complain(problem);
+        }
+        let Made {
+            acceptor,
+            shown,
+            trust,
+        } = self.made;
+        self.listener.acceptor.store(Arc::new(acceptor));
+        *self.listener.shown() = shown;
+        *self.listener.authorities() = trust;
     }
 }
 
@@ -364,18 +404,37 @@ impl TlsConnection {
 
     /// The certificate that the client has shown. The handshake has verified it; none counts that has ended since, or
     /// whose authorities a reload has replaced.
-    pub(crate) fn certificate(&self) -> Option<&ClientCertificate> {
+    pub(crate) fn certificate(&self) -> filters::Shown<'_> {
+        let Some(shows) = &self.client else {
+            return filters::Shown::Nothing;
+        };
+        let replaced = shows.trust.replaced.load(Ordering::Acquire);
+        if replaced || shows.counts_for().is_none() {
+            return filters::Shown::Outdated;
+        }
+        filters::Shown::Certificate(&shows.certificate)
+    }
+
+    /// For how long the certificate counts that the client has shown; None where it has shown none.
+    pub(crate) fn counts_for(&self) -> Option<Duration> {
         let shows = self.client.as_ref()?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-        let ended = now.as_secs().cast_signed() > shows.not_after;
-        let counts = !ended && !shows.trust.replaced.load(Ordering::Acquire);
-        counts.then_some(&shows.certificate)
+        Some(shows.counts_for().unwrap_or_default())
     }
 
     /// Whether the client has shown a certificate that no longer counts: the connection is to end, so that the next
     /// handshake judges the client anew.
     pub(crate) fn is_outdated(&self) -> bool {
-        self.client.is_some() && self.certificate().is_none()
+        self.certificate() == filters::Shown::Outdated
+    }
+}
+
+impl Shows {
+    /// None for a certificate that has ended.
+    fn counts_for(&self) -> Option<Duration> {
+        // The whole of its last second belongs to it.
+        let ends = u64::try_from(self.not_after).ok()?.checked_add(1)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+        Duration::from_secs(ends).checked_sub(now)
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -142,7 +142,8 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
     }
 }
 
-fn answered(status: u16, headers: &str, body: &str) -> String {
+/// A response, whose body is JSON if it has one.
+pub fn answered(status: u16, headers: &str, body: &str) -> String {
     let kind = match body.is_empty() {
         true => "",
         false => "Content-Type: application/json\r\n",
@@ -153,7 +154,8 @@ fn answered(status: u16, headers: &str, body: &str) -> String {
     )
 }
 
-async fn read(stream: &mut TcpStream) -> Option<(String, String)> {
+/// The next request: its head and its body.
+pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Option<(String, String)> {
     let mut bytes = Vec::new();
     loop {
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -171,7 +173,8 @@ async fn read(stream: &mut TcpStream) -> Option<(String, String)> {
     }
 }
 
-fn header(head: &str, name: &str) -> Option<String> {
+/// A header of a request.
+pub fn header(head: &str, name: &str) -> Option<String> {
     let mut lines = head.lines().filter_map(|line| line.split_once(':'));
     lines
         .find(|(have, _)| have.eq_ignore_ascii_case(name))

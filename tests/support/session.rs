@@ -61,7 +61,10 @@ impl Session {
             .await;
         let status = answer.status;
         let id = answer.header("mcp-session-id").map(str::to_owned);
-        let body = answer.json().await;
+        let body = match answer.is_events() {
+            true => answer.message().await,
+            false => answer.json().await,
+        };
         session.id = id
             .filter(|_| status == 200)
             .ok_or_else(|| format!("{status} {body}"))?;

@@ -137,8 +137,10 @@ impl<S: AsyncRead + tokio::io::AsyncWrite + Unpin> Answering<S> {
     /// The next event or comment; `None` after the end.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
-            if let Some(at) = find(&self.body, b"\n\n") {
-                let block: Vec<u8> = self.body.drain(..at + 2).collect();
+            let ends = [&b"\n\n"[..], b"\r\n\r\n"];
+            let ends = ends.map(|end| find(&self.body, end).map(|at| at + end.len()));
+            if let Some(end) = ends.into_iter().flatten().min() {
+                let block: Vec<u8> = self.body.drain(..end).collect();
                 return Some(Event::parse(
                     std::str::from_utf8(&block).expect("events are text"),
                 ));

@@ -12,7 +12,7 @@ use tooldock_workers::yaml;
 
 use super::*;
 use crate::bearer::{ANONYMOUS, BEARER};
-use crate::certificate::CertificateName;
+use crate::certificate::{CertificateName, ClientCertificate};
 use crate::namespace::Access;
 use crate::rejection::Reason;
 use crate::route::RouteGroup;
@@ -47,7 +47,7 @@ const CORE: ListenerRules = ListenerRules {
     namespace: NamespaceRule::Header,
     accept: AcceptRule::Auto,
     auth: Auth::Required,
-    certificates: false,
+    certificates: None,
     modern: true,
 };
 
@@ -147,7 +147,10 @@ impl Case {
             fields: &Fields::of(&parts.headers),
             header_bytes: self.header_bytes,
             peer: self.peer.parse::<IpAddr>().unwrap().into(),
-            certificate: self.certificate.as_ref(),
+            certificate: self
+                .certificate
+                .as_ref()
+                .map_or(Shown::Nothing, Shown::Certificate),
             listener: &self.listener,
             directory: &Live,
         })
@@ -812,7 +815,7 @@ fn certified(host: &str, auth: Auth, case: Case) -> Case {
         }),
         listener: ListenerRules {
             auth,
-            certificates: true,
+            certificates: Some("core".into()),
             ..CORE
         },
         ..case
@@ -997,7 +1000,7 @@ fn no_request_makes_admission_panic() {
             fields: &Fields::of(&parts.headers),
             header_bytes: crate::head::header_bytes(&parts),
             peer: "198.51.100.1".parse::<IpAddr>().unwrap().into(),
-            certificate: None,
+            certificate: Shown::Nothing,
             listener: &CORE,
             directory: &Live,
         });

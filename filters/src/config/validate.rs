@@ -60,20 +60,30 @@ impl AdmissionConfig {
                 return Err(ConfigError::new(format!("{at}.sha256"), message));
             }
         }
-        let mut names = HashSet::new();
+        let mut names: HashMap<_, Vec<&[String]>> = HashMap::new();
         for (index, certificate) in self.certificates.iter().enumerate() {
             let at = format!("admission.certificates[{index}]");
             let (name, namespaces) = (&certificate.name, &certificate.namespaces);
             validate_principal(&at, name, namespaces, &mut namespaces_of)?;
             let name = CertificateName::of_config(certificate)
                 .map_err(|(key, message)| ConfigError::new(format!("{at}.{key}"), message))?;
-            if !names.insert(name) {
-                let message = "the same certificate is listed twice";
+            let others = names.entry(name).or_default();
+            if others
+                .iter()
+                .any(|other| overlap(other, &certificate.listeners))
+            {
+                let message = "the same certificate is listed twice for one listener";
                 return Err(ConfigError::new(at, message));
             }
+            others.push(&certificate.listeners);
         }
         Ok(())
     }
+}
+
+/// Whether two lists of listeners have one in common. An empty list stands for all.
+fn overlap(one: &[String], other: &[String]) -> bool {
+    one.is_empty() || other.is_empty() || one.iter().any(|name| other.contains(name))
 }
 
 /// Checks one entry of a list of principals. Entries that share a name are one principal.
@@ -194,6 +204,10 @@ mod tests {
             ),
             (
                 "certificates: [ { name: a, san: x.y, namespaces: [a] }, { name: b, san: X.y, namespaces: [a] } ]".into(),
+                "admission.certificates[1]",
+            ),
+            (
+                "certificates: [ { name: a, san: x.y, namespaces: [a], listeners: [l, m] }, { name: b, san: x.y, namespaces: [a], listeners: [m] } ]".into(),
                 "admission.certificates[1]",
             ),
             (

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use super::{Process, free_address};
 use crate::message::FIRST_ID;
 use crate::processes;
-use crate::servers::gateway::TOKEN;
+use crate::servers::gateway::{NAMED_TOKEN, TOKEN};
 
 const READY_LIMIT: Duration = Duration::from_secs(10);
 /// Where distributions put it, outside the search path of ordinary users.
@@ -89,6 +89,36 @@ impl Nginx {
         let location = "if ($refused) { return 401; } proxy_pass http://app; proxy_http_version 1.1; \
              proxy_set_header Connection \"\"; proxy_set_header Host $http_host; proxy_buffer_size 16k; \
              proxy_buffers 8 64k; proxy_busy_buffers_size 128k; proxy_max_temp_file_size 0;";
+        Self::serving(program, Size { workers, clients }, &http, location).await
+    }
+
+    /// Starts it in front of an MCP server with the checks of `conf.yaml`: Host, Origin, address, token, rates by address and
+    /// by principal, and a line for each request in a buffered log. Streams are passed on as they come.
+    pub(crate) async fn checking(
+        program: &Path,
+        workers: usize,
+        app: SocketAddr,
+        clients: usize,
+    ) -> anyhow::Result<Self> {
+        let http = format!(
+            "map $http_authorization $principal {{ default \"\"; \"Bearer {TOKEN}\" main; \"Bearer {NAMED_TOKEN}\" named; }}\n\
+             map $http_origin $no_origin {{ default 1; \"\" 0; \"https://app.example.com\" 0; }}\n\
+             map $http_host $no_host {{ default 1; \"~^(127\\.0\\.0\\.1|localhost|gateway\\.example\\.com)(:[0-9]+)?$\" 0; }}\n\
+             limit_req_zone $binary_remote_addr zone=flood:1m rate=1000000r/s;\n\
+             limit_req_zone $binary_remote_addr zone=address:1m rate=1000000r/s;\n\
+             limit_req_zone $principal zone=principal:1m rate=1000000r/s;\n\
+             log_format audit escape=json '{{\"time\":\"$time_iso8601\",\"client\":\"$remote_addr\",\"principal\":\"$principal\",\
+             \"session\":\"$http_mcp_session_id\",\"status\":$status,\"bytes\":$body_bytes_sent,\"seconds\":$request_time}}';\n\
+             upstream app {{ server {app}; keepalive {clients}; keepalive_requests 1000000000; }}\n\
+             client_max_body_size 4m; client_body_buffer_size 2m;"
+        );
+        let location = "allow 127.0.0.0/8; allow ::1; deny all; \
+             if ($no_host) { return 421; } if ($no_origin) { return 403; } if ($principal = \"\") { return 401; } \
+             limit_req zone=flood burst=1000000 nodelay; limit_req zone=address burst=1000000 nodelay; \
+             limit_req zone=principal burst=1000000 nodelay; access_log audit.log audit buffer=64k flush=1s; \
+             proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection \"\"; \
+             proxy_set_header Host $http_host; proxy_set_header Authorization \"\"; proxy_buffering off; \
+             proxy_buffer_size 64k; proxy_buffers 8 64k; proxy_busy_buffers_size 128k; proxy_read_timeout 1h;";
         Self::serving(program, Size { workers, clients }, &http, location).await
     }
 

@@ -102,6 +102,28 @@ pub(crate) fn to_modern(
     }
 }
 
+/// The trace that a request belongs to, as JSON strings (SEP-414).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trace<'a> {
+    pub(crate) parent: &'a str,
+    pub(crate) state: Option<&'a str>,
+}
+
+/// With a trace in its metadata. `None` where it names one itself, or where nothing can be added.
+pub(crate) fn traced(request: &Request, trace: Trace<'_>) -> Option<Request> {
+    const PARENT: &str = "traceparent";
+    let meta = request.raw(Key::Meta).unwrap_or("{}");
+    if spans::find(meta, PARENT).is_some() {
+        return None;
+    }
+    let mut changes: SmallVec<[_; 2]> = SmallVec::new();
+    changes.push(MemberEdit::Set(PARENT, Cow::Borrowed(trace.parent)));
+    let state = trace.state.map(Cow::Borrowed);
+    changes.extend(state.map(|state| MemberEdit::Set("tracestate", state)));
+    let meta = spans::edited(meta, &changes)?;
+    request.edited(&[(Key::Meta, Some(&meta))]).ok()
+}
+
 /// Metadata, a JSON object, with what modern servers want to know of the client.
 pub(crate) fn modern_meta(meta: &str, metadata: ClientMetadata<'_>) -> String {
     spans::edit(meta, &metadata.changes())
@@ -162,6 +184,26 @@ mod tests {
             assert_eq!(meta[Key::MinLogLevel.name()], "info");
         }
     }
+    #[test]
+    fn a_trace_goes_into_the_metadata_unless_the_request_names_one() {
+        let trace = Trace {
+            parent: "\"00-a\"",
+            state: Some("\"v=1\""),
+        };
+        let traced = |own: &str| traced(&request(own), trace);
+        let with = traced(r#"{"n":1.50,"_meta":{"progressToken":1.0}}"#).expect("added");
+        let expected =
+            r#"{"n":1.50,"_meta":{"progressToken":1.0,"traceparent":"00-a","tracestate":"v=1"}}"#;
+        assert_eq!(params(&with), expected);
+        assert_eq!(with.token(), Some("1.0"));
+        let with = traced("{}").expect("added");
+        let expected = r#"{"_meta":{"traceparent":"00-a","tracestate":"v=1"}}"#;
+        assert_eq!(params(&with), expected);
+        for own in [r#"{"_meta":{"traceparent":"mine"}}"#, r#"{"_meta":7}"#] {
+            assert!(traced(own).is_none(), "{own}");
+        }
+    }
+
     #[test]
     fn metadata_with_an_unknown_key_twice_is_translated_all_the_same() {
         let [version, level] = [Key::ProtocolVersion, Key::MinLogLevel].map(Key::name);

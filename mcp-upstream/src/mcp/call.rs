@@ -6,7 +6,7 @@ use futures_util::future::{AbortHandle, Abortable, Aborted};
 use http::StatusCode;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
-use super::{Core, exchange};
+use super::{Core, exchange, forget_session};
 use crate::caller::Caller;
 use crate::engine::{CallFacts, CallOutcome, Detached, Talks, UpstreamCall, UpstreamReply};
 use crate::format::{self, CacheScope, ResultFormat};
@@ -23,12 +23,29 @@ pub(super) async fn answer(
     id: &str,
     call: Arc<dyn UpstreamCall>,
 ) -> Result<Reply, RequestError> {
+    let answer = of_call(core, cx, id, &call).await?;
+    // An answer that is on its way cannot be taken back; then the next request hears of it.
+    let may_end = matches!(answer, Reply::Full { .. }) && call.has_lost_its_session();
+    if let Some(session) = cx.session().filter(|_| may_end) {
+        drop(answer);
+        forget_session(core, session).await?;
+        return Err(RequestError::SessionNotFound);
+    }
+    Ok(answer)
+}
+
+async fn of_call(
+    core: &Arc<Core>,
+    cx: &CallContext<'_>,
+    id: &str,
+    call: &Arc<dyn UpstreamCall>,
+) -> Result<Reply, RequestError> {
     if cx.streams && (call.facts().talks != Talks::No || exchange::poll_at(core, cx).is_some()) {
-        return exchange::one(core, cx, id, call).await;
+        return exchange::one(core, cx, id, Arc::clone(call)).await;
     }
     let outcome = match cx.session() {
-        Some(session) => quiet_in_session(core, cx, session, id, &call).await,
-        None => core.engine.run(cx.caller, &call, None).await,
+        Some(session) => quiet_in_session(core, cx, session, id, call).await,
+        None => core.engine.run(cx.caller, call, None).await,
     };
     let response = response(call.facts(), id, cx.caller, &cx.result_format(), outcome)?;
     Ok(Reply::json(StatusCode::OK, response))

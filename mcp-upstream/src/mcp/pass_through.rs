@@ -32,6 +32,7 @@ use crate::metrics::UpstreamMetrics;
 use crate::protocol::{Era, Method as Name, ProtocolVersion};
 use crate::reply::{Head, Reply};
 use crate::session::{Binding, Session, SessionPatch, SessionTransport, Unclaimed};
+use crate::stream::frame;
 use crate::upstream::CallContext;
 use crate::upstream::client::Named;
 use crate::upstream::http::port::HttpClient;
@@ -45,6 +46,7 @@ mod long;
 mod mode;
 mod pending;
 mod tap;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod up;
@@ -212,14 +214,15 @@ async fn request(
     era: Era,
     (id, method, members): (&str, &str, &Members<'_>),
 ) -> Result<Reply, RequestError> {
+    if era == Era::Legacy {
+        tasks::refuse(method, members)?;
+    }
+    let facts = facts(cx, method, members)?;
+    let subject = Arc::clone(&facts.subject);
+    let harmless = || cx.upstream.is_harmless(&cx.namespace, method, &subject);
     let call = match is_recorded(method) {
         false => None,
-        true => match up
-            .core
-            .engine
-            .pass(cx.caller, facts(cx, method, members)?)
-            .await
-        {
+        true => match up.core.engine.pass(cx.caller, facts).await {
             Ok(call) => Some(call),
             Err((facts, error)) => {
                 let format = cx.result_format();
@@ -228,12 +231,12 @@ async fn request(
             }
         },
     };
-    Ok(deliver(up, cx, era, Some(id), call).await)
+    Ok(deliver(up, cx, era, Some(id), call, &harmless).await)
 }
 
 /// Passes a message on that has no answer.
 async fn unanswered(up: &Up<'_>, cx: &CallContext<'_>) -> Reply {
-    deliver(up, cx, Era::Legacy, None, None).await
+    deliver(up, cx, Era::Legacy, None, None, &|| false).await
 }
 
 /// Sends the message and makes its answer.
@@ -243,20 +246,22 @@ async fn deliver(
     era: Era,
     id: Option<&str>,
     call: Option<PassedCall>,
+    harmless: &(dyn Fn() -> bool + Send + Sync),
 ) -> Reply {
     let session = cx.session();
-    let mut pending = Pending::new(&cx.namespace, era, id, call, session);
+    let mut pending = Pending::new(up, era, id, call, session);
     let what = Outgoing {
         method: Method::POST,
         body: cx.body.clone(),
         streams: false,
+        harmless,
     };
     let deadline = pending.deadline();
     let sent = async {
         match session {
             Some(session) => up.in_session(session, &what).await,
             None => up
-                .to_any(&what, Vec::new())
+                .to_any(&what, Vec::new(), up.hash)
                 .await
                 .map(|(_, response)| response),
         }
@@ -294,11 +299,16 @@ async fn open_session(
     };
     let mut head = Head::new(opened.status);
     head.headers = headers::down(&opened.headers);
-    let Some((affinity, version)) = opened.settled else {
+    let Some((place, version)) = opened.settled else {
         return Ok(Reply::Full {
             head,
             body: opened.body,
         });
+    };
+    let body = match tasks::not_offered(&opened.message) {
+        None => opened.body,
+        Some(message) if headers::kind(&opened.headers) == headers::BodyKind::Json => message,
+        Some(message) => frame::message(None, &message),
     };
     if !served(cx.caller, version) {
         let failure = Failure::Malformed("its protocol version is not served on this listener");
@@ -313,14 +323,12 @@ async fn open_session(
     };
     let session = create_session(up.core, binding, Some(asked.client)).await?;
     let unclaimed = Unclaimed::new(Arc::clone(up.core) as _, &session);
-    let patch = SessionPatch::Affinity(affinity);
-    up.core.changes.commit(&session, patch).await?;
-    up.kept(&session);
+    up.settle(&session, place).await?;
     let value =
         HeaderValue::from_str(session.id().as_str()).expect("a session id is visible ASCII");
     Ok(Reply::Opening {
         head: head.with(HeaderName::from_static(SESSION_HEADER), value),
-        body: opened.body,
+        body,
         session: unclaimed,
     })
 }
@@ -336,9 +344,8 @@ pub(super) fn end(
     namespace: &Arc<Namespace>,
     session: &Arc<Session>,
 ) {
-    // Dropped with the session, what is kept of it tells the server.
     if let Some(up) = core.passing.up(core, caller, namespace) {
-        up.kept(session);
+        up.end_at_server(session);
     }
 }
 
@@ -382,6 +389,6 @@ fn up_of_stream<'a>(
 /// What of a stream's head is the client's to resume by.
 fn without_place(up: &mut Up<'_>, head: &McpHead) {
     if head.last_event_id.is_none() {
-        up.headers.remove("last-event-id");
+        Arc::make_mut(&mut up.headers).remove("last-event-id");
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+use tooldock_workers::registry::Namespace;
 
 use super::head::McpHead;
 use super::{
@@ -48,6 +49,7 @@ async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Rep
         ))
         .await;
     }
+    not_lost(core, &namespace, &session).await?;
     if !head.accept.sse_named {
         return Err(RequestError::NotAcceptable("text/event-stream"));
     }
@@ -161,6 +163,23 @@ async fn resume_stream(
     // One that was forgotten goes on under another number.
     note_stream(core, session, events.number()).await;
     Ok(events)
+}
+
+/// Ends a session whose state its upstream has lost: its client begins a new one.
+///
+/// # Errors
+///
+/// `SessionNotFound`, if that is so.
+pub(super) async fn not_lost(
+    core: &Core,
+    namespace: &Namespace,
+    session: &Arc<Session>,
+) -> Result<(), RequestError> {
+    if !core.upstreams.of(namespace).has_lost(namespace, session) {
+        return Ok(());
+    }
+    forget_session(core, session).await?;
+    Err(RequestError::SessionNotFound)
 }
 
 /// Ends a session that its client is done with. Says whether it was still there.

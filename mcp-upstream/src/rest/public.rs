@@ -132,11 +132,21 @@ pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "starting")
     };
-    let body = match Told::to(caller).of(&snapshot) {
+    let told = Told::to(caller);
+    let body = match told.of(&snapshot) {
         None => json!({ "status": word }),
         Some(namespaces) => {
             let namespaces: Vec<_> = namespaces.iter().map(|it| detail(core, it)).collect();
-            json!({ "status": word, "namespaces": namespaces })
+            let mut body = json!({ "status": word, "namespaces": namespaces });
+            if let Some(problem) = core.registry.problem() {
+                let all = matches!(told, Told::All);
+                body["problem"] = json!(Issue {
+                    code: problem.code,
+                    subject: &problem.subject,
+                    message: all.then_some(&*problem.message),
+                });
+            }
+            body
         }
     };
     Reply::json(status, body.to_string())
@@ -180,7 +190,7 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
                 let unavailable = CallErrorCode::WorkerUnavailable.as_str();
                 health.error.unwrap_or(unavailable)
             }),
-        UpstreamKind::Empty => None,
+        UpstreamKind::Empty | UpstreamKind::System => None,
     }
 }
 
@@ -217,7 +227,7 @@ fn backends(core: &Core, namespace: &Namespace) -> Vec<BackendDetail> {
 fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
     let server = core.upstreams.of(namespace).health(namespace);
     let state = match (&namespace.upstream, namespace.worker_state()) {
-        (UpstreamKind::Empty, _) => "empty",
+        (UpstreamKind::Empty | UpstreamKind::System, _) => "empty",
         (UpstreamKind::External(_) | UpstreamKind::Remote(_), _) => {
             server.as_ref().map_or("idle", |server| server.state)
         }

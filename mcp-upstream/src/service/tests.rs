@@ -80,6 +80,7 @@ impl House {
             streams_per_principal: 10,
             tool_call_limiter: Arc::new(Unlimited),
             audit: Audit::off(),
+            management: None,
             http_client: None,
             metrics: Arc::new(metrics),
             health: Arc::new(Health::new()),

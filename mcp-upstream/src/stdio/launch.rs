@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use http::HeaderMap;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tooldock_workers::error::{CallError, CallErrorCode};
@@ -49,6 +50,8 @@ pub(crate) struct Place<'a> {
     pub(crate) avoid: &'a [BackendId],
     /// The same for the same client, as far as clients are told apart.
     pub(crate) hash: u64,
+    /// What of its one client's headers goes with all that is no request of a client.
+    pub(crate) headers: Option<&'a Arc<HeaderMap>>,
 }
 
 /// Opens connections to one server.
@@ -89,12 +92,24 @@ pub(crate) trait Launcher: Send + Sync {
     ) -> Result<(Arc<Link>, Box<dyn Instance>), CallError>;
 
     /// Of a server with several backends: the one for the next request that many clients share a connection for.
-    fn replica(&self, _avoid: &[BackendId]) -> Option<BackendId> {
+    /// `hash` is the same for the same client.
+    fn replica(&self, _avoid: &[BackendId], _hash: u64) -> Option<BackendId> {
         None
+    }
+
+    /// How many further backends are tried where one does not open a connection.
+    fn further_backends(&self) -> usize {
+        0
     }
 
     /// Whether what many clients share is spread over several backends.
     fn spreads(&self) -> bool {
+        false
+    }
+
+    /// Whether connections are opened with headers of the clients they are for. Then the gateway opens none before a
+    /// client comes, and one that is not opened says nothing about those of other clients.
+    fn needs_a_client(&self) -> bool {
         false
     }
 

@@ -27,6 +27,7 @@ use std::sync::{Arc, Weak};
 
 use std::time::Duration;
 
+use http::HeaderMap;
 use serde_json::value::RawValue;
 use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
@@ -248,13 +249,15 @@ impl Link {
         let size = method.len() + params.map_or(0, |params| params.get().len());
         // The one request that must not be cancelled.
         let tells = method != "initialize";
-        self.shared.begin(tells, token, sink, size, |out, id| {
-            write::request(out, id, method, params, token);
-        })
+        self.shared
+            .begin(tells, token, sink, None, size, |out, id| {
+                write::request(out, id, method, params, token);
+            })
     }
 
     /// Sends the whole request of a client, unknown members included, under an id of ours. Its progress token comes back
-    /// in the sink's notifications.
+    /// in the sink's notifications. `of_client`: what of the client's own headers goes with it, where messages have
+    /// headers.
     ///
     /// # Errors
     ///
@@ -263,9 +266,11 @@ impl Link {
         &self,
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
+        of_client: Option<&Arc<HeaderMap>>,
     ) -> Result<Call, CallError> {
+        let (token, size) = (request.token(), request.len());
         self.shared
-            .begin(true, request.token(), sink, request.len(), |out, ours| {
+            .begin(true, token, sink, of_client, size, |out, ours| {
                 request.write_as(out, write::digits(ours, &mut [0; write::DIGITS]));
             })
     }

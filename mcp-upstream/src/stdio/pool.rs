@@ -18,7 +18,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::value::to_raw_value;
+use futures_util::future::join_all;
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, timeout};
@@ -60,10 +61,10 @@ use state::{Action, Event, Full, Place, ProcessId, Refusal, State, WaiterId};
 const NOTICE: Duration = Duration::from_secs(1);
 /// How often a request is given a process that has just ended, until it gives up.
 const TRIES: usize = 3;
-/// Backends that a request is tried at, until it gives up.
-const BACKENDS: usize = 3;
 /// How long the server may take to confirm that nobody wants to hear of a resource any more.
 const UNSUBSCRIBE: Duration = Duration::from_secs(30);
+/// How long a client waits until all backends have heard what it asks of one of them.
+const EVERYWHERE: Duration = Duration::from_secs(2);
 
 /// What a pool's driver, keepers and leases share.
 pub(super) struct PoolShared {
@@ -285,19 +286,26 @@ impl PoolShared {
         key: &ConnectionKey,
         open: &Arc<OpenAs>,
     ) -> Result<Leased, CallError> {
-        let open = match key.is_common() {
+        let mut avoid = open.avoid.clone();
+        let hash = open.hash;
+        let open = match key.is_common() && open.headers.is_none() {
             true => self.common(open.era),
             false => open,
         };
-        let mut avoid = Vec::new();
         loop {
-            let key = self.spread(key, &avoid);
+            let key = self.spread(key, &avoid, hash);
             match (self.lease_of(&key, open).await, &*key) {
-                (Err(error), ConnectionKey::Replica(backend)) if avoid.len() < BACKENDS => {
+                (Err(error), ConnectionKey::Replica(backend))
+                    if avoid.len() < self.launcher.further_backends() =>
+                {
                     avoid.push(backend.clone());
-                    if self.launcher.replica(&avoid).is_none() {
+                    if self.launcher.replica(&avoid, hash).is_none() {
                         return Err(error);
                     }
+                }
+                (Ok(leased), ConnectionKey::Replica(backend)) => {
+                    avoid.push(backend.clone());
+                    return Ok(leased.after(avoid));
                 }
                 (leased, _) => return leased,
             }
@@ -339,17 +347,22 @@ impl PoolShared {
 
     /// What everybody shares is spread over the backends of a server that has several: those first whose connection did
     /// not fail just now.
-    fn spread<'a>(&self, key: &'a ConnectionKey, avoid: &[BackendId]) -> Cow<'a, ConnectionKey> {
+    fn spread<'a>(
+        &self,
+        key: &'a ConnectionKey,
+        avoid: &[BackendId],
+        hash: u64,
+    ) -> Cow<'a, ConnectionKey> {
         if *key != ConnectionKey::Shared || !self.launcher.spreads() {
             return Cow::Borrowed(key);
         }
         let mut failing = self.lock().state.failing(Instant::now());
         let picked = match failing.is_empty() {
-            true => self.launcher.replica(avoid),
+            true => self.launcher.replica(avoid, hash),
             false => {
                 failing.extend_from_slice(avoid);
-                let other = self.launcher.replica(&failing);
-                other.or_else(|| self.launcher.replica(avoid))
+                let other = self.launcher.replica(&failing, hash);
+                other.or_else(|| self.launcher.replica(avoid, hash))
             }
         };
         match picked {
@@ -570,6 +583,69 @@ impl PoolShared {
             .flatten()
     }
 
+    /// Whether a further backend may take a request that these have not answered.
+    fn has_another(&self, tried: &[BackendId]) -> bool {
+        !self.launcher.spreads() || self.launcher.replica(tried, 0).is_some()
+    }
+
+    /// Where a principal's task runs, of what everybody shares at several backends: each knows its own tasks alone.
+    fn place_of_task(
+        &self,
+        era: Era,
+        principal: Option<&Arc<str>>,
+        task: &str,
+    ) -> Option<ConnectionKey> {
+        if !self.launcher.spreads() {
+            return None;
+        }
+        let replicas: Vec<_> = {
+            let inner = self.lock();
+            let replicas = inner.state.replicas(era).into_iter();
+            let live = replicas.filter_map(|(backend, process)| {
+                Some((backend, Arc::clone(inner.live.get(&process)?)))
+            });
+            live.collect()
+        };
+        let mut replicas = replicas.into_iter();
+        let found = replicas.find(|(_, process)| process.router().tasks().owns(principal, task));
+        found.map(|(backend, _)| ConnectionKey::Replica(backend))
+    }
+
+    /// Whether the state of a session is lost, with the backend that had it.
+    fn has_lost(&self, tag: &Arc<str>) -> bool {
+        self.lock().state.has_lost(tag)
+    }
+
+    /// Asks all other processes of a place for what was granted at one of them. Waits for their answers, but no longer
+    /// than [`EVERYWHERE`]: what is asked goes on. A process that starts later is asked as it starts.
+    async fn ask_everywhere(
+        &self,
+        (key, era): (&ConnectionKey, Era),
+        granted: ProcessId,
+        method: &str,
+        params: &RawValue,
+    ) {
+        let others: Vec<_> = {
+            let inner = self.lock();
+            let serving = inner.state.place_of(key, era).map(|(_, serving)| serving);
+            let others = serving.into_iter().flatten().filter(|it| *it != granted);
+            let live = others.filter_map(|it| inner.live.get(&it).map(Arc::clone));
+            live.collect()
+        };
+        let asked = others.into_iter().filter_map(|process| {
+            let in_use = process.router().in_use();
+            let mut call = process.link().request(method, Some(params), None).ok()?;
+            // Bounded by its time; there is one for each request of a client and backend at most.
+            Some(self.control.spawn(async move {
+                let _ = timeout(UNSUBSCRIBE, call.answer()).await;
+                // Before the use ends, so that a call without an answer is known to be one.
+                drop(call);
+                drop(in_use);
+            }))
+        });
+        let _ = timeout(EVERYWHERE, join_all(asked.collect::<Vec<_>>())).await;
+    }
+
     /// One client less wants to hear of a resource. Waits for nothing and starts nothing: a server that is away has
     /// nothing to unsubscribe from.
     fn unsubscribe(&self, key: &ConnectionKey, era: Era, uri: &str) {
@@ -588,8 +664,7 @@ impl PoolShared {
         let params = serde_json::json!({ "uri": uri });
         let params = to_raw_value(&params).expect("a value into memory");
         let method = "resources/unsubscribe";
-        // A modern server's one subscription is renewed by its keeper. Of several backends nobody notes which were asked:
-        // the one of the first client, and those that were connected with later.
+        // A modern server's one subscription is renewed by its keeper.
         let legacy = |it: &Arc<Process>| it.opened().era() == Era::Legacy;
         for process in processes.into_iter().filter(legacy) {
             // What the server says of it is nobody else's.

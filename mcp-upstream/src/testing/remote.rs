@@ -55,6 +55,7 @@ pub(crate) struct FakeRemote {
     id: BackendId,
     act: Mutex<Option<Act>>,
     sessions: Mutex<BTreeSet<String>>,
+    capabilities: Mutex<Value>,
     opened: AtomicUsize,
     pub(crate) healthy: AtomicBool,
     /// What it was sent.
@@ -65,6 +66,8 @@ pub(crate) struct FakeRemote {
 pub(crate) struct FakePool {
     pub(crate) backends: Vec<Arc<FakeRemote>>,
     next: AtomicUsize,
+    /// What backends were picked by.
+    pub(crate) hashes: Mutex<Vec<u64>>,
 }
 
 impl FakePool {
@@ -74,6 +77,7 @@ impl FakePool {
                 id: BackendId::new(&format!("backend-{number}:80")),
                 act: Mutex::default(),
                 sessions: Mutex::default(),
+                capabilities: Mutex::new(json!({})),
                 opened: AtomicUsize::new(0),
                 healthy: AtomicBool::new(true),
                 seen: Mutex::default(),
@@ -82,6 +86,7 @@ impl FakePool {
         Arc::new(Self {
             backends: (0..count).map(backend).collect(),
             next: AtomicUsize::new(0),
+            hashes: Mutex::default(),
         })
     }
 
@@ -103,7 +108,8 @@ impl HttpClient for FakeClient {
 struct Handle(Arc<FakePool>);
 
 impl Backends for Handle {
-    fn pick(&self, avoid: &[BackendId], _: u64) -> Option<Arc<dyn Backend>> {
+    fn pick(&self, avoid: &[BackendId], hash: u64) -> Option<Arc<dyn Backend>> {
+        FakeRemote::lock(&self.0.hashes).push(hash);
         let all = &self.0.backends;
         let first = self.0.next.fetch_add(1, Ordering::Relaxed);
         let mut turns = (0..all.len()).map(|step| &all[(first + step) % all.len()]);
@@ -145,6 +151,19 @@ impl FakeRemote {
         self.act(|_| Some(Err(error(SendErrorKind::Connect, true))));
     }
 
+    /// What it says it can do to those who open a session from now on.
+    pub(crate) fn offers(&self, capabilities: Value) {
+        *Self::lock(&self.capabilities) = capabilities;
+    }
+
+    /// Sessions it was asked to end.
+    pub(crate) fn ended(&self) -> Vec<String> {
+        let seen = self.seen().into_iter();
+        let ends = seen.filter(|it| it.method == Method::DELETE);
+        let id = |it: BackendRequest| it.headers["mcp-session-id"].to_str().map(str::to_owned);
+        ends.filter_map(|it| id(it).ok()).collect()
+    }
+
     /// It knows no session any more.
     pub(crate) fn forgets(&self) {
         Self::lock(&self.sessions).clear();
@@ -172,7 +191,9 @@ impl FakeRemote {
             let session = format!("{}/{number}", self.id);
             let session = session.replace(':', "-");
             Self::lock(&self.sessions).insert(session.clone());
-            let result = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "x": 1.50 });
+            let capabilities = Self::lock(&self.capabilities).clone();
+            let result =
+                json!({ "protocolVersion": "2025-11-25", "capabilities": capabilities, "x": 1.50 });
             let answer = json!({ "jsonrpc": "2.0", "id": message["id"], "result": result });
             return response(
                 200,
@@ -257,6 +278,8 @@ pub(crate) fn response(
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     Ends,
+    /// With its connection, which was nowhere said to be its end.
+    Closes,
     Waits,
 }
 
@@ -286,8 +309,12 @@ impl ResponseBody for Pieces {
     async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
         match self.0.next() {
             Some(piece) => piece.map(Some),
-            None if self.1 == Then::Ends => Ok(None),
-            None => std::future::pending().await,
+            None if self.1 == Then::Waits => std::future::pending().await,
+            None => Ok(None),
         }
+    }
+
+    fn may_be_cut(&self) -> bool {
+        self.1 == Then::Closes
     }
 }

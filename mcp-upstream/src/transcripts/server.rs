@@ -5,6 +5,7 @@ use std::io::{PipeWriter, Write as _};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use http::HeaderMap;
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
@@ -280,7 +281,12 @@ impl Connector for Leases {
         (namespace.name.as_str() == "shared").then_some(Isolation::Auto)
     }
 
-    async fn speaks(&self, _: &Namespace, _: Era) -> Result<EraSupport, CallError> {
+    async fn speaks(
+        &self,
+        _: &Namespace,
+        _: Era,
+        _: Option<Arc<HeaderMap>>,
+    ) -> Result<EraSupport, CallError> {
         Ok(self.0.speaks)
     }
 
@@ -354,8 +360,9 @@ impl Connection for Leased {
         &self,
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
+        of_client: Option<&Arc<HeaderMap>>,
     ) -> Result<SentRequest, CallError> {
-        self.0.link.forward(request, sink).map(sent)
+        self.0.link.forward(request, sink, of_client).map(sent)
     }
 
     fn notify(&self, message: &str) -> Result<(), CallError> {

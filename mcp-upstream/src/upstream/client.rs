@@ -15,6 +15,7 @@
 //! ([`Members::unambiguous`]). A task is known only to the principal that began it (`tasks`).
 
 use std::borrow::Cow;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -47,6 +48,7 @@ mod inbound;
 mod isolation;
 mod notifications;
 pub(crate) mod pools;
+mod requester;
 mod subscriptions;
 mod tasks;
 mod watch;
@@ -59,6 +61,7 @@ use call::ServerCall;
 use connector::{Connection, ConnectionKey, Connector, Isolation, OpenAs};
 use inbound::{HandlerRef, InboundHandler, ProcessOwner};
 use isolation::Place;
+pub(crate) use requester::Requester;
 
 /// What is known of external servers beside their processes.
 pub(crate) struct ExternalServers {
@@ -106,17 +109,23 @@ impl ExternalServers {
         &self,
         namespace: &Namespace,
         client: &Client,
-        principal: Option<&Arc<str>>,
+        requester: &Requester,
         method: &str,
     ) -> Result<Place, CallError> {
         let isolation = self.processes.isolation(namespace);
         let isolation = isolation.unwrap_or(Isolation::Auto);
-        let speaks = match self.processes.known_to_speak(namespace, client.own_era()) {
+        let era = client.own_era();
+        let speaks = match self.processes.known_to_speak(namespace, era) {
             Some(speaks) => speaks,
-            None => self.processes.speaks(namespace, client.own_era()).await?,
+            None => {
+                // Where nothing is everybody's, whoever comes first is the one who asks.
+                let own = matches!(isolation, Isolation::Session | Isolation::Principal);
+                let opener = own.then(|| requester.opener()).flatten();
+                self.processes.speaks(namespace, era, opener).await?
+            }
         };
         Ok(isolation::place(
-            isolation, speaks, client, principal, method,
+            isolation, speaks, client, requester, method,
         ))
     }
 
@@ -125,10 +134,10 @@ impl ExternalServers {
         self: &Arc<Self>,
         namespace: &Arc<Namespace>,
         client: &Client,
-        principal: Option<&Arc<str>>,
+        requester: &Requester,
         method: &str,
     ) -> Result<Leased, CallError> {
-        let place = self.place(namespace, client, principal, method).await?;
+        let place = self.place(namespace, client, requester, method).await?;
         self.lease_at(namespace, client, place).await
     }
 
@@ -234,6 +243,15 @@ impl Upstream for ClientUpstream {
 
     fn speaks(&self, namespace: &Namespace, client: Era) -> Option<EraSupport> {
         self.0.processes.known_to_speak(namespace, client)
+    }
+
+    fn has_lost(&self, namespace: &Namespace, session: &Session) -> bool {
+        self.0.processes.has_lost(namespace, session.tag())
+    }
+
+    fn is_harmless(&self, namespace: &Namespace, method: &str, subject: &str) -> bool {
+        let catalogue = self.0.catalogue(namespace);
+        catalogue.is_ok_and(|it| it.is_repeatable(method, Some(subject)))
     }
 
     fn prepare<'a>(
@@ -488,11 +506,12 @@ fn up(
     Arc::new(ServerCall {
         external: Arc::clone(external),
         client: client.clone(),
-        principal: cx.caller.principal.clone(),
+        requester: Requester::of(cx),
         access: Access::of(cx.caller),
         facts,
         request,
         tasks,
         sent: Mutex::default(),
+        lost: AtomicBool::new(false),
     })
 }

@@ -12,15 +12,21 @@
 //!                                        └─ sse: the same over HTTP+SSE of 2024-11-05
 //! ```
 //!
+//! What both modes share: `passed` says which of a client's own headers go up, `retry` when a message goes to another
+//! backend, `hash` what stands for a client.
+//!
 //! What everybody shares has a connection at each backend, and the pool spreads requests over these. A client's own
 //! session stays at its backend until that is gone; then it is opened at another, and told what it had been told.
 
 mod answer;
 mod events;
+pub(crate) mod hash;
 mod headers;
 pub(crate) mod launch;
 mod listen;
+pub(crate) mod passed;
 pub mod port;
+pub(crate) mod retry;
 mod session;
 mod sse;
 mod stream;
@@ -29,3 +35,5 @@ mod stream;
 mod testing;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use answer::is_unknown_session;

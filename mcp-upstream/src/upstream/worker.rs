@@ -30,10 +30,10 @@ mod session;
 mod uri_template;
 
 use call::FunctionCall;
-pub(crate) use call::{WorkerPorts, Workers};
+pub(crate) use call::{WorkerPort, WorkerPorts, Workers};
 
 #[cfg(test)]
-pub(crate) use call::{FunctionCall as PreparedCall, WorkerPort, reply_of};
+pub(crate) use call::{FunctionCall as PreparedCall, reply_of};
 
 /// The namespaces of functions, and any that are not up.
 pub(crate) struct WorkerUpstream {
@@ -305,7 +305,10 @@ fn is_up(namespace: &Namespace) -> Result<(), CallError> {
             CallErrorCode::WorkerUnavailable,
             "Remote servers are not reached by this gateway",
         )),
-        UpstreamKind::Worker(_) | UpstreamKind::External(_) | UpstreamKind::Empty => Ok(()),
+        UpstreamKind::Worker(_)
+        | UpstreamKind::External(_)
+        | UpstreamKind::Empty
+        | UpstreamKind::System => Ok(()),
     }
 }
 

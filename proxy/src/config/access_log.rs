@@ -1,16 +1,13 @@
 //! The key `observability.access_log:` — `off`, or where the access log goes and how its lines look.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tooldock_upstream::log_file::Target;
+use tooldock_workers::off_or;
 
-use super::later::OFF;
 use crate::access_log::Pattern;
 
 /// The path that stands for standard output.
@@ -85,45 +82,18 @@ impl From<AccessLogFormat> for String {
 
 impl Serialize for AccessLogConfig {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Off => serializer.serialize_str(OFF),
-            Self::On(settings) => settings.serialize(serializer),
-        }
+        let settings = match self {
+            Self::Off => None,
+            Self::On(settings) => Some(settings),
+        };
+        off_or::serialize(settings, serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for AccessLogConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // By hand rather than `untagged`, whose errors do not say what is wrong inside the map.
-        struct OffOrSettings;
-        impl<'de> Visitor<'de> for OffOrSettings {
-            type Value = AccessLogConfig;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("`off` or {path, format}")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<AccessLogConfig, E> {
-                match text {
-                    OFF => Ok(AccessLogConfig::Off),
-                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-                }
-            }
-
-            fn visit_bool<E: de::Error>(self, value: bool) -> Result<AccessLogConfig, E> {
-                // YAML 1.1 tools turn `off` into `false`.
-                match value {
-                    false => Ok(AccessLogConfig::Off),
-                    true => Err(E::invalid_value(de::Unexpected::Bool(true), &self)),
-                }
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<AccessLogConfig, A::Error> {
-                AccessLogSettings::deserialize(MapAccessDeserializer::new(map))
-                    .map(AccessLogConfig::On)
-            }
-        }
-        deserializer.deserialize_any(OffOrSettings)
+        let settings = off_or::deserialize(deserializer, "`off` or {path, format}")?;
+        Ok(settings.map_or(Self::Off, Self::On))
     }
 }
 

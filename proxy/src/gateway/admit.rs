@@ -7,7 +7,7 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use tooldock_filters::{
-    Access, ClientCertificate, Directory, Fields, Peer, Reason, Rejection, Verdict, network,
+    Access, Directory, Fields, Peer, Reason, Rejection, Shown, Verdict, network,
 };
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::UpstreamKind;
@@ -66,11 +66,6 @@ impl Gateway {
         passage.profile = Some(Arc::clone(&listener.profile));
         let header = session.req_header();
         let peer = peer_of(session);
-        let certificate = listener
-            .rules
-            .certificates
-            .then(|| certificate_of(session))
-            .flatten();
         let live = Live {
             gateway: self,
             remote: Cell::new(false),
@@ -83,7 +78,7 @@ impl Gateway {
                 |h1| h1.get_headers_raw_bytes().len(),
             ),
             peer,
-            certificate,
+            certificate: tls_of(session).map_or(Shown::Nothing, TlsConnection::certificate),
             listener: &listener.rules,
             directory: &live,
         });
@@ -140,11 +135,6 @@ pub(super) fn peer_of(session: &Session) -> Peer {
         address,
         names_no_client: session.client_addr().is_some_and(edge::names_no_client),
     }
-}
-
-/// The client certificate of the request's connection, while it counts.
-fn certificate_of(session: &Session) -> Option<&ClientCertificate> {
-    tls_of(session)?.certificate()
 }
 
 /// What is known of the request's connection, where it is TLS.

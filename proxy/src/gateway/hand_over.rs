@@ -17,12 +17,14 @@ use tooldock_upstream::reply::Reply;
 use tooldock_upstream::service::{AdmittedRequest, PendingReply};
 use tooldock_upstream::{AcceptFlags, McpHead, MirroredHeaders};
 
+use super::admit::tls_of;
 use super::{Gateway, Passage};
 use crate::access_log::Pending as Logged;
 use crate::body::{self, Body, BodyError};
 use crate::respond::{self, ClientGone, Envelope};
 use crate::stream::LongStream;
 use crate::timeout::fast_timeout;
+use crate::tls::TlsConnection;
 
 /// How long a call may take before its client is watched. Most calls have answered by then, and watching costs more
 /// than a tenth of a call.
@@ -178,6 +180,7 @@ impl Gateway {
                     head,
                     events,
                     guards,
+                    lasts: tls_of(session).and_then(TlsConnection::counts_for),
                 };
                 let logged = &mut passage.logged;
                 stream

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use bytes::{BufMut as _, BytesMut};
 use http::{Method, StatusCode, header};
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::v1::client::HttpSession;
 use pingora_core::{Error, ErrorType};
-use pingora_http::RequestHeader;
+use tokio::io::AsyncWriteExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 use tooldock_upstream::http_client::{
     BackendRequest, BackendResponse, BodyError, ResponseBody, SendError, SendErrorKind,
@@ -22,6 +23,9 @@ use super::pool::{InFlight, Member};
 
 /// How long a backend that closed the connection while a body was written may take to say why.
 const EARLY_ANSWER: Duration = Duration::from_millis(200);
+
+/// A body up to this size goes up with its head, in one write.
+const WITH_HEAD: usize = 16 * 1024;
 
 /// What became of a request, for health and metrics. Told once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +42,6 @@ pub(super) enum Outcome {
 struct Connection {
     session: HttpSession,
     address: Option<SocketAddr>,
-    reused: bool,
     /// Whether all of the request was written. Otherwise the backend would take the next one for the rest of it.
     whole: bool,
 }
@@ -54,18 +57,19 @@ pub(super) async fn send(
     let head = head(member, &request)?;
     let begun = Instant::now();
     let mut connection = loop {
-        let mut connection = connection(member).await?;
-        let written = write(&mut connection.session, &head, &request.body);
+        let mut open = connection(member).await?;
+        let written = write(&mut open.stream, &head, &request.body);
         match timeout(timeouts.head, written).await {
-            Ok(Ok(())) => break connection,
-            // Nothing of the body was written, so that no request can have been read: another connection is taken.
-            Ok(Err(Unwritten::Head)) if connection.reused => {}
+            Ok(Ok(())) => break Connection::of(open),
+            // Nothing was written, so that no request can have been read: another connection is taken.
+            Ok(Err(Unwritten::Head)) if open.reused => {}
             Ok(Err(Unwritten::Head)) => {
                 let what = "the connection ended before the request was written";
                 return Err(failed(id, SendErrorKind::Closed, true, what));
             }
             Ok(Err(Unwritten::Body)) => {
                 // It may have answered without reading all of it.
+                let mut connection = Connection::of(open);
                 let early = timeout(EARLY_ANSWER, read_head(&mut connection.session)).await;
                 if let Ok(Ok(())) = early {
                     connection.whole = false;
@@ -95,7 +99,10 @@ pub(super) async fn send(
     let status = response.status;
     let headers = headers::down(&response.headers);
     let streams = request.streams || is_event_stream(&headers);
+    let framing = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+    let is_framed = framing.iter().any(|it| response.headers.contains_key(it));
     let mut body = Body {
+        is_framed,
         connection: Some(connection),
         member: Arc::clone(member),
         status,
@@ -117,75 +124,103 @@ fn is_event_stream(headers: &http::HeaderMap) -> bool {
     essence.eq_ignore_ascii_case("text/event-stream")
 }
 
-/// The head of the request.
-fn head(member: &Member, request: &BackendRequest) -> Result<RequestHeader, SendError> {
-    let wrong = |what: &str| failed(&member.spec.id, SendErrorKind::Request, true, what);
+/// The head of the request as it is written, and the body behind it where that is short.
+fn head(member: &Member, request: &BackendRequest) -> Result<Bytes, SendError> {
     let target = request.target.as_deref();
     let target = target.unwrap_or(&member.spec.backend.target);
     if !target.starts_with('/') || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(wrong("the request's path is no path"));
+        let what = "the request's path is no path";
+        return Err(failed(&member.spec.id, SendErrorKind::Request, true, what));
     }
-    let mut head = RequestHeader::build_no_case(request.method.clone(), target.as_bytes(), None)
-        .map_err(|_| wrong("the request's path cannot be sent"))?;
     let has_body = !request.body.is_empty() || request.method == Method::POST;
     let length = has_body.then_some(request.body.len());
     let up = member
         .headers
         .up(&request.headers, &member.authority, length);
+    let short = goes_with_head(&request.body);
+    let mut head = BytesMut::with_capacity(1024 + if short { request.body.len() } else { 0 });
+    head.put_slice(request.method.as_str().as_bytes());
+    head.put_u8(b' ');
+    head.put_slice(target.as_bytes());
+    head.put_slice(b" HTTP/1.1\r\n");
+    // No name and no value can have a line's end in it.
     for (name, value) in &up {
-        head.append_header(name.clone(), value.clone())
-            .map_err(|_| wrong("a header of the request cannot be sent"))?;
+        head.put_slice(name.as_str().as_bytes());
+        head.put_slice(b": ");
+        head.put_slice(value.as_bytes());
+        head.put_slice(b"\r\n");
     }
-    Ok(head)
+    head.put_slice(b"\r\n");
+    if short {
+        head.put_slice(&request.body);
+    }
+    Ok(head.freeze())
 }
 
-async fn connection(member: &Member) -> Result<Connection, SendError> {
+fn goes_with_head(body: &Bytes) -> bool {
+    body.len() <= WITH_HEAD
+}
+
+/// A connection that nothing of this request was written to.
+struct Open {
+    stream: Stream,
+    address: Option<SocketAddr>,
+    reused: bool,
+}
+
+async fn connection(member: &Member) -> Result<Open, SendError> {
     let core = &member.core;
     let still_has = |address: &SocketAddr| core.addresses.still_has(address);
-    if let Some((stream, address)) = core.idle.take(still_has) {
-        return Ok(opened(stream, address, true));
-    }
-    let opening = core.connector.connect(
-        &member.server,
-        &member.spec,
-        &core.addresses,
-        &core.material,
-    );
-    let (stream, address) = opening.await?;
-    Ok(opened(stream, address, false))
-}
-
-fn opened(stream: Stream, address: Option<SocketAddr>, reused: bool) -> Connection {
-    Connection {
-        session: HttpSession::new(stream),
+    let (reused, (stream, address)) = match core.idle.take(still_has) {
+        Some(kept) => (true, kept),
+        None => {
+            let opening = core.connector.connect(
+                &member.server,
+                &member.spec,
+                &core.addresses,
+                &core.material,
+            );
+            (false, opening.await?)
+        }
+    };
+    Ok(Open {
+        stream,
         address,
         reused,
-        whole: true,
+    })
+}
+
+impl Connection {
+    /// All of the request was written.
+    fn of(open: Open) -> Self {
+        Self {
+            session: HttpSession::new(open.stream),
+            address: open.address,
+            whole: true,
+        }
     }
 }
 
 /// How far a request got that could not be written.
 enum Unwritten {
-    /// Its head is not complete at the backend: no request can have been read.
+    /// Nothing of it was taken: no request can have been read.
     Head,
-    /// The head is there and the body is not, as a whole.
+    /// Some of it may be there.
     Body,
 }
 
-async fn write(
-    session: &mut HttpSession,
-    head: &RequestHeader,
-    body: &Bytes,
-) -> Result<(), Unwritten> {
-    let head = Box::new(head.clone());
-    let written = session.write_request_header(head).await;
-    written.map_err(|_| Unwritten::Head)?;
-    if !body.is_empty() {
-        let written = session.write_body(body).await;
-        written.map_err(|_| Unwritten::Body)?;
-    }
-    let finished = session.finish_body().await;
-    finished.map(drop).map_err(|_| Unwritten::Body)
+/// Writes a request: what is short in one piece. Pingora's own client would send the head by itself, which costs both sides
+/// a call of the kernel more.
+async fn write(stream: &mut Stream, head: &[u8], body: &Bytes) -> Result<(), Unwritten> {
+    let taken = stream.write(head).await.map_err(|_| Unwritten::Head)?;
+    let rest = async {
+        stream.write_all(&head[taken..]).await?;
+        if !goes_with_head(body) {
+            stream.write_all(body).await?;
+        }
+        stream.flush().await
+    };
+    rest.await.map_err(|_| Unwritten::Body)
 }
 
 /// Reads until the head of the response, past heads that only inform.
@@ -222,6 +257,8 @@ struct Body {
     connection: Option<Connection>,
     member: Arc<Member>,
     status: StatusCode,
+    /// The response says where its body ends.
+    is_framed: bool,
     /// Of the whole body; a stream has none.
     deadline: Option<Instant>,
     /// Gone after the outcome was told.
@@ -263,6 +300,10 @@ impl ResponseBody for Body {
                 }
             }
         }
+    }
+
+    fn may_be_cut(&self) -> bool {
+        !self.is_framed
     }
 }
 

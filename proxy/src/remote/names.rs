@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tooldock_workers::address::is_public;
 use tooldock_workers::remote::Host;
 
-use super::address::is_public;
 use super::lock;
 
 /// How long addresses of a name are used before the name is looked up again.

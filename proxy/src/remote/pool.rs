@@ -54,6 +54,9 @@ pub(super) struct Pool {
     pub(super) leaving: Mutex<Vec<Arc<Member>>>,
     /// The choice among those that could be used when somebody last asked.
     choice: ArcSwapOption<Choice>,
+    /// Whether the first checks are over.
+    #[cfg(test)]
+    pub(super) checked: std::sync::atomic::AtomicBool,
 }
 
 impl Pool {
@@ -67,6 +70,8 @@ impl Pool {
             members,
             leaving: Mutex::new(leaving),
             choice: ArcSwapOption::empty(),
+            #[cfg(test)]
+            checked: Default::default(),
         }
     }
 

@@ -13,13 +13,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 use tooldock_upstream::http_client::{
     Backend, BackendRequest, BackendResponse, Backends, BodyError, HttpClient as _, SendError,
 };
 use tooldock_workers::remote::{RemoteServer, RemoteServerConfig};
-use tooldock_workers::secrets::{Secret, SecretSource};
+use tooldock_workers::secrets::{Secret, Secrets};
 use tooldock_workers::yaml;
 
 use super::names::Names;
@@ -178,23 +178,13 @@ async fn read_request(connection: &mut (impl AsyncRead + Unpin)) -> Option<Strin
     }
 }
 
-struct OneSecret;
-
-impl SecretSource for OneSecret {
-    fn for_namespace(
-        &self,
-        _: &tooldock_workers::names::NamespaceName,
-    ) -> BTreeMap<String, Secret> {
-        BTreeMap::from([("TOKEN".to_owned(), Secret::new("hunter2"))])
-    }
-}
-
 /// A server of these backends, with further keys.
 fn server(urls: &[String], keys: &str) -> Arc<RemoteServer> {
     let text = format!("{{ backends: [{}], {keys} }}", urls.join(", "));
     let config: RemoteServerConfig = yaml::from_str(&text).expect(&text);
     let name = "ns".parse().expect("a name");
-    let server = RemoteServer::resolve(&name, &config, &OneSecret, &|_| None);
+    let secrets = Secrets::global([("TOKEN", Secret::new("hunter2"))]);
+    let server = RemoteServer::resolve(&name, &config, &secrets, &|_| None);
     Arc::new(server.expect(&text))
 }
 

@@ -48,6 +48,9 @@ pub(super) async fn keep(pool: Weak<Pool>) {
             // Replicas and pools that started together do not stay together.
             next_check = Some(now + every.mul_f64(0.9 + 0.2 * fastrand::f64()));
             check(&pool.members).await;
+            #[cfg(test)]
+            pool.checked
+                .store(true, std::sync::atomic::Ordering::SeqCst);
         }
         let mut lookups = JoinSet::new();
         for member in &pool.members {

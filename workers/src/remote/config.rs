@@ -24,7 +24,7 @@ const BACKENDS_MAX: usize = 1_000;
 const WEIGHT_MAX: u32 = 1_000;
 /// Idle connections that are kept to one backend.
 const KEEPALIVE: RangeInclusive<usize> = 0..=10_000;
-/// Repetitions of one request.
+/// Further backends of one request.
 const RETRIES: RangeInclusive<u32> = 0..=10;
 /// Failures in a row.
 const FAILURES: RangeInclusive<u32> = 1..=1_000;
@@ -189,7 +189,7 @@ impl Default for RemoteTimeouts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteRetry {
-    /// How often a request is sent again that no backend can have seen, or that is harmless.
+    /// How many further backends a request is sent to that no backend can have seen, or that is harmless.
     pub max: u32,
 }
 

@@ -24,7 +24,7 @@ const HOP_BY_HOP: [&str; 9] = [
 ];
 
 /// Headers that the protocol or the message itself decides.
-const DECIDED: [&str; 11] = [
+const DECIDED: [&str; 12] = [
     "accept",
     "accept-encoding",
     "content-length",
@@ -36,6 +36,7 @@ const DECIDED: [&str; 11] = [
     "mcp-protocol-version",
     "mcp-session-id",
     "traceparent",
+    "tracestate",
 ];
 
 /// `headers:` of a server.

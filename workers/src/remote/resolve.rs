@@ -9,7 +9,7 @@ use super::headers::is_header_value;
 use super::spec::{BackendSpec, HeaderRules, Pem, RemoteSpec, TlsIdentity, TlsSpec};
 use crate::external::{ExternalFailure, INVALID, InvalidServer, MISSING};
 use crate::names::NamespaceName;
-use crate::secrets::{Secret, SecretSource};
+use crate::secrets::{Secret, Secrets};
 use crate::template::{NoValue, Sources, Template};
 
 /// The longest file of certificates.
@@ -29,12 +29,12 @@ pub(crate) fn variables(config: &RemoteServerConfig) -> Vec<String> {
 pub(crate) fn spec(
     name: &NamespaceName,
     config: &RemoteServerConfig,
-    secrets: &dyn SecretSource,
+    secrets: &Secrets,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<RemoteSpec, ExternalFailure> {
     let fails = |code, reason| ExternalFailure::new(name, "cannot be reached", code, reason);
     config.validate().map_err(|reason| fails(INVALID, reason))?;
-    let secrets = secrets.for_namespace(name);
+    let secrets = secrets.for_namespace(name).values;
     let sources = Sources {
         secrets: &secrets,
         environment,
@@ -148,21 +148,15 @@ fn content(path: &Path) -> Result<Vec<u8>, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use crate::yaml;
 
     use super::*;
 
-    struct OneSecret;
-
-    impl SecretSource for OneSecret {
-        fn for_namespace(&self, _: &NamespaceName) -> BTreeMap<String, Secret> {
-            BTreeMap::from([
-                ("STORED".to_owned(), Secret::new("hunter3")),
-                ("LINES".to_owned(), Secret::new("hunter4\r\nx: y")),
-            ])
-        }
+    fn stored() -> Secrets {
+        Secrets::global([
+            ("STORED", Secret::new("hunter3")),
+            ("LINES", Secret::new("hunter4\r\nx: y")),
+        ])
     }
 
     fn resolved(yaml: &str) -> Result<RemoteSpec, ExternalFailure> {
@@ -171,7 +165,7 @@ mod tests {
         spec(
             &"a".parse().expect("a name"),
             &config,
-            &OneSecret,
+            &stored(),
             &environment,
         )
     }

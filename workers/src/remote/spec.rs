@@ -12,7 +12,7 @@ use super::resolve::spec;
 use crate::external::{InvalidServer, Isolation};
 use crate::names::NamespaceName;
 use crate::process::output::Redactor;
-use crate::secrets::{Secret, SecretSource};
+use crate::secrets::{Secret, Secrets};
 
 /// One remote server. While nothing about it changes, every snapshot holds the same `Arc` of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,7 +157,7 @@ impl RemoteServer {
     pub fn resolve(
         name: &NamespaceName,
         config: &RemoteServerConfig,
-        secrets: &dyn SecretSource,
+        secrets: &Secrets,
         environment: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, InvalidServer> {
         let spec = spec(name, config, secrets, environment).map_err(|failure| *failure.reason)?;
@@ -173,7 +173,6 @@ impl RemoteServer {
 
 #[cfg(test)]
 mod tests {
-    use crate::secrets::NoSecrets;
     use crate::yaml;
 
     use super::*;
@@ -182,7 +181,7 @@ mod tests {
         let config: RemoteServerConfig = yaml::from_str(yaml).expect(yaml);
         let name: NamespaceName = "ns".parse().expect("a name");
         let environment = |_: &str| Some(token.to_owned());
-        RemoteServer::resolve(&name, &config, &NoSecrets, &environment).expect("a spec")
+        RemoteServer::resolve(&name, &config, &Secrets::default(), &environment).expect("a spec")
     }
 
     const SERVER: &str = "{ backends: ['https://a/mcp?k=hunter2'], credentials: 'Bearer ${TOKEN}', headers: { set: { X-Key: '${KEY}' } } }";

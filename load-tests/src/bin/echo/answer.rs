@@ -4,6 +4,8 @@ use crate::json::{Members, member};
 
 const INFO: &str = r#"{"name":"tooldock-load-echo","version":"1"}"#;
 const CAPABILITIES: &str = r#"{"tools":{}}"#;
+/// The name of the tool that is answered by events over HTTP.
+const STREAMING: &[u8] = br#""echo_stream""#;
 const TOOLS: &str = r#"[{"name":"echo","description":"Gives the text back.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}}]"#;
 /// The revisions that begin with `initialize`, as they stand in a message; the first is for a client that asks for none.
 const VERSIONS: [&str; 4] = [
@@ -88,9 +90,20 @@ pub(crate) fn answer(era: Era, message: &[u8], answers: &mut Vec<u8>) {
     answers.extend_from_slice(outcome.as_bytes());
 }
 
+/// Whether a message opens a session.
+pub(crate) fn opens(message: &[u8]) -> bool {
+    member(message, b"method") == Some(br#""initialize""#)
+}
+
+/// Whether a message is a call that is answered by a stream of events.
+pub(crate) fn wants_events(message: &[u8]) -> bool {
+    let params = member(message, b"params").unwrap_or_default();
+    member(params, b"name") == Some(STREAMING)
+}
+
 /// The text of a call, quotes and escapes as they came.
 fn echoed(params: &[u8]) -> Result<&[u8], &'static str> {
-    if member(params, b"name") != Some(br#""echo""#) {
+    if !matches!(member(params, b"name"), Some(br#""echo""# | STREAMING)) {
         return Err("no such tool");
     }
     member(params, b"arguments")

@@ -1,18 +1,27 @@
 //! The same over HTTP/1.1: a small application as it stands behind a reverse proxy.
 //!
 //! `POST` with a `Content-Length`, whatever the path; connections are kept. One thread serves all of them, and an answer
-//! leaves with one write. Nothing else of HTTP is spoken: no chunks, no other method, no TLS.
+//! leaves with one write. `initialize` gets a session's id, which nobody asks for later; a call of `echo_stream` is answered
+//! by two events, and `GET` by a stream on which nothing happens. Nothing else of HTTP is spoken.
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use crate::MESSAGE_MAX;
-use crate::answer::{Era, answer};
+use crate::answer::{Era, answer, opens, wants_events};
 
 const HEAD_MAX: usize = 16 * 1024;
+const EVENTS: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n\
+                      Transfer-Encoding: chunked\r\n\r\n";
+/// What comes before the answer on a stream.
+const PROGRESS: &str = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":\"half\"}}\n\n";
+
+/// The number of the next session.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Listens until it is ended.
 pub(crate) fn serve(era: Era, address: SocketAddr) -> io::Result<()> {
@@ -53,20 +62,44 @@ async fn converse(era: Era, mut connection: impl AsyncRead + AsyncWrite + Unpin)
                 return connection.write_all(refusal.as_bytes()).await;
             }
         };
+        if request.stream {
+            let begun = format!("{EVENTS}8\r\n: open\n\n\r\n");
+            connection.write_all(begun.as_bytes()).await?;
+            // Until the peer goes. What it says meanwhile is nothing.
+            while connection.read(&mut [0; 64]).await? > 0 {}
+            return Ok(());
+        }
         body.clear();
-        answer(era, &received[request.body_at..request.end()], &mut body);
-        received.drain(..request.end());
+        let message = &received[request.body_at..request.end()];
+        answer(era, message, &mut body);
         sending.clear();
-        let head = if body.is_empty() {
-            "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n".to_owned()
+        if body.is_empty() {
+            sending.extend_from_slice(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n");
+        } else if wants_events(message) {
+            let length = "data: \n\n".len() + body.len();
+            let head = format!(
+                "{EVENTS}{:x}\r\n{PROGRESS}\r\n{length:x}\r\ndata: ",
+                PROGRESS.len()
+            );
+            sending.extend_from_slice(head.as_bytes());
+            sending.extend_from_slice(&body);
+            sending.extend_from_slice(b"\n\n\r\n0\r\n\r\n");
         } else {
-            format!(
-                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            let session = match opens(message) {
+                true => format!(
+                    "Mcp-Session-Id: load-{}\r\n",
+                    NEXT.fetch_add(1, Ordering::Relaxed)
+                ),
+                false => String::new(),
+            };
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n{session}Content-Length: {}\r\n\r\n",
                 body.len()
-            )
-        };
-        sending.extend_from_slice(head.as_bytes());
-        sending.extend_from_slice(&body);
+            );
+            sending.extend_from_slice(head.as_bytes());
+            sending.extend_from_slice(&body);
+        }
+        received.drain(..request.end());
         connection.write_all(&sending).await?;
         if request.last {
             return connection.shutdown().await;
@@ -79,6 +112,8 @@ async fn converse(era: Era, mut connection: impl AsyncRead + AsyncWrite + Unpin)
 struct Request {
     body_at: usize,
     length: usize,
+    /// It asks for a stream.
+    stream: bool,
     /// The peer wants no further one answered.
     last: bool,
 }
@@ -95,10 +130,11 @@ impl Request {
         let head = std::str::from_utf8(&bytes[..end]).map_err(|_| "400 Bad Request")?;
         let mut lines = head.split("\r\n");
         let line = lines.next().unwrap_or_default();
-        if !line.starts_with("POST ") {
+        let stream = line.starts_with("GET ") && head.contains("text/event-stream");
+        if !line.starts_with("POST ") && !stream {
             return Err("405 Method Not Allowed");
         }
-        let mut length = None;
+        let mut length = stream.then_some(0);
         let mut last = line.ends_with("HTTP/1.0");
         for (name, value) in lines.filter_map(|line| line.split_once(':')) {
             let value = value.trim();
@@ -114,6 +150,7 @@ impl Request {
             Some(length) => Ok(Some(Self {
                 body_at: end + 4,
                 length,
+                stream,
                 last,
             })),
         }
@@ -219,6 +256,31 @@ mod tests {
             said.contains("\"last\"") && !said.contains("never"),
             "{said}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_session_gets_a_name_and_a_call_of_the_streaming_tool_two_events() {
+        let hello = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
+        let post = |body: &str| {
+            let length = body.len();
+            format!("POST / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}")
+        };
+        let call = call("there", "").replace("\"echo\"", "\"echo_stream\"");
+        let body = call.split_once("\r\n\r\n").unwrap().1;
+        let said = said_to(&(post(hello) + &post(body)), 4096).await;
+        assert!(said.contains("Mcp-Session-Id: load-"), "{said}");
+        let events: Vec<_> = said.split("data: ").skip(1).collect();
+        assert_eq!(events.len(), 2, "{said}");
+        assert!(
+            events[1].contains("\"there\"") && said.ends_with("\n\n\r\n0\r\n\r\n"),
+            "{said}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_stream_begins_and_lasts_until_its_reader_goes() {
+        let said = said_to("GET / HTTP/1.1\r\nAccept: text/event-stream\r\n\r\n", 4096).await;
+        assert!(said.ends_with("\r\n\r\n8\r\n: open\n\n\r\n"), "{said}");
     }
 
     #[tokio::test]

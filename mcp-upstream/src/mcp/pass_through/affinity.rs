@@ -11,7 +11,7 @@
 //! kept for the old session (log level, subscriptions) is gone; a server whose sessions matter says `stateful: true`, and
 //! then the session ends.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use http::header::HeaderName;
@@ -26,6 +26,7 @@ use super::answer;
 use super::failure::Failure;
 use super::headers;
 use super::up::{Lost, Outgoing, Up};
+use crate::jsonrpc::RequestError;
 use crate::mcp::forget_session;
 use crate::mcp::head::SESSION_HEADER;
 use crate::protocol::ProtocolVersion;
@@ -45,13 +46,18 @@ pub(super) struct UpstreamSession {
     /// Its one permit is held by the message that reopens the session.
     reopening: Semaphore,
     at: Mutex<Option<Place>>,
+    /// The session is recorded in a store: where this process lets it go, another one may go on with it.
+    recorded: bool,
 }
 
-/// What it takes to end the server's session.
-struct Place {
+/// A session at the server. Dropped, it ends that session, unless it was let go.
+pub(super) struct Place {
     backends: Arc<dyn Backends>,
-    affinity: Arc<Affinity>,
-    version: ProtocolVersion,
+    pub(super) affinity: Affinity,
+    version: Option<ProtocolVersion>,
+    /// What goes with the end, of the client who wants it.
+    headers: Option<Arc<HeaderMap>>,
+    let_go: bool,
 }
 
 /// The server's answer to `initialize`.
@@ -59,47 +65,69 @@ pub(super) struct Opened {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
+    /// The message in it.
+    pub(super) message: Bytes,
     /// Where it came from; the version it settles. None where the server refused.
-    pub(super) settled: Option<(Affinity, ProtocolVersion)>,
-}
-
-impl Default for UpstreamSession {
-    fn default() -> Self {
-        Self {
-            reopening: Semaphore::new(1),
-            at: Mutex::default(),
-        }
-    }
+    pub(super) settled: Option<(Place, ProtocolVersion)>,
 }
 
 impl UpstreamSession {
-    fn moved(&self, place: Option<Place>) {
-        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    fn new(recorded: bool) -> Self {
+        Self {
+            reopening: Semaphore::new(1),
+            at: Mutex::default(),
+            recorded,
+        }
+    }
+
+    /// The session is there now. Where it was before, it ends.
+    pub(super) fn moved(&self, place: Option<Place>) {
+        let before = std::mem::replace(&mut *self.lock(), place);
+        drop(before);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Place>> {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for UpstreamSession {
     fn drop(&mut self) {
         let own = self.at.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let (Some(place), Ok(runtime)) = (own.take(), Handle::try_current()) else {
+        if let Some(place) = own.as_mut().filter(|_| self.recorded) {
+            place.let_go = true;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        runtime.spawn(timeout(END, async move {
-            let Some(backend) = place.backends.get(&BackendId::new(&place.affinity.backend)) else {
-                return;
-            };
-            let version = HeaderValue::from_static(place.version.as_str());
-            let mut up = HeaderMap::new();
+        if self.let_go || self.affinity.session.is_none() {
+            return;
+        }
+        let Some(backend) = self.backends.get(&BackendId::new(&self.affinity.backend)) else {
+            return;
+        };
+        let mut up = self.headers.take().map_or_else(HeaderMap::new, |own| {
+            Arc::try_unwrap(own).unwrap_or_else(|own| HeaderMap::clone(&own))
+        });
+        if let Some(version) = self.version {
+            let version = HeaderValue::from_static(version.as_str());
             up.insert(HeaderName::from_static("mcp-protocol-version"), version);
-            let session = place.affinity.session.as_deref();
-            let request = BackendRequest {
-                method: Method::DELETE,
-                target: None,
-                headers: headers::in_session(&up, &Method::DELETE, session),
-                body: Bytes::new(),
-                streams: false,
-            };
-            // A server that does not know it, or ends no sessions, has none to end.
+        }
+        let session = self.affinity.session.as_deref();
+        let request = BackendRequest {
+            method: Method::DELETE,
+            target: None,
+            headers: headers::in_session(&up, &Method::DELETE, session),
+            body: Bytes::new(),
+            streams: false,
+        };
+        // A server that does not know it, or ends no sessions, has none to end.
+        runtime.spawn(timeout(END, async move {
             let _ = backend.send(request).await;
         }));
     }
@@ -108,25 +136,39 @@ impl Drop for UpstreamSession {
 impl Up<'_> {
     /// What the session keeps of the server's.
     pub(super) fn kept(&self, session: &Session) -> Arc<UpstreamSession> {
-        let kept = session.upstream_binding(Arc::<UpstreamSession>::default);
-        let mut at = kept.at.lock().unwrap_or_else(PoisonError::into_inner);
-        if at.is_none() {
-            *at = self.place(session);
+        let recorded = self.core.events.is_stored();
+        let kept = session.upstream_binding(|| Arc::new(UpstreamSession::new(recorded)));
+        let mut at = kept.lock();
+        if at.is_none()
+            && let Some(affinity) = session.affinity()
+        {
+            let mut place = self.place(Affinity::clone(&affinity));
+            place.version = Some(session.version());
+            *at = Some(place);
         }
         drop(at);
         kept
     }
 
-    fn place(&self, session: &Session) -> Option<Place> {
-        let affinity = session.affinity().filter(|it| it.session.is_some())?;
-        Some(Place {
-            backends: Arc::clone(&self.backends),
-            affinity,
-            version: session.version(),
-        })
+    /// Ends the server's session, with the headers of the client that wants it.
+    pub(super) fn end_at_server(&self, session: &Session) {
+        let place = self.kept(session).lock().take();
+        if let Some(mut place) = place {
+            place.headers = Some(Arc::clone(&self.headers));
+        }
     }
 
-    /// Asks any backend but these for a session.
+    fn place(&self, affinity: Affinity) -> Place {
+        Place {
+            backends: Arc::clone(&self.backends),
+            affinity,
+            version: None,
+            headers: None,
+            let_go: false,
+        }
+    }
+
+    /// Asks any backend but these for a session. What comes of it is ended unless it is kept.
     pub(super) async fn open(
         &self,
         body: Bytes,
@@ -137,13 +179,22 @@ impl Up<'_> {
             method: Method::POST,
             body,
             streams: false,
+            // It may have left a session behind.
+            harmless: &|| false,
         };
-        let (backend, mut response) = self.to_any(&what, avoid).await?;
+        // Each session goes to the next backend, whoever opens it: from then on it stays.
+        let hash = fastrand::u64(..);
+        let (backend, mut response) = self.to_any(&what, avoid, hash).await?;
+        let mut place = self.place(affinity(&*backend, &response)?);
+        place.headers = Some(Arc::clone(&self.headers));
         answer::judged(&response, headers::kind(&response.headers), true)?;
         let limit = self.namespace.limits.timeout;
         let (body, message) = answer::whole(&mut response, deadline, limit, OPENING_MAX).await?;
         let settled = match settled(&message) {
-            Some(version) => Some((affinity(&*backend, &response)?, version)),
+            Some(version) => {
+                place.version = Some(version);
+                Some((place, version))
+            }
             None if response.status == StatusCode::OK && !is_error(&message) => {
                 return Err(Failure::Malformed(
                     "it settles no protocol version that is spoken here",
@@ -155,8 +206,24 @@ impl Up<'_> {
             status: response.status,
             headers: response.headers,
             body,
+            message,
             settled,
         })
+    }
+
+    /// Notes where a session is, and keeps that for as long as the session lives.
+    pub(super) async fn settle(
+        &self,
+        session: &Arc<Session>,
+        mut place: Place,
+    ) -> Result<(), RequestError> {
+        let patch = SessionPatch::Affinity(place.affinity.clone());
+        self.core.changes.commit(session, patch).await?;
+        place.headers = None;
+        let recorded = self.core.events.is_stored();
+        let kept = session.upstream_binding(|| Arc::new(UpstreamSession::new(recorded)));
+        kept.moved(Some(place));
+        Ok(())
     }
 
     /// Gives a session another end at its server, unless another message has done so meanwhile.
@@ -168,7 +235,7 @@ impl Up<'_> {
     ) -> Result<Arc<Affinity>, Failure> {
         let kept = self.kept(session);
         let _alone = kept.reopening.acquire().await;
-        if let Some(now) = session.affinity().filter(|now| !Arc::ptr_eq(now, lost)) {
+        if let Some(now) = session.affinity().filter(|now| now != lost) {
             return Ok(now);
         }
         let avoid = match &why {
@@ -183,36 +250,29 @@ impl Up<'_> {
             }
             (opened, _) => opened?,
         };
-        let Some((affinity, version)) = opened.settled else {
+        let Some((place, version)) = opened.settled else {
             return Err(Failure::Malformed("it refused to open the session again"));
         };
         if version != session.version() {
+            drop(place);
             self.end(session).await;
             return Err(Failure::SessionEnded);
         }
         tracing::info!(
             namespace = %self.namespace.name, session = %session.tag(),
-            from = &*lost.backend, to = &*affinity.backend, "session reopened"
+            from = &*lost.backend, to = &*place.affinity.backend, "session reopened"
         );
-        self.confirm(&affinity).await;
-        let patch = SessionPatch::Affinity(affinity);
-        self.core.changes.commit(session, patch).await?;
-        kept.moved(self.place(session));
+        self.confirm(&place.affinity).await;
+        self.settle(session, place).await?;
         session.affinity().ok_or(Failure::SessionEnded)
     }
 
     /// Tells a server that its session is in use. One that does not take it will say so to the next message.
     async fn confirm(&self, affinity: &Affinity) {
-        let Some(backend) = self.backends.get(&BackendId::new(&affinity.backend)) else {
+        let body = Bytes::from_static(CONFIRMATION);
+        let Some((backend, confirmation)) = told(&self.backends, &self.headers, affinity, body)
+        else {
             return;
-        };
-        let session = affinity.session.as_deref();
-        let confirmation = BackendRequest {
-            method: Method::POST,
-            target: None,
-            headers: headers::in_session(&self.headers, &Method::POST, session),
-            body: Bytes::from_static(CONFIRMATION),
-            streams: false,
         };
         if let Ok(mut taken) = backend.send(confirmation).await {
             // To its end, so that the connection can be used again; it has none to speak of.
@@ -226,6 +286,25 @@ impl Up<'_> {
         // A store that cannot be asked has said so in the log, and forgets by time.
         let _ = forget_session(self.core, session).await;
     }
+}
+
+/// A message of ours in a session of the server, and the backend it is for.
+pub(super) fn told(
+    backends: &Arc<dyn Backends>,
+    headers: &HeaderMap,
+    affinity: &Affinity,
+    body: Bytes,
+) -> Option<(Arc<dyn Backend>, BackendRequest)> {
+    let backend = backends.get(&BackendId::new(&affinity.backend))?;
+    let session = affinity.session.as_deref();
+    let request = BackendRequest {
+        method: Method::POST,
+        target: None,
+        headers: headers::in_session(headers, &Method::POST, session),
+        body,
+        streams: false,
+    };
+    Some((backend, request))
 }
 
 /// `initialize` in the words of the session's client.
@@ -284,4 +363,45 @@ fn affinity(backend: &dyn Backend, response: &BackendResponse) -> Result<Affinit
         backend: backend.id().as_str().into(),
         session,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+    use crate::testing::remote::{FakeClient, FakePool};
+    use crate::upstream::http::port::HttpClient as _;
+
+    #[tokio::test]
+    async fn what_another_process_goes_on_with_is_not_ended_with_this_one() {
+        for recorded in [false, true] {
+            let pool = FakePool::new(1);
+            let spec = crate::testing::remote::remote("search", |_| {});
+            let server = super::super::remote(&spec).expect("a remote server");
+            let kept = UpstreamSession::new(recorded);
+            kept.moved(Some(Place {
+                backends: FakeClient(Arc::clone(&pool)).backends(server),
+                affinity: Affinity {
+                    backend: "backend-0:80".into(),
+                    session: Some("theirs".into()),
+                },
+                version: None,
+                headers: None,
+                let_go: false,
+            }));
+            drop(kept);
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            let ended = pool.backends[0].ended();
+            assert_eq!(ended.is_empty(), recorded, "{ended:?}");
+            assert!(
+                pool.backends[0]
+                    .seen()
+                    .iter()
+                    .all(|it| it.method == Method::DELETE)
+            );
+        }
+    }
 }

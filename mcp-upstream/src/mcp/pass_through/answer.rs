@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, RETRY_AFTER};
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue};
 use tokio::time::{Instant, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
 
@@ -74,13 +74,8 @@ pub(super) fn judged(
             _ => "it is neither JSON nor a stream of events, or it is compressed",
         })),
         _ if status.is_success() => Ok(()),
-        StatusCode::UNAUTHORIZED
-        | StatusCode::FORBIDDEN
-        | StatusCode::PROXY_AUTHENTICATION_REQUIRED
-        | StatusCode::REQUEST_TIMEOUT
-        | StatusCode::TOO_MANY_REQUESTS => Err(refusal()),
         // What the server refuses about the message itself.
-        _ if status.is_client_error() && kind == BodyKind::Json => Ok(()),
+        _ if !response.is_refusal() && kind == BodyKind::Json => Ok(()),
         _ => Err(refusal()),
     }
 }
@@ -289,6 +284,10 @@ impl EventFlow {
             }
             match next(&mut *self.body, &mut self.pending).await {
                 Ok(Some(piece)) => self.splitter.push(&piece),
+                // Who knows whether there was more.
+                Ok(None) if self.is_within_event() && self.body.may_be_cut() => {
+                    return self.give_up(Failure::Body(BodyError::Cut));
+                }
                 // What is left is no event. A stream that can be resumed may end before its answer.
                 Ok(None) if self.answered || self.resumable => {
                     self.over = true;
@@ -300,10 +299,17 @@ impl EventFlow {
         }
     }
 
+    fn is_within_event(&self) -> bool {
+        self.long.is_some() || self.splitter.pending() > 0
+    }
+
     /// Notes what an event says that is being passed on.
     fn hear(&mut self, event: &[u8]) {
         let fields = events::fields(event);
-        self.resumable |= fields.has_id;
+        if fields.has_id && !self.resumable {
+            self.resumable = true;
+            self.pending.may_be_resumed();
+        }
         let said = match self.long.take() {
             Some(mut long) => {
                 long.push(event);

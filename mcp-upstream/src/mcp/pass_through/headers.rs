@@ -12,26 +12,24 @@ use smallvec::SmallVec;
 
 use crate::mcp::head::SESSION_HEADER;
 use crate::reply::JSON;
+use crate::upstream::http::passed;
 
 /// What every transport of MCP takes.
 const BOTH_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 /// What the protocol says in headers begins with.
 const MCP: &str = "mcp-";
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const SESSION: HeaderName = HeaderName::from_static(SESSION_HEADER);
 
 /// The headers of a message on its way up, but for its session.
 pub(super) fn up(client: &HeaderMap, pass: &[String]) -> HeaderMap {
-    let mut up = HeaderMap::with_capacity(8);
+    let mut up = passed::of_client(client, pass);
+    // A coded answer could not be looked into.
+    for decided in [ACCEPT_ENCODING, CONTENT_TYPE, SESSION] {
+        up.remove(decided);
+    }
     for (name, value) in client {
-        let text = name.as_str();
-        let protocol = (text.starts_with(MCP) && *name != SESSION)
-            || [LAST_EVENT_ID, TRACEPARENT].contains(name);
-        // A coded answer could not be looked into.
-        let named = ![ACCEPT_ENCODING, CONTENT_TYPE, SESSION].contains(name)
-            && pass.iter().any(|it| it == text);
-        if protocol || named {
+        if name.as_str().starts_with(MCP) && *name != SESSION || *name == LAST_EVENT_ID {
             up.append(name, value.clone());
         }
     }
@@ -133,6 +131,7 @@ mod tests {
             ("mcp-protocol-version", "2025-11-25"),
             ("mcp-param-region", "eu"),
             ("traceparent", "00-1-2-01"),
+            ("tracestate", "v=1"),
             ("last-event-id", "7"),
         ]);
         let names = |pass: &[&str]| {
@@ -150,6 +149,7 @@ mod tests {
             "mcp-param-region",
             "mcp-protocol-version",
             "traceparent",
+            "tracestate",
         ];
         assert_eq!(names(&[]), always);
         let named = names(&[

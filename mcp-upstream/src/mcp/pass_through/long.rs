@@ -53,6 +53,7 @@ pub(in crate::mcp) async fn open(
         method: Method::GET,
         body: Bytes::new(),
         streams: true,
+        harmless: &|| true,
     };
     let sent = up.in_session(session, &what);
     let stay = Stay::enter(session, None);
@@ -77,9 +78,10 @@ pub(super) async fn listen(
         method: Method::POST,
         body: cx.body.clone(),
         streams: true,
+        harmless: &|| true,
     };
     let sent = async {
-        let (_, response) = up.to_any(&what, Vec::new()).await?;
+        let (_, response) = up.to_any(&what, Vec::new(), up.hash).await?;
         Ok(response)
     };
     begin(up, Era::Modern, Some(id), sent, (place, Role::Listen, None)).await
@@ -173,6 +175,9 @@ async fn pump(mut body: Box<dyn ResponseBody>, stream: Arc<Stream>, mut stay: Op
         };
         match piece {
             Ok(Some(piece)) => splitter.push(&piece),
+            // Who knows whether there was more.
+            Ok(None) if splitter.pending() > 0 && body.may_be_cut() => return,
+            // An event without its end is none.
             Ok(None) => {
                 stream.finish();
                 break;

@@ -27,8 +27,9 @@ pub(super) fn legacy(cx: &CallContext<'_>) -> bool {
 pub(super) fn modern(cx: &CallContext<'_>, accept: AcceptFlags, method: &str) -> bool {
     match remote(&cx.namespace).map(|server| server.spec.mode) {
         None | Some(Mode::Client) => false,
-        Some(Mode::PassThrough) => true,
-        // What the gateway offers is more than what the server does: it bridges. And it knows whose a task is.
+        // Whose a task is, the gateway's own client knows.
+        Some(Mode::PassThrough) => !takes_tasks(cx, method),
+        // What the gateway offers is more than what the server does: it bridges.
         Some(Mode::Auto) => {
             method != "server/discover" && !takes_tasks(cx, method) && as_it_is(cx, accept)
         }

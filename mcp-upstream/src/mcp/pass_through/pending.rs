@@ -2,18 +2,24 @@
 
 use std::future::{Pending as Never, pending};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable};
-use tokio::time::Instant;
+use http::HeaderMap;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
+use super::affinity::told;
 use super::failure::Failure;
+use super::up::Up;
 use crate::engine::{PassedCall, timed_out};
 use crate::protocol::Era;
 use crate::reply::Reply;
 use crate::session::in_flight::InFlightCall;
-use crate::session::{CancelNotice, InFlight, Session};
+use crate::session::{CancelNotice, InFlight, Session, SessionState};
+use crate::upstream::http::port::Backends;
 
 /// A message on its way.
 pub(super) struct Pending {
@@ -28,7 +34,45 @@ pub(super) struct Pending {
     /// The client was asked something, and got the time for it.
     asked: bool,
     stay: Option<Stay>,
+    /// How the server hears that nobody waits any more, until the answer is there.
+    cancel: Option<Cancel>,
 }
+
+/// What it takes to tell a server that a request of a session is given up. Dropped, it does so. A server of 2026-07-28 hears
+/// of that by the end of the connection.
+struct Cancel {
+    backends: Arc<dyn Backends>,
+    headers: Arc<HeaderMap>,
+    session: Arc<Session>,
+    id: Box<str>,
+    wanted: bool,
+}
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        let (Some(at), Ok(runtime)) = (self.session.affinity(), Handle::try_current()) else {
+            return;
+        };
+        if !self.wanted || at.session.is_none() || self.session.state() == SessionState::Closed {
+            return;
+        }
+        let params = format!(
+            r#"{{"requestId":{},"reason":"nobody waits for the answer any more"}}"#,
+            self.id
+        );
+        let body =
+            format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#);
+        let Some((backend, request)) = told(&self.backends, &self.headers, &at, body.into()) else {
+            return;
+        };
+        runtime.spawn(timeout(TELL, async move {
+            let _ = backend.send(request).await;
+        }));
+    }
+}
+
+/// How long it may take to tell a server that nobody waits any more.
+const TELL: Duration = Duration::from_secs(5);
 
 /// A message's place in its session: the session is in use, and its end is the message's.
 pub(super) struct Stay {
@@ -61,13 +105,21 @@ impl Stay {
 impl Pending {
     /// A message that is about to be passed on.
     pub(super) fn new(
-        namespace: &Arc<Namespace>,
+        up: &Up<'_>,
         era: Era,
         id: Option<&str>,
         call: Option<PassedCall>,
         session: Option<&Arc<Session>>,
     ) -> Self {
+        let namespace = up.namespace;
         let limits = &namespace.limits;
+        let cancel = session.zip(id).map(|(session, id)| Cancel {
+            backends: Arc::clone(&up.backends),
+            headers: Arc::clone(&up.headers),
+            session: Arc::clone(session),
+            id: id.into(),
+            wanted: true,
+        });
         let deadline = call.as_ref().map(PassedCall::deadline);
         let max = call.as_ref().map(PassedCall::max_result);
         Self {
@@ -79,6 +131,7 @@ impl Pending {
             max: max.unwrap_or_else(|| limits.max_result.as_u64()),
             asked: false,
             stay: session.map(|session| Stay::enter(session, id)),
+            cancel,
         }
     }
 
@@ -119,8 +172,30 @@ impl Pending {
         }
     }
 
+    /// The client can come back for the answer: that it goes away does not mean that it waits no more.
+    pub(super) fn may_be_resumed(&mut self) {
+        self.is_over();
+    }
+
+    /// Whoever goes away now waits for nothing.
+    fn is_over(&mut self) {
+        if let Some(cancel) = &mut self.cancel {
+            cancel.wanted = false;
+        }
+    }
+
     /// Records the end of the call, once.
     pub(super) fn finish(&mut self, outcome: Result<&'static str, CallErrorCode>) {
+        match outcome {
+            // The server still works on it.
+            Err(CallErrorCode::ExecutionTimeout) => {
+                if let Some(cancel) = &mut self.cancel {
+                    cancel.wanted = true;
+                }
+                self.cancel = None;
+            }
+            _ => self.is_over(),
+        }
         if let Some(call) = self.call.take() {
             call.finish(outcome);
         }

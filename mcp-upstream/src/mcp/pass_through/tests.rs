@@ -1,5 +1,5 @@
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +19,8 @@ use crate::testing::{Harness, Refuses, Wanted, caller, delivered, head, parts};
 use crate::upstream::http::port::{BodyError, SendErrorKind};
 
 mod answers;
+mod client;
+mod ends;
 
 const LIST: &str = r#"{"jsonrpc":"2.0","id":2,"method":"tools/list"}"#;
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1e2,"method":"tools/call","params":{"name":"echo","arguments":{"n":1.50},"x":[1]},"y":2}"#;
@@ -202,6 +204,31 @@ async fn a_session_that_its_server_forgot_is_reopened() {
     let session = house.open().await;
     house.pool.backends[0].forgets();
     assert_eq!(house.post(&session, CALL).await.0, StatusCode::OK);
+    assert_eq!(house.pool.sent("initialize"), 2);
+}
+
+#[tokio::test]
+async fn a_session_that_is_not_known_is_reopened_where_its_server_says_so_in_words_and_other_words_are_passed_on()
+ {
+    let house = house(1, |_| {});
+    let session = house.open().await;
+    let refusing = |words: &'static str| {
+        let asked = AtomicUsize::new(0);
+        house.pool.backends[0].act(move |request| {
+            let call = memchr::memmem::find(&request.body, b"tools/call").is_some();
+            let first = call && asked.fetch_add(1, Ordering::Relaxed) == 0;
+            let error = json!({ "code": -32000, "message": words });
+            let body = json!({ "jsonrpc": "2.0", "id": null, "error": error });
+            first.then(|| Ok(response(400, &[JSON], body.to_string())))
+        });
+    };
+    refusing("Bad Request: No valid session ID provided");
+    assert_eq!(house.post(&session, CALL).await.0, StatusCode::OK);
+    assert_eq!(house.pool.sent("initialize"), 2);
+    refusing("Bad Request: no");
+    let (status, body) = house.post(&session, CALL).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert_eq!(body["error"]["message"], "Bad Request: no");
     assert_eq!(house.pool.sent("initialize"), 2);
 }
 
@@ -417,15 +444,20 @@ async fn a_servers_stream_is_read_to_its_end_and_broken_off_with_its_server() {
         house.get(&session).await.head().status,
         StatusCode::METHOD_NOT_ALLOWED
     );
-    for cut in [true, false] {
+    // Cut for sure; perhaps, as nobody told where it ends; and at its end, where half an event is none.
+    for (broken, error, then) in [
+        (true, true, Then::Ends),
+        (true, false, Then::Closes),
+        (false, false, Then::Ends),
+    ] {
         house.pool.backends[0].act(move |request| {
             let event = |text: &'static [u8]| Ok(Bytes::from_static(text));
             let mut pieces = vec![event(b"id: 1\ndata: {}\n"), event(b"\ndata: half")];
-            if cut {
+            if error {
                 pieces.push(Err(BodyError::Cut));
             }
             (request.method == http::Method::GET)
-                .then(|| Ok(in_pieces(200, &[EVENTS], pieces, Then::Ends)))
+                .then(|| Ok(in_pieces(200, &[EVENTS], pieces, then)))
         });
         let Reply::Events {
             mut events,
@@ -441,7 +473,7 @@ async fn a_servers_stream_is_read_to_its_end_and_broken_off_with_its_server() {
             Some(&b"id: 1\ndata: {}\n\n"[..])
         );
         assert_eq!(events.next().await, None);
-        assert_eq!(events.is_broken(), cut);
+        assert_eq!(events.is_broken(), broken);
         drop(guards);
     }
 }

@@ -93,6 +93,11 @@ impl Call {
         self.link.is_unsent(&self.sent)
     }
 
+    /// Of a call that failed: whether its server did nothing with it, as it does not know the session any more.
+    pub(crate) fn is_session_gone(&self) -> bool {
+        matches!(&self.sent, Sent::Unless(unsent) if unsent.is_session_gone())
+    }
+
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Result<Response, CallError>> {
         Pin::new(&mut self.reply).poll(context).map(|reply| {
             self.answered = true;

@@ -195,8 +195,11 @@ fn senseless(shared: &Shared, line: &[u8]) -> ProtocolViolation {
 fn fail(shared: &Shared, id: Option<u64>) {
     if let Some(Ok(entry)) = id.map(|id| shared.take(id)) {
         entry.reply.end(Err(CallError::new(
-            CallErrorCode::InternalError,
-            "the server's answer is no JSON-RPC response",
+            CallErrorCode::UpstreamError,
+            format!(
+                "the server of namespace {} gave an answer that is no JSON-RPC response",
+                shared.namespace
+            ),
         )));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use serde_json::value::RawValue;
 use tokio::net::unix::pipe;
 use tokio::runtime;
@@ -121,12 +122,13 @@ impl Shared {
     }
 
     /// Sends a request that `write` writes under the id it is given. `tells`: the server hears when nobody waits any
-    /// more.
+    /// more. `of_client`: what of its client's own headers goes with it, where messages have headers.
     pub(super) fn begin(
         self: &Arc<Self>,
         tells: bool,
         token: Option<&str>,
         sink: Option<Arc<dyn NotificationSink>>,
+        of_client: Option<&Arc<HeaderMap>>,
         size: usize,
         write: impl FnOnce(&mut BytesMut, u64),
     ) -> Result<Call, CallError> {
@@ -153,7 +155,7 @@ impl Shared {
             Wire::Other(transport) => {
                 let unsent = Unsent::default();
                 let message = message(size, |out| write(out, id));
-                let sent = transport.request(id, message, unsent.clone());
+                let sent = transport.request(id, message, unsent.clone(), of_client.cloned());
                 sent.map(|()| Sent::Unless(unsent))
             }
         };

@@ -53,7 +53,7 @@ async fn a_clients_request_goes_up_whole_and_comes_back_whole_behind_its_own_id(
     let (to, mut heard) = mpsc::channel(10);
     let mut call = scene
         .link
-        .forward(&request(message), Some(Arc::new(Heard(to))))
+        .forward(&request(message), Some(Arc::new(Heard(to))), None)
         .expect("begun");
     let id = call.id();
     let line = scene.peer.line().await;
@@ -386,7 +386,7 @@ async fn an_answer_that_makes_no_sense_ends_its_call() {
         let (call, id) = scene.begin("a").await;
         let line = [head, id.to_string().as_bytes(), tail, b"\n"].concat();
         scene.peer.bytes(&line).await;
-        assert_eq!(code(within(call).await), CallErrorCode::InternalError);
+        assert_eq!(code(within(call).await), CallErrorCode::UpstreamError);
     }
 }
 

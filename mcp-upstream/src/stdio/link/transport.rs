@@ -10,10 +10,11 @@
 //! means for the call. Pipes are not behind this trait: every call of a stdio server goes through them, and there a line
 //! in a shared buffer is all that a message costs.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use tokio::time::Instant;
 use tooldock_workers::error::CallError;
 
@@ -25,11 +26,18 @@ use crate::protocol::ProtocolVersion;
 /// Carries whole messages to one server. Nothing here waits; none of it is called with a lock of the link held.
 pub(crate) trait Transport: Send + Sync {
     /// Sends a request. Its response, or [`Incoming::failed`], comes back for `id`, unless the call is given up first.
+    /// `of_client`: what goes up of its client's own headers, with this request and with nothing else.
     ///
     /// # Errors
     ///
     /// [`CallError`]; nothing was sent then.
-    fn request(&self, id: u64, message: Bytes, unsent: Unsent) -> Result<(), CallError>;
+    fn request(
+        &self,
+        id: u64,
+        message: Bytes,
+        unsent: Unsent,
+        of_client: Option<Arc<HeaderMap>>,
+    ) -> Result<(), CallError>;
 
     /// Sends a notification, or the answer to a request of the server.
     ///
@@ -55,16 +63,28 @@ pub(crate) trait Transport: Send + Sync {
 /// Whether nothing of a request reached the server, so that another connection may take it. A request counts as sent
 /// until its transport knows better.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Unsent(Arc<AtomicBool>);
+pub(crate) struct Unsent(Arc<AtomicU8>);
 
 impl Unsent {
+    const NOT_WRITTEN: u8 = 1;
+    const SESSION_GONE: u8 = 2;
+
     /// Nothing of the request reached the server, and nothing will.
     pub(crate) fn note(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.store(Self::NOT_WRITTEN, Ordering::Release);
+    }
+
+    /// The server did nothing with the request, as it does not know the session any more.
+    pub(crate) fn note_session_gone(&self) {
+        self.0.store(Self::SESSION_GONE, Ordering::Release);
     }
 
     pub(super) fn is_noted(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.load(Ordering::Acquire) != 0
+    }
+
+    pub(super) fn is_session_gone(&self) -> bool {
+        self.0.load(Ordering::Acquire) == Self::SESSION_GONE
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
+use http::HeaderMap;
 use tooldock_workers::remote::BackendId;
 
 use crate::protocol::{ClientIdentity, Era, EraSupport};
@@ -40,6 +41,12 @@ pub(crate) struct OpenAs {
     /// changed goes to the audience of the namespace, requests are refused. It may be dropped under the pool's lock, so
     /// dropping it must lead to nothing that comes back to the pools.
     pub(crate) inbound: Option<Arc<dyn Inbound>>,
+    /// What of the client's own headers goes with what opens and keeps a connection that is nobody else's.
+    pub(crate) headers: Option<Arc<HeaderMap>>,
+    /// The same for the same client, where a server's backends are chosen by that.
+    pub(crate) hash: u64,
+    /// Backends that did not answer the request before.
+    pub(crate) avoid: Vec<BackendId>,
 }
 
 /// What a request asks the state machine for: [`ConnectionKey`], with exclusive ones told apart.
@@ -120,11 +127,17 @@ impl OpenAs {
             identity: Arc::clone(ClientIdentity::gateway()),
             principal: None,
             inbound: None,
+            headers: None,
+            hash: 0,
+            avoid: Vec::new(),
         }
     }
 
     /// What a process opened as this was told of its client, for a process of that era, is the same as with `other`.
     pub(super) fn same_handshake(&self, other: &Self, era: Era) -> bool {
+        if self.headers != other.headers {
+            return false;
+        }
         let (one, other) = (&self.identity, &other.identity);
         // A modern process is told with every request.
         era == Era::Modern
@@ -168,6 +181,22 @@ mod tests {
         assert!(one.same_handshake(&other, Era::Modern));
         let gateway = OpenAs::gateway(Era::Legacy);
         assert!(gateway.same_handshake(&other, Era::Legacy));
+    }
+
+    #[test]
+    fn a_connection_that_was_opened_with_one_clients_headers_is_no_others() {
+        let with = |token: &'static str| OpenAs {
+            headers: Some(Arc::new(HeaderMap::from_iter([(
+                http::header::AUTHORIZATION,
+                http::HeaderValue::from_static(token),
+            )]))),
+            ..OpenAs::gateway(Era::Modern)
+        };
+        for era in [Era::Legacy, Era::Modern] {
+            assert!(with("a").same_handshake(&with("a"), era));
+            assert!(!with("a").same_handshake(&with("b"), era));
+            assert!(!with("a").same_handshake(&OpenAs::gateway(era), era));
+        }
     }
 
     #[test]

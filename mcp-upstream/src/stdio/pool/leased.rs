@@ -9,6 +9,7 @@ use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::Instant;
 use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::remote::BackendId;
 use tooldock_workers::worker::LogLevel;
 
 use super::PoolShared;
@@ -32,6 +33,8 @@ pub(crate) struct Leased {
     exclusive: Option<Arc<OpenAs>>,
     /// It is one session's.
     session: bool,
+    /// Of what everybody shares at several backends: those that the request was tried at, its own the last.
+    tried: Vec<BackendId>,
     since: Instant,
     answered: bool,
     /// The last thing it was asked for beside its request was answered.
@@ -57,6 +60,7 @@ impl Leased {
             replay_state,
             exclusive,
             session: matches!(key, ConnectionKey::Session(_)),
+            tried: Vec::new(),
             since: Instant::now(),
             answered: false,
             heard: AtomicBool::new(false),
@@ -70,6 +74,17 @@ impl Leased {
             self.process.router().set_own(open.inbound.clone());
         }
         self
+    }
+
+    /// Notes the backends that the request was tried at.
+    pub(super) fn after(mut self, tried: Vec<BackendId>) -> Self {
+        self.tried = tried;
+        self
+    }
+
+    /// The backends that the request was tried at, where it could have gone to any.
+    pub(crate) fn tried(&self) -> &[BackendId] {
+        &self.tried
     }
 
     /// How the process was opened, and what its server said of itself then.
@@ -134,6 +149,7 @@ impl Leased {
                 let params = json!({ "uri": uri });
                 match self.ask("resources/subscribe", &params).await {
                     Ok(reply @ ResponseOutcome::Result(_)) => {
+                        self.ask_everywhere("resources/subscribe", &params).await;
                         granted = Some(reply);
                         Ok(())
                     }
@@ -165,10 +181,26 @@ impl Leased {
         }
         let params = json!({ "level": level.as_str() });
         let reply = self.ask("logging/setLevel", &params).await;
-        if !matches!(reply, Ok(ResponseOutcome::Result(_))) {
-            self.replay_state.restore_level(level, before);
+        match reply {
+            Ok(ResponseOutcome::Result(_)) => {
+                self.ask_everywhere("logging/setLevel", &params).await;
+            }
+            _ => self.replay_state.restore_level(level, before),
         }
         reply.map(Some)
+    }
+
+    /// What was granted here is asked for at the other backends of what everybody shares, too.
+    async fn ask_everywhere(&self, method: &str, params: &serde_json::Value) {
+        let Some(own) = self.tried.last() else {
+            return;
+        };
+        let key = ConnectionKey::Replica(own.clone());
+        let params = to_raw_value(params).expect("a value into memory");
+        let place = (&key, self.opened().era());
+        self.pool
+            .ask_everywhere(place, self.id, method, &params)
+            .await;
     }
 
     /// The server granted what its one client asked it for itself. Where that lasts, a process that takes this one's

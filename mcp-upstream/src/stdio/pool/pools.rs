@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use http::HeaderMap;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -13,6 +14,7 @@ use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
+use tooldock_workers::remote::BackendId;
 
 use super::key::{ConnectionKey, OpenAs};
 use super::rules::Patience;
@@ -142,6 +144,7 @@ impl Pools {
 
     /// What a server speaks, or spoke before it went away. Starts a process to find out where nothing is known, and one
     /// more where that alone does not say whether it can be opened as wanted; what comes of that is on record then.
+    /// `opener` are headers that no connection of everybody is opened with: then the one that finds out is nobody else's.
     ///
     /// # Errors
     ///
@@ -150,11 +153,19 @@ impl Pools {
         &self,
         server: impl Into<ServerRef<'a>>,
         wanted: Era,
+        opener: Option<Arc<HeaderMap>>,
     ) -> Result<EraSupport, CallError> {
         let pool = self.pool(server.into())?;
+        let key = match &opener {
+            Some(_) => ConnectionKey::Exclusive,
+            None => ConnectionKey::Shared,
+        };
         let lease = async |era| {
-            let open = Arc::new(OpenAs::gateway(era));
-            pool.lease(&ConnectionKey::Shared, &open).await
+            let open = OpenAs {
+                headers: opener.clone(),
+                ..OpenAs::gateway(era)
+            };
+            pool.lease(&key, &Arc::new(open)).await
         };
         let era = match pool.last_era() {
             Some(era) => era,
@@ -218,6 +229,34 @@ impl Pools {
         if let Some(pool) = self.latest(server.into().name()) {
             pool.unsubscribe(key, era, uri);
         }
+    }
+
+    /// Whether a further backend of a server may take a request that these have not answered.
+    pub(crate) fn has_another<'a>(
+        &self,
+        server: impl Into<ServerRef<'a>>,
+        tried: &[BackendId],
+    ) -> bool {
+        let pool = self.of(server.into());
+        pool.is_some_and(|pool| pool.has_another(tried))
+    }
+
+    /// Where a principal's task runs, of what everybody shares at several backends.
+    pub(crate) fn place_of_task<'a>(
+        &self,
+        server: impl Into<ServerRef<'a>>,
+        era: Era,
+        principal: Option<&Arc<str>>,
+        task: &str,
+    ) -> Option<ConnectionKey> {
+        let pool = self.of(server.into())?;
+        pool.place_of_task(era, principal, task)
+    }
+
+    /// Whether the state of a session at a server is lost, with the backend that had it.
+    pub(crate) fn has_lost<'a>(&self, server: impl Into<ServerRef<'a>>, tag: &Arc<str>) -> bool {
+        let pool = self.of(server.into());
+        pool.is_some_and(|pool| pool.has_lost(tag))
     }
 
     /// Ends the processes of a session.
@@ -345,8 +384,12 @@ impl Pools {
         if let Some(places) = before.filter(|places| !places.is_empty()) {
             shared.apply(Event::Inherit { places });
         }
+        if shared.launcher.needs_a_client() {
+            shared.apply(Event::Tick);
+            return shared;
+        }
         let open = Arc::new(OpenAs::gateway(Era::Modern));
-        let key = shared.spread(&ConnectionKey::Shared, &[]);
+        let key = shared.spread(&ConnectionKey::Shared, &[], 0);
         let key = key.into_owned();
         shared.apply(Event::Wanted { key, open });
         shared

@@ -509,6 +509,16 @@ impl State {
         found.map(|(_, slot)| slot)
     }
 
+    /// The backends at which what everybody shares has a process, and that process.
+    pub(super) fn replicas(&self, wanted: Era) -> Vec<(BackendId, ProcessId)> {
+        let era = self.server.map_or(wanted, |it| it.opened_for(wanted));
+        let slots = self.slots.iter().filter(|(key, _)| key.era == era);
+        let replicas = slots.filter_map(|(key, slot)| Some((key.key.replica()?, slot.process?)));
+        replicas
+            .map(|(backend, process)| (backend.clone(), process))
+            .collect()
+    }
+
     /// What lasts at all backends alike, for the place at one more of them.
     fn of_replicas(&self, slot: &SlotKey) -> Option<Arc<ReplayState>> {
         slot.key.replica()?;
@@ -540,6 +550,18 @@ impl State {
     #[cfg(test)]
     pub(super) fn remembers_no_session(&self) -> bool {
         !self.slots.keys().any(|slot| slot.key.is_private())
+    }
+
+    /// Whether what a session's process knew is gone with the process, for good.
+    pub(super) fn has_lost(&self, tag: &Arc<str>) -> bool {
+        let key = Key::Session(Arc::clone(tag));
+        let lost = |era| {
+            let key = key.clone();
+            self.slots
+                .get(&SlotKey { key, era })
+                .is_some_and(|it| it.dead)
+        };
+        self.rules.keeps_state && (lost(Era::Legacy) || lost(Era::Modern))
     }
 
     /// What lasts in a place, and the processes that serve it: of what everybody shares at several backends, those at all

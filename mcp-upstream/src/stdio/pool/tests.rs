@@ -486,7 +486,7 @@ async fn a_server_of_both_eras_is_opened_in_each_even_if_a_process_keeps_to_its_
         assert_eq!(
             house
                 .pools
-                .server_era(&server, Era::Modern)
+                .server_era(&server, Era::Modern, None)
                 .await
                 .expect("known"),
             EraSupport::Dual
@@ -502,7 +502,7 @@ async fn whether_a_server_that_says_it_is_modern_takes_a_handshake_is_found_out_
         ("modern", EraSupport::Modern),
     ] {
         let (house, server) = House::with(era, quiet());
-        let speaks = |wanted| within(house.pools.server_era(&server, wanted));
+        let speaks = |wanted| within(house.pools.server_era(&server, wanted, None));
         let modern = house
             .lease(&server, ConnectionKey::Shared, shared(Era::Modern))
             .await;

@@ -31,9 +31,6 @@ const LAST_EXIT_WAIT: Duration = Duration::from_millis(500);
 /// and one that is opened.
 const TRIES: usize = 3;
 
-/// Backends at which one attempt is made.
-const BACKENDS: usize = 3;
-
 /// What the pool tells the task.
 #[derive(Debug)]
 pub(in crate::stdio) enum Command {
@@ -217,8 +214,8 @@ impl Keeper {
         avoid.push(backend.clone());
         let launcher = &self.pool.launcher;
         order.slot.key.replica().is_none()
-            && avoid.len() < BACKENDS
-            && launcher.replica(avoid).is_some()
+            && avoid.len() <= launcher.further_backends()
+            && launcher.replica(avoid, 0).is_some()
     }
 
     async fn opened(
@@ -351,8 +348,8 @@ impl Keeper {
         let server = &*self.pool.launcher;
         let mut failure = raw.of(server);
         let replica = order.and_then(|order| order.slot.key.replica());
-        failure.elsewhere =
-            replica.is_some_and(|it| server.replica(std::slice::from_ref(it)).is_some());
+        failure.elsewhere = server.needs_a_client()
+            || replica.is_some_and(|it| server.replica(std::slice::from_ref(it), 0).is_some());
         let why = &failure.reason;
         let tried = order.and_then(|order| order.server.zip(Some(order.slot.era)));
         if tried.is_some_and(|(server, wanted)| open::is_trial(server, wanted)) {
@@ -421,6 +418,7 @@ async fn start(
         replica: key.and_then(Key::replica),
         avoid,
         hash: key.map_or(0, Key::hash),
+        headers: order.and_then(|order| order.open.headers.as_ref()),
     };
     let (link, child) = pool.launcher.launch(place, parts).await?;
     Ok(Running {

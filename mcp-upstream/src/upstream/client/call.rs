@@ -1,17 +1,19 @@
 //! One request on its way through a process, and its answer on the way back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::json;
-use tooldock_workers::registry::Namespace;
+use tooldock_workers::registry::{Namespace, UpstreamKind};
+use tooldock_workers::remote::{BackendId, RemoteRetry};
 
-use super::connector::{Connection, ConnectionKey, SentRequest, ServerInfo, Unanswered};
+use super::connector::{Connection, ConnectionKey, Fate, SentRequest, ServerInfo, Unanswered};
 use super::inbound::{CallListener, InboundHandler};
 use super::isolation::{Place, may_ask};
-use super::{ExternalServers, Leased, catalogue, subscriptions, tasks};
+use super::{ExternalServers, Leased, Requester, catalogue, subscriptions, tasks};
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{reply, rounds, state};
 use crate::catalogue::{Access, PageKey};
@@ -24,6 +26,7 @@ use crate::session::CancelNotice;
 use crate::stdio::link::{Canceller, NotificationSink};
 use crate::stdio::metrics::LastGood;
 use crate::upstream::Client;
+use crate::upstream::http::retry;
 
 /// How long a server may take to say that it has read what opened it.
 const READ_WAIT: Duration = Duration::from_secs(5);
@@ -38,7 +41,7 @@ pub(super) struct ServerCall {
     pub(super) external: Arc<ExternalServers>,
     pub(super) facts: CallFacts,
     pub(super) client: Client,
-    pub(super) principal: Option<Arc<str>>,
+    pub(super) requester: Requester,
     /// What of its caller matters for what lists show.
     pub(super) access: Access,
     pub(super) request: Request,
@@ -46,6 +49,8 @@ pub(super) struct ServerCall {
     pub(super) tasks: tasks::Named,
     /// What gives it up at the server, once it is there.
     pub(super) sent: Mutex<Option<Canceller>>,
+    /// The call failed, and the state of its session is lost.
+    pub(super) lost: AtomicBool,
 }
 
 impl CancelNotice for ServerCall {
@@ -62,6 +67,10 @@ impl UpstreamCall for ServerCall {
         &self.facts
     }
 
+    fn has_lost_its_session(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
     fn start(self: Arc<Self>, peer: Peer) -> Work {
         Box::pin(async move {
             let response = self.run(&peer).await?;
@@ -76,14 +85,25 @@ impl ServerCall {
             self.check_arguments().await?;
         }
         let facts = &self.facts;
-        let principal = self.principal.as_ref();
+        let (requester, method) = (&self.requester, &*facts.method);
         let placed = self
             .external
-            .place(&facts.namespace, &self.client, principal, &facts.method);
-        let place = placed.await?;
-        let mut again = true;
+            .place(&facts.namespace, &self.client, requester, method);
+        let mut place = placed.await?;
+        if place.key == ConnectionKey::Shared
+            && let Some(task) = self.tasks.ids().first()
+        {
+            // What is about a task goes where the task runs.
+            let (processes, era) = (&self.external.processes, place.open.era);
+            let principal = self.requester.principal.as_ref();
+            let found = processes.place_of_task(&facts.namespace, era, principal, task);
+            place.key = found.unwrap_or(place.key);
+        }
+        // Where it went: counted, and by backend where it could have gone to any.
+        let (mut attempts, mut tried) = (1, Vec::new());
+        let mut reopened = false;
         loop {
-            let attempt = self.attempt(&place, peer);
+            let attempt = self.attempt(&place, peer, &mut tried);
             let outcome = if facts.method.ends_with("/list") {
                 let last_good = || self.last_good(&place);
                 catalogue::or_last_good(attempt, last_good).await
@@ -92,9 +112,16 @@ impl ServerCall {
             };
             match outcome {
                 Ok(answer) => return Ok(answer),
-                // It never ran, or running it twice is as good as once.
-                Err(unanswered) if again && self.may_repeat(&unanswered) => again = false,
+                // Its session is opened again, once.
+                Err(Unanswered { fate, .. }) if fate == Fate::SessionGone && !reopened => {
+                    reopened = true;
+                }
+                Err(unanswered) if self.goes_on(&unanswered, attempts, &tried) => {
+                    attempts += 1;
+                    place.open.avoid.clone_from(&tried);
+                }
                 Err(Unanswered { error, .. }) => {
+                    self.note_lost();
                     let known = is_away(&error).then(|| self.last_good(&place)).flatten();
                     return known.ok_or(error);
                 }
@@ -117,16 +144,31 @@ impl ServerCall {
         }
     }
 
-    async fn attempt(&self, place: &Place, peer: &Peer) -> Result<Response, Unanswered> {
+    /// Makes the call once, and notes in `tried` the backends where a lease for it was looked for.
+    async fn attempt(
+        &self,
+        place: &Place,
+        peer: &Peer,
+        tried: &mut Vec<BackendId>,
+    ) -> Result<Response, Unanswered> {
         let leased = self
             .external
             .lease_at(&self.facts.namespace, &self.client, place.clone());
-        self.with(&leased.await?, peer).await
+        let leased = leased.await.map_err(|error| Unanswered {
+            error,
+            fate: Fate::Unleased,
+        })?;
+        tried.clear();
+        tried.extend_from_slice(leased.process.tried());
+        self.with(&leased, peer).await
     }
 
     async fn with(&self, leased: &Leased, peer: &Peer) -> Result<Response, Unanswered> {
         // At each process anew: another one has other tasks.
-        if let Some(refused) = self.tasks.refused(leased, self.principal.as_ref()) {
+        if let Some(refused) = self
+            .tasks
+            .refused(leased, self.requester.principal.as_ref())
+        {
             return Ok(refused);
         }
         if leased.is_common() && peer.is_heard() {
@@ -211,6 +253,7 @@ impl ServerCall {
         let answer = self.with_tasks(leased, answer);
         // A principal's list is nobody else's; and none of these is kept where it is not everybody's.
         if leased.place.key == ConnectionKey::Shared
+            && !self.requester.is_told_apart()
             && let Some(page) = self.page(opening)
             && let ResponseOutcome::Result(result) = &answer.outcome()
             && let Ok(catalogue) = self.external.catalogue(&self.facts.namespace)
@@ -222,7 +265,7 @@ impl ServerCall {
 
     /// Notes what an answer says of tasks, and takes those of others out.
     fn with_tasks(&self, leased: &Leased, answer: Response) -> Response {
-        let (process, principal) = (&*leased.process, self.principal.as_ref());
+        let (process, principal) = (&*leased.process, self.requester.principal.as_ref());
         if process.tasks().await_owner()
             && let Some(call) = answer.call_id()
         {
@@ -277,7 +320,7 @@ impl ServerCall {
     /// Which request a state is good for.
     fn bound(&self) -> BoundRequest<'_> {
         BoundRequest {
-            principal: self.principal.as_deref(),
+            principal: self.requester.principal.as_deref(),
             namespace: &self.facts.namespace.name,
             method: &self.facts.method,
             subject: &self.facts.subject,
@@ -357,7 +400,8 @@ impl ServerCall {
         request: &Request,
         peer: &Peer,
     ) -> Result<Response, Unanswered> {
-        let sent = process.forward(request, self.sink(peer));
+        let request = self.requester.traced(request);
+        let sent = process.forward(&request, self.sink(peer), self.requester.headers());
         self.answered(sent.map_err(unsent)?).await
     }
 
@@ -379,16 +423,39 @@ impl ServerCall {
         (has_token && peer.is_heard()).then(|| Arc::new(CallListener(peer.clone())) as _)
     }
 
-    /// Whether a request may be sent again after its process ended under it.
-    fn may_repeat(&self, unanswered: &Unanswered) -> bool {
-        if unanswered.error.code != CallErrorCode::WorkerUnavailable {
+    /// Whether a request is sent once more, after its process ended under it or its backend did not take it: because it
+    /// never ran, or because running it twice is as good as once.
+    fn goes_on(&self, unanswered: &Unanswered, attempts: usize, tried: &[BackendId]) -> bool {
+        let namespace = &self.facts.namespace;
+        let (retry, is_remote) = match &namespace.upstream {
+            UpstreamKind::Remote(server) => (server.spec.retry, true),
+            // Another process of a server is tried once.
+            _ => (RemoteRetry { max: 1 }, false),
+        };
+        if unanswered.error.code != CallErrorCode::WorkerUnavailable
+            // All backends that may be tried were.
+            || (is_remote && unanswered.fate == Fate::Unleased)
+        {
             return false;
         }
-        let name = self.request.raw(Key::Name).and_then(json::raw);
-        let name = name.and_then(jsonrpc::string);
-        let catalogue = || self.external.catalogue(&self.facts.namespace);
-        unanswered.unsent
-            || catalogue().is_ok_and(|it| it.is_repeatable(&self.facts.method, name.as_deref()))
+        let harmless = || {
+            let name = self.request.raw(Key::Name).and_then(json::raw);
+            let name = name.and_then(jsonrpc::string);
+            let catalogue = self.external.catalogue(namespace);
+            catalogue.is_ok_and(|it| it.is_repeatable(&self.facts.method, name.as_deref()))
+        };
+        let unsent = unanswered.fate == Fate::Unsent;
+        retry::goes_on(retry, attempts.max(tried.len()), unsent, harmless)
+            && (tried.is_empty() || self.external.processes.has_another(namespace, tried))
+    }
+
+    /// Notes where the state of the client's session is gone, so that the session ends.
+    fn note_lost(&self) {
+        if let Client::Session(session) = &self.client {
+            let (processes, namespace) = (&self.external.processes, &self.facts.namespace);
+            let lost = processes.has_lost(namespace, session.tag());
+            self.lost.store(lost, Ordering::Relaxed);
+        }
     }
 }
 
@@ -400,10 +467,8 @@ async fn has_read(process: &dyn Connection) {
 }
 
 fn unsent(error: CallError) -> Unanswered {
-    Unanswered {
-        error,
-        unsent: true,
-    }
+    let fate = Fate::Unsent;
+    Unanswered { error, fate }
 }
 
 fn unreadable(error: Unreadable) -> CallError {

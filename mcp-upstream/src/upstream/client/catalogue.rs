@@ -9,9 +9,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
 
-use super::ExternalServers;
 use super::connector::{Connection, Era, Isolation, ServerInfo};
 use super::isolation;
+use super::{ExternalServers, Requester};
 use crate::catalogue::{Catalogue, Outcome, PageSource, Reading, ToolList, late};
 use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::metrics::LastGood;
@@ -133,8 +133,17 @@ impl ExternalServers {
         catalogue: &Catalogue,
     ) -> Outcome {
         let client = Client::Plain;
-        let speaks = self.processes.speaks(namespace, client.own_era()).await?;
-        let place = isolation::place(Isolation::Shared, speaks, &client, None, "tools/list");
+        let speaks = self
+            .processes
+            .speaks(namespace, client.own_era(), None)
+            .await?;
+        let place = isolation::place(
+            Isolation::Shared,
+            speaks,
+            &client,
+            &Requester::default(),
+            "tools/list",
+        );
         let leased = self.lease_at(namespace, &client, place).await?;
         let list = catalogue.read(&namespace.name, &leased.process).await?;
         leased.process.answered();

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use http::HeaderMap;
 use serde_json::value::RawValue;
 use tooldock_workers::error::CallError;
 pub(crate) use tooldock_workers::external::Isolation;
 use tooldock_workers::registry::Namespace;
+use tooldock_workers::remote::BackendId;
 use tooldock_workers::worker::LogLevel;
 
 use crate::catalogue::Catalogue;
@@ -40,15 +42,28 @@ pub(crate) struct SentRequest {
 #[derive(Debug, Clone)]
 pub(crate) struct Unanswered {
     pub(crate) error: CallError,
-    /// Nothing of the request reached the server.
-    pub(crate) unsent: bool,
+    /// What became of the request.
+    pub(crate) fate: Fate,
+}
+
+/// What became of a request without a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// The server may have begun with it.
+    Sent,
+    /// Nothing of it reached the server.
+    Unsent,
+    /// The server did nothing with it, as it does not know the session any more.
+    SessionGone,
+    /// There was no process for it.
+    Unleased,
 }
 
 impl From<CallError> for Unanswered {
     fn from(error: CallError) -> Self {
         Self {
             error,
-            unsent: false,
+            fate: Fate::Sent,
         }
     }
 }
@@ -59,12 +74,18 @@ pub(crate) trait Connector: Send + Sync {
     /// How the processes of a namespace's server are shared; `None` where the namespace is no external server.
     fn isolation(&self, namespace: &Namespace) -> Option<Isolation>;
 
-    /// What the server speaks, as far as it matters to a client of that era. Asks it the first time.
+    /// What the server speaks, as far as it matters to a client of that era. Asks it the first time; `opener` are the
+    /// headers of the client that asks, where none of the server's connections is everybody's.
     ///
     /// # Errors
     ///
     /// Why it cannot be asked.
-    async fn speaks(&self, namespace: &Namespace, client: Era) -> Result<EraSupport, CallError>;
+    async fn speaks(
+        &self,
+        namespace: &Namespace,
+        client: Era,
+        opener: Option<Arc<HeaderMap>>,
+    ) -> Result<EraSupport, CallError>;
 
     /// The same without asking; `None` where only asking tells. Nearly always it is known.
     fn known_to_speak(&self, _: &Namespace, _: Era) -> Option<EraSupport> {
@@ -93,6 +114,27 @@ pub(crate) trait Connector: Send + Sync {
         _: Era,
     ) -> Option<Arc<dyn Connection>> {
         None
+    }
+
+    /// Whether a further backend may take a request that these have not answered.
+    fn has_another(&self, _: &Namespace, _tried: &[BackendId]) -> bool {
+        true
+    }
+
+    /// Where a principal's task runs, of what everybody shares at several backends.
+    fn place_of_task(
+        &self,
+        _: &Namespace,
+        _: Era,
+        _principal: Option<&Arc<str>>,
+        _task: &str,
+    ) -> Option<ConnectionKey> {
+        None
+    }
+
+    /// Whether the state that the session of that tag had at its server is lost for good.
+    fn has_lost(&self, _: &Namespace, _: &Arc<str>) -> bool {
+        false
     }
 
     /// The session of that tag is over, and with it its process.
@@ -143,6 +185,7 @@ pub(crate) trait Connection: Send + Sync {
     ) -> Result<SentRequest, CallError>;
 
     /// Sends the whole request of a client of the server's own era. An error means that nothing was written.
+    /// `of_client`: what of the client's own headers goes with it.
     ///
     /// # Errors
     ///
@@ -151,6 +194,7 @@ pub(crate) trait Connection: Send + Sync {
         &self,
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
+        of_client: Option<&Arc<HeaderMap>>,
     ) -> Result<SentRequest, CallError>;
 
     /// Sends the whole notification of a client.
@@ -159,6 +203,11 @@ pub(crate) trait Connection: Send + Sync {
     ///
     /// The process is gone, or takes no more.
     fn notify(&self, message: &str) -> Result<(), CallError>;
+
+    /// The backends that the request was tried at, where it could have gone to any.
+    fn tried(&self) -> &[BackendId] {
+        &[]
+    }
 
     /// Whose the tasks of the process are.
     fn tasks(&self) -> &Tasks;

@@ -8,8 +8,8 @@ use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
-use super::ExternalServers;
 use super::connector::{Era, ServerInfo};
+use super::{ExternalServers, Requester};
 use crate::bridge::server_info;
 use crate::protocol::ProtocolVersion;
 use crate::session::Session;
@@ -59,8 +59,10 @@ async fn of_server(
     method: &str,
 ) -> Result<ServerInfo, CallError> {
     let namespace = &cx.namespace;
-    let principal = cx.caller.principal.as_ref();
-    let place = external.place(namespace, client, principal, method).await?;
+    let requester = Requester::of(cx);
+    let place = external
+        .place(namespace, client, &requester, method)
+        .await?;
     let common = place.is_common();
     let leased = external.lease_at(namespace, client, place);
     tokio::pin!(leased);

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::Requester;
 use super::connector::{ConnectionKey, Era, EraSupport, Isolation, OpenAs};
 use crate::jsonrpc::spans;
 use crate::protocol::{ClientIdentity, ProtocolVersion};
@@ -93,15 +94,16 @@ impl Client {
     }
 }
 
-/// The place of a request. `principal` is whose token came with it.
+/// The place of a request.
 pub(crate) fn place(
     isolation: Isolation,
     speaks: EraSupport,
     client: &Client,
-    principal: Option<&Arc<str>>,
+    requester: &Requester,
     method: &str,
 ) -> Place {
     let era = client.era(speaks);
+    let principal = requester.principal.as_ref();
     let of_principal = || {
         principal.map_or(ConnectionKey::Shared, |it| {
             ConnectionKey::Principal(it.clone())
@@ -144,6 +146,11 @@ pub(crate) fn place(
     let open = OpenAs {
         identity: identity.unwrap_or_else(|| Arc::clone(gateway)),
         principal: principal.cloned(),
+        headers: match key {
+            ConnectionKey::Shared | ConnectionKey::Replica(_) => None,
+            _ => requester.opener(),
+        },
+        hash: requester.hash,
         ..OpenAs::gateway(era)
     };
     Place { key, open }
@@ -241,8 +248,11 @@ mod tests {
         client: &Client,
         method: &str,
     ) -> &'static str {
-        let principal = Arc::from("ada");
-        let place = place(isolation, speaks, client, Some(&principal), method);
+        let requester = Requester {
+            principal: Some(Arc::from("ada")),
+            ..Requester::default()
+        };
+        let place = place(isolation, speaks, client, &requester, method);
         let told = place.open.identity.capabilities.get() != "{}";
         match (place.key, told) {
             (ConnectionKey::Shared | ConnectionKey::Replica(_), false) => "shared",
@@ -346,9 +356,15 @@ mod tests {
     #[test]
     fn a_server_of_both_eras_is_opened_in_the_clients() {
         let era = |client: &Client| {
-            place(Isolation::Auto, EraSupport::Dual, client, None, "x")
-                .open
-                .era
+            place(
+                Isolation::Auto,
+                EraSupport::Dual,
+                client,
+                &Requester::default(),
+                "x",
+            )
+            .open
+            .era
         };
         assert_eq!(era(&session("{}")), Era::Legacy);
         assert_eq!(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tooldock_workers::names::NamespaceName;
 
 use super::connector::{ConnectionKey, ServerInfo};
-use super::{ExternalServers, tasks};
+use super::{ExternalServers, Requester, tasks};
 use crate::upstream::{CallContext, Client};
 
 /// What the gateway acts on itself.
@@ -153,7 +153,8 @@ pub(super) fn notify(
         return;
     }
     let external = Arc::clone(external);
-    let principal = cx.caller.principal.clone();
+    let requester = Requester::of(cx);
+    let principal = requester.principal.clone();
     let client = cx.client.clone();
     let source = NotificationSource::of(&cx.namespace.name, principal.as_ref(), &client);
     let Some(on_the_way) = PendingNotification::begin(&external, source, message.len()) else {
@@ -165,7 +166,7 @@ pub(super) fn notify(
     // Bounded by its place and by the time a process may take to start.
     tokio::spawn(async move {
         let _on_the_way = on_the_way;
-        let place = external.place(&namespace, &client, principal.as_ref(), &method);
+        let place = external.place(&namespace, &client, &requester, &method);
         let Ok(place) = place.await else {
             return;
         };

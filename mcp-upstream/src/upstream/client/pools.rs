@@ -5,14 +5,16 @@ use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use http::HeaderMap;
 use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
+use tooldock_workers::remote::BackendId;
 use tooldock_workers::worker::LogLevel;
 
 use super::connector::{
-    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, SentRequest,
-    ServerInfo, Unanswered,
+    Connection, ConnectionKey, Connector, Era, EraSupport, Fate, Inbound, Isolation, OpenAs,
+    SentRequest, ServerInfo, Unanswered,
 };
 use crate::catalogue::Catalogue;
 use crate::jsonrpc::Request;
@@ -43,9 +45,14 @@ impl Connector for PooledConnector {
         Some(served(namespace)?.isolation())
     }
 
-    async fn speaks(&self, namespace: &Namespace, client: Era) -> Result<EraSupport, CallError> {
-        let era = self.0.server_era(there(namespace)?, client).await?;
-        Ok(era)
+    async fn speaks(
+        &self,
+        namespace: &Namespace,
+        client: Era,
+        opener: Option<Arc<HeaderMap>>,
+    ) -> Result<EraSupport, CallError> {
+        let server = there(namespace)?;
+        self.0.server_era(server, client, opener).await
     }
 
     fn known_to_speak(&self, namespace: &Namespace, client: Era) -> Option<EraSupport> {
@@ -74,6 +81,28 @@ impl Connector for PooledConnector {
         let server = served(namespace)?;
         let leased = self.0.lease_at_once(server, key, era)?;
         Some(Held::of(leased))
+    }
+
+    fn has_another(&self, namespace: &Namespace, tried: &[BackendId]) -> bool {
+        served(namespace).is_some_and(|server| self.0.has_another(server, tried))
+    }
+
+    fn place_of_task(
+        &self,
+        namespace: &Namespace,
+        era: Era,
+        principal: Option<&Arc<str>>,
+        task: &str,
+    ) -> Option<ConnectionKey> {
+        let server = served(namespace)?;
+        self.0.place_of_task(server, era, principal, task)
+    }
+
+    fn has_lost(&self, namespace: &Namespace, tag: &Arc<str>) -> bool {
+        match served(namespace) {
+            Some(ServerRef::Remote(server)) if server.spec.stateful => self.0.has_lost(server, tag),
+            _ => false,
+        }
     }
 
     fn end_session(&self, tag: &Arc<str>) {
@@ -144,9 +173,13 @@ fn sent(mut call: Call) -> SentRequest {
     let cancel = call.canceller();
     let answer = Box::pin(async move {
         let answer = call.answer().await;
-        answer.map_err(|error| Unanswered {
-            unsent: call.is_unsent(),
-            error,
+        answer.map_err(|error| {
+            let fate = match (call.is_session_gone(), call.is_unsent()) {
+                (true, _) => Fate::SessionGone,
+                (false, true) => Fate::Unsent,
+                (false, false) => Fate::Sent,
+            };
+            Unanswered { error, fate }
         })
     });
     SentRequest { answer, cancel }
@@ -191,12 +224,17 @@ impl Connection for Held {
         &self,
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
+        of_client: Option<&Arc<HeaderMap>>,
     ) -> Result<SentRequest, CallError> {
-        self.leased.forward(request, sink).map(sent)
+        self.leased.forward(request, sink, of_client).map(sent)
     }
 
     fn notify(&self, message: &str) -> Result<(), CallError> {
         self.leased.forward_notification(message)
+    }
+
+    fn tried(&self) -> &[BackendId] {
+        self.leased.tried()
     }
 
     fn tasks(&self) -> &Tasks {

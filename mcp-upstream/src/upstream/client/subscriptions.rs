@@ -10,7 +10,7 @@ use tooldock_workers::worker::LogLevel;
 use super::binding::UpstreamBinding;
 use super::connector::ServerInfo;
 use super::watch::{NotWatched, Watch};
-use super::{ExternalServers, Leased};
+use super::{ExternalServers, Leased, Requester};
 use crate::bridge::server_info;
 use crate::broadcast::Filter;
 use crate::format;
@@ -207,8 +207,8 @@ async fn lease(
     cx: &CallContext<'_>,
     method: &str,
 ) -> Result<Leased, RequestError> {
-    let principal = cx.caller.principal.as_ref();
-    let leased = external.lease(&cx.namespace, &cx.client, principal, method);
+    let requester = Requester::of(cx);
+    let leased = external.lease(&cx.namespace, &cx.client, &requester, method);
     leased.await.map_err(RequestError::Upstream)
 }
 

@@ -95,6 +95,11 @@ impl Named {
         replaced.unwrap_or(request)
     }
 
+    /// The tasks that the request names.
+    pub(super) fn ids(&self) -> &[Arc<str>] {
+        &self.ids
+    }
+
     /// Why the request may not go to this process.
     pub(super) fn refused(
         &self,

@@ -1,6 +1,6 @@
 //! What a backend's response means for the request: which kind of body it has, and what is wrong with it.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode, header};
@@ -22,6 +22,8 @@ pub(super) struct Failed {
     pub(super) error: CallError,
     /// The server did not begin with it.
     pub(super) is_unsent: bool,
+    /// The server does not know the session any more.
+    pub(super) is_session_gone: bool,
 }
 
 /// What a body is.
@@ -102,7 +104,7 @@ pub(super) fn answers(body: &[u8], id: u64) -> bool {
 
 /// Whether an answer to a request of a session says that the backend knows no such session: 404, or 400 as the examples
 /// of the TypeScript SDK answer.
-pub(super) fn is_unknown_session(status: StatusCode, body: &[u8]) -> bool {
+pub(crate) fn is_unknown_session(status: StatusCode, body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Refusal {
         error: Error,
@@ -153,18 +155,24 @@ pub(super) fn failed(server: &RemoteServer, code: CallErrorCode, what: &str) -> 
     Failed {
         error: CallError::new(code, server.without_secrets(&message)).retry_after(RETRY),
         is_unsent: false,
+        is_session_gone: false,
     }
 }
 
 /// What a status means that is no answer.
 pub(super) fn refused(server: &RemoteServer, status: StatusCode, headers: &HeaderMap) -> Failed {
     let number = status.as_u16();
+    let mut passed = server.spec.headers.pass.iter();
+    let (whose, key) = match passed.any(|name| name == "authorization") {
+        true => ("client's own credentials, or missed them", "headers.pass"),
+        false => ("gateway's own credentials", "credentials"),
+    };
     let (code, what) = match number {
         401 | 403 => (
             CallErrorCode::WorkerUnavailable,
             format!(
-                "refused the gateway's own credentials (HTTP {number}). Ask whoever operates the gateway to check the key \
-                 credentials of this server"
+                "refused the {whose} (HTTP {number}). Ask whoever operates the gateway to check the key {key} of this \
+                 server"
             ),
         ),
         429 => (
@@ -197,9 +205,44 @@ pub(super) fn refused(server: &RemoteServer, status: StatusCode, headers: &Heade
     failed
 }
 
-/// `Retry-After` in seconds; a date is nothing that clocks of two machines agree on.
+/// `Retry-After`: seconds, or a date. A date counts from the `Date` of the response, so that the two clocks need not agree.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
-    let seconds: u64 = value.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds.min(RETRY_MAX)))
+    let text = |name| Some(headers.get(name)?.to_str().ok()?.trim());
+    let value = text(header::RETRY_AFTER)?;
+    let wait = match value.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let date = |text| httpdate::parse_http_date(text).ok();
+            let now = text(header::DATE).and_then(date);
+            let until = date(value)?.duration_since(now.unwrap_or_else(SystemTime::now));
+            // What has passed is now.
+            until.unwrap_or(RETRY).max(RETRY)
+        }
+    };
+    Some(wait.min(Duration::from_secs(RETRY_MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_server_says_in_seconds_or_by_a_date_when_to_come_back() {
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+        for (value, seconds) in [
+            ("17", Some(17)),
+            ("99999999", Some(RETRY_MAX)),
+            ("Sun, 06 Nov 1994 08:50:37 GMT", Some(60)),
+            ("Sunday, 06-Nov-94 08:50:37 GMT", Some(60)),
+            ("Sun, 06 Nov 1994 08:00:00 GMT", Some(1)),
+            ("soon", None),
+        ] {
+            let headers = [(header::RETRY_AFTER, value), (header::DATE, date)];
+            let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
+            let found = retry_after(&headers.into_iter().collect());
+            assert_eq!(found, seconds.map(Duration::from_secs), "{value}");
+        }
+    }
 }

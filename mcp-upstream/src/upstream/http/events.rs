@@ -7,8 +7,10 @@ use bytes::{Buf as _, Bytes, BytesMut};
 
 use super::port::{BodyError, ResponseBody};
 
-/// An event that is still not over after this much is not going to be.
-const ENDLESS: u64 = 256 * 1024 * 1024;
+/// An event that is so many times as long as it may be, and still not over, is not read on …
+const ENDLESS: u64 = 4;
+/// … once it has more bytes than this.
+const ENDLESS_MIN: u64 = 1024 * 1024;
 /// Bytes of an event's id. It is kept and sent back.
 const ID_MAX: usize = 4096;
 
@@ -162,10 +164,10 @@ impl Events {
     }
 
     fn is_endless(&self) -> bool {
-        self.event
-            .size
-            .saturating_add(self.lines.buffer.len() as u64)
-            > ENDLESS
+        let waiting = self.lines.buffer.len() as u64;
+        let size = self.event.size.saturating_add(waiting);
+        let fits = |size| usize::try_from(size).is_ok_and(&self.fits);
+        size > ENDLESS_MIN && !fits(size / ENDLESS)
     }
 
     /// A line that cannot fit is not gathered: its beginning is dropped, and with it the event.
@@ -351,9 +353,13 @@ mod tests {
 
     #[test]
     fn an_event_without_an_end_ends_the_reading_without_being_gathered() {
-        let piece = Bytes::from(vec![b'x'; 8 * 1024 * 1024]);
-        let (events, end) = read(vec![Ok(piece); 40], 1000);
+        let piece = Bytes::from(vec![b'x'; 512 * 1024]);
+        let body = || Ok(piece.clone());
+        let (events, end) = read(vec![body(), body(), body()], 1000);
         assert_eq!((events, end), (vec![], End::Endless));
+        // One that may be as long is only not over yet.
+        let (events, end) = read(vec![body(), body(), body()], 512 * 1024);
+        assert_eq!((events, end), (vec![], End::Cut));
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::runtime::Handle;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::external::{ProcessHost, Restart, StdioSettings};
+use tooldock_workers::external::{Isolation, ProcessHost, Restart, StdioSettings};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::process::Exit;
 use tooldock_workers::remote::{BackendId, RemoteServer, RemoteSpec};
@@ -126,7 +126,8 @@ impl Launcher for RemoteLauncher {
             let server = Arc::clone(&self.server);
             let old = Channel::new(self.server.spec.transport);
             let runtime = self.runtime.clone();
-            let session = Session::new(server, backend, incoming, runtime, old, catalogue);
+            let opener = place.headers.cloned();
+            let session = Session::new(server, backend, incoming, runtime, old, catalogue, opener);
             made = Some(Arc::clone(&session));
             Arc::new(SessionTransport(session)) as _
         };
@@ -135,13 +136,23 @@ impl Launcher for RemoteLauncher {
         Ok((link, Box::new(RemoteSession { session, id })))
     }
 
-    fn replica(&self, avoid: &[BackendId]) -> Option<BackendId> {
-        let picked = self.backends.pick(avoid, 0);
+    fn replica(&self, avoid: &[BackendId], hash: u64) -> Option<BackendId> {
+        let picked = self.backends.pick(avoid, hash);
         picked.map(|backend| backend.id().clone())
     }
 
     fn spreads(&self) -> bool {
         true
+    }
+
+    fn further_backends(&self) -> usize {
+        usize::try_from(self.server.spec.retry.max).unwrap_or(usize::MAX)
+    }
+
+    fn needs_a_client(&self) -> bool {
+        let spec = &self.server.spec;
+        let own = matches!(spec.isolation, Isolation::Session | Isolation::Principal);
+        own && !spec.headers.pass.is_empty()
     }
 
     fn keeps_state(&self) -> bool {

@@ -83,6 +83,21 @@ pub struct BackendResponse {
     pub body: Box<dyn ResponseBody>,
 }
 
+impl BackendResponse {
+    /// Whether the status is about the gateway's own request, or about the backend: whatever the body says is then no
+    /// answer for a client. With other 4xx a server refuses the message itself.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self.status {
+            StatusCode::UNAUTHORIZED
+            | StatusCode::FORBIDDEN
+            | StatusCode::PROXY_AUTHENTICATION_REQUIRED
+            | StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_MANY_REQUESTS => true,
+            status => !status.is_success() && !status.is_client_error(),
+        }
+    }
+}
+
 impl std::fmt::Debug for BackendResponse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("BackendResponse")
@@ -100,6 +115,11 @@ pub trait ResponseBody: Send {
     ///
     /// The body ended before its end, or took too long.
     async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError>;
+
+    /// Whether the body ends with its connection, so that nobody can tell its end from a cut.
+    fn may_be_cut(&self) -> bool {
+        false
+    }
 }
 
 /// Why there is no response.

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::AbortHandle;
@@ -67,6 +67,8 @@ pub(super) struct Session {
     pub(super) old: sse::Channel,
     /// Which arguments of which tools are mirrored in headers.
     catalogue: Arc<Catalogue>,
+    /// What of its one client's own headers goes with every message; nothing where several share the session.
+    opener: Option<Arc<HeaderMap>>,
 }
 
 /// What became of a request that did not fail.
@@ -80,7 +82,11 @@ enum Sent {
 struct Call {
     task: AbortHandle,
     given_up: Arc<Notify>,
+    of_client: OfClient,
 }
+
+/// What of a client's own headers goes with one message.
+pub(super) type OfClient = Option<Arc<HeaderMap>>;
 
 impl Session {
     pub(super) fn new(
@@ -90,6 +96,7 @@ impl Session {
         runtime: Handle,
         old: sse::Channel,
         catalogue: Arc<Catalogue>,
+        opener: Option<Arc<HeaderMap>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             server,
@@ -105,11 +112,19 @@ impl Session {
             sends: Arc::new(Semaphore::new(SENDS_MAX)),
             old,
             catalogue,
+            opener,
         })
     }
 
     /// Runs one request to its end.
-    async fn call(self: Arc<Self>, id: u64, message: Bytes, unsent: Unsent, given_up: Arc<Notify>) {
+    async fn call(
+        self: Arc<Self>,
+        id: u64,
+        message: Bytes,
+        unsent: Unsent,
+        given_up: Arc<Notify>,
+        of_client: OfClient,
+    ) {
         let text = message.clone();
         let outgoing = Outgoing::of(&text);
         let modern = self.is_modern(&outgoing);
@@ -121,18 +136,20 @@ impl Session {
             }
         };
         let outcome = tokio::select! {
-            outcome = self.exchange(id, &outgoing, message) => outcome,
+            outcome = self.exchange(id, &outgoing, message, &of_client) => outcome,
             () = left => Ok(Sent::Over),
         };
         self.calls().remove(&id);
         let error = match outcome {
             Ok(Sent::AnsweredElsewhere) => return,
             Ok(Sent::Over) => CallError::new(CallErrorCode::Cancelled, "the call was given up"),
-            Err(Failed { error, is_unsent }) => {
-                if is_unsent {
+            Err(failed) => {
+                if failed.is_session_gone {
+                    unsent.note_session_gone();
+                } else if failed.is_unsent {
                     unsent.note();
                 }
-                error
+                failed.error
             }
         };
         // Of a call that was answered nobody waits for this.
@@ -144,6 +161,7 @@ impl Session {
         id: u64,
         outgoing: &Outgoing<'_>,
         message: Bytes,
+        of_client: &OfClient,
     ) -> Result<Sent, Failed> {
         let probes = outgoing.method() == Some("server/discover") && self.version.get().is_none();
         if !outgoing.opens() {
@@ -154,10 +172,10 @@ impl Session {
                 self.incoming.message(answer::unknown_method(id));
                 return Ok(Sent::Over);
             }
-            self.old.request(self, message).await?;
+            self.old.request(self, message, of_client).await?;
             return Ok(Sent::AnsweredElsewhere);
         }
-        let response = match self.post(outgoing, message.clone()).await {
+        let response = match self.post(outgoing, message.clone(), of_client).await {
             Ok(response) => response,
             Err(error) => return Err(self.not_sent(&error)),
         };
@@ -167,7 +185,7 @@ impl Session {
                 drop(response);
                 // What is no event stream either is what it was.
                 self.old.open(self).await.map_err(|_| refused)?;
-                self.old.request(self, message).await?;
+                self.old.request(self, message, of_client).await?;
                 return Ok(Sent::AnsweredElsewhere);
             }
             if let Some(session) = response.headers.get(headers::SESSION) {
@@ -178,14 +196,23 @@ impl Session {
             self.incoming.message(answer::unknown_method(id));
             return Ok(Sent::Over);
         }
-        self.answer(id, response).await.map(|()| Sent::Over)
+        let answered = self.answer(id, response, of_client).await;
+        answered.map(|()| Sent::Over)
     }
 
     /// Takes the response to a request in.
-    async fn answer(&self, id: u64, response: BackendResponse) -> Result<(), Failed> {
+    async fn answer(
+        &self,
+        id: u64,
+        response: BackendResponse,
+        of_client: &OfClient,
+    ) -> Result<(), Failed> {
+        if response.is_refusal() {
+            return Err(self.refused(response.status, &response.headers));
+        }
         match answer::kind(&response) {
             answer::Kind::Stream if response.status == StatusCode::OK => {
-                stream::read(self, id, self.events(response)).await
+                stream::read(self, id, self.events(response), of_client).await
             }
             answer::Kind::Json => {
                 let status = response.status;
@@ -224,7 +251,7 @@ impl Session {
     }
 
     /// Sends a message that is not answered.
-    async fn tell(&self, message: Bytes) {
+    async fn tell(&self, message: Bytes, of_client: &OfClient) {
         let text = message.clone();
         let outgoing = Outgoing::of(&text);
         let is_initialized = outgoing.method() == Some("notifications/initialized");
@@ -232,8 +259,8 @@ impl Session {
             self.wait_until_open().await;
         }
         let told = match self.old.is_used() {
-            true => self.old.send(self, message).await,
-            false => match self.post(&outgoing, message).await {
+            true => self.old.send(self, message, of_client).await,
+            false => match self.post(&outgoing, message, of_client).await {
                 Ok(response) if response.status.is_success() => Ok(()),
                 Ok(response) if self.is_unknown(response.status, b"") => {
                     Err(self.session_is_gone())
@@ -260,9 +287,11 @@ impl Session {
         &self,
         outgoing: &Outgoing<'_>,
         message: Bytes,
+        of_client: &OfClient,
     ) -> Result<BackendResponse, SendError> {
         let modern = self.is_modern(outgoing);
         let mut headers = headers::of_post();
+        self.add_of_client(&mut headers, of_client);
         match modern {
             true => outgoing.mirror(&mut headers, &self.catalogue),
             false => self.legacy_headers(&mut headers),
@@ -279,8 +308,13 @@ impl Session {
     }
 
     /// Opens a stream of the session: the general one, or what is left of a call's.
-    pub(super) async fn get(&self, after: Option<&str>) -> Result<BackendResponse, SendError> {
+    pub(super) async fn get(
+        &self,
+        after: Option<&str>,
+        of_client: &OfClient,
+    ) -> Result<BackendResponse, SendError> {
         let mut headers = headers::of_get(after);
+        self.add_of_client(&mut headers, of_client);
         self.legacy_headers(&mut headers);
         self.backend
             .send(BackendRequest {
@@ -293,7 +327,19 @@ impl Session {
             .await
     }
 
-    pub(super) fn legacy_headers(&self, headers: &mut http::HeaderMap) {
+    /// Those of the client whose message it is, or of the one client of the session.
+    pub(super) fn add_of_client(&self, headers: &mut HeaderMap, of_client: &OfClient) {
+        for (name, value) in of_client
+            .iter()
+            .chain(&self.opener)
+            .take(1)
+            .flat_map(|it| &**it)
+        {
+            headers.append(name, value.clone());
+        }
+    }
+
+    pub(super) fn legacy_headers(&self, headers: &mut HeaderMap) {
         if let Some(id) = self.id.get() {
             headers.insert(headers::SESSION, id.clone());
         }
@@ -339,6 +385,7 @@ impl Session {
         Failed {
             error: self.error("does not know its session any more"),
             is_unsent: true,
+            is_session_gone: true,
         }
     }
 
@@ -401,7 +448,7 @@ impl Session {
         answer::failed(&self.server, CallErrorCode::WorkerUnavailable, what)
     }
 
-    pub(super) fn refused(&self, status: StatusCode, headers: &http::HeaderMap) -> Failed {
+    pub(super) fn refused(&self, status: StatusCode, headers: &HeaderMap) -> Failed {
         answer::refused(&self.server, status, headers)
     }
 
@@ -423,7 +470,8 @@ impl Session {
         if self.id.get().is_none() || self.is_lost() || self.old.is_used() {
             return;
         }
-        let mut headers = http::HeaderMap::new();
+        let mut headers = HeaderMap::new();
+        self.add_of_client(&mut headers, &None);
         self.legacy_headers(&mut headers);
         let request = BackendRequest {
             method: Method::DELETE,
@@ -454,38 +502,43 @@ impl Session {
 pub(super) struct SessionTransport(pub(super) Arc<Session>);
 
 impl Transport for SessionTransport {
-    fn request(&self, id: u64, message: Bytes, unsent: Unsent) -> Result<(), CallError> {
+    fn request(
+        &self,
+        id: u64,
+        message: Bytes,
+        unsent: Unsent,
+        of_client: Option<Arc<HeaderMap>>,
+    ) -> Result<(), CallError> {
         let session = &self.0;
         let given_up = Arc::<Notify>::default();
         let mut calls = session.calls();
-        let run = Arc::clone(session).call(id, message, unsent, Arc::clone(&given_up));
+        let (gives_up, own) = (Arc::clone(&given_up), of_client.clone());
+        let run = Arc::clone(session).call(id, message, unsent, gives_up, own);
         let task = session.runtime().spawn(run).abort_handle();
-        calls.insert(id, Call { task, given_up });
+        let call = Call {
+            task,
+            given_up,
+            of_client,
+        };
+        calls.insert(id, call);
         Ok(())
     }
 
     fn send(&self, message: Bytes) -> Result<(), CallError> {
-        let session = Arc::clone(&self.0);
-        let Ok(permit) = Arc::clone(&session.sends).try_acquire_owned() else {
-            let error = session.error("does not take messages as fast as they come");
-            return Err(error.retry_after(Duration::from_secs(1)));
-        };
-        session.runtime().spawn(async move {
-            session.tell(message).await;
-            drop(permit);
-        });
-        Ok(())
+        self.send_of(message, None)
     }
 
     fn give_up(&self, id: u64, words: Option<Bytes>) {
         let session = &self.0;
+        let mut of_client = None;
         if let Some(call) = session.calls().get(&id) {
             call.given_up.notify_one();
+            of_client = call.of_client.clone();
         }
         let legacy = session.is_legacy() || session.old.is_used();
         if let Some(words) = words.filter(|_| legacy) {
             // Without room the server works on in vain.
-            let _ = self.send(words);
+            let _ = self.send_of(words, of_client);
         }
     }
 
@@ -511,6 +564,22 @@ impl Transport for SessionTransport {
         for call in calls.into_values() {
             call.task.abort();
         }
+    }
+}
+
+impl SessionTransport {
+    /// Sends what is no request; `of_client` as for one.
+    fn send_of(&self, message: Bytes, of_client: OfClient) -> Result<(), CallError> {
+        let session = Arc::clone(&self.0);
+        let Ok(permit) = Arc::clone(&session.sends).try_acquire_owned() else {
+            let error = session.error("does not take messages as fast as they come");
+            return Err(error.retry_after(Duration::from_secs(1)));
+        };
+        session.runtime().spawn(async move {
+            session.tell(message, &of_client).await;
+            drop(permit);
+        });
+        Ok(())
     }
 }
 

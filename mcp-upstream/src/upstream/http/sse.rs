@@ -17,7 +17,7 @@ use super::answer::{self, Failed, Kind};
 use super::events::{Data, Event, Events};
 use super::headers;
 use super::port::BackendRequest;
-use super::session::Session;
+use super::session::{OfClient, Session};
 use super::stream::take;
 use crate::stdio::link::Closed;
 
@@ -62,7 +62,7 @@ impl Channel {
     ///
     /// The backend has no such stream, or its address is not its own.
     pub(super) async fn open(&self, session: &Arc<Session>) -> Result<(), Failed> {
-        let response = session.get(None).await;
+        let response = session.get(None, &None).await;
         let response = response.map_err(|error| session.not_sent(&error))?;
         if !response.status.is_success() {
             return Err(session.refused(response.status, &response.headers));
@@ -93,16 +93,23 @@ impl Channel {
         &self,
         session: &Arc<Session>,
         message: Bytes,
+        of_client: &OfClient,
     ) -> Result<(), Failed> {
         if self.endpoint.get().is_none() {
             self.open(session).await?;
         }
-        self.send(session, message).await
+        self.send(session, message, of_client).await
     }
 
     /// Sends any message.
-    pub(super) async fn send(&self, session: &Session, message: Bytes) -> Result<(), Failed> {
+    pub(super) async fn send(
+        &self,
+        session: &Session,
+        message: Bytes,
+        of_client: &OfClient,
+    ) -> Result<(), Failed> {
         let mut headers = headers::of_post();
+        session.add_of_client(&mut headers, of_client);
         session.legacy_headers(&mut headers);
         let request = BackendRequest {
             method: Method::POST,

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::answer::{self, Failed};
 use super::events::{Data, End, Event, Events};
 use super::port::{BodyError, ResponseBody};
-use super::session::Session;
+use super::session::{OfClient, Session};
 
 /// How long to wait before a stream is resumed, unless the server says otherwise.
 const RETRY: Duration = Duration::from_secs(1);
@@ -43,7 +43,12 @@ impl Cursor {
 }
 
 /// Reads the stream of a request to its response.
-pub(super) async fn read(session: &Session, id: u64, mut events: Events) -> Result<(), Failed> {
+pub(super) async fn read(
+    session: &Session,
+    id: u64,
+    mut events: Events,
+    of_client: &OfClient,
+) -> Result<(), Failed> {
     let mut cursor = Cursor::default();
     let mut tries = 0;
     loop {
@@ -80,7 +85,7 @@ pub(super) async fn read(session: &Session, id: u64, mut events: Events) -> Resu
             return Err(session.broken("ended the stream of a request again and again"));
         }
         sleep(cursor.pause()).await;
-        match session.get(Some(last)).await {
+        match session.get(Some(last), of_client).await {
             Ok(response)
                 if response.status.is_success()
                     && answer::kind(&response) == answer::Kind::Stream =>

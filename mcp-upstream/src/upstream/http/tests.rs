@@ -223,6 +223,17 @@ async fn each_failure_of_a_backend_is_a_typed_error_and_only_what_never_ran_may_
         ("500", status(500), WorkerUnavailable, false, "HTTP 500"),
         ("503", status(503), WorkerUnavailable, false, "HTTP 503"),
         (
+            "429 with an answer",
+            Box::new(|seen| {
+                let answer = json!({"jsonrpc": "2.0", "id": seen.body["id"], "error": {"code": 1, "message": "own"}});
+                let kind = [("content-type", "application/json")];
+                Ok(whole(429, &kind, &answer.to_string()))
+            }),
+            RateLimited,
+            false,
+            "HTTP 429",
+        ),
+        (
             "empty stream",
             stream(""),
             WorkerUnavailable,

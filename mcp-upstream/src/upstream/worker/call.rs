@@ -330,9 +330,12 @@ pub(crate) fn reply_of(is_tool: bool, reply: ToolReply) -> UpstreamReply {
     }
 }
 
-/// The workers of the registry.
-#[derive(Debug, Clone)]
-pub(crate) struct Workers(pub(crate) Arc<Registry>);
+/// The workers of the registry, and what runs the management tools.
+pub(crate) struct Workers {
+    pub(crate) registry: Arc<Registry>,
+    /// Where this process has them.
+    pub(crate) system: Option<Arc<dyn WorkerPort>>,
+}
 
 impl WorkerPorts for Workers {
     /// A call that waited for its turn through two reloads finds its snapshot's worker gone. Nothing was sent yet, so
@@ -340,24 +343,32 @@ impl WorkerPorts for Workers {
     fn of(&self, namespace: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError> {
         if let UpstreamKind::Worker(worker) = &namespace.upstream
             && worker.is_retired()
-            && let Some(current) = self.0.namespace(namespace.name.as_str())
+            && let Some(current) = self.registry.namespace(namespace.name.as_str())
         {
-            return serving(&current.upstream);
+            return self.serving(&current.upstream);
         }
-        serving(&namespace.upstream)
+        self.serving(&namespace.upstream)
     }
 }
 
-fn serving(upstream: &UpstreamKind) -> Result<Arc<dyn WorkerPort>, CallError> {
-    let none = |code, reason| Err(CallError::new(code, reason));
-    match upstream {
-        UpstreamKind::Worker(worker) => Ok(Arc::clone(worker) as Arc<dyn WorkerPort>),
-        UpstreamKind::Failed(error) => Err(error.clone()),
-        UpstreamKind::Empty => none(CallErrorCode::ToolNotFound, "The namespace has no tools"),
-        // A reload made a server of the namespace while the call waited.
-        UpstreamKind::External(_) | UpstreamKind::Remote(_) => none(
-            CallErrorCode::WorkerUnavailable,
-            "The namespace has no worker any more",
-        ),
+impl Workers {
+    fn serving(&self, upstream: &UpstreamKind) -> Result<Arc<dyn WorkerPort>, CallError> {
+        let none = |code, reason| Err(CallError::new(code, reason));
+        match upstream {
+            UpstreamKind::Worker(worker) => Ok(Arc::clone(worker) as Arc<dyn WorkerPort>),
+            UpstreamKind::Failed(error) => Err(error.clone()),
+            UpstreamKind::Empty => none(CallErrorCode::ToolNotFound, "The namespace has no tools"),
+            UpstreamKind::System => self.system.clone().ok_or_else(|| {
+                CallError::new(
+                    CallErrorCode::WorkerUnavailable,
+                    "This process has no management tools",
+                )
+            }),
+            // A reload made a server of the namespace while the call waited.
+            UpstreamKind::External(_) | UpstreamKind::Remote(_) => none(
+                CallErrorCode::WorkerUnavailable,
+                "The namespace has no worker any more",
+            ),
+        }
     }
 }

@@ -61,9 +61,10 @@ async fn credentials_and_headers_of_the_configuration_go_up() {
 
 #[tokio::test]
 async fn a_refused_connection_is_told_and_nothing_was_sent() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
-    let address = listener.local_addr().expect("an address");
-    drop(listener);
+    // Bound, so that nobody else gets the port, and not listening.
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+    let address = socket.local_addr().expect("an address");
     let server = server(&[format!("http://{address}/mcp")], QUIET);
     let (backend, _pool) = only(&server);
     let error = send(&backend).await.expect_err("refused");
@@ -132,6 +133,22 @@ async fn a_response_that_is_cut_is_never_as_if_it_were_complete() {
     ] {
         let response = answered(&[Answer::Last(text)], "").await.expect(text);
         assert_eq!(read(response).await, Err(BodyError::Cut), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_whose_end_nobody_told_is_one_that_may_be_cut() {
+    for (text, expected) in [
+        (OK, false),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+            false,
+        ),
+        ("HTTP/1.1 200 OK\r\n\r\nabc", true),
+    ] {
+        let response = answered(&[Answer::Last(text)], "").await.expect(text);
+        assert_eq!(response.body.may_be_cut(), expected, "{text}");
+        assert!(read(response).await.is_ok(), "{text}");
     }
 }
 

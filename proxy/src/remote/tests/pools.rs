@@ -8,10 +8,12 @@ use super::*;
 
 const QUIET: &str = "health: { active: { every: 1h }, passive: { failures: 2, eject: 1h } }";
 
-async fn dead() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
-    let address = listener.local_addr().expect("an address");
-    format!("http://{address}/mcp")
+/// A backend that nobody listens at, and the socket that keeps its port from others.
+fn dead() -> (String, TcpSocket) {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+    let address = socket.local_addr().expect("an address");
+    (format!("http://{address}/mcp"), socket)
 }
 
 fn picked(pool: &Arc<dyn Backends>, times: usize) -> BTreeMap<String, usize> {
@@ -29,9 +31,10 @@ fn id(scripted: &Scripted) -> BackendId {
 
 /// A pool whose first check is over, so that nothing but the test's own requests says how its backends are.
 async fn settled(client: &Arc<RemoteClient>, server: &Arc<RemoteServer>) -> Arc<dyn Backends> {
-    let pool = client.backends(server);
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    pool
+    let pool = client.pool_of(server);
+    let is_over = || pool.checked.load(std::sync::atomic::Ordering::SeqCst);
+    eventually("the first checks", is_over).await;
+    client.backends(server)
 }
 
 #[tokio::test]
@@ -79,7 +82,7 @@ async fn answers_below_500_are_no_failures() {
 #[tokio::test]
 async fn backups_are_used_while_nothing_else_is_left_and_a_dead_pool_is_tried_now_and_then() {
     let backup = Scripted::start(&[Answer::Say(OK)]).await;
-    let primary = dead().await;
+    let (primary, _port) = dead();
     let entry = format!("{{ url: '{}', backup: true }}", backup.url());
     let server = server(&[format!("'{primary}'"), entry], QUIET);
     let client = client_with(SystemNames);
@@ -100,7 +103,8 @@ async fn backups_are_used_while_nothing_else_is_left_and_a_dead_pool_is_tried_no
 
 #[tokio::test]
 async fn while_no_backend_is_healthy_one_request_a_second_tries() {
-    let server = server(&[format!("'{}'", dead().await)], QUIET);
+    let (url, _port) = dead();
+    let server = server(&[format!("'{url}'")], QUIET);
     let client = client_with(SystemNames);
     let pool = client.backends(&server);
     eventually("the check of the dead backend", || {

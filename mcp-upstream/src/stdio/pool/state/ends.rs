@@ -147,7 +147,7 @@ impl State {
                         self.last_error = Some(failure.clone());
                     }
                 }
-                let scouted = self.scout == Some(process);
+                let scouted = self.scout == Some(process) && !failure.elsewhere;
                 self.forget_scout(process);
                 self.refuse_waiting(&slot, scouted, &failure.error, actions);
                 self.failed(&slot, false, now, jitter);

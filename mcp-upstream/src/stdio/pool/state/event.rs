@@ -75,7 +75,7 @@ pub(in crate::stdio) struct Failure {
     pub(in crate::stdio) error: CallError,
     /// The sentence of the log, with what the server said last. Without secrets.
     pub(in crate::stdio) reason: Arc<str>,
-    /// Another backend may serve: it says nothing about the server as a whole.
+    /// Another backend, or another client, may fare better: it says nothing about the server as a whole.
     pub(in crate::stdio) elsewhere: bool,
 }
 

@@ -147,7 +147,7 @@ async fn what_a_server_said_of_itself_is_known_while_it_is_down_and_not_when_it_
         assert_eq!(
             house
                 .pools
-                .server_era(&server, Era::Legacy)
+                .server_era(&server, Era::Legacy, None)
                 .await
                 .expect("it is on record"),
             EraSupport::Legacy

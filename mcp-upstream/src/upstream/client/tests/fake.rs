@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -91,7 +92,12 @@ impl Connector for Fake {
         (namespace.name.as_str() == "shared").then_some(self.isolation)
     }
 
-    async fn speaks(&self, _: &Namespace, _: Era) -> Result<EraSupport, CallError> {
+    async fn speaks(
+        &self,
+        _: &Namespace,
+        _: Era,
+        _: Option<Arc<HeaderMap>>,
+    ) -> Result<EraSupport, CallError> {
         Ok(self.speaks)
     }
 
@@ -311,6 +317,7 @@ impl Connection for FakeConnection {
         &self,
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
+        _: Option<&Arc<HeaderMap>>,
     ) -> Result<SentRequest, CallError> {
         let mut line = BytesMut::new();
         request.write_as(&mut line, OURS);

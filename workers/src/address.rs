@@ -1,4 +1,5 @@
-//! Which addresses are public: a name in the configuration leads to no other address unless the operator says so.
+//! Which addresses are public: a name in the configuration, or from a caller, leads to no other address unless the
+//! operator says so.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -30,7 +31,7 @@ const NOT_PUBLIC_V6: [(Ipv6Addr, u32); 3] = [
 ];
 
 /// Whether an address belongs to the public Internet. One that has an IPv4 address in it is judged by that.
-pub(super) fn is_public(address: IpAddr) -> bool {
+pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => match inner_v4(address) {

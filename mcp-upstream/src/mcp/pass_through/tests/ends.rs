@@ -1,0 +1,193 @@
+//! What a server is told when nobody wants something of it any more, and what is not begun.
+
+use super::*;
+
+/// Waits for what is done beside the request.
+async fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let done = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let limit = Duration::from_secs(20);
+    tokio::time::timeout(limit, done).await.expect(what);
+}
+
+fn is_call(request: &crate::upstream::http::port::BackendRequest) -> bool {
+    memchr::memmem::find(&request.body, b"tools/call").is_some()
+}
+
+/// What a server was told of requests that were given up.
+fn cancelled(house: &House) -> Vec<String> {
+    let told = house.pool.backends[0].messages("notifications/cancelled");
+    let told = told.into_iter();
+    told.map(|it| {
+        assert_eq!(it.headers["mcp-session-id"], "backend-0-80/0");
+        String::from_utf8(it.body.to_vec()).expect("text")
+    })
+    .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_not_handed_over_is_ended_at_its_server() {
+    let opening = initialize("2025-11-25");
+    let answer = |version: &str| {
+        let result = json!({ "protocolVersion": version, "capabilities": {} });
+        json!({ "jsonrpc": "2.0", "id": "i", "result": result }).to_string()
+    };
+    for (body, then) in [
+        // Of a version that nobody here speaks, no answer at all, an error, cut, and never.
+        (Ok(answer("1999-01-01")), Then::Ends),
+        (Ok("{}".into()), Then::Ends),
+        (Ok(r#"{"id":"i","error":{}}"#.to_owned()), Then::Ends),
+        (Err(BodyError::Cut), Then::Ends),
+        (Ok("{".into()), Then::Waits),
+    ] {
+        let house = house(1, |_| {});
+        house.pool.backends[0].act(move |request| {
+            let opens = memchr::memmem::find(&request.body, b"initialize").is_some();
+            let headers = [JSON, ("mcp-session-id", "left")];
+            let pieces = vec![body.clone().map(Bytes::from)];
+            opens.then(|| Ok(in_pieces(200, &headers, pieces, then)))
+        });
+        house.reply(head(None, None), &opening).await;
+        let backend = &house.pool.backends[0];
+        eventually("the end", || backend.ended() == ["left"]).await;
+    }
+    // And where the client does not wait for its answer.
+    let house = house(1, |_| {});
+    let reply = house.reply(head(None, None), &opening).await;
+    drop(reply);
+    let backend = &house.pool.backends[0];
+    if !house.harness.service.core().events.is_stored() {
+        eventually("the end", || backend.ended() == ["backend-0-80/0"]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_moved_leaves_nothing_at_a_backend_that_lives() {
+    let house = house(2, |_| {});
+    let session = house.open().await;
+    let left = &house.pool.backends[0];
+    left.healthy.store(false, Ordering::Relaxed);
+    assert_eq!(house.post(&session, CALL).await.0, StatusCode::OK);
+    eventually("the end", || left.ended() == ["backend-0-80/0"]).await;
+    assert_eq!(house.pool.backends[1].ended().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_hears_that_the_time_of_a_call_is_up_or_that_its_client_went_away() {
+    for goes_away in [false, true] {
+        let house = house(1, |_| {});
+        let session = house.open().await;
+        let backend = &house.pool.backends[0];
+        backend.act(|request| {
+            is_call(request).then(|| Ok(in_pieces(200, &[JSON], Vec::new(), Then::Waits)))
+        });
+        let call = house.post(&session, CALL);
+        if goes_away {
+            let limit = Duration::from_secs(1);
+            let gone = tokio::time::timeout(limit, call).await;
+            assert!(gone.is_err(), "{gone:?}");
+        } else {
+            assert_eq!(call.await.0, StatusCode::GATEWAY_TIMEOUT);
+        }
+        eventually("the word", || cancelled(&house).len() == 1).await;
+        let told = cancelled(&house).remove(0);
+        assert!(told.contains(r#""requestId":1e2,"#), "{told}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_answered_or_can_be_resumed_is_not_given_up() {
+    let house = house(1, |_| {});
+    let session = house.open().await;
+    assert_eq!(house.post(&session, CALL).await.0, StatusCode::OK);
+    house.pool.backends[0].act(|request| {
+        let event = Bytes::from_static(b"id: 1\ndata:\n\n");
+        is_call(request).then(|| Ok(in_pieces(200, &[EVENTS], vec![Ok(event)], Then::Waits)))
+    });
+    let reply = house.reply(head(Some(&session), None), CALL).await;
+    let Reply::Body { mut body, .. } = reply else {
+        panic!("{reply:?}");
+    };
+    body.next().await.expect("an event").expect("whole");
+    drop(body);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(cancelled(&house), [""; 0]);
+}
+
+#[tokio::test]
+async fn sessions_that_are_passed_on_know_no_tasks() {
+    let house = house(1, |_| {});
+    let backend = &house.pool.backends[0];
+    backend.offers(json!({ "tools": {}, "tasks": { "list": {} } }));
+    let reply = house
+        .reply(head(None, None), &initialize("2025-11-25"))
+        .await;
+    let (_, answer) = parts(&reply);
+    assert_eq!(answer["result"]["capabilities"], json!({ "tools": {} }));
+    delivered(reply);
+    let session = house.open().await;
+    let before = backend.seen().len();
+    for (method, params, code) in [
+        ("tasks/get", json!({ "taskId": "1" }), "method_not_found"),
+        ("tasks/list", json!({}), "method_not_found"),
+        (
+            "tools/call",
+            json!({ "name": "echo", "task": {} }),
+            "invalid_params",
+        ),
+    ] {
+        let message = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params });
+        let (_, answer) = house.post(&session, &message.to_string()).await;
+        assert_eq!(answer["error"]["data"]["code"], code, "{answer}");
+        let said = answer["error"]["message"].as_str().expect("words");
+        assert!(said.contains("no tasks"), "{said}");
+    }
+    assert_eq!(backend.seen().len(), before);
+}
+
+#[tokio::test]
+async fn a_message_goes_to_as_many_further_backends_as_the_configuration_says() {
+    // Nothing was written; and what may run twice.
+    for (kind, unsent, message, harmless) in [
+        (SendErrorKind::Tls, true, CALL, true),
+        (SendErrorKind::Closed, false, LIST, true),
+        (SendErrorKind::Closed, false, CALL, false),
+        (SendErrorKind::HeadTimeout, false, LIST, false),
+    ] {
+        for (max, expected) in [(0, 1), (1, 2), (5, 3)] {
+            let tries = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+            // Without sessions, any backend answers.
+            let wanted = Wanted {
+                connects: true,
+                ..Wanted::default()
+            };
+            let house = house_with(3, |spec| spec.retry.max = max, wanted);
+            for backend in &house.pool.backends {
+                let tries = Arc::clone(&tries);
+                backend.act(move |request| {
+                    let text = String::from_utf8_lossy(&request.body);
+                    if text.contains("initialize") {
+                        let result = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
+                        let answer = json!({ "jsonrpc": "2.0", "id": "i", "result": result });
+                        return Some(Ok(response(200, &[JSON], answer.to_string())));
+                    }
+                    // The client's own: what the gateway asks has ids of its own.
+                    let own = text.contains(r#""id":2,"#) || text.contains(r#""id":1e2"#);
+                    own.then(|| {
+                        tries.fetch_add(1, Ordering::Relaxed);
+                        Err(error(kind, unsent))
+                    })
+                });
+            }
+            let session = house.open().await;
+            let (status, body) = house.post(&session, message).await;
+            assert_ne!(status, StatusCode::OK, "{body}");
+            let expected = if harmless { expected } else { 1 };
+            let tries = tries.load(Ordering::Relaxed);
+            assert_eq!(tries, expected, "{kind:?} {message} {max}");
+        }
+    }
+}

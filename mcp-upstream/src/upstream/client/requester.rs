@@ -1,0 +1,83 @@
+//! Whose request it is, as far as its connection and its way up go by that.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName};
+use serde_json::Value;
+use tooldock_workers::registry::UpstreamKind;
+use tooldock_workers::remote::Balance;
+
+use crate::bridge::params::{self, Trace};
+use crate::jsonrpc::Request;
+use crate::upstream::CallContext;
+use crate::upstream::http::hash;
+use crate::upstream::http::passed::{self, TRACEPARENT, TRACESTATE};
+
+/// Who makes a request.
+#[derive(Clone, Default)]
+pub(crate) struct Requester {
+    /// Whose token came with it.
+    pub(crate) principal: Option<Arc<str>>,
+    /// What goes up of its own headers, with that request alone. Only servers that are reached over HTTP have any.
+    pub(super) headers: Option<Arc<HeaderMap>>,
+    /// Stands for the client, where its server's backends are chosen by that.
+    pub(super) hash: u64,
+}
+
+impl Requester {
+    /// The caller of a message.
+    pub(crate) fn of(cx: &CallContext<'_>) -> Self {
+        let mut requester = Self {
+            principal: cx.caller.principal.clone(),
+            ..Self::default()
+        };
+        if let UpstreamKind::Remote(server) = &cx.namespace.upstream {
+            if let Some(own) = &cx.caller.headers {
+                let passed = passed::of_client(own, &server.spec.headers.pass);
+                requester.headers = (!passed.is_empty()).then(|| Arc::new(passed));
+            }
+            if server.spec.balance == Balance::Hash {
+                requester.hash = hash::of_client(cx.caller, cx.session().map(|it| &**it));
+            }
+        }
+        requester
+    }
+
+    /// The headers that go with a request.
+    pub(crate) fn headers(&self) -> Option<&Arc<HeaderMap>> {
+        self.headers.as_ref()
+    }
+
+    /// Whether the server is told who asks, so that what it answers may be nobody else's.
+    pub(crate) fn is_told_apart(&self) -> bool {
+        let headers = self.headers.as_ref();
+        headers.is_some_and(|it| it.keys().any(|name| !passed::is_trace(name)))
+    }
+
+    /// The headers that open a connection which is nobody else's: those of the request, without its trace.
+    pub(crate) fn opener(&self) -> Option<Arc<HeaderMap>> {
+        let headers = self.headers.as_ref().filter(|_| self.is_told_apart())?;
+        let mut headers = HeaderMap::clone(headers);
+        headers.remove(TRACEPARENT);
+        headers.remove(TRACESTATE);
+        Some(Arc::new(headers))
+    }
+
+    /// A request of the client with the trace it belongs to in its metadata, unless it says so itself.
+    pub(crate) fn traced<'a>(&self, request: &'a Request) -> Cow<'a, Request> {
+        let header = |name: HeaderName| {
+            let value = self.headers.as_ref()?.get(name)?.to_str().ok()?;
+            Some(Value::from(value).to_string())
+        };
+        let Some(parent) = header(TRACEPARENT) else {
+            return Cow::Borrowed(request);
+        };
+        let state = header(TRACESTATE);
+        let trace = Trace {
+            parent: &parent,
+            state: state.as_deref(),
+        };
+        params::traced(request, trace).map_or(Cow::Borrowed(request), Cow::Owned)
+    }
+}

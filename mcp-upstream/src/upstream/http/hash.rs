@@ -1,0 +1,16 @@
+//! What `balance: hash` goes by: a number for each client.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::caller::Caller;
+use crate::session::Session;
+
+/// The number of a client: its session, where it has one, and otherwise its principal and address.
+pub(crate) fn of_client(caller: &Caller, session: Option<&Session>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    match session {
+        Some(session) => session.tag().hash(&mut hasher),
+        None => (caller.principal_name(), caller.client).hash(&mut hasher),
+    }
+    hasher.finish()
+}

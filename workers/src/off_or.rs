@@ -1,0 +1,78 @@
+//! Keys of a configuration that are `off` or a setting.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, MapAccess, Visitor};
+use serde::{Serialize, Serializer};
+
+/// How the value without a setting is spelled.
+const OFF: &str = "off";
+
+/// Reads `off` as `None`, and anything else as the setting. `expected` says in errors what may be written.
+///
+/// # Errors
+///
+/// The errors of the setting's own type, with the place inside the setting; an untagged enum would not tell that place.
+pub fn deserialize<'de, D, T>(deserializer: D, expected: &str) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let setting = PhantomData;
+    deserializer.deserialize_any(OffOr { expected, setting })
+}
+
+/// Writes what [`deserialize`] reads.
+///
+/// # Errors
+///
+/// The errors of the serializer.
+pub fn serialize<S: Serializer, T: Serialize>(
+    value: Option<&T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        None => serializer.serialize_str(OFF),
+        Some(setting) => setting.serialize(serializer),
+    }
+}
+
+struct OffOr<'a, T> {
+    expected: &'a str,
+    setting: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OffOr<'_, T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        match text {
+            OFF => Ok(None),
+            _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+        }
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Self::Value, E> {
+        // YAML 1.1 tools turn `off` into `false`.
+        match value {
+            false => Ok(None),
+            true => Err(E::invalid_value(de::Unexpected::Bool(true), &self)),
+        }
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
+        let setting = T::deserialize(number.into_deserializer());
+        let invalid = |_: E| E::invalid_value(de::Unexpected::Unsigned(number), &self);
+        setting.map(Some).map_err(invalid)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+    }
+}
