@@ -17,7 +17,9 @@ mod empty;
 mod installer;
 mod interpreter;
 mod lock;
+mod own;
 mod runtime;
+mod script;
 mod stamp;
 mod variables;
 mod venv;
@@ -38,12 +40,17 @@ use crate::scan::NamespaceSource;
 
 use base::Base;
 use installer::Installer;
+pub(crate) use installer::redact_credentials;
 use interpreter::Interpreter;
-pub(crate) use variables::{server_variables, worker_variables};
+pub(crate) use lock::FileLock;
+pub(crate) use variables::{builder_variables, server_variables, worker_variables};
 pub(crate) use venv::Prepared;
 
 /// Installs that run at once.
 const INSTALLS_MAX: usize = 4;
+
+/// Scripts of our own that run at once.
+const SCRIPTS_MAX: usize = 2;
 
 /// How long a step without network may take: probing an interpreter, making an empty environment.
 const LOCAL_STEP: Duration = Duration::from_secs(60);
@@ -99,6 +106,7 @@ pub(crate) struct Environments {
     config: WorkersConfig,
     installer: Installer,
     installs: Semaphore,
+    scripts: Semaphore,
     /// The last toolchain, used again as long as its parts are still there. The lock guards a pointer and is never held
     /// across an await.
     current: Mutex<Option<Arc<Toolchain>>>,
@@ -116,6 +124,7 @@ impl Environments {
             config,
             installer: Installer::new(guard, metrics),
             installs: Semaphore::new(INSTALLS_MAX),
+            scripts: Semaphore::new(SCRIPTS_MAX),
             current: Mutex::new(None),
         }
     }
@@ -207,6 +216,11 @@ impl Environments {
             runtime::collect_garbage(&self.data.runtime_dir(), &toolchain.runtime);
             empty::collect_garbage(&self.data.builds_dir(), &toolchain.empty);
         }
+    }
+
+    /// How long an installer may take.
+    pub(crate) fn limit(&self) -> Duration {
+        self.config.sync_timeout
     }
 
     fn base_path(&self) -> PathBuf {

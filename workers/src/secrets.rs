@@ -1,18 +1,55 @@
-//! Where secret values come from. The store itself is built elsewhere; workers only ask.
+//! Secret values: what holds one in memory, who gives a namespace its own, and the store they are kept in.
+//!
+//! ```text
+//! $DATA/secrets.enc         values, encrypted            secrets/envelope.rs (version 2), secrets/fernet.rs (version 1)
+//!       secrets.meta.yaml   keys and statuses, readable  secrets/meta.rs
+//!       secrets.lock        held by the one writer       secrets/lock.rs
+//! ```
+//!
+//! [`SecretStore`] reads and writes them. Readers take no lock and write nothing, so that the gateway runs with all three
+//! read-only. [`SecretNames`] is the store for management: it has no method that could give a value away.
 
-use std::collections::BTreeMap;
+mod envelope;
+mod error;
+mod fernet;
+mod files;
+mod key;
+mod lock;
+mod meta;
+mod names;
+mod scope;
+mod scratch;
+mod store;
+mod transaction;
+mod values;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+pub use error::SecretsError;
+pub use key::{Protection, SecretsKey};
+pub use meta::Status;
+pub use names::{SecretEntry, SecretNames, SecretsCheck};
+pub use scope::{Scope, check_key};
+pub use scratch::Scratch;
+pub use store::{META_FILE, SecretStore, VALUES_FILE};
+pub use transaction::Transaction;
 
 use crate::names::NamespaceName;
+use meta::Meta;
+use values::Values;
 
-/// A secret value: never printed, never compared except by whoever holds it.
+/// A secret value: never printed, never compared except by whoever holds it, and wiped from memory when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret(Zeroizing<String>);
 
 impl Secret {
     /// Wraps a value.
     pub fn new(value: impl Into<String>) -> Self {
-        Self(value.into())
+        Self(Zeroizing::new(value.into()))
     }
 
     /// The value, for the one place that must hand it on.
@@ -27,18 +64,68 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Gives a namespace its secrets: global ones overridden by its own (SCR-09). Placeholders are left out (SCR-11).
-pub trait SecretSource: Send + Sync + 'static {
-    /// The merged `KEY → value` map of one namespace.
-    fn for_namespace(&self, namespace: &NamespaceName) -> BTreeMap<String, Secret>;
+/// All secrets at one moment. A clone shares them.
+#[derive(Debug, Clone, Default)]
+pub struct Secrets(Arc<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    values: Values,
+    meta: Meta,
 }
 
-/// A source without secrets.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct NoSecrets;
+/// What one namespace gets of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NamespaceSecrets {
+    /// The merged `KEY → value` map: global values, overridden by the namespace's own (SCR-09).
+    pub values: BTreeMap<String, Secret>,
+    /// Keys that somebody prepared and nobody gave a value yet. They count as not configured (SCR-11).
+    pub placeholders: BTreeSet<String>,
+}
 
-impl SecretSource for NoSecrets {
-    fn for_namespace(&self, _namespace: &NamespaceName) -> BTreeMap<String, Secret> {
-        BTreeMap::new()
+impl Secrets {
+    fn new(values: Values, meta: Meta) -> Self {
+        Self(Arc::new(All { values, meta }))
     }
+
+    /// Secrets that every namespace gets.
+    pub fn global<K: Into<String>>(values: impl IntoIterator<Item = (K, Secret)>) -> Self {
+        let values = Values {
+            global: values.into_iter().map(|(k, v)| (k.into(), v)).collect(),
+            ..Values::default()
+        };
+        Self::new(values, Meta::default())
+    }
+
+    /// The same secrets with one more that only `namespace` gets.
+    #[must_use]
+    pub fn with(&self, namespace: &NamespaceName, key: &str, value: Secret) -> Self {
+        let mut values = self.0.values.clone();
+        let scope = Scope::Namespace(namespace.clone());
+        values.insert(key, &scope, value);
+        Self::new(values, self.0.meta.clone())
+    }
+
+    /// What a namespace gets.
+    pub fn for_namespace(&self, namespace: &NamespaceName) -> NamespaceSecrets {
+        let values = self.0.values.merged(namespace.as_str());
+        let placeholders = self.0.meta.placeholders(namespace.as_str());
+        NamespaceSecrets {
+            placeholders: placeholders
+                .filter(|key| !values.contains_key(*key))
+                .map(str::to_owned)
+                .collect(),
+            values,
+        }
+    }
+}
+
+/// Where the gateway gets its secrets from at each reload.
+pub trait SecretSource: Send + Sync + 'static {
+    /// All secrets as they are now. May read files and compute for a second: call it where blocking is allowed.
+    ///
+    /// # Errors
+    ///
+    /// When there are secrets that cannot be read. The error names the file. That there are none is no error.
+    fn read(&self) -> Result<Secrets, SecretsError>;
 }

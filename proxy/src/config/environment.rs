@@ -17,10 +17,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use tooldock_upstream::profile::{AcceptRule, BatchRule, SessionRule};
+use tooldock_workers::secrets::Secret;
 
 use self::parse::{
-    boolean, bytes, choice, hours, list, log_level, only_default, port, seconds, session_key,
-    token, versions, whole,
+    boolean, bytes, choice, container, git_schemes, hours, list, log_level, milliseconds,
+    milliseconds_or_off, only_default, port, seconds, session_key, token, versions, whole,
 };
 pub(super) use self::ports::variable_of as port_variable_of;
 use super::{ConfigError, ListenerConfig, ProfileName, ReplicasConfig, Role, Settings};
@@ -76,14 +77,24 @@ macro_rules! variable {
 const VARIABLES: &[Variable] = &[
     variable!("BEARER_TOKEN", "a bearer token for all namespaces; without it, `admission.tokens` must hold a token"
         => |s, text| s.bearer = Some(token(text)?)),
-    variable!("MANAGER_INTERNAL_TOKEN", "the token of `/reload` (header `X-Manager-Token`); required with `--role core`, else made at the start"
+    variable!("MANAGER_INTERNAL_TOKEN", "the token of `/reload` (header `X-Manager-Token`); required with `--role core` and `--role manager`, else made at the start"
         => |s, text| s.manager_token = Some(token(text)?)),
     variable!("SESSION_KEY", "the key that seals session ids, of at least 32 characters; without it, a key is made once and kept in `session.key` of the data directory"
         => |s, text| s.session_key = Some(session_key(text)?)),
+    variable!("SECRETS_KEY", "the key of the secrets store; required where there are secrets, and with `--role core` and `--role manager`"
+        => |s, text| s.secrets.key = Some(Secret::new(text))),
+    variable!("SECRETS_KEY_NEW", "the key that `tooldock secrets rekey` changes to"
+        => |s, text| s.secrets.new_key = Some(Secret::new(text))),
+    variable!("ALLOW_INSECURE_SECRETS", "whether secrets are stored unencrypted while `SECRETS_KEY` is not set; for local use only"
+        => |s, text| s.secrets.allow_insecure = boolean(text)?),
+    variable!("DOCKER_CONTAINER_NAME", "the container that `prepare_secret` names in its instructions, in place of `tooldock-manager`"
+        => |s, text| s.secrets.container = Some(container(text)?)),
     variable!("CORE_PORT", "listeners[].address"
         => |s, text| move_listener(s, ProfileName::Core, port(text)?, "CORE_PORT")),
     variable!("MANAGER_PORT", "listeners[].address"
         => |s, text| move_listener(s, ProfileName::Manager, port(text)?, "MANAGER_PORT")),
+    variable!("CORE_URL", "where a process with `--role manager` reaches the core; without it, `http://172.30.0.11:8000`"
+        => |s, text| s.core_url = text.parse()?),
     variable!("PORT", "listeners[].address" => |s, text| {
         let profile = match s.role {
             Role::All | Role::Core => ProfileName::Core,
@@ -125,13 +136,15 @@ const VARIABLES: &[Variable] = &[
     variable!("MCP_SESSION_TTL_HOURS" => sessions.ttl = hours),
     variable!("DEPS_SYNC_TIMEOUT_SECONDS" => workers.sync_timeout = seconds),
     variable!("GRACE_SECONDS" => replicas.grace = seconds),
+    variable!("GIT_ALLOWED_SCHEMES" => builder.git_schemes = git_schemes),
+    variable!("GIT_PRIVATE_HOSTS" => builder.private_hosts = list),
+    variable!("MCP_REGISTRY_URL" => builder.registry = |text: &str| Ok::<_, String>(text.into())),
     variable!("REPLICA_ID", "replicas.id" => |_s, text| only_default(text == ReplicasConfig::default().id)?),
     variable!("ENABLE_LEGACY_MCP", "whether /sse and /messages are served"
         => |s, text| s.legacy_sse = boolean(text)?),
-    variable!("ENABLE_FS_WATCHER", "nothing in this version, which accepts only `false`"
-        => |_s, text| only_default(!boolean(text)?)?),
-    variable!("FS_WATCHER_DEBOUNCE_MS", "nothing in this version, which accepts only `1500`"
-        => |_s, text| only_default(whole::<u32>(text)? == 1500)?),
+    variable!("ENABLE_FS_WATCHER" => watcher.enabled = boolean),
+    variable!("FS_WATCHER_DEBOUNCE_MS" => watcher.debounce = milliseconds),
+    variable!("FS_WATCHER_POLL_MS" => watcher.poll = milliseconds_or_off),
 ];
 
 impl Variable {
@@ -314,6 +327,7 @@ mod tests {
 
     use bytesize::ByteSize;
     use tooldock_upstream::protocol::ProtocolVersion;
+    use tooldock_workers::builder::GitScheme;
     use tooldock_workers::secrets::Secret;
 
     use tooldock_workers::yaml;
@@ -337,9 +351,11 @@ mod tests {
             ("MANAGER_INTERNAL_TOKEN", "tökén"),
             ("SESSION_KEY", "thirty-one characters, one less"),
             ("CORE_PORT", "0"),
+            ("CORE_URL", "https://core:8000"),
             ("MANAGER_PORT", "65536"),
             ("PORT", "http"),
             ("LOG_LEVEL", "loud"),
+            ("GIT_ALLOWED_SCHEMES", "https,ext"),
             ("LOG_RETENTION_DAYS", "a month"),
             ("INTERNAL_ALLOWED_CIDRS", "10.0.0.0/33"),
             ("TRUSTED_PROXIES", "proxy"),
@@ -358,8 +374,11 @@ mod tests {
             ("GRACE_SECONDS", "NaN"),
             ("REPLICA_ID", "a"),
             ("ENABLE_LEGACY_MCP", "maybe"),
-            ("ENABLE_FS_WATCHER", "true"),
-            ("FS_WATCHER_DEBOUNCE_MS", "100"),
+            ("ALLOW_INSECURE_SECRETS", "perhaps"),
+            ("DOCKER_CONTAINER_NAME", "two words"),
+            ("ENABLE_FS_WATCHER", "perhaps"),
+            ("FS_WATCHER_DEBOUNCE_MS", "1500ms"),
+            ("FS_WATCHER_POLL_MS", "often"),
         ];
         for (name, value) in wrong {
             let error = apply(Role::All, &[(name, value)])
@@ -369,7 +388,14 @@ mod tests {
             assert!(!error.contains('\n'), "{error}");
         }
         let tested = wrong.map(|(name, _)| name);
-        let any_text = ["CORS_ORIGINS", "DATA_DIR"];
+        let any_text = [
+            "GIT_PRIVATE_HOSTS",
+            "MCP_REGISTRY_URL",
+            "CORS_ORIGINS",
+            "DATA_DIR",
+            "SECRETS_KEY",
+            "SECRETS_KEY_NEW",
+        ];
         for variable in VARIABLES {
             assert!(
                 tested.contains(&variable.name) || any_text.contains(&variable.name),
@@ -396,6 +422,9 @@ mod tests {
             &[
                 ("LOG_LEVEL", "DEBUG"),
                 ("LOG_RETENTION_DAYS", "7"),
+                ("GIT_ALLOWED_SCHEMES", "https, SSH"),
+                ("GIT_PRIVATE_HOSTS", "git.corp.example"),
+                ("MCP_REGISTRY_URL", "http://registry"),
                 ("CORS_ORIGINS", "https://a.example, https://b.example"),
                 ("INTERNAL_ALLOWED_CIDRS", "10.0.0.0/8"),
                 ("TRUSTED_PROXIES", "10.1.0.0/16,fd00::/8"),
@@ -415,6 +444,12 @@ mod tests {
         )
         .expect("valid");
         let c = &s.config;
+        assert_eq!(
+            s.config.builder.git_schemes,
+            [GitScheme::Https, GitScheme::Ssh]
+        );
+        assert_eq!(s.config.builder.private_hosts, ["git.corp.example"]);
+        assert_eq!(s.config.builder.registry, "http://registry");
         assert_eq!(c.observability.log.level, LogLevel::Debug);
         assert_eq!(c.observability.audit.retention_days, 7);
         assert_eq!(c.admission.origins.len(), 2);

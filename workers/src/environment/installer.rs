@@ -66,6 +66,11 @@ impl Installer {
         Self { guard, metrics }
     }
 
+    /// What children are started with.
+    pub(super) fn host(&self) -> (&Path, &ProcessMetrics) {
+        (&self.guard, &self.metrics)
+    }
+
     /// Runs a command to its end and gives its standard output. Dropping the future ends the command.
     ///
     /// # Errors
@@ -172,7 +177,7 @@ fn message(stdout: &[u8], stderr: &[u8]) -> String {
 }
 
 /// Takes `user:password@` out of every URL: index addresses carry credentials.
-pub(super) fn redact_credentials(text: &str) -> String {
+pub(crate) fn redact_credentials(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(scheme) = rest.find("://") {
@@ -183,6 +188,15 @@ pub(super) fn redact_credentials(text: &str) -> String {
                 c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>')
             })
             .unwrap_or(after.len());
+        // A password may have a slash that nobody encoded: a colon before the slash and no port behind it.
+        let word = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>'));
+        let word = &after[..word.unwrap_or(after.len())];
+        let end = match after[..end].split_once(':') {
+            Some((_, port)) if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) => {
+                word.rfind('@').map_or(end, |at| end.max(at + 1))
+            }
+            _ => end,
+        };
         match after[..end].rfind('@') {
             Some(at) => {
                 clean.push_str("[redacted]");
@@ -268,6 +282,8 @@ pub(super) mod tests {
                 "git+https://t@h/r.git://",
                 "git+https://[redacted]@h/r.git://",
             ),
+            ("https://u:pa/ss@h/x", "https://[redacted]@h/x"),
+            ("https://h:8080/a@b", "https://h:8080/a@b"),
             ("no url: a@b", "no url: a@b"),
         ] {
             assert_eq!(redact_credentials(text), clean);

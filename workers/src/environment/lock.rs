@@ -1,10 +1,11 @@
 //! A file lock against other processes that build the same environment, with a time limit.
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
@@ -15,20 +16,20 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// Held until dropped.
 #[derive(Debug)]
-pub(super) struct FileLock(
+pub(crate) struct FileLock(
     #[expect(dead_code, reason = "closing the file releases the lock")] File,
 );
 
 impl FileLock {
     /// Takes the lock, waiting up to `limit` for whoever holds it.
-    pub(super) async fn take(path: PathBuf, limit: Duration) -> Result<Self, EnvironmentError> {
+    pub(crate) async fn take(path: PathBuf, limit: Duration) -> Result<Self, EnvironmentError> {
         let deadline = Instant::now() + limit;
         loop {
             match Self::try_take(&path)? {
                 Some(lock) => return Ok(lock),
                 None if Instant::now() >= deadline => {
                     return Err(EnvironmentError(format!(
-                        "another process has been building this environment for {limit:?} ({} is held)",
+                        "another process has held {} for {limit:?}",
                         path.display()
                     )));
                 }
@@ -40,14 +41,30 @@ impl FileLock {
     /// Takes the lock if nobody holds it.
     pub(super) fn try_take(path: &Path) -> Result<Option<Self>, EnvironmentError> {
         let failed = |error: std::io::Error| EnvironmentError::io("lock", path, &error);
+        // Tool code can put anything in the place of the file: a pipe must not be waited on, nor a symlink followed.
+        let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
+            .custom_flags(flags.bits() as i32)
             .open(path)
             .map_err(failed)?;
+        let held = file.metadata().map_err(failed)?;
+        if !held.is_file() {
+            return Err(EnvironmentError(format!(
+                "{} is no regular file; remove it",
+                path.display()
+            )));
+        }
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Self(file))),
+            // Somebody may have removed the file between the two steps, and then another one is the lock.
+            Ok(()) => match path.symlink_metadata() {
+                Ok(found) if (found.dev(), found.ino()) == (held.dev(), held.ino()) => {
+                    Ok(Some(Self(file)))
+                }
+                _ => Ok(None),
+            },
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(failed(errno.into())),
         }

@@ -60,6 +60,24 @@ pub(crate) fn server_variables() -> BTreeMap<OsString, Secret> {
     variables
 }
 
+/// What a builder process gets: the common variables, the locale, `PATH`, and where packages come from, credentials of
+/// indexes included.
+pub(crate) fn builder_variables() -> Vec<(OsString, Secret)> {
+    let registries = [
+        "npm_config_registry",
+        "pip_index_url",
+        "uv_default_index",
+        "uv_index_url",
+    ];
+    let mut variables = from_gateway(|name| {
+        name == "PATH" || registries.contains(&name.to_ascii_lowercase().as_str())
+    });
+    variables
+        .entry("PATH".into())
+        .or_insert_with(|| Secret::new(DEFAULT_PATH));
+    variables.into_iter().collect()
+}
+
 /// The common variables, the locale, and others that are `wanted`. One that is no text is left out.
 fn from_gateway(wanted: impl Fn(&str) -> bool) -> BTreeMap<OsString, Secret> {
     let mut variables: BTreeMap<OsString, Secret> = std::env::vars_os()

@@ -18,7 +18,8 @@ use super::{
 };
 use crate::data_dir::{DataDir, hex, short_hash, write_atomically};
 use crate::names::NamespaceName;
-use crate::scan::{NamespaceSource, REQUIREMENTS_FILE, Requirements, read_requirements};
+use crate::scan::{NamespaceSource, REQUIREMENTS_FILE, Requirements};
+use crate::tree_file;
 
 /// Sorts behind most others, so that what packages bring by `.pth` files of their own comes first.
 const PTH_FILE: &str = "zz_tooldock.pth";
@@ -137,10 +138,29 @@ async fn install(
     toolchain: &Toolchain,
 ) -> Result<(), EnvironmentError> {
     let _turn = turn(&environments.installs).await?;
+    let (program, mut arguments) = install_command(build, toolchain);
+    arguments.extend(["-r".into(), requirements.path.clone().into()]);
+    environments
+        .installer
+        .run(Step {
+            doing: "install requirements.txt",
+            program: &program,
+            arguments,
+            // pip and uv take relative paths in the file as relative to the namespace's folder.
+            directory: requirements.path.parent().unwrap_or(Path::new("/")),
+            limit: environments.config.sync_timeout,
+        })
+        .await?;
+    // The installer read the file itself; what was installed must be what the key says.
+    let (installed, tools) = (requirements.clone(), environments.data.tools_dir());
+    blocking(move || unchanged(&installed, &tools)).await
+}
+
+/// What installs into an environment: the program and its arguments, behind which stands what to install.
+pub(super) fn install_command(build: &Path, toolchain: &Toolchain) -> (PathBuf, Vec<OsString>) {
     let python = build.join("bin/python");
-    let uv = find_program("uv");
     let mut arguments: Vec<OsString> = Vec::new();
-    let program = match &uv {
+    let program = match find_program("uv") {
         Some(uv) => {
             arguments.extend(
                 ["pip", "install", "-q", "--compile-bytecode", "--python"].map(OsString::from),
@@ -155,33 +175,18 @@ async fn install(
             arguments.extend(
                 ["install", "-q", "--no-input", "--disable-pip-version-check"].map(OsString::from),
             );
-            &toolchain.base.python
+            toolchain.base.python.clone()
         }
     };
-    arguments.extend(["-r".into(), requirements.path.clone().into()]);
-    environments
-        .installer
-        .run(Step {
-            doing: "install requirements.txt",
-            program,
-            arguments,
-            // Relative lines are relative to the namespace's folder, whoever reads them.
-            directory: requirements.path.parent().unwrap_or(Path::new("/")),
-            limit: environments.config.sync_timeout,
-        })
-        .await?;
-    // The installer read the file itself; what was installed must be what the key says.
-    let (installed, tools) = (requirements.clone(), environments.data.tools_dir());
-    blocking(move || unchanged(&installed, &tools)).await
+    (program, arguments)
 }
 
 fn unchanged(installed: &Requirements, tools: &Path) -> Result<(), EnvironmentError> {
     let tree = tools
         .canonicalize()
         .map_err(|error| EnvironmentError::io("read", tools, &error))?;
-    let folder = installed.path.parent().unwrap_or(&tree);
-    match read_requirements(folder, &tree) {
-        Ok(Some(found)) if found.text == installed.text => Ok(()),
+    match tree_file::read(&installed.path, &tree, installed.text.len() as u64) {
+        Ok(Some(found)) if found == installed.text.as_bytes() => Ok(()),
         _ => Err(EnvironmentError(format!(
             "{REQUIREMENTS_FILE} changed while it was installed; reload again"
         ))),
@@ -257,15 +262,27 @@ pub(super) fn collect_garbage(
     let venvs = data.venvs_dir();
     let builds = data.builds_dir();
     let mut used = keep.clone();
+    // A manager may be installing for a namespace, and may have made the namespace since the reload looked.
+    let locked = |owner: &str| FileLock::try_take(&builds.join(format!("{owner}.lock")));
+    let exists = |owner: &str| data.tools_dir().join(owner).is_dir();
     for entry in fs::read_dir(&venvs).into_iter().flatten().flatten() {
         let Ok(target) = fs::read_link(entry.path()) else {
             continue;
         };
         let file_name = entry.file_name();
         let file_name = file_name.to_string_lossy();
-        // No namespace is called that, and nothing switches a link now: one reload runs at a time.
+        // No namespace is called that, and whoever switches a link holds the namespace's lock.
         if is_switch_leftover(&file_name) {
-            let _ = fs::remove_file(entry.path());
+            match file_name.split('.').next().unwrap_or_default() {
+                // The manager's own, which the manager may be switching.
+                "" if file_name.starts_with(".manager.") => {}
+                "" => drop(fs::remove_file(entry.path())),
+                owner => {
+                    if let Ok(Some(_lock)) = locked(owner) {
+                        let _ = fs::remove_file(entry.path());
+                    }
+                }
+            }
             continue;
         }
         // Anything else in here, the base environment above all, is not a namespace's.
@@ -274,7 +291,9 @@ pub(super) fn collect_garbage(
         };
         if namespaces.contains(&name) {
             used.insert(venvs.join(target));
-        } else {
+        } else if let Ok(Some(_lock)) = locked(name.as_str())
+            && !exists(name.as_str())
+        {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -297,11 +316,15 @@ pub(super) fn collect_garbage(
         let Ok(Some(_lock)) = FileLock::try_take(&lock) else {
             continue;
         };
+        let linked = fs::read_link(venvs.join(owner)).is_ok_and(|it| venvs.join(it) == path);
+        if linked || is_lock && exists(owner) {
+            continue;
+        }
         let removed = if is_lock { Ok(()) } else { remove_tree(&path) };
         if let Err(error) = removed {
             tracing::warn!(%error, "an unused environment stays");
         }
-        if !namespaces.contains(owner) {
+        if !namespaces.contains(owner) && !exists(owner) {
             let _ = fs::remove_file(&lock);
         }
     }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use tooldock_upstream::protocol::ProtocolVersion;
+use tooldock_upstream::session::config::PollAfter;
+use tooldock_workers::builder::GitScheme;
 use tooldock_workers::secrets::Secret;
 
 use crate::config::LogLevel;
@@ -57,6 +59,19 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     span(text, 1.0)
 }
 
+/// A number of milliseconds.
+pub(super) fn milliseconds(text: &str) -> Result<Duration, String> {
+    whole(text).map(Duration::from_millis)
+}
+
+/// A number of milliseconds, or `off`; 0 means the same.
+pub(super) fn milliseconds_or_off(text: &str) -> Result<PollAfter, String> {
+    match text {
+        "off" | "0" => Ok(PollAfter::Off),
+        number => milliseconds(number).map(PollAfter::After),
+    }
+}
+
 /// A number of hours.
 pub(super) fn hours(text: &str) -> Result<Duration, String> {
     span(text, 3600.0)
@@ -86,6 +101,19 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
+/// The name of a container, as docker allows it: people paste a command with the name in it.
+pub(super) fn container(text: &str) -> Result<String, String> {
+    let is_part = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+    let first = text
+        .bytes()
+        .next()
+        .is_some_and(|b| b.is_ascii_alphanumeric());
+    match first && text.len() <= 128 && text.bytes().all(is_part) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("{text:?} is no name of a container")),
+    }
+}
+
 /// One of some words.
 pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     let mut all = words.iter();
@@ -94,6 +122,13 @@ pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Stri
         let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
         format!("{text:?} is none of {}", words.join(", "))
     })
+}
+
+/// Ways to reach repositories.
+pub(super) fn git_schemes(text: &str) -> Result<Vec<GitScheme>, String> {
+    let words = GitScheme::ALL.map(|it| (it.as_str(), it));
+    let entries = text.split(',').map(str::trim).filter(|it| !it.is_empty());
+    entries.map(|entry| choice(entry, &words)).collect()
 }
 
 /// Entries between commas.

@@ -6,9 +6,11 @@ use std::io::Read;
 use std::path::Path;
 
 /// The variables that hold a secret, and those that name a file with it.
-const SECRETS: [(&str, &str); 3] = [
+const SECRETS: [(&str, &str); 5] = [
     ("BEARER_TOKEN", "BEARER_TOKEN_FILE"),
     ("MANAGER_INTERNAL_TOKEN", "MANAGER_INTERNAL_TOKEN_FILE"),
+    ("SECRETS_KEY", "SECRETS_KEY_FILE"),
+    ("SECRETS_KEY_NEW", "SECRETS_KEY_NEW_FILE"),
     ("SESSION_KEY", "SESSION_KEY_FILE"),
 ];
 

@@ -1,0 +1,218 @@
+//! `tooldock secrets`: how people put values into the store, and the only way there is.
+//!
+//! A value comes from a prompt without echo, or from standard input where that is no terminal: never from an argument,
+//! which every user of the machine could read. No value is printed, except into the editor of `edit`.
+
+mod edit;
+mod input;
+
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use tooldock_workers::secrets::{
+    Scope, Secret, SecretEntry, SecretNames, SecretStore, SecretsError, SecretsKey, Status,
+    check_key,
+};
+
+use crate::cli::{Role, SecretsArgs, SecretsCommand};
+use crate::config::{
+    self, Effective, Environment, GeneratedTokens, LoadOptions, Purpose, SecretsSettings,
+};
+use crate::{print, refuse};
+
+/// Where a change is heard of.
+const TAKES_EFFECT: &str = "It takes effect at the next reload: `reload_core` of the management server, POST /reload, or SIGHUP.";
+
+/// Why a command did not do what it was told.
+enum Failure {
+    /// Bad usage, configuration or input.
+    Usage(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl From<SecretsError> for Failure {
+    fn from(error: SecretsError) -> Self {
+        let message = error.to_string();
+        match error {
+            SecretsError::KeyMissing(_)
+            | SecretsError::NoProtection
+            | SecretsError::NotEncrypted(_)
+            | SecretsError::InsecureNotAllowed(_)
+            | SecretsError::InvalidKey(_)
+            | SecretsError::InvalidValue { .. }
+            | SecretsError::InvalidDocument(_) => Self::Usage(message),
+            _ => Self::Other(message),
+        }
+    }
+}
+
+/// Runs a subcommand.
+pub(crate) fn run(arguments: SecretsArgs) -> ExitCode {
+    let effective = match load(&arguments) {
+        Ok(effective) => effective,
+        Err(reason) => return refuse(reason),
+    };
+    match command(&arguments.command, &effective) {
+        Ok(text) => print(&text),
+        Err(Failure::Usage(reason)) => refuse(reason),
+        Err(Failure::Other(reason)) => {
+            eprintln!("tooldock: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Loads the configuration for the data directory and the variables.
+fn load(arguments: &SecretsArgs) -> Result<Effective, String> {
+    let environment = match &arguments.data_dir {
+        Some(data) => Environment::of_process().with_data_dir(data),
+        None => Environment::of_process(),
+    };
+    let generated = GeneratedTokens::new().map_err(|error| error.to_string())?;
+    let options = LoadOptions {
+        file: arguments.config.clone(),
+        role: Role::All,
+        dev: false,
+        purpose: Purpose::Check,
+        environment,
+        generated,
+    };
+    config::load(&options).map_err(|error| error.to_string())
+}
+
+fn command(command: &SecretsCommand, effective: &Effective) -> Result<String, Failure> {
+    let (settings, data) = (&effective.secrets, &effective.data_dir);
+    let store = SecretStore::new(data, settings.protection());
+    match command {
+        SecretsCommand::Set { key, scope } => set(&store, data, key, scope),
+        SecretsCommand::Edit => {
+            store.can_write()?;
+            make(data)?;
+            edit::edit(&store, data)
+        }
+        SecretsCommand::List { scope } => {
+            let names = SecretNames::of(Arc::new(store));
+            Ok(table(&names.list(scope.as_ref())?))
+        }
+        SecretsCommand::Remove { key, scope } => {
+            store.remove(key, scope)?;
+            Ok(format!("{key} ({scope}) is removed. {TAKES_EFFECT}\n"))
+        }
+        SecretsCommand::Rekey => rekey(&store, settings, data),
+        SecretsCommand::Export { output, .. } => export(&store, output.as_deref()),
+    }
+}
+
+fn set(store: &SecretStore, data: &Path, key: &str, scope: &Scope) -> Result<String, Failure> {
+    // Before anything is typed in vain.
+    check_key(key)?;
+    store.can_write()?;
+    make(data)?;
+    let value = input::secret(&format!("Value for {key} ({scope}): "))?;
+    store.set(key, scope, value)?;
+    Ok(format!("{key} ({scope}) is set. {TAKES_EFFECT}\n"))
+}
+
+fn rekey(store: &SecretStore, settings: &SecretsSettings, data: &Path) -> Result<String, Failure> {
+    if !store.has_values() {
+        let file = store.values_file();
+        let message = format!("{}: there are no secrets to encrypt anew", file.display());
+        return Err(Failure::Other(message));
+    }
+    let key = match &settings.new_key {
+        Some(key) => key.clone(),
+        None => new_key()?,
+    };
+    if key.expose().trim().is_empty() {
+        return Err(Failure::Usage("the new SECRETS_KEY is empty".to_owned()));
+    }
+    store.rekey(SecretsKey::new(key))?;
+    Ok(format!(
+        "The secrets of {} are encrypted with the new key. Set SECRETS_KEY, or the file that SECRETS_KEY_FILE names, to the \
+         new key and restart what uses the secrets; with SECRETS_KEY_FILE, SIGHUP is enough. Until then the gateway goes on \
+         with the secrets it has.\n",
+        data.display()
+    ))
+}
+
+/// Asks for the new key twice: a slip would lock everybody out.
+fn new_key() -> Result<Secret, Failure> {
+    let key = input::secret("New SECRETS_KEY: ")?;
+    if input::is_terminal() && input::secret("The same again: ")? != key {
+        return Err(Failure::Usage(
+            "the two are not the same; nothing is changed".to_owned(),
+        ));
+    }
+    Ok(key)
+}
+
+fn export(store: &SecretStore, output: Option<&Path>) -> Result<String, Failure> {
+    let text = store.export_fernet()?;
+    let Some(path) = output else {
+        return Ok(text);
+    };
+    let told = |error| Failure::Other(format!("{}: {error}", path.display()));
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    file.map_err(told)?
+        .write_all(text.as_bytes())
+        .map_err(told)?;
+    Ok(format!(
+        "{} is written, in the format of version 1.\n",
+        path.display()
+    ))
+}
+
+/// A first secret may come before the first start.
+fn make(data: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(data).map_err(|error| Failure::Other(format!("{}: {error}", data.display())))
+}
+
+fn table(entries: &[SecretEntry]) -> String {
+    let width = |of: fn(&SecretEntry) -> usize| entries.iter().map(of).max().unwrap_or(0);
+    let keys = width(|it| it.key.len()).max("KEY".len());
+    let scopes = width(|it| it.scope.len()).max("SCOPE".len());
+    let mut text = format!("{:keys$}  {:scopes$}  STATUS\n", "KEY", "SCOPE");
+    for entry in entries {
+        let status = match entry.status {
+            Status::Set => "set",
+            Status::Placeholder => "placeholder",
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{:keys$}  {:scopes$}  {status}",
+            entry.key, entry.scope
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_a_table() {
+        let entry = |key: &str, scope: &str, status| SecretEntry {
+            key: key.to_owned(),
+            scope: scope.to_owned(),
+            status,
+        };
+        let entries = [
+            entry("GITHUB_TOKEN", "global", Status::Set),
+            entry("A", "dev", Status::Placeholder),
+        ];
+        let expected = "KEY           SCOPE   STATUS\n\
+                        GITHUB_TOKEN  global  set\n\
+                        A             dev     placeholder\n";
+        assert_eq!(table(&entries), expected);
+        assert_eq!(table(&[]), "KEY  SCOPE  STATUS\n");
+    }
+}

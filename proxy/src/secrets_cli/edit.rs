@@ -1,0 +1,151 @@
+//! `tooldock secrets edit`: all values in the editor of a person, for a moment.
+//!
+//! The lock is held meanwhile: who wants to write is told that an edit is under way. The text goes through a file that
+//! only this user can read, which is wiped when the editor ends, when a signal ends this process, and on every error.
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use tooldock_workers::scan;
+use tooldock_workers::secrets::{Scratch, SecretStore, Transaction};
+
+use super::{Failure, TAKES_EFFECT};
+
+/// The editor of systems where nobody chose one.
+const EDITOR: &str = "vi";
+
+/// How often the editor is looked after.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+
+/// How long an editor may take to end that was told to.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What opens the gateway, or its secrets, is no business of an editor and its plugins.
+const KEPT_BACK: [&str; 5] = [
+    "SECRETS_KEY",
+    "SECRETS_KEY_NEW",
+    "BEARER_TOKEN",
+    "MANAGER_INTERNAL_TOKEN",
+    "SESSION_KEY",
+];
+
+/// Lets a person edit everything. Says what came of it.
+pub(super) fn edit(store: &SecretStore, data: &Path) -> Result<String, Failure> {
+    let signals = Signals::catch()?;
+    let mut transaction = store.begin("secrets edit")?;
+    let document = transaction.document()?;
+    let scratch = Scratch::new(data, document.as_bytes())
+        .map_err(|error| Failure::Other(format!("no place for the text to edit: {error}")))?;
+    let status = signals.run(&scratch.path())?;
+    if !status.success() {
+        let message = format!("the editor ended with {status}; the secrets are unchanged");
+        return Err(Failure::Other(message));
+    }
+    let edited = scratch.read().map_err(|error| {
+        Failure::Other(format!(
+            "the edited text cannot be read: {error}; the secrets are unchanged"
+        ))
+    })?;
+    drop(scratch);
+    let changed = transaction.replace(&edited).map_err(|error| {
+        Failure::Usage(format!(
+            "the edited text cannot be used: {error}; the secrets are unchanged"
+        ))
+    })?;
+    if !changed {
+        return Ok("Nothing is changed.\n".to_owned());
+    }
+    let declared = lacking(&transaction, data);
+    transaction.commit()?;
+    let mut text = format!("The secrets are changed. {TAKES_EFFECT}\n");
+    text.extend(declared);
+    Ok(text)
+}
+
+/// The secrets that namespaces declare and that have no value after the edit.
+fn lacking(transaction: &Transaction<'_>, data: &Path) -> Vec<String> {
+    let sources = scan::scan(&data.join("tools")).unwrap_or_default();
+    let lines = sources.iter().filter_map(|source| {
+        let keys = transaction.lacking(&source.name, &source.manifest.secrets);
+        (!keys.is_empty()).then(|| {
+            let (name, keys) = (&source.name, keys.join(", "));
+            format!("The namespace {name} still lacks {keys}.\n")
+        })
+    });
+    lines.collect()
+}
+
+/// The signals that would end this process with the text still there.
+struct Signals {
+    /// From the terminal: the editor has them, too, and knows better.
+    ended: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn catch() -> Result<Self, Failure> {
+        let ended = Arc::new(AtomicBool::new(false));
+        let told = |error| Failure::Other(format!("signal handlers: {error}"));
+        for signal in [SIGINT, SIGQUIT] {
+            signal_hook::flag::register(signal, Arc::default()).map_err(told)?;
+        }
+        for signal in [SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(told)?;
+        }
+        Ok(Self { ended })
+    }
+
+    /// Runs the editor on a file until the editor or this process is to end.
+    fn run(&self, file: &Path) -> Result<ExitStatus, Failure> {
+        let editor = std::env::var("EDITOR")
+            .ok()
+            .filter(|it| !it.trim().is_empty());
+        let editor = editor.as_deref().unwrap_or(EDITOR);
+        let mut command = Command::new("/bin/sh");
+        // By the shell, since people write `code --wait`.
+        command
+            .args(["-c", &format!("exec {editor} \"$1\""), "editor"])
+            .arg(file);
+        for name in KEPT_BACK {
+            command.env_remove(name);
+        }
+        let mut child = command.spawn().map_err(|error| {
+            Failure::Other(format!("the editor {editor:?} cannot be run: {error}"))
+        })?;
+        let failed = |error| Failure::Other(format!("the editor {editor:?} is lost: {error}"));
+        loop {
+            if let Some(status) = child.try_wait().map_err(failed)? {
+                return Ok(status);
+            }
+            if self.ended.load(Ordering::Relaxed) {
+                end(&mut child);
+                return Err(Failure::Other(
+                    "ended by a signal; the secrets are unchanged".to_owned(),
+                ));
+            }
+            sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// Ends the editor: it would go on with a file that is gone.
+fn end(child: &mut Child) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        let _ = kill_process(pid, Signal::TERM);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        sleep(LOOK_EVERY);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}

@@ -1,0 +1,76 @@
+//! A value from a person or a pipe.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
+use std::sync::Arc;
+
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use signal_hook::consts::SIGINT;
+use tooldock_workers::secrets::Secret;
+
+use super::Failure;
+
+/// More than any value.
+const LINE_MAX: u64 = 1024 * 1024;
+
+/// Whether a person can be asked.
+pub(super) fn is_terminal() -> bool {
+    io::stdin().is_terminal()
+}
+
+/// Asks without echo; where standard input is no terminal, the value is its first line.
+pub(super) fn secret(prompt: &str) -> Result<Secret, Failure> {
+    let unreadable =
+        |error: io::Error| Failure::Other(format!("the value cannot be read: {error}"));
+    if is_terminal() {
+        // Before the prompt is there: whoever is quick would see the value otherwise.
+        let quiet = Quiet::new().map_err(unreadable)?;
+        let typed = rpassword::prompt_password(prompt);
+        drop(quiet);
+        return typed.map(Secret::new).map_err(unreadable);
+    }
+    // One allocation, which the secret takes over: a buffer that grows leaves copies behind.
+    let mut line = Vec::with_capacity(64 * 1024);
+    let mut stdin = io::stdin().lock().take(LINE_MAX);
+    stdin.read_until(b'\n', &mut line).map_err(unreadable)?;
+    while line
+        .last()
+        .is_some_and(|byte| matches!(byte, b'\n' | b'\r'))
+    {
+        line.pop();
+    }
+    match String::from_utf8(line) {
+        Ok(text) if text.is_empty() => Err(Failure::Usage(
+            "standard input is empty, and the value is its first line".to_owned(),
+        )),
+        Ok(text) => Ok(Secret::new(text)),
+        Err(_) => Err(Failure::Usage("the value is not UTF-8".to_owned())),
+    }
+}
+
+/// The terminal without echo, until this is dropped.
+struct Quiet {
+    terminal: File,
+    before: Termios,
+}
+
+impl Quiet {
+    fn new() -> io::Result<Self> {
+        // Ctrl-C ends the question with an error, and not the process with the echo still off.
+        signal_hook::flag::register(SIGINT, Arc::default())?;
+        let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty")?;
+        let before = tcgetattr(&terminal)?;
+        let mut without = before.clone();
+        without
+            .local_modes
+            .remove(LocalModes::ECHO | LocalModes::ECHONL);
+        tcsetattr(&terminal, OptionalActions::Now, &without)?;
+        Ok(Self { terminal, before })
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
+    }
+}

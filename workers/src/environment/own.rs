@@ -1,0 +1,107 @@
+//! The manager's own environment: `venvs/.manager` → `venvs/.builds/manager_<hash>`, apart from every namespace's.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use super::installer::Step;
+use super::{
+    EnvironmentError, Environments, FileLock, Toolchain, blocking, empty, stamp, switch_symlink,
+    venv,
+};
+use crate::data_dir::{short_hash, write_atomically};
+
+/// How builds of it are called. Without `-` and `.` they are no namespace's.
+const PREFIX: &str = "manager_";
+/// What was asked for, one requirement a line, in the build itself.
+const ASKED: &str = "tooldock-packages.txt";
+/// The most packages.
+const PACKAGES_MAX: usize = 200;
+
+impl Environments {
+    /// Installs packages, by name, beside those that are there. A complete environment takes the place of the one before.
+    ///
+    /// # Errors
+    ///
+    /// What the installer said. The environment is then as it was.
+    pub(crate) async fn install_own(
+        &self,
+        toolchain: &Toolchain,
+        packages: BTreeMap<String, String>,
+    ) -> Result<(), EnvironmentError> {
+        let link = self.data.venvs_dir().join(".manager");
+        let builds = self.data.builds_dir();
+        let lock = self.data.venvs_dir().join(".manager.lock");
+        let _lock = FileLock::take(lock, self.config.sync_timeout).await?;
+        let before = fs::read_link(&link)
+            .ok()
+            .map(|target| self.data.venvs_dir().join(target));
+        let asked = before
+            .as_ref()
+            .map(|build| fs::read_to_string(build.join(ASKED)));
+        let asked = asked.and_then(Result::ok).unwrap_or_default();
+        let mut all: BTreeMap<String, String> = asked
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(name, requirement)| (name.to_owned(), requirement.to_owned()))
+            .collect();
+        all.extend(packages);
+        if all.len() > PACKAGES_MAX {
+            return Err(EnvironmentError(format!(
+                "the manager's environment would have more than {PACKAGES_MAX} packages"
+            )));
+        }
+        let written = all
+            .iter()
+            .map(|(name, requirement)| format!("{name} {requirement}\n"));
+        let written: String = written.collect();
+        let key = short_hash(format!("{}\0{written}", toolchain.interpreter.id).as_bytes());
+        let build = builds.join(format!("{PREFIX}{key}"));
+        if !stamp::is_complete(&build, &key) {
+            let (template, fresh) = (toolchain.empty.clone(), build.clone());
+            blocking(move || {
+                venv::remove_tree(&fresh)?;
+                empty::copy(&template, &fresh)
+            })
+            .await?;
+            let (program, mut arguments) = venv::install_command(&build, toolchain);
+            arguments.extend(all.into_values().map(OsString::from));
+            let step = Step {
+                doing: "install packages",
+                program: &program,
+                arguments,
+                directory: Path::new("/"),
+                limit: self.config.sync_timeout,
+            };
+            let turn = super::turn(&self.installs).await?;
+            let installed = self.installer.run(step).await;
+            drop(turn);
+            if let Err(error) = installed {
+                let _ = blocking(move || venv::remove_tree(&build)).await;
+                return Err(error);
+            }
+        }
+        blocking(move || {
+            let list = build.join(ASKED);
+            write_atomically(&list, written.as_bytes(), 0o644)
+                .map_err(|error| EnvironmentError::io("write", &list, &error))?;
+            stamp::write(&build, &key)?;
+            let name = build.file_name().unwrap_or_default();
+            switch_symlink(&link, &Path::new(".builds").join(name))?;
+            // The one before, and what a crash left behind.
+            for entry in fs::read_dir(&builds).into_iter().flatten().flatten() {
+                if is_own(&entry.path()) && entry.path() != build {
+                    venv::remove_tree(&entry.path())?;
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn is_own(build: &Path) -> bool {
+    let name = build.file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
+}

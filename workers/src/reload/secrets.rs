@@ -1,0 +1,45 @@
+//! The secrets of a run: as they are now, or as they were when they could be read last.
+
+use std::sync::Arc;
+
+use super::{ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
+use crate::registry::Issue;
+use crate::secrets::{Secrets, VALUES_FILE};
+
+/// The code of secrets that cannot be read.
+const UNAVAILABLE: &str = "secrets_unavailable";
+
+impl Reloader {
+    /// All secrets. A store that cannot be read is in the report and in `/ready`, and takes no secret from anybody: the last
+    /// good values serve on.
+    pub(super) async fn secrets(
+        self: &Arc<Self>,
+        report: &mut ReloadReport,
+    ) -> Result<Secrets, ReloadError> {
+        let source = self.secrets.clone();
+        let read =
+            tokio::task::spawn_blocking(move || source.0.read().map_err(|error| error.to_string()));
+        let message = match read.await.map_err(|_| ReloadError::Interrupted)? {
+            Ok(secrets) => {
+                *lock(&self.last_secrets) = Some(secrets.clone());
+                self.registry.set_problem(None);
+                return Ok(secrets);
+            }
+            Err(message) => message,
+        };
+        tracing::error!(file = VALUES_FILE, "the secrets cannot be read: {message}");
+        self.registry.set_problem(Some(Issue {
+            code: UNAVAILABLE,
+            subject: VALUES_FILE.into(),
+            message: message.clone(),
+        }));
+        let last = lock(&self.last_secrets).clone();
+        let last = last.ok_or_else(|| ReloadError::Secrets(message.clone()))?;
+        report.failed.push(ReloadFailure {
+            namespace: VALUES_FILE.into(),
+            code: UNAVAILABLE,
+            message: format!("{message}. The last secrets that could be read are still in use"),
+        });
+        Ok(last)
+    }
+}

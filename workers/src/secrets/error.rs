@@ -1,0 +1,97 @@
+//! Why secrets cannot be read or written. Each error names the file and says what to do; none shows a value.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use humantime_serde::re::humantime::format_duration;
+
+use super::Scope;
+
+/// Why the store cannot do what was asked. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretsError {
+    /// There is an encrypted file, and no key.
+    #[error("{}: is encrypted, and SECRETS_KEY is not set; set SECRETS_KEY or SECRETS_KEY_FILE to the key it was written with", .0.display())]
+    KeyMissing(PathBuf),
+    /// There is neither a key nor the permission to write values as they are.
+    #[error(
+        "SECRETS_KEY is not set; `openssl rand -base64 32` makes a key (ALLOW_INSECURE_SECRETS=1 stores values unencrypted, for local use only)"
+    )]
+    NoProtection,
+    /// The file is not encrypted although there is a key.
+    #[error("{}: is not encrypted, and SECRETS_KEY is set; to encrypt the file, run `tooldock secrets rekey` with ALLOW_INSECURE_SECRETS=1, without SECRETS_KEY, and with the key in SECRETS_KEY_NEW", .0.display())]
+    NotEncrypted(PathBuf),
+    /// Unencrypted, which nobody allowed.
+    #[error("{}: is not encrypted, and ALLOW_INSECURE_SECRETS is not set; set it to 1 to use the file as it is, for local use only", .0.display())]
+    InsecureNotAllowed(PathBuf),
+    /// The key is not the one the file was written with, or the file is damaged: authenticated encryption cannot tell.
+    #[error("{}: cannot be decrypted: SECRETS_KEY is not the key it was written with, or the file is damaged; restore the key or a backup of the file", .0.display())]
+    CannotDecrypt(PathBuf),
+    /// The file is not what the store writes.
+    #[error("{}: is damaged: {reason}; restore a backup of the file", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A newer version wrote it.
+    #[error("{}: has format version {found}, and this version of tooldock reads 1 and 2; upgrade tooldock, or restore a backup", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+    },
+    /// Somebody else is writing.
+    #[error("{}: held by {holder} for longer than {}; end that command, or try again when it is done", path.display(), format_duration(*waited))]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+        /// Who holds it, as far as known.
+        holder: String,
+        /// How long this process waited.
+        waited: Duration,
+    },
+    /// The file system refused.
+    #[error("{}: cannot {doing}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// The path it was tried on.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system has no random bytes.
+    #[error("no randomness for encryption: {0}")]
+    NoRandomness(getrandom::Error),
+    /// The key cannot name an environment variable.
+    #[error(
+        "{0:?} is no key: use letters, digits and '_', not beginning with a digit, at most 256 characters"
+    )]
+    InvalidKey(String),
+    /// A value that no environment variable can have.
+    #[error("the value of {key} {reason}")]
+    InvalidValue {
+        /// The key.
+        key: String,
+        /// What is wrong, without the value.
+        reason: &'static str,
+    },
+    /// There is no such entry.
+    #[error("there is no secret {key} in scope {scope}; `list` shows what there is")]
+    NoSuchSecret {
+        /// The key.
+        key: String,
+        /// Where it was looked for.
+        scope: Scope,
+    },
+    /// More than the store takes.
+    #[error("the secrets are larger than {} KiB in all", .0 / 1024)]
+    TooLarge(u64),
+    /// An edited text that is not a document of secrets.
+    #[error("{0}")]
+    InvalidDocument(String),
+}

@@ -1,0 +1,143 @@
+//! The key of the store: a text of the operator, and the keys derived from it.
+//!
+//! Deriving takes a quarter of a second on purpose. A process derives once per salt: the salt of the file stays while its
+//! key does, so a gateway derives at its first read and not at the reloads after it.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use pbkdf2::{Algorithm, Params, pbkdf2_hmac, pbkdf2_hmac_with_params};
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+use super::Secret;
+
+/// How often PBKDF2 hashes for what this version writes (K-01).
+pub(super) const ITERATIONS: u32 = Params::RECOMMENDED_ROUNDS;
+
+/// The fewest that a file may have been written with.
+pub(super) const ITERATIONS_MIN: u32 = 1000;
+
+/// The most that a file may ask for: ten times that is seconds, and the file may be anybody's.
+pub(super) const ITERATIONS_MAX: u32 = 10 * ITERATIONS;
+
+/// How many derived keys are kept. One file has one salt; more are old ones.
+const DERIVED_MAX: usize = 4;
+
+/// A key of 256 bits.
+pub(super) type DerivedKey = Zeroizing<[u8; 32]>;
+
+/// What `SECRETS_KEY` says.
+pub struct SecretsKey {
+    text: Secret,
+    derived: Mutex<Vec<Derived>>,
+    /// What is written.
+    pub(super) iterations: u32,
+}
+
+struct Derived {
+    salt: Vec<u8>,
+    iterations: u32,
+    key: DerivedKey,
+}
+
+/// How values are protected in the file.
+#[derive(Debug)]
+pub enum Protection {
+    /// Encrypted under this key.
+    Key(SecretsKey),
+    /// Not at all: `ALLOW_INSECURE_SECRETS=1` without a key.
+    Insecure,
+    /// Nobody said. Only a store without values can be used so.
+    Unset,
+}
+
+impl Protection {
+    /// What the operator's settings amount to.
+    pub fn new(key: Option<&Secret>, allow_insecure: bool) -> Self {
+        match key {
+            Some(key) => Self::Key(SecretsKey::new(key.clone())),
+            None if allow_insecure => Self::Insecure,
+            None => Self::Unset,
+        }
+    }
+}
+
+impl SecretsKey {
+    /// The key of this text.
+    pub fn new(text: Secret) -> Self {
+        Self {
+            text,
+            derived: Mutex::default(),
+            iterations: ITERATIONS,
+        }
+    }
+
+    /// A key whose files are quick to read.
+    #[cfg(test)]
+    pub(super) fn quick(text: &str) -> Self {
+        Self {
+            iterations: ITERATIONS_MIN,
+            ..Self::new(Secret::new(text))
+        }
+    }
+
+    /// The key for a salt. Takes its time, unless it was asked for before.
+    pub(super) fn derive(&self, salt: &[u8], iterations: u32) -> DerivedKey {
+        // Held while deriving: whoever needs the same key meanwhile gets it, too.
+        let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = derived
+            .iter()
+            .find(|it| it.salt == salt && it.iterations == iterations);
+        if let Some(known) = known {
+            return known.key.clone();
+        }
+        let mut key = DerivedKey::default();
+        let text = self.text.expose().as_bytes();
+        match iterations {
+            // The same function, compiled within its crate: a build for tests optimises that crate alone.
+            ITERATIONS => {
+                let algorithm = Algorithm::Pbkdf2Sha256;
+                pbkdf2_hmac_with_params(text, salt, algorithm, Params::RECOMMENDED, &mut *key);
+            }
+            other => pbkdf2_hmac::<Sha256>(text, salt, other, &mut *key),
+        }
+        if derived.len() >= DERIVED_MAX {
+            derived.remove(0);
+        }
+        derived.push(Derived {
+            salt: salt.to_vec(),
+            iterations,
+            key: key.clone(),
+        });
+        key
+    }
+}
+
+impl fmt::Debug for SecretsKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretsKey([redacted])")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_derived_once_per_salt_and_few_are_kept() {
+        let key = SecretsKey::new(Secret::new("k"));
+        let one = key.derive(b"salt", 1000);
+        assert_eq!(one, key.derive(b"salt", 1000));
+        assert_ne!(one, key.derive(b"salt", 1001));
+        for salt in 0..10_u8 {
+            key.derive(&[salt], 1000);
+        }
+        assert_eq!(
+            ITERATIONS, 600_000,
+            "what is written must not change with a library"
+        );
+        assert_eq!(key.derived.lock().unwrap().len(), DERIVED_MAX);
+        assert!(!format!("{key:?}").contains("\"k\""));
+    }
+}

@@ -1,0 +1,186 @@
+//! `secrets.lock`: at most one process writes at a time.
+//!
+//! The kernel's lock on the file decides, so a process that dies holds nothing. What the file says is for people only:
+//! who waits in vain is told who is in the way.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
+
+use humantime_serde::re::humantime::format_rfc3339_seconds;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+
+use super::{SecretsError, files};
+
+/// How often a taken lock is tried again.
+const TRY_EVERY: Duration = Duration::from_millis(25);
+
+/// More than a holder writes.
+const HOLDER_MAX: u64 = 256;
+
+/// The lock, held until this is dropped.
+#[derive(Debug)]
+pub(super) struct Lock(File);
+
+impl Lock {
+    /// Takes the lock, waiting for up to `patience`. `purpose` is what others are told.
+    pub(super) fn take(
+        path: &Path,
+        purpose: &str,
+        patience: Duration,
+    ) -> Result<Self, SecretsError> {
+        let told = |doing| {
+            move |source: io::Error| SecretsError::Io {
+                doing,
+                path: path.to_owned(),
+                source,
+            }
+        };
+        let deadline = Instant::now() + patience;
+        loop {
+            let file = open(path).map_err(told("open the lock"))?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // Not if somebody removed the file meanwhile: another process may hold the one that is there now.
+                Ok(()) if is_at(&file, path) => {
+                    let lock = Self(file);
+                    lock.say(purpose);
+                    return Ok(lock);
+                }
+                Ok(()) | Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
+                    sleep(TRY_EVERY);
+                }
+                Ok(()) | Err(Errno::WOULDBLOCK | Errno::INTR) => {
+                    return Err(SecretsError::Locked {
+                        holder: holder(&file),
+                        path: PathBuf::from(path),
+                        waited: patience,
+                    });
+                }
+                Err(error) => return Err(told("lock")(error.into())),
+            }
+        }
+    }
+
+    fn say(&self, purpose: &str) {
+        let since = format_rfc3339_seconds(SystemTime::now());
+        let text = format!(
+            "{purpose} (process {}, since {since})\n",
+            std::process::id()
+        );
+        // The lock works without these words.
+        let _ = self.0.set_len(0);
+        let _ = self.0.write_all_at(text.as_bytes(), 0);
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = self.0.set_len(0);
+    }
+}
+
+/// Opens the lock's file, or makes it. Tools can write beside it, and root may be the one who sets a secret: no link is
+/// followed, nothing is waited on, and only a file that was made here is given to the directory's owner.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(flags.bits().cast_signed());
+    match options.clone().create_new(true).open(path) {
+        Ok(file) => {
+            if let Some(directory) = path.parent() {
+                files::belong_to_owner_of(&file, directory)?;
+            }
+            return Ok(file);
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    let file = options.open(path)?;
+    let metadata = file.metadata()?;
+    match metadata.is_file() && metadata.nlink() <= 1 {
+        true => Ok(file),
+        false => Err(io::Error::other(
+            "not a regular file of one name only; remove it",
+        )),
+    }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(held), Ok(there)) => (held.dev(), held.ino()) == (there.dev(), there.ino()),
+        _ => false,
+    }
+}
+
+fn holder(mut file: &File) -> String {
+    let mut text = String::new();
+    let _ = file.by_ref().take(HOLDER_MAX).read_to_string(&mut text);
+    let text: String = text.trim().chars().filter(|it| !it.is_control()).collect();
+    match text.is_empty() {
+        true => "another process".to_owned(),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_in_vain_is_told_who_holds_the_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secrets.lock");
+        let held = Lock::take(&path, "secrets edit", Duration::ZERO).unwrap();
+        let error = Lock::take(&path, "secrets set", Duration::ZERO).unwrap_err();
+        let message = error.to_string();
+        let process = format!(
+            "held by secrets edit (process {}, since 2",
+            std::process::id()
+        );
+        assert!(message.contains(&process), "{message}");
+        drop(held);
+        Lock::take(&path, "secrets set", Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_lock_file_that_was_removed_protects_nothing_and_is_not_relied_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secrets.lock");
+        let held = Lock::take(&path, "one", Duration::ZERO).unwrap();
+        fs::remove_file(&path).unwrap();
+        let other = Lock::take(&path, "two", Duration::ZERO).unwrap();
+        assert!(!is_at(&held.0, &path) && is_at(&other.0, &path));
+    }
+
+    #[test]
+    fn no_file_but_the_locks_own_is_written_and_none_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secrets.lock");
+        let victim = folder.path().join("victim");
+        let refused = || {
+            let error = Lock::take(&path, "one", Duration::ZERO).unwrap_err();
+            assert!(
+                error.to_string().contains("cannot open the lock"),
+                "{error}"
+            );
+            fs::remove_file(&path).unwrap();
+        };
+        fs::write(&victim, "kept").unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        refused();
+        fs::hard_link(&victim, &path).unwrap();
+        refused();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        refused();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "kept");
+    }
+}

@@ -1,0 +1,255 @@
+//! `secrets.meta.yaml`: which secrets there are, without their values (EX-60).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Scope;
+use super::values::{Values, WithoutValue, told};
+use crate::yaml;
+
+/// Whether a secret has a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// The secret has a value.
+    Set,
+    /// Somebody asked for a value, and nobody has set one.
+    Placeholder,
+}
+
+/// The entries of one scope.
+type Entries = BTreeMap<String, Status>;
+
+/// Everything the file says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Meta {
+    global: Entries,
+    namespaces: BTreeMap<String, Entries>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    global: Option<BTreeMap<String, Entry>>,
+    #[serde(default)]
+    namespaces: Option<BTreeMap<String, Option<BTreeMap<String, Entry>>>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    status: Status,
+}
+
+impl Meta {
+    /// What a file says. The error has its place, where that is known.
+    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+        if !yaml::readable_in_time(text) {
+            return Err(yaml::UNREADABLE.to_owned());
+        }
+        if text.trim_ascii().is_empty() {
+            return Ok(Self::default());
+        }
+        // Somebody may have written a value into the file.
+        let file: Option<File> = yaml::from_slice(text).map_err(|error| told(&error))?;
+        let Some(file) = file else {
+            return Ok(Self::default());
+        };
+        let entries = |entries: BTreeMap<String, Entry>| -> Entries {
+            let entries = entries.into_iter();
+            entries.map(|(key, entry)| (key, entry.status)).collect()
+        };
+        let namespaces = file.namespaces.unwrap_or_default().into_iter();
+        Ok(Self {
+            global: entries(file.global.unwrap_or_default()),
+            namespaces: namespaces
+                .map(|(name, own)| (name, entries(own.unwrap_or_default())))
+                .collect(),
+        })
+    }
+
+    /// The file's text: both sections, with an empty line between.
+    pub(super) fn to_yaml(&self) -> Result<String, yaml::Error> {
+        let entries = |entries: &Entries| -> BTreeMap<String, Entry> {
+            let entries = entries.iter();
+            let entry =
+                |(key, status): (&String, &Status)| (key.clone(), Entry { status: *status });
+            entries.map(entry).collect()
+        };
+        let namespaces = self.namespaces.iter();
+        let namespaces: BTreeMap<_, _> =
+            namespaces.map(|(name, own)| (name, entries(own))).collect();
+        let global = yaml::to_string(&BTreeMap::from([("global", entries(&self.global))]))?;
+        let namespaces = yaml::to_string(&BTreeMap::from([("namespaces", namespaces)]))?;
+        Ok(format!("{global}\n{namespaces}"))
+    }
+
+    /// All entries, global ones first.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, Option<&str>, Status)> {
+        let global = self.global.iter();
+        let global = global.map(|(key, status)| (key.as_str(), None, *status));
+        let own = self.namespaces.iter().flat_map(|(name, own)| {
+            let own = own.iter();
+            own.map(|(key, status)| (key.as_str(), Some(name.as_str()), *status))
+        });
+        global.chain(own)
+    }
+
+    pub(super) fn status(&self, key: &str, scope: &Scope) -> Option<Status> {
+        self.of(scope)?.get(key).copied()
+    }
+
+    pub(super) fn set(&mut self, key: &str, scope: &Scope, status: Status) {
+        let entries = match scope {
+            Scope::Global => &mut self.global,
+            Scope::Namespace(name) => self.namespaces.entry(name.to_string()).or_default(),
+        };
+        entries.insert(key.to_owned(), status);
+    }
+
+    pub(super) fn remove(&mut self, key: &str, scope: &Scope) -> bool {
+        match scope {
+            Scope::Global => self.global.remove(key).is_some(),
+            Scope::Namespace(name) => {
+                let Some(own) = self.namespaces.get_mut(name.as_str()) else {
+                    return false;
+                };
+                let removed = own.remove(key).is_some();
+                if own.is_empty() {
+                    self.namespaces.remove(name.as_str());
+                }
+                removed
+            }
+        }
+    }
+
+    /// The keys that a namespace would have, had they values.
+    pub(super) fn placeholders(&self, namespace: &str) -> impl Iterator<Item = &str> {
+        let own = self.namespaces.get(namespace);
+        let all = self.global.iter().chain(own.into_iter().flatten());
+        let without = all.filter(|(_, status)| **status == Status::Placeholder);
+        without.map(|(key, _)| key.as_str())
+    }
+
+    /// The entries as they must be beside these values. The two files are written one after the other: after a crash in
+    /// between, what has a value is set, and what has none is a placeholder.
+    pub(super) fn healed(&self, values: &Values) -> Self {
+        let mut healed = self.clone();
+        let all = healed.namespaces.values_mut().chain([&mut healed.global]);
+        for status in all.flat_map(BTreeMap::values_mut) {
+            *status = Status::Placeholder;
+        }
+        let set = |entries: &mut Entries, keys: &BTreeMap<String, super::Secret>| {
+            entries.extend(keys.keys().map(|key| (key.clone(), Status::Set)));
+        };
+        set(&mut healed.global, &values.global);
+        for (name, own) in &values.namespaces {
+            set(healed.namespaces.entry(name.clone()).or_default(), own);
+        }
+        healed
+    }
+
+    /// The entries of values, and of keys without one.
+    pub(super) fn of_document(values: &Values, without: &[WithoutValue]) -> Self {
+        let mut meta = Self::default();
+        for (key, namespace) in without {
+            let entries = match namespace {
+                None => &mut meta.global,
+                Some(name) => meta.namespaces.entry(name.clone()).or_default(),
+            };
+            entries.insert(key.clone(), Status::Placeholder);
+        }
+        meta.healed(values)
+    }
+
+    fn of(&self, scope: &Scope) -> Option<&Entries> {
+        match scope {
+            Scope::Global => Some(&self.global),
+            Scope::Namespace(name) => self.namespaces.get(name.as_str()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secrets::Secret;
+
+    const EX_60: &str = "global:
+  GITHUB_TOKEN:
+    status: set
+  OPENAI_API_KEY:
+    status: placeholder
+
+namespaces:
+  slack:
+    SLACK_BOT_TOKEN:
+      status: placeholder
+";
+
+    #[test]
+    fn the_documented_file_is_parsed_and_reproduced() {
+        let meta = Meta::parse(EX_60.as_bytes()).unwrap();
+        let all: Vec<_> = meta.entries().collect();
+        let expected = [
+            ("GITHUB_TOKEN", None, Status::Set),
+            ("OPENAI_API_KEY", None, Status::Placeholder),
+            ("SLACK_BOT_TOKEN", Some("slack"), Status::Placeholder),
+        ];
+        assert_eq!(all, expected);
+        assert_eq!(meta.to_yaml().unwrap(), EX_60);
+    }
+
+    #[test]
+    fn words_that_yaml_takes_for_something_else_stay_names() {
+        let mut meta = Meta::default();
+        for name in ["null", "true", "1", "1e5", "0x1f", "no"] {
+            let scope: Scope = name.parse().unwrap();
+            meta.set("NULL", &scope, Status::Set);
+            meta.set("TRUE", &Scope::Global, Status::Set);
+        }
+        let text = meta.to_yaml().unwrap();
+        assert_eq!(Meta::parse(text.as_bytes()), Ok(meta), "{text}");
+        assert_eq!(Meta::parse(b""), Ok(Meta::default()));
+        assert_eq!(
+            Meta::parse(b"global:\nnamespaces:\n  a:\n"),
+            Meta::parse(b"namespaces: { a: {} }")
+        );
+    }
+
+    #[test]
+    fn an_entry_that_means_nothing_has_a_place() {
+        let error = Meta::parse(b"global:\n  A:\n    status: maybe\n").unwrap_err();
+        assert!(error.contains("line 3"), "{error}");
+        for text in [
+            "global:\n  A: hunter2\n",
+            "global:\n  A:\n    status: hunter2\n",
+            "hunter2: x",
+        ] {
+            let error = Meta::parse(text.as_bytes()).unwrap_err();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn values_decide_after_a_crash_between_the_two_files() {
+        let mut values = Values::default();
+        values.insert("NEW", &Scope::Global, Secret::new("v"));
+        values.insert("OWN", &"ns".parse().unwrap(), Secret::new("v"));
+        let mut meta = Meta::default();
+        meta.set("LOST", &Scope::Global, Status::Set);
+        meta.set("ASKED", &Scope::Global, Status::Placeholder);
+        let healed = meta.healed(&values);
+        let status = |key: &str| healed.status(key, &Scope::Global);
+        assert_eq!(status("NEW"), Some(Status::Set));
+        assert_eq!(status("LOST"), Some(Status::Placeholder));
+        assert_eq!(status("ASKED"), Some(Status::Placeholder));
+        assert_eq!(
+            healed.status("OWN", &"ns".parse().unwrap()),
+            Some(Status::Set)
+        );
+        let placeholders: Vec<_> = healed.placeholders("ns").collect();
+        assert_eq!(placeholders, ["ASKED", "LOST"]);
+    }
+}

@@ -1,0 +1,134 @@
+//! The store for those who must never see a value: which secrets there are, and asking for one.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::meta::{Meta, Status};
+use super::store::SecretStore;
+use super::{Scope, SecretsError, check_key};
+use crate::names::NamespaceName;
+
+/// Names and statuses of secrets. No method takes or gives a value. All of them read files and may wait for the lock: call
+/// them where blocking is allowed.
+#[derive(Debug, Clone)]
+pub struct SecretNames(Arc<SecretStore>);
+
+/// One secret, without its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SecretEntry {
+    /// Its name, which is that of an environment variable.
+    pub key: String,
+    /// Whom it is for.
+    pub scope: String,
+    /// Whether it has a value.
+    pub status: Status,
+}
+
+/// Which of the secrets that a namespace declares it would get.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct SecretsCheck {
+    /// Those with a value.
+    pub satisfied: Vec<String>,
+    /// Declared secrets that nobody has prepared or set.
+    pub missing: Vec<String>,
+    /// Declared secrets that are prepared and wait for a value.
+    pub placeholders: Vec<String>,
+}
+
+impl SecretNames {
+    /// The names of a store.
+    pub fn of(store: Arc<SecretStore>) -> Self {
+        Self(store)
+    }
+
+    /// Where the names are kept.
+    pub fn meta_file(&self) -> PathBuf {
+        self.0.meta_file()
+    }
+
+    /// All secrets, global ones first, or those of one scope.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be read.
+    pub fn list(&self, scope: Option<&Scope>) -> Result<Vec<SecretEntry>, SecretsError> {
+        let scope = scope.map(Scope::to_string);
+        let meta = self.meta()?;
+        let entries = meta.entries().map(|(key, namespace, status)| SecretEntry {
+            key: key.to_owned(),
+            scope: namespace.map_or_else(|| Scope::Global.to_string(), str::to_owned),
+            status,
+        });
+        let wanted = entries.filter(|it| scope.as_ref().is_none_or(|scope| *scope == it.scope));
+        Ok(wanted.collect())
+    }
+
+    /// Asks for a secret: makes a placeholder, unless there is an entry already. Returns what its status is then.
+    ///
+    /// # Errors
+    ///
+    /// When the key cannot name an environment variable, or the store cannot be read or written.
+    pub fn prepare(&self, key: &str, scope: &Scope) -> Result<Status, SecretsError> {
+        check_key(key)?;
+        let _lock = self.0.lock("prepare_secret")?;
+        // A value without an entry, after a crash: it is not asked for again.
+        if let Some(status) = self.meta()?.status(key, scope) {
+            return Ok(status);
+        }
+        let mut meta = self.0.load_meta()?;
+        meta.set(key, scope, Status::Placeholder);
+        self.0.write_meta(&meta)?;
+        Ok(Status::Placeholder)
+    }
+
+    /// Takes a secret away, with its value if it has one.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such secret, or the store cannot be read or written.
+    pub fn remove(&self, key: &str, scope: &Scope) -> Result<(), SecretsError> {
+        self.0.remove(key, scope)
+    }
+
+    /// What a namespace has of the secrets that it declares. Each key is named once.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be read.
+    pub fn check(
+        &self,
+        namespace: &NamespaceName,
+        declared: &[String],
+    ) -> Result<SecretsCheck, SecretsError> {
+        let meta = self.meta()?;
+        let own = Scope::Namespace(namespace.clone());
+        let mut check = SecretsCheck::default();
+        let mut seen = BTreeSet::new();
+        for key in declared.iter().filter(|key| seen.insert(*key)) {
+            let statuses = [meta.status(key, &own), meta.status(key, &Scope::Global)];
+            let place = if statuses.contains(&Some(Status::Set)) {
+                &mut check.satisfied
+            } else if statuses.contains(&Some(Status::Placeholder)) {
+                &mut check.placeholders
+            } else {
+                &mut check.missing
+            };
+            place.push(key.clone());
+        }
+        Ok(check)
+    }
+
+    /// The names as they are beside the values. Without a key for the values, as the file of names has them.
+    fn meta(&self) -> Result<Meta, SecretsError> {
+        match self.0.has_protection() {
+            true => {
+                let loaded = self.0.load()?;
+                Ok(loaded.meta.healed(&loaded.values))
+            }
+            false => self.0.load_meta(),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Whom a secret is for, and what may be its name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use super::SecretsError;
+use crate::names::{InvalidNamespaceName, NamespaceName};
+use crate::template::is_variable_name;
+
+/// The word for [`Scope::Global`]. A namespace of this name has no secrets of its own.
+const GLOBAL: &str = "global";
+
+/// Whom a secret is for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// Every namespace.
+    Global,
+    /// One namespace. Its value wins over a global one of the same key.
+    Namespace(NamespaceName),
+}
+
+impl Scope {
+    /// The scope of a namespace; `None` for a namespace that is called as the scope of all of them: `--scope` could not
+    /// tell the two apart.
+    pub fn of(namespace: &NamespaceName) -> Option<Self> {
+        (namespace.as_str() != GLOBAL).then(|| Self::Namespace(namespace.clone()))
+    }
+}
+
+impl FromStr for Scope {
+    type Err = InvalidNamespaceName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            GLOBAL => Ok(Self::Global),
+            name => name.parse().map(Self::Namespace),
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Global => f.write_str(GLOBAL),
+            Self::Namespace(name) => name.fmt(f),
+        }
+    }
+}
+
+impl Serialize for Scope {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Refuses a key that cannot name an environment variable.
+///
+/// # Errors
+///
+/// [`SecretsError::InvalidKey`].
+pub fn check_key(key: &str) -> Result<(), SecretsError> {
+    match is_variable_name(key) {
+        true => Ok(()),
+        // Somebody may have given the value in place of the key.
+        false => Err(SecretsError::InvalidKey(shortened(key))),
+    }
+}
+
+/// Enough of a text to find it again, and too little to be a secret.
+fn shortened(text: &str) -> String {
+    const SHOWN: usize = 8;
+    match text.chars().count() {
+        ..=SHOWN => text.to_owned(),
+        _ => text.chars().take(4).chain("…".chars()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_is_global_or_a_namespace() {
+        assert_eq!("global".parse(), Ok(Scope::Global));
+        let scope: Scope = "dev-ops".parse().unwrap();
+        assert_eq!(scope.to_string(), "dev-ops");
+        assert!(Scope::of(&"global".parse().unwrap()).is_none());
+        for wrong in ["_system", "../x", "Global", ""] {
+            assert!(wrong.parse::<Scope>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_value_in_place_of_a_key_is_not_shown() {
+        assert!(check_key("GITHUB_TOKEN").is_ok() && check_key("_x1").is_ok());
+        let error = check_key("ghp-0123456789abcdef").unwrap_err().to_string();
+        assert!(
+            error.contains("ghp-…") && !error.contains("0123"),
+            "{error}"
+        );
+        for wrong in ["", "1A", "A B", "A=B", "Ä", "A\0"] {
+            assert!(check_key(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

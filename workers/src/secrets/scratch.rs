@@ -1,0 +1,155 @@
+//! A text that is in a file for a moment, so that a person's editor can open it: in memory where the system has such a
+//! place, readable by its owner alone, wiped and removed whatever happens but `kill -9`. What that leaves is removed by the
+//! next scratch file of the same store.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use crate::data_dir::short_hash;
+
+/// Where files are kept in memory, and where they are if there is no such place.
+const PLACES: [&str; 2] = ["/dev/shm", "/tmp"];
+
+const FILE: &str = "secrets.yaml";
+
+/// More than a document of secrets.
+const BYTES_MAX: u64 = 2 * 1024 * 1024;
+
+/// The file, until this is dropped. It has a folder of its own, since editors put copies beside what they edit.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Writes the text where only this user can read it. `store` is what the text belongs to: the caller holds its lock, so
+    /// that earlier files of it are left over.
+    ///
+    /// # Errors
+    ///
+    /// When neither place takes a file.
+    pub fn new(store: &Path, text: &[u8]) -> io::Result<Self> {
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for place in PLACES {
+            match Self::within(Path::new(place), store, text) {
+                Ok(scratch) => return Ok(scratch),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn within(place: &Path, store: &Path, text: &[u8]) -> io::Result<Self> {
+        let prefix = format!(
+            "tooldock-secrets-{}-",
+            short_hash(store.as_os_str().as_encoded_bytes())
+        );
+        remove_left_over(place, &prefix);
+        let mut random = [0; 8];
+        getrandom::fill(&mut random)?;
+        let folder = place.join(format!("{prefix}{}", crate::data_dir::hex(&random)));
+        fs::DirBuilder::new().mode(0o700).create(&folder)?;
+        let scratch = Self(folder);
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(scratch.path())?;
+        file.write_all(text)?;
+        Ok(scratch)
+    }
+
+    /// The file.
+    pub fn path(&self) -> PathBuf {
+        self.0.join(FILE)
+    }
+
+    /// What the file holds now.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read, or is larger than any document of secrets.
+    pub fn read(&self) -> io::Result<Zeroizing<Vec<u8>>> {
+        let mut text = Zeroizing::new(Vec::with_capacity(64 * 1024));
+        File::open(self.path())?
+            .take(BYTES_MAX + 1)
+            .read_to_end(&mut text)?;
+        match text.len() as u64 > BYTES_MAX {
+            true => Err(io::Error::other("larger than 2 MiB")),
+            false => Ok(text),
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        wipe(&self.0);
+    }
+}
+
+/// Overwrites the files of a folder and removes them with it.
+fn wipe(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let _ = overwrite(&entry.path());
+    }
+    let _ = fs::remove_dir_all(folder);
+}
+
+fn overwrite(path: &Path) -> io::Result<()> {
+    if !path.symlink_metadata()?.is_file() {
+        return Ok(());
+    }
+    let mut file = OpenOptions::new().write(true).open(path)?;
+    let mut left = file.metadata()?.len();
+    let zeros = [0; 4096];
+    while left > 0 {
+        let length = left.min(zeros.len() as u64);
+        file.write_all(&zeros[..usize::try_from(length).unwrap_or(zeros.len())])?;
+        left -= length;
+    }
+    file.sync_all()
+}
+
+fn remove_left_over(place: &Path, prefix: &str) {
+    let own = rustix::process::geteuid().as_raw();
+    let is_ours = |name: &OsString, path: &Path| {
+        name.to_string_lossy().starts_with(prefix)
+            && path
+                .symlink_metadata()
+                .is_ok_and(|it| it.is_dir() && it.uid() == own)
+    };
+    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+        if is_ours(&entry.file_name(), &entry.path()) {
+            wipe(&entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_file_is_its_owners_alone_and_goes_with_everything_beside_it() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Path::new("/data");
+        let scratch = Scratch::within(place.path(), store, b"text").unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&scratch.path()), mode(&scratch.0)), (0o600, 0o700));
+        assert_eq!(&**scratch.read().unwrap(), b"text");
+        fs::write(scratch.0.join(".secrets.yaml.swp"), "copy").unwrap();
+        // As if the process had been killed.
+        std::mem::forget(scratch);
+        let next = Scratch::within(place.path(), store, b"").unwrap();
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+        let other = Scratch::within(place.path(), Path::new("/other"), b"").unwrap();
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 2);
+        drop((next, other));
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,315 @@
+//! The store: two files below the data directory, read by anybody who has the key, written by one at a time.
+//!
+//! Reading takes no lock. Each file is replaced in one step, and values decide where the two files disagree for a moment
+//! ([`Meta::healed`]), so a reader sees the secrets before a change or after it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use zeroize::Zeroizing;
+
+use super::envelope::{self, Fault, Salt};
+use super::key::{Protection, SecretsKey};
+use super::lock::Lock;
+use super::meta::Meta;
+use super::values::{Document, Shown, Values};
+use super::{Scope, Secret, SecretSource, Secrets, SecretsError, Transaction, check_key, files};
+use crate::yaml;
+
+/// The file of values.
+pub const VALUES_FILE: &str = "secrets.enc";
+/// The file of names.
+pub const META_FILE: &str = "secrets.meta.yaml";
+const LOCK_FILE: &str = "secrets.lock";
+
+const VALUES_MODE: u32 = 0o600;
+const META_MODE: u32 = 0o644;
+
+/// How long a writer waits for another one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What an unencrypted file begins with.
+const INSECURE_HEAD: &str = "# Not encrypted (ALLOW_INSECURE_SECRETS=1): for local use only. `tooldock secrets rekey` encrypts it.\n";
+
+/// The secrets of a data directory.
+#[derive(Debug)]
+pub struct SecretStore {
+    directory: PathBuf,
+    /// Replaced when the operator's settings are read again. The lock guards plain data.
+    protection: Mutex<Arc<Protection>>,
+    pub(super) patience: Duration,
+}
+
+/// What the files say.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    pub(super) values: Values,
+    /// As the file has it, which a crash may have left behind the values.
+    pub(super) meta: Meta,
+    /// Of the values' file, if the next write may use it.
+    pub(super) salt: Option<Salt>,
+}
+
+impl SecretStore {
+    /// The store below a data directory. Nothing is read yet.
+    pub fn new(data_dir: &Path, protection: Protection) -> Self {
+        Self {
+            directory: data_dir.to_owned(),
+            protection: Mutex::new(Arc::new(protection)),
+            patience: PATIENCE,
+        }
+    }
+
+    /// Uses another key, or none, from now on.
+    pub fn set_protection(&self, protection: Protection) {
+        let mut own = self
+            .protection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *own = Arc::new(protection);
+    }
+
+    /// Whether there is a file with values.
+    pub fn has_values(&self) -> bool {
+        self.values_file().symlink_metadata().is_ok()
+    }
+
+    /// Where the values are.
+    pub fn values_file(&self) -> PathBuf {
+        self.directory.join(VALUES_FILE)
+    }
+
+    /// Where the names are.
+    pub fn meta_file(&self) -> PathBuf {
+        self.directory.join(META_FILE)
+    }
+
+    /// Gives a secret a value.
+    ///
+    /// # Errors
+    ///
+    /// When the key or value cannot be an environment variable, or the store cannot be read or written. Nothing is changed
+    /// then.
+    pub fn set(&self, key: &str, scope: &Scope, value: Secret) -> Result<(), SecretsError> {
+        check_key(key)?;
+        super::values::check_value(key, &value)?;
+        self.can_write()?;
+        let mut transaction = self.begin("secrets set")?;
+        transaction.set(key, scope, value);
+        transaction.commit()
+    }
+
+    /// Takes a secret away, with its value if it has one.
+    ///
+    /// # Errors
+    ///
+    /// As [`SecretStore::set`], and when there is no such secret.
+    pub fn remove(&self, key: &str, scope: &Scope) -> Result<(), SecretsError> {
+        let mut transaction = self.begin("secrets remove")?;
+        if !transaction.remove(key, scope) {
+            return Err(SecretsError::NoSuchSecret {
+                key: key.to_owned(),
+                scope: scope.clone(),
+            });
+        }
+        transaction.commit()
+    }
+
+    /// Encrypts all values under another key. Whoever reads them needs that key from then on.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be read under its present key, or not be written.
+    pub fn rekey(&self, key: SecretsKey) -> Result<(), SecretsError> {
+        let transaction = self.begin("secrets rekey")?;
+        let protection = Protection::Key(key);
+        self.write_values(transaction.values(), &protection, None)?;
+        self.set_protection(protection);
+        transaction.commit()
+    }
+
+    /// All values in the form that the older Python system reads, encrypted under the store's key.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be read, or has no key.
+    pub fn export_fernet(&self) -> Result<String, SecretsError> {
+        let protection = self.protection();
+        let Protection::Key(key) = &*protection else {
+            return Err(SecretsError::NoProtection);
+        };
+        let json = self.load()?.values.to_json()?;
+        envelope::seal_fernet(&json, key, SystemTime::now()).map_err(SecretsError::NoRandomness)
+    }
+
+    /// Begins to change the secrets: takes the lock, then reads.
+    ///
+    /// # Errors
+    ///
+    /// When another writer holds the lock for too long, or the files cannot be read.
+    pub fn begin(&self, purpose: &str) -> Result<Transaction<'_>, SecretsError> {
+        let lock = self.lock(purpose)?;
+        Ok(Transaction::new(self, lock, self.load()?))
+    }
+
+    /// Refuses early what could not be written.
+    ///
+    /// # Errors
+    ///
+    /// [`SecretsError::NoProtection`].
+    pub fn can_write(&self) -> Result<(), SecretsError> {
+        match *self.protection() {
+            Protection::Unset if self.has_values() => {
+                Err(SecretsError::KeyMissing(self.values_file()))
+            }
+            Protection::Unset => Err(SecretsError::NoProtection),
+            Protection::Key(_) | Protection::Insecure => Ok(()),
+        }
+    }
+
+    /// Whether values can be read at all with what the operator set.
+    pub(super) fn has_protection(&self) -> bool {
+        !matches!(*self.protection(), Protection::Unset)
+    }
+
+    pub(super) fn lock(&self, purpose: &str) -> Result<Lock, SecretsError> {
+        let lock = Lock::take(&self.directory.join(LOCK_FILE), purpose, self.patience)?;
+        files::remove_unfinished(&self.directory);
+        Ok(lock)
+    }
+
+    pub(super) fn load(&self) -> Result<Loaded, SecretsError> {
+        let path = self.values_file();
+        let (values, salt) = match files::read(&path)? {
+            None => (Values::default(), None),
+            Some(text) => decode(&path, &text, &self.protection())?,
+        };
+        Ok(Loaded {
+            values,
+            meta: self.load_meta()?,
+            salt,
+        })
+    }
+
+    pub(super) fn load_meta(&self) -> Result<Meta, SecretsError> {
+        let path = self.meta_file();
+        match files::read(&path)? {
+            None => Ok(Meta::default()),
+            Some(text) => {
+                Meta::parse(&text).map_err(|reason| SecretsError::Damaged { path, reason })
+            }
+        }
+    }
+
+    pub(super) fn write_own_values(
+        &self,
+        values: &Values,
+        salt: Option<Salt>,
+    ) -> Result<(), SecretsError> {
+        self.write_values(values, &self.protection(), salt)
+    }
+
+    fn write_values(
+        &self,
+        values: &Values,
+        protection: &Protection,
+        salt: Option<Salt>,
+    ) -> Result<(), SecretsError> {
+        let text = encode(values, protection, salt)?;
+        files::replace(&self.values_file(), text.as_bytes(), VALUES_MODE)
+    }
+
+    pub(super) fn write_meta(&self, meta: &Meta) -> Result<(), SecretsError> {
+        let path = self.meta_file();
+        let text = meta.to_yaml().map_err(|error| SecretsError::Damaged {
+            path: path.clone(),
+            reason: error.to_string(),
+        })?;
+        files::replace(&path, text.as_bytes(), META_MODE)
+    }
+
+    fn protection(&self) -> Arc<Protection> {
+        let own = self
+            .protection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&own)
+    }
+}
+
+impl SecretSource for SecretStore {
+    fn read(&self) -> Result<Secrets, SecretsError> {
+        let loaded = self.load()?;
+        let meta = loaded.meta.healed(&loaded.values);
+        Ok(Secrets::new(loaded.values, meta))
+    }
+}
+
+fn encode(
+    values: &Values,
+    protection: &Protection,
+    salt: Option<Salt>,
+) -> Result<Zeroizing<String>, SecretsError> {
+    let text = match protection {
+        Protection::Key(key) => envelope::seal(&values.to_json()?, key, salt, SystemTime::now())
+            .map_err(SecretsError::NoRandomness)?,
+        Protection::Insecure => {
+            // The bound of the size is the same.
+            values.to_json()?;
+            let text = yaml::to_string(&Shown(values))
+                .map_err(|error| SecretsError::InvalidDocument(error.to_string()))?;
+            format!("{INSECURE_HEAD}{text}")
+        }
+        Protection::Unset => return Err(SecretsError::NoProtection),
+    };
+    Ok(Zeroizing::new(text))
+}
+
+fn decode(
+    path: &Path,
+    text: &[u8],
+    protection: &Protection,
+) -> Result<(Values, Option<Salt>), SecretsError> {
+    let damaged = |reason: String| SecretsError::Damaged {
+        path: path.to_owned(),
+        reason,
+    };
+    let is_encrypted = envelope::is_envelope(text);
+    if text.trim_ascii().is_empty() {
+        return Err(damaged("the file is empty".to_owned()));
+    }
+    match protection {
+        Protection::Key(key) if is_encrypted => {
+            let opened = envelope::open(text, key).map_err(|fault| match fault {
+                Fault::Damaged(reason) => damaged(reason),
+                Fault::CannotDecrypt => SecretsError::CannotDecrypt(path.to_owned()),
+                Fault::Newer(found) => SecretsError::Newer {
+                    path: path.to_owned(),
+                    found,
+                },
+            })?;
+            let document = Values::from_json(&opened.plain).map_err(|place| {
+                damaged(format!(
+                    "what is encrypted is no document of secrets: {place}"
+                ))
+            })?;
+            Ok((document.into_parts().0, opened.salt))
+        }
+        Protection::Insecure | Protection::Unset if is_encrypted => {
+            Err(SecretsError::KeyMissing(path.to_owned()))
+        }
+        Protection::Key(_) => match Document::from_yaml(text) {
+            Ok(_) => Err(SecretsError::NotEncrypted(path.to_owned())),
+            Err(_) => Err(damaged("not the JSON of an encrypted file".to_owned())),
+        },
+        Protection::Insecure => {
+            let document = Document::from_yaml(text).map_err(damaged)?;
+            Ok((document.into_parts().0, None))
+        }
+        Protection::Unset => Err(SecretsError::InsecureNotAllowed(path.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

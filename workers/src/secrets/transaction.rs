@@ -1,0 +1,170 @@
+//! One change of the secrets, from the lock to the last rename.
+//!
+//! The two files cannot be replaced in one step. Names that lose their value are taken out first, then values are written,
+//! then the new names: a process that dies in between leaves the secrets as they were before or as they are after, once
+//! values have decided ([`Meta::healed`]).
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use zeroize::Zeroizing;
+
+use super::envelope::Salt;
+use super::lock::Lock;
+use super::meta::{Meta, Status};
+use super::store::{Loaded, SecretStore};
+use super::values::{Document, Values};
+use super::{Scope, Secret, SecretsError};
+use crate::names::NamespaceName;
+use crate::yaml;
+
+/// What an edited document begins with.
+const HELP: &str = "\
+# Secrets: one line KEY: VALUE each. A key without a value is a placeholder. Quote values with : # or quotes in them.
+# Save and leave the editor to keep the changes; a file that cannot be read changes nothing.
+";
+
+/// The store, locked and read. Dropping it without [`Transaction::commit`] changes nothing.
+#[derive(Debug)]
+pub struct Transaction<'a> {
+    store: &'a SecretStore,
+    values: Values,
+    meta: Meta,
+    before: Values,
+    on_disk: Meta,
+    salt: Option<Salt>,
+    _lock: Lock,
+}
+
+impl<'a> Transaction<'a> {
+    pub(super) fn new(store: &'a SecretStore, lock: Lock, loaded: Loaded) -> Self {
+        Self {
+            store,
+            meta: loaded.meta.healed(&loaded.values),
+            before: loaded.values.clone(),
+            values: loaded.values,
+            on_disk: loaded.meta,
+            salt: loaded.salt,
+            _lock: lock,
+        }
+    }
+
+    pub(super) fn values(&self) -> &Values {
+        &self.values
+    }
+
+    pub(super) fn set(&mut self, key: &str, scope: &Scope, value: Secret) {
+        self.values.insert(key, scope, value);
+        self.meta.set(key, scope, Status::Set);
+    }
+
+    pub(super) fn remove(&mut self, key: &str, scope: &Scope) -> bool {
+        let value = self.values.remove(key, scope);
+        self.meta.remove(key, scope) || value
+    }
+
+    /// Everything as YAML for a person to edit: values in plain text.
+    ///
+    /// # Errors
+    ///
+    /// When there is a name that YAML cannot hold.
+    pub fn document(&self) -> Result<Zeroizing<String>, SecretsError> {
+        let mut document = Edited::default();
+        for (key, value) in &self.values.global {
+            document.global.insert(key, Some(value.expose()));
+        }
+        for (name, own) in &self.values.namespaces {
+            let own = own.iter();
+            let own = own.map(|(key, value)| (key.as_str(), Some(value.expose())));
+            document.namespaces.insert(name, own.collect());
+        }
+        for (key, namespace, status) in self.meta.entries() {
+            if status == Status::Placeholder {
+                let place = match namespace {
+                    None => &mut document.global,
+                    Some(name) => document.namespaces.entry(name).or_default(),
+                };
+                place.insert(key, None);
+            }
+        }
+        let yaml = yaml::to_string(&document)
+            .map(Zeroizing::new)
+            .map_err(|error| SecretsError::InvalidDocument(error.to_string()))?;
+        Ok(Zeroizing::new(format!("{HELP}{}", *yaml)))
+    }
+
+    /// Puts an edited document in the place of everything. Says whether that is a change.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the document, and where. No value is quoted.
+    pub fn replace(&mut self, text: &[u8]) -> Result<bool, SecretsError> {
+        let document = Document::from_yaml(text).map_err(SecretsError::InvalidDocument)?;
+        document.check_sections(text)?;
+        document.check()?;
+        let (values, without) = document.into_parts();
+        let meta = Meta::of_document(&values, &without);
+        let is_change = values != self.values || meta != self.meta;
+        (self.values, self.meta) = (values, meta);
+        Ok(is_change)
+    }
+
+    /// Which of the secrets that a namespace declares have no value.
+    pub fn lacking<'k>(&self, namespace: &NamespaceName, declared: &'k [String]) -> Vec<&'k str> {
+        let values = self.values.merged(namespace.as_str());
+        let keys = declared.iter().map(String::as_str);
+        keys.filter(|key| !values.contains_key(*key)).collect()
+    }
+
+    /// Writes what changed.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be written. The secrets are then as they were before.
+    pub fn commit(mut self) -> Result<(), SecretsError> {
+        let leaving = self.leaving();
+        if leaving != self.on_disk {
+            self.store.write_meta(&leaving)?;
+            self.on_disk = leaving;
+        }
+        let stores = self.values != self.before;
+        if stores {
+            self.store.write_own_values(&self.values, self.salt)?;
+        }
+        if self.meta == self.on_disk {
+            return Ok(());
+        }
+        match self.store.write_meta(&self.meta) {
+            // The values are stored, and bring their names with them.
+            Err(error) if stores => {
+                tracing::warn!(%error, "the secrets are stored; the file of their names is behind until the next change");
+                Ok(())
+            }
+            written => written,
+        }
+    }
+
+    /// The names without those that go together with a value: while the value is still there, it brings its name back.
+    fn leaving(&self) -> Meta {
+        let mut leaving = self.on_disk.clone();
+        let global = self.before.global.keys().map(|key| (key, Scope::Global));
+        let own = self.before.namespaces.iter().flat_map(|(name, own)| {
+            let scope = name.parse::<Scope>().ok();
+            own.keys()
+                .filter_map(move |key| Some((key, scope.clone()?)))
+        });
+        for (key, scope) in global.chain(own) {
+            if self.meta.status(key, &scope).is_none() {
+                leaving.remove(key, &scope);
+            }
+        }
+        leaving
+    }
+}
+
+/// What a person edits: values in plain text, and keys without one.
+#[derive(Default, Serialize)]
+struct Edited<'a> {
+    global: BTreeMap<&'a str, Option<&'a str>>,
+    namespaces: BTreeMap<&'a str, BTreeMap<&'a str, Option<&'a str>>>,
+}

@@ -1,0 +1,362 @@
+//! The values themselves: `{global: {KEY: VALUE}, namespaces: {NAME: {KEY: VALUE}}}`, and that document as text.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{self, Visitor};
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::Zeroizing;
+
+use super::{Scope, Secret, SecretsError, check_key};
+use crate::yaml;
+
+/// The largest document.
+pub(super) const BYTES_MAX: u64 = 1024 * 1024;
+
+/// The longest value: with its name it must fit one environment variable, for which Linux has 128 KiB.
+const VALUE_MAX: usize = 96 * 1024;
+
+/// All values. Namespaces are kept by the names in the file, valid or not: nothing in the file is lost.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Values {
+    pub(super) global: BTreeMap<String, Secret>,
+    pub(super) namespaces: BTreeMap<String, BTreeMap<String, Secret>>,
+}
+
+impl Values {
+    /// The values that a namespace gets.
+    pub(super) fn merged(&self, namespace: &str) -> BTreeMap<String, Secret> {
+        let mut merged = self.global.clone();
+        if let Some(own) = self.namespaces.get(namespace) {
+            merged.extend(own.iter().map(|(key, value)| (key.clone(), value.clone())));
+        }
+        merged
+    }
+
+    pub(super) fn insert(&mut self, key: &str, scope: &Scope, value: Secret) {
+        let place = match scope {
+            Scope::Global => &mut self.global,
+            Scope::Namespace(name) => self.namespaces.entry(name.to_string()).or_default(),
+        };
+        place.insert(key.to_owned(), value);
+    }
+
+    pub(super) fn remove(&mut self, key: &str, scope: &Scope) -> bool {
+        match scope {
+            Scope::Global => self.global.remove(key).is_some(),
+            Scope::Namespace(name) => {
+                let Some(own) = self.namespaces.get_mut(name.as_str()) else {
+                    return false;
+                };
+                let removed = own.remove(key).is_some();
+                if own.is_empty() {
+                    self.namespaces.remove(name.as_str());
+                }
+                removed
+            }
+        }
+    }
+
+    /// As JSON: what is encrypted.
+    pub(super) fn to_json(&self) -> Result<Zeroizing<Vec<u8>>, SecretsError> {
+        // Room for everything, each byte escaped: a buffer that grows would leave copies behind.
+        let mut json = Zeroizing::new(Vec::with_capacity(self.bytes().saturating_mul(6) + 4096));
+        serde_json::to_writer(&mut *json, &Shown(self))
+            .map_err(|_| SecretsError::TooLarge(BYTES_MAX))?;
+        match json.len() as u64 > BYTES_MAX {
+            true => Err(SecretsError::TooLarge(BYTES_MAX)),
+            false => Ok(json),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let all = self.namespaces.values().chain([&self.global]).flatten();
+        let entries: usize = all
+            .map(|(key, value)| key.len() + value.expose().len() + 8)
+            .sum();
+        entries
+            + self
+                .namespaces
+                .keys()
+                .map(|name| name.len() + 8)
+                .sum::<usize>()
+    }
+
+    /// From JSON.
+    pub(super) fn from_json(json: &[u8]) -> Result<Document, String> {
+        serde_json::from_slice(json).map_err(|error| {
+            // What the parser says may quote a value.
+            format!("line {}, column {}", error.line(), error.column())
+        })
+    }
+}
+
+/// What a person wrote, or a file holds: values, and keys without one.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Document {
+    #[serde(default)]
+    global: Section,
+    #[serde(default)]
+    namespaces: Option<BTreeMap<String, Section>>,
+}
+
+/// The keys of one scope. YAML makes nothing of a line without anything behind it.
+type Section = Option<BTreeMap<String, Option<Value>>>;
+
+/// A key without a value, and whom it is for.
+pub(super) type WithoutValue = (String, Option<String>);
+
+impl Document {
+    /// A text in YAML that a person wrote. What is wrong is named with its line and column, and no value is quoted.
+    pub(super) fn from_yaml(text: &[u8]) -> Result<Self, String> {
+        if text.len() as u64 > BYTES_MAX {
+            return Err(format!("larger than {} KiB", BYTES_MAX / 1024));
+        }
+        if !yaml::readable_in_time(text) {
+            return Err(yaml::UNREADABLE.to_owned());
+        }
+        if text.trim_ascii().is_empty() {
+            return Ok(Self::default());
+        }
+        // As a tree first: that reader notices a key that is written twice.
+        yaml::from_slice::<Option<yaml::Mapping>>(text)
+            .and_then(|_| yaml::from_slice::<Option<Self>>(text))
+            .map(Option::unwrap_or_default)
+            .map_err(|error| {
+                let expected =
+                    "expected `global:` and `namespaces:` with lines of the form KEY: VALUE";
+                format!("{}; {expected}", told(&error))
+            })
+    }
+
+    /// The values, and the keys that have none.
+    pub(super) fn into_parts(self) -> (Values, Vec<WithoutValue>) {
+        let mut without = Vec::new();
+        let mut values = Values::default();
+        for (key, value) in self.global.unwrap_or_default() {
+            match value {
+                Some(Value(value)) => drop(values.global.insert(key, value)),
+                None => without.push((key, None)),
+            }
+        }
+        for (name, own) in self.namespaces.unwrap_or_default() {
+            for (key, value) in own.unwrap_or_default() {
+                match value {
+                    Some(Value(value)) => {
+                        let own = values.namespaces.entry(name.clone()).or_default();
+                        own.insert(key, value);
+                    }
+                    None => without.push((key, Some(name.clone()))),
+                }
+            }
+        }
+        (values, without)
+    }
+
+    /// Refuses an edited text without its two sections: an editor that saved nothing must not take every secret away.
+    pub(super) fn check_sections(&self, text: &[u8]) -> Result<(), SecretsError> {
+        let sections = yaml::from_slice::<Option<yaml::Mapping>>(text);
+        let sections = sections.ok().flatten().unwrap_or_default();
+        for section in ["global", "namespaces"] {
+            if !sections.contains_key(section) {
+                let message = format!(
+                    "the section `{section}:` is missing; leave it in place, empty if need be"
+                );
+                return Err(SecretsError::InvalidDocument(message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses names and values that the store does not take from a person.
+    pub(super) fn check(&self) -> Result<(), SecretsError> {
+        for (key, value) in self.global.iter().flatten() {
+            check_entry(key, value.as_ref())?;
+        }
+        for (name, own) in self.namespaces.iter().flatten() {
+            if !matches!(name.parse(), Ok(Scope::Namespace(_))) {
+                let message = format!("namespaces.{name}: {}", crate::names::InvalidNamespaceName);
+                return Err(SecretsError::InvalidDocument(message));
+            }
+            for (key, value) in own.iter().flatten() {
+                check_entry(key, value.as_ref())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_entry(key: &str, value: Option<&Value>) -> Result<(), SecretsError> {
+    check_key(key)?;
+    value.map_or(Ok(()), |Value(value)| check_value(key, value))
+}
+
+/// Refuses a value that no environment variable can have.
+pub(super) fn check_value(key: &str, value: &Secret) -> Result<(), SecretsError> {
+    let text = value.expose();
+    let reason = if text.is_empty() {
+        "is empty; `remove` takes a secret away"
+    } else if text.contains('\0') {
+        "has a NUL character in it, which no environment variable can have"
+    } else if text.len() > VALUE_MAX {
+        "is longer than 96 KiB, which is more than an environment variable can have"
+    } else {
+        return Ok(());
+    };
+    Err(SecretsError::InvalidValue {
+        key: key.to_owned(),
+        reason,
+    })
+}
+
+/// An error of the YAML reader without what it quotes: that may be a value.
+pub(super) fn told(error: &yaml::Error) -> String {
+    let text = error.to_string();
+    let text = match text.find(['"', '`']) {
+        Some(quote) => text[..quote].trim_end().to_owned(),
+        None => match text.rfind(" at line ") {
+            Some(place) => text[..place].to_owned(),
+            None => text,
+        },
+    };
+    match error.location() {
+        Some(at) => format!("line {}, column {}: {text}", at.line(), at.column()),
+        None => text,
+    }
+}
+
+/// A single value of any type: people write `PORT: 8080` without quotes.
+#[derive(Debug)]
+struct Value(Secret);
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Single;
+
+        impl Visitor<'_> for Single {
+            type Value = Value;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a single value")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Value, E> {
+                Ok(Value(Secret::new(text)))
+            }
+
+            fn visit_string<E: de::Error>(self, text: String) -> Result<Value, E> {
+                Ok(Value(Secret::new(text)))
+            }
+
+            fn visit_bool<E: de::Error>(self, value: bool) -> Result<Value, E> {
+                Ok(Value(Secret::new(value.to_string())))
+            }
+
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Value, E> {
+                Ok(Value(Secret::new(value.to_string())))
+            }
+
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Value, E> {
+                Ok(Value(Secret::new(value.to_string())))
+            }
+
+            fn visit_f64<E: de::Error>(self, _: f64) -> Result<Value, E> {
+                // `1e5` or `0.10` would come out as another text.
+                Err(E::custom(
+                    "a number with a fraction or exponent needs quotes",
+                ))
+            }
+        }
+
+        deserializer.deserialize_any(Single)
+    }
+}
+
+/// The document as it is written. Private to the store: nothing else may serialize a secret.
+pub(super) struct Shown<'a>(pub(super) &'a Values);
+
+struct Entries<'a>(&'a BTreeMap<String, Secret>);
+struct Namespaces<'a>(&'a BTreeMap<String, BTreeMap<String, Secret>>);
+
+impl Serialize for Shown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry("global", &Entries(&self.0.global))?;
+        map.serialize_entry("namespaces", &Namespaces(&self.0.namespaces))?;
+        map.end()
+    }
+}
+
+impl Serialize for Entries<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value.expose())))
+    }
+}
+
+impl Serialize for Namespaces<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, own)| (name, Entries(own))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(text: &str) -> String {
+        match Document::from_yaml(text.as_bytes()) {
+            Ok(document) => document.check().unwrap_err().to_string(),
+            Err(message) => message,
+        }
+    }
+
+    #[test]
+    fn a_document_holds_single_values_of_any_type_and_keys_without_one() {
+        let text =
+            "global: { PORT: 8080, ON: true, TEXT: x, NONE: }\nnamespaces: { a: { K: v }, b: }";
+        let (values, without) = Document::from_yaml(text.as_bytes()).unwrap().into_parts();
+        let global: Vec<_> = values.global.values().map(Secret::expose).collect();
+        assert_eq!(global, ["true", "8080", "x"]);
+        assert_eq!(values.namespaces["a"]["K"].expose(), "v");
+        assert_eq!(without, [("NONE".to_owned(), None)]);
+    }
+
+    #[test]
+    fn what_is_wrong_has_a_place_and_shows_no_value() {
+        for (text, place) in [
+            ("global: hunter2", "line 1"),
+            ("global:\n  A: [hunter2]", "line 2"),
+            ("global:\n  A: hunter2\n  A: hunter2", "line 2"),
+            ("global:\n  A: hunter2\n B: hunter2: x", "line 3"),
+            ("globl: { A: hunter2 }", "line 1"),
+            ("global: { A: 1.10 }", "line 1"),
+            ("global: { A: '' }", "empty"),
+            ("namespaces: { _system: { A: hunter2 } }", "_system"),
+            (
+                "namespaces: { global: { A: hunter2 } }",
+                "namespaces.global",
+            ),
+            ("global: { 'A B': hunter2 }", "no key"),
+        ] {
+            let message = wrong(text);
+            assert!(message.contains(place), "{text}: {message}");
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+    }
+
+    #[test]
+    fn json_goes_there_and_back() {
+        let mut values = Values::default();
+        values.insert("A", &Scope::Global, Secret::new("line\n\"quote\" ä"));
+        values.insert("B", &"ns".parse().unwrap(), Secret::new("b"));
+        let json = values.to_json().unwrap();
+        let (back, without) = Values::from_json(&json).unwrap().into_parts();
+        assert_eq!(back, values);
+        assert!(without.is_empty() && !format!("{values:?}").contains("quote"));
+        assert!(values.remove("B", &"ns".parse().unwrap()));
+        assert!(!values.remove("B", &"ns".parse().unwrap()));
+        assert!(values.namespaces.is_empty());
+    }
+}
