@@ -1,0 +1,222 @@
+//! Source packages of npm and PyPI: found, downloaded, checked against the digest that their registry gives, unpacked.
+//!
+//! Nothing is installed: no installer runs, so no script of a package does.
+
+mod archive;
+mod http;
+mod npm;
+mod pypi;
+
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
+
+use super::job::{Show, step};
+use super::tree::Tree;
+use super::{BuilderConfig, BuilderError, BuilderErrorCode, registry};
+
+pub(super) use http::{Client, Registries};
+
+/// The largest archive that is downloaded; it is held in memory.
+const ARCHIVE_MAX: u64 = 64 * 1024 * 1024;
+/// The longest name of a package.
+const NAME_MAX: usize = 214;
+
+/// Asks registries.
+pub(super) struct Fetch {
+    client: Client,
+    registries: Registries,
+}
+
+/// Where a package is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Npm,
+    Pypi,
+}
+
+/// A package as somebody asks for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wanted {
+    /// Where, if that was said.
+    kind: Option<Kind>,
+    name: String,
+    version: Option<String>,
+}
+
+/// A package that can be downloaded.
+#[derive(Debug, Clone)]
+pub(super) struct Package {
+    kind: Kind,
+    name: String,
+    version: String,
+    /// The address of its archive.
+    archive: String,
+    digest: ExpectedDigest,
+}
+
+/// What an archive must hash to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum ExpectedDigest {
+    Sha256(Vec<u8>),
+    Sha384(Vec<u8>),
+    Sha512(Vec<u8>),
+}
+
+impl ExpectedDigest {
+    fn fits(&self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Sha256(expected) => Sha256::digest(bytes)[..] == expected[..],
+            Self::Sha384(expected) => Sha384::digest(bytes)[..] == expected[..],
+            Self::Sha512(expected) => Sha512::digest(bytes)[..] == expected[..],
+        }
+    }
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Npm => "npm",
+            Self::Pypi => "pypi",
+        }
+    }
+}
+
+impl Package {
+    /// The address that `read_repo_file` takes: `npm:@scope/name`.
+    pub(super) fn address(&self) -> String {
+        format!("{}:{}", self.kind.as_str(), self.name)
+    }
+}
+
+impl Fetch {
+    pub(super) fn new(config: &BuilderConfig) -> Result<Self, BuilderError> {
+        Self::with(config, Registries::of_process()?)
+    }
+
+    fn with(config: &BuilderConfig, registries: Registries) -> Result<Self, BuilderError> {
+        Ok(Self {
+            client: Client::new(config, &registries)?,
+            registries,
+        })
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Finds a package, in the registry its name belongs to, or in both.
+    pub(super) fn find(
+        &self,
+        package: &str,
+        config: &BuilderConfig,
+        show: Show<'_>,
+    ) -> Result<Package, BuilderError> {
+        let mut wanted = parse(package)?;
+        step(show, 1, format!("looking for {}", wanted.name));
+        if wanted.kind.is_none() {
+            // The MCP registry knows of its servers where they are published.
+            wanted.kind =
+                registry::kind_of(self, config, &wanted.name).and_then(|kind| match &kind[..] {
+                    "npm" => Some(Kind::Npm),
+                    "pypi" => Some(Kind::Pypi),
+                    _ => None,
+                });
+        }
+        match wanted.kind {
+            Some(Kind::Npm) => npm::find(self, &wanted),
+            Some(Kind::Pypi) => pypi::find(self, &wanted),
+            // Only where npm has no such package: an npm that is away must not make another one of it.
+            None => npm::find(self, &wanted).or_else(|at_npm| {
+                if at_npm.code != BuilderErrorCode::NotFound {
+                    return Err(at_npm);
+                }
+                pypi::find(self, &wanted).map_err(|at_pypi| BuilderError {
+                    code: at_pypi.code,
+                    message: format!(
+                        "{} Neither at npm: {} Write npm:NAME or pypi:NAME where you know which it is.",
+                        at_pypi.message, at_npm.message
+                    ),
+                })
+            }),
+        }
+    }
+
+    /// Downloads and unpacks a package; gives its version.
+    pub(super) fn unpack(
+        &self,
+        package: &Package,
+        tree: &mut Tree,
+        show: Show<'_>,
+    ) -> Result<String, BuilderError> {
+        step(
+            show,
+            20,
+            format!("downloading {} {}", package.name, package.version),
+        );
+        let bytes = self.client.get(&package.archive, "*/*", ARCHIVE_MAX)?;
+        if !package.digest.fits(&bytes) {
+            return Err(BuilderError::failed(format!(
+                "{} {} is not what its registry published: the archive has another digest. Do not use this package before \
+                 that is understood.",
+                package.name, package.version
+            )));
+        }
+        step(show, 60, "unpacking");
+        archive::unpack(&package.archive, &bytes, tree)?;
+        Ok(package.version.clone())
+    }
+}
+
+/// `name`, `@scope/name`, `npm:name`, `pypi:name`, each with `@VERSION` or `==VERSION`.
+fn parse(text: &str) -> Result<Wanted, BuilderError> {
+    let text = text.trim();
+    let (kind, rest) = match text.split_once(':') {
+        Some(("npm", rest)) => (Some(Kind::Npm), rest),
+        Some(("pypi", rest)) => (Some(Kind::Pypi), rest),
+        Some(_) => {
+            return Err(BuilderError::invalid(format!(
+                "{text:?} is not a package that can be fetched: npm and PyPI are known. For a repository, call install_from_repo."
+            )));
+        }
+        None => (text.starts_with('@').then_some(Kind::Npm), text),
+    };
+    let (name, version) = match rest.split_once("==") {
+        Some((name, version)) => (name, Some(version)),
+        // Not the one that begins a scope.
+        None => match rest.char_indices().skip(1).find(|(_, it)| *it == '@') {
+            Some((at, _)) => (&rest[..at], Some(&rest[at + 1..])),
+            None => (rest, None),
+        },
+    };
+    let word = |it: &str| {
+        !it.is_empty()
+            && !it.starts_with(['.', '-'])
+            && it
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "._-+~".contains(c))
+    };
+    let named = match name.strip_prefix('@').map(|it| it.split_once('/')) {
+        Some(Some((scope, name))) => word(scope) && word(name) && kind == Some(Kind::Npm),
+        Some(None) => false,
+        None => word(name),
+    };
+    if !named || name.len() > NAME_MAX || version.is_some_and(|it| !word(it) || it.len() > 64) {
+        return Err(BuilderError::invalid(format!(
+            "{text:?} is not the name of a package. Give one such as @scope/name, mcp-server-time or pypi:mcp-server-time, \
+             with @VERSION or ==VERSION behind it where a certain version is wanted."
+        )));
+    }
+    Ok(Wanted {
+        kind,
+        name: name.to_owned(),
+        version: version.map(str::to_owned),
+    })
+}
+
+fn unusable(what: &str) -> BuilderError {
+    BuilderError::unavailable(format!(
+        "the registry's answer about {what} cannot be used. Check the address of the registry."
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Archives of packages, unpacked into a tree: regular files only, and never more than the tree takes.
+
+use std::io::{self, Cursor, Read};
+
+use flate2::read::GzDecoder;
+use tar::EntryType;
+use zip::ZipArchive;
+
+use crate::builder::BuilderError;
+use crate::builder::store::FILE_MAX;
+use crate::builder::tree::{FILES_MAX, Tree};
+
+/// How many bytes an archive may hold in all, files that are left out included.
+const UNPACKED_MAX: u64 = 1024 * 1024 * 1024;
+
+/// Unpacks a `.tgz`, `.tar.gz`, `.zip` or `.whl`, as the name in its address says.
+pub(super) fn unpack(address: &str, bytes: &[u8], tree: &mut Tree) -> Result<(), BuilderError> {
+    let name = address.split(['?', '#']).next().unwrap_or(address);
+    let is_zip = [".zip", ".whl"].iter().any(|it| name.ends_with(it));
+    if is_zip {
+        // A wheel has no folder of its own around it.
+        unpack_zip(bytes, !name.ends_with(".whl"), tree)
+    } else {
+        unpack_tar(bytes, tree)
+    }
+}
+
+fn unpack_tar(bytes: &[u8], tree: &mut Tree) -> Result<(), BuilderError> {
+    let unpacked = Bounded {
+        inner: GzDecoder::new(bytes),
+        left: UNPACKED_MAX,
+    };
+    let mut archive = tar::Archive::new(unpacked);
+    for (index, entry) in archive.entries().map_err(damaged)?.enumerate() {
+        let mut entry = entry.map_err(damaged)?;
+        if index > 2 * FILES_MAX {
+            return Err(damaged(io::Error::other("too many entries")));
+        }
+        let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let kind = entry.header().entry_type();
+        if matches!(kind, EntryType::Directory | EntryType::XGlobalHeader) {
+            continue;
+        }
+        let path = inner_path(&path);
+        match kind {
+            EntryType::Regular | EntryType::Continuous => {}
+            EntryType::Symlink | EntryType::Link => {
+                tree.leave_out(path, "is a link")?;
+                continue;
+            }
+            _ => {
+                tree.leave_out(path, "is no regular file")?;
+                continue;
+            }
+        }
+        let size = entry.size();
+        if tree.admits(path, size)? {
+            let mut content = Vec::new();
+            let read = (&mut entry).take(FILE_MAX).read_to_end(&mut content);
+            read.map_err(damaged)?;
+            tree.write(path, &content)?;
+        }
+    }
+    Ok(())
+}
+
+fn unpack_zip(bytes: &[u8], in_folder: bool, tree: &mut Tree) -> Result<(), BuilderError> {
+    let broken = |error: zip::result::ZipError| damaged(io::Error::other(error));
+    let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(broken)?;
+    if archive.len() > 2 * FILES_MAX {
+        return Err(damaged(io::Error::other("too many entries")));
+    }
+    for index in 0..archive.len() {
+        let mut entry = archive.by_index(index).map_err(broken)?;
+        if entry.is_dir() {
+            continue;
+        }
+        let path = String::from_utf8_lossy(entry.name_raw()).into_owned();
+        let path = if in_folder { inner_path(&path) } else { &path };
+        if entry.is_symlink() {
+            tree.leave_out(path, "is a link")?;
+            continue;
+        }
+        let size = entry.size();
+        if !tree.admits(path, size)? {
+            continue;
+        }
+        // What an entry says of its size need not be true.
+        let mut content = Vec::new();
+        let read = (&mut entry).take(size + 1).read_to_end(&mut content);
+        match read {
+            Ok(_) if content.len() as u64 == size => tree.write(path, &content)?,
+            Ok(_) => tree.leave_out(path, "is larger than the archive says")?,
+            Err(error) => return Err(damaged(error)),
+        }
+    }
+    Ok(())
+}
+
+/// A path without the folder that archives put around everything: `package/` at npm, `NAME-VERSION/` at PyPI.
+fn inner_path(path: &str) -> &str {
+    let path = path.strip_prefix("./").unwrap_or(path);
+    match path.split_once('/') {
+        // One that leads elsewhere stays as it is, and is left out for that.
+        Some(("" | ".." | ".", _)) | None => path,
+        Some((_, rest)) => rest,
+    }
+}
+
+fn damaged(error: io::Error) -> BuilderError {
+    BuilderError::failed(format!("the package's archive cannot be read: {error}."))
+}
+
+/// A reader that fails after so many bytes.
+struct Bounded<R> {
+    inner: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.left = self
+            .left
+            .checked_sub(read as u64)
+            .ok_or_else(|| io::Error::other("it unpacks to more than 1 GiB"))?;
+        Ok(read)
+    }
+}

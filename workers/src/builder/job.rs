@@ -1,0 +1,141 @@
+//! `tooldock __builder`: one job, read from standard input as a line of JSON, in a process that may use less than others.
+//!
+//! There is no runtime here, and no configuration but what the request says. Everything may block.
+
+use std::io::{self, Read as _, Write as _};
+use std::process::ExitCode;
+
+use rustix::process::{Resource, Rlimit, nice, setrlimit};
+
+use super::fetch::Fetch;
+use super::store::{Source, Store};
+use super::tree::Tree;
+use super::{Analysis, BuilderConfig, BuilderError, Line, Progress, Request, Task};
+use super::{analysis, clone, reach::Reach, registry};
+
+/// The largest request.
+const REQUEST_MAX: u64 = 64 * 1024;
+/// Address space of the process and of each that it starts.
+const MEMORY_MAX: u64 = 4 * 1024 * 1024 * 1024;
+/// The lowest priority there is: calls of tools go first.
+const NICENESS: i32 = 19;
+
+/// Shows how far a job is.
+pub(super) type Show<'a> = &'a dyn Fn(Progress);
+
+/// A step begins.
+pub(super) fn step(show: Show<'_>, percent: u8, message: impl Into<String>) {
+    let message = message.into();
+    show(Progress { message, percent });
+}
+
+/// Runs the process to its end.
+pub fn main() -> ExitCode {
+    let mut text = String::new();
+    let read = io::stdin()
+        .lock()
+        .take(REQUEST_MAX)
+        .read_to_string(&mut text);
+    let request: Request = match read.map(|_| serde_json::from_str(&text)) {
+        Ok(Ok(request)) => request,
+        _ => {
+            eprintln!("tooldock __builder: expects one request as JSON on standard input");
+            return ExitCode::from(2);
+        }
+    };
+    let _ = nice(NICENESS);
+    limit(Resource::As, MEMORY_MAX);
+    limit(Resource::Fsize, request.config.max_size.as_u64());
+    limit(Resource::Core, 0);
+    let answer = run(&request, &|progress| say(&Line::Progress(progress)));
+    say(&answer);
+    ExitCode::SUCCESS
+}
+
+/// A gateway that is gone cannot be told; its guard ends this process.
+fn say(line: &Line) {
+    if let Ok(mut text) = serde_json::to_vec(line) {
+        text.push(b'\n');
+        let mut stdout = io::stdout().lock();
+        let _ = stdout.write_all(&text).and_then(|()| stdout.flush());
+    }
+}
+
+fn limit(what: Resource, value: u64) {
+    // Lower than what it has now, so nobody refuses it.
+    let _ = setrlimit(
+        what,
+        Rlimit {
+            current: Some(value),
+            maximum: Some(value),
+        },
+    );
+}
+
+/// Does what is asked.
+pub(super) fn run(request: &Request, show: Show<'_>) -> Line {
+    let config = &request.config;
+    let store = Store::new(request.repos.clone());
+    let result = match &request.task {
+        Task::AnalyzeRepo(url) => analyze_repo(url, config, &store, show).map(Line::Analysis),
+        Task::AnalyzePackage(package) => {
+            analyze_package(package, config, &store, show).map(Line::Analysis)
+        }
+        Task::SearchRegistry(query) => Fetch::new(config)
+            .and_then(|fetch| registry::search(&fetch, config, query).map(Line::Registry)),
+    };
+    result.unwrap_or_else(Line::Error)
+}
+
+fn analyze_repo(
+    url: &str,
+    config: &BuilderConfig,
+    store: &Store,
+    show: Show<'_>,
+) -> Result<Analysis, BuilderError> {
+    let repository = super::source::parse(url, config)?;
+    let addresses = Reach::new(config).of(&repository)?;
+    keep(url, store, config, show, |tree, folder| {
+        clone::read(&repository, &addresses, folder, tree, config, show)
+    })
+}
+
+fn analyze_package(
+    package: &str,
+    config: &BuilderConfig,
+    store: &Store,
+    show: Show<'_>,
+) -> Result<Analysis, BuilderError> {
+    let fetch = Fetch::new(config)?;
+    let found = fetch.find(package, config, show)?;
+    keep(&found.address(), store, config, show, |tree, _| {
+        fetch.unpack(&found, tree, show)
+    })
+}
+
+/// Fills a tree, analyses it and keeps it for `read_repo_file`.
+fn keep(
+    source: &str,
+    store: &Store,
+    config: &BuilderConfig,
+    show: Show<'_>,
+    fill: impl FnOnce(&mut Tree, &std::path::Path) -> Result<String, BuilderError>,
+) -> Result<Analysis, BuilderError> {
+    let on_disk = |error: io::Error| {
+        BuilderError::failed(format!(
+            "cannot write to the folder of repositories: {error}."
+        ))
+    };
+    let building = store.begin().map_err(on_disk)?;
+    let mut tree = Tree::new(building.files(), config.max_size.as_u64());
+    let revision = fill(&mut tree, &building.path)?;
+    let analysis = analysis::analyse(source, &tree, show);
+    let about = Source {
+        source: source.to_owned(),
+        revision,
+        bytes: tree.bytes(),
+        left_out: tree.into_left_out(),
+    };
+    store.complete(building, &about).map_err(on_disk)?;
+    Ok(analysis)
+}

@@ -1,0 +1,108 @@
+//! Which addresses may be reached on behalf of a caller: those of the public internet, unless the operator names a host.
+//!
+//! A name is looked up once, and the connection is held to what was found (`http.curloptResolve` of git, the resolver of
+//! the HTTP client), so that a name server cannot answer differently the second time.
+
+use std::net::{IpAddr, ToSocketAddrs as _};
+
+use super::source::Repository;
+use super::{BuilderConfig, BuilderError};
+use crate::address::is_public;
+
+/// Decides.
+#[derive(Debug, Clone)]
+pub(super) struct Reach {
+    private_hosts: Vec<String>,
+}
+
+impl Reach {
+    pub(super) fn new(config: &BuilderConfig) -> Self {
+        let private_hosts = config.private_hosts.iter();
+        Self {
+            private_hosts: private_hosts.map(|it| it.to_ascii_lowercase()).collect(),
+        }
+    }
+
+    /// Whether the operator lets a host have private addresses.
+    pub(super) fn is_trusted(&self, host: &str) -> bool {
+        let host = bare(host).to_ascii_lowercase();
+        self.private_hosts
+            .iter()
+            .any(|it| match it.strip_prefix('*') {
+                Some(suffix) => suffix.starts_with('.') && host.ends_with(suffix),
+                None => bare(it) == host,
+            })
+    }
+
+    /// The addresses of a repository's host, each allowed; none for a file, and none where a proxy looks the name up.
+    pub(super) fn of(&self, repository: &Repository) -> Result<Vec<IpAddr>, BuilderError> {
+        let Some((host, port)) = repository.host_and_port() else {
+            return Ok(Vec::new());
+        };
+        let found = (bare(host), port).to_socket_addrs();
+        let mut addresses: Vec<IpAddr> = match found {
+            Ok(found) => found.map(|it| it.ip()).collect(),
+            Err(_) if repository.goes_through_proxy() => return Ok(Vec::new()),
+            Err(error) => {
+                return Err(BuilderError::unavailable(format!(
+                    "cannot find the host {host}: {error}. Check the spelling of the URL."
+                )));
+            }
+        };
+        addresses.dedup();
+        if !self.is_trusted(host)
+            && let Some(address) = addresses.iter().find(|it| !is_public(**it))
+        {
+            return Err(refused(host, *address));
+        }
+        Ok(addresses)
+    }
+}
+
+/// The refusal of a private address.
+pub(super) fn refused(host: &str, address: IpAddr) -> BuilderError {
+    BuilderError::refused(format!(
+        "{host} has the address {address}, which is not on the public internet. The operator can allow the host with the \
+         key builder.private_hosts (GIT_PRIVATE_HOSTS)."
+    ))
+}
+
+/// A host of a URL without the brackets of an IPv6 address.
+fn bare(host: &str) -> &str {
+    host.strip_prefix('[')
+        .and_then(|it| it.strip_suffix(']'))
+        .unwrap_or(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_host_may_have_private_addresses() {
+        let reach = Reach::new(&BuilderConfig {
+            private_hosts: vec![
+                "git.corp.example".into(),
+                "*.lab.example".into(),
+                "::1".into(),
+            ],
+            ..BuilderConfig::default()
+        });
+        for trusted in [
+            "git.corp.example",
+            "GIT.corp.example",
+            "a.lab.example",
+            "[::1]",
+        ] {
+            assert!(reach.is_trusted(trusted), "{trusted}");
+        }
+        for other in [
+            "corp.example",
+            "x.git.corp.example",
+            "lab.example",
+            "notlab.example",
+        ] {
+            assert!(!reach.is_trusted(other), "{other}");
+        }
+    }
+}

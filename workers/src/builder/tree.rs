@@ -1,0 +1,222 @@
+//! Writes what comes out of a repository or an archive: regular files below one folder, nothing else, within bounds.
+//!
+//! No link is ever written, so a path without `..` cannot lead out. What is left out is remembered with its reason.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::store::FILE_MAX;
+use super::{BuilderError, BuilderError as Error};
+
+/// The most files of a repository or archive.
+pub(super) const FILES_MAX: usize = 50_000;
+/// How many files that are not kept are remembered by name.
+const LEFT_OUT_MAX: usize = 1000;
+/// The longest path, in bytes.
+const PATH_MAX: usize = 512;
+/// The most folders in one another.
+const DEPTH_MAX: usize = 32;
+
+/// A folder that is being filled.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: PathBuf,
+    /// What was admitted so far.
+    count: usize,
+    bytes: u64,
+    bytes_max: u64,
+    files: BTreeSet<String>,
+    /// The first of those that are not kept.
+    left_out: BTreeMap<String, String>,
+    /// How many are not.
+    left_out_count: usize,
+}
+
+impl Tree {
+    pub(super) fn new(root: PathBuf, bytes_max: u64) -> Self {
+        Self {
+            root,
+            count: 0,
+            bytes: 0,
+            bytes_max,
+            files: BTreeSet::new(),
+            left_out: BTreeMap::new(),
+            left_out_count: 0,
+        }
+    }
+
+    /// Whether a file of this size is kept. If so, its place is reserved: [`Tree::write`] it.
+    ///
+    /// # Errors
+    ///
+    /// When all files together would be too many or too large.
+    pub(super) fn admits(&mut self, path: &str, size: u64) -> Result<bool, BuilderError> {
+        if let Some(reason) = unusable(path) {
+            self.leave_out(path, reason)?;
+            return Ok(false);
+        }
+        if size > FILE_MAX {
+            let mib = size / (1024 * 1024);
+            self.leave_out(path, &format!("has {mib} MiB, which is more than 1 MiB"))?;
+            return Ok(false);
+        }
+        if self.bytes + size > self.bytes_max {
+            return Err(Error::too_large(format!(
+                "its files have more than {} MiB together. The operator can raise the limit with the key builder.max_size.",
+                self.bytes_max / (1024 * 1024)
+            )));
+        }
+        self.count_one()?;
+        self.bytes += size;
+        Ok(true)
+    }
+
+    /// Writes a file that was admitted.
+    pub(super) fn write(&mut self, path: &str, content: &[u8]) -> Result<(), BuilderError> {
+        let place = self.root.join(path);
+        let written = place
+            .parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| fs::write(&place, content));
+        match written {
+            Ok(()) => {
+                self.files.insert(path.to_owned());
+                Ok(())
+            }
+            // A repository may hold `a` and `a/b`, or names that the disk cannot tell apart or does not take.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::IsADirectory
+                        | ErrorKind::NotADirectory
+                        | ErrorKind::AlreadyExists
+                        | ErrorKind::InvalidFilename
+                ) =>
+            {
+                self.leave_out(path, &format!("cannot be written ({error})"))
+            }
+            Err(error) => Err(Error::failed(format!("cannot write {path}: {error}."))),
+        }
+    }
+
+    /// Remembers a file that is not kept.
+    pub(super) fn leave_out(&mut self, path: &str, reason: &str) -> Result<(), BuilderError> {
+        self.count_one()?;
+        let mut end = path.len().min(PATH_MAX);
+        while !path.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.left_out_count += 1;
+        if self.left_out.len() < LEFT_OUT_MAX {
+            self.left_out
+                .insert(path[..end].to_owned(), reason.to_owned());
+        }
+        Ok(())
+    }
+
+    fn count_one(&mut self) -> Result<(), BuilderError> {
+        self.count += 1;
+        if self.count > FILES_MAX {
+            return Err(Error::too_large(format!(
+                "it has more than {FILES_MAX} files. Only smaller repositories can be read."
+            )));
+        }
+        Ok(())
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Their size together.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The files that were written, sorted.
+    pub(super) fn files(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(String::as_str)
+    }
+
+    /// How many were not written.
+    pub(super) fn left_out_count(&self) -> usize {
+        self.left_out_count
+    }
+
+    /// Those that were not, with the reasons; the first thousand.
+    pub(super) fn left_out(&self) -> &BTreeMap<String, String> {
+        &self.left_out
+    }
+
+    pub(super) fn into_left_out(self) -> BTreeMap<String, String> {
+        self.left_out
+    }
+}
+
+/// Why a path cannot be that of a file here.
+fn unusable(path: &str) -> Option<&'static str> {
+    if path.len() > PATH_MAX || path.split('/').count() > DEPTH_MAX {
+        return Some("has a path that is too long or too deep");
+    }
+    if path.chars().any(char::is_control) {
+        return Some("has a control character in its name");
+    }
+    let part = |part: &str| matches!(part, "" | "." | ".." | ".git");
+    // The other separator counts, too: names in zip files are written with it.
+    (path.starts_with('/') || path.split(['/', '\\']).any(part))
+        .then_some("has a path that leads out of the repository or into git's own folder")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builder::BuilderErrorCode;
+
+    #[test]
+    fn paths_that_lead_elsewhere_are_left_out_with_a_reason() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut tree = Tree::new(temp.path().join("files"), 1024);
+        let deep = "a/".repeat(DEPTH_MAX) + "b";
+        let long = "ä".repeat(PATH_MAX);
+        for bad in [
+            "../x",
+            "/etc/x",
+            "a/../../x",
+            "a//b",
+            ".git/config",
+            "a\\..\\b",
+            "a\0b",
+            "a\nb",
+            &deep,
+            &long,
+            "",
+        ] {
+            assert!(!tree.admits(bad, 1).unwrap(), "{bad:?}");
+        }
+        assert!(tree.admits("a/b..c/.gitignore", 1).unwrap());
+        assert_eq!(tree.left_out().len(), 11);
+        assert!(!temp.path().join("files").exists());
+    }
+
+    #[test]
+    fn size_and_number_are_bounded() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut tree = Tree::new(temp.path().to_owned(), 10);
+        assert!(!tree.admits("large", FILE_MAX + 1).unwrap());
+        assert!(tree.admits("a", 8).unwrap());
+        tree.write("a", b"12345678").unwrap();
+        let full = tree.admits("b", 3).unwrap_err();
+        assert_eq!(full.code, BuilderErrorCode::TooLarge);
+        tree.write("a/b", b"1").unwrap();
+        assert!(tree.left_out()["a/b"].starts_with("cannot be written"));
+        for index in tree.count..FILES_MAX {
+            tree.leave_out(&index.to_string(), "is a test").unwrap();
+        }
+        assert_eq!(
+            tree.admits("c", 0).unwrap_err().code,
+            BuilderErrorCode::TooLarge
+        );
+    }
+}
