@@ -1,0 +1,39 @@
+//! `watcher:` — reloads without being asked.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tooldock_upstream::session::config::PollAfter;
+
+/// Whether changed files are reloaded by themselves, and how changes are found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct WatcherConfig {
+    /// Whether files are watched at all.
+    pub(crate) enabled: bool,
+    /// How long nothing must change before the reload.
+    #[serde(with = "humantime_serde")]
+    pub(crate) debounce: Duration,
+    /// How often files are looked at where the system does not tell of changes; `off` where it does.
+    pub(crate) poll: PollAfter,
+}
+
+impl Default for WatcherConfig {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            debounce: Duration::from_millis(1500),
+            poll: PollAfter::Off,
+        }
+    }
+}
+
+impl WatcherConfig {
+    /// How often files are looked at, if they are.
+    pub(crate) fn poll_every(&self) -> Option<Duration> {
+        match self.poll {
+            PollAfter::Off => None,
+            PollAfter::After(every) => Some(every),
+        }
+    }
+}

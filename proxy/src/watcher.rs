@@ -1,0 +1,67 @@
+//! Reloads without being asked: whatever changes in the data directory is served soon after.
+//!
+//! The reload is the one that `POST /reload` makes, in this process or in the core's. It runs in the process that manages:
+//! a core of its own reads files when it is told to.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tooldock_upstream::management::core::{CoreLink, CoreRequest};
+use tooldock_workers::watch::Watch;
+
+use crate::config::{Effective, Role, WatcherConfig};
+
+/// How long a reload that did not happen waits before it is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// What this process is to watch, and how.
+pub(crate) struct Watched {
+    data_dir: PathBuf,
+    config: WatcherConfig,
+}
+
+impl Watched {
+    /// The data directory, where this process is to watch it.
+    pub(crate) fn of(effective: &Effective) -> Option<Self> {
+        let config = &effective.config.watcher;
+        (config.enabled && effective.role != Role::Core).then(|| Self {
+            data_dir: effective.data_dir.clone(),
+            config: config.clone(),
+        })
+    }
+}
+
+/// Reloads the core after each burst of changes, until it is dropped.
+pub(crate) async fn run(watched: Watched, core: Arc<dyn CoreLink>) {
+    let Watched { data_dir, config } = watched;
+    let mut watch = Watch::start(&data_dir, config.debounce, config.poll_every()).await;
+    tracing::info!("files are watched: their changes are reloaded");
+    loop {
+        watch.changed().await;
+        tracing::info!("files have changed: reloading");
+        while !reloaded(&*core).await {
+            // - what changes now may be what was wrong
+            // - or the core is back
+            tokio::select! {
+                () = watch.changed() => {}
+                () = tokio::time::sleep(TRY_AGAIN) => {}
+            }
+        }
+    }
+}
+
+/// Reloads the core. Says whether there is no use in trying again.
+async fn reloaded(core: &dyn CoreLink) -> bool {
+    match core.send(CoreRequest::Reload).await {
+        Ok(answer) if answer.status.is_success() => true,
+        Ok(answer) => {
+            tracing::warn!(status = %answer.status, "files have changed, and the core refused to reload");
+            !answer.status.is_server_error()
+        }
+        Err(error) => {
+            tracing::warn!(%error, "files have changed, and the core cannot be reached; it is asked again");
+            false
+        }
+    }
+}

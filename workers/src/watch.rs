@@ -1,0 +1,201 @@
+//! Watches the data directory for changes that a reload would put into force (RLD-05).
+//!
+//! ```text
+//! inotify ──▶ source.rs: is the path one that counts? ──▶ burst.rs: quiet for `debounce` ──▶ Watch::changed
+//! polling ──▶ fingerprint.rs: is anything another?   ──┘
+//! ```
+//!
+//! Nothing is queued: however many files change, there is one mark that something did. The system's watches die with
+//! their folder, so the folders are looked at every `LOOK_EVERY`, and folders that were removed and made again are watched
+//! again.
+
+mod burst;
+mod fingerprint;
+mod source;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use burst::Burst;
+use fingerprint::fingerprint;
+use source::Source;
+
+/// How often folders are looked at that may have been replaced. A look is a few calls of the system.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often files are looked at where the system does not tell of changes, and nobody said how often.
+const POLL_EVERY: Duration = Duration::from_secs(5);
+
+/// Tells of changes in a data directory.
+#[derive(Debug)]
+pub struct Watch {
+    root: PathBuf,
+    mark: Arc<Notify>,
+    burst: Burst,
+    means: Means,
+}
+
+#[derive(Debug)]
+enum Means {
+    /// The system tells.
+    Told(Arc<Mutex<Source>>),
+    /// Files are looked at.
+    Polled { every: Duration, last: Option<u64> },
+}
+
+impl Watch {
+    /// Watches a data directory from now on. A change is told when nothing changed for `debounce`. With `poll` files are
+    /// looked at that often: for volumes whose changes the system does not tell, such as network volumes.
+    pub async fn start(root: &Path, debounce: Duration, poll: Option<Duration>) -> Self {
+        let mark = Arc::new(Notify::new());
+        let means = match poll {
+            Some(every) => Means::Polled { every, last: None },
+            None => told(root, &mark).await,
+        };
+        Self {
+            root: root.to_owned(),
+            mark,
+            burst: Burst::new(debounce),
+            means,
+        }
+    }
+
+    /// Waits for a change, and until the burst that it belongs to is over. Dropping the future may lose a change.
+    pub async fn changed(&mut self) {
+        let every = match self.means {
+            Means::Told(_) => LOOK_EVERY,
+            Means::Polled { every, .. } => every,
+        };
+        let mut look = interval_at(Instant::now(), every);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mark = Arc::clone(&self.mark);
+        let burst = self.burst;
+        let mut settled = std::pin::pin!(burst.settled(&mark));
+        loop {
+            // - something changed, and then nothing for a while
+            // - it is time to look
+            tokio::select! {
+                () = &mut settled => break,
+                _ = look.tick() => self.look().await,
+            }
+        }
+        // What changed may be a folder: its files must be watched before they are read.
+        self.renew().await;
+    }
+
+    /// Watches folders again that were replaced, or compares what is there with what was.
+    async fn look(&mut self) {
+        let changed = match &mut self.means {
+            Means::Told(_) => self.renew().await,
+            Means::Polled { last, .. } => {
+                let root = self.root.clone();
+                let Ok(now) = tokio::task::spawn_blocking(move || fingerprint(&root)).await else {
+                    return;
+                };
+                last.replace(now).is_some_and(|before| before != now)
+            }
+        };
+        if changed {
+            self.mark.notify_one();
+        }
+    }
+
+    /// Watches folders again that were replaced. Says whether there were any. A large tree takes its time, elsewhere.
+    async fn renew(&mut self) -> bool {
+        let Means::Told(source) = &self.means else {
+            return false;
+        };
+        let (source, root) = (Arc::clone(source), self.root.clone());
+        let renew = move || {
+            let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
+            source.renew(&root).map_err(|error| error.to_string())
+        };
+        let renewed = tokio::task::spawn_blocking(renew).await;
+        let renewed = renewed.unwrap_or_else(|error| Err(error.to_string()));
+        renewed.unwrap_or_else(|error| {
+            self.means = looking(&error);
+            true
+        })
+    }
+}
+
+async fn told(root: &Path, mark: &Arc<Notify>) -> Means {
+    let (root, mark) = (root.to_owned(), Arc::clone(mark));
+    let new = move || Source::new(&root, mark).map_err(|error| error.to_string());
+    let source = tokio::task::spawn_blocking(new).await;
+    match source.unwrap_or_else(|error| Err(error.to_string())) {
+        Ok(source) => Means::Told(Arc::new(Mutex::new(source))),
+        Err(error) => looking(&error),
+    }
+}
+
+/// What is done where the system does not tell.
+fn looking(error: &str) -> Means {
+    tracing::warn!(
+        %error,
+        "the system does not tell of changes; files are looked at every {POLL_EVERY:?} instead (watcher.poll sets how often)"
+    );
+    Means::Polled {
+        every: POLL_EVERY,
+        last: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("tools/calc")).unwrap();
+        folder
+    }
+
+    async fn told(watch: &mut Watch) {
+        tokio::time::timeout(DEADLINE, watch.changed())
+            .await
+            .expect("a change is told");
+    }
+
+    async fn changes_are_told(poll: Option<Duration>) {
+        let folder = folder();
+        let tools = folder.path().join("tools");
+        let mut watch = Watch::start(folder.path(), Duration::from_millis(20), poll).await;
+        if poll.is_some() {
+            watch.look().await;
+        }
+        fs::write(tools.join("calc/add.py"), "1").unwrap();
+        told(&mut watch).await;
+        fs::create_dir(tools.join("new")).unwrap();
+        told(&mut watch).await;
+        fs::write(tools.join("new/tool.py"), "1").unwrap();
+        told(&mut watch).await;
+        fs::write(folder.path().join("secrets.enc"), "1").unwrap();
+        told(&mut watch).await;
+        // Removed and made again: the system's watch died with the old folder.
+        fs::remove_dir_all(&tools).unwrap();
+        told(&mut watch).await;
+        fs::create_dir_all(tools.join("calc")).unwrap();
+        told(&mut watch).await;
+        fs::write(tools.join("calc/add.py"), "2").unwrap();
+        told(&mut watch).await;
+    }
+
+    #[tokio::test]
+    async fn changes_are_told_by_the_system_in_folders_that_were_made_again_too() {
+        changes_are_told(None).await;
+    }
+
+    #[tokio::test]
+    async fn changes_are_found_by_looking() {
+        changes_are_told(Some(Duration::from_millis(20))).await;
+    }
+}
