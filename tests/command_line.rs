@@ -63,8 +63,13 @@ fn wrong_usage_and_wrong_values_exit_2_with_one_line_that_names_them() {
         ),
         (
             &["serve", "--role", "manager"],
-            TOKENS.to_vec(),
-            "not supported by this version",
+            vec![TOKENS[0]],
+            "MANAGER_INTERNAL_TOKEN",
+        ),
+        (
+            &["serve", "--role", "manager"],
+            vec![TOKENS[1]],
+            "BEARER_TOKEN",
         ),
         (
             &["serve", "--upgrade"],

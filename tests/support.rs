@@ -12,6 +12,7 @@ pub mod backend;
 pub mod compiled;
 pub mod everything;
 pub mod gateway;
+pub mod manager;
 pub mod pages;
 pub mod ports;
 pub mod programs;

@@ -8,7 +8,7 @@ use std::path::Path;
 use tooldock_workers::external::{self, Checked, Finding};
 use tooldock_workers::remote::RemoteServerConfig;
 use tooldock_workers::scan;
-use tooldock_workers::secrets::NoSecrets;
+use tooldock_workers::secrets::{SecretSource as _, SecretStore, Secrets};
 use tooldock_workers::yaml::{self, Value};
 
 use crate::config::{Config, Effective, ListenerConfig, NamespaceRule};
@@ -60,6 +60,12 @@ pub(crate) fn report(effective: &Effective, servers: &Checked) -> Result<String,
         "not set, kept in session.key of the data directory"
     };
     let _ = writeln!(report, "# SESSION_KEY: {session_key}");
+    let secrets_key = match (&effective.secrets.key, effective.secrets.allow_insecure) {
+        (Some(_), _) => MASK,
+        (None, true) => "not set, and secrets may be stored unencrypted",
+        (None, false) => "not set",
+    };
+    let _ = writeln!(report, "# SECRETS_KEY: {secrets_key}");
     report.push_str(&masked(&effective.config)?);
     report.push_str("# listeners\n");
     for listener in &effective.config.listeners {
@@ -117,7 +123,7 @@ fn list_warnings(report: &mut String, servers: &Checked) {
 pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
     let namespaces = &effective.config.namespaces;
     match target {
-        Target::Servers(file) => external::check_file(file, namespaces, &NoSecrets),
+        Target::Servers(file) => external::check_file(file, namespaces, &secrets(effective).0),
         Target::Namespace(folder) => Checked {
             findings: scan::check_folder(folder, namespaces),
             ..Checked::default()
@@ -133,12 +139,32 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
 
 /// What is said of external servers, in the configuration and in the data directory.
 pub(crate) fn servers(effective: &Effective) -> Checked {
-    external::check(
+    let (secrets, unreadable) = secrets(effective);
+    let mut checked = external::check(
         &effective.data_dir,
         &effective.config.upstreams,
         &effective.config.namespaces,
-        &NoSecrets,
-    )
+        &secrets,
+    );
+    checked.findings.extend(unreadable);
+    checked
+}
+
+/// The secrets that the gateway would have, and what is wrong with the store.
+fn secrets(effective: &Effective) -> (Secrets, Option<Finding>) {
+    let store = SecretStore::new(&effective.data_dir, effective.secrets.protection());
+    match store.read() {
+        Ok(secrets) => (secrets, None),
+        Err(error) => {
+            let finding = Finding {
+                place: "secrets".to_owned(),
+                message: error.to_string(),
+                // `serve` is likely started with the key, where `check` may have none.
+                is_error: effective.secrets.key.is_some(),
+            };
+            (Secrets::default(), Some(finding))
+        }
+    }
 }
 
 /// What must be mended about them, a line each.
@@ -210,7 +236,7 @@ fn describe(listener: &ListenerConfig, legacy_sse: bool) -> String {
     let serves = match listener.profile.spec() {
         Some(spec) if legacy_sse => spec.paths.to_owned(),
         Some(spec) => spec.paths.replace("/sse, /messages, ", ""),
-        None => "not part of this version, stays closed".to_owned(),
+        None => String::new(),
     };
     let alone = match &listener.namespace {
         Some(NamespaceRule::Fixed(name)) => format!(", the namespace {name} alone"),
@@ -318,7 +344,7 @@ mod tests {
         let report = report(&effective, &Checked::default()).expect("yaml");
         for expected in [
             "core http://127.0.0.1:8000: /mcp",
-            "manager http://127.0.0.1:8001: not part of this version",
+            "manager http://127.0.0.1:8001: /mcp, /sse, /messages, /health",
             "metrics http://127.0.0.1:9090: /metrics",
             "# connections: up to ",
             "warning: BEARER_TOKEN: not set",

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use tooldock_workers::secrets::Scope;
 
 /// A gateway that serves folders of Python tools and stdio MCP servers over MCP and REST.
 #[derive(Debug, Parser)]
@@ -21,6 +22,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Validate the configuration or one part of it; print the effective values, listeners and external servers
     Check(CheckArgs),
+    /// Keep the secrets of namespaces: give them values, list, edit and remove them, change their key
+    Secrets(SecretsArgs),
 }
 
 /// `tooldock serve`.
@@ -52,6 +55,69 @@ pub(crate) struct CheckArgs {
     pub(crate) path: Option<PathBuf>,
 }
 
+/// `tooldock secrets`. Values are never arguments: they are typed without echo, or come from standard input.
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct SecretsArgs {
+    #[command(subcommand)]
+    pub(crate) command: SecretsCommand,
+    /// Configuration file, for the data directory [default: conf/tooldock.yaml, if there is one]
+    #[arg(short = 'c', long = "config", value_name = "FILE", global = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Data directory [default: that of the configuration, or DATA_DIR]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// What to do with secrets.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SecretsCommand {
+    /// Give a secret a value. Asks without echo; where standard input is no terminal, takes its first line
+    Set {
+        /// Name of the environment variable that tools find the value in
+        #[arg(long)]
+        key: String,
+        /// `global` for every namespace, or the name of one
+        #[arg(long)]
+        scope: Scope,
+    },
+    /// Open all secrets in $EDITOR; nobody else can write meanwhile
+    Edit,
+    /// Show names, scopes and statuses. Values are never shown
+    List {
+        /// Only this scope
+        #[arg(long)]
+        scope: Option<Scope>,
+    },
+    /// Take a secret away, with its value
+    Remove {
+        /// The secret's name
+        #[arg(long)]
+        key: String,
+        /// `global`, or the name of a namespace
+        #[arg(long)]
+        scope: Scope,
+    },
+    /// Encrypt all secrets with a new key: SECRETS_KEY_NEW, or what is typed. SECRETS_KEY is the present one
+    Rekey,
+    /// Write all secrets, encrypted under SECRETS_KEY, in a format of other systems
+    Export {
+        /// `fernet`: what the older Python system reads as its secrets.enc
+        #[arg(long, value_enum, default_value_t = ExportFormat::Fernet)]
+        format: ExportFormat,
+        /// File to make [default: standard output]
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+}
+
+/// How secrets are exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// Version 1 of the file
+    Fernet,
+}
+
 /// Which half of the gateway a process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Role {
@@ -59,8 +125,7 @@ pub(crate) enum Role {
     All,
     /// Tools over MCP and REST
     Core,
-    /// The management server. Hidden, since this version refuses it
-    #[value(hide = true)]
+    /// The management tools, beside a process that runs the core
     Manager,
 }
 
@@ -69,8 +134,8 @@ impl ServeArgs {
     pub(crate) fn unsupported(&self) -> Option<&'static str> {
         if self.upgrade {
             Some("--upgrade")
-        } else if self.role == Role::Manager {
-            Some("--role manager")
+        } else if self.role == Role::Manager && self.dev {
+            Some("--dev with --role manager")
         } else {
             None
         }
@@ -112,24 +177,43 @@ mod tests {
         let help = help.to_string();
         assert!(help.contains("--dev") && help.contains("core"), "{help}");
         assert!(
-            !help.contains("--upgrade") && !help.contains("- manager"),
+            !help.contains("--upgrade") && help.contains("- manager"),
             "{help}"
         );
     }
 
     #[test]
-    fn upgrade_and_the_manager_role_are_not_supported_yet() {
+    fn upgrade_and_trying_out_a_manager_alone_are_not_supported() {
         assert_eq!(serve(&["--upgrade"]).unsupported(), Some("--upgrade"));
         assert_eq!(
-            serve(&["--role", "manager"]).unsupported(),
-            Some("--role manager")
+            serve(&["--role", "manager", "--dev"]).unsupported(),
+            Some("--dev with --role manager")
         );
+        assert_eq!(serve(&["--role", "manager"]).unsupported(), None);
     }
 
     #[test]
     fn later_subcommands_are_unknown() {
-        for name in ["toolman", "secrets", "keys", "import-nginx", "__guard"] {
+        for name in ["toolman", "keys", "import-nginx", "__guard"] {
             assert!(Cli::try_parse_from(["tooldock", name]).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn secrets_take_no_value_and_find_the_data_directory_as_check_does() {
+        let parse = |args: &[&str]| Cli::try_parse_from([&["tooldock", "secrets"], args].concat());
+        let set = ["set", "--key", "K", "--scope", "global"];
+        for more in [&["-c", "x.yaml"][..], &["--data-dir", "d"], &[]] {
+            assert!(parse(&[&set, more].concat()).is_ok(), "{more:?}");
+        }
+        for wrong in [
+            &["set", "--key", "K"][..],
+            &["set", "--key", "K", "--scope", "global", "value"],
+            &["set", "--key", "K", "--scope", "_system"],
+            &["export", "--format", "plain"],
+            &[],
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
         }
     }
 }

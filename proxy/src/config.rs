@@ -14,6 +14,7 @@
 mod access_log;
 mod address;
 mod bounds;
+mod core_url;
 mod document;
 mod environment;
 mod error;
@@ -24,10 +25,12 @@ mod live;
 mod observability;
 mod process;
 mod profile;
+mod secrets;
 mod tls;
 mod tokens;
 mod unsupported;
 mod validate;
+mod watcher;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,6 +38,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tooldock_filters::config::AdmissionConfig;
 use tooldock_upstream::session::config::SessionsConfig;
+use tooldock_workers::builder::BuilderConfig;
 use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
 use tooldock_workers::external::ServersConfig;
 use tooldock_workers::narrow::narrow;
@@ -44,6 +48,7 @@ use crate::remote::Material;
 
 pub(crate) use self::access_log::{AccessLogConfig, AccessLogFormat};
 pub(crate) use self::address::{ListenAddress, SocketMode};
+pub(crate) use self::core_url::CoreUrl;
 pub(crate) use self::environment::Environment;
 use self::environment::{SaidBy, blame, port_variable_of};
 pub(crate) use self::error::ConfigError;
@@ -53,8 +58,10 @@ pub(crate) use self::listener::{ListenerConfig, NamespaceRule, ProfileName};
 pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, ObservabilityConfig};
 pub(crate) use self::process::Threads;
 pub(crate) use self::profile::ProfileSpec;
+pub(crate) use self::secrets::SecretsSettings;
 pub(crate) use self::tls::{ClientAuth, KeyPairFiles, TlsConfig, TlsVersion};
 pub(crate) use self::tokens::{Generated, GeneratedTokens};
+pub(crate) use self::watcher::WatcherConfig;
 pub(crate) use crate::cli::Role;
 
 /// The file read when none is named, if it exists.
@@ -80,8 +87,12 @@ pub(crate) struct Config {
     pub(crate) sessions: SessionsConfig,
     /// Python workers.
     pub(crate) workers: WorkersConfig,
+    /// Repositories and registries that management tools read.
+    pub(crate) builder: BuilderConfig,
     /// MCP servers of others.
     pub(crate) upstreams: ServersConfig,
+    /// Reloads without being asked.
+    pub(crate) watcher: WatcherConfig,
     /// Aggregated servers.
     pub(crate) toolman: Unbuilt,
     /// The relay to a host.
@@ -109,7 +120,9 @@ impl Default for Config {
             namespaces: NamespacesConfig::default(),
             sessions: SessionsConfig::default(),
             workers: WorkersConfig::default(),
+            builder: BuilderConfig::default(),
             upstreams: ServersConfig::default(),
+            watcher: WatcherConfig::default(),
             toolman: Unbuilt::default(),
             relay: RelayConfig::default(),
             replicas: ReplicasConfig::default(),
@@ -120,28 +133,10 @@ impl Default for Config {
 
 impl Config {
     /// The listeners a role opens, with their place in `listeners`.
-    ///
-    /// The manager is no part of this version: its listener is configured, and passed over (see
-    /// [`Config::passed_over_listeners`]).
     pub(crate) fn served_listeners(
         &self,
         role: Role,
     ) -> impl Iterator<Item = (usize, &ListenerConfig)> {
-        self.listeners_of(role)
-            .filter(|(_, listener)| listener.profile.spec().is_some())
-    }
-
-    /// The listeners that belong to a role and are not served by this version.
-    pub(crate) fn passed_over_listeners(
-        &self,
-        role: Role,
-    ) -> impl Iterator<Item = (usize, &ListenerConfig)> {
-        self.listeners_of(role)
-            .filter(|(_, listener)| listener.profile.spec().is_none())
-    }
-
-    /// The listeners that belong to a role, built or not.
-    fn listeners_of(&self, role: Role) -> impl Iterator<Item = (usize, &ListenerConfig)> {
         self.listeners
             .iter()
             .enumerate()
@@ -199,6 +194,10 @@ pub(crate) struct Effective {
     pub(crate) manager_token: Secret,
     /// What session ids are sealed with, where the operator says so.
     pub(crate) session_key: Option<Secret>,
+    /// The key of the secrets store, or that there is none.
+    pub(crate) secrets: SecretsSettings,
+    /// Where a manager in a process of its own reaches the core.
+    pub(crate) core_url: CoreUrl,
     /// Whether the transport of MCP 2024-11-05 is served.
     pub(crate) legacy_sse: bool,
     /// Whether tools wait for `notifications/initialized`, where that is said for all listeners.
@@ -281,6 +280,12 @@ impl Effective {
         self.config.served_listeners(self.role)
     }
 
+    /// Whether this process serves the management tools.
+    pub(crate) fn serves_management(&self) -> bool {
+        let mut listeners = self.served_listeners();
+        listeners.any(|(_, listener)| listener.profile == ProfileName::Manager)
+    }
+
     /// Reads every certificate with `check` and names the listener of the first that cannot be used.
     ///
     /// # Errors
@@ -318,6 +323,8 @@ struct Settings {
     bearer: Option<Secret>,
     manager_token: Option<Secret>,
     session_key: Option<Secret>,
+    secrets: SecretsSettings,
+    core_url: CoreUrl,
     legacy_sse: bool,
     require_initialized: Option<bool>,
     said_by: SaidBy,
@@ -333,6 +340,8 @@ impl Settings {
             bearer: None,
             manager_token: None,
             session_key: None,
+            secrets: SecretsSettings::default(),
+            core_url: CoreUrl::default(),
             legacy_sse: true,
             require_initialized: None,
             said_by: SaidBy::new(),
@@ -381,6 +390,10 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
     let mut warnings = std::mem::take(&mut settings.warnings);
     warnings.extend(validate::warnings(&settings.config, options.role));
     let tokens = tokens::settle(&settings, options, &mut warnings)?;
+    let circumstances = (options.role, options.dev, options.purpose);
+    settings
+        .secrets
+        .settle(&data_dir, circumstances, &mut warnings)?;
     Ok(Effective {
         config: settings.config,
         role: options.role,
@@ -389,6 +402,8 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
         bearer: tokens.bearer,
         manager_token: tokens.manager,
         session_key: settings.session_key,
+        secrets: settings.secrets,
+        core_url: settings.core_url,
         legacy_sse: settings.legacy_sse,
         require_initialized: settings.require_initialized,
         generated: tokens.generated,

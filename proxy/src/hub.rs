@@ -47,6 +47,8 @@ pub(crate) struct Hub {
     pub(crate) grace: Duration,
     pub(crate) audit: AuditGuard,
     pub(crate) access_log: Option<AccessLogGuard>,
+    /// Whether this process runs namespaces. A manager alone leaves them to the core.
+    pub(crate) serves_namespaces: bool,
     /// Printed when the first scan is done and what it says works.
     pub(crate) announcement: Option<String>,
 }
@@ -67,7 +69,7 @@ impl Hub {
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let first_scan = first_scan(
-            Arc::clone(&self.reloader),
+            self.serves_namespaces.then(|| Arc::clone(&self.reloader)),
             Arc::clone(&self.health),
             self.announcement.take(),
         );
@@ -87,7 +89,9 @@ impl Hub {
                     // One reload, one result: the worst of configuration, certificates and namespaces.
                     reloader.note(outcome);
                     // Not awaited here: a reload may install packages for minutes, and a stop must not wait for it.
-                    tokio::spawn(async move { report(reloader.reload().await) });
+                    if self.serves_namespaces {
+                        tokio::spawn(async move { report(reloader.reload().await) });
+                    }
                 }
                 Ok(()) = reopen_requests.changed() => {
                     tracing::info!("log files are opened anew");
@@ -143,8 +147,14 @@ impl Hub {
     }
 }
 
-async fn first_scan(reloader: Arc<Reloader>, health: Arc<Health>, announcement: Option<String>) {
-    report(reloader.reload().await);
+async fn first_scan(
+    reloader: Option<Arc<Reloader>>,
+    health: Arc<Health>,
+    announcement: Option<String>,
+) {
+    if let Some(reloader) = reloader {
+        report(reloader.reload().await);
+    }
     health.set_ready();
     if let Some(text) = announcement {
         println!("{text}");

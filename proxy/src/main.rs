@@ -22,6 +22,7 @@ mod remote;
 mod request_id;
 mod respond;
 mod rules;
+mod secrets_cli;
 mod serve;
 mod session_key;
 mod signals;
@@ -29,6 +30,7 @@ mod sockets;
 mod stream;
 mod timeout;
 mod tls;
+mod watcher;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -47,8 +49,12 @@ fn main() -> ExitCode {
     tooldock_workers::process::hide_from_tools();
     // Before anything else: one of these runs beside every child, and must stay as small as it is.
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == "__guard") {
-        return tooldock_workers::process::guard::main(arguments);
+    match arguments.next() {
+        Some(first) if first == "__guard" => {
+            return tooldock_workers::process::guard::main(arguments);
+        }
+        Some(first) if first == "__builder" => return tooldock_workers::builder::main(),
+        _ => {}
     }
     match Cli::try_parse() {
         Ok(Cli {
@@ -57,6 +63,9 @@ fn main() -> ExitCode {
         Ok(Cli {
             command: Command::Check(arguments),
         }) => check(arguments),
+        Ok(Cli {
+            command: Command::Secrets(arguments),
+        }) => secrets_cli::run(arguments),
         Err(error) => explain(&error),
     }
 }
@@ -88,12 +97,6 @@ fn serve(arguments: ServeArgs) -> ExitCode {
 
 fn run(effective: Effective) -> anyhow::Result<()> {
     logging::start(effective.config.observability.log)?;
-    for (_, listener) in effective.config.passed_over_listeners(effective.role) {
-        tracing::info!(
-            listener = listener.name,
-            "the management server is not part of this version, its listener stays closed"
-        );
-    }
     serve::run(effective)
 }
 

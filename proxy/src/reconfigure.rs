@@ -12,15 +12,17 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tooldock_filters::Admission;
 use tooldock_upstream::Service;
+use tooldock_upstream::management::Management;
 use tooldock_workers::reload::{ReloadOutcome, Reloader};
+use tooldock_workers::secrets::SecretStore;
 
-use crate::config::Effective;
+use crate::config::{ClientAuth, Effective, TlsConfig};
 use crate::edge::Limits;
 use crate::gateway::Rules;
 use crate::logging;
 use crate::metrics::StateMetrics;
 use crate::rules;
-use crate::tls::TlsListener;
+use crate::tls::{Prepared, TlsListener};
 
 /// Everything a reload of the configuration may swap.
 pub(crate) struct Reconfigure {
@@ -30,7 +32,10 @@ pub(crate) struct Reconfigure {
     pub(crate) connection_limits: Arc<ArcSwap<Limits>>,
     pub(crate) certificates: Vec<Arc<TlsListener>>,
     pub(crate) reloader: Arc<Reloader>,
+    pub(crate) secrets: Arc<SecretStore>,
     pub(crate) service: Service,
+    /// What `server_config` shows follows the configuration.
+    pub(crate) management: Option<Arc<Management>>,
     pub(crate) metrics: StateMetrics,
 }
 
@@ -38,60 +43,108 @@ impl Reconfigure {
     /// Reads the configuration and the certificates again, and says how that went. Certificates are read in any case: a
     /// mistake in the configuration must not keep an expiring one in use.
     pub(crate) fn apply(&mut self) -> ReloadOutcome {
-        let configuration = self.reread();
-        if let Err(error) = &configuration {
-            tracing::error!(%error, "the new configuration is invalid; the old one stays in force");
+        let mut next = self.next();
+        let mut certificates = match &next {
+            Ok((next, _)) => self.read_certificates(next),
+            Err(_) => self.read_certificates(&self.current),
+        };
+        // Names in certificates are never judged by entries that were written for other authorities.
+        if let Ok((configured, _)) = &next
+            && let Some(error) = self.needs_its_authorities(configured, &certificates.unusable)
+        {
+            next = Err(error);
+            certificates = self.read_certificates(&self.current);
         }
-        let certificates = self.reread_certificates();
-        self.metrics.reloaded(configuration.is_ok() && certificates);
-        match (configuration, certificates) {
-            (Err(_), _) => ReloadOutcome::Rejected,
-            (Ok(()), false) => ReloadOutcome::Partial,
-            (Ok(()), true) => ReloadOutcome::Complete,
+        if next.is_err() {
+            certificates.keep_authorities();
+        }
+        // In this order nobody is judged by new entries and old authorities, nor the other way round: in between,
+        // certificates of old authorities do not count at all.
+        let retired = certificates.usable.iter().map(Prepared::retire_authorities);
+        let other_authorities = retired.fold(false, |one, other| one | other);
+        let configured = next.is_ok();
+        match next {
+            Ok((next, admission)) => self.put_into_force(next, admission),
+            Err(error) => {
+                tracing::error!(%error, "the new configuration is invalid; the old one stays in force");
+            }
+        }
+        let usable = certificates.unusable.is_empty();
+        self.put_certificates_into_force(certificates, other_authorities);
+        self.metrics.reloaded(configured && usable);
+        match (configured, usable) {
+            (false, _) => ReloadOutcome::Rejected,
+            (true, false) => ReloadOutcome::Partial,
+            (true, true) => ReloadOutcome::Complete,
         }
     }
 
-    fn reread(&mut self) -> Result<(), String> {
+    /// The configuration as it is written now.
+    fn next(&self) -> Result<(Effective, Admission), String> {
         let next = self.current.reload().map_err(|error| error.to_string())?;
         let admission = rules::admission(&next)?;
-        for warning in &next.warnings {
-            tracing::warn!("{warning}");
-        }
-        self.put_into_force(&next, admission);
-        logging::set_level(next.config.observability.log.level);
-        self.current = next;
-        tracing::info!("configuration read again");
-        Ok(())
+        Ok((next, admission))
     }
 
-    /// Whether all of them could be used.
-    fn reread_certificates(&self) -> bool {
-        let mut all = true;
-        let mut other_authorities = false;
-        let hosts = &self.current.config.admission.hosts;
+    /// Reads the certificates that a configuration names.
+    fn read_certificates(&self, configured: &Effective) -> Certificates {
+        let mut certificates = Certificates::default();
+        let hosts = &configured.config.admission.hosts;
         for listener in &self.certificates {
-            let name = listener.name();
             // Listeners neither come nor go with a reload, nor does their TLS.
-            let mut configured = self.current.served_listeners();
-            let configured = configured.find(|(_, it)| it.name == name);
-            let Some(tls) = configured.and_then(|(_, it)| it.tls.as_ref()) else {
+            let Some(tls) = tls_of(configured, listener.name()) else {
                 continue;
             };
-            match listener.reload(tls, hosts) {
-                Ok(replaced) => {
-                    other_authorities |= replaced;
-                    tracing::info!(listener = name, "certificates read again");
-                }
+            match listener.prepare(tls, hosts) {
+                Ok(prepared) => certificates.usable.push(prepared),
                 Err(error) => {
-                    all = false;
-                    tracing::error!(
-                        listener = name,
-                        %error,
-                        "the new certificate cannot be used; those in force stay"
-                    );
+                    let name = listener.name().to_owned();
+                    certificates.unusable.push((name, error));
                 }
             }
-            self.metrics.certificate(name, listener.not_after());
+        }
+        certificates
+    }
+
+    /// Why a configuration cannot be used while these listeners keep their certificates: one of them asks for client
+    /// certificates, and the configuration changes whose count or what they stand for.
+    fn needs_its_authorities(
+        &self,
+        next: &Effective,
+        unusable: &[(String, String)],
+    ) -> Option<String> {
+        let (before, after) = (&self.current.config.admission, &next.config.admission);
+        let other_entries = before.certificates != after.certificates;
+        unusable.iter().find_map(|(name, error)| {
+            let tls = tls_of(next, name)?;
+            let asks = tls.client_auth != ClientAuth::None;
+            let other_authorities = tls_of(&self.current, name)
+                .is_none_or(|old| (&old.client_ca, old.client_auth) != (&tls.client_ca, tls.client_auth));
+            (asks && (other_entries || other_authorities)).then(|| {
+                format!(
+                    "listener {name}: {error}; what client certificates stand for has changed, and cannot be put in force \
+                     without the listener's new certificates"
+                )
+            })
+        })
+    }
+
+    fn put_certificates_into_force(&self, certificates: Certificates, other_authorities: bool) {
+        for prepared in certificates.usable {
+            let name = prepared.listener().to_owned();
+            prepared.put_into_force();
+            tracing::info!(listener = name, "certificates read again");
+        }
+        for (name, error) in certificates.unusable {
+            tracing::error!(
+                listener = name,
+                %error,
+                "the new certificate cannot be used; those in force stay"
+            );
+        }
+        for listener in &self.certificates {
+            self.metrics
+                .certificate(listener.name(), listener.not_after());
         }
         if other_authorities {
             tracing::info!(
@@ -99,22 +152,62 @@ impl Reconfigure {
             );
             self.service.readmit_streams();
         }
-        all
     }
 
-    fn put_into_force(&self, next: &Effective, admission: Admission) {
-        self.rules.store(Arc::new(rules::rules(next, admission)));
-        let limits = rules::connection_limits(next);
+    fn put_into_force(&mut self, next: Effective, admission: Admission) {
+        for warning in &next.warnings {
+            tracing::warn!("{warning}");
+        }
+        let admission = admission.after(&self.rules.load().admission);
+        self.rules.store(Arc::new(rules::rules(&next, admission)));
+        let limits = rules::connection_limits(&next);
         self.connection_limits.store(Arc::new(limits));
         self.reloader.set_namespaces(next.config.namespaces.clone());
         self.reloader.set_servers(next.config.upstreams.clone());
-        if !admit_alike(&self.current, next) {
+        if next.secrets != self.current.secrets {
+            self.secrets.set_protection(next.secrets.protection());
+        }
+        if let Some(management) = &self.management {
+            management.set_facts(crate::serve::management::facts(&next));
+            management.builder.reconfigure(next.config.builder.clone());
+        }
+        if !admit_alike(&self.current, &next) {
             tracing::info!(
                 "the rules of admission have changed: long streams end, and their clients are admitted again"
             );
             self.service.readmit_streams();
         }
+        logging::set_level(next.config.observability.log.level);
+        self.current = next;
+        tracing::info!("configuration read again");
     }
+}
+
+/// The certificates of listeners as their files are now.
+#[derive(Default)]
+struct Certificates {
+    usable: Vec<Prepared>,
+    /// The listeners that keep theirs, and why.
+    unusable: Vec<(String, String)>,
+}
+
+impl Certificates {
+    /// Leaves out what has other authorities than are in force: the entries that go with these are not put in force.
+    fn keep_authorities(&mut self) {
+        let others = self.usable.extract_if(.., |it| it.has_other_authorities());
+        let unusable = others.map(|prepared| {
+            let why = "its client_ca has changed, and a configuration that cannot be used may belong to that";
+            (prepared.listener().to_owned(), why.to_owned())
+        });
+        self.unusable.extend(unusable);
+    }
+}
+
+/// What a configuration says of a listener's TLS.
+fn tls_of<'a>(configured: &'a Effective, listener: &str) -> Option<&'a TlsConfig> {
+    let mut served = configured.served_listeners();
+    let (_, found) = served.find(|(_, it)| it.name == listener)?;
+    found.tls.as_ref()
 }
 
 /// Whether two configurations let the same requests in. Sizes, rates and times are no part of it: they are not what a

@@ -104,6 +104,7 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
                     false => spec.routes.without(RouteGroup::Sse),
                 },
                 namespace: match &answers.namespace {
+                    Some(name) if name.is_system() => NamespaceRule::System,
                     Some(name) => NamespaceRule::Fixed(name.clone()),
                     None => NamespaceRule::Header,
                 },
@@ -112,8 +113,9 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
                     profile::AcceptRule::Lenient => AcceptRule::Lenient,
                 },
                 auth: listener.admission_auth(spec),
-                certificates: !admission.certificates.is_empty()
-                    && listener.asks_for_certificates(),
+                certificates: (!admission.certificates.is_empty()
+                    && listener.asks_for_certificates())
+                .then(|| listener.name.as_str().into()),
                 modern: answers.modern,
             },
             profile: Arc::new(answers),

@@ -18,20 +18,24 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tooldock_upstream::audit::Audit;
 use tooldock_upstream::health::Health;
+use tooldock_upstream::management::Management;
+use tooldock_upstream::management::core::CoreLink;
 use tooldock_upstream::metrics::UpstreamMetrics;
-use tooldock_upstream::{Service, ServiceParts};
+use tooldock_upstream::{OwnCore, Service, ServiceParts};
+use tooldock_workers::builder::{Builder, BuilderHost};
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::external::ProcessHost;
+use tooldock_workers::manage::Workspace;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::process::GatewayProcess;
 use tooldock_workers::registry::Registry;
 use tooldock_workers::reload::{ReloadMetrics, Reloader};
 use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secrets::NoSecrets;
+use tooldock_workers::secrets::{SecretSource as _, SecretStore};
 use tooldock_workers::worker::WorkerHost;
 
 use crate::access_log::AccessLog;
-use crate::config::{Effective, ProfileName};
+use crate::config::{Effective, ProfileName, Role};
 use crate::descriptors::Connections;
 use crate::dev;
 use crate::edge::{Announced, Edge, EdgeService, Endpoint, Limits, Listening};
@@ -46,10 +50,14 @@ use crate::session_key;
 use crate::signals::Signals;
 use crate::sockets::Sockets;
 use crate::tls::TlsListener;
+use crate::watcher::{self, Watched};
 
+mod core_over_http;
 mod layout;
+pub(crate) mod management;
 mod ports;
 
+use core_over_http::CoreOverHttp;
 use layout::Layout;
 use ports::{Reload, ToolCalls};
 
@@ -74,7 +82,10 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     tracing::info!("connections: {connections}");
     let certificates = open_certificates(&effective)?;
     let sockets = Sockets::bind(&effective)?;
-    let data = DataDir::open(&effective.data_dir, false)?;
+    let data = match effective.role {
+        Role::All | Role::Core => DataDir::open(&effective.data_dir, false)?,
+        Role::Manager => DataDir::beside(&effective.data_dir)?,
+    };
     if effective.generated.bearer {
         effective.keep_bearer(dev::kept_token(&effective.data_dir)?);
     }
@@ -116,6 +127,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
         grace: effective.config.replicas.grace,
         audit: parts.audit,
         access_log: access_log_guard,
+        serves_namespaces: effective.role != Role::Manager,
         announcement: effective.dev.then(|| dev::announce(&effective)),
         reconfigure: Reconfigure {
             current: effective,
@@ -123,7 +135,9 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
             connection_limits,
             certificates: certificates.into_iter().flatten().collect(),
             reloader: parts.reloader,
+            secrets: parts.secrets,
             service: parts.service,
+            management: parts.management,
             metrics: state,
         },
     };
@@ -155,10 +169,13 @@ struct Parts {
     runtimes: Arc<Runtimes>,
     reloader: Arc<Reloader>,
     service: Service,
+    /// The management tools, where this process serves them.
+    management: Option<Arc<Management>>,
     health: Arc<Health>,
     metrics: Arc<EdgeMetrics>,
     exported: prometheus::Registry,
     audit: tooldock_upstream::audit::AuditGuard,
+    secrets: Arc<SecretStore>,
 }
 
 impl Parts {
@@ -173,6 +190,7 @@ impl Parts {
         let metrics = Arc::new(EdgeMetrics::new(&exported)?);
         let upstream_metrics = Arc::new(UpstreamMetrics::new(&exported)?);
         end_what_was_left_behind(&data);
+        let data = Arc::new(data);
         if effective.dev {
             dev::place_examples(&data)?;
         }
@@ -183,6 +201,10 @@ impl Parts {
         )
         .context("starting the audit log")?;
         let session_key = session_key::load(effective.session_key.as_ref(), &effective.data_dir)?;
+        let secrets = SecretStore::new(&effective.data_dir, effective.secrets.protection());
+        // A gateway that begins without its secrets would serve namespaces that cannot work.
+        secrets.read()?;
+        let secrets = Arc::new(secrets);
         let registry = Arc::new(Registry::default());
         let runtimes = Arc::new(Runtimes::new());
         let worker_metrics = Arc::new(WorkerMetrics::new(&exported)?);
@@ -199,11 +221,11 @@ impl Parts {
             metrics: worker_metrics,
         });
         let reloader = Reloader::new(
-            Arc::new(data),
+            Arc::clone(&data),
             config.workers.clone(),
             config.namespaces.clone(),
-            Arc::new(NoSecrets),
-            host,
+            Arc::clone(&secrets) as _,
+            Arc::clone(&host),
             Arc::clone(&registry),
             ReloadMetrics::new(&exported)?,
         );
@@ -217,6 +239,37 @@ impl Parts {
         );
         let (follower, followed) = (Arc::clone(&remote), Arc::clone(&registry));
         control.spawn(async move { follower.follow(&followed).await });
+        let own_core = Arc::new(OwnCore::default());
+        let core: Arc<dyn CoreLink> = match effective.role {
+            Role::Manager => Arc::new(CoreOverHttp::new(effective)),
+            Role::All | Role::Core => Arc::clone(&own_core) as _,
+        };
+        let management = effective.serves_management().then(|| {
+            let workspace = Workspace::new(
+                Arc::clone(&data),
+                config.workers.clone(),
+                host.guard.clone(),
+                &host.metrics,
+            );
+            let builder = Builder::new(
+                BuilderHost {
+                    program: host.guard.clone(),
+                    control: control.handle().clone(),
+                    metrics: Arc::clone(&host.metrics),
+                    repos: data.repos_dir(),
+                },
+                config.builder.clone(),
+            );
+            Arc::new(Management::new(
+                Arc::new(workspace),
+                management::secrets(effective, &secrets),
+                builder,
+                Arc::clone(&core),
+                management::facts(effective),
+                config.workers.sync_timeout,
+                control.handle().clone(),
+            ))
+        });
         let service_parts = ServiceParts {
             registry: Arc::clone(&registry),
             reloader: Some(Arc::new(Reload(Arc::clone(&reloader)))),
@@ -228,20 +281,27 @@ impl Parts {
             streams_per_principal: config.admission.limits.streams_per_principal,
             tool_call_limiter: Arc::new(ToolCalls(Arc::clone(rules))),
             audit: audit_sender,
+            management: management.clone(),
             http_client: Some(remote),
             metrics: upstream_metrics,
             health: Arc::clone(&health),
         };
         let service = Service::with_servers(service_parts, servers);
+        own_core.bind(&service);
+        if let Some(watched) = Watched::of(effective) {
+            control.spawn(watcher::run(watched, core));
+        }
         Ok(Self {
             registry,
             runtimes,
             reloader,
             service,
+            management,
             health,
             metrics,
             exported,
             audit,
+            secrets,
         })
     }
 }

@@ -8,6 +8,7 @@
 //!       venvs/<ns>           symlink to venvs/.builds/<ns>-<hash>
 //!       external/            config.yaml: servers of others, made by whoever adds some
 //!       workers/<ns>.sock    0700: who may connect may call every tool
+//!       repos/               repositories and packages of others that were analysed
 //!       logs/  runtime/      audit files; the unpacked Python runtime
 //!       version              format number; a newer one is refused
 //!       gateway.lock         held while a gateway runs, and says which
@@ -28,6 +29,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
+use crate::fault;
 use crate::names::NamespaceName;
 use crate::process::GatewayProcess;
 
@@ -50,7 +52,8 @@ pub struct DataDir {
     first_start: bool,
     /// Whether this process holds `gateway.lock`. False while an older gateway is still leaving (`--upgrade`).
     sole: Arc<AtomicBool>,
-    _lock: File,
+    /// Absent where another process serves from the directory, see [`DataDir::beside`].
+    _lock: Option<File>,
     /// See [`DataDir::predecessor`].
     predecessor: Option<GatewayProcess>,
 }
@@ -107,16 +110,7 @@ impl DataDir {
 
         let version = root.join("version");
         let first_start = !check_version(&version)?;
-        for (name, mode) in [
-            ("tools", 0o755),
-            ("venvs", 0o755),
-            ("venvs/.builds", 0o755),
-            ("workers", 0o700),
-            ("logs", 0o750),
-            ("runtime", 0o755),
-        ] {
-            make_dir(&root.join(name), mode)?;
-        }
+        make_layout(&root)?;
         let workers = root.join("workers");
         // A restored backup or a volume may bring its own mode; this one is a boundary.
         set_mode(&workers, 0o700)?;
@@ -124,7 +118,7 @@ impl DataDir {
             root,
             first_start,
             sole,
-            _lock: lock,
+            _lock: Some(lock),
             predecessor,
         };
         remove_stale_sockets(&workers)?;
@@ -139,6 +133,26 @@ impl DataDir {
                 .map_err(io_error("write", &version))?;
         }
         Ok(data)
+    }
+
+    /// The directory for a manager beside the gateway that serves from it: what is missing of the layout is created, and
+    /// the lock, the sockets and the first namespace are left to that gateway.
+    ///
+    /// # Errors
+    ///
+    /// [`DataDirError`] names the path and what to do about it.
+    pub fn beside(path: &Path) -> Result<Self, DataDirError> {
+        let root = std::path::absolute(path).map_err(io_error("resolve", path))?;
+        make_dir(&root, 0o755)?;
+        check_version(&root.join("version"))?;
+        make_layout(&root)?;
+        Ok(Self {
+            root,
+            first_start: false,
+            sole: Arc::new(AtomicBool::new(false)),
+            _lock: None,
+            predecessor: None,
+        })
     }
 
     /// The directory itself, absolute.
@@ -179,6 +193,11 @@ impl DataDir {
     /// Where audit files go.
     pub fn logs_dir(&self) -> PathBuf {
         self.root.join("logs")
+    }
+
+    /// Where repositories and packages of others are kept that were analysed. Made by whoever needs it.
+    pub fn repos_dir(&self) -> PathBuf {
+        self.root.join("repos")
     }
 
     /// Where the Python runtime is unpacked.
@@ -232,22 +251,54 @@ impl DataDir {
     }
 }
 
+/// Creates the folders that are missing.
+fn make_layout(root: &Path) -> Result<(), DataDirError> {
+    for (name, mode) in [
+        ("tools", 0o755),
+        ("venvs", 0o755),
+        ("venvs/.builds", 0o755),
+        ("workers", 0o700),
+        ("logs", 0o750),
+        ("runtime", 0o755),
+    ] {
+        make_dir(&root.join(name), mode)?;
+    }
+    Ok(())
+}
+
 /// Replaces a file in one step: a temporary file beside it, synced, renamed, and the directory synced.
 ///
 /// # Errors
 ///
 /// What the file system said; the old file is then untouched.
 pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    replace_file(path, bytes, mode, ".tmp-", |_| Ok(()))
+}
+
+/// The same with another beginning of the temporary file's name, and a last step before the file is there.
+pub(crate) fn replace_file(
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+    prefix: &str,
+    finish: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    fault::point();
     let mut file = tempfile::Builder::new()
-        .prefix(".tmp-")
+        .prefix(prefix)
         .permissions(fs::Permissions::from_mode(0o600))
         .tempfile_in(directory)?;
+    fault::point();
     file.write_all(bytes)?;
     file.as_file()
         .set_permissions(fs::Permissions::from_mode(mode))?;
+    finish(file.as_file())?;
+    fault::point();
     file.as_file().sync_all()?;
+    fault::point();
     file.persist(path).map_err(|error| error.error)?;
+    fault::point();
     File::open(directory)?.sync_all()
 }
 

@@ -36,7 +36,7 @@ pub enum CallErrorCode {
     Cancelled,
     /// The function asks its client for what the client cannot do. `details` names it as `requiredCapabilities`.
     MissingCapability,
-    /// A server that is reached over HTTP refused the gateway, or its answer is none of MCP.
+    /// A server refused the gateway, or its answer is none of MCP.
     UpstreamError,
     /// A question to the client has no usable answer: it failed, took too long, or was one too many.
     AskFailed,

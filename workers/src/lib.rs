@@ -9,23 +9,29 @@
 //!   │  └─── environment               the interpreter and packages it runs on
 //!   ├─ worker ── process ── __guard   the process that runs it, and nothing left behind
 //!   ├─ external ─────┘                servers of others: what to run, and a child with its pipes
+//!   ├─ builder ── __builder ── __guard   repositories and packages of others, read in a process of their own
 //!   ├─ remote                         servers of others over HTTP: where they are, and how they are reached
 //!   └─ registry                       what is served now, swapped in one step
 //! ```
 
+pub mod address;
 pub mod bounds;
+pub mod builder;
 pub mod config;
 pub mod data_dir;
 pub(crate) mod definition;
 pub(crate) mod environment;
 pub mod error;
 pub mod external;
+pub(crate) mod fault;
 pub mod gate;
 pub mod json;
+pub mod manage;
 pub mod manifest;
 pub mod metrics;
 pub mod names;
 pub mod narrow;
+pub mod off_or;
 pub mod parking;
 pub mod policy;
 pub mod process;
@@ -41,5 +47,6 @@ pub mod secrets;
 pub(crate) mod template;
 pub mod tool;
 pub(crate) mod tree_file;
+pub mod watch;
 pub mod worker;
 pub mod yaml;

@@ -6,12 +6,15 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 
 /// The longest namespace name, in bytes.
 pub const NAMESPACE_NAME_MAX: usize = 63;
+
+/// The name of the namespace that the management tools have. No text parses as this name.
+const SYSTEM: &str = "_system";
 
 /// A valid namespace name. Cheap to clone; equal names compare by value.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -26,6 +29,17 @@ pub struct NamespaceName(Arc<str>);
 pub struct InvalidNamespaceName;
 
 impl NamespaceName {
+    /// The name of the management tools' namespace, `_system`: only this program can make it.
+    pub fn system() -> Self {
+        static NAME: LazyLock<NamespaceName> = LazyLock::new(|| NamespaceName(Arc::from(SYSTEM)));
+        NAME.clone()
+    }
+
+    /// Whether it is the name of the management tools' namespace.
+    pub fn is_system(&self) -> bool {
+        &*self.0 == SYSTEM
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -85,6 +99,14 @@ mod tests {
         for name in ["a", "9lives", "my-tools", "dev_2", &"x".repeat(63)] {
             assert!(name.parse::<NamespaceName>().is_ok(), "{name}");
         }
+    }
+
+    #[test]
+    fn the_systems_own_name_is_made_and_never_parsed() {
+        let system = NamespaceName::system();
+        assert_eq!(system.as_str(), "_system");
+        assert!(system.is_system() && system.as_str().parse::<NamespaceName>().is_err());
+        assert!(!"system".parse::<NamespaceName>().unwrap().is_system());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use tokio::sync::watch;
 
 use crate::config::{Limits, ToolLimits};
@@ -99,6 +99,8 @@ pub enum UpstreamKind {
     /// A server of others that is reached over HTTP. As little is known of it here, and its connections belong to whoever
     /// speaks with it.
     Remote(Arc<RemoteServer>),
+    /// This program itself: the namespace of the management tools.
+    System,
     /// The namespace could not be brought up; every list and call fails with this.
     Failed(CallError),
 }
@@ -184,7 +186,10 @@ impl Namespace {
         match &self.upstream {
             UpstreamKind::Worker(worker) => Some(worker.state()),
             UpstreamKind::Failed(_) => self.recovering.upgrade().map(|worker| worker.state()),
-            UpstreamKind::Empty | UpstreamKind::External(_) | UpstreamKind::Remote(_) => None,
+            UpstreamKind::Empty
+            | UpstreamKind::External(_)
+            | UpstreamKind::Remote(_)
+            | UpstreamKind::System => None,
         }
     }
 
@@ -230,6 +235,11 @@ pub struct Registry {
     current: ArcSwap<Snapshot>,
     /// The same for those who wait for the next one. Requests read `current`, which costs no lock.
     published: watch::Sender<Arc<Snapshot>>,
+    /// What is wrong and no single namespace's.
+    problem: ArcSwapOption<Issue>,
+    /// The namespace of the management tools, where this process serves them. It stands in no snapshot: no list shows it,
+    /// and no name that a client sends leads to it.
+    system: OnceLock<Arc<Namespace>>,
 }
 
 impl Registry {
@@ -249,6 +259,20 @@ impl Registry {
         self.current.load().namespaces.get(name).cloned()
     }
 
+    /// A namespace by the name under which a request was admitted: of the current snapshot, or the management tools'.
+    pub fn admitted(&self, name: &NamespaceName) -> Option<Arc<Namespace>> {
+        let served = self.namespace(name.as_str());
+        served.or_else(|| match name.is_system() {
+            true => self.system.get().cloned(),
+            false => None,
+        })
+    }
+
+    /// Serves the management tools from now on. The first ones stay.
+    pub fn set_system(&self, system: Arc<Namespace>) {
+        let _ = self.system.set(system);
+    }
+
     /// Makes the next snapshot the current one, tells the subscribers, and gives back the one before.
     pub fn swap(&self, next: Snapshot) -> Arc<Snapshot> {
         let next = Arc::new(next);
@@ -259,6 +283,16 @@ impl Registry {
             *published = next;
         });
         before.expect("the closure runs exactly once")
+    }
+
+    /// What is wrong with all namespaces at once: secrets that cannot be read.
+    pub fn problem(&self) -> Option<Arc<Issue>> {
+        self.problem.load_full()
+    }
+
+    /// Says what is wrong, or that nothing is any more.
+    pub fn set_problem(&self, problem: Option<Issue>) {
+        self.problem.store(problem.map(Arc::new));
     }
 
     /// Sees the swaps from now on: always the newest snapshot, which may skip some in between. What changed is for the

@@ -19,6 +19,7 @@ mod external;
 mod itself;
 mod metrics;
 mod run;
+mod secrets;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +40,7 @@ use crate::environment::Environments;
 use crate::external::{ServersConfig, ServersFile};
 use crate::names::NamespaceName;
 use crate::registry::Registry;
-use crate::secrets::SecretSource;
+use crate::secrets::{SecretSource, Secrets};
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
 
 use itself::{Itself, Scope};
@@ -61,6 +62,8 @@ pub struct Reloader {
     /// What the file of external servers said when it could be used last.
     servers_file: Mutex<Arc<ServersFile>>,
     secrets: SecretsOf,
+    /// What the source gave when it could be read last.
+    last_secrets: Mutex<Option<Secrets>>,
     host: Arc<WorkerHost>,
     registry: Arc<Registry>,
     environments: Environments,
@@ -78,6 +81,7 @@ pub struct Reloader {
     closing: CancellationToken,
 }
 
+#[derive(Clone)]
 struct SecretsOf(Arc<dyn SecretSource>);
 
 impl std::fmt::Debug for SecretsOf {
@@ -106,10 +110,10 @@ pub struct ReloadReport {
 /// One namespace that could not be brought up to date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReloadFailure {
-    /// The namespace, or the file of external servers.
+    /// The namespace, or a file that is about several: that of external servers, that of secrets.
     pub namespace: String,
     /// Stable code: `invalid_manifest`, `invalid_config`, `missing_variable`, `dependency_error`,
-    /// `worker_unavailable`, `unreadable`, `internal_error`.
+    /// `worker_unavailable`, `unreadable`, `secrets_unavailable`, `internal_error`.
     pub code: &'static str,
     /// What is wrong.
     pub message: String,
@@ -132,6 +136,9 @@ pub enum ReloadError {
         /// What the system said.
         source: Arc<io::Error>,
     },
+    /// The secrets cannot be read, and never could since the start: no namespace can be told what it gets.
+    #[error("{0}")]
+    Secrets(String),
     /// A defect of ours; the log has it.
     #[error("the reload was interrupted")]
     Interrupted,
@@ -191,6 +198,7 @@ impl Reloader {
             servers: Mutex::default(),
             servers_file: Mutex::default(),
             secrets: SecretsOf(secrets),
+            last_secrets: Mutex::default(),
             host,
             registry,
             metrics,

@@ -29,7 +29,7 @@ use tooldock_workers::process::{Exit, GatewayProcess};
 use tooldock_workers::registry::{Namespace, Registry, SecretsStatus, UpstreamKind};
 use tooldock_workers::reload::{ReloadMetrics, ReloadReport, Reloader};
 use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secrets::{Secret, SecretSource};
+use tooldock_workers::secrets::{Secret, SecretSource, Secrets, SecretsError};
 use tooldock_workers::worker::WorkerHost;
 use tooldock_workers::yaml;
 
@@ -578,18 +578,19 @@ struct Dock {
     exported: prometheus::Registry,
     registry: Arc<Registry>,
     reloader: Arc<Reloader>,
-    secrets: Arc<Secrets>,
+    secrets: Arc<Values>,
 }
 
 #[derive(Default)]
-struct Secrets(Mutex<BTreeMap<String, String>>);
+struct Values(Mutex<BTreeMap<String, String>>);
 
-impl SecretSource for Secrets {
-    fn for_namespace(&self, _: &NamespaceName) -> BTreeMap<String, Secret> {
-        let secrets = self.0.lock().unwrap();
-        let each = secrets.iter();
-        each.map(|(name, value)| (name.clone(), Secret::new(value.clone())))
-            .collect()
+impl SecretSource for Values {
+    fn read(&self) -> Result<Secrets, SecretsError> {
+        let values = self.0.lock().unwrap();
+        let each = values.iter();
+        Ok(Secrets::global(each.map(|(name, value)| {
+            (name.clone(), Secret::new(value.clone()))
+        })))
     }
 }
 
@@ -606,7 +607,7 @@ impl Dock {
             metrics: Arc::new(WorkerMetrics::new(&exported).unwrap()),
         });
         let registry = Arc::new(Registry::default());
-        let secrets = Arc::new(Secrets::default());
+        let secrets = Arc::new(Values::default());
         let reloader = Reloader::new(
             data,
             config,

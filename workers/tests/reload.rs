@@ -23,7 +23,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use tooldock_workers::reload::{ReloadError, ReloadMetrics, ReloadReport, Reloader};
 use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secrets::{Secret, SecretSource};
+use tooldock_workers::secrets::{Secret, SecretSource, Secrets, SecretsError};
 use tooldock_workers::worker::{
     Ask, CallEvent, CallSink, Operation, Worker, WorkerCall, WorkerHost,
 };
@@ -36,19 +36,22 @@ struct House {
     temp: tempfile::TempDir,
     registry: Arc<Registry>,
     reloader: Arc<Reloader>,
-    secrets: Arc<Secrets>,
+    secrets: Arc<Values>,
 }
 
+/// The value of `TOKEN` in each namespace.
 #[derive(Default)]
-struct Secrets(Mutex<BTreeMap<String, String>>);
+struct Values(Mutex<BTreeMap<String, String>>);
 
-impl SecretSource for Secrets {
-    fn for_namespace(&self, namespace: &NamespaceName) -> BTreeMap<String, Secret> {
-        let secrets = self.0.lock().unwrap();
-        let own = secrets.get(namespace.as_str());
-        own.map(|value| ("TOKEN".to_owned(), Secret::new(value.clone())))
-            .into_iter()
-            .collect()
+impl SecretSource for Values {
+    fn read(&self) -> Result<Secrets, SecretsError> {
+        let values = self.0.lock().unwrap();
+        let all = values
+            .iter()
+            .fold(Secrets::default(), |all, (name, value)| {
+                all.with(&name.parse().unwrap(), "TOKEN", Secret::new(value.clone()))
+            });
+        Ok(all)
     }
 }
 
@@ -85,7 +88,7 @@ impl House {
             metrics: Arc::new(WorkerMetrics::unregistered()),
         });
         let registry = Arc::new(Registry::default());
-        let secrets = Arc::new(Secrets::default());
+        let secrets = Arc::new(Values::default());
         let reloader = Reloader::new(
             data,
             config,

@@ -68,11 +68,19 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         workers.backoff.max in TIMES;
         workers.crash_loop.failures in 1..=1_000;
         workers.crash_loop.window in TIMES;
+        // A burst is ten times as long at most.
+        watcher.debounce in Duration::from_millis(10)..=Duration::from_secs(60);
+        builder.timeout in TIMES;
+        builder.max_size in ByteSize::mib(1)..=ByteSize::gib(16);
         replicas.grace in TIMES;
         observability.audit.retention_days in 0..=36_500;
     });
     if let PollAfter::After(after) = config.sessions.poll_after {
         within(after, &TIMES).map_err(|it| ConfigError::key("sessions.poll_after", it))?;
+    }
+    if let Some(every) = config.watcher.poll_every() {
+        let bounds = Duration::from_millis(100)..=Duration::from_secs(3600);
+        within(every, &bounds).map_err(|it| ConfigError::key("watcher.poll", it))?;
     }
     let (limits, log) = (&config.admission.limits, &config.sessions.event_log);
     let backoff = &config.workers.backoff;

@@ -33,6 +33,18 @@ const CORE: ProfileSpec = ProfileSpec {
     paths: "/mcp, /mcp/{namespace}, /sse, /messages, /tools, /namespaces, /openapi.json, /reload, /health, /ready",
 };
 
+const MANAGER: ProfileSpec = ProfileSpec {
+    routes: RouteGroups::of(&[
+        RouteGroup::Mcp,
+        RouteGroup::Sse,
+        RouteGroup::Probes,
+        RouteGroup::Discovery,
+    ]),
+    auth: &[AuthScheme::Bearer],
+    answers: Profile::manager,
+    paths: "/mcp, /sse, /messages, /health, /ready",
+};
+
 const METRICS: ProfileSpec = ProfileSpec {
     routes: RouteGroups::of(&[RouteGroup::Metrics, RouteGroup::Probes]),
     auth: &[AuthScheme::Bearer],
@@ -45,8 +57,9 @@ impl ProfileName {
     pub(crate) fn spec(self) -> Option<&'static ProfileSpec> {
         match self {
             Self::Core => Some(&CORE),
+            Self::Manager => Some(&MANAGER),
             Self::Metrics => Some(&METRICS),
-            Self::Manager | Self::V1Rest | Self::V1Mcp | Self::V1Web | Self::Vault => None,
+            Self::V1Rest | Self::V1Mcp | Self::V1Web | Self::Vault => None,
         }
     }
 }

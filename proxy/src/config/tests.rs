@@ -393,10 +393,48 @@ fn a_core_process_needs_the_manager_token() {
         error.starts_with("MANAGER_INTERNAL_TOKEN: not set"),
         "{error}"
     );
-    let both = [bearer, ("MANAGER_INTERNAL_TOKEN", "m")];
-    let effective = served(&file, Role::Core, &both).expect("valid");
+    let all = [
+        bearer,
+        ("MANAGER_INTERNAL_TOKEN", "m"),
+        ("SECRETS_KEY", "k"),
+    ];
+    let effective = served(&file, Role::Core, &all).expect("valid");
     assert_eq!(effective.manager_token.expose(), "m");
     assert!(!effective.generated.manager);
+}
+
+#[test]
+fn the_secrets_key_is_needed_where_the_parts_run_apart_or_there_are_secrets() {
+    let (dir, file) = write("");
+    let tokens = [("BEARER_TOKEN", "b"), ("MANAGER_INTERNAL_TOKEN", "m")];
+    let with = |role, more: &[(&str, &str)]| served(&file, role, &[&tokens, more].concat());
+    let refused = |role| {
+        let error = with(role, &[]).expect_err("no key").to_string();
+        assert!(error.starts_with("SECRETS_KEY: is required"), "{error}");
+        error
+    };
+    assert!(with(Role::All, &[]).is_ok(), "nothing to protect yet");
+    refused(Role::Core);
+    let insecure = ("ALLOW_INSECURE_SECRETS", "1");
+    let effective = with(Role::Core, &[insecure]).expect("valid");
+    let warned = |it: &String| it.starts_with("ALLOW_INSECURE_SECRETS is set");
+    assert!(effective.warnings.iter().any(warned));
+
+    std::fs::create_dir(dir.path().join("data")).expect("a folder");
+    std::fs::write(dir.path().join("data/secrets.enc"), "").expect("written");
+    assert!(refused(Role::All).contains("data/secrets.enc holds secrets"));
+    let key = dir.path().join("key");
+    std::fs::write(&key, "from a file\n").expect("written");
+    let from_file = ("SECRETS_KEY_FILE", key.to_str().expect("text"));
+    let effective = with(Role::All, &[from_file]).expect("valid");
+    let key = effective.secrets.key.expect("a key");
+    assert_eq!(key.expose(), "from a file");
+    let warnings = checked(&file, &tokens).expect("valid").warnings;
+    assert!(
+        warnings
+            .iter()
+            .any(|it| it.starts_with("SECRETS_KEY is required"))
+    );
 }
 
 #[test]
@@ -467,10 +505,9 @@ fn each_role_opens_its_listeners() {
             .map(|(_, l)| l.name.clone())
             .collect::<Vec<_>>()
     };
-    assert_eq!(names(Role::All), ["core", "metrics"]);
+    assert_eq!(names(Role::All), ["core", "manager", "metrics"]);
     assert_eq!(names(Role::Core), ["core", "metrics"]);
-    let passed_over = |role| config.passed_over_listeners(role).count();
-    assert_eq!((passed_over(Role::All), passed_over(Role::Core)), (1, 0));
+    assert_eq!(names(Role::Manager), ["manager", "metrics"]);
 }
 
 #[test]

@@ -83,6 +83,13 @@ pub(super) fn settle(
             generated.bearer = true;
             Some(options.generated.bearer.clone())
         }
+        None if options.role == Role::Manager => {
+            missing(
+                BEARER,
+                "not set, nor is BEARER_TOKEN_FILE: with --role manager, the manager shows this token to the core",
+            )?;
+            None
+        }
         None => {
             let admission = &settings.config.admission;
             if admission.tokens.is_empty() && admission.certificates.is_empty() {
@@ -100,7 +107,7 @@ pub(super) fn settle(
             if options.role != Role::All && !options.dev {
                 missing(
                     MANAGER,
-                    "not set, nor is MANAGER_INTERNAL_TOKEN_FILE; with --role core, the gateway shares this token with the manager",
+                    "not set, nor is MANAGER_INTERNAL_TOKEN_FILE; with --role core or --role manager, both processes share this token",
                 )?;
             }
             generated.manager = true;

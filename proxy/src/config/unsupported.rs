@@ -4,7 +4,7 @@
 
 use tooldock_upstream::audit::{AuditArguments, AuditConfig};
 
-use super::listener::{AuthScheme, ListenerConfig, NamespaceRule, ProfileName, RestShape};
+use super::listener::{AuthScheme, ListenerConfig, NamespaceRule, RestShape};
 use super::{Config, ConfigError};
 
 /// A key and whether its value can be served.
@@ -31,10 +31,7 @@ const KEYS: &[Rule<Config>] = at_default![
 ];
 
 const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[
-    ("profile", |l| {
-        // The manager's listener is there, and stays closed.
-        l.profile.spec().is_some() || l.profile == ProfileName::Manager
-    }),
+    ("profile", |l| l.profile.spec().is_some()),
     ("namespace", |l| {
         !matches!(
             l.namespace,

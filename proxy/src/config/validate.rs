@@ -34,6 +34,7 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
     }
     let admission = config.admission.validate();
     admission.map_err(|error| ConfigError::key(error.key, error.message))?;
+    certificates(config)?;
     bounds::check(config)?;
     for (name, server) in &config.upstreams.stdio {
         server.validate().map_err(|error| {
@@ -43,6 +44,8 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
             )
         })?;
     }
+    let builder = config.builder.validate();
+    builder.map_err(|(key, reason)| ConfigError::key(format!("builder.{key}"), reason))?;
     remote_servers(config)?;
     patterns(config)
 }
@@ -164,6 +167,18 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
         if let Some(tls) = &listener.tls {
             tls.validate(&format!("listeners[{index}].tls"))?;
         }
+        if listener.profile == ProfileName::Manager && listener.namespace.is_some() {
+            return wrong(
+                "namespace",
+                "the profile manager serves the management tools alone; leave the key out",
+            );
+        }
+        if listener.profile == ProfileName::Manager && listener.is_open() {
+            return wrong(
+                "auth",
+                "the management tools write code that the gateway runs: none is not for the profile manager",
+            );
+        }
         if listener.auth.as_ref().is_some_and(Vec::is_empty) {
             return wrong("auth", "is empty; none says that no credentials are needed");
         }
@@ -182,6 +197,38 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
                 "none together with \"*\" in admission.origins (CORS_ORIGINS) would let every web page call tools: \
                  list the pages you trust there; pages of this machine need no entry, so [] is fine",
             );
+        }
+    }
+    Ok(())
+}
+
+/// Which listeners the entries of `admission.certificates` are about. A name in a certificate says as much as the
+/// authority that signed it: an entry must not count at listeners with other authorities by accident.
+fn certificates(config: &Config) -> Result<(), ConfigError> {
+    let asking = config.listeners.iter();
+    let asking: Vec<_> = asking.filter(|it| it.asks_for_certificates()).collect();
+    let authorities = |listener: &ListenerConfig| {
+        let tls = listener.tls.as_ref();
+        tls.and_then(|tls| tls.client_ca.clone())
+    };
+    let other = asking
+        .iter()
+        .find(|it| authorities(it) != authorities(asking[0]));
+    for (index, certificate) in config.admission.certificates.iter().enumerate() {
+        let key = format!("admission.certificates[{index}].listeners");
+        if let (true, Some(other)) = (certificate.listeners.is_empty(), other) {
+            let reason = format!(
+                "is needed: the listeners {} and {} have different authorities (tls.client_ca); name those whose \
+                 certificates are meant",
+                asking[0].name, other.name
+            );
+            return Err(ConfigError::key(key, reason));
+        }
+        for name in &certificate.listeners {
+            if !asking.iter().any(|listener| listener.name == *name) {
+                let reason = format!("{name:?} is no listener with tls.client_auth");
+                return Err(ConfigError::key(key, reason));
+            }
         }
     }
     Ok(())
@@ -208,7 +255,7 @@ fn few_can_come(config: &Config, listener: &ListenerConfig) -> bool {
 
 fn addresses(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> {
     let mut taken: Vec<(usize, &ListenAddress)> = Vec::new();
-    for (index, listener) in config.listeners_of(role) {
+    for (index, listener) in config.served_listeners(role) {
         let address = &listener.address;
         let wrong = |reason: &str| {
             let key = format!("listeners[{index}].address");
@@ -225,23 +272,28 @@ fn addresses(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> 
         taken.push((index, address));
     }
     let core = |listener: &ListenerConfig| listener.profile == ProfileName::Core;
+    let manager = |listener: &ListenerConfig| listener.profile == ProfileName::Manager;
+    if role == Role::Manager && !config.listeners.iter().any(manager) {
+        let reason = "none has the profile manager";
+        return Err(ConfigError::key("listeners", reason));
+    }
     if role != Role::Manager && !config.listeners.iter().any(core) {
         return Err(ConfigError::key("listeners", "none has the profile core"));
     }
     Ok(())
 }
 
-/// Whether both cannot be bound at once. Port 0 is another port each time.
+/// Whether both cannot be bound at once. Port 0 is another port each time; but a connection is told from others by the
+/// address as it is configured, so there is one listener with port 0 for each address.
 fn overlap(one: &ListenAddress, other: &ListenAddress) -> bool {
     let (ListenAddress::Tcp(one), ListenAddress::Tcp(other)) = (one, other) else {
         return one == other;
     };
     let (one, other) = (*one, *other);
     let covers = |ip: SocketAddr| ip.ip().is_unspecified();
-    one.port() != 0
-        && one.port() == other.port()
+    one.port() == other.port()
         && one.is_ipv4() == other.is_ipv4()
-        && (one.ip() == other.ip() || covers(one) || covers(other))
+        && (one.ip() == other.ip() || one.port() != 0 && (covers(one) || covers(other)))
 }
 
 fn patterns(config: &Config) -> Result<(), ConfigError> {
@@ -367,6 +419,44 @@ mod tests {
             "listeners: [{ name: a, address: '[::1]:1', profile: core, path_prefix: x/ }]",
         ));
         assert!(error.starts_with("listeners[0].path_prefix: "), "{error}");
+    }
+
+    #[test]
+    fn an_entry_for_certificates_says_whose_authorities_it_trusts_where_there_are_several() {
+        let asking = |name: &str, port: u16, authorities: &str| {
+            let tls = format!(
+                "profile: core, tls: {{ cert: a, key: b, client_ca: {authorities}, client_auth: required }}"
+            );
+            listener(name, &format!("[::1]:{port}"), &tls)
+        };
+        let config = |other: &str, entry: &str| {
+            parse(&format!(
+                "{{ listeners: [{}, {}, {}], admission: {{ certificates: [{{ name: a, san: a, namespaces: [a]{entry} }}] }} }}",
+                asking("own", 1, "own.pem"),
+                asking("partners", 2, other),
+                listener("plain", "[::1]:3", "profile: core"),
+            ))
+        };
+        assert_eq!(check(&config("own.pem", ""), Role::All, false), Ok(()));
+        let named = config("partners.pem", ", listeners: [partners]");
+        assert_eq!(check(&named, Role::All, false), Ok(()));
+        for (config, says) in [
+            (
+                config("partners.pem", ""),
+                "own and partners have different",
+            ),
+            (
+                config("own.pem", ", listeners: [plain]"),
+                "\"plain\" is no listener with",
+            ),
+        ] {
+            let error = refused(&config);
+            assert!(
+                error.starts_with("admission.certificates[0].listeners"),
+                "{error}"
+            );
+            assert!(error.contains(says), "{error}");
+        }
     }
 
     #[test]

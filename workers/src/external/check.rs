@@ -14,7 +14,7 @@ use super::spec::StdioSpec;
 use crate::config::NamespacesConfig;
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
-use crate::secrets::SecretSource;
+use crate::secrets::Secrets;
 
 /// What there is to say about the external servers of a data directory and a configuration.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ pub fn check(
     data: &Path,
     configured: &ServersConfig,
     namespaces: &NamespacesConfig,
-    secrets: &dyn SecretSource,
+    secrets: &Secrets,
 ) -> Checked {
     let path = data.join(EXTERNAL_FILE);
     let file = ServersFile::read(data);
@@ -63,11 +63,7 @@ pub fn check(
 }
 
 /// The same for a file like `external/config.yaml`, wherever it is.
-pub fn check_file(
-    path: &Path,
-    namespaces: &NamespacesConfig,
-    secrets: &dyn SecretSource,
-) -> Checked {
+pub fn check_file(path: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Checked {
     let file = ServersFile::read_alone(path);
     let file = file.and_then(|file| file.ok_or_else(|| "no such file".into()));
     let none = ServersConfig::default();
@@ -80,7 +76,7 @@ fn checked(
     file: Result<ServersFile, String>,
     configured: &ServersConfig,
     namespaces: &NamespacesConfig,
-    secrets: &dyn SecretSource,
+    secrets: &Secrets,
 ) -> Checked {
     let mut checked = Checked::default();
     let from = path;
@@ -228,14 +224,18 @@ mod tests {
     use crate::yaml;
 
     use super::*;
-    use crate::secrets::NoSecrets;
 
     fn looked_at(data: &Path, configured: &str) -> Checked {
         let configured = ServersConfig {
             stdio: yaml::from_str(configured).unwrap(),
             ..ServersConfig::default()
         };
-        check(data, &configured, &NamespacesConfig::default(), &NoSecrets)
+        check(
+            data,
+            &configured,
+            &NamespacesConfig::default(),
+            &Secrets::default(),
+        )
     }
 
     fn file(text: &str) -> tempfile::TempDir {
@@ -302,7 +302,7 @@ mod tests {
     fn a_file_of_servers_is_checked_wherever_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("servers.yaml");
-        let look = || check_file(&path, &NamespacesConfig::default(), &NoSecrets);
+        let look = || check_file(&path, &NamespacesConfig::default(), &Secrets::default());
         let missing = look();
         assert!(missing.findings[0].is_error && missing.findings[0].message == "no such file");
         fs::write(

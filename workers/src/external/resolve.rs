@@ -17,7 +17,7 @@ use crate::error::{CallError, CallErrorCode};
 use crate::names::NamespaceName;
 use crate::registry::{Issue, SecretsStatus, UpstreamKind};
 use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig};
-use crate::secrets::SecretSource;
+use crate::secrets::Secrets;
 use crate::template::{NoValue, Sources, Template};
 
 /// The code of an [`Issue`] about a name that is taken.
@@ -130,7 +130,7 @@ pub(crate) struct ExternalFailure {
 pub(crate) fn resolve(
     configured: &ServersConfig,
     file: &ServersFile,
-    secrets: &dyn SecretSource,
+    secrets: &Secrets,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Vec<External> {
     let mut entries: BTreeMap<&NamespaceName, (Place, Entry<'_>)> = BTreeMap::new();
@@ -200,7 +200,7 @@ fn one(
     name: &NamespaceName,
     place: Place,
     entry: Entry<'_>,
-    secrets: &dyn SecretSource,
+    secrets: &Secrets,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> External {
     let (variables, issues, server) = match entry {
@@ -266,10 +266,10 @@ fn odd_arguments(config: &StdioServerConfig) -> Vec<Issue> {
 fn spec(
     name: &NamespaceName,
     config: &StdioServerConfig,
-    secrets: &dyn SecretSource,
+    secrets: &Secrets,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<StdioSpec, ExternalFailure> {
-    let secrets = secrets.for_namespace(name);
+    let secrets = secrets.for_namespace(name).values;
     let sources = Sources {
         secrets: &secrets,
         environment,
@@ -343,7 +343,7 @@ mod tests {
     use crate::yaml;
 
     use super::*;
-    use crate::secrets::{NoSecrets, Secret};
+    use crate::secrets::Secret;
 
     fn configured(yaml: &str) -> ServersConfig {
         ServersConfig {
@@ -359,7 +359,7 @@ mod tests {
         }
     }
 
-    fn resolved(yaml: &str, secrets: &dyn SecretSource) -> External {
+    fn resolved(yaml: &str, secrets: &Secrets) -> External {
         let environment = |name: &str| (name == "HERE").then(|| "hunter2".to_owned());
         let file = ServersFile::default();
         let mut all = resolve(&configured(yaml), &file, secrets, &environment);
@@ -367,19 +367,15 @@ mod tests {
         all.remove(0)
     }
 
-    struct OneSecret;
-
-    impl SecretSource for OneSecret {
-        fn for_namespace(&self, _: &NamespaceName) -> BTreeMap<String, Secret> {
-            BTreeMap::from([("STORED".to_owned(), Secret::new("hunter3"))])
-        }
+    fn one_secret() -> Secrets {
+        Secrets::global([("STORED", Secret::new("hunter3"))])
     }
 
     #[test]
     fn a_server_gets_its_variables_and_nothing_else_of_the_gateway() {
         let external = resolved(
             "{ a: { command: x, env: { ONE: '${HERE}', TWO: 'b ${STORED}', PATH: /only } } }",
-            &OneSecret,
+            &one_secret(),
         );
         let server = stdio(external.server);
         let value = |name: &str| {
@@ -405,7 +401,7 @@ mod tests {
     fn a_missing_variable_fails_the_server_and_names_variable_and_key() {
         let external = resolved(
             "{ a: { command: x, env: { A: '${HERE}', TOKEN: 'x${STORED}' } } }",
-            &NoSecrets,
+            &Secrets::default(),
         );
         assert_eq!(external.secrets_status, SecretsStatus::Missing);
         let failure = external.server.unwrap_err();
@@ -424,7 +420,12 @@ mod tests {
     #[test]
     fn what_is_switched_off_is_not_there() {
         let configured = configured("{ a: { command: x, enabled: false }, b: { command: x } }");
-        let all = resolve(&configured, &ServersFile::default(), &NoSecrets, &|_| None);
+        let all = resolve(
+            &configured,
+            &ServersFile::default(),
+            &Secrets::default(),
+            &|_| None,
+        );
         assert_eq!(all.len(), 1);
         assert_eq!(all[0].name.as_str(), "b");
     }
@@ -437,7 +438,7 @@ mod tests {
             file.servers.insert(name.parse().unwrap(), Err(wrong));
         }
         let configured = configured("{ a: { command: mine } }");
-        let mut all = resolve(&configured, &file, &NoSecrets, &|_| None);
+        let mut all = resolve(&configured, &file, &Secrets::default(), &|_| None);
         assert_eq!(all[0].issues[0].code, COLLISION);
         let mine = stdio(all.remove(0).server);
         assert_eq!(mine.spec.program, Path::new("mine"));
@@ -450,7 +451,7 @@ mod tests {
     fn a_reference_in_an_argument_is_pointed_out_and_a_script_is_not() {
         let external = resolved(
             "{ a: { command: sh, args: [-c, 'exec x ${HERE}', '--token=${HERE}'] } }",
-            &NoSecrets,
+            &Secrets::default(),
         );
         assert_eq!(external.issues.len(), 1);
         assert_eq!(external.issues[0].subject, "args[2]");

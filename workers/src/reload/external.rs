@@ -16,6 +16,7 @@ use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
 use crate::registry::{Attached, Issue, Namespace, Snapshot, UpstreamKind};
 use crate::scan::NamespaceSource;
+use crate::secrets::Secrets;
 
 /// The code of a failure that is about the file as a whole, or about one entry of it.
 const INVALID: &str = "invalid_config";
@@ -26,6 +27,7 @@ impl Reloader {
     pub(super) async fn externals(
         &self,
         sources: &mut [NamespaceSource],
+        secrets: &Secrets,
         report: &mut ReloadReport,
     ) -> Vec<External> {
         let root = self.data.root().to_owned();
@@ -56,7 +58,7 @@ impl Reloader {
         }
         let configured = Arc::clone(&lock(&self.servers));
         let environment = |name: &str| std::env::var(name).ok();
-        let mut externals = resolve(&configured, &file, &*self.secrets.0, &environment);
+        let mut externals = resolve(&configured, &file, secrets, &environment);
         externals.retain(|external| {
             let folder = sources.iter_mut().find(|it| it.name == external.name);
             let Some(folder) = folder else { return true };
@@ -146,7 +148,10 @@ fn namespace(
     let content = match &upstream {
         UpstreamKind::External(server) => server.content_hash,
         UpstreamKind::Remote(server) => server.content_hash,
-        UpstreamKind::Worker(_) | UpstreamKind::Empty | UpstreamKind::Failed(_) => [0; 32],
+        UpstreamKind::Worker(_)
+        | UpstreamKind::Empty
+        | UpstreamKind::System
+        | UpstreamKind::Failed(_) => [0; 32],
     };
     Namespace {
         description: String::new(),

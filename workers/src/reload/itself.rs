@@ -153,7 +153,10 @@ impl Reloader {
                 let recovering = namespace.recovering.upgrade();
                 recovering.is_none_or(|worker| worker.is_outdated())
             }
-            UpstreamKind::Empty | UpstreamKind::External(_) | UpstreamKind::Remote(_) => false,
+            UpstreamKind::Empty
+            | UpstreamKind::External(_)
+            | UpstreamKind::Remote(_)
+            | UpstreamKind::System => false,
         }
     }
 

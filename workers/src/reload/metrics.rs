@@ -54,7 +54,7 @@ impl ReloadMetrics {
                 UpstreamKind::Worker(_) | UpstreamKind::External(_) | UpstreamKind::Remote(_) => {
                     serving += 1
                 }
-                UpstreamKind::Empty => empty += 1,
+                UpstreamKind::Empty | UpstreamKind::System => empty += 1,
                 UpstreamKind::Failed(_) => failed += 1,
             }
             tools += namespace.tools.len();

@@ -24,6 +24,7 @@ use crate::external::COLLISION;
 use crate::names::NamespaceName;
 use crate::registry::{Issue, Namespace, Snapshot, UpstreamKind};
 use crate::scan::{NamespaceSource, scan, scan_one};
+use crate::secrets::Secrets;
 use crate::worker::Worker;
 
 /// How long what is ready waits for the rest before it is published without it.
@@ -77,6 +78,7 @@ struct Run {
     /// Workers to wait for once their namespaces are published as failed.
     recovering: Vec<(Wanted, Arc<Worker>)>,
     report: ReloadReport,
+    secrets: Secrets,
 }
 
 impl Run {
@@ -94,6 +96,7 @@ impl Run {
             changes: Changes::new(),
             recovering: Vec::new(),
             report: ReloadReport::default(),
+            secrets: Secrets::default(),
         }
     }
 
@@ -102,11 +105,15 @@ impl Run {
         if self.reloader.closing.is_cancelled() {
             return Err(ReloadError::ShuttingDown);
         }
+        self.secrets = self.reloader.secrets(&mut self.report).await?;
         self.reloader.take_over_recovering(&self.scope);
         let mut sources = self.scan().await?;
         let reloader = Arc::clone(&self.reloader);
         let externals = match &self.scope {
-            Scope::All => reloader.externals(&mut sources, &mut self.report).await,
+            Scope::All => {
+                let (secrets, report) = (&self.secrets, &mut self.report);
+                reloader.externals(&mut sources, secrets, report).await
+            }
             Scope::Only(_) => {
                 self.keep_collisions(&mut sources);
                 Vec::new()

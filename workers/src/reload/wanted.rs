@@ -1,6 +1,6 @@
 //! What a namespace should become: its folder and the operator's limits and secrets, put together. No I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::parking::Parking;
 use crate::policy::ToolPolicy;
 use crate::registry::{Attached, Issue, Namespace, SecretsStatus, UpstreamKind};
 use crate::scan::{NamespaceSource, SourceFailure};
-use crate::secrets::Secret;
+use crate::secrets::{NamespaceSecrets, Secret};
 use crate::template::Sources;
 use crate::worker::Declared;
 
@@ -37,6 +37,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(600);
 pub(super) struct Wanted {
     pub(super) source: NamespaceSource,
     pub(super) secrets: BTreeMap<String, Secret>,
+    /// Secrets that somebody asked for and nobody gave a value.
+    placeholders: BTreeSet<String>,
     variables: Variables,
     pub(super) failure: Option<SourceFailure>,
     limits: Limits,
@@ -74,10 +76,14 @@ impl Wanted {
     pub(super) fn new(
         source: NamespaceSource,
         config: &NamespacesConfig,
-        secrets: BTreeMap<String, Secret>,
+        secrets: NamespaceSecrets,
         environment: &dyn Fn(&str) -> Option<String>,
         toolchain: Option<&str>,
     ) -> Self {
+        let NamespaceSecrets {
+            values: secrets,
+            placeholders,
+        } = secrets;
         let mut variables = source.manifest.variables(&Sources {
             secrets: &secrets,
             environment,
@@ -99,6 +105,7 @@ impl Wanted {
         Self {
             source,
             secrets,
+            placeholders,
             variables,
             failure,
             limits,
@@ -131,6 +138,7 @@ impl Wanted {
             about_env.cloned().collect()
         };
         current.content_hash == self.content_hash
+            && current.secrets_status == self.secrets_status()
             && !current.issues.iter().any(|issue| issue.subject == UPDATE)
             && collides(&current.issues) == collides(&self.issues)
             && without_value(&current.issues) == without_value(&self.issues)
@@ -254,10 +262,16 @@ impl Wanted {
 
     fn secrets_status(&self) -> SecretsStatus {
         let declared = &self.source.manifest.secrets;
+        let mut without = declared
+            .iter()
+            .filter(|name| !self.has_value(name))
+            .peekable();
         if declared.is_empty() {
             SecretsStatus::NoSecretsNeeded
-        } else if declared.iter().all(|name| self.has_value(name)) {
+        } else if without.peek().is_none() {
             SecretsStatus::Ok
+        } else if without.all(|name| self.placeholders.contains(name)) {
+            SecretsStatus::Placeholders
         } else {
             SecretsStatus::Missing
         }
@@ -434,10 +448,14 @@ mod tests {
     }
 
     fn wanted(manifest: &str, secrets: &[&str]) -> Wanted {
-        let secrets = secrets
-            .iter()
-            .map(|name| ((*name).to_owned(), Secret::new("v")))
-            .collect();
+        let (placeholders, values): (Vec<_>, Vec<_>) =
+            secrets.iter().partition(|name| name.starts_with('?'));
+        let value = |name: &&str| ((*name).to_owned(), Secret::new("v"));
+        let placeholder = |name: &&str| name.trim_start_matches('?').to_owned();
+        let secrets = NamespaceSecrets {
+            values: values.iter().map(value).collect(),
+            placeholders: placeholders.iter().map(placeholder).collect(),
+        };
         Wanted::new(
             source(manifest),
             &NamespacesConfig::default(),
@@ -504,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_missing_or_there() {
+    fn secrets_are_missing_asked_for_or_there() {
         assert_eq!(
             wanted("", &[]).secrets_status(),
             SecretsStatus::NoSecretsNeeded
@@ -516,6 +534,14 @@ mod tests {
         assert_eq!(
             wanted("secrets: [A, B]", &["A", "B"]).secrets_status(),
             SecretsStatus::Ok
+        );
+        assert_eq!(
+            wanted("secrets: [A, B]", &["A", "?B"]).secrets_status(),
+            SecretsStatus::Placeholders
+        );
+        assert_eq!(
+            wanted("secrets: [A, B]", &["?A"]).secrets_status(),
+            SecretsStatus::Missing
         );
     }
 

@@ -31,7 +31,7 @@ impl Run {
             let current = self.before.namespaces.get(&source.name).cloned();
             let current = current.as_deref();
             let running = current.and_then(|current| self.running(current));
-            let secrets = self.reloader.secrets.0.for_namespace(&source.name);
+            let secrets = self.secrets.for_namespace(&source.name);
             // Without a toolchain what runs stays as it is, so it is compared with its own.
             let own = running.as_ref().and_then(|it| it.toolchain.as_deref());
             let environment = |name: &str| std::env::var(name).ok();
@@ -82,6 +82,7 @@ impl Run {
             UpstreamKind::Empty
             | UpstreamKind::External(_)
             | UpstreamKind::Remote(_)
+            | UpstreamKind::System
             | UpstreamKind::Failed(_) => None,
         }
     }

@@ -1,0 +1,75 @@
+//! The core of this very process, for the management tools: the same functions that the core's listener calls.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, OnceLock, Weak};
+
+use async_trait::async_trait;
+use http::StatusCode;
+use tooldock_workers::names::NamespaceName;
+
+use super::Service;
+use crate::caller::{Caller, Visibility};
+use crate::mcp::Core;
+use crate::profile::Profile;
+use crate::reply::Reply;
+use crate::rest;
+use crate::upstream::system::core::{CoreAnswer, CoreLink, CoreRequest, Unreachable};
+
+/// The principal of what the management tools ask, in the audit log and in limits.
+const PRINCIPAL: &str = "manager";
+
+/// The way to a service that is made after the tools that ask it.
+#[derive(Default)]
+pub struct OwnCore(OnceLock<Weak<Core>>);
+
+impl OwnCore {
+    /// Leads to this service from now on. The service is not kept alive by it.
+    pub fn bind(&self, service: &Service) {
+        let _ = self.0.set(Arc::downgrade(&service.core));
+    }
+}
+
+/// The management tools as a caller of the core.
+fn caller(namespace: Option<NamespaceName>) -> Caller {
+    Caller {
+        namespace,
+        principal: Some(PRINCIPAL.into()),
+        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        request_id: format!("manager-{:016x}", fastrand::u64(..)).into(),
+        profile: Arc::new(Profile::core()),
+        manager: true,
+        headers: None,
+        visibility: Visibility::All,
+        note: None,
+    }
+}
+
+#[async_trait]
+impl CoreLink for OwnCore {
+    async fn send(&self, request: CoreRequest) -> Result<CoreAnswer, Unreachable> {
+        let core = self.0.get().and_then(Weak::upgrade);
+        let core =
+            core.ok_or_else(|| Unreachable("the server is starting or stopping".to_owned()))?;
+        let reply = match request {
+            CoreRequest::Health => rest::public::health(&core, &caller(None)),
+            CoreRequest::Namespaces => rest::namespaces::list(&core, &caller(None)),
+            CoreRequest::Reload => rest::reload::reload(&core).await,
+            CoreRequest::Call {
+                namespace,
+                tool,
+                input,
+            } => rest::tools::call(&core, caller(Some(namespace)), &tool, input).await,
+        };
+        Ok(match reply {
+            Reply::Full { head, body } => CoreAnswer {
+                status: head.status,
+                body,
+            },
+            // REST answers whole.
+            _ => CoreAnswer {
+                status: StatusCode::INTERNAL_SERVER_ERROR,
+                body: bytes::Bytes::new(),
+            },
+        })
+    }
+}

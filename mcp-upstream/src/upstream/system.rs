@@ -1,0 +1,220 @@
+//! The management tools: the namespace `_system`, whose functions are this program's own.
+//!
+//! ```text
+//!   listener with the profile `manager` ──▶ the surfaces of every namespace ──▶ FunctionCall ──▶ SystemPort
+//!                                                                                                  │  control runtime
+//!                                                      tool.rs: parameters, result, hints ◀── tools.rs: the table
+//!                                                                                                  │
+//!                              Workspace (folders, files, environments) ◀── Management ──▶ CoreLink (reload, test)
+//! ```
+//!
+//! The tools are declared as a worker declares its own, in the [`Namespace`]. So lists, sessions, eras, limits, audit and
+//! metrics are those of `WorkerUpstream`, and nothing of the transport stands here.
+//!
+//! A tool runs in the control runtime, where children of this process belong. Dropping its call ends the tool, and with
+//! it the child processes that the tool waits for. A change of files that has begun is finished.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tooldock_workers::builder::Builder;
+use tooldock_workers::config::{Limits, ToolLimits};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::gate::Gate;
+use tooldock_workers::manage::Workspace;
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::parking::Parking;
+use tooldock_workers::policy::ToolPolicy;
+use tooldock_workers::registry::{Attached, Namespace, SecretsStatus, UpstreamKind};
+use tooldock_workers::secrets::SecretNames;
+use tooldock_workers::worker::{CallSink, Operation, ToolReply, WorkerCall};
+
+use super::worker::WorkerPort;
+use crate::engine::{UpstreamReply, Work, unknown_tool};
+
+pub mod core;
+mod parameters;
+mod tool;
+mod tools;
+
+pub use tools::ServerFacts;
+
+use self::core::CoreLink;
+use tool::{Entry, Progress, Time};
+
+/// What the management server says about itself at the beginning of a conversation.
+const INSTRUCTIONS: &str = "Management of this ToolDock server: namespaces, tool files, Python packages, secrets. \
+    To make a tool: create_namespace, write_tool, add_requirement for each package the code imports, check_secrets, \
+    reload_core, test_tool. Secret values never pass through these tools.";
+
+/// What the management tools work on.
+pub struct Management {
+    /// The folders of the namespaces, and what is done with them.
+    pub workspace: Arc<Workspace>,
+    secrets: ManagedSecrets,
+    /// Reads repositories and packages of others.
+    pub builder: Builder,
+    core: Arc<dyn CoreLink>,
+    /// As the configuration has them; the lock guards a pointer.
+    facts: Mutex<Arc<ServerFacts>>,
+    /// How long an installer may take.
+    install: Duration,
+    control: Handle,
+    started: Instant,
+}
+
+/// The secrets as management knows them: names, and how a person sets their values.
+#[derive(Debug, Clone)]
+pub struct ManagedSecrets {
+    /// Names and statuses.
+    pub names: SecretNames,
+    /// The container in which people run `app.cli.secrets`.
+    pub container: String,
+}
+
+impl Management {
+    /// Management of this workspace, where an installer may take `install`, and of the core behind `core`. Tools run on
+    /// `control`.
+    pub fn new(
+        workspace: Arc<Workspace>,
+        secrets: ManagedSecrets,
+        builder: Builder,
+        core: Arc<dyn CoreLink>,
+        facts: ServerFacts,
+        install: Duration,
+        control: Handle,
+    ) -> Self {
+        Self {
+            workspace,
+            secrets,
+            builder,
+            core,
+            facts: Mutex::new(Arc::new(facts)),
+            install,
+            control,
+            started: Instant::now(),
+        }
+    }
+
+    /// The configuration has changed.
+    pub fn set_facts(&self, facts: ServerFacts) {
+        *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(facts);
+    }
+
+    fn facts(&self) -> Arc<ServerFacts> {
+        Arc::clone(&self.facts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The namespace of the tools, for the registry.
+    pub(crate) fn namespace(&self) -> Namespace {
+        // The longest of what a tool may wait for.
+        Self::namespace_within(self.install.max(self.builder.timeout()))
+    }
+
+    fn namespace_within(install: Duration) -> Namespace {
+        let entries = tools::all();
+        let limits = Limits {
+            timeout: Time::Short.limit(install),
+            ..Limits::default()
+        };
+        let tool_limits = entries.iter().map(|entry| {
+            let own = ToolLimits {
+                timeout: Some(entry.time.limit(install)),
+                max_result: None,
+            };
+            (entry.declaration.name.to_string(), own)
+        });
+        Namespace {
+            name: NamespaceName::system(),
+            description: INSTRUCTIONS.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            secrets: Vec::new(),
+            secrets_status: SecretsStatus::NoSecretsNeeded,
+            has_requirements: false,
+            policy: ToolPolicy::new(&limits).expect("the default lists have valid patterns"),
+            tool_limits: tool_limits.collect::<BTreeMap<_, _>>(),
+            gate: Arc::new(Gate::new(limits.max_concurrency, limits.queue)),
+            parked: Arc::new(Parking::new(limits.max_parked)),
+            tools: entries
+                .iter()
+                .map(|it| Arc::clone(&it.declaration))
+                .collect(),
+            limits,
+            resources: Vec::new(),
+            resource_templates: Vec::new(),
+            prompts: Vec::new(),
+            completions: false,
+            issues: Vec::new(),
+            upstream: UpstreamKind::System,
+            content_hash: [0; 32],
+            attached: Attached::default(),
+            recovering: std::sync::Weak::new(),
+        }
+    }
+}
+
+impl fmt::Debug for Management {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Management").finish_non_exhaustive()
+    }
+}
+
+/// Runs the calls of the management tools.
+pub(crate) struct SystemPort {
+    management: Arc<Management>,
+    entries: Vec<Entry>,
+}
+
+impl SystemPort {
+    pub(crate) fn new(management: Arc<Management>) -> Self {
+        Self {
+            management,
+            entries: tools::all(),
+        }
+    }
+}
+
+impl WorkerPort for SystemPort {
+    fn call(self: Arc<Self>, call: WorkerCall, sink: Option<Arc<dyn CallSink>>) -> Work {
+        Box::pin(async move {
+            let Operation::CallTool { tool, arguments } = call.operation else {
+                return Err(unknown_tool(call.operation.subject()));
+            };
+            let mut entries = self.entries.iter();
+            let found = entries.find(|entry| entry.declaration.name == tool);
+            let entry = found.ok_or_else(|| unknown_tool(&tool))?;
+            let management = Arc::clone(&self.management);
+            let run = (entry.run)(management, arguments, Progress::new(sink));
+            // A set of one: dropping the call ends the task.
+            let mut task = JoinSet::new();
+            task.spawn_on(run, &self.management.control);
+            let value = match task.join_next().await {
+                Some(Ok(outcome)) => outcome?,
+                Some(Err(error)) => {
+                    tracing::error!(%error, tool = &*tool, "a management tool was interrupted");
+                    return Err(interrupted());
+                }
+                None => return Err(interrupted()),
+            };
+            Ok(UpstreamReply::Value(ToolReply {
+                value,
+                content: None,
+                meta: None,
+            }))
+        })
+    }
+}
+
+fn interrupted() -> CallError {
+    CallError::new(
+        CallErrorCode::InternalError,
+        "The tool was interrupted. The log of the gateway says more",
+    )
+}
+
+#[cfg(test)]
+mod tests;

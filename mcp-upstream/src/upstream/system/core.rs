@@ -1,0 +1,126 @@
+//! The core as the management server uses it: in the same process, or another one behind `CORE_URL`. Either way these are
+//! requests of the core's own surface, so that nothing is reloaded or tested in a second way.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::StatusCode;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tooldock_workers::error::CallError;
+use tooldock_workers::names::NamespaceName;
+
+use super::Management;
+use super::tool::refused;
+
+/// What is asked of the core.
+#[derive(Debug, Clone)]
+pub enum CoreRequest {
+    /// `GET /health`.
+    Health,
+    /// `GET /namespaces`.
+    Namespaces,
+    /// `POST /reload`.
+    Reload,
+    /// `POST /tools/{tool}`.
+    Call {
+        /// The tool's namespace.
+        namespace: NamespaceName,
+        /// The tool.
+        tool: String,
+        /// Its arguments, a JSON object.
+        input: Bytes,
+    },
+}
+
+/// What the core answered.
+#[derive(Debug, Clone)]
+pub struct CoreAnswer {
+    /// The status.
+    pub status: StatusCode,
+    /// The body, JSON.
+    pub body: Bytes,
+}
+
+/// Why the core gave no answer, in one line.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct Unreachable(pub String);
+
+/// A way to the core. Every request is made with the manager's token.
+#[async_trait]
+pub trait CoreLink: Send + Sync {
+    /// Asks the core. Dropping the future gives the request up.
+    ///
+    /// # Errors
+    ///
+    /// When the core cannot be reached.
+    async fn send(&self, request: CoreRequest) -> Result<CoreAnswer, Unreachable>;
+}
+
+/// What `GET /health` tells the manager.
+#[derive(Debug, Deserialize)]
+pub(super) struct CoreHealth {
+    pub(super) namespaces: usize,
+    pub(super) tools: usize,
+}
+
+/// A namespace of `GET /namespaces`.
+#[derive(Debug, Deserialize)]
+pub(super) struct CoreNamespace {
+    pub(super) name: String,
+    pub(super) tool_count: usize,
+    pub(super) has_requirements: bool,
+    pub(super) secrets_status: String,
+}
+
+impl Management {
+    /// Asks the core and reads its answer.
+    ///
+    /// # Errors
+    ///
+    /// The core cannot be reached, or refuses; what to do about it.
+    pub(super) async fn ask_core<T: DeserializeOwned>(
+        &self,
+        request: CoreRequest,
+    ) -> Result<T, CallError> {
+        let answer = self.answer_of(request).await?;
+        if !answer.status.is_success() {
+            return Err(refused(format!(
+                "The core refused: {}",
+                words(answer.status, &answer.body)
+            )));
+        }
+        serde_json::from_slice(&answer.body).map_err(|error| {
+            refused(format!(
+                "The core's answer is not understood ({error}). Core and manager must be of the same version"
+            ))
+        })
+    }
+
+    /// Asks the core, whatever it answers.
+    ///
+    /// # Errors
+    ///
+    /// The core cannot be reached; what to do about it.
+    pub(super) async fn answer_of(&self, request: CoreRequest) -> Result<CoreAnswer, CallError> {
+        self.core.send(request).await.map_err(|error| {
+            refused(format!(
+                "The core cannot be reached: {error}. Files can still be managed; call health to see when the core is back, then try again"
+            ))
+        })
+    }
+
+    pub(super) fn core(&self) -> &dyn CoreLink {
+        &*self.core
+    }
+}
+
+/// What a refusal says.
+fn words(status: StatusCode, body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    match body["detail"].as_str() {
+        Some(detail) => format!("{detail} ({status})"),
+        None => status.to_string(),
+    }
+}

@@ -1,0 +1,255 @@
+//! What a management tool is: a Rust type for its parameters and one for its result, from which its schemas come, what it
+//! tells a model, and a function.
+//!
+//! A new tool is a type that implements [`ManagementTool`], in a file of its group in `tools/`, and its name in the table
+//! of that group. Parameters derive `Deserialize` with `deny_unknown_fields` and `JsonSchema`; the comments of their fields
+//! are the descriptions that a model reads. Wrong, missing and surplus arguments are refused before the tool runs.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::tool::Tool;
+use tooldock_workers::worker::{CallEvent, CallSink};
+
+use super::Management;
+
+/// A tool of the management server.
+pub(super) trait ManagementTool: 'static {
+    /// What clients call.
+    const NAME: &'static str;
+    /// What the tool does and what to do after it, for any model.
+    const DESCRIPTION: &'static str;
+    /// What a client may know before it asks its user.
+    const HINTS: Hints;
+    /// How long the tool may take.
+    const TIME: Time = Time::Short;
+    /// Its arguments, an object.
+    type Parameters: DeserializeOwned + JsonSchema + Send + 'static;
+    /// Its result: an object, or a list.
+    type Outcome: Serialize + JsonSchema;
+
+    /// Runs the tool. Dropping the future ends the tool.
+    ///
+    /// # Errors
+    ///
+    /// What was wrong and what to do about it. Nothing was changed then.
+    fn run(
+        management: Arc<Management>,
+        parameters: Self::Parameters,
+        progress: Progress,
+    ) -> impl Future<Output = Result<Self::Outcome, CallError>> + Send;
+}
+
+/// MCP's annotations.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hints {
+    read_only: bool,
+    destructive: bool,
+    idempotent: bool,
+    open_world: bool,
+}
+
+impl Hints {
+    /// Changes nothing.
+    pub(super) const READS: Self = Self {
+        read_only: true,
+        destructive: false,
+        idempotent: true,
+        open_world: false,
+    };
+    /// Adds something; a second call adds nothing more.
+    pub(super) const ADDS: Self = Self {
+        read_only: false,
+        destructive: false,
+        idempotent: true,
+        open_world: false,
+    };
+    /// Replaces or removes something.
+    pub(super) const REPLACES: Self = Self {
+        destructive: true,
+        ..Self::ADDS
+    };
+
+    /// Speaks with servers elsewhere.
+    pub(super) const fn elsewhere(mut self) -> Self {
+        self.open_world = true;
+        self
+    }
+
+    /// A second call does more than one.
+    pub(super) const fn each_time(mut self) -> Self {
+        self.idempotent = false;
+        self
+    }
+}
+
+/// How long a tool may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Time {
+    /// Files and short child processes.
+    Short,
+    /// A reload, an installer, a clone: as long as an installer may take, and some more. Such a tool reports progress.
+    Long,
+}
+
+impl Time {
+    /// The limit, where an installer may take `install`.
+    pub(super) fn limit(self, install: Duration) -> Duration {
+        const SHORT: Duration = Duration::from_secs(120);
+        match self {
+            Self::Short => SHORT,
+            Self::Long => install.saturating_add(SHORT),
+        }
+    }
+}
+
+/// Tells the client how far a tool is.
+pub(super) struct Progress {
+    sink: Option<Arc<dyn CallSink>>,
+}
+
+impl Progress {
+    pub(super) fn new(sink: Option<Arc<dyn CallSink>>) -> Self {
+        Self { sink }
+    }
+
+    /// `step` of `steps` begins.
+    pub(super) fn report(&self, step: u32, steps: u32, message: &str) {
+        if let Some(sink) = &self.sink {
+            let report = json!({ "progress": step, "total": steps, "message": message });
+            sink.event(CallEvent::Progress(report.to_string().into()));
+        }
+    }
+}
+
+/// A tool that runs: its JSON result.
+type Running = Pin<Box<dyn Future<Output = Result<Bytes, CallError>> + Send>>;
+
+/// A row of the table.
+pub(super) struct Entry {
+    /// As lists show it.
+    pub(super) declaration: Arc<Tool>,
+    pub(super) time: Time,
+    pub(super) run: fn(Arc<Management>, Bytes, Progress) -> Running,
+}
+
+impl Entry {
+    /// The row of a tool.
+    pub(super) fn of<T: ManagementTool>() -> Self {
+        let hints = T::HINTS;
+        let annotations = json!({
+            "readOnlyHint": hints.read_only,
+            "destructiveHint": hints.destructive,
+            "idempotentHint": hints.idempotent,
+            "openWorldHint": hints.open_world,
+        });
+        let declaration = Tool {
+            name: T::NAME.into(),
+            title: None,
+            description: T::DESCRIPTION.to_owned(),
+            input_schema: raw(&input_schema::<T::Parameters>()),
+            output_schema: Some(raw(&output_schema::<T::Outcome>())),
+            annotations: Some(raw(&annotations)),
+            icons: None,
+            meta: None,
+            filename: String::new(),
+            context: T::TIME == Time::Long,
+        };
+        Self {
+            declaration: Arc::new(declaration),
+            time: T::TIME,
+            run: |management, arguments, progress| {
+                Box::pin(async move {
+                    let parameters = read::<T::Parameters>(&arguments)?;
+                    let outcome = T::run(management, parameters, progress).await?;
+                    let text = serde_json::to_vec(&outcome);
+                    text.map(Bytes::from).map_err(|error| {
+                        CallError::new(CallErrorCode::InternalError, error.to_string())
+                    })
+                })
+            },
+        }
+    }
+}
+
+/// The arguments of a call.
+///
+/// # Errors
+///
+/// What is wrong with which of them.
+fn read<P: DeserializeOwned>(arguments: &[u8]) -> Result<P, CallError> {
+    let arguments = match arguments {
+        [] => b"{}",
+        given => given,
+    };
+    let mut reader = serde_json::Deserializer::from_slice(arguments);
+    serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        let text = error.into_inner().to_string();
+        // Where in the text it stands helps nobody who wrote an object.
+        let text = text.split(" at line ").next().unwrap_or_default();
+        let place = match &*path {
+            "." => String::new(),
+            path => format!("{path}: "),
+        };
+        invalid(format!("{place}{text}. Nothing was changed"))
+    })
+}
+
+/// Arguments that are wrong.
+pub(super) fn invalid(message: impl Into<String>) -> CallError {
+    CallError::new(CallErrorCode::InvalidArguments, message)
+}
+
+/// Arguments that are right, for something that cannot be done.
+pub(super) fn refused(message: impl Into<String>) -> CallError {
+    CallError::new(CallErrorCode::ToolError, message)
+}
+
+fn raw(value: &Value) -> Arc<RawValue> {
+    to_raw_value(value)
+        .expect("a value is written into memory")
+        .into()
+}
+
+/// One object without references: clients that generate forms read nothing else.
+fn input_schema<T: JsonSchema>() -> Value {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.inline_subschemas = true;
+    settings.meta_schema = None;
+    let schema = settings.into_generator().into_root_schema_for::<T>();
+    let mut schema = schema.to_value();
+    if let Some(schema) = schema.as_object_mut() {
+        // Both are about the Rust type.
+        schema.remove("title");
+        schema.remove("description");
+        let is_object = schema.get("type").is_some_and(|it| it == "object");
+        if is_object {
+            schema.entry("properties").or_insert_with(|| json!({}));
+        }
+    }
+    schema
+}
+
+/// The schema of `structuredContent`: what is no object is wrapped, as the value is.
+fn output_schema<T: JsonSchema>() -> Value {
+    let schema = input_schema::<T>();
+    match schema["type"] == "object" {
+        true => schema,
+        false => json!({
+            "type": "object",
+            "properties": { "result": schema },
+            "required": ["result"],
+        }),
+    }
+}

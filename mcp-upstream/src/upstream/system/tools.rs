@@ -1,0 +1,43 @@
+//! The management tools: one file per group, one line per tool (MGR-21).
+
+mod core;
+mod files;
+mod namespaces;
+mod packages;
+mod repositories;
+mod secrets;
+mod test_tool;
+
+pub use self::core::ServerFacts;
+use super::tool::Entry;
+
+/// All of them, in the order of lists.
+pub(super) fn all() -> Vec<Entry> {
+    vec![
+        Entry::of::<namespaces::ListNamespaces>(),
+        Entry::of::<namespaces::CreateNamespace>(),
+        Entry::of::<namespaces::DeleteNamespace>(),
+        Entry::of::<core::ReloadCore>(),
+        Entry::of::<files::ListTools>(),
+        Entry::of::<files::GetToolSource>(),
+        Entry::of::<files::WriteTool>(),
+        Entry::of::<files::DeleteTool>(),
+        Entry::of::<packages::InstallRequirements>(),
+        Entry::of::<packages::AddRequirement>(),
+        Entry::of::<packages::ListRequirements>(),
+        Entry::of::<secrets::PrepareSecret>(),
+        Entry::of::<secrets::ListSecrets>(),
+        Entry::of::<secrets::RemoveSecret>(),
+        Entry::of::<secrets::CheckSecrets>(),
+        Entry::of::<repositories::AnalyzeRepo>(),
+        Entry::of::<repositories::ReadRepoFile>(),
+        Entry::of::<files::GenerateTool>(),
+        Entry::of::<test_tool::TestTool>(),
+        Entry::of::<packages::InstallPipPackages>(),
+        Entry::of::<repositories::SearchRegistry>(),
+        Entry::of::<repositories::InstallFromRegistry>(),
+        Entry::of::<repositories::InstallFromRepo>(),
+        Entry::of::<core::Health>(),
+        Entry::of::<core::ServerConfig>(),
+    ]
+}

@@ -1,0 +1,196 @@
+//! The core and the server itself: `reload_core`, `health`, `server_config`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tooldock_workers::error::CallError;
+
+use super::super::Management;
+use super::super::core::{CoreHealth, CoreRequest};
+use super::super::parameters::Nothing;
+use super::super::tool::{Hints, ManagementTool, Progress, Time};
+
+/// Makes what is served equal to what is on disk.
+pub(in super::super) struct ReloadCore;
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(in super::super) struct Reloaded {
+    reloaded: bool,
+    /// All namespaces there are now.
+    namespaces: Vec<String>,
+    /// Namespaces whose worker was started anew.
+    workers_restarted: Vec<String>,
+    /// Namespaces whose packages were installed.
+    deps_synced: Vec<String>,
+    /// Namespaces that could not be brought up to date, and why. Their older version may go on serving.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    failed: Vec<Failed>,
+    /// What else is wrong: files that were skipped, for example.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    issues: Vec<Issue>,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct Failed {
+    namespace: String,
+    code: String,
+    message: String,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct Issue {
+    namespace: String,
+    code: String,
+    subject: String,
+    message: String,
+}
+
+impl ManagementTool for ReloadCore {
+    const NAME: &'static str = "reload_core";
+    const DESCRIPTION: &'static str = "Make the core serve what is on disk now: new, changed and deleted namespaces, \
+        tool files, packages and secrets. Only changed workers restart; calls in flight finish. Call this after \
+        create_namespace, write_tool, delete_tool, add_requirement, install_requirements and delete_namespace: their \
+        changes are not served before. Read `failed` and `issues` in the result and mend what they name. \
+        After calling: test_tool to try a tool, list_namespaces to see what is there.";
+    const HINTS: Hints = Hints::ADDS;
+    const TIME: Time = Time::Long;
+    type Parameters = Nothing;
+    type Outcome = Reloaded;
+
+    async fn run(
+        management: Arc<Management>,
+        _: Nothing,
+        progress: Progress,
+    ) -> Result<Reloaded, CallError> {
+        progress.report(0, 1, "reloading the core");
+        let reloaded = management.ask_core(CoreRequest::Reload).await;
+        progress.report(1, 1, "reloaded");
+        reloaded
+    }
+}
+
+/// How the management server is.
+pub(in super::super) struct Health;
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct HealthReport {
+    /// Since the management server was started.
+    manager_uptime: String,
+    core_reachable: bool,
+    /// The version of the Python interpreter that runs tools; absent where no interpreter was found.
+    python_version: Option<String>,
+    /// Namespaces that the core serves; 0 while it cannot be reached.
+    namespaces_loaded: usize,
+    /// Tools that the core serves.
+    total_tools: usize,
+    /// What is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+impl ManagementTool for Health {
+    const NAME: &'static str = "health";
+    const DESCRIPTION: &'static str = "Show how the server is: uptime of the manager, whether the core can be reached, \
+        the Python version of tools, how many namespaces and tools are served. Call this first when something does not \
+        work. If core_reachable is false: files can still be changed, but reload_core and test_tool wait for the core; \
+        ask the operator to start it.";
+    const HINTS: Hints = Hints::READS;
+    type Parameters = Nothing;
+    type Outcome = HealthReport;
+
+    async fn run(
+        management: Arc<Management>,
+        _: Nothing,
+        _: Progress,
+    ) -> Result<HealthReport, CallError> {
+        let reached = management.core().send(CoreRequest::Health).await.is_ok();
+        let core = management.ask_core::<CoreHealth>(CoreRequest::Health).await;
+        let python = management.workspace.python_version().await;
+        let problem = [
+            core.as_ref().err().map(|it| it.message.clone()),
+            python.as_ref().err().cloned(),
+        ];
+        let problem: Vec<_> = problem.into_iter().flatten().collect();
+        let (namespaces_loaded, total_tools) =
+            core.map_or((0, 0), |core| (core.namespaces, core.tools));
+        Ok(HealthReport {
+            manager_uptime: uptime(management.started.elapsed()),
+            core_reachable: reached,
+            python_version: python.ok(),
+            namespaces_loaded,
+            total_tools,
+            problem: (!problem.is_empty()).then(|| problem.join("; ")),
+        })
+    }
+}
+
+/// `2h 15m`; the two largest units.
+fn uptime(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, minutes) => format!("{minutes}m {}s", seconds % 60),
+        (0, hours, minutes) => format!("{hours}h {minutes}m"),
+        (days, hours, _) => format!("{days}d {hours}h"),
+    }
+}
+
+/// What the configuration says, as far as it is no secret.
+pub(in super::super) struct ServerConfig;
+
+/// The values of `server_config`, none of which is a secret.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct ServerFacts {
+    /// The port of tools.
+    pub core_port: u16,
+    /// The port of the management tools.
+    pub manager_port: u16,
+    /// Where everything is kept.
+    pub data_dir: String,
+    /// The level of the log.
+    pub log_level: String,
+    /// Web pages that may call, separated by commas.
+    pub cors_origins: String,
+    /// How long an unused session is kept.
+    pub mcp_session_ttl_hours: u64,
+}
+
+impl ManagementTool for ServerConfig {
+    const NAME: &'static str = "server_config";
+    const DESCRIPTION: &'static str = "Show the configuration of this server that is no secret: ports, data directory, \
+        log level, allowed origins, session time. Tokens and keys are never shown. To change a value, the operator edits \
+        the configuration file or the environment. After calling: health to see whether the server works.";
+    const HINTS: Hints = Hints::READS;
+    type Parameters = Nothing;
+    type Outcome = ServerFacts;
+
+    async fn run(
+        management: Arc<Management>,
+        _: Nothing,
+        _: Progress,
+    ) -> Result<ServerFacts, CallError> {
+        Ok(ServerFacts::clone(&management.facts()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uptime_is_told_in_its_two_largest_units() {
+        for (seconds, text) in [
+            (0, "0s"),
+            (59, "59s"),
+            (61, "1m 1s"),
+            (8100, "2h 15m"),
+            (3600, "1h 0m"),
+            (180_000, "2d 2h"),
+        ] {
+            assert_eq!(uptime(Duration::from_secs(seconds)), text);
+        }
+    }
+}

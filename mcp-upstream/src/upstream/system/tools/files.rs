@@ -1,0 +1,277 @@
+//! Tool files: `list_tools`, `get_tool_source`, `write_tool` (and its other name `generate_tool`), `delete_tool`.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tooldock_workers::error::CallError;
+use tooldock_workers::manage::{TOOL_FILE_BYTES_MAX, ToolFileName};
+
+use super::super::Management;
+use super::super::parameters::{File, Namespace};
+use super::super::tool::{Hints, ManagementTool, Progress, refused};
+
+/// A file of a namespace.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct FileOf {
+    /// The namespace's name, as list_namespaces shows it.
+    namespace: Namespace,
+    /// The file's name, as list_tools shows it, for example issues.py.
+    filename: File,
+}
+
+/// Reads a tool file.
+pub(in super::super) struct GetToolSource;
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Source {
+    filename: String,
+    /// What the file holds.
+    source: String,
+}
+
+impl ManagementTool for GetToolSource {
+    const NAME: &'static str = "get_tool_source";
+    const DESCRIPTION: &'static str = "Read the Python code of a tool file. To change a tool: call this, edit the code, \
+        and give the whole new code to write_tool(namespace, filename, code).";
+    const HINTS: Hints = Hints::READS;
+    type Parameters = FileOf;
+    type Outcome = Source;
+
+    async fn run(
+        management: Arc<Management>,
+        FileOf {
+            namespace: Namespace(namespace),
+            filename: File(filename),
+        }: FileOf,
+        _: Progress,
+    ) -> Result<Source, CallError> {
+        let source = management
+            .workspace
+            .tool_source(&namespace, &filename)
+            .await?;
+        Ok(Source {
+            filename: filename.to_string(),
+            source,
+        })
+    }
+}
+
+/// Removes a tool file.
+pub(in super::super) struct DeleteTool;
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Deleted {
+    deleted: bool,
+    filename: String,
+    /// Where the removed code is kept, relative to the namespace's folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous_version: Option<String>,
+}
+
+impl ManagementTool for DeleteTool {
+    const NAME: &'static str = "delete_tool";
+    const DESCRIPTION: &'static str = "Remove a tool file with all tools in it. Ask the user first. The code is kept as \
+        an earlier version; previous_version in the result says where. After calling: reload_core, until then the core \
+        goes on serving its tools.";
+    const HINTS: Hints = Hints::REPLACES.each_time();
+    type Parameters = FileOf;
+    type Outcome = Deleted;
+
+    async fn run(
+        management: Arc<Management>,
+        FileOf {
+            namespace: Namespace(namespace),
+            filename: File(filename),
+        }: FileOf,
+        _: Progress,
+    ) -> Result<Deleted, CallError> {
+        let changed = management
+            .workspace
+            .delete_tool_file(&namespace, &filename)
+            .await?;
+        Ok(Deleted {
+            deleted: true,
+            filename: filename.to_string(),
+            previous_version: changed.previous,
+        })
+    }
+}
+
+/// The tools that the files of a namespace declare.
+pub(in super::super) struct ListTools;
+
+/// The namespace that is meant.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct InNamespace {
+    /// The namespace's name, as list_namespaces shows it.
+    namespace: Namespace,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Declared {
+    name: String,
+    description: String,
+    /// The file that declares the tool.
+    filename: String,
+}
+
+impl ManagementTool for ListTools {
+    const NAME: &'static str = "list_tools";
+    const DESCRIPTION: &'static str = "List the tools that the files of a namespace declare: name, description, file. \
+        Read from the files as they are now, which the core may not serve before reload_core. A file that is no valid \
+        Python or has more than 1 MiB is left out. After calling: get_tool_source(namespace, filename) to read one, test_tool to try one.";
+    const HINTS: Hints = Hints::READS;
+    type Parameters = InNamespace;
+    type Outcome = Vec<Declared>;
+
+    async fn run(
+        management: Arc<Management>,
+        InNamespace {
+            namespace: Namespace(namespace),
+        }: InNamespace,
+        _: Progress,
+    ) -> Result<Vec<Declared>, CallError> {
+        let inspected = management.workspace.declared(&namespace).await?;
+        let tools = inspected.into_iter().flat_map(|file| {
+            let filename = file.filename;
+            file.tools.into_iter().map(move |tool| Declared {
+                name: tool.name,
+                description: tool.description,
+                filename: filename.clone(),
+            })
+        });
+        Ok(tools.collect())
+    }
+}
+
+/// Writes a tool file.
+pub(in super::super) struct WriteTool;
+
+/// The other name of [`WriteTool`] (BLD-05).
+pub(in super::super) struct GenerateTool;
+
+/// Code for a file. The name is checked by the tool, whose answer says what is wrong with it.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Code {
+    /// The namespace's name, as list_namespaces shows it.
+    namespace: Namespace,
+    /// The file's name, such as issues.py: a letter, then ASCII letters, digits or '_', and .py at the end.
+    filename: String,
+    /// The whole Python code of the file, at most 1 MiB.
+    code: String,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(in super::super) struct Written {
+    /// Whether the file was written. If not, nothing was changed.
+    written: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filename: Option<String>,
+    /// The tools that the code declares.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools_found: Option<Vec<String>>,
+    /// Where the code is kept that the file held before, relative to the namespace's folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous_version: Option<String>,
+    /// Why the file was not written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// Where, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<String>,
+}
+
+impl Written {
+    fn refused(error: impl Into<String>, details: impl Into<String>) -> Self {
+        Self {
+            error: Some(error.into()),
+            details: Some(details.into()),
+            ..Self::default()
+        }
+    }
+}
+
+impl ManagementTool for WriteTool {
+    const NAME: &'static str = "write_tool";
+    const DESCRIPTION: &'static str = "Write a Python file with tools into a namespace, in place of a file of that name. \
+        The code is checked first and never run here: valid syntax, at least one function with @tool (from \
+        fastmcp.tools import tool), type hints on all parameters, a docstring on each tool. If written is false: mend \
+        what details says and call again. Secrets are read as environment variables, never written into the code. The \
+        code before is kept; previous_version says where. After calling: add_requirement(namespace, package) for each \
+        package that the code imports, then reload_core, then test_tool(namespace, tool_name, input).";
+    const HINTS: Hints = Hints::REPLACES;
+    type Parameters = Code;
+    type Outcome = Written;
+
+    async fn run(
+        management: Arc<Management>,
+        code: Code,
+        _: Progress,
+    ) -> Result<Written, CallError> {
+        write(&management, code).await
+    }
+}
+
+impl ManagementTool for GenerateTool {
+    const NAME: &'static str = "generate_tool";
+    const DESCRIPTION: &'static str = "The same as write_tool, for code that you generated from a repository after \
+        analyze_repo and read_repo_file. Same parameters, checks and result. After calling: add_requirement for each \
+        package that the code imports, then reload_core, then test_tool.";
+    const HINTS: Hints = Hints::REPLACES;
+    type Parameters = Code;
+    type Outcome = Written;
+
+    async fn run(
+        management: Arc<Management>,
+        code: Code,
+        _: Progress,
+    ) -> Result<Written, CallError> {
+        write(&management, code).await
+    }
+}
+
+async fn write(management: &Management, code: Code) -> Result<Written, CallError> {
+    let Code {
+        namespace: Namespace(namespace),
+        filename,
+        code,
+    } = code;
+    let filename: ToolFileName = match filename.parse() {
+        Ok(filename) => filename,
+        Err(error) => return Ok(Written::refused("Invalid filename", format!("{error}"))),
+    };
+    if code.len() > TOOL_FILE_BYTES_MAX {
+        let details = format!(
+            "the code has {} bytes; {TOOL_FILE_BYTES_MAX} are allowed. Split it into several files",
+            code.len()
+        );
+        return Ok(Written::refused("Code is too large", details));
+    }
+    management.workspace.exists(&namespace).await?;
+    let file = (filename.to_string(), code);
+    let inspected = management
+        .workspace
+        .inspect(std::slice::from_ref(&file))
+        .await?;
+    let Some(inspected) = inspected.into_iter().next() else {
+        return Err(refused("Python did not answer about the code. Try again"));
+    };
+    if let Some(fault) = inspected.fault() {
+        return Ok(Written::refused(fault.error, fault.details));
+    }
+    let workspace = &management.workspace;
+    let changed = workspace
+        .write_tool_file(&namespace, &filename, file.1)
+        .await?;
+    Ok(Written {
+        written: true,
+        filename: Some(filename.to_string()),
+        tools_found: Some(inspected.tools.into_iter().map(|tool| tool.name).collect()),
+        previous_version: changed.previous,
+        ..Written::default()
+    })
+}

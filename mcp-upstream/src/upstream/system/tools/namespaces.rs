@@ -1,0 +1,187 @@
+//! Namespaces: `list_namespaces`, `create_namespace`, `delete_namespace`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tooldock_workers::error::CallError;
+use tooldock_workers::manage::NamespaceFolder;
+use tooldock_workers::secrets::Scope;
+
+use super::super::Management;
+use super::super::core::{CoreNamespace, CoreRequest};
+use super::super::parameters::{Namespace, Nothing};
+use super::super::tool::{Hints, ManagementTool, Progress, invalid};
+use super::secrets::with_names;
+
+/// Folders that are not served and whose files are looked at for one list.
+const LOOKS_MAX: usize = 50;
+
+/// The namespaces there are.
+pub(in super::super) struct ListNamespaces;
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Listed {
+    name: String,
+    /// Tools that the core serves in it; of a namespace that is not served yet, those that its files declare.
+    tool_count: usize,
+    /// Whether it has a requirements.txt.
+    has_requirements: bool,
+    /// ok, missing, placeholders, or no_secrets_needed.
+    secrets_status: String,
+}
+
+impl ManagementTool for ListNamespaces {
+    const NAME: &'static str = "list_namespaces";
+    const DESCRIPTION: &'static str = "List all namespaces: name, number of tools, whether there is a requirements.txt, \
+        and whether the secrets it declares are set (ok, missing, placeholders, no_secrets_needed). \
+        After calling: list_tools(namespace) to see the tools of one; check_secrets(namespace) where the status is \
+        missing or placeholders; create_namespace(name) to make a new one.";
+    const HINTS: Hints = Hints::READS;
+    type Parameters = Nothing;
+    type Outcome = Vec<Listed>;
+
+    async fn run(
+        management: Arc<Management>,
+        _: Nothing,
+        _: Progress,
+    ) -> Result<Vec<Listed>, CallError> {
+        let folders = management.workspace.namespaces().await?;
+        // Without a core the folders alone are known.
+        let served = management.ask_core::<Vec<CoreNamespace>>(CoreRequest::Namespaces);
+        let served = served.await.unwrap_or_default().into_iter();
+        let mut listed: BTreeMap<_, _> = served
+            .map(|it| {
+                let listed = Listed {
+                    name: it.name.clone(),
+                    tool_count: it.tool_count,
+                    has_requirements: it.has_requirements,
+                    secrets_status: it.secrets_status,
+                };
+                (it.name, listed)
+            })
+            .collect();
+        let mut looks = 0;
+        for folder in folders {
+            let name = folder.name.to_string();
+            let tool_count = match listed.get(&name) {
+                Some(served) => served.tool_count,
+                None if looks < LOOKS_MAX => {
+                    looks += 1;
+                    let files = management.workspace.declared(&folder.name).await;
+                    files.map_or(0, |files| files.iter().map(|it| it.tools.len()).sum())
+                }
+                None => 0,
+            };
+            let secrets_status = status(&management, &folder).await?.to_owned();
+            let entry = Listed {
+                name: name.clone(),
+                tool_count,
+                has_requirements: folder.has_requirements,
+                secrets_status,
+            };
+            listed.insert(name, entry);
+        }
+        Ok(listed.into_values().collect())
+    }
+}
+
+/// What is known of the secrets that the folder of a namespace declares.
+async fn status(
+    management: &Management,
+    folder: &NamespaceFolder,
+) -> Result<&'static str, CallError> {
+    if folder.secrets.is_empty() {
+        return Ok("no_secrets_needed");
+    }
+    let (name, declared) = (folder.name.clone(), folder.secrets.clone());
+    let check = with_names(management, move |names| names.check(&name, &declared)).await?;
+    Ok(match (&*check.missing, &*check.placeholders) {
+        ([], []) => "ok",
+        ([], _) => "placeholders",
+        _ => "missing",
+    })
+}
+
+/// The name of the namespace that is meant.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Named {
+    /// The namespace's name: 1 to 63 lowercase letters, digits, '-' or '_', beginning with a letter or digit.
+    name: Namespace,
+}
+
+/// Makes a namespace.
+pub(in super::super) struct CreateNamespace;
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Created {
+    created: bool,
+    /// The folder of the namespace.
+    path: String,
+}
+
+impl ManagementTool for CreateNamespace {
+    const NAME: &'static str = "create_namespace";
+    const DESCRIPTION: &'static str = "Make a new, empty namespace: a folder for tool files with an environment of \
+        packages and secrets of its own. Fails if the namespace exists. After calling: write_tool(namespace, filename, \
+        code) to put tools into it, add_requirement(namespace, package) for each package that the code imports, then \
+        reload_core.";
+    const HINTS: Hints = Hints::ADDS.each_time();
+    type Parameters = Named;
+    type Outcome = Created;
+
+    async fn run(
+        management: Arc<Management>,
+        Named {
+            name: Namespace(name),
+        }: Named,
+        _: Progress,
+    ) -> Result<Created, CallError> {
+        // What a secret's scope would mean must be clear.
+        if Scope::of(&name).is_none() {
+            return Err(invalid(format!(
+                "{name} is the scope of secrets that all namespaces get; choose another name"
+            )));
+        }
+        let path = management.workspace.create_namespace(&name).await?;
+        Ok(Created {
+            created: true,
+            path: path.display().to_string(),
+        })
+    }
+}
+
+/// Removes a namespace.
+pub(in super::super) struct DeleteNamespace;
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Deleted {
+    deleted: bool,
+    name: String,
+}
+
+impl ManagementTool for DeleteNamespace {
+    const NAME: &'static str = "delete_namespace";
+    const DESCRIPTION: &'static str = "Remove a namespace with all its tool files, their earlier versions and its \
+        packages. This cannot be undone: ask the user first. Its secrets stay until remove_secret. After calling: \
+        reload_core, until then the core goes on serving its tools.";
+    const HINTS: Hints = Hints::REPLACES.each_time();
+    type Parameters = Named;
+    type Outcome = Deleted;
+
+    async fn run(
+        management: Arc<Management>,
+        Named {
+            name: Namespace(name),
+        }: Named,
+        _: Progress,
+    ) -> Result<Deleted, CallError> {
+        management.workspace.delete_namespace(&name).await?;
+        Ok(Deleted {
+            deleted: true,
+            name: name.to_string(),
+        })
+    }
+}

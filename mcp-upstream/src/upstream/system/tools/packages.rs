@@ -1,0 +1,221 @@
+//! Packages: `install_requirements`, `add_requirement`, `list_requirements`, `install_pip_packages`.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tooldock_workers::error::CallError;
+use tooldock_workers::manage::NotInstalled;
+
+use super::super::Management;
+use super::super::parameters::{Namespace, Package};
+use super::super::tool::{Hints, ManagementTool, Progress, Time, invalid};
+
+/// The most packages of one call.
+const PACKAGES_MAX: usize = 50;
+/// What an installer that failed is called.
+const FAILED: &str = "pip install failed";
+
+/// The namespace that is meant.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct InNamespace {
+    /// The namespace's name, as list_namespaces shows it.
+    namespace: Namespace,
+}
+
+/// Installs what a namespace asks for.
+pub(in super::super) struct InstallRequirements;
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(in super::super) struct Installed {
+    installed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packages: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// What the installer said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<String>,
+}
+
+impl Installed {
+    fn failed(not: NotInstalled) -> Self {
+        Self {
+            error: Some(FAILED.to_owned()),
+            details: Some(not.details),
+            ..Self::default()
+        }
+    }
+}
+
+impl ManagementTool for InstallRequirements {
+    const NAME: &'static str = "install_requirements";
+    const DESCRIPTION: &'static str = "Install all packages of a namespace's requirements.txt into its own environment. \
+        The environment is built beside the one in use, so tools keep working meanwhile. If installed is false: read \
+        details, correct the package with add_requirement, and call again. After calling: reload_core, so that the tools \
+        run with the new packages.";
+    const HINTS: Hints = Hints::ADDS.elsewhere();
+    const TIME: Time = Time::Long;
+    type Parameters = InNamespace;
+    type Outcome = Installed;
+
+    async fn run(
+        management: Arc<Management>,
+        InNamespace {
+            namespace: Namespace(namespace),
+        }: InNamespace,
+        progress: Progress,
+    ) -> Result<Installed, CallError> {
+        let packages = management.workspace.requirements(&namespace).await?;
+        progress.report(0, 1, "installing packages");
+        let outcome = management.workspace.install(&namespace).await?;
+        progress.report(1, 1, "done");
+        Ok(match outcome {
+            Ok(()) => Installed {
+                installed: true,
+                namespace: Some(namespace.to_string()),
+                packages: Some(packages),
+                ..Installed::default()
+            },
+            Err(not) => Installed::failed(not),
+        })
+    }
+}
+
+/// Adds a package to a namespace.
+pub(in super::super) struct AddRequirement;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Addition {
+    /// The namespace's name, as list_namespaces shows it.
+    namespace: Namespace,
+    /// The package with optional versions, for example httpx, httpx>=0.28.0 or beautifulsoup4==4.12.0.
+    package: Package,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Added {
+    added: bool,
+    package: String,
+    namespace: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// What the installer said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<String>,
+}
+
+impl ManagementTool for AddRequirement {
+    const NAME: &'static str = "add_requirement";
+    const DESCRIPTION: &'static str = "Add one Python package to a namespace's requirements.txt, or change its version \
+        there, and install it at once. If added is false, the package could not be installed and requirements.txt is as \
+        before: read details, correct name or version, and call again. After calling: add_requirement for the next \
+        package, or reload_core when all are there.";
+    const HINTS: Hints = Hints::ADDS.elsewhere();
+    const TIME: Time = Time::Long;
+    type Parameters = Addition;
+    type Outcome = Added;
+
+    async fn run(
+        management: Arc<Management>,
+        Addition {
+            namespace: Namespace(namespace),
+            package: Package(package),
+        }: Addition,
+        progress: Progress,
+    ) -> Result<Added, CallError> {
+        progress.report(0, 1, "installing the package");
+        let outcome = management.workspace.add_requirement(&namespace, &package);
+        let outcome = outcome.await?;
+        progress.report(1, 1, "done");
+        let (package, namespace) = (package.to_string(), namespace.to_string());
+        let not = outcome.err();
+        Ok(Added {
+            added: not.is_none(),
+            package,
+            namespace,
+            error: not.is_some().then(|| FAILED.to_owned()),
+            details: not.map(|not| not.details),
+        })
+    }
+}
+
+/// What a namespace asks for.
+pub(in super::super) struct ListRequirements;
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Requirements {
+    namespace: String,
+    packages: Vec<String>,
+}
+
+impl ManagementTool for ListRequirements {
+    const NAME: &'static str = "list_requirements";
+    const DESCRIPTION: &'static str = "List the packages in a namespace's requirements.txt; an empty list if there is no \
+        such file. After calling: add_requirement(namespace, package) for a package that is missing.";
+    const HINTS: Hints = Hints::READS;
+    type Parameters = InNamespace;
+    type Outcome = Requirements;
+
+    async fn run(
+        management: Arc<Management>,
+        InNamespace {
+            namespace: Namespace(namespace),
+        }: InNamespace,
+        _: Progress,
+    ) -> Result<Requirements, CallError> {
+        Ok(Requirements {
+            packages: management.workspace.requirements(&namespace).await?,
+            namespace: namespace.to_string(),
+        })
+    }
+}
+
+/// Installs packages for the manager itself.
+pub(in super::super) struct InstallPipPackages;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Packages {
+    /// The packages, for example tree-sitter. At most 50.
+    packages: Vec<Package>,
+}
+
+impl ManagementTool for InstallPipPackages {
+    const NAME: &'static str = "install_pip_packages";
+    const DESCRIPTION: &'static str = "Install Python packages into the manager's own environment, for analysing code. \
+        Tools do not see them: for the packages of a namespace use add_requirement. If installed is false: read details, \
+        correct the names, and call again.";
+    const HINTS: Hints = Hints::ADDS.elsewhere();
+    const TIME: Time = Time::Long;
+    type Parameters = Packages;
+    type Outcome = Installed;
+
+    async fn run(
+        management: Arc<Management>,
+        Packages { packages }: Packages,
+        progress: Progress,
+    ) -> Result<Installed, CallError> {
+        if packages.is_empty() || packages.len() > PACKAGES_MAX {
+            return Err(invalid(format!(
+                "packages: name 1 to {PACKAGES_MAX} packages. Nothing was changed"
+            )));
+        }
+        let packages: Vec<_> = packages.into_iter().map(|it| it.0).collect();
+        progress.report(0, 1, "installing packages");
+        let outcome = management.workspace.install_own(&packages).await;
+        progress.report(1, 1, "done");
+        Ok(match outcome {
+            Ok(()) => Installed {
+                installed: true,
+                packages: Some(packages.iter().map(ToString::to_string).collect()),
+                ..Installed::default()
+            },
+            Err(not) => Installed::failed(not),
+        })
+    }
+}

@@ -1,0 +1,313 @@
+//! Names and statuses of secrets: `prepare_secret`, `list_secrets`, `remove_secret`, `check_secrets`.
+//!
+//! These tools work on `SecretNames`, which has no method that takes or gives a value: people type values into
+//! `tooldock secrets set`, and no tool stands in between.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize};
+use tooldock_workers::error::CallError;
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::secrets::{Scope, SecretNames, SecretsError, Status, check_key};
+
+use super::super::Management;
+use super::super::core::CoreRequest;
+use super::super::parameters::Namespace;
+use super::super::tool::{Hints, ManagementTool, Progress, invalid, refused};
+
+/// A secret's name, checked.
+#[derive(Debug)]
+struct Key(String);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let key = String::deserialize(deserializer)?;
+        check_key(&key).map_err(D::Error::custom)?;
+        Ok(Self(key))
+    }
+}
+
+impl JsonSchema for Key {
+    fn schema_name() -> Cow<'static, str> {
+        "Key".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]{0,255}$" })
+    }
+}
+
+/// One secret.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Named {
+    /// The secret's name, which is that of the environment variable tools read, for example GITHUB_TOKEN. Never a value.
+    key: Key,
+    /// The namespace that alone gets the secret; leave it out for a secret of all namespaces.
+    #[serde(default)]
+    namespace: Option<Namespace>,
+}
+
+impl Named {
+    fn scope(&self) -> Result<Scope, CallError> {
+        let Some(Namespace(name)) = &self.namespace else {
+            return Ok(Scope::Global);
+        };
+        Scope::of(name).ok_or_else(|| {
+            invalid(format!(
+                "A namespace called {name} has no secrets of its own. For a secret of all namespaces, leave `namespace` out"
+            ))
+        })
+    }
+}
+
+/// Asks for a secret.
+pub(in super::super) struct PrepareSecret;
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Prepared {
+    key: String,
+    /// global, or the namespace.
+    scope: String,
+    /// Where names and statuses are kept.
+    meta_file: String,
+    /// What a person has to run. Show this to the user as it is.
+    instructions: String,
+}
+
+impl ManagementTool for PrepareSecret {
+    const NAME: &'static str = "prepare_secret";
+    const DESCRIPTION: &'static str = "Ask for a secret: makes a placeholder that a person fills in. Never ask the user \
+        for the value and never pass a value to any tool. 1. Call this with the key. 2. Show `instructions` to the user: \
+        the user runs that command in a terminal and types the value there (without docker: tooldock secrets set --key KEY \
+        --scope SCOPE). 3. After calling: when the user says it is done, reload_core, then check_secrets(namespace). A \
+        secret that is set already stays set.";
+    const HINTS: Hints = Hints::ADDS;
+    type Parameters = Named;
+    type Outcome = Prepared;
+
+    async fn run(
+        management: Arc<Management>,
+        named: Named,
+        _: Progress,
+    ) -> Result<Prepared, CallError> {
+        let (scope, key) = (named.scope()?, named.key.0);
+        let (wanted, place) = (key.clone(), scope.clone());
+        with_names(&management, move |names| names.prepare(&wanted, &place)).await?;
+        let secrets = &management.secrets;
+        let container = &secrets.container;
+        Ok(Prepared {
+            instructions: format!(
+                "Run: docker exec -it {container} python -m app.cli.secrets set --key {key} --scope {scope}"
+            ),
+            key,
+            scope: scope.to_string(),
+            meta_file: secrets.names.meta_file().display().to_string(),
+        })
+    }
+}
+
+/// The secrets there are.
+pub(in super::super) struct ListSecrets;
+
+/// Which secrets.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Of {
+    /// The namespace whose secrets are listed, with those that its tooldock.yaml declares; absent: all secrets.
+    #[serde(default)]
+    namespace: Option<Namespace>,
+}
+
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
+pub(in super::super) struct Listed {
+    key: String,
+    /// global, or the namespace.
+    scope: String,
+    /// set, placeholder, or missing: declared by the namespace, and nobody asked for it.
+    status: &'static str,
+}
+
+impl ManagementTool for ListSecrets {
+    const NAME: &'static str = "list_secrets";
+    const DESCRIPTION: &'static str = "List secrets by key, scope and status, never values. With a namespace: its own \
+        secrets and those it declares; status missing means that nobody asked for the secret yet. \
+        After calling: prepare_secret for what is missing; for a placeholder, remind the user to run the command that \
+        prepare_secret gave.";
+    const HINTS: Hints = Hints::READS;
+    type Parameters = Of;
+    type Outcome = Vec<Listed>;
+
+    async fn run(
+        management: Arc<Management>,
+        of: Of,
+        _: Progress,
+    ) -> Result<Vec<Listed>, CallError> {
+        let all = with_names(&management, |names| names.list(None)).await?;
+        let mut listed = all.into_iter().map(|entry| Listed {
+            key: entry.key,
+            scope: entry.scope,
+            status: word(entry.status),
+        });
+        let Some(Namespace(name)) = &of.namespace else {
+            return Ok(listed.collect());
+        };
+        // A server of others has no folder, and secrets of its own all the same.
+        let declared = declared(&management, name).await?.unwrap_or_default();
+        let scope = name.to_string();
+        let global = Scope::Global.to_string();
+        let mut own: Vec<Listed> = listed
+            .by_ref()
+            .filter(|it| it.scope == scope || (it.scope == global && declared.contains(&it.key)))
+            .collect();
+        for key in declared {
+            if !own.iter().any(|it| it.key == key) {
+                own.push(Listed {
+                    key,
+                    scope: scope.clone(),
+                    status: "missing",
+                });
+            }
+        }
+        Ok(own)
+    }
+}
+
+fn word(status: Status) -> &'static str {
+    match status {
+        Status::Set => "set",
+        Status::Placeholder => "placeholder",
+    }
+}
+
+/// Takes a secret away.
+pub(in super::super) struct RemoveSecret;
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Removed {
+    removed: bool,
+    key: String,
+    /// global, or the namespace.
+    scope: String,
+}
+
+impl ManagementTool for RemoveSecret {
+    const NAME: &'static str = "remove_secret";
+    const DESCRIPTION: &'static str = "Remove a secret: its name and its encrypted value. This cannot be undone: ask the \
+        user first. The core is told to reload, so tools lose the value within moments; a later reload_core does no harm. \
+        After calling: check_secrets(namespace) to see who needs it.";
+    const HINTS: Hints = Hints::REPLACES.each_time();
+    type Parameters = Named;
+    type Outcome = Removed;
+
+    async fn run(
+        management: Arc<Management>,
+        named: Named,
+        _: Progress,
+    ) -> Result<Removed, CallError> {
+        let (scope, key) = (named.scope()?, named.key.0);
+        let (wanted, place) = (key.clone(), scope.clone());
+        // A task of its own: a removal that has begun is finished, and the core is told, whoever still waits.
+        let removing = tokio::spawn(async move {
+            with_names(&management, move |names| names.remove(&wanted, &place)).await?;
+            tokio::spawn(tell(management));
+            Ok::<_, CallError>(())
+        });
+        let removed = removing.await;
+        removed.map_err(|_| refused("The removal was interrupted; call list_secrets"))??;
+        Ok(Removed {
+            removed: true,
+            key,
+            scope: scope.to_string(),
+        })
+    }
+}
+
+/// Tells the core to reload. The secret is removed whether or not the core can be reached now.
+async fn tell(management: Arc<Management>) {
+    let told = management.ask_core::<IgnoredAny>(CoreRequest::Reload).await;
+    if let Err(error) = told {
+        tracing::warn!(%error, "a secret was removed, and the core could not be told to reload");
+    }
+}
+
+/// Compares what a namespace declares with what there is.
+pub(in super::super) struct CheckSecrets;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Whose {
+    /// The namespace's name, as list_namespaces shows it.
+    namespace: Namespace,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Checked {
+    namespace: String,
+    /// Secrets with a value.
+    satisfied: Vec<String>,
+    /// Secrets that nobody asked for: call prepare_secret for each.
+    missing: Vec<String>,
+    /// Secrets that wait for a person to type their value.
+    placeholders: Vec<String>,
+}
+
+impl ManagementTool for CheckSecrets {
+    const NAME: &'static str = "check_secrets";
+    const DESCRIPTION: &'static str = "Check the secrets that a namespace declares under `secrets:` in its tooldock.yaml. \
+        After calling: for each key in missing call prepare_secret; for each in placeholders remind the user to run the \
+        command that prepare_secret gave; when all are satisfied, reload_core and test_tool.";
+    const HINTS: Hints = Hints::READS;
+    type Parameters = Whose;
+    type Outcome = Checked;
+
+    async fn run(
+        management: Arc<Management>,
+        Whose {
+            namespace: Namespace(name),
+        }: Whose,
+        _: Progress,
+    ) -> Result<Checked, CallError> {
+        let declared = declared(&management, &name).await?.ok_or_else(|| {
+            refused(format!(
+                "There is no namespace folder {name}; list_namespaces shows those there are"
+            ))
+        })?;
+        let whose = name.clone();
+        let check = with_names(&management, move |names| names.check(&whose, &declared)).await?;
+        Ok(Checked {
+            namespace: name.to_string(),
+            satisfied: check.satisfied,
+            missing: check.missing,
+            placeholders: check.placeholders,
+        })
+    }
+}
+
+/// The secrets that the folder of a namespace declares.
+async fn declared(
+    management: &Management,
+    name: &NamespaceName,
+) -> Result<Option<Vec<String>>, CallError> {
+    let folders = management.workspace.namespaces().await?;
+    let found = folders.into_iter().find(|folder| folder.name == *name);
+    Ok(found.map(|folder| folder.secrets))
+}
+
+/// Asks the store, where blocking is allowed.
+pub(super) async fn with_names<T: Send + 'static>(
+    management: &Management,
+    ask: impl FnOnce(&SecretNames) -> Result<T, SecretsError> + Send + 'static,
+) -> Result<T, CallError> {
+    let names = management.secrets.names.clone();
+    let asked = tokio::task::spawn_blocking(move || ask(&names)).await;
+    let asked = asked.map_err(|_| refused("The secrets store was interrupted; try again"))?;
+    asked.map_err(|error| refused(error.to_string()))
+}

@@ -1,0 +1,118 @@
+//! `test_tool`: one call in the core, with the namespace's secrets and packages (BLD-06).
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tooldock_workers::error::CallError;
+
+use super::super::Management;
+use super::super::core::CoreRequest;
+use super::super::parameters::Namespace;
+use super::super::tool::{Hints, ManagementTool, Progress, Time, invalid, refused};
+
+/// The longest name of a tool.
+const NAME_MAX: usize = 128;
+
+/// Runs a tool once.
+pub(in super::super) struct TestTool;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Trial {
+    /// The namespace's name, as list_namespaces shows it.
+    namespace: Namespace,
+    /// The tool's name, as list_tools shows it.
+    tool_name: String,
+    /// The arguments of the tool, an object.
+    input: Map<String, Value>,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(in super::super) struct Tried {
+    success: bool,
+    /// What the tool returned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Value>,
+    /// Why the tool failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// Where in the code the tool failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceback: Option<String>,
+}
+
+impl ManagementTool for TestTool {
+    const NAME: &'static str = "test_tool";
+    const DESCRIPTION: &'static str = "Run a tool once in the core, with the namespace's packages and secrets, and show \
+        its result or its error with the traceback. The tool really runs: it may change things elsewhere. Call \
+        reload_core first if the tool is new or changed. If success is false: a KeyError of a variable means a secret is \
+        missing, see check_secrets; a dependency_error means a package is missing, see add_requirement; else mend the \
+        code with write_tool.";
+    const HINTS: Hints = Hints::REPLACES.each_time().elsewhere();
+    const TIME: Time = Time::Long;
+    type Parameters = Trial;
+    type Outcome = Tried;
+
+    async fn run(
+        management: Arc<Management>,
+        Trial {
+            namespace: Namespace(namespace),
+            tool_name,
+            input,
+        }: Trial,
+        _: Progress,
+    ) -> Result<Tried, CallError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        if tool_name.is_empty() || tool_name.len() > NAME_MAX || !tool_name.chars().all(plain) {
+            return Err(invalid(
+                "tool_name: not a tool's name; list_tools shows the names there are",
+            ));
+        }
+        let request = CoreRequest::Call {
+            namespace,
+            tool: tool_name,
+            input: Value::Object(input).to_string().into(),
+        };
+        let answer = management.answer_of(request).await?;
+        let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        if answer.status.is_success() {
+            return Ok(Tried {
+                success: true,
+                result: Some(body),
+                ..Tried::default()
+            });
+        }
+        if body["error"]["code"] == "namespace_not_found" {
+            return Err(refused(
+                "The core serves no such namespace; list_namespaces shows those there are, and reload_core serves a new one",
+            ));
+        }
+        Ok(failed(&body))
+    }
+}
+
+/// A failure as REST tells it.
+fn failed(body: &Value) -> Tried {
+    let error = &body["error"];
+    let code = error["code"].as_str().unwrap_or_default();
+    let message = error["message"]
+        .as_str()
+        .unwrap_or("the core gave no reason");
+    let hint = match code {
+        "tool_not_found" => {
+            ". Call list_tools to see the names, and reload_core if the tool is new"
+        }
+        _ => "",
+    };
+    Tried {
+        error: Some(match code {
+            // The tool's own words.
+            "internal_error" | "tool_error" => message.to_owned(),
+            code => format!("{code}: {message}{hint}"),
+        }),
+        traceback: error["details"]["traceback"].as_str().map(str::to_owned),
+        ..Tried::default()
+    }
+}

@@ -1,0 +1,145 @@
+//! The core in another process, for a manager in a process of its own: one connection and one request at a time, with the
+//! bearer token and the manager's token.
+//!
+//! A request is never sent twice. What the answer says is for the management tools to read.
+
+use std::io;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tooldock_upstream::management::core::{CoreAnswer, CoreLink, CoreRequest, Unreachable};
+use tooldock_workers::secrets::Secret;
+
+use crate::config::{CoreUrl, Effective};
+
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long the core may take to answer what needs no work.
+const QUICK: Duration = Duration::from_secs(10);
+/// The longest answer: a tool's result and its head.
+const ANSWER_MAX: u64 = 64 * 1024 * 1024;
+
+/// The way to the core.
+pub(super) struct CoreOverHttp {
+    url: CoreUrl,
+    bearer: Option<Secret>,
+    manager: Secret,
+}
+
+impl CoreOverHttp {
+    pub(super) fn new(effective: &Effective) -> Self {
+        Self {
+            url: effective.core_url.clone(),
+            bearer: effective.bearer.clone(),
+            manager: effective.manager_token.clone(),
+        }
+    }
+
+    fn text(&self, request: &CoreRequest) -> Vec<u8> {
+        let (method, path) = match request {
+            CoreRequest::Health => ("GET", "/health".to_owned()),
+            CoreRequest::Namespaces => ("GET", "/namespaces".to_owned()),
+            CoreRequest::Reload => ("POST", "/reload".to_owned()),
+            // The tool's name has no character that a path would need to encode.
+            CoreRequest::Call { tool, .. } => ("POST", format!("/tools/{tool}")),
+        };
+        let bearer = self.bearer.as_ref().map_or("", Secret::expose);
+        let mut text = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}:{}\r\nAuthorization: Bearer {bearer}\r\nX-Manager-Token: {}\r\n\
+             Accept: application/json\r\nConnection: close\r\n",
+            self.url.host,
+            self.url.port,
+            self.manager.expose()
+        );
+        let body = match request {
+            CoreRequest::Call {
+                namespace, input, ..
+            } => {
+                text += &format!("X-Namespace: {namespace}\r\nContent-Type: application/json\r\n");
+                &input[..]
+            }
+            _ => &[],
+        };
+        if method == "POST" {
+            text += &format!("Content-Length: {}\r\n", body.len());
+        }
+        let mut text = (text + "\r\n").into_bytes();
+        text.extend_from_slice(body);
+        text
+    }
+
+    async fn exchange(&self, request: &CoreRequest) -> io::Result<Vec<u8>> {
+        let host = self.url.host.trim_start_matches('[').trim_end_matches(']');
+        let connecting = TcpStream::connect((host, self.url.port));
+        let connected = timeout(CONNECT, connecting).await;
+        let mut stream = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        stream.write_all(&self.text(request)).await?;
+        let mut answer = Vec::new();
+        stream.take(ANSWER_MAX).read_to_end(&mut answer).await?;
+        Ok(answer)
+    }
+}
+
+#[async_trait]
+impl CoreLink for CoreOverHttp {
+    async fn send(&self, request: CoreRequest) -> Result<CoreAnswer, Unreachable> {
+        let unreachable = |why: String| Unreachable(format!("{} (CORE_URL): {why}", self.url));
+        let exchange = self.exchange(&request);
+        let answer = match request {
+            CoreRequest::Health | CoreRequest::Namespaces => timeout(QUICK, exchange)
+                .await
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+            // The tool that asks has a time limit of its own.
+            CoreRequest::Reload | CoreRequest::Call { .. } => exchange.await,
+        };
+        let answer = answer.map_err(|error| unreachable(error.to_string()))?;
+        read(answer).ok_or_else(|| unreachable("the answer is no HTTP, or was cut off".to_owned()))
+    }
+}
+
+/// Status and body of a whole answer.
+fn read(answer: Vec<u8>) -> Option<CoreAnswer> {
+    let end = memchr::memmem::find(&answer, b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..end]).ok()?;
+    let mut lines = head.split("\r\n");
+    let status = lines.next()?.strip_prefix("HTTP/1.1 ")?.get(..3)?;
+    let status = StatusCode::from_bytes(status.as_bytes()).ok()?;
+    let length = lines.find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length")
+            .then(|| value.trim().parse::<usize>().ok())
+            .flatten()
+    })?;
+    let body = Bytes::from(answer).slice(end + 4..);
+    (body.len() == length).then_some(())?;
+    Some(CoreAnswer { status, body })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_whole_answer_is_one() {
+        let text = "HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\n{}";
+        let answer = read(text.into()).expect("whole");
+        assert_eq!(
+            (answer.status.as_u16(), &answer.body[..]),
+            (403, &b"{}"[..])
+        );
+        for broken in [
+            "",
+            "HTTP/1.1 200",
+            "x\r\n\r\n",
+            &text[..text.len() - 1],
+            &text.replace("length: 2", "length: x"),
+        ] {
+            assert!(read(broken.into()).is_none(), "{broken}");
+        }
+    }
+}

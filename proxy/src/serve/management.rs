@@ -1,0 +1,49 @@
+//! The management tools' view of the configuration.
+
+use std::sync::Arc;
+use tooldock_filters::origin::OriginPattern;
+
+use tooldock_upstream::management::{ManagedSecrets, ServerFacts};
+use tooldock_workers::secrets::{SecretNames, SecretStore};
+
+use crate::config::{Effective, ProfileName};
+
+/// The container's name in what people are told to run, unless the operator says another.
+const CONTAINER: &str = "tooldock-manager";
+
+/// The store without its values.
+pub(crate) fn secrets(effective: &Effective, store: &Arc<SecretStore>) -> ManagedSecrets {
+    let container = effective.secrets.container.as_deref();
+    ManagedSecrets {
+        names: SecretNames::of(Arc::clone(store)),
+        container: container.unwrap_or(CONTAINER).to_owned(),
+    }
+}
+
+/// What `server_config` shows. No secret is among it.
+pub(crate) fn facts(effective: &Effective) -> ServerFacts {
+    let config = &effective.config;
+    let port = |profile| {
+        let mut listeners = config.listeners.iter();
+        let found = listeners.find(|listener| listener.profile == profile);
+        found
+            .and_then(|listener| listener.address.port())
+            .unwrap_or_default()
+    };
+    let origins = config
+        .admission
+        .origins
+        .iter()
+        .map(OriginPattern::to_string);
+    ServerFacts {
+        core_port: port(ProfileName::Core),
+        manager_port: port(ProfileName::Manager),
+        data_dir: effective.data_dir.display().to_string(),
+        log_level: serde_json::to_value(config.observability.log.level)
+            .ok()
+            .and_then(|level| level.as_str().map(str::to_owned))
+            .unwrap_or_default(),
+        cors_origins: origins.collect::<Vec<_>>().join(","),
+        mcp_session_ttl_hours: config.sessions.ttl.as_secs() / 3600,
+    }
+}

@@ -1,0 +1,125 @@
+//! A client of the management tools.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use super::gateway::{Builder, TOKEN};
+use super::ports::free_address;
+
+/// A session at a manager listener.
+pub struct Manager {
+    pub address: SocketAddr,
+    client: reqwest::Client,
+    session: String,
+}
+
+/// What a tool answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub result: Value,
+    /// `notifications/progress` before it.
+    pub progress: Vec<Value>,
+}
+
+impl Answer {
+    /// The value of a call that did not fail, which stands in the text, too.
+    pub fn value(&self) -> Value {
+        assert_eq!(self.result["isError"], false, "{}", self.result);
+        let structured = &self.result["structuredContent"];
+        let text: Value = serde_json::from_str(self.text()).expect("JSON");
+        match text.is_array() {
+            true => assert_eq!(structured["result"], text),
+            false => assert_eq!(*structured, text),
+        }
+        text
+    }
+
+    pub fn text(&self) -> &str {
+        self.result["content"][0]["text"].as_str().expect("text")
+    }
+
+    /// What a call that failed says.
+    pub fn error(&self) -> &str {
+        assert_eq!(self.result["isError"], true, "{}", self.result);
+        self.text()
+    }
+}
+
+/// Adds a manager listener to a gateway that is about to start.
+pub fn with_manager(builder: Builder) -> (Builder, SocketAddr) {
+    let (core, manager, metrics) = (free_address(), free_address(), free_address());
+    let builder = builder
+        .listening(core, metrics)
+        .config(json!({"listeners": [
+            {"name": "core", "address": core.to_string(), "profile": "core"},
+            {"name": "manager", "address": manager.to_string(), "profile": "manager"},
+            {"name": "metrics", "address": metrics.to_string(), "profile": "metrics"},
+        ]}));
+    (builder, manager)
+}
+
+impl Manager {
+    /// Opens a session.
+    pub async fn open(address: SocketAddr) -> Self {
+        let mut manager = Self {
+            address,
+            client: reqwest::Client::new(),
+            session: String::new(),
+        };
+        let message = json!({"jsonrpc": "2.0", "id": "init-1", "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}});
+        let answer = manager.post(&message).await;
+        assert_eq!(answer.status(), 200);
+        let session = answer.headers()["mcp-session-id"].to_str().expect("text");
+        manager.session = session.to_owned();
+        let answer: Value = answer.json().await.expect("JSON");
+        assert_eq!(answer["result"]["serverInfo"]["name"], "tooldock/_system");
+        let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        assert_eq!(manager.post(&ready).await.status(), 202);
+        manager
+    }
+
+    /// Sends one message.
+    pub async fn post(&self, message: &Value) -> reqwest::Response {
+        let mut request = self
+            .client
+            .post(format!("http://{}/mcp", self.address))
+            .bearer_auth(TOKEN)
+            .header("Accept", "application/json, text/event-stream");
+        if !self.session.is_empty() {
+            request = request
+                .header("Mcp-Session-Id", &self.session)
+                .header("MCP-Protocol-Version", "2025-11-25");
+        }
+        request.json(message).send().await.expect("answered")
+    }
+
+    /// The answer to one request, with what was said before it.
+    pub async fn request(&self, method: &str, params: Value) -> (Value, Vec<Value>) {
+        let message = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+        let answer = self.post(&message).await;
+        assert_eq!(answer.status(), 200);
+        let text = answer.text().await.expect("text");
+        if text.starts_with('{') {
+            return (serde_json::from_str(&text).expect("JSON"), Vec::new());
+        }
+        let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
+        let mut messages: Vec<Value> = data
+            .filter_map(|data| serde_json::from_str(data.trim()).ok())
+            .collect();
+        let last = messages.pop().expect("an answer");
+        (last, messages)
+    }
+
+    /// Calls a tool.
+    pub async fn call(&self, tool: &str, arguments: Value) -> Answer {
+        let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "p"}});
+        let (answer, progress) = self.request("tools/call", params).await;
+        assert!(answer["error"].is_null(), "{tool}: {answer}");
+        Answer {
+            result: answer["result"].clone(),
+            progress,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What a manager does to namespaces: folders, tool files, requirements. Knows neither HTTP nor MCP.
+//!
+//! Every name is a type that was checked once (`NamespaceName`, [`ToolFileName`]), every path is below `tools/`, and no
+//! symlink is followed out of there. A change holds the lock of the workspace, so that two managers on one volume do not
+//! mix; it is made by a rename, so that a reader, a reload or a crash meets the old file or the new one.
+//!
+//! Nothing here is served before a reload, and nothing here runs code of a tool.
+
+mod file_name;
+mod folder;
+mod inspect;
+mod requirements;
+mod tool_file;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OnceCell, Semaphore};
+
+use crate::config::WorkersConfig;
+use crate::data_dir::DataDir;
+use crate::environment::{Environments, FileLock};
+use crate::error::{CallError, CallErrorCode};
+use crate::metrics::WorkerMetrics;
+
+pub use file_name::{InvalidToolFileName, ToolFileName};
+pub use folder::NamespaceFolder;
+pub use inspect::{Fault, FoundTool, Inspected};
+pub use requirements::{InvalidPackageSpec, NotInstalled, PackageSpec};
+pub use tool_file::{Changed, TOOL_FILE_BYTES_MAX};
+
+/// Why something was not done, in one line for whoever asked. Nothing was changed then.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotDone(String);
+
+impl NotDone {
+    fn io(doing: &str, path: &Path, error: &io::Error) -> Self {
+        Self(format!("cannot {doing} {}: {error}", path.display()))
+    }
+}
+
+/// The namespaces on a volume, as a manager changes them.
+#[derive(Debug)]
+pub struct Workspace {
+    data: Arc<DataDir>,
+    environments: Environments,
+    toolchain_turn: Semaphore,
+    listings: Semaphore,
+    python_version: OnceCell<String>,
+}
+
+impl Workspace {
+    /// The namespaces of a data directory. `guard` is this program, under which child processes run.
+    pub fn new(
+        data: Arc<DataDir>,
+        config: WorkersConfig,
+        guard: PathBuf,
+        metrics: &WorkerMetrics,
+    ) -> Self {
+        let processes = metrics.processes().clone();
+        Self {
+            environments: Environments::new(Arc::clone(&data), config, guard, processes),
+            data,
+            toolchain_turn: Semaphore::new(1),
+            listings: Semaphore::new(2),
+            python_version: OnceCell::new(),
+        }
+    }
+
+    /// The version of the interpreter that runs tools.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none that can be used.
+    pub async fn python_version(&self) -> Result<String, String> {
+        const SCRIPT: &str = "import platform; print(platform.python_version())";
+        let asked = self.python_version.get_or_try_init(async || {
+            let version = self.environments.run_script(SCRIPT, Vec::new()).await;
+            let version = version.map_err(|error| error.to_string())?;
+            Ok(String::from_utf8_lossy(&version).trim().to_owned())
+        });
+        asked.await.cloned()
+    }
+}
+
+impl Workspace {
+    /// The right to change something. Changes are short, so whoever waits longer than this waits for something broken.
+    async fn lock(&self) -> Result<FileLock, NotDone> {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let path = self.data.root().join("manager.lock");
+        let lock = FileLock::take(path, PATIENCE).await;
+        lock.map_err(|error| NotDone(format!("another manager is at work: {error}")))
+    }
+}
+
+/// Runs blocking file work away from the runtime's threads. The work is finished even if nobody waits for it any more.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, NotDone> + Send + 'static,
+) -> Result<T, NotDone> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| {
+        NotDone("a file operation was interrupted; the log of the gateway says more".to_owned())
+    })?
+}
+
+impl From<NotDone> for CallError {
+    fn from(error: NotDone) -> Self {
+        let mut message = error.0;
+        if let Some(first) = message.get_mut(..1) {
+            first.make_ascii_uppercase();
+        }
+        Self::new(CallErrorCode::ToolError, message)
+    }
+}

@@ -1,0 +1,179 @@
+//! Folders of namespaces: which there are, a new one, one that goes.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use super::{NotDone, Workspace, blocking};
+use crate::names::NamespaceName;
+use crate::scan;
+
+/// How the folder of a deleted namespace is called until everything in it is removed. The scan passes such names over.
+const DELETED: &str = ".deleted-";
+
+/// A namespace's folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceFolder {
+    /// The namespace.
+    pub name: NamespaceName,
+    /// Whether it has a `requirements.txt`.
+    pub has_requirements: bool,
+    /// The secrets that its `tooldock.yaml` declares.
+    pub secrets: Vec<String>,
+}
+
+impl Workspace {
+    /// The folders there are, in the order of their names.
+    ///
+    /// # Errors
+    ///
+    /// When `tools/` cannot be read.
+    pub async fn namespaces(&self) -> Result<Vec<NamespaceFolder>, NotDone> {
+        let tools = self.data.tools_dir();
+        blocking(move || {
+            let sources =
+                scan::scan(&tools).map_err(|error| NotDone::io("read", &tools, &error))?;
+            let folder = |source: scan::NamespaceSource| NamespaceFolder {
+                name: source.name,
+                has_requirements: source.requirements.is_some(),
+                secrets: source.manifest.secrets,
+            };
+            Ok(sources.into_iter().map(folder).collect())
+        })
+        .await
+    }
+
+    /// Whether there is such a namespace.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or its folder cannot be opened.
+    pub async fn exists(&self, name: &NamespaceName) -> Result<(), NotDone> {
+        let (tools, name) = (self.data.tools_dir(), name.clone());
+        blocking(move || Folder::open(&tools, &name).map(drop)).await
+    }
+
+    /// Makes the folder of a new namespace and gives its path.
+    ///
+    /// # Errors
+    ///
+    /// When something of that name is there; its path is in the message.
+    pub async fn create_namespace(&self, name: &NamespaceName) -> Result<PathBuf, NotDone> {
+        let lock = self.lock().await?;
+        let path = self.data.tools_dir().join(name.as_str());
+        blocking(move || {
+            let _lock = lock;
+            match fs::create_dir(&path) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    return Err(NotDone(format!(
+                        "the namespace exists already: {}",
+                        path.display()
+                    )));
+                }
+                Err(error) => return Err(NotDone::io("create", &path, &error)),
+            }
+            sync_folder(path.parent().unwrap_or(&path))?;
+            Ok(path)
+        })
+        .await
+    }
+
+    /// Removes a namespace's folder with everything in it, and its environment. What still runs of it goes on until the
+    /// next reload.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such namespace, or the file system refuses.
+    pub async fn delete_namespace(&self, name: &NamespaceName) -> Result<(), NotDone> {
+        let lock = self.lock().await?;
+        let tools = self.data.tools_dir();
+        let venv = self.data.venvs_dir().join(name.as_str());
+        let name = name.clone();
+        blocking(move || {
+            let _lock = lock;
+            let folder = Folder::open(&tools, &name)?;
+            // One step, so that no reload meets half a namespace.
+            let aside = tools.join(format!("{DELETED}{:016x}", fastrand::u64(..)));
+            fs::rename(&folder.path, &aside)
+                .map_err(|error| NotDone::io("remove", &folder.path, &error))?;
+            sync_folder(&tools)?;
+            remove_environment(&venv)?;
+            // What is left over by a crash before this goes with the next namespace that is deleted.
+            for entry in fs::read_dir(&tools).into_iter().flatten().flatten() {
+                if entry
+                    .file_name()
+                    .as_encoded_bytes()
+                    .starts_with(DELETED.as_bytes())
+                    && let Err(error) = fs::remove_dir_all(entry.path())
+                {
+                    tracing::warn!(%error, "what a deleted namespace held is not all removed");
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// The symlink to the environment; the environment itself is collected by the next reload, since a worker may run in it.
+fn remove_environment(venv: &Path) -> Result<(), NotDone> {
+    let removed = match venv.symlink_metadata() {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(venv),
+        Ok(_) => fs::remove_file(venv),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(NotDone::io("remove", venv, &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn sync_folder(path: &Path) -> Result<(), NotDone> {
+    let synced = File::open(path).and_then(|folder| folder.sync_all());
+    synced.map_err(|error| NotDone::io("sync", path, &error))
+}
+
+/// An open folder of a namespace. It stays this folder whatever its path becomes meanwhile.
+pub(super) struct Folder {
+    descriptor: OwnedFd,
+    /// As people know it.
+    pub(super) path: PathBuf,
+}
+
+impl Folder {
+    /// Opens the folder of a namespace. A symlink in its place is not followed.
+    pub(super) fn open(tools: &Path, name: &NamespaceName) -> Result<Self, NotDone> {
+        let path = tools.join(name.as_str());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(CWD, &path, flags, Mode::empty()) {
+            Ok(descriptor) => Ok(Self { descriptor, path }),
+            Err(rustix::io::Errno::NOENT) => Err(NotDone(format!(
+                "there is no namespace {name}; list_namespaces shows those there are, create_namespace makes one"
+            ))),
+            Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => Err(NotDone(format!(
+                "{} is no folder of its own (a symlink or a file), and is not managed",
+                path.display()
+            ))),
+            Err(error) => Err(NotDone::io("open", &path, &error.into())),
+        }
+    }
+
+    /// The path of an entry below the open folder.
+    pub(super) fn entry(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!(
+            "/proc/self/fd/{}/{name}",
+            self.descriptor.as_raw_fd()
+        ))
+    }
+
+    /// The path of an entry as people know it.
+    pub(super) fn shown(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}

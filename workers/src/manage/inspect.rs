@@ -1,0 +1,102 @@
+//! What tool files declare, read from their syntax trees by Python's own parser. The parser runs in a child process with
+//! bounds on memory and time, and nothing of a file is run.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{NotDone, Workspace};
+
+const SCRIPT: &str = include_str!("inspect.py");
+
+/// A tool file as its syntax tree shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Inspected {
+    /// The file.
+    pub filename: String,
+    /// Why it is no Python.
+    pub error: Option<String>,
+    /// The functions that a tool decorator stands before, in their order.
+    pub tools: Vec<FoundTool>,
+}
+
+/// A function with a tool decorator.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct FoundTool {
+    /// What clients call.
+    pub name: String,
+    /// Its docstring, or what the decorator says.
+    pub description: String,
+    /// Where it begins.
+    pub line: u32,
+    /// Its parameters without type hints.
+    pub untyped: Vec<String>,
+    /// Whether it has a docstring.
+    pub documented: bool,
+}
+
+/// What is wrong with the code of a tool file: a short reason that stays the same, and what to mend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The reason.
+    pub error: &'static str,
+    /// Where, and what to do.
+    pub details: String,
+}
+
+impl Inspected {
+    /// What keeps the file from being written, the first of the checks in their order (MGR-09).
+    pub fn fault(&self) -> Option<Fault> {
+        let fault = |error, details| Some(Fault { error, details });
+        if let Some(reason) = &self.error {
+            return fault(
+                "Invalid Python syntax",
+                format!("{reason}. Mend the code and call write_tool again"),
+            );
+        }
+        if self.tools.is_empty() {
+            return fault(
+                "No @tool decorator found",
+                "Put `from fastmcp.tools import tool` at the top and `@tool` before at least one function".to_owned(),
+            );
+        }
+        for tool in &self.tools {
+            if !tool.untyped.is_empty() {
+                return fault(
+                    "Missing type hints",
+                    format!(
+                        "line {}: {} has parameters without a type hint: {}. Write them as `name: str`",
+                        tool.line,
+                        tool.name,
+                        tool.untyped.join(", ")
+                    ),
+                );
+            }
+        }
+        let bare = self.tools.iter().find(|tool| !tool.documented)?;
+        fault(
+            "Missing docstring",
+            format!(
+                "line {}: {} has no docstring. Put one below its `def`: it tells a model what the tool does",
+                bare.line, bare.name
+            ),
+        )
+    }
+}
+
+impl Workspace {
+    /// What these files, each a name and its source, declare; in the same order.
+    ///
+    /// # Errors
+    ///
+    /// When Python cannot be asked.
+    pub async fn inspect(&self, files: &[(String, String)]) -> Result<Vec<Inspected>, NotDone> {
+        if files.is_empty() {
+            return Ok(Vec::new());
+        }
+        let input = json!({ "files": files }).to_string().into_bytes();
+        let output = self.environments.run_script(SCRIPT, input).await;
+        let output = output.map_err(|error| NotDone(error.to_string()))?;
+        serde_json::from_slice(&output)
+            .map_err(|error| NotDone(format!("Python's answer is not understood: {error}")))
+    }
+}

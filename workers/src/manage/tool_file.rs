@@ -1,0 +1,278 @@
+//! Tool files: read, replaced, removed. The version before a change is kept in `.history/` beside the file.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use super::folder::{Folder, sync_folder};
+use super::{Inspected, NotDone, ToolFileName, Workspace, blocking};
+use crate::data_dir::write_atomically;
+use crate::names::NamespaceName;
+
+/// The largest tool file.
+pub const TOOL_FILE_BYTES_MAX: usize = 1024 * 1024;
+/// The largest file of others that is read, or kept before it is replaced.
+const KEPT_BYTES_MAX: usize = 4 * TOOL_FILE_BYTES_MAX;
+/// Where earlier versions are; the scan passes the name over.
+const HISTORY: &str = ".history";
+/// Earlier versions that are kept of one file.
+const VERSIONS_MAX: usize = 10;
+/// Tool files of one namespace that are listed.
+const FILES_MAX: usize = 1000;
+/// What the listed files may hold together.
+const LISTED_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// A file that was replaced or removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// Where the version before is kept, relative to the namespace's folder; `None` if there was none.
+    pub previous: Option<String>,
+}
+
+impl Workspace {
+    /// What the tool files of a namespace declare, in the order of their names. Files that are no tool files, are no text, or
+    /// have more than [`TOOL_FILE_BYTES_MAX`] are left out.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such namespace, or its files hold more than is looked at.
+    pub async fn declared(&self, namespace: &NamespaceName) -> Result<Vec<Inspected>, NotDone> {
+        // Sources are held in memory for it.
+        let _turn = self.listings.acquire().await;
+        let files = self.tool_files(namespace).await?;
+        match self.inspect(&files).await {
+            Ok(inspected) => Ok(inspected),
+            // One of them may be too much for the parser: the others are still told.
+            Err(error) => {
+                tracing::warn!(%namespace, %error, "tool files are inspected one by one");
+                let mut inspected = Vec::new();
+                for file in &files {
+                    let one = self.inspect(std::slice::from_ref(file)).await;
+                    inspected.extend(one.unwrap_or_default());
+                }
+                Ok(inspected)
+            }
+        }
+    }
+
+    async fn tool_files(
+        &self,
+        namespace: &NamespaceName,
+    ) -> Result<Vec<(String, String)>, NotDone> {
+        let (tools, namespace) = (self.data.tools_dir(), namespace.clone());
+        blocking(move || {
+            let folder = Folder::open(&tools, &namespace)?;
+            let entries = fs::read_dir(folder.entry("."))
+                .map_err(|error| NotDone::io("read", &folder.path, &error))?;
+            let names = entries.flatten().filter_map(|entry| {
+                let name = entry.file_name().into_string().ok()?;
+                name.parse::<ToolFileName>().ok()
+            });
+            let mut names: Vec<_> = names.take(FILES_MAX).collect();
+            names.sort();
+            let (mut files, mut size) = (Vec::new(), 0);
+            for name in names {
+                let Ok(Some(held)) = bytes(&folder, name.as_str(), TOOL_FILE_BYTES_MAX) else {
+                    continue;
+                };
+                size += held.len();
+                if size > LISTED_BYTES_MAX {
+                    return Err(NotDone(format!(
+                        "the tool files of namespace {namespace} hold more than {} MiB, which is not looked at; split the namespace",
+                        LISTED_BYTES_MAX >> 20
+                    )));
+                }
+                if let Ok(source) = String::from_utf8(held) {
+                    files.push((name.to_string(), source));
+                }
+            }
+            Ok(files)
+        })
+        .await
+    }
+
+    /// What a tool file holds.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such file, or it is no text.
+    pub async fn tool_source(
+        &self,
+        namespace: &NamespaceName,
+        file: &ToolFileName,
+    ) -> Result<String, NotDone> {
+        let (tools, namespace, file) = (self.data.tools_dir(), namespace.clone(), file.clone());
+        blocking(move || {
+            let folder = Folder::open(&tools, &namespace)?;
+            read(&folder, &file)?.ok_or_else(|| no_file(&namespace, &file))
+        })
+        .await
+    }
+
+    /// Puts `source` in the place of a tool file, or makes the file. What the file says is for the caller to check.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such namespace, or the file system refuses. The file is as it was then.
+    pub async fn write_tool_file(
+        &self,
+        namespace: &NamespaceName,
+        file: &ToolFileName,
+        source: String,
+    ) -> Result<Changed, NotDone> {
+        if source.len() > TOOL_FILE_BYTES_MAX {
+            return Err(NotDone(format!(
+                "the code has {} bytes; {TOOL_FILE_BYTES_MAX} are allowed. Split it into several files",
+                source.len()
+            )));
+        }
+        let lock = self.lock().await?;
+        let (tools, namespace, file) = (self.data.tools_dir(), namespace.clone(), file.clone());
+        blocking(move || {
+            let _lock = lock;
+            let folder = Folder::open(&tools, &namespace)?;
+            let previous = keep(&folder, &file)?;
+            let path = folder.entry(file.as_str());
+            write_atomically(&path, source.as_bytes(), 0o644)
+                .map_err(|error| NotDone::io("write", &folder.shown(file.as_str()), &error))?;
+            Ok(Changed { previous })
+        })
+        .await
+    }
+
+    /// Removes a tool file.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such file, or the file system refuses.
+    pub async fn delete_tool_file(
+        &self,
+        namespace: &NamespaceName,
+        file: &ToolFileName,
+    ) -> Result<Changed, NotDone> {
+        let lock = self.lock().await?;
+        let (tools, namespace, file) = (self.data.tools_dir(), namespace.clone(), file.clone());
+        blocking(move || {
+            let _lock = lock;
+            let folder = Folder::open(&tools, &namespace)?;
+            let previous = keep(&folder, &file)?;
+            if previous.is_none() {
+                return Err(no_file(&namespace, &file));
+            }
+            let shown = folder.shown(file.as_str());
+            fs::remove_file(folder.entry(file.as_str()))
+                .map_err(|error| NotDone::io("remove", &shown, &error))?;
+            sync_folder(&folder.entry("."))?;
+            Ok(Changed { previous })
+        })
+        .await
+    }
+}
+
+fn no_file(namespace: &NamespaceName, file: &ToolFileName) -> NotDone {
+    NotDone(format!(
+        "namespace {namespace} has no file {file}; list_tools shows the files there are"
+    ))
+}
+
+/// The bytes of a regular file of the folder; `None` if there is nothing of that name. No symlink is followed, and nothing
+/// is waited for.
+fn bytes(folder: &Folder, name: &str, bound: usize) -> Result<Option<Vec<u8>>, NotDone> {
+    let shown = folder.shown(name);
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match openat(CWD, folder.entry(name), flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(rustix::io::Errno::LOOP) => return Err(special(&shown)),
+        Err(error) => return Err(NotDone::io("read", &shown, &error.into())),
+    };
+    let failed = |error: io::Error| NotDone::io("read", &shown, &error);
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(special(&shown));
+    }
+    let mut held = Vec::new();
+    let bound = bound as u64;
+    file.take(bound + 1)
+        .read_to_end(&mut held)
+        .map_err(failed)?;
+    if held.len() as u64 > bound {
+        return Err(NotDone(format!(
+            "{} is too large to be managed",
+            shown.display()
+        )));
+    }
+    Ok(Some(held))
+}
+
+fn special(path: &Path) -> NotDone {
+    NotDone(format!(
+        "{} is no regular file (a symlink, for example), and is not managed",
+        path.display()
+    ))
+}
+
+fn read(folder: &Folder, file: &ToolFileName) -> Result<Option<String>, NotDone> {
+    let Some(held) = bytes(folder, file.as_str(), KEPT_BYTES_MAX)? else {
+        return Ok(None);
+    };
+    let text = String::from_utf8(held);
+    text.map(Some).map_err(|_| {
+        NotDone(format!(
+            "{} is not UTF-8",
+            folder.shown(file.as_str()).display()
+        ))
+    })
+}
+
+/// Keeps what a file holds now as an earlier version and gives its place; `None` if there is no such file. The oldest
+/// versions of the file beyond the bound go.
+fn keep(folder: &Folder, file: &ToolFileName) -> Result<Option<String>, NotDone> {
+    let Some(held) = bytes(folder, file.as_str(), KEPT_BYTES_MAX)? else {
+        return Ok(None);
+    };
+    let history = folder.entry(HISTORY);
+    let shown = folder.shown(HISTORY);
+    match fs::DirBuilder::new().mode(0o755).create(&history) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(NotDone::io("create", &shown, &error));
+        }
+        _ => {}
+    }
+    if !history.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+        return Err(special(&shown));
+    }
+    let mut versions = versions(&history, file);
+    let newest = versions.last().copied().unwrap_or_default();
+    let kept = version_name(file, newest + 1);
+    write_atomically(&history.join(&kept), &held, 0o644)
+        .map_err(|error| NotDone::io("write", &shown.join(&kept), &error))?;
+    let surplus = (versions.len() + 1).saturating_sub(VERSIONS_MAX);
+    for old in versions.drain(..surplus) {
+        let _ = fs::remove_file(history.join(version_name(file, old)));
+    }
+    Ok(Some(format!("{HISTORY}/{kept}")))
+}
+
+/// `math_tools.py.7`: no name of a tool file.
+fn version_name(file: &ToolFileName, number: u64) -> String {
+    format!("{file}.{number}")
+}
+
+/// The numbers of the versions there are, in their order.
+fn versions(history: &Path, file: &ToolFileName) -> Vec<u64> {
+    let entries = fs::read_dir(history).into_iter().flatten().flatten();
+    let number = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let number = name.strip_prefix(file.as_str())?.strip_prefix('.')?;
+        // Only numbers as they are written here; the last one is never reached.
+        let parsed: u64 = number.parse().ok()?;
+        (parsed < u64::MAX / 2 && parsed.to_string() == number).then_some(parsed)
+    };
+    let mut numbers: Vec<u64> = entries.filter_map(number).collect();
+    numbers.sort_unstable();
+    numbers
+}
