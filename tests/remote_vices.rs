@@ -32,9 +32,9 @@ const MODERN: &str = "2026-07-28";
 const CREDENTIAL: &str = "hunter2-0123456789abcdef";
 /// The largest result of these namespaces, in bytes.
 const MAX_RESULT: u64 = 256 * 1024;
-/// What sockets may hold beyond what was read.
-const IN_SOCKETS: u64 = 16 * 1024 * 1024;
-/// What the gateway's process may hold of memory after all of it, in bytes.
+/// What sockets may hold beyond what was read: the buffers of both sides, which grow as far as the system lets them.
+const IN_SOCKETS: u64 = 128 * 1024 * 1024;
+/// What the gateway's process may hold of memory of its own after all of it, in bytes.
 const MEMORY: u64 = 160 * 1024 * 1024;
 
 /// How a client is answered.
@@ -56,6 +56,27 @@ struct Row {
     vice: Vice,
     client: &'static str,
     passed: (u16, &'static str),
+}
+
+impl Row {
+    /// How a call in this mode is answered.
+    fn expected(&self, mode: &str) -> Outcome {
+        let (status, code) = match mode {
+            "client" => (200, self.client),
+            _ => self.passed,
+        };
+        match code {
+            DONE => Outcome::Done,
+            BROKEN_OFF => Outcome::BrokenOff,
+            code => Outcome::Failed(status, code.to_owned()),
+        }
+    }
+
+    /// Whether this is the answer of a call that came after another had found that no session can be opened.
+    fn is_expected_later(&self, mode: &str, found: &Outcome) -> bool {
+        let status = if mode == "client" { 200 } else { 503 };
+        self.vice == Vice::Mute && *found == Outcome::Failed(status, UNAVAILABLE.to_owned())
+    }
 }
 
 const DONE: &str = "done";
@@ -296,24 +317,19 @@ async fn judged(
     let request = request(&namespace, version, version);
     let answering = Answering::open(address, &request).await;
     let found = outcome(answering, &namespace).await;
-    let (status, code) = match mode {
-        "client" => (200, row.client),
-        _ => row.passed,
-    };
-    let expected = match code {
-        DONE => Outcome::Done,
-        BROKEN_OFF => Outcome::BrokenOff,
-        code => Outcome::Failed(status, code.to_owned()),
-    };
+    let expected = row.expected(mode);
+    let is_right = found == expected || row.is_expected_later(mode, &found);
     let runs = backend.seen.runs(version);
-    (found != expected || runs > 1)
+    (!is_right || runs > 1)
         .then(|| format!("{namespace} {version}: {found:?} instead of {expected:?}, runs: {runs}"))
 }
 
-/// Bytes of memory the gateway's process holds.
+/// Bytes of memory the gateway's process holds, without what it shares with the file of its program.
 fn resident(gateway: &Gateway) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", gateway.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
     let kilobytes = line.unwrap().trim().trim_end_matches(" kB").trim();
     kilobytes.parse::<u64>().unwrap() * 1024
 }
@@ -415,8 +431,8 @@ async fn every_failure_of_a_network_is_an_error_that_clients_can_read() {
         };
         eventually(&format!("{name} {mode} is read no more"), settled).await;
     }
-    let memory = resident(&gateway);
-    assert!(memory < MEMORY, "{memory} bytes");
+    let is_small = || async { (resident(&gateway) < MEMORY).then_some(()) };
+    eventually("memory of what was not read is given back", is_small).await;
     drop(unread);
 
     for (what, address) in [("core", gateway.address), ("metrics", gateway.metrics)] {
