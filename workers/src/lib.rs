@@ -11,10 +11,12 @@
 //!   ├─ external ─────┘                servers of others: what to run, and a child with its pipes
 //!   ├─ builder ── __builder ── __guard   repositories and packages of others, read in a process of their own
 //!   ├─ remote                         servers of others over HTTP: where they are, and how they are reached
+//!   ├─ aggregate                      many servers behind one namespace: what its file says
 //!   └─ registry                       what is served now, swapped in one step
 //! ```
 
 pub mod address;
+pub mod aggregate;
 pub mod bounds;
 pub mod builder;
 pub mod config;

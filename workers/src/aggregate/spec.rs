@@ -1,0 +1,223 @@
+//! What an aggregate is made of, as its file says it. Nothing is looked up or started here.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use globset::{Glob, GlobSet, GlobSetBuilder};
+
+use crate::external::StdioServerConfig;
+use crate::names::NamespaceName;
+use crate::remote::RemoteServerConfig;
+
+/// One aggregate. A parser of its file makes it; every field is legal by then.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AggregateSpec {
+    /// The file it was read from, for messages.
+    pub file: PathBuf,
+    /// Its servers, in the order of the file: of two equal names the first server's is kept.
+    pub members: Vec<Member>,
+    /// What is active at the start.
+    pub active: ActivePatterns,
+    /// What the file switches on and off.
+    pub options: AggregateOptions,
+}
+
+/// One server of an aggregate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Member {
+    /// `namespace`: what stands before its names, with a `_` between. Empty: its names are published as they are. No two
+    /// members have the same one.
+    pub prefix: String,
+    /// What it is.
+    pub kind: MemberKind,
+    /// How long `tools/list` waits for it at most.
+    pub connect_timeout: Duration,
+    /// What it must offer to be published.
+    pub pin: Option<Pin>,
+}
+
+/// What a member is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MemberKind {
+    /// A program, `sh -c COMMAND` in `command` and `args`. Its `restart` is the member's, `never` unless the file says
+    /// otherwise.
+    Stdio(Box<StdioServerConfig>),
+    /// A server that is reached over HTTP.
+    Remote(Box<RemoteServerConfig>),
+    /// A namespace that this gateway serves anyway, of any kind.
+    Namespace(NamespaceName),
+}
+
+/// The SHA-256 over all names and definitions of a server, as `sha256:HEX`. A server that offers anything else is left
+/// out: what its tools say of themselves has changed since somebody read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pin(pub [u8; 32]);
+
+/// `active_toolsets`: globs over published names. Tools and resources are matched independently of each other.
+#[derive(Debug, Clone)]
+pub struct ActivePatterns {
+    patterns: Vec<String>,
+    globs: GlobSet,
+}
+
+/// A pattern that is no glob.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid pattern {pattern:?}: {reason}")]
+pub struct InvalidActivePattern {
+    /// The pattern.
+    pub pattern: String,
+    /// What the glob parser says.
+    pub reason: String,
+}
+
+/// The switches of an aggregate. `None` leaves the choice to how the aggregate is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AggregateOptions {
+    /// Whose the active set is. Over HTTP the session's by default, on stdio the process's.
+    pub activation_scope: Option<ActivationScope>,
+    /// Whether a change is announced by `list_changed` notifications.
+    pub notify_on_activation: bool,
+    /// Whether the answer to an activation carries the definitions of what was turned on, for clients that never list
+    /// again. On over HTTP by default, off on stdio.
+    pub activation_schemas: Option<bool>,
+    /// Whether the four lists of `toolman_activate` may hold patterns such as `github_*`.
+    pub activation_patterns: bool,
+    /// Whether each entry of the catalogue says about how many tokens its definition takes.
+    pub token_estimates: bool,
+    /// Whether there is the tool `toolman_search`.
+    pub toolman_search: bool,
+    /// Whether there is the tool `toolman_call`.
+    pub toolman_call: bool,
+}
+
+/// Whose the active set is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ActivationScope {
+    /// A session's own. Clients without a session carry theirs in a handle.
+    Session,
+    /// All clients with the same token. A handle takes precedence.
+    Principal,
+    /// Everybody's.
+    Process,
+}
+
+impl Default for AggregateOptions {
+    fn default() -> Self {
+        Self {
+            activation_scope: None,
+            notify_on_activation: true,
+            activation_schemas: None,
+            activation_patterns: false,
+            token_estimates: true,
+            toolman_search: false,
+            toolman_call: false,
+        }
+    }
+}
+
+impl ActivePatterns {
+    /// Compiles the patterns. `*` matches any characters, `/` included.
+    ///
+    /// # Errors
+    ///
+    /// The first pattern that is no glob.
+    pub fn new(patterns: Vec<String>) -> Result<Self, InvalidActivePattern> {
+        let mut globs = GlobSetBuilder::new();
+        let mut compile = |pattern: &String| {
+            globs.add(Glob::new(pattern)?);
+            Ok::<_, globset::Error>(())
+        };
+        for pattern in &patterns {
+            compile(pattern).map_err(|error| InvalidActivePattern {
+                pattern: pattern.clone(),
+                reason: error.kind().to_string(),
+            })?;
+        }
+        let globs = globs.build().map_err(|error| InvalidActivePattern {
+            pattern: patterns.join(", "),
+            reason: error.kind().to_string(),
+        })?;
+        Ok(Self { patterns, globs })
+    }
+
+    /// Whether what is published under that name, or that URI, is active at the start.
+    pub fn matches(&self, published: &str) -> bool {
+        self.globs.is_match(published)
+    }
+}
+
+impl Default for ActivePatterns {
+    /// Nothing is active.
+    fn default() -> Self {
+        Self {
+            patterns: Vec::new(),
+            globs: GlobSet::empty(),
+        }
+    }
+}
+
+impl PartialEq for ActivePatterns {
+    fn eq(&self, other: &Self) -> bool {
+        self.patterns == other.patterns
+    }
+}
+
+impl FromStr for Pin {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const SHAPE: &str = "must be sha256: and 64 hexadecimal digits, as the log shows it";
+        let digits = text.strip_prefix("sha256:").ok_or(SHAPE)?;
+        if digits.len() != 64 || !digits.is_ascii() {
+            return Err(SHAPE);
+        }
+        let mut bytes = [0; 32];
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            let digits = &digits[2 * at..2 * at + 2];
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| SHAPE)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("sha256:")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_matches_whole_uris_and_names() {
+        let active = ActivePatterns::new(vec!["pjpd*".into(), "vec_search".into()]).unwrap();
+        for published in ["pjpd_list", "pjpd_projects://list/all", "vec_search"] {
+            assert!(active.matches(published), "{published}");
+        }
+        for published in ["vec_index", "a_pjpd_list", "vec_search2"] {
+            assert!(!active.matches(published), "{published}");
+        }
+        assert!(!ActivePatterns::default().matches("pjpd_list"));
+    }
+
+    #[test]
+    fn what_is_no_glob_is_named() {
+        let error = ActivePatterns::new(vec!["a*".into(), "b[".into()]).unwrap_err();
+        assert_eq!(error.pattern, "b[");
+    }
+
+    #[test]
+    fn a_pin_is_read_as_it_is_shown() {
+        let pin = Pin([0xab; 32]);
+        assert_eq!(pin.to_string().parse(), Ok(pin));
+        for wrong in ["", "ab", "sha256:ab", &format!("sha256:{}", "g".repeat(64))] {
+            assert!(wrong.parse::<Pin>().is_err(), "{wrong}");
+        }
+    }
+}
