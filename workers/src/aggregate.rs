@@ -7,8 +7,10 @@
 //! Here stands only what is configured. What the members offer, which of that is active for whom, and how a call finds
 //! its member is known to the service above.
 
+mod file;
 mod spec;
 
+pub use file::read;
 pub use spec::{
     ActivationScope, ActivePatterns, AggregateOptions, AggregateSpec, InvalidActivePattern, Member,
     MemberKind, Pin,

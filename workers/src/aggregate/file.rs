@@ -1,0 +1,417 @@
+//! `tools.toml`: the file of an aggregate, which says which servers there are and what of them is active at the start.
+//!
+//! Whatever is wrong is one line with the file, the line, the column and what to write instead. Nothing is looked up or
+//! started here: a command that is not found, or a variable that is not set, is one server's fault and not the file's.
+
+mod keys;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{ErrorKind, Read as _};
+use std::path::Path;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::spec::{
+    ActivationScope, ActivePatterns, AggregateOptions, AggregateSpec, Member, MemberKind, Pin,
+};
+use crate::external::{InvalidServer, Isolation, Restart, StdioServerConfig};
+use crate::names::NamespaceName;
+use crate::remote::{BackendConfig, HeadersConfig, RemoteServerConfig};
+use crate::template::Template;
+use keys::{Keys, Source, Value};
+
+/// The largest file that is read.
+const FILE_MAX: u64 = 1024 * 1024;
+/// Servers of one file.
+const SERVERS_MAX: usize = 1_000;
+/// Patterns of what is active.
+const PATTERNS_MAX: usize = 10_000;
+/// The longest `namespace`: names behind it are to stay short enough for clients.
+const PREFIX_MAX: usize = 64;
+/// How long a server may take to say what it offers, unless the file says otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Reads the file of an aggregate. Its relative paths start at the file's own folder.
+///
+/// # Errors
+///
+/// What is wrong with it, as one line that says where and what to write instead.
+pub fn read(path: &Path) -> Result<AggregateSpec, String> {
+    let name = path.display().to_string();
+    let text = text(path).map_err(|reason| format!("{name}: {reason}"))?;
+    let source = Source {
+        name: &name,
+        text: &text,
+    };
+    let folder = path.parent().unwrap_or(Path::new(""));
+    spec(source, path, folder)
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    // Before it is opened: to open a pipe would wait for somebody to write.
+    let metadata = fs::metadata(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            let here = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            let here = here.parent().unwrap_or(Path::new("/")).display();
+            format!(
+                "there is no such file in {here}: write one with a [[servers]] table for each server, with namespace = \"time\" and command = \"uvx mcp-server-time\", or name another with --config"
+            )
+        }
+        _ => format!("cannot be read: {error}"),
+    })?;
+    if !metadata.is_file() {
+        return Err("cannot be read: it is no regular file".into());
+    }
+    let file = fs::File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let mut bytes = Vec::new();
+    let read = file.take(FILE_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(|error| format!("cannot be read: {error}"))?;
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(format!("is larger than {FILE_MAX} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|_| "is no UTF-8 text".into())
+}
+
+fn spec(source: Source<'_>, path: &Path, folder: &Path) -> Result<AggregateSpec, String> {
+    let mut keys = source.keys()?;
+    let active = active(source, &mut keys)?;
+    let options = options(source, &mut keys)?;
+    let servers = servers(source, &mut keys)?;
+    keys.finish()?;
+    let mut members: Vec<Member> = Vec::new();
+    let mut lines: BTreeMap<String, usize> = BTreeMap::new();
+    for server in servers {
+        let (member, at) = member(source, server, folder)?;
+        if lines.insert(member.prefix.clone(), at).is_some() {
+            let message = format!(
+                "there are two servers with namespace = {:?}: give each its own",
+                member.prefix
+            );
+            return Err(source.error(at, message));
+        }
+        members.push(member);
+    }
+    Ok(AggregateSpec {
+        file: path.to_owned(),
+        members,
+        active,
+        options,
+    })
+}
+
+fn active(source: Source<'_>, keys: &mut Keys<'_>) -> Result<ActivePatterns, String> {
+    let patterns = keys.texts("active_toolsets", PATTERNS_MAX)?;
+    let texts = patterns.iter().map(|(text, _)| text.clone()).collect();
+    ActivePatterns::new(texts).map_err(|error| {
+        let wrong = patterns.iter().find(|(text, _)| *text == error.pattern);
+        let at = wrong.map_or(0, |(_, at)| *at);
+        source.error(at, format_args!("active_toolsets: {error}"))
+    })
+}
+
+fn options(source: Source<'_>, keys: &mut Keys<'_>) -> Result<AggregateOptions, String> {
+    let defaults = AggregateOptions::default();
+    let scope = choice(
+        source,
+        keys,
+        "activation_scope",
+        &[
+            ("session", ActivationScope::Session),
+            ("principal", ActivationScope::Principal),
+            ("process", ActivationScope::Process),
+        ],
+    )?;
+    let mut switch = |key, default| Ok::<_, String>(keys.switch(key)?.unwrap_or(default));
+    Ok(AggregateOptions {
+        activation_scope: scope,
+        notify_on_activation: switch("notify_on_activation", defaults.notify_on_activation)?,
+        activation_patterns: switch("activation_patterns", defaults.activation_patterns)?,
+        token_estimates: switch("token_estimates", defaults.token_estimates)?,
+        toolman_search: switch("toolman_search", defaults.toolman_search)?,
+        toolman_call: switch("toolman_call", defaults.toolman_call)?,
+        activation_schemas: keys.switch("activation_schemas")?,
+    })
+}
+
+/// The servers in the order of the file, however they are written: `[[servers]]`, `[[server]]`, `[servers.NAME]`.
+fn servers<'a>(source: Source<'a>, keys: &mut Keys<'a>) -> Result<Vec<Keys<'a>>, String> {
+    let mut servers = Vec::new();
+    for key in ["servers", "server"] {
+        let Some(value) = keys.take(key) else {
+            continue;
+        };
+        let at = value.span().start;
+        match value.into_inner() {
+            DeValue::Array(values) => {
+                for value in values {
+                    servers.push((None, value));
+                }
+            }
+            DeValue::Table(table) => {
+                let named = table.into_iter();
+                servers.extend(named.map(|(name, value)| (Some(name), value)));
+            }
+            other => {
+                return Err(keys.wrong(at, key, "tables, each written below [[servers]]", &other));
+            }
+        }
+    }
+    if servers.len() > SERVERS_MAX {
+        let message = format!(
+            "there are {} servers, more than {SERVERS_MAX}",
+            servers.len()
+        );
+        return Err(source.error(0, message));
+    }
+    servers.sort_by_key(|(_, value)| value.span().start);
+    let tables = servers.into_iter().map(|(name, value): (_, Value<'a>)| {
+        let at = value.span().start;
+        match value.into_inner() {
+            DeValue::Table(table) => {
+                let keys = Keys::new(source, "a server", at, table);
+                Ok(match name {
+                    Some(name) => keys.named(name.get_ref(), name.span().start),
+                    None => keys,
+                })
+            }
+            other => Err(keys.wrong(at, "a server", "a table below [[servers]]", &other)),
+        }
+    });
+    tables.collect()
+}
+
+/// One server, and where its namespace stands.
+fn member(
+    source: Source<'_>,
+    mut keys: Keys<'_>,
+    folder: &Path,
+) -> Result<(Member, usize), String> {
+    let begin = keys.at();
+    let (prefix, at) = match (keys.text("namespace")?, keys.name()) {
+        (Some(given), _) => given,
+        (None, Some(name)) => name,
+        (None, None) => {
+            let message = "this server has no namespace: write namespace = \"NAME\", or namespace = \"\" for names without a prefix";
+            return Err(source.error(begin, message));
+        }
+    };
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    if prefix.len() > PREFIX_MAX || !prefix.bytes().all(plain) {
+        let message = format!(
+            "namespace must be at most {PREFIX_MAX} letters, digits, \"_\", \"-\" and \".\", since names of tools begin with it"
+        );
+        return Err(source.error(at, message));
+    }
+    let command = keys.text("command")?;
+    let url = keys.text("url")?;
+    let from = keys.text("from")?;
+    let run = Run {
+        cwd: keys.text("cwd")?,
+        env: keys.values("env")?,
+        isolation: choice(
+            source,
+            &mut keys,
+            "isolation",
+            &[
+                ("auto", Isolation::Auto),
+                ("shared", Isolation::Shared),
+                ("session", Isolation::Session),
+                ("principal", Isolation::Principal),
+            ],
+        )?,
+        restart: choice(
+            source,
+            &mut keys,
+            "restart",
+            &[
+                ("never", Restart::Never),
+                ("on-failure", Restart::OnFailure),
+                ("always", Restart::Always),
+            ],
+        )?,
+    };
+    let headers = keys.values("headers")?;
+    let connect_timeout = keys.duration("connect_timeout")?;
+    let timeout = keys.duration("timeout")?;
+    let pin = keys.text("pin")?;
+    keys.finish()?;
+
+    let kind = match (command, url, from) {
+        (Some((command, at)), None, None) => {
+            if command.trim().is_empty() {
+                let message =
+                    "command is empty: write the line that starts the server, as in a shell";
+                return Err(source.error(at, message));
+            }
+            if let Some((_, at)) = headers.values().next() {
+                let message = "headers are for a server with a url: leave them out";
+                return Err(source.error(*at, message));
+            }
+            let mut config = run.of_command(command, folder);
+            config.limits.timeout = timeout;
+            config
+                .validate()
+                .map_err(|wrong| of_server(source, at, &run.env, wrong))?;
+            MemberKind::Stdio(Box::new(config))
+        }
+        (None, Some((url, at)), None) => {
+            run.only_for_commands(source)?;
+            let mut config = of_url(url, &headers, run.isolation);
+            config.limits.timeout = timeout;
+            config
+                .validate()
+                .map_err(|wrong| of_server(source, at, &headers, wrong))?;
+            MemberKind::Remote(Box::new(config))
+        }
+        (None, None, Some((name, at))) => {
+            run.only_for_commands(source)?;
+            if timeout.is_some() || !headers.is_empty() {
+                let message = "a server that another namespace serves has no timeout and no headers here: leave them out";
+                return Err(source.error(at, message));
+            }
+            let name: NamespaceName = name.parse().map_err(|error| {
+                source.error(at, format_args!("from names no namespace: {error}"))
+            })?;
+            MemberKind::Namespace(name)
+        }
+        (None, None, None) => {
+            let message =
+                format!("the server {prefix:?} has neither command nor url: write one of them");
+            return Err(source.error(begin, message));
+        }
+        (Some(_), Some((_, at)), _) => {
+            let message = "a server has command or url, not both: leave out one of them";
+            return Err(source.error(at, message));
+        }
+        (_, _, Some((_, at))) => {
+            let message = "a server with from has no command and no url: leave out one of them";
+            return Err(source.error(at, message));
+        }
+    };
+    let pin = pin.map(|(pin, at)| {
+        let read: Result<Pin, _> = pin.parse();
+        read.map_err(|wrong| source.error(at, format_args!("pin {wrong}")))
+    });
+    let member = Member {
+        prefix,
+        kind,
+        connect_timeout: connect_timeout.unwrap_or(CONNECT_TIMEOUT),
+        pin: pin.transpose()?,
+    };
+    Ok((member, at))
+}
+
+/// How a command is run. Values are beside their places.
+struct Run {
+    cwd: Option<(String, usize)>,
+    env: BTreeMap<String, (String, usize)>,
+    isolation: Option<Isolation>,
+    restart: Option<Restart>,
+}
+
+impl Run {
+    fn of_command(&self, command: String, folder: &Path) -> StdioServerConfig {
+        let here = match folder.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => folder,
+        };
+        let cwd = self.cwd.as_ref().map(|(cwd, _)| Path::new(cwd));
+        let defaults = StdioServerConfig::default();
+        StdioServerConfig {
+            command: "sh".into(),
+            args: vec!["-c".into(), command],
+            env: templates(&self.env),
+            // A joined path that is absolute stays as it is.
+            cwd: cwd.map_or_else(|| here.to_owned(), |cwd| here.join(cwd)),
+            isolation: self.isolation.unwrap_or(defaults.isolation),
+            restart: self.restart.unwrap_or(Restart::Never),
+            ..defaults
+        }
+    }
+
+    /// Refuses what only a command has.
+    fn only_for_commands(&self, source: Source<'_>) -> Result<(), String> {
+        let env = self.env.values().next().map(|(_, at)| ("env", *at));
+        let cwd = self.cwd.as_ref().map(|(_, at)| ("cwd", *at));
+        match env.or(cwd) {
+            Some((key, at)) => {
+                let message = format!("{key} is for a server with a command: leave it out");
+                Err(source.error(at, message))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn of_url(
+    url: String,
+    headers: &BTreeMap<String, (String, usize)>,
+    isolation: Option<Isolation>,
+) -> RemoteServerConfig {
+    let defaults = RemoteServerConfig::default();
+    RemoteServerConfig {
+        backends: vec![BackendConfig::new(url)],
+        headers: HeadersConfig {
+            set: templates(headers),
+            ..HeadersConfig::default()
+        },
+        isolation: isolation.unwrap_or(defaults.isolation),
+        // Who writes this file names commands that are run; a name of the own network is no more than that.
+        allow_private: true,
+        ..defaults
+    }
+}
+
+fn templates(values: &BTreeMap<String, (String, usize)>) -> BTreeMap<String, Template> {
+    let values = values.iter();
+    values
+        .map(|(name, (text, _))| (name.clone(), Template::new(text)))
+        .collect()
+}
+
+/// What is wrong with a server's keys, at the place of the one it is about.
+fn of_server(
+    source: Source<'_>,
+    at: usize,
+    named: &BTreeMap<String, (String, usize)>,
+    wrong: InvalidServer,
+) -> String {
+    let own = named
+        .iter()
+        .find(|(name, _)| wrong.key.ends_with(&format!(".{name}")));
+    match own {
+        Some((name, (_, at))) => source.error(*at, format_args!("{name}: {}", wrong.message)),
+        None if wrong.key.starts_with("backends") => {
+            source.error(at, format_args!("url {}", wrong.message))
+        }
+        None => source.error(at, wrong),
+    }
+}
+
+/// One of a few words.
+fn choice<T: Copy>(
+    source: Source<'_>,
+    keys: &mut Keys<'_>,
+    key: &'static str,
+    words: &[(&str, T)],
+) -> Result<Option<T>, String> {
+    let Some((said, at)) = keys.text(key)? else {
+        return Ok(None);
+    };
+    match words.iter().find(|(word, _)| *word == said) {
+        Some((_, value)) => Ok(Some(*value)),
+        None => {
+            let words: Vec<_> = words
+                .iter()
+                .map(|(word, _)| format!("\"{word}\""))
+                .collect();
+            let message = format!("{key} must be one of {}", words.join(", "));
+            Err(source.error(at, message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
