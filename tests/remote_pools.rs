@@ -76,14 +76,19 @@ async fn end(session: &Session, id: u64, mark: &str, mut answering: Answering) -
     if answering.is_events() {
         while let Some(event) = answering.event().await {
             let message = event.json();
-            if message["method"] == "elicitation/create" {
-                let result = json!({"action": "accept", "content": {}});
-                let reply = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
-                // Its server may be gone; then the call says so.
-                session.post(&reply).await;
-            } else if message["id"] == id {
-                answer = message;
-            }
+            let said = match message["method"].as_str() {
+                Some("elicitation/create") => json!({"action": "accept", "content": {}}),
+                // What is not answered holds up the server's other answers, for a minute.
+                Some("roots/list") => json!({"roots": []}),
+                _ if message["id"] == id => {
+                    answer = message;
+                    continue;
+                }
+                _ => continue,
+            };
+            let reply = json!({"jsonrpc": "2.0", "id": message["id"], "result": said});
+            // The server that asked may be gone; then the call says so.
+            session.post(&reply).await;
         }
     } else {
         answer = answering.json().await;
