@@ -45,6 +45,7 @@ const LAYERS: &[&str] = &[
     "mcp",
     "legacy",
     "rest",
+    "surface",
     "service",
 ];
 

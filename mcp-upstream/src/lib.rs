@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! service ─┬─ mcp, legacy    the protocol's surfaces: version, session, how an answer travels
+//!          ├─ surface        the same over the pipes of this process, for one client
 //!          ├─ rest           the same tools as plain HTTP; OpenAPI, health, reload
 //!          └─▶ upstream      what runs a namespace: a request becomes an answer or a call
 //!                └─▶ engine  the one path of a call: policy, limits, queue, clock, audit, metrics
@@ -37,12 +38,14 @@ pub mod session;
 mod stdio;
 pub mod stream;
 mod supervise;
+mod surface;
 mod upstream;
 
 pub use jsonrpc::subject::Subject;
-pub use mcp::head::{AcceptFlags, McpHead, MirroredHeaders};
+pub use mcp::head::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
 pub use reload::ReloadControl;
 pub use service::{OwnCore, Service, ServiceParts};
+pub use surface::stdio::Ended;
 pub use upstream::http::port as http_client;
 pub use upstream::system as management;
 

@@ -111,6 +111,24 @@ impl Profile {
         }
     }
 
+    /// This process's own pipes: every revision that has a transport of lines, and nobody to keep apart.
+    pub fn stdio(namespace: NamespaceName) -> Self {
+        Self {
+            name: "stdio",
+            namespace: Some(namespace),
+            versions: vec![
+                ProtocolVersion::V2025_11_25,
+                ProtocolVersion::V2025_06_18,
+                ProtocolVersion::V2025_03_26,
+                ProtocolVersion::V2024_11_05,
+            ],
+            session: SessionRule::Optional,
+            accept: AcceptRule::Lenient,
+            require_initialized: false,
+            ..Self::core()
+        }
+    }
+
     /// The metrics port: health checks beside the counters, which say more.
     pub fn metrics() -> Self {
         Self {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use bytesize::ByteSize;
 use http::Method;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::names::NamespaceName;
@@ -36,6 +37,7 @@ use crate::session::table::TableLimits;
 use crate::stdio::pool::Pools;
 use crate::stream::{EventLog, EventStore, Pulse, StreamLimiter, in_memory};
 use crate::supervise::supervise;
+use crate::surface::stdio::{self, Ended};
 use crate::upstream::client::connector::Connector;
 use crate::upstream::client::pools::PooledConnector;
 use crate::upstream::client::{ClientUpstream, ExternalServers};
@@ -303,6 +305,18 @@ impl Service {
             // There is no OAuth yet, and the edge writes the counters.
             RouteId::WellKnown | RouteId::Metrics => at_once(rest::not_found()),
         }
+    }
+
+    /// Serves one client over a pair of pipes, one message a line, until the client closes them or `stop` is there. The
+    /// client's session has ended then; the upstreams go on.
+    pub async fn serve_lines(
+        &self,
+        caller: Caller,
+        input: impl AsyncRead + Send + Unpin + 'static,
+        output: impl AsyncWrite + Send + Unpin + 'static,
+        stop: impl Future<Output = ()>,
+    ) -> Ended {
+        stdio::serve(Arc::clone(&self.core), caller, input, output, stop).await
     }
 
     /// What the handlers work on, for tests of one of them.

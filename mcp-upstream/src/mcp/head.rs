@@ -33,6 +33,18 @@ pub struct McpHead {
     /// What the headers repeat of the body; there when the version is one that mirrors or `Mcp-Method` was sent. Boxed:
     /// most requests have none.
     pub mirrored: Option<Box<MirroredHeaders>>,
+    /// Whether the message came with headers at all.
+    pub carrier: Carrier,
+}
+
+/// What a message came by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Carrier {
+    /// HTTP, whose headers repeat parts of a 2026-07-28 message.
+    #[default]
+    Http,
+    /// A pipe, one message a line: there is nothing but the message.
+    Lines,
 }
 
 /// The parts of the body that a request of 2026-07-28 repeats in its headers, as sent.
@@ -57,6 +69,7 @@ impl fmt::Debug for McpHead {
             .field("accept", &self.accept)
             .field("last_event_id", &self.last_event_id)
             .field("mirrored", &self.mirrored)
+            .field("carrier", &self.carrier)
             .finish()
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::head::McpHead;
+use super::head::{Carrier, McpHead};
 use super::{context, namespace, pass_through, prepare};
 use crate::caller::Caller;
 use crate::catalogue::View;
@@ -111,7 +111,7 @@ async fn request(
     served(caller, head, members)?;
     acceptable(caller, head)?;
     let namespace = namespace(core, caller)?;
-    if head.version.is_none() {
+    if head.version.is_none() && head.carrier == Carrier::Http {
         return Err(RequestError::HeaderMismatch(
             "MCP-Protocol-Version is missing".into(),
         ));

@@ -10,7 +10,7 @@ mod scan;
 use std::os::fd::OwnedFd;
 
 pub(super) use outbox::{Batch, Outbox, OwnTurn, Turn, Unwritten};
-pub(super) use read::{End, Line, Lines};
+pub(crate) use read::{End, Line, Lines};
 pub(super) use scan::IdScan;
 
 /// The gateway's ends of a server's pipes.

@@ -82,6 +82,24 @@ pub(crate) fn retry(after: Duration) -> Bytes {
     Bytes::from(format!("retry: {}\n\n", after.as_millis()))
 }
 
+/// The message that an event carries, and the event's id. `None` for comments, and for events without data.
+pub(crate) fn read(event: &Bytes) -> (Option<&str>, Option<Bytes>) {
+    let mut id = None;
+    let mut data = None;
+    let mut rest: &[u8] = event;
+    while !rest.is_empty() {
+        let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+        let (line, after) = rest.split_at(end);
+        rest = after.get(1..).unwrap_or_default();
+        if let Some(value) = line.strip_prefix(b"data: ") {
+            data = Some(event.slice_ref(value)).filter(|data| !data.is_empty());
+        } else if let Some(value) = line.strip_prefix(b"id: ") {
+            id = std::str::from_utf8(value).ok();
+        }
+    }
+    (id, data)
+}
+
 fn begin(id: Option<EventId>, data: usize) -> BytesMut {
     const FIELDS: usize = 64;
     let mut frame = BytesMut::with_capacity(data + FIELDS);
@@ -170,6 +188,9 @@ mod tests {
         #[test]
         fn whatever_is_framed_stays_one_event(bytes: Vec<u8>) {
             let frame = message(None, &bytes);
+            let (id, data) = read(&frame);
+            prop_assert_eq!(id, None);
+            prop_assert_eq!(data.map_or(0, |data| data.len()), bytes.len());
             prop_assert_eq!(memchr::memmem::find(&frame, b"\n\n"), Some(frame.len() - 2));
             prop_assert_eq!(memchr::memchr(b'\r', &frame), None);
         }
@@ -205,6 +226,21 @@ mod tests {
             EventId::parse(greatest).map(|id| id.to_string()).as_deref(),
             Some(greatest)
         );
+    }
+
+    #[test]
+    fn a_message_is_read_back_and_what_carries_none_is_told_from_it() {
+        let id = EventId {
+            stream: 2,
+            sequence: 7,
+        };
+        let event = message(Some(id), b"{\"a\":\n\"data: b\"}");
+        let (read_id, data) = read(&event);
+        assert_eq!(read_id, Some("2-7"));
+        assert_eq!(data.as_deref(), Some(&b"{\"a\": \"data: b\"}"[..]));
+        assert_eq!(read(&priming(id)), (Some("2-7"), None));
+        assert_eq!(read(&Bytes::from_static(PING)), (None, None));
+        assert_eq!(read(&retry(RETRY)), (None, None));
     }
 
     #[test]

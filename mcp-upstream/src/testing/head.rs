@@ -3,7 +3,7 @@
 use http::HeaderMap;
 use http::header::ACCEPT;
 
-use crate::mcp::head::{AcceptFlags, McpHead, MirroredHeaders, SESSION_HEADER};
+use crate::mcp::head::{AcceptFlags, Carrier, McpHead, MirroredHeaders, SESSION_HEADER};
 
 /// The name of the version header, in lower case.
 pub(crate) const VERSION_HEADER: &str = "mcp-protocol-version";
@@ -80,6 +80,7 @@ impl McpHead {
             )
             .then(|| Box::new(MirroredHeaders::from_headers(headers))),
             version,
+            carrier: Carrier::Http,
             accept: AcceptFlags::parse(
                 headers
                     .get_all(ACCEPT)

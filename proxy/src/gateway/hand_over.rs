@@ -15,7 +15,7 @@ use tooldock_upstream::caller::{Caller, Visibility};
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::Reply;
 use tooldock_upstream::service::{AdmittedRequest, PendingReply};
-use tooldock_upstream::{AcceptFlags, McpHead, MirroredHeaders};
+use tooldock_upstream::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
 
 use super::admit::tls_of;
 use super::{Gateway, Passage};
@@ -289,6 +289,7 @@ pub(super) fn mcp_head(
             .then(|| fields.last_event_id().map(text))
             .flatten(),
         mirrored: mirrors.then(|| Box::new(MirroredHeaders::from_headers(&header.headers))),
+        carrier: Carrier::Http,
         version,
     }
 }

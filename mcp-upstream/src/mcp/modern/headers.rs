@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::catalogue::ToolEntry;
 use crate::jsonrpc::{self, Key, Members};
-use crate::mcp::head::{McpHead, MirroredHeaders};
+use crate::mcp::head::{Carrier, McpHead, MirroredHeaders};
 use crate::protocol::mirrored::decode;
 
 mod number;
@@ -40,13 +40,16 @@ pub(super) fn version_fault(head: &McpHead, version: &str) -> Option<Cow<'static
 }
 
 /// Compares all other mirrored headers of a request, those of a tool's parameters by its input schema, where
-/// the caller may see the tool. `None` is fine.
+/// the caller may see the tool. `None` is fine, as is a message that came without any headers.
 pub(super) fn fault(
     head: &McpHead,
     tool: Option<&ToolEntry>,
     method: &str,
     members: &Members<'_>,
 ) -> Option<Cow<'static, str>> {
+    if head.carrier == Carrier::Lines {
+        return None;
+    }
     let none = MirroredHeaders::default();
     let headers = head.mirrored.as_deref().unwrap_or(&none);
     if let Some(name) = &headers.duplicate {

@@ -56,7 +56,7 @@ pub(super) async fn run<R: AsyncRead + AsFd + Unpin>(shared: Arc<Shared>, mut li
         };
         let (size, ignored) = match next {
             Ok(Line::Whole(line)) => (line.len(), handle(&shared, &line, &mut answers).err()),
-            Ok(Line::TooLong { answered, size }) => {
+            Ok(Line::TooLong { answered, size, .. }) => {
                 too_long(&shared, answered, size);
                 (0, Some(ProtocolViolation::TooLong))
             }

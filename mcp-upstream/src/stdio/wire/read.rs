@@ -15,7 +15,7 @@ const READ_SPARE: usize = 4 * 1024;
 const PINNED_MAX: usize = 256 * 1024;
 
 /// A server's output as lines.
-pub(in crate::stdio) struct Lines<R> {
+pub(crate) struct Lines<R> {
     pipe: R,
     buffer: BytesMut,
     /// How much of the buffer holds no newline for sure.
@@ -30,16 +30,20 @@ type Fits = Box<dyn Fn(usize) -> bool + Send>;
 
 /// One line.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::stdio) enum Line {
+pub(crate) enum Line {
     /// Not empty, without white space around it and without carriage returns in it.
     Whole(Bytes),
-    /// It was too long and is gone; the call it answers, if it answers one.
-    TooLong { answered: Option<u64>, size: u64 },
+    /// It was too long and is gone; the call it answers, if it answers one, or the id of the request that it was.
+    TooLong {
+        answered: Option<u64>,
+        requested: Option<u64>,
+        size: u64,
+    },
 }
 
 /// Why there are no more lines.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::stdio) enum End {
+pub(crate) enum End {
     /// The server closed its end.
     Closed,
     /// A line had no end within what is read of one.
@@ -48,7 +52,7 @@ pub(in crate::stdio) enum End {
 
 impl<R: AsyncRead + Unpin> Lines<R> {
     /// Lines that do not fit are skipped; one beyond `endless` is the last.
-    pub(in crate::stdio) fn new(
+    pub(crate) fn new(
         pipe: R,
         fits: impl Fn(usize) -> bool + Send + 'static,
         endless: u64,
@@ -85,7 +89,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     /// # Errors
     ///
     /// [`End`]. What stood before it without a newline came out as a line.
-    pub(in crate::stdio) async fn next(&mut self) -> Result<Line, End> {
+    pub(crate) async fn next(&mut self) -> Result<Line, End> {
         loop {
             if let Some(line) = self.buffered() {
                 return Ok(line);
@@ -124,6 +128,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             scan.feed(&whole);
             return Some(Line::TooLong {
                 answered: scan.answered(),
+                requested: scan.requested(),
                 size: end as u64,
             });
         }
@@ -168,8 +173,11 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 break;
             }
         }
-        let answered = scan.answered();
-        Ok(Line::TooLong { answered, size })
+        Ok(Line::TooLong {
+            answered: scan.answered(),
+            requested: scan.requested(),
+            size,
+        })
     }
 }
 
@@ -247,6 +255,7 @@ mod tests {
         let bytes = format!("a\n{long}\nb\n{long}");
         let skipped = Line::TooLong {
             answered: Some(70000),
+            requested: None,
             size: long.len() as u64,
         };
         for piece in [1, 7, 4999, 100_000] {
@@ -256,6 +265,21 @@ mod tests {
             assert_eq!((&lines[1], &lines[3]), (&skipped, &skipped));
             assert_eq!(end, End::Closed);
         }
+    }
+
+    #[test]
+    fn a_request_that_is_too_long_is_skipped_and_says_its_id() {
+        let long = format!(
+            r#"{{"params":"{}","id":7,"method":"x"}}"#,
+            "x".repeat(5_000)
+        );
+        let (lines, _) = read(format!("{long}\n").as_bytes(), 100, 1000);
+        let skipped = Line::TooLong {
+            answered: None,
+            requested: Some(7),
+            size: long.len() as u64,
+        };
+        assert_eq!(lines, [skipped]);
     }
 
     #[test]

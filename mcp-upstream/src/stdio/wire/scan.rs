@@ -73,6 +73,11 @@ impl IdScan {
         self.id.filter(|_| !self.has_method)
     }
 
+    /// The id of the request that the line is.
+    pub(in crate::stdio) fn requested(&self) -> Option<u64> {
+        self.id.filter(|_| self.has_method)
+    }
+
     fn is_name(&self) -> bool {
         self.depth == 1 && !self.in_value
     }

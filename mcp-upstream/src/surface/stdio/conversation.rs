@@ -1,0 +1,191 @@
+//! The client's messages as POSTs, and the replies as lines.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+use super::outbox::Outbox;
+use crate::caller::Caller;
+use crate::jsonrpc::{self, Message, RequestError};
+use crate::mcp::head::{AcceptFlags, Carrier, McpHead, SESSION_HEADER};
+use crate::mcp::{self, Core};
+use crate::reply::{Guards, Reply};
+use crate::stream::frame;
+
+/// One client, for as long as its pipes are open.
+pub(super) struct Conversation {
+    core: Arc<Core>,
+    caller: Caller,
+    pub(super) outbox: Outbox,
+    /// The id of the session, once `initialize` has opened one. Guards plain data; nothing awaits under it.
+    session: Mutex<Option<Arc<str>>>,
+}
+
+/// The events of a reply, and what lives as long as they do.
+struct Events {
+    chunks: BoxStream<'static, Bytes>,
+    _guards: Guards,
+}
+
+impl Conversation {
+    pub(super) fn new(core: Arc<Core>, caller: Caller, outbox: Outbox) -> Self {
+        Self {
+            core,
+            caller,
+            outbox,
+            session: Mutex::default(),
+        }
+    }
+
+    pub(super) fn session(&self) -> Option<Arc<str>> {
+        let session = self.session.lock();
+        session.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells the client something.
+    pub(super) async fn say(&self, message: Bytes) {
+        self.outbox.send(message).await;
+    }
+
+    /// Opens the session.
+    pub(super) async fn initialize(&self, id: &str, line: Bytes) {
+        if self.session().is_some() {
+            let reason =
+                "the session is initialized already: start another process for another session";
+            let refused = RequestError::Shape(reason.into()).body(Some(id));
+            return self.say(refused.into()).await;
+        }
+        match mcp::post(&self.core, &self.caller(), &head(None), &line).await {
+            Reply::Opening {
+                head,
+                body,
+                session,
+            } => {
+                let mut headers = head.headers.iter();
+                let id = headers.find(|(name, _)| *name == SESSION_HEADER);
+                let id = id.and_then(|(_, value)| value.to_str().ok());
+                *self.session.lock().unwrap_or_else(PoisonError::into_inner) = id.map(Into::into);
+                self.say(body).await;
+                session.delivered();
+            }
+            refused => self.pass_on(Some(id), refused, None).await,
+        }
+    }
+
+    /// Hands on a message that is not answered. What is wrong with it stands in the log.
+    pub(super) async fn notice(&self, line: Bytes) {
+        let session = self.session();
+        mcp::post(&self.core, &self.caller(), &head(session.as_deref()), &line).await;
+    }
+
+    /// Answers a request. `id` is raw JSON; `None` for what has none, or several.
+    pub(super) async fn answer(&self, id: Option<&str>, line: Bytes, session: Option<&str>) {
+        let reply = mcp::post(&self.core, &self.caller(), &head(session), &line).await;
+        drop(line);
+        self.pass_on(id, reply, session).await;
+    }
+
+    /// Opens the stream of what is said outside of answers.
+    pub(super) async fn general_stream(&self, session: &str) -> Reply {
+        mcp::get(&self.core, &self.caller(), &head(Some(session))).await
+    }
+
+    /// Writes a reply to its end: the answer to the request of that id, or a stream that is for no request. A stream that
+    /// ended before its end, since its reader was too slow, is gone on with where it was.
+    pub(super) async fn pass_on(&self, id: Option<&str>, mut reply: Reply, session: Option<&str>) {
+        let mut last = None;
+        loop {
+            let mut events = match Events::of(reply) {
+                Ok(events) => events,
+                Err(body) if last.is_some() => break tracing::debug!(?body, "not resumed"),
+                Err(body) if body.is_empty() => return,
+                Err(body) => return self.say(body).await,
+            };
+            let mut came = false;
+            while let Some(event) = events.chunks.next().await {
+                let (event_id, message) = frame::read(&event);
+                if let Some(event_id) = event_id {
+                    last = Some(event_id.to_owned());
+                    came = true;
+                }
+                let Some(message) = message else { continue };
+                let over = id.is_some_and(|id| answers(&message, id));
+                self.say(message).await;
+                if over {
+                    return;
+                }
+            }
+            // Nothing to come back with, or nothing came this time: there is no more.
+            let (Some(last), Some(session), true) = (&last, session, came) else {
+                break;
+            };
+            let head = McpHead {
+                last_event_id: Some(last.clone()),
+                ..head(Some(session))
+            };
+            reply = mcp::get(&self.core, &self.caller(), &head).await;
+        }
+        if let Some(id) = id {
+            let lost = RequestError::Upstream(CallError::new(
+                CallErrorCode::InternalError,
+                "The answer is lost: what the call said before was not read in time",
+            ));
+            self.say(lost.body(Some(id)).into()).await;
+        }
+    }
+
+    /// Ends the session, if there is one, and its calls.
+    pub(super) async fn end_session(&self) {
+        if let Some(session) = self.session() {
+            mcp::delete(&self.core, &self.caller(), &head(Some(&session))).await;
+        }
+    }
+
+    /// The client, with an id for its next request.
+    fn caller(&self) -> Caller {
+        Caller {
+            request_id: format!("stdio-{:016x}", fastrand::u64(..)).into(),
+            ..self.caller.clone()
+        }
+    }
+}
+
+impl Events {
+    /// The events of a reply that has some, or its whole body.
+    fn of(reply: Reply) -> Result<Self, Bytes> {
+        let (chunks, guards) = match reply {
+            Reply::Full { body, .. } | Reply::Opening { body, .. } => return Err(body),
+            Reply::Body { body, .. } => {
+                let chunks = body.filter_map(|chunk| std::future::ready(chunk.ok()));
+                (chunks.boxed(), Guards::new())
+            }
+            Reply::Events { events, guards, .. } => (events.boxed(), guards),
+        };
+        Ok(Self {
+            chunks,
+            _guards: guards,
+        })
+    }
+}
+
+/// Whether a message is the response to the request of that id.
+fn answers(message: &Bytes, id: &str) -> bool {
+    let text = std::str::from_utf8(message).unwrap_or_default();
+    matches!(jsonrpc::message(text), Ok(Message::Response { id: answered, .. }) if answered == id)
+}
+
+fn head(session: Option<&str>) -> McpHead {
+    McpHead {
+        session: session.map(str::to_owned),
+        accept: AcceptFlags {
+            json_named: true,
+            sse_named: true,
+            json_acceptable: true,
+        },
+        carrier: Carrier::Lines,
+        ..McpHead::default()
+    }
+}

@@ -1,0 +1,117 @@
+//! What a line of the client is, as far as the pipe has to know before it is handed on.
+
+use crate::jsonrpc::{self, Body, Key, Message};
+
+/// What a line is. Ids are raw JSON.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Incoming {
+    /// Opens the session of the legacy era.
+    Initialize(Box<str>),
+    /// Takes a request back.
+    Cancelled(Box<str>),
+    /// Any other message that is not answered.
+    OneWay,
+    /// A request of 2026-07-28; `listens` if its answer has no end of its own.
+    Modern { id: Box<str>, listens: bool },
+    /// Any other request, batches and what is no message among them: those are answered, too.
+    Legacy {
+        id: Option<Box<str>>,
+        /// `None` for what is no single request.
+        method: Option<Box<str>>,
+    },
+}
+
+impl Incoming {
+    pub(super) fn of(line: &[u8]) -> Self {
+        const NO_REQUEST: Incoming = Incoming::Legacy {
+            id: None,
+            method: None,
+        };
+        let Ok(Body::One(message)) = jsonrpc::body(line) else {
+            return NO_REQUEST;
+        };
+        match message {
+            Message::Request {
+                id,
+                method,
+                members,
+            } => match &*method {
+                _ if members.raw(Key::ProtocolVersion).is_some() => Self::Modern {
+                    id: id.into(),
+                    listens: method == "subscriptions/listen",
+                },
+                "initialize" => Self::Initialize(id.into()),
+                _ => Self::Legacy {
+                    id: Some(id.into()),
+                    method: Some(method.into()),
+                },
+            },
+            Message::Notification { method, members } => match members.name(Key::RequestId) {
+                Some(id) if method == "notifications/cancelled" => Self::Cancelled(id.into()),
+                _ => Self::OneWay,
+            },
+            Message::Response { .. } => Self::OneWay,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_told_by_its_method_and_the_version_it_names() {
+        let modern = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
+        let legacy = |id: Option<&str>, method: Option<&str>| Incoming::Legacy {
+            id: id.map(Into::into),
+            method: method.map(Into::into),
+        };
+        for (line, expected) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#.to_owned(),
+                Incoming::Initialize("1".into()),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":"a","method":"tools/list"}"#.to_owned(),
+                legacy(Some("\"a\""), Some("tools/list")),
+            ),
+            (
+                format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{{modern}}}}}"#),
+                Incoming::Modern {
+                    id: "1".into(),
+                    listens: false,
+                },
+            ),
+            (
+                format!(
+                    r#"{{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{{{modern}}}}}"#
+                ),
+                Incoming::Modern {
+                    id: "1".into(),
+                    listens: true,
+                },
+            ),
+            (
+                r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}"#
+                    .to_owned(),
+                Incoming::Cancelled("\"a\"".into()),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#.to_owned(),
+                Incoming::OneWay,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.to_owned(),
+                Incoming::OneWay,
+            ),
+            ("[]".to_owned(), legacy(None, None)),
+            ("{".to_owned(), legacy(None, None)),
+            (
+                r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#.to_owned(),
+                legacy(None, None),
+            ),
+        ] {
+            assert_eq!(Incoming::of(line.as_bytes()), expected, "{line}");
+        }
+    }
+}

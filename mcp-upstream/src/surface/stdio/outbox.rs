@@ -1,0 +1,126 @@
+//! The lines on their way to the client: bounded in number and in bytes, written by one task.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use crate::jsonrpc::splice;
+
+/// Lines that wait to be written.
+const LINES_MAX: usize = 256;
+/// Their bytes. A single line may be longer.
+const BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// The way to the client. Cheap to clone; the writer ends when the last clone is gone.
+#[derive(Clone)]
+pub(super) struct Outbox {
+    lines: mpsc::Sender<Outgoing>,
+    room: Arc<Semaphore>,
+}
+
+/// A line with its newline, and its share of the room, given back when the line is written.
+pub(super) struct Outgoing {
+    line: Vec<u8>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Outbox {
+    /// An outbox, and what its writer takes the lines from.
+    pub(super) fn new() -> (Self, mpsc::Receiver<Outgoing>) {
+        let (lines, receiver) = mpsc::channel(LINES_MAX);
+        let room = Arc::new(Semaphore::new(BYTES_MAX));
+        (Self { lines, room }, receiver)
+    }
+
+    /// Adds a message, as soon as there is room for it. Lost where nobody writes any more.
+    pub(super) async fn send(&self, message: Bytes) {
+        let mut line = Vec::with_capacity(message.len() + 1);
+        line.extend_from_slice(&message);
+        drop(message);
+        splice::on_one_line(&mut line);
+        line.push(b'\n');
+        let share = u32::try_from(line.len().min(BYTES_MAX)).unwrap_or(u32::MAX);
+        let Ok(room) = Arc::clone(&self.room).acquire_many_owned(share).await else {
+            return;
+        };
+        let _ = self.lines.send(Outgoing { line, _room: room }).await;
+    }
+
+    /// Waits until nobody writes any more.
+    pub(super) async fn closed(&self) {
+        self.lines.closed().await;
+    }
+}
+
+/// Writes the lines until the last sender is gone, or the client. Each line is a write of its own: some clients lose a
+/// progress notification that they read together with the response after it.
+pub(super) async fn write(
+    mut lines: mpsc::Receiver<Outgoing>,
+    mut output: impl AsyncWrite + Unpin,
+) {
+    while let Some(outgoing) = lines.recv().await {
+        let written = match output.write_all(&outgoing.line).await {
+            Ok(()) => output.flush().await,
+            failed => failed,
+        };
+        if let Err(error) = written {
+            tracing::debug!(%error, "the client reads no more");
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_is_bounded_in_bytes_and_in_lines_and_one_long_line_fits() {
+        let (outbox, mut lines) = Outbox::new();
+        outbox.send(Bytes::from(vec![b'x'; 2 * BYTES_MAX])).await;
+        assert!(
+            outbox
+                .send(Bytes::from_static(b"{}"))
+                .now_or_never()
+                .is_none()
+        );
+        drop(lines.recv().await.expect("the long line"));
+        for _ in 0..LINES_MAX {
+            outbox.send(Bytes::from_static(b"{}")).await;
+        }
+        assert!(
+            outbox
+                .send(Bytes::from_static(b"{}"))
+                .now_or_never()
+                .is_none()
+        );
+    }
+
+    #[tokio::test]
+    async fn a_message_is_one_line_however_it_is_laid_out() {
+        let (outbox, lines) = Outbox::new();
+        outbox.send(Bytes::from_static(b"{\n  \"a\": 1\r\n}")).await;
+        outbox.send(Bytes::from_static(b"{}")).await;
+        drop(outbox);
+        let (mut reader, output) = tokio::io::duplex(64);
+        write(lines, output).await;
+        let mut text = String::new();
+        reader.read_to_string(&mut text).await.expect("text");
+        assert_eq!(text, "{   \"a\": 1  }\n{}\n");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_reads_no_more_closes_the_outbox() {
+        let (outbox, lines) = Outbox::new();
+        let (reader, output) = tokio::io::duplex(1);
+        drop(reader);
+        outbox.send(Bytes::from_static(b"{}")).await;
+        write(lines, output).await;
+        outbox.closed().await;
+    }
+}

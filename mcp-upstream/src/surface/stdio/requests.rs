@@ -1,0 +1,168 @@
+//! The requests that run: bounded, and found by their ids to be taken back.
+
+use std::collections::HashMap;
+use std::future::Future;
+
+use tokio::task::{self, AbortHandle, JoinSet};
+
+use super::outbox::Outbox;
+use crate::jsonrpc::RequestError;
+
+/// Requests that run at once. Their namespace bounds how many of them are calls at work.
+const REQUESTS_MAX: usize = 1024;
+/// What their lines may hold together. A single one may be longer.
+const BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// The requests that run. Dropping it ends them.
+#[derive(Default)]
+pub(super) struct Requests {
+    tasks: JoinSet<()>,
+    running: HashMap<task::Id, Running>,
+    bytes: usize,
+    begun: u64,
+}
+
+struct Running {
+    /// Raw JSON; `None` for what has no single id.
+    id: Option<Box<str>>,
+    /// Its place among all requests.
+    number: u64,
+    listens: bool,
+    bytes: usize,
+    handle: AbortHandle,
+}
+
+impl Requests {
+    /// Whether another request may be begun.
+    pub(super) fn have_room_for(&self, bytes: usize) -> bool {
+        let count = self.running.len();
+        count == 0 || (count < REQUESTS_MAX && self.bytes + bytes <= BYTES_MAX)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Begins a request, which goes on by itself: what it does before it waits for the first time is done when this is.
+    pub(super) async fn begin(
+        &mut self,
+        id: Option<Box<str>>,
+        listens: bool,
+        bytes: usize,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let mut work = Box::pin(work);
+        if futures_util::poll!(&mut work).is_ready() {
+            return;
+        }
+        self.begun += 1;
+        self.bytes += bytes;
+        let handle = self.tasks.spawn(work);
+        let running = Running {
+            id,
+            number: self.begun,
+            listens,
+            bytes,
+            handle: handle.clone(),
+        };
+        self.running.insert(handle.id(), running);
+    }
+
+    /// Ends the newest request of that id, which is not answered then. Unknown ids are fine: the answer may have been
+    /// faster.
+    pub(super) fn cancel(&mut self, id: &str) {
+        let named = self
+            .running
+            .values()
+            .filter(|it| it.id.as_deref() == Some(id));
+        if let Some(newest) = named.max_by_key(|it| it.number) {
+            newest.handle.abort();
+        }
+    }
+
+    /// Ends the requests whose answers have no end of their own.
+    pub(super) fn end_listening(&mut self) {
+        for running in self.running.values().filter(|it| it.listens) {
+            running.handle.abort();
+        }
+    }
+
+    /// Waits until one of them is over; for ever where there is none. One that panicked is answered here. Cancel safe
+    /// but for that answer.
+    pub(super) async fn settle_one(&mut self, outbox: &Outbox) {
+        let (id, panicked) = match self.tasks.join_next_with_id().await {
+            Some(Ok((id, ()))) => (id, false),
+            Some(Err(error)) => (error.id(), error.is_panic()),
+            None => return std::future::pending().await,
+        };
+        let Some(over) = self.running.remove(&id) else {
+            return;
+        };
+        self.bytes -= over.bytes;
+        if panicked {
+            let answer = RequestError::Internal.body(over.id.as_deref());
+            outbox.send(answer.into()).await;
+        }
+    }
+
+    /// Ends all of them.
+    pub(super) async fn end(&mut self) {
+        self.tasks.shutdown().await;
+        self.running.clear();
+        self.bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn requests_are_bounded_in_number_and_in_bytes_and_a_single_one_always_fits() {
+        let (outbox, _lines) = Outbox::new();
+        let mut requests = Requests::default();
+        assert!(requests.have_room_for(2 * BYTES_MAX));
+        let end = Arc::new(Notify::new());
+        for _ in 0..REQUESTS_MAX {
+            assert!(requests.have_room_for(1));
+            let end = Arc::clone(&end);
+            let work = async move { end.notified().await };
+            requests.begin(None, false, 1, work).await;
+        }
+        assert!(!requests.have_room_for(1));
+        end.notify_one();
+        requests.settle_one(&outbox).await;
+        assert!(requests.have_room_for(1));
+        assert!(!requests.have_room_for(BYTES_MAX));
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_taken_back_is_over() {
+        let (outbox, _lines) = Outbox::new();
+        let mut requests = Requests::default();
+        let id = || Some("7".into());
+        requests.begin(id(), false, 1, std::future::pending()).await;
+        requests.cancel("8");
+        requests.cancel("7");
+        requests.settle_one(&outbox).await;
+        assert!(requests.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_panics_is_answered() {
+        let (outbox, mut lines) = Outbox::new();
+        let mut requests = Requests::default();
+        let work = async {
+            task::yield_now().await;
+            panic!("a request panics, as this test wants it to");
+        };
+        requests.begin(Some("7".into()), false, 1, work).await;
+        requests.settle_one(&outbox).await;
+        assert!(requests.is_empty());
+        assert!(lines.recv().await.is_some());
+    }
+}
