@@ -186,7 +186,7 @@ impl ServerRef<'_> {
     pub(crate) fn isolation(self) -> Isolation {
         match self {
             Self::Process(server) => server.spec.settings.isolation,
-            Self::Remote(server) => server.spec.isolation,
+            Self::Remote(server) => server.spec.sharing(),
         }
     }
 }

@@ -324,7 +324,8 @@ impl RemoteServerConfig {
         within(self.keepalive, &KEEPALIVE)
             .map_err(|message| InvalidServer::new("keepalive", message))?;
         check_limits(&self.limits, "the server runs its own")?;
-        self.validate_mode()
+        self.validate_mode()?;
+        self.validate_isolation()
     }
 
     /// Whether any backend's connections are encrypted.
@@ -390,6 +391,16 @@ impl RemoteServerConfig {
         };
         if tls.server_name.as_deref().is_some_and(|name| !host(name)) {
             return wrong("tls.server_name", "is neither a host name nor an address");
+        }
+        Ok(())
+    }
+
+    /// A server tells everybody in a session what it says of its own accord, such as log messages.
+    fn validate_isolation(&self) -> Result<(), InvalidServer> {
+        if self.isolation == Isolation::Shared && self.headers.passes("authorization") {
+            let message = "is shared, and headers.pass has authorization: clients would hear what the server says about \
+                           each other; write isolation: session or principal";
+            return Err(InvalidServer::new("isolation", message));
         }
         Ok(())
     }
@@ -505,6 +516,21 @@ mod tests {
                 "{ backends: ['https://a'], headers: { pass: [Host] } }",
                 "headers.pass",
                 "backend's URL",
+            ),
+            (
+                "{ backends: ['https://a'], headers: { remove: [Host] } }",
+                "headers.remove",
+                "every request needs: leave it out, or write another one in headers.set",
+            ),
+            (
+                "{ backends: ['https://a'], headers: { remove: [X-A], pass: [x-a] } }",
+                "headers.remove",
+                "has X-A, and headers.pass has it, too: leave out one",
+            ),
+            (
+                "{ backends: ['https://a'], isolation: shared, headers: { pass: [Authorization] } }",
+                "isolation",
+                "write isolation: session or principal",
             ),
             (
                 "{ backends: ['https://a'], headers: { set: { A: b, a: c } } }",

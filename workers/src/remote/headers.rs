@@ -82,6 +82,11 @@ impl HeadersConfig {
             if DECIDED.contains(&lower.as_str()) {
                 return wrong("is decided by the protocol: leave it out");
             }
+            if key == "headers.remove" && lower == "host" {
+                return wrong(
+                    "has host, which every request needs: leave it out, or write another one in headers.set",
+                );
+            }
             if key == "headers.pass" && lower == "host" {
                 return wrong(
                     "is decided by the backend's URL: leave it out, or write headers.set",
@@ -106,10 +111,21 @@ impl HeadersConfig {
         self.agree(credentials)
     }
 
+    /// Whether that header of the client's own request goes up.
+    pub(super) fn passes(&self, name: &str) -> bool {
+        self.pass.iter().any(|it| it.eq_ignore_ascii_case(name))
+    }
+
     fn agree(&self, credentials: bool) -> Result<(), InvalidServer> {
         let has =
             |names: &[String], name: &str| names.iter().any(|it| it.eq_ignore_ascii_case(name));
-        if credentials && has(&self.pass, "authorization") {
+        if let Some(name) = self.remove.iter().find(|name| self.passes(name)) {
+            return Err(InvalidServer::new(
+                "headers.remove",
+                format!("has {name}, and headers.pass has it, too: leave out one of them"),
+            ));
+        }
+        if credentials && self.passes("authorization") {
             return Err(InvalidServer::new(
                 "headers.pass",
                 "has authorization, and there are credentials: leave out one of them",

@@ -131,6 +131,18 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+impl RemoteSpec {
+    /// Which clients share a session of the gateway's own client. With `auto` none do where each sends its own credentials:
+    /// what a server says of its own accord in a session, such as log messages, is then about the one who is logged in.
+    pub fn sharing(&self) -> Isolation {
+        let logged_in = self.headers.pass.iter().any(|name| name == "authorization");
+        match self.isolation {
+            Isolation::Auto if logged_in => Isolation::Session,
+            said => said,
+        }
+    }
+}
+
 impl RemoteServer {
     /// The server of that name with that spec.
     pub fn new(name: NamespaceName, spec: RemoteSpec) -> Self {
@@ -198,6 +210,21 @@ mod tests {
         assert_ne!(one.content_hash, server(&weighty, "hunter2").content_hash);
         let elsewhere = SERVER.replace("k=", "l=");
         assert_ne!(one.content_hash, server(&elsewhere, "hunter2").content_hash);
+    }
+
+    #[test]
+    fn clients_with_credentials_of_their_own_share_no_session_by_themselves() {
+        for (keys, expected) in [
+            ("headers: { pass: [Authorization] }", Isolation::Session),
+            ("headers: { pass: [x-tenant] }", Isolation::Auto),
+            (
+                "isolation: principal, headers: { pass: [authorization] }",
+                Isolation::Principal,
+            ),
+        ] {
+            let server = server(&format!("{{ backends: ['https://a'], {keys} }}"), "");
+            assert_eq!(server.spec.sharing(), expected, "{keys}");
+        }
     }
 
     #[test]

@@ -73,7 +73,7 @@ struct RemoteLauncher {
 fn settings(spec: &RemoteSpec) -> StdioSettings {
     let opening = spec.timeouts.connect + spec.timeouts.head;
     StdioSettings {
-        isolation: spec.isolation,
+        isolation: spec.sharing(),
         restart: Restart::Always,
         connect_timeout: opening,
         idle_stop: if spec.stateful { FOR_EVER } else { IDLE },
@@ -151,7 +151,7 @@ impl Launcher for RemoteLauncher {
 
     fn needs_a_client(&self) -> bool {
         let spec = &self.server.spec;
-        let own = matches!(spec.isolation, Isolation::Session | Isolation::Principal);
+        let own = matches!(spec.sharing(), Isolation::Session | Isolation::Principal);
         own && !spec.headers.pass.is_empty()
     }
 
