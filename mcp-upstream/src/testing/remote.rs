@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde_json::{Value, json};
 use tooldock_workers::external::Isolation;
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::{
     BackendId, Balance, HeaderRules, Mode, RemoteHealth, RemoteRetry, RemoteServer, RemoteSpec,
@@ -102,6 +103,10 @@ pub(crate) struct FakeClient(pub(crate) Arc<FakePool>);
 impl HttpClient for FakeClient {
     fn backends(&self, _: &Arc<RemoteServer>) -> Arc<dyn Backends> {
         Arc::new(Handle(Arc::clone(&self.0)))
+    }
+
+    fn current(&self, _: &NamespaceName) -> Option<Arc<dyn Backends>> {
+        Some(Arc::new(Handle(Arc::clone(&self.0))))
     }
 }
 

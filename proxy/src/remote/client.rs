@@ -1,10 +1,14 @@
 //! The pools of all servers: made when a server appears, swapped when it changes, left to end when it is gone.
+//!
+//! The pool of the version that is served is kept up, and no other. A request of before a reload, or one that is faster than
+//! the news of it, has a pool of its own version for as long as it lasts.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
 use tooldock_upstream::http_client::{Backends, HttpClient};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
@@ -31,13 +35,29 @@ pub(crate) struct RemoteClient {
     /// Where the upkeep of pools runs.
     control: Handle,
     /// Plain data.
-    servers: Mutex<HashMap<NamespaceName, Versions>>,
+    servers: Mutex<Servers>,
 }
 
-/// The pool in use, and those of earlier versions that somebody still holds.
+type Servers = HashMap<NamespaceName, Versions>;
+
+/// The pools of one server.
+#[derive(Default)]
 struct Versions {
-    current: Arc<Pool>,
-    earlier: Vec<Weak<Pool>>,
+    served: Option<Served>,
+    /// Those of other versions, while a request holds them.
+    others: Vec<Weak<Pool>>,
+}
+
+/// The pool of the version that is served. Dropped, it is not kept up any more, whoever holds the pool.
+struct Served {
+    pool: Arc<Pool>,
+    upkeep: AbortHandle,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.upkeep.abort();
+    }
 }
 
 impl RemoteClient {
@@ -67,81 +87,69 @@ impl RemoteClient {
         }
     }
 
-    #[cfg(test)]
-    pub(super) fn pool_of(&self, server: &Arc<RemoteServer>) -> Arc<Pool> {
-        self.pool(&mut lock(&self.servers), server)
-    }
-
-    /// As if no server were configured any more.
-    #[cfg(test)]
-    pub(super) fn forget_all(&self) {
-        self.install(&Snapshot::default());
-    }
-
     fn install(&self, snapshot: &Snapshot) {
         let mut servers = lock(&self.servers);
+        for (name, versions) in &mut *servers {
+            let namespace = snapshot.namespaces.get(name);
+            if !namespace.is_some_and(|it| matches!(it.upstream, UpstreamKind::Remote(_))) {
+                versions.served = None;
+            }
+        }
+        servers.retain(|_, versions| versions.are_used());
         for namespace in snapshot.namespaces.values() {
             if let UpstreamKind::Remote(server) = &namespace.upstream {
-                self.pool(&mut servers, server);
+                self.serve_by(&mut servers, server);
             }
         }
-        servers.retain(|name, _| {
-            let namespace = snapshot.namespaces.get(name);
-            namespace.is_some_and(|it| matches!(it.upstream, UpstreamKind::Remote(_)))
-        });
     }
 
-    fn pool(
-        &self,
-        servers: &mut HashMap<NamespaceName, Versions>,
-        server: &Arc<RemoteServer>,
-    ) -> Arc<Pool> {
-        let known = servers.get_mut(&server.name);
-        if let Some(found) = known.as_ref().and_then(|known| known.of(server)) {
-            return found;
-        }
-        let pool = Arc::new(self.build(server, known.as_deref().map(|it| &*it.current)));
-        self.control.spawn(upkeep::keep(Arc::downgrade(&pool)));
-        match known {
-            Some(known) => known.replace(Arc::clone(&pool)),
-            None => {
-                let versions = Versions {
-                    current: Arc::clone(&pool),
-                    earlier: Vec::new(),
-                };
-                servers.insert(server.name.clone(), versions);
+    /// From now on that version is served.
+    fn serve_by(&self, servers: &mut Servers, server: &Arc<RemoteServer>) -> Arc<Pool> {
+        let pool = self.pool(servers, server);
+        let versions = servers.entry(server.name.clone()).or_default();
+        if let Some(before) = versions.served() {
+            if Arc::ptr_eq(before, &pool) {
+                return pool;
             }
+            *lock(&pool.leaving) = leaving(before, &pool.members);
         }
+        for member in &pool.members {
+            *lock(&member.core.served_in) = Arc::downgrade(&pool);
+        }
+        let upkeep = self.control.spawn(upkeep::keep(Arc::downgrade(&pool)));
+        versions.served = Some(Served {
+            pool: Arc::clone(&pool),
+            upkeep: upkeep.abort_handle(),
+        });
         pool
     }
 
-    fn build(&self, server: &Arc<RemoteServer>, before: Option<&Pool>) -> Pool {
-        let material = self.material(server, before);
-        let same_connections =
-            before.is_some_and(|before| same_connections(&before.server, server));
+    /// The pool of that version, served or not.
+    fn pool(&self, servers: &mut Servers, server: &Arc<RemoteServer>) -> Arc<Pool> {
+        let known = servers.get(&server.name);
+        if let Some(found) = known.and_then(|known| known.of(server)) {
+            return found;
+        }
+        let served = known.and_then(Versions::served);
+        let pool = Arc::new(self.build(server, served.map(|it| &**it)));
+        let versions = servers.entry(server.name.clone()).or_default();
+        versions.note(&pool);
+        pool
+    }
+
+    fn build(&self, server: &Arc<RemoteServer>, served: Option<&Pool>) -> Pool {
+        let material = self.material(server, served);
+        let served = served.filter(|it| same_connections(&it.server, server));
         let members = server.spec.backends.iter().map(|spec| {
-            let kept = before.filter(|_| same_connections);
             let kept =
-                kept.and_then(|it| it.members.iter().find(|it| it.spec.backend == spec.backend));
+                served.and_then(|it| it.members.iter().find(|it| it.spec.backend == spec.backend));
             let core = match kept {
                 Some(kept) => Arc::clone(&kept.core),
                 None => Arc::new(self.core(server, spec, &material)),
             };
             member(server, spec, core, false)
         });
-        let members: Vec<_> = members.collect();
-        let is_left = |old: &&Arc<Member>| {
-            let stays = members.iter().any(|it| it.spec.id == old.spec.id);
-            !stays && old.is_busy()
-        };
-        let mut leaving = Vec::new();
-        if let Some(before) = before {
-            let earlier = lock(&before.leaving);
-            for old in before.members.iter().chain(&*earlier).filter(is_left) {
-                leaving.push(member(&old.server, &old.spec, Arc::clone(&old.core), true));
-            }
-        }
-        Pool::new(Arc::clone(server), members, leaving)
+        Pool::new(Arc::clone(server), members.collect())
     }
 
     /// The certificates of a server. Those that cannot be used leave the ones before in use: connections go on.
@@ -172,6 +180,7 @@ impl RemoteClient {
             connector: Arc::clone(&self.connector),
             in_flight: AtomicUsize::new(0),
             series,
+            served_in: Mutex::default(),
         }
     }
 }
@@ -201,28 +210,73 @@ fn same_connections(one: &RemoteServer, other: &RemoteServer) -> bool {
         && one.keepalive == other.keepalive
 }
 
+/// What works on at backends that a new version has not.
+fn leaving(before: &Pool, members: &[Arc<Member>]) -> Vec<Arc<Member>> {
+    let earlier = lock(&before.leaving);
+    let all = before.members.iter().chain(&*earlier);
+    let left = all.filter(|old| {
+        let stays = members.iter().any(|it| it.spec.id == old.spec.id);
+        !stays && old.is_busy()
+    });
+    let left = left.map(|old| member(&old.server, &old.spec, Arc::clone(&old.core), true));
+    left.collect()
+}
+
 impl Versions {
-    fn of(&self, server: &Arc<RemoteServer>) -> Option<Arc<Pool>> {
-        let is = |pool: &Pool| Arc::ptr_eq(&pool.server, server);
-        if is(&self.current) {
-            return Some(Arc::clone(&self.current));
-        }
-        let mut earlier = self.earlier.iter().filter_map(Weak::upgrade);
-        earlier.find(|pool| is(pool))
+    fn served(&self) -> Option<&Arc<Pool>> {
+        self.served.as_ref().map(|it| &it.pool)
     }
 
-    fn replace(&mut self, pool: Arc<Pool>) {
-        let before = std::mem::replace(&mut self.current, pool);
-        self.earlier.retain(|it| it.strong_count() > 0);
-        if self.earlier.len() >= VERSIONS_MAX {
-            self.earlier.remove(0);
+    fn of(&self, server: &Arc<RemoteServer>) -> Option<Arc<Pool>> {
+        let is = |pool: &Pool| Arc::ptr_eq(&pool.server, server);
+        if let Some(served) = self.served().filter(|it| is(it)) {
+            return Some(Arc::clone(served));
         }
-        self.earlier.push(Arc::downgrade(&before));
+        let mut others = self.others.iter().filter_map(Weak::upgrade);
+        others.find(|pool| is(pool))
+    }
+
+    fn note(&mut self, pool: &Arc<Pool>) {
+        self.others.retain(|it| it.strong_count() > 0);
+        if self.others.len() >= VERSIONS_MAX {
+            self.others.remove(0);
+        }
+        self.others.push(Arc::downgrade(pool));
+    }
+
+    fn are_used(&self) -> bool {
+        self.served.is_some() || self.others.iter().any(|it| it.strong_count() > 0)
     }
 }
 
 impl HttpClient for RemoteClient {
     fn backends(&self, server: &Arc<RemoteServer>) -> Arc<dyn Backends> {
         self.pool(&mut lock(&self.servers), server)
+    }
+
+    fn current(&self, name: &NamespaceName) -> Option<Arc<dyn Backends>> {
+        let servers = lock(&self.servers);
+        let served = servers.get(name)?.served()?;
+        Some(Arc::clone(served) as Arc<dyn Backends>)
+    }
+}
+
+#[cfg(test)]
+impl RemoteClient {
+    /// As if a reload had brought that version.
+    pub(super) fn serve(&self, server: &Arc<RemoteServer>) -> Arc<Pool> {
+        self.serve_by(&mut lock(&self.servers), server)
+    }
+
+    /// As if no server were configured any more.
+    pub(super) fn forget_all(&self) {
+        self.install(&Snapshot::default());
+    }
+
+    /// What keeps the pool of a version up, if that is served.
+    pub(super) fn upkeep(&self, server: &Arc<RemoteServer>) -> Option<AbortHandle> {
+        let servers = lock(&self.servers);
+        let served = servers.get(&server.name)?.served.as_ref()?;
+        Arc::ptr_eq(&served.pool.server, server).then(|| served.upkeep.clone())
     }
 }

@@ -58,11 +58,13 @@ pub(super) async fn send(
     let begun = Instant::now();
     let mut connection = loop {
         let mut open = connection(member).await?;
+        let reused = open.reused;
         let written = write(&mut open.stream, &head, &request.body);
         match timeout(timeouts.head, written).await {
             Ok(Ok(())) => break Connection::of(open),
-            // Nothing was written, so that no request can have been read: another connection is taken.
-            Ok(Err(Unwritten::Head)) if open.reused => {}
+            // A kept connection that the backend gave up. No whole request can have been read: another one is taken.
+            Ok(Err(_)) if reused && goes_with_head(&request.body) => {}
+            Ok(Err(Unwritten::Head)) if reused => {}
             Ok(Err(Unwritten::Head)) => {
                 let what = "the connection ended before the request was written";
                 return Err(failed(id, SendErrorKind::Closed, true, what));
@@ -75,8 +77,10 @@ pub(super) async fn send(
                     connection.whole = false;
                     break connection;
                 }
-                let what = "the connection ended while the request was written";
-                return Err(failed(id, SendErrorKind::Closed, false, what));
+                if !reused {
+                    let what = "the connection ended while the request was written";
+                    return Err(failed(id, SendErrorKind::Closed, false, what));
+                }
             }
             Err(_) => return Err(no_head(id, timeouts.head)),
         }
@@ -205,7 +209,7 @@ impl Connection {
 enum Unwritten {
     /// Nothing of it was taken: no request can have been read.
     Head,
-    /// Some of it may be there.
+    /// Some of it may be there, and its end is not: nothing is written behind what failed.
     Body,
 }
 

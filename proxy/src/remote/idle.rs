@@ -85,6 +85,11 @@ impl Idle {
         all.push(kept);
     }
 
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.kept).is_empty()
+    }
+
     /// Closes what is too old, was closed by the backend, or leads to an address that the name has left.
     pub(super) fn sweep(&self, still_has: impl Fn(&SocketAddr) -> bool) {
         let now = Instant::now();

@@ -128,13 +128,13 @@ impl Addresses {
         lock(&self.known).at = None;
     }
 
-    /// Looks the name up again where that is due. For the upkeep: requests do not wait for it.
-    pub(super) async fn refresh(&self) {
+    /// Looks the name up again where that is due, within a limit. For the upkeep: requests do not wait for it.
+    pub(super) async fn refresh(&self, limit: Duration) {
         if let Host::Name(name, port) = &self.host
             && self.age().is_some_and(|age| age >= REFRESH)
         {
             // A failure leaves what was known; the next one that finds no connection asks again.
-            let _ = self.look_up(name, *port, true).await;
+            let _ = tokio::time::timeout(limit, self.look_up(name, *port, true)).await;
         }
     }
 
@@ -221,11 +221,11 @@ mod tests {
         let second = addresses.to_try(LIMIT).await.expect("addresses");
         assert_eq!((first.len(), table.asked()), (2, 1));
         assert_eq!(first[0], second[1], "they take turns");
-        addresses.refresh().await;
+        addresses.refresh(LIMIT).await;
         assert_eq!(table.asked(), 1, "too young");
         table.say(&["1.1.1.3"]);
         tokio::time::advance(REFRESH).await;
-        addresses.refresh().await;
+        addresses.refresh(LIMIT).await;
         assert!(!addresses.still_has(&first[0]), "it has moved");
         table.say(&["1.1.1.4"]);
         addresses.doubt();
@@ -238,6 +238,27 @@ mod tests {
             Ok(&moved),
             "the last that is known"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_server_that_says_nothing_holds_nobody_up() {
+        struct Silent;
+        impl Names for Silent {
+            fn look_up<'a>(&'a self, _: &'a str, _: u16) -> Lookup<'a> {
+                Box::pin(std::future::pending())
+            }
+        }
+        let host = Host::Name("a.example".into(), 80);
+        let addresses = Addresses::new(host, false, Arc::new(Silent));
+        let address: SocketAddr = "1.1.1.1:80".parse().expect("an address");
+        *lock(&addresses.known) = Known {
+            addresses: vec![address].into(),
+            at: Some(Instant::now()),
+        };
+        tokio::time::advance(REFRESH).await;
+        let refresh = addresses.refresh(LIMIT);
+        let done = tokio::time::timeout(2 * LIMIT, refresh).await;
+        assert!(done.is_ok() && addresses.still_has(&address));
     }
 
     #[tokio::test]
@@ -266,7 +287,7 @@ mod tests {
         assert!(addresses.to_try(LIMIT).await.is_ok());
         table.say(&["127.0.0.1"]);
         tokio::time::advance(REFRESH).await;
-        addresses.refresh().await;
+        addresses.refresh(LIMIT).await;
         assert!(matches!(
             addresses.to_try(LIMIT).await,
             Err(NoAddress::NotPublic(..))

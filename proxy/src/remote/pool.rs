@@ -1,7 +1,7 @@
 //! The backends of one server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
@@ -33,6 +33,8 @@ pub(super) struct Core {
     pub(super) connector: Arc<Connector>,
     pub(super) in_flight: AtomicUsize,
     pub(super) series: Arc<Series>,
+    /// The pool that is served, where the backend is one of it. Plain data.
+    pub(super) served_in: Mutex<Weak<Pool>>,
 }
 
 /// One backend, as one version of its server's configuration has it.
@@ -54,22 +56,21 @@ pub(super) struct Pool {
     pub(super) leaving: Mutex<Vec<Arc<Member>>>,
     /// The choice among those that could be used when somebody last asked.
     choice: ArcSwapOption<Choice>,
+    /// Held while a backend that was too slow is judged, so that two do not stand in for each other.
+    slow: Mutex<()>,
     /// Whether the first checks are over.
     #[cfg(test)]
     pub(super) checked: std::sync::atomic::AtomicBool,
 }
 
 impl Pool {
-    pub(super) fn new(
-        server: Arc<RemoteServer>,
-        members: Vec<Arc<Member>>,
-        leaving: Vec<Arc<Member>>,
-    ) -> Self {
+    pub(super) fn new(server: Arc<RemoteServer>, members: Vec<Arc<Member>>) -> Self {
         Self {
             server,
             members,
-            leaving: Mutex::new(leaving),
+            leaving: Mutex::default(),
             choice: ArcSwapOption::empty(),
+            slow: Mutex::default(),
             #[cfg(test)]
             checked: Default::default(),
         }
@@ -103,6 +104,16 @@ impl Pool {
         let choice = Arc::new(choice);
         self.choice.store(Some(Arc::clone(&choice)));
         Some(choice)
+    }
+
+    /// Whether another backend would take a backend's work. A backup stands in for backups only: to begin with backups
+    /// because of a few slow tools is worse than to wait for the tools.
+    fn stands_in_for(&self, member: &Member, now: Instant) -> bool {
+        let mut others = self.members.iter();
+        others.any(|it| {
+            let serves = member.spec.backup || !it.spec.backup;
+            it.spec.id != member.spec.id && serves && it.takes_new(now)
+        })
     }
 
     /// While no backend is healthy: one that nobody tried within the last second. So a server that is back is found by
@@ -222,6 +233,25 @@ impl Member {
         }
     }
 
+    /// Takes notice of why there is no response. That none came in time may be the tool's doing: the last backend that is
+    /// left is not left out for that, and whether it answers at all is found by checks.
+    fn note_error(&self, error: &SendError) {
+        let failed = || self.note(Event::Failed(error.message.clone()));
+        match error.kind {
+            SendErrorKind::Request => {}
+            SendErrorKind::HeadTimeout => {
+                let Some(pool) = lock(&self.core.served_in).upgrade() else {
+                    return;
+                };
+                let _alone = lock(&pool.slow);
+                if pool.stands_in_for(self, Instant::now()) {
+                    failed();
+                }
+            }
+            _ => failed(),
+        }
+    }
+
     /// Sends a request that says nothing of the backend's health by itself.
     pub(super) async fn ask(
         self: &Arc<Self>,
@@ -265,9 +295,7 @@ impl Backend for Chosen {
             Ok(_) => member.note(Event::Answered),
             Err(error) => {
                 member.core.series.count(error.kind.as_str());
-                if error.kind != SendErrorKind::Request {
-                    member.note(Event::Failed(error.message.clone()));
-                }
+                member.note_error(error);
             }
         }
         sent

@@ -23,6 +23,7 @@ use tooldock_workers::secrets::{Secret, Secrets};
 use tooldock_workers::yaml;
 
 use super::names::Names;
+use super::pool::Pool;
 use super::{RemoteClient, RemoteMetrics, SystemNames, lock};
 
 /// How long a test waits for what must happen.
@@ -193,7 +194,15 @@ fn client_with(names: impl Names + 'static) -> Arc<RemoteClient> {
     RemoteClient::new(Arc::new(names), Arc::new(metrics), Handle::current())
 }
 
-/// The only backend of a server, and the pool that it needs.
+/// The pool of a server that is served, after its first checks: what follows is the test's own doing.
+async fn checked(client: &Arc<RemoteClient>, server: &Arc<RemoteServer>) -> Arc<Pool> {
+    let pool = client.serve(server);
+    let is_over = || pool.checked.load(Ordering::SeqCst);
+    eventually("the first checks", is_over).await;
+    pool
+}
+
+/// The only backend of a server, and the pool that it needs. Nothing checks it.
 fn only(server: &Arc<RemoteServer>) -> (Arc<dyn Backend>, Arc<dyn Backends>) {
     let pool = client_with(SystemNames).backends(server);
     (pool.pick(&[], 0).expect("a backend"), pool)

@@ -1,4 +1,4 @@
-//! What a pool does by itself: checks, names, idle connections, gauges. Ends with its pool.
+//! What the pool that is served does by itself: checks, names, idle connections, gauges.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -28,7 +28,7 @@ const ANSWER_MAX: usize = 64 * 1024;
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":"tooldock-check","method":"ping"}"#;
 const NO_SESSION: HeaderValue = HeaderValue::from_static("tooldock-check");
 
-/// Keeps a pool until it is dropped.
+/// Keeps a pool for as long as it is served.
 pub(super) async fn keep(pool: Weak<Pool>) {
     let mut next_check: Option<Instant> = None;
     let mut ticks = tokio::time::interval(TICK);
@@ -55,7 +55,8 @@ pub(super) async fn keep(pool: Weak<Pool>) {
         let mut lookups = JoinSet::new();
         for member in &pool.members {
             let member = Arc::clone(member);
-            lookups.spawn(async move { member.core.addresses.refresh().await });
+            let limit = member.server.spec.timeouts.connect;
+            lookups.spawn(async move { member.core.addresses.refresh(limit).await });
         }
         while lookups.join_next().await.is_some() {}
     }

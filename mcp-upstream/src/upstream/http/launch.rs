@@ -196,6 +196,10 @@ impl HttpClient for NoClient {
     fn backends(&self, _: &Arc<RemoteServer>) -> Arc<dyn Backends> {
         Arc::new(Self)
     }
+
+    fn current(&self, _: &NamespaceName) -> Option<Arc<dyn Backends>> {
+        None
+    }
 }
 
 impl Backends for NoClient {

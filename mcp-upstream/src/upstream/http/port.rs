@@ -14,6 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::remote::{BackendId, RemoteServer};
 
 /// Reaches remote servers.
@@ -21,6 +22,10 @@ pub trait HttpClient: Send + Sync {
     /// The backends of a server. The same `Arc` of a server gives the same backends; of a server that replaces one of its
     /// name, backends that did not change keep their health and connections, and those that are gone are drained.
     fn backends(&self, server: &Arc<RemoteServer>) -> Arc<dyn Backends>;
+
+    /// The backends that the server of a namespace has now; `None` where the namespace has no remote server any more. For
+    /// what outlives a request: backends that are held are those of one version, which a reload may replace.
+    fn current(&self, name: &NamespaceName) -> Option<Arc<dyn Backends>>;
 }
 
 /// The pool of one server.

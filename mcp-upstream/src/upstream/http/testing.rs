@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tooldock_workers::external::{Isolation, ProcessHost};
 use tooldock_workers::metrics::WorkerMetrics;
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::{
     Backend as Url, BackendId, BackendSpec, HeaderRules, RemoteServer, RemoteServerConfig,
@@ -151,6 +152,10 @@ struct Client(Arc<Pool>);
 impl HttpClient for Client {
     fn backends(&self, _: &Arc<RemoteServer>) -> Arc<dyn Backends> {
         Arc::clone(&self.0) as _
+    }
+
+    fn current(&self, _: &NamespaceName) -> Option<Arc<dyn Backends>> {
+        Some(Arc::clone(&self.0) as _)
     }
 }
 

@@ -240,13 +240,19 @@ async fn redirects_and_errors_are_responses_like_any_other() {
 async fn a_kept_connection_that_the_backend_closed_is_replaced_unnoticed() {
     let closing = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
     let scripted = Scripted::start(&[Answer::Last(closing)]).await;
-    let server = server(&[scripted.url()], QUIET);
-    let (backend, _pool) = only(&server);
+    let server = server(&[scripted.url()], &format!("keepalive: 1, {QUIET}"));
+    let client = client_with(SystemNames);
+    let pool = checked(&client, &server).await;
+    let backend = pool.pick(&[], 0).expect("a backend");
+    let idle = &pool.members[0].core.idle;
     for _ in 0..5 {
         let response = send(&backend).await.expect("a response");
         assert_eq!(read(response).await.as_deref(), Ok("{}"));
-        // Gives the end of the connection time to arrive.
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        eventually("the end of the connection is there", || {
+            idle.sweep(|_| true);
+            idle.is_empty()
+        })
+        .await;
     }
     assert_eq!(scripted.connections(), 5);
 }
@@ -320,6 +326,26 @@ async fn a_socket_of_the_system_is_reached_by_its_path() {
     let gone = only(&server).0;
     let error = send(&gone).await.expect_err("no socket");
     assert_eq!((error.kind, error.unsent), (SendErrorKind::Connect, true));
+}
+
+#[tokio::test]
+async fn a_request_that_a_kept_connection_takes_half_of_goes_up_on_another() {
+    let scripted = Scripted::start(&[Answer::Say(OK)]).await;
+    let server = server(&[scripted.url()], QUIET);
+    let client = client_with(SystemNames);
+    let pool = checked(&client, &server).await;
+    let (ours, mut theirs) = tokio::io::duplex(16);
+    pool.members[0].core.idle.put(Box::new(ours), None, None);
+    let reset = tokio::spawn(async move {
+        let mut beginning = [0; 16];
+        theirs.read_exact(&mut beginning).await.map(|_| beginning)
+    });
+    let backend = pool.pick(&[], 0).expect("a backend");
+    let response = send(&backend).await.expect("a response");
+    assert_eq!(read(response).await.as_deref(), Ok("{}"));
+    let beginning = within(reset).await.expect("no panic").expect("a beginning");
+    assert_eq!(&beginning, b"POST /mcp HTTP/1");
+    assert_eq!(scripted.requests().len(), 1);
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! Several backends, and how pools follow their configuration.
 
+use tooldock_upstream::http_client::SendErrorKind;
 use tooldock_workers::remote::BackendId;
 
 use super::super::health::Event;
-use super::super::upkeep::checked;
+use super::super::upkeep;
 use super::*;
 
 const QUIET: &str = "health: { active: { every: 1h }, passive: { failures: 2, eject: 1h } }";
@@ -16,7 +17,7 @@ fn dead() -> (String, TcpSocket) {
     (format!("http://{address}/mcp"), socket)
 }
 
-fn picked(pool: &Arc<dyn Backends>, times: usize) -> BTreeMap<String, usize> {
+fn picked(pool: &Pool, times: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for hash in 0..times {
         let backend = pool.pick(&[], hash as u64).expect("a backend");
@@ -25,16 +26,13 @@ fn picked(pool: &Arc<dyn Backends>, times: usize) -> BTreeMap<String, usize> {
     counts
 }
 
-fn id(scripted: &Scripted) -> BackendId {
-    BackendId::new(&scripted.address.to_string())
+/// Whether these backends are that pool.
+fn is(backends: &Arc<dyn Backends>, pool: &Arc<Pool>) -> bool {
+    Arc::as_ptr(backends).cast::<()>() == Arc::as_ptr(pool).cast()
 }
 
-/// A pool whose first check is over, so that nothing but the test's own requests says how its backends are.
-async fn settled(client: &Arc<RemoteClient>, server: &Arc<RemoteServer>) -> Arc<dyn Backends> {
-    let pool = client.pool_of(server);
-    let is_over = || pool.checked.load(std::sync::atomic::Ordering::SeqCst);
-    eventually("the first checks", is_over).await;
-    client.backends(server)
+fn id(scripted: &Scripted) -> BackendId {
+    BackendId::new(&scripted.address.to_string())
 }
 
 #[tokio::test]
@@ -48,7 +46,7 @@ async fn a_backend_that_fails_is_left_out_and_the_others_share_its_work() {
     );
     let server = server(&[good.url(), bad.url()], QUIET);
     let client = client_with(SystemNames);
-    let pool = settled(&client, &server).await;
+    let pool = checked(&client, &server).await;
     assert_eq!(picked(&pool, 10).len(), 2);
     let backend = pool.get(&id(&bad)).expect("there");
     for _ in 0..2 {
@@ -86,7 +84,7 @@ async fn backups_are_used_while_nothing_else_is_left_and_a_dead_pool_is_tried_no
     let entry = format!("{{ url: '{}', backup: true }}", backup.url());
     let server = server(&[format!("'{primary}'"), entry], QUIET);
     let client = client_with(SystemNames);
-    let pool = client.backends(&server);
+    let pool = client.serve(&server);
     eventually("the check of the dead backend", || {
         !pool.states()[0].healthy
     })
@@ -106,7 +104,7 @@ async fn while_no_backend_is_healthy_one_request_a_second_tries() {
     let (url, _port) = dead();
     let server = server(&[format!("'{url}'")], QUIET);
     let client = client_with(SystemNames);
-    let pool = client.backends(&server);
+    let pool = client.serve(&server);
     eventually("the check of the dead backend", || {
         !pool.states()[0].healthy
     })
@@ -134,8 +132,8 @@ async fn the_same_server_has_the_same_pool_and_another_version_keeps_what_it_can
     );
     let before = server(&[kept.url(), gone.url()], QUIET);
     let client = client_with(SystemNames);
-    let pool = settled(&client, &before).await;
-    assert!(Arc::ptr_eq(&pool, &client.backends(&before)));
+    let pool = checked(&client, &before).await;
+    assert!(is(&client.backends(&before), &pool));
     let backend = pool.get(&id(&kept)).expect("there");
     read(send(&backend).await.expect("a response"))
         .await
@@ -146,10 +144,10 @@ async fn the_same_server_has_the_same_pool_and_another_version_keeps_what_it_can
     let running = send(&leaving).await.expect("a stream");
 
     let after = server(&[kept.url()], &format!("balance: random, {QUIET}"));
-    let next = settled(&client, &after).await;
+    let next = checked(&client, &after).await;
     assert!(!Arc::ptr_eq(&pool, &next));
     assert!(
-        Arc::ptr_eq(&pool, &client.backends(&before)),
+        is(&client.backends(&before), &pool),
         "requests of before go on"
     );
     let backend = next.get(&id(&kept)).expect("there");
@@ -173,6 +171,59 @@ async fn the_same_server_has_the_same_pool_and_another_version_keeps_what_it_can
 }
 
 #[tokio::test]
+async fn only_what_is_served_is_checked_and_a_request_of_before_a_reload_does_not_change_that() {
+    let scripted = Scripted::start(&[Answer::Say(OK)]).await;
+    let before = server(&[scripted.url()], QUIET);
+    let after = server(&[scripted.url()], &format!("balance: random, {QUIET}"));
+    let client = client_with(SystemNames);
+    let held = checked(&client, &before).await;
+    let upkeep = client.upkeep(&before).expect("it is served");
+    let next = checked(&client, &after).await;
+    eventually("the checks of before end", || upkeep.is_finished()).await;
+    drop(held);
+    let late = client.backends(&before);
+    assert!(!is(&late, &next), "its own rules hold for it");
+    assert!(client.upkeep(&before).is_none());
+    let now = client.current(&before.name).expect("it is served");
+    assert!(is(&now, &next) && is(&client.backends(&after), &next));
+    assert!(!client.upkeep(&after).expect("it is served").is_finished());
+    let shared = late.get(&id(&scripted)).expect("a backend");
+    read(send(&shared).await.expect("a response"))
+        .await
+        .expect("a body");
+    client.forget_all();
+    assert!(client.current(&before.name).is_none());
+    assert!(client.backends(&after).pick(&[], 0).is_some());
+    assert!(client.current(&before.name).is_none());
+}
+
+#[tokio::test]
+async fn slow_answers_leave_out_no_backend_that_nothing_stands_in_for() {
+    let (one, other, spare) = (
+        Scripted::start(&[Answer::Silence]).await,
+        Scripted::start(&[Answer::Silence]).await,
+        Scripted::start(&[Answer::Say(OK)]).await,
+    );
+    let entry = format!("{{ url: '{}', backup: true }}", spare.url());
+    let keys = format!("timeouts: {{ head: 20ms }}, {QUIET}");
+    let server = server(&[one.url(), other.url(), entry], &keys);
+    let client = client_with(SystemNames);
+    let pool = checked(&client, &server).await;
+    for (scripted, healthy) in [(&one, false), (&other, true)] {
+        let backend = pool.get(&id(scripted)).expect("there");
+        for _ in 0..4 {
+            let error = send(&backend).await.expect_err("silence");
+            assert_eq!(error.kind, SendErrorKind::HeadTimeout);
+        }
+        assert_eq!(backend.is_healthy(), healthy, "{}", backend.id());
+    }
+    assert_eq!(
+        picked(&pool, 5),
+        BTreeMap::from([(id(&other).to_string(), 5)])
+    );
+}
+
+#[tokio::test]
 async fn a_backend_of_weight_0_takes_nothing_new_and_serves_what_it_has() {
     let (drained, other) = (
         Scripted::start(&[Answer::Say(OK)]).await,
@@ -181,7 +232,7 @@ async fn a_backend_of_weight_0_takes_nothing_new_and_serves_what_it_has() {
     let entry = format!("{{ url: '{}', weight: 0 }}", drained.url());
     let server = server(&[entry, other.url()], QUIET);
     let client = client_with(SystemNames);
-    let pool = settled(&client, &server).await;
+    let pool = checked(&client, &server).await;
     assert_eq!(
         picked(&pool, 10),
         BTreeMap::from([(id(&other).to_string(), 10)])
@@ -207,8 +258,9 @@ async fn a_check_asks_mcp_or_a_path() {
         let scripted = Scripted::with_checks(&[Answer::Say(answer)]).await;
         let keys = format!("health: {{ active: {{ path: {path}, every: 1h }} }}");
         let server = server(&[scripted.url()], &keys);
-        let pool = client_with(SystemNames).pool_of(&server);
-        let event = within(checked(&pool.members[0])).await;
+        let client = client_with(SystemNames);
+        let pool = client.serve(&server);
+        let event = within(upkeep::checked(&pool.members[0])).await;
         assert_eq!(event == Event::CheckPassed, passes, "{path}: {event:?}");
         let request = scripted.requests().remove(0);
         match path {
@@ -228,7 +280,8 @@ async fn checks_find_a_backend_that_goes_and_comes_back() {
     ])
     .await;
     let server = server(&[scripted.url()], "health: { active: { every: 10ms } }");
-    let pool = client_with(SystemNames).backends(&server);
+    let client = client_with(SystemNames);
+    let pool = client.serve(&server);
     eventually("it goes", || !pool.states()[0].healthy).await;
     eventually("it comes back", || pool.states()[0].healthy).await;
 }
