@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout_at};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::RemoteServer;
 
-use super::head::{AcceptFlags, McpHead, SESSION_HEADER};
+use super::head::{AcceptFlags, SESSION_HEADER};
 use super::{Core, acceptable, call, create_session, initialize};
 use crate::caller::Caller;
 use crate::engine::{CallFacts, PassedCall, Talks, timed_out};
@@ -45,6 +45,7 @@ mod headers;
 mod long;
 mod mode;
 mod pending;
+mod resume;
 mod tap;
 mod tasks;
 #[cfg(test)]
@@ -90,7 +91,7 @@ impl PassThrough {
         namespace: &'a Arc<Namespace>,
     ) -> Option<Up<'a>> {
         let server = remote(namespace)?;
-        let client = self.client.as_deref()?;
+        let client = self.client.as_ref()?;
         self.took(caller, namespace, "pass_through");
         Some(Up::new(core, client, caller, namespace, server))
     }
@@ -254,6 +255,7 @@ async fn deliver(
         method: Method::POST,
         body: cx.body.clone(),
         streams: false,
+        id,
         harmless,
     };
     let deadline = pending.deadline();
@@ -384,11 +386,4 @@ fn up_of_stream<'a>(
 ) -> Result<Up<'a>, RequestError> {
     let up = core.passing.up(core, caller, namespace);
     up.ok_or(RequestError::SessionNotFound)
-}
-
-/// What of a stream's head is the client's to resume by.
-fn without_place(up: &mut Up<'_>, head: &McpHead) {
-    if head.last_event_id.is_none() {
-        Arc::make_mut(&mut up.headers).remove("last-event-id");
-    }
 }

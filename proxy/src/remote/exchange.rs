@@ -58,6 +58,10 @@ pub(super) async fn send(
     let begun = Instant::now();
     let mut connection = loop {
         let mut open = connection(member).await?;
+        if !request.may_leave() {
+            let what = "the request was given up before it was sent";
+            return Err(failed(id, SendErrorKind::GivenUp, true, what));
+        }
         let reused = open.reused;
         let written = write(&mut open.stream, &head, &request.body);
         match timeout(timeouts.head, written).await {

@@ -65,7 +65,7 @@ impl RemoteMetrics {
 }
 
 /// What a request can come to, as a label.
-pub(super) const OUTCOMES: [&str; 14] = [
+pub(super) const OUTCOMES: [&str; 15] = [
     "2xx",
     "3xx",
     "4xx",
@@ -80,6 +80,7 @@ pub(super) const OUTCOMES: [&str; 14] = [
     "head_timeout",
     "malformed",
     "request",
+    "given_up",
 ];
 
 impl Series {

@@ -226,6 +226,7 @@ fn request() -> BackendRequest {
         headers: HeaderMap::from_iter(headers.map(header)),
         body: Bytes::from_static(b"{\"a\":1}"),
         streams: false,
+        departure: None,
     }
 }
 

@@ -113,6 +113,7 @@ fn request(path: &HealthPath) -> BackendRequest {
             headers,
             body: Bytes::new(),
             streams: false,
+            departure: None,
         },
         HealthPath::Off => {
             let both = HeaderValue::from_static("application/json, text/event-stream");
@@ -126,6 +127,7 @@ fn request(path: &HealthPath) -> BackendRequest {
                 headers,
                 body: Bytes::from_static(PING),
                 streams: false,
+                departure: None,
             }
         }
     }

@@ -25,7 +25,8 @@ use tooldock_workers::remote::BackendId;
 use super::answer;
 use super::failure::Failure;
 use super::headers;
-use super::up::{Lost, Outgoing, Up};
+use super::resume::EventIds;
+use super::up::{Lost, Outgoing, Up, Way};
 use crate::jsonrpc::RequestError;
 use crate::mcp::forget_session;
 use crate::mcp::head::SESSION_HEADER;
@@ -46,13 +47,15 @@ pub(super) struct UpstreamSession {
     /// Its one permit is held by the message that reopens the session.
     reopening: Semaphore,
     at: Mutex<Option<Place>>,
+    /// Which events its client may come back for.
+    events: Arc<EventIds>,
     /// The session is recorded in a store: where this process lets it go, another one may go on with it.
     recorded: bool,
 }
 
 /// A session at the server. Dropped, it ends that session, unless it was let go.
 pub(super) struct Place {
-    backends: Arc<dyn Backends>,
+    way: Way,
     pub(super) affinity: Affinity,
     version: Option<ProtocolVersion>,
     /// What goes with the end, of the client who wants it.
@@ -76,6 +79,7 @@ impl UpstreamSession {
         Self {
             reopening: Semaphore::new(1),
             at: Mutex::default(),
+            events: Arc::default(),
             recorded,
         }
     }
@@ -108,7 +112,9 @@ impl Drop for Place {
         if self.let_go || self.affinity.session.is_none() {
             return;
         }
-        let Some(backend) = self.backends.get(&BackendId::new(&self.affinity.backend)) else {
+        let backends = self.way.backends();
+        let backend = backends.and_then(|it| it.get(&BackendId::new(&self.affinity.backend)));
+        let Some(backend) = backend else {
             return;
         };
         let mut up = self.headers.take().map_or_else(HeaderMap::new, |own| {
@@ -125,6 +131,7 @@ impl Drop for Place {
             headers: headers::in_session(&up, &Method::DELETE, session),
             body: Bytes::new(),
             streams: false,
+            departure: None,
         };
         // A server that does not know it, or ends no sessions, has none to end.
         runtime.spawn(timeout(END, async move {
@@ -134,10 +141,19 @@ impl Drop for Place {
 }
 
 impl Up<'_> {
-    /// What the session keeps of the server's.
-    pub(super) fn kept(&self, session: &Session) -> Arc<UpstreamSession> {
+    fn binding(&self, session: &Session) -> Arc<UpstreamSession> {
         let recorded = self.core.events.is_stored();
-        let kept = session.upstream_binding(|| Arc::new(UpstreamSession::new(recorded)));
+        session.upstream_binding(|| Arc::new(UpstreamSession::new(recorded)))
+    }
+
+    /// The events of a session.
+    pub(super) fn events_of(&self, session: &Session) -> Arc<EventIds> {
+        Arc::clone(&self.binding(session).events)
+    }
+
+    /// What the session keeps of the server's.
+    fn kept(&self, session: &Session) -> Arc<UpstreamSession> {
+        let kept = self.binding(session);
         let mut at = kept.lock();
         if at.is_none()
             && let Some(affinity) = session.affinity()
@@ -160,7 +176,7 @@ impl Up<'_> {
 
     fn place(&self, affinity: Affinity) -> Place {
         Place {
-            backends: Arc::clone(&self.backends),
+            way: self.way.clone(),
             affinity,
             version: None,
             headers: None,
@@ -179,6 +195,7 @@ impl Up<'_> {
             method: Method::POST,
             body,
             streams: false,
+            id: None,
             // It may have left a session behind.
             harmless: &|| false,
         };
@@ -220,9 +237,7 @@ impl Up<'_> {
         let patch = SessionPatch::Affinity(place.affinity.clone());
         self.core.changes.commit(session, patch).await?;
         place.headers = None;
-        let recorded = self.core.events.is_stored();
-        let kept = session.upstream_binding(|| Arc::new(UpstreamSession::new(recorded)));
-        kept.moved(Some(place));
+        self.binding(session).moved(Some(place));
         Ok(())
     }
 
@@ -263,6 +278,7 @@ impl Up<'_> {
             from = &*lost.backend, to = &*place.affinity.backend, "session reopened"
         );
         self.confirm(&place.affinity).await;
+        kept.events.reopened();
         self.settle(session, place).await?;
         session.affinity().ok_or(Failure::SessionEnded)
     }
@@ -270,7 +286,7 @@ impl Up<'_> {
     /// Tells a server that its session is in use. One that does not take it will say so to the next message.
     async fn confirm(&self, affinity: &Affinity) {
         let body = Bytes::from_static(CONFIRMATION);
-        let Some((backend, confirmation)) = told(&self.backends, &self.headers, affinity, body)
+        let Some((backend, confirmation)) = told(&*self.backends, &self.headers, affinity, body)
         else {
             return;
         };
@@ -290,7 +306,7 @@ impl Up<'_> {
 
 /// A message of ours in a session of the server, and the backend it is for.
 pub(super) fn told(
-    backends: &Arc<dyn Backends>,
+    backends: &dyn Backends,
     headers: &HeaderMap,
     affinity: &Affinity,
     body: Bytes,
@@ -303,6 +319,7 @@ pub(super) fn told(
         headers: headers::in_session(headers, &Method::POST, session),
         body,
         streams: false,
+        departure: None,
     };
     Some((backend, request))
 }
@@ -371,7 +388,7 @@ mod tests {
 
     use super::*;
     use crate::testing::remote::{FakeClient, FakePool};
-    use crate::upstream::http::port::HttpClient as _;
+    use crate::upstream::http::port::HttpClient;
 
     #[tokio::test]
     async fn what_another_process_goes_on_with_is_not_ended_with_this_one() {
@@ -379,9 +396,10 @@ mod tests {
             let pool = FakePool::new(1);
             let spec = crate::testing::remote::remote("search", |_| {});
             let server = super::super::remote(&spec).expect("a remote server");
+            let client = Arc::new(FakeClient(Arc::clone(&pool))) as Arc<dyn HttpClient>;
             let kept = UpstreamSession::new(recorded);
             kept.moved(Some(Place {
-                backends: FakeClient(Arc::clone(&pool)).backends(server),
+                way: Way::new(&client, server),
                 affinity: Affinity {
                     backend: "backend-0:80".into(),
                     session: Some("theirs".into()),

@@ -126,12 +126,21 @@ async fn message(
         bytes: 0,
         over: false,
     };
-    Reply::Body {
-        head,
-        body: Box::pin(stream::unfold(flow, async |mut flow| {
-            let piece = flow.next().await?;
-            Some((piece, flow))
-        })),
+    flow.reply(head)
+}
+
+/// An answer on its way to its client.
+trait Flow: Send + Sized + 'static {
+    /// The next piece; `None` after the last one.
+    fn next(&mut self) -> impl Future<Output = Option<Piece>> + Send;
+
+    /// The reply with that body.
+    fn reply(self, head: Head) -> Reply {
+        let pieces = stream::unfold(self, async |mut flow| Some((flow.next().await?, flow)));
+        Reply::Body {
+            head,
+            body: Box::pin(pieces),
+        }
     }
 }
 
@@ -174,7 +183,7 @@ struct MessageFlow {
     over: bool,
 }
 
-impl MessageFlow {
+impl Flow for MessageFlow {
     async fn next(&mut self) -> Option<Piece> {
         if self.over {
             return None;
@@ -223,13 +232,7 @@ fn events(mut head: Head, body: Box<dyn ResponseBody>, pending: Pending) -> Repl
         answered: false,
         over: false,
     };
-    Reply::Body {
-        head,
-        body: Box::pin(stream::unfold(flow, async |mut flow| {
-            let piece = flow.next().await?;
-            Some((piece, flow))
-        })),
-    }
+    flow.reply(head)
 }
 
 /// Tells proxies on the way to pass each event on at once.
@@ -258,7 +261,7 @@ struct EventFlow {
     over: bool,
 }
 
-impl EventFlow {
+impl Flow for EventFlow {
     async fn next(&mut self) -> Option<Piece> {
         loop {
             if self.over {
@@ -298,7 +301,9 @@ impl EventFlow {
             }
         }
     }
+}
 
+impl EventFlow {
     fn is_within_event(&self) -> bool {
         self.long.is_some() || self.splitter.pending() > 0
     }
@@ -306,9 +311,9 @@ impl EventFlow {
     /// Notes what an event says that is being passed on.
     fn hear(&mut self, event: &[u8]) {
         let fields = events::fields(event);
-        if fields.has_id && !self.resumable {
+        if let Some(id) = fields.id {
             self.resumable = true;
-            self.pending.may_be_resumed();
+            self.pending.may_be_resumed(id);
         }
         let said = match self.long.take() {
             Some(mut long) => {

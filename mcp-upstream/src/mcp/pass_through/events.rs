@@ -84,8 +84,8 @@ impl Splitter {
 pub(super) struct Fields<'a> {
     /// Its data, lines put together.
     pub(super) data: Option<Cow<'a, [u8]>>,
-    /// Whether a client can come back to it.
-    pub(super) has_id: bool,
+    /// What a client can come back to it by.
+    pub(super) id: Option<&'a [u8]>,
 }
 
 /// Reads an event.
@@ -110,7 +110,7 @@ pub(super) fn fields(event: &[u8]) -> Fields<'_> {
                     data.extend_from_slice(value);
                 }
             },
-            b"id" => fields.has_id |= !value.is_empty(),
+            b"id" if !value.is_empty() => fields.id = Some(value),
             _ => {}
         }
     }
@@ -154,7 +154,7 @@ mod tests {
             ]
         );
         assert_eq!(rest, "data: half");
-        assert!(fields(&found[0]).has_id);
+        assert_eq!(fields(&found[0]).id, Some(&b"1"[..]));
         assert_eq!(fields(&found[1]).data.as_deref(), Some(&b"{\"a\":1}"[..]));
         assert_eq!(fields(&found[2]), Fields::default());
         assert_eq!(fields(&found[3]).data.as_deref(), Some(&b"x\ny"[..]));

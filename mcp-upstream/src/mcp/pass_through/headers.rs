@@ -18,7 +18,7 @@ use crate::upstream::http::passed;
 const BOTH_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 /// What the protocol says in headers begins with.
 const MCP: &str = "mcp-";
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const SESSION: HeaderName = HeaderName::from_static(SESSION_HEADER);
 
 /// The headers of a message on its way up, but for its session.

@@ -16,8 +16,9 @@ use super::events::Splitter;
 use super::failure::Failure;
 use super::headers::{self, BodyKind};
 use super::pending::Stay;
+use super::resume::EventIds;
 use super::up::{Outgoing, Up};
-use super::{answer, up_of_stream, without_place};
+use super::{answer, up_of_stream};
 use crate::caller::Caller;
 use crate::engine::timed_out;
 use crate::jsonrpc::RequestError;
@@ -48,11 +49,18 @@ pub(in crate::mcp) async fn open(
     }
     let place = stream_place(core, caller, 0)?;
     let mut up = up_of_stream(core, caller, namespace)?;
-    without_place(&mut up, head);
+    let ids = up.events_of(session);
+    let place_in_stream = up
+        .place_in_stream()
+        .filter(|_| head.last_event_id.is_some());
+    if !place_in_stream.is_some_and(|it| ids.may_resume(it.as_bytes())) {
+        up = up.from_now_on();
+    }
     let what = Outgoing {
         method: Method::GET,
         body: Bytes::new(),
         streams: true,
+        id: None,
         harmless: &|| true,
     };
     let sent = up.in_session(session, &what);
@@ -62,7 +70,7 @@ pub(in crate::mcp) async fn open(
         Era::Legacy,
         None,
         sent,
-        (place, Role::General, Some(stay)),
+        (place, Role::General, Some((stay, ids))),
     )
     .await
 }
@@ -78,6 +86,7 @@ pub(super) async fn listen(
         method: Method::POST,
         body: cx.body.clone(),
         streams: true,
+        id: None,
         harmless: &|| true,
     };
     let sent = async {
@@ -87,13 +96,16 @@ pub(super) async fn listen(
     begin(up, Era::Modern, Some(id), sent, (place, Role::Listen, None)).await
 }
 
+/// A stream's place in its session, and the events of that.
+type OfSession = (Stay, Arc<EventIds>);
+
 /// Waits for the head of a stream and lets the stream go.
 async fn begin(
     up: &Up<'_>,
     era: Era,
     id: Option<&str>,
     sent: impl Future<Output = Result<BackendResponse, Failure>>,
-    (place, role, stay): (StreamGuard, Role, Option<Stay>),
+    (place, role, of_session): (StreamGuard, Role, Option<OfSession>),
 ) -> Result<Reply, RequestError> {
     let limit = up.namespace.limits.timeout;
     let sent = timeout(limit, sent).await;
@@ -136,7 +148,7 @@ async fn begin(
     let stream = Stream::passing(&up.core.pulse, role);
     let events = stream.read();
     // Ends with its reader, with the session, or with the server.
-    tokio::spawn(pump(response.body, stream, stay));
+    tokio::spawn(pump(response.body, stream, of_session));
     Ok(Reply::Events {
         head,
         events,
@@ -154,13 +166,17 @@ impl Drop for Unfinished {
 }
 
 /// Puts the server's events on the stream.
-async fn pump(mut body: Box<dyn ResponseBody>, stream: Arc<Stream>, mut stay: Option<Stay>) {
+async fn pump(
+    mut body: Box<dyn ResponseBody>,
+    stream: Arc<Stream>,
+    mut of_session: Option<OfSession>,
+) {
     let unfinished = Unfinished(Arc::clone(&stream));
     let mut splitter = Splitter::default();
     loop {
         let ended = async {
-            match &mut stay {
-                Some(stay) => stay.ended().await,
+            match &mut of_session {
+                Some((stay, _)) => stay.ended().await,
                 None => std::future::pending().await,
             }
         };
@@ -188,6 +204,9 @@ async fn pump(mut body: Box<dyn ResponseBody>, stream: Arc<Stream>, mut stay: Op
             }
         }
         while let Some(event) = splitter.next() {
+            if let Some((_, ids)) = &of_session {
+                ids.note_event(&event);
+            }
             if !stream.push(event) {
                 return;
             }

@@ -13,13 +13,13 @@ use tooldock_workers::registry::Namespace;
 
 use super::affinity::told;
 use super::failure::Failure;
-use super::up::Up;
+use super::resume::EventIds;
+use super::up::{Up, Way};
 use crate::engine::{PassedCall, timed_out};
 use crate::protocol::Era;
 use crate::reply::Reply;
 use crate::session::in_flight::InFlightCall;
 use crate::session::{CancelNotice, InFlight, Session, SessionState};
-use crate::upstream::http::port::Backends;
 
 /// A message on its way.
 pub(super) struct Pending {
@@ -36,12 +36,14 @@ pub(super) struct Pending {
     stay: Option<Stay>,
     /// How the server hears that nobody waits any more, until the answer is there.
     cancel: Option<Cancel>,
+    /// The events of its session.
+    events: Option<Arc<EventIds>>,
 }
 
 /// What it takes to tell a server that a request of a session is given up. Dropped, it does so. A server of 2026-07-28 hears
 /// of that by the end of the connection.
 struct Cancel {
-    backends: Arc<dyn Backends>,
+    way: Way,
     headers: Arc<HeaderMap>,
     session: Arc<Session>,
     id: Box<str>,
@@ -62,7 +64,8 @@ impl Drop for Cancel {
         );
         let body =
             format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#);
-        let Some((backend, request)) = told(&self.backends, &self.headers, &at, body.into()) else {
+        let told = |it| told(it, &self.headers, &at, body.into());
+        let Some((backend, request)) = self.way.backends().as_deref().and_then(told) else {
             return;
         };
         runtime.spawn(timeout(TELL, async move {
@@ -114,7 +117,7 @@ impl Pending {
         let namespace = up.namespace;
         let limits = &namespace.limits;
         let cancel = session.zip(id).map(|(session, id)| Cancel {
-            backends: Arc::clone(&up.backends),
+            way: up.way.clone(),
             headers: Arc::clone(&up.headers),
             session: Arc::clone(session),
             id: id.into(),
@@ -132,6 +135,7 @@ impl Pending {
             asked: false,
             stay: session.map(|session| Stay::enter(session, id)),
             cancel,
+            events: session.map(|session| up.events_of(session)),
         }
     }
 
@@ -172,8 +176,11 @@ impl Pending {
         }
     }
 
-    /// The client can come back for the answer: that it goes away does not mean that it waits no more.
-    pub(super) fn may_be_resumed(&mut self) {
+    /// The client can come back by that id for the answer: that it goes away does not mean that it waits no more.
+    pub(super) fn may_be_resumed(&mut self, id: &[u8]) {
+        if let Some(events) = &self.events {
+            events.note(id);
+        }
         self.is_over();
     }
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::{BackendId, Balance, RemoteServer};
 
 use super::failure::Failure;
-use super::headers::{self, BodyKind};
+use super::headers::{self, BodyKind, LAST_EVENT_ID};
 use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::session::{Affinity, Session};
@@ -26,12 +27,35 @@ use crate::upstream::http::{hash, retry};
 /// The longest refusal that is looked into, in bytes.
 const REFUSAL_MAX: usize = 4096;
 
+/// The way to the backends of a server, for what outlives a request: who holds backends holds those of one version.
+#[derive(Clone)]
+pub(super) struct Way {
+    client: Arc<dyn HttpClient>,
+    server: NamespaceName,
+}
+
+impl Way {
+    pub(super) fn new(client: &Arc<dyn HttpClient>, server: &RemoteServer) -> Self {
+        Self {
+            client: Arc::clone(client),
+            server: server.name.clone(),
+        }
+    }
+
+    /// Those that the server has now, if there still is one.
+    pub(super) fn backends(&self) -> Option<Arc<dyn Backends>> {
+        self.client.current(&self.server)
+    }
+}
+
 /// The way up of one request.
+#[derive(Clone)]
 pub(super) struct Up<'a> {
     pub(super) core: &'a Arc<Core>,
     pub(super) namespace: &'a Arc<Namespace>,
     pub(super) server: &'a Arc<RemoteServer>,
     pub(super) backends: Arc<dyn Backends>,
+    pub(super) way: Way,
     /// What goes up of the request's head, but for its session.
     pub(super) headers: Arc<HeaderMap>,
     /// Leads the same client to the same backend.
@@ -43,6 +67,8 @@ pub(super) struct Outgoing<'a> {
     pub(super) method: Method,
     pub(super) body: Bytes,
     pub(super) streams: bool,
+    /// The id of a request, raw JSON.
+    pub(super) id: Option<&'a str>,
     /// Whether running it twice is as good as once.
     pub(super) harmless: &'a (dyn Fn() -> bool + Send + Sync),
 }
@@ -50,7 +76,7 @@ pub(super) struct Outgoing<'a> {
 impl<'a> Up<'a> {
     pub(super) fn new(
         core: &'a Arc<Core>,
-        client: &dyn HttpClient,
+        client: &Arc<dyn HttpClient>,
         caller: &Caller,
         namespace: &'a Arc<Namespace>,
         server: &'a Arc<RemoteServer>,
@@ -66,9 +92,23 @@ impl<'a> Up<'a> {
             namespace,
             server,
             backends: client.backends(server),
+            way: Way::new(client, server),
             headers: Arc::new(headers::up(own, &server.spec.headers.pass)),
             hash,
         }
+    }
+
+    /// The same without the place in a stream that its client would come back to.
+    pub(super) fn from_now_on(mut self) -> Self {
+        if self.headers.contains_key(LAST_EVENT_ID) {
+            Arc::make_mut(&mut self.headers).remove(LAST_EVENT_ID);
+        }
+        self
+    }
+
+    /// The place in a stream that the request's client comes back to.
+    pub(super) fn place_in_stream(&self) -> Option<&HeaderValue> {
+        self.headers.get(LAST_EVENT_ID)
     }
 
     fn request(&self, what: &Outgoing<'_>, session: Option<&str>) -> BackendRequest {
@@ -78,6 +118,7 @@ impl<'a> Up<'a> {
             headers: headers::in_session(&self.headers, &what.method, session),
             body: what.body.clone(),
             streams: what.streams,
+            departure: None,
         }
     }
 
@@ -153,8 +194,10 @@ impl<'a> Up<'a> {
         {
             return Err(Failure::Send(error.clone()));
         }
-        let healed = self.heal(session, &at, lost).await?;
-        match self.to(&healed, what, true).await? {
+        // What its client could come back for was in the session that is gone.
+        let afresh = self.clone().from_now_on();
+        let healed = afresh.heal(session, &at, lost).await?;
+        match afresh.to(&healed, what, true).await? {
             Ok(response) => Ok(response),
             Err(Lost::Backend(error)) => Err(error.map_or(Failure::NoBackend, Failure::Send)),
             Err(Lost::Session) => {
@@ -177,7 +220,15 @@ impl<'a> Up<'a> {
         };
         let request = self.request(what, at.session.as_deref());
         match backend.send(request).await {
-            Ok(response) => known(response).await,
+            Ok(response) => known(response, what.id).await,
+            // It may be as busy as that for a moment, and has all that the session knows.
+            Err(error)
+                if error.kind == SendErrorKind::ConnectTimeout
+                    && self.server.spec.stateful
+                    && backend.is_healthy() =>
+            {
+                Err(Failure::Send(error))
+            }
             Err(error) if error.unsent => Ok(Err(Lost::Backend(Some(error)))),
             Err(error) => Err(Failure::Send(error)),
         }
@@ -194,20 +245,28 @@ fn fails_for_itself(status: StatusCode) -> bool {
     status.is_server_error() && status != StatusCode::GATEWAY_TIMEOUT
 }
 
-/// Whether the backend knows the session. Some servers say that they do not with 400 and words: what is short enough to be
-/// no more than that is read before it is passed on.
-async fn known(mut response: BackendResponse) -> Result<Result<BackendResponse, Lost>, Failure> {
+/// Whether the backend knows the session. Some servers say that they do not with 400 and words, and some refuse a message
+/// with 404: what is short enough to be no more than that is read before it is passed on.
+async fn known(
+    mut response: BackendResponse,
+    id: Option<&str>,
+) -> Result<Result<BackendResponse, Lost>, Failure> {
     let status = response.status;
     let mut read = BytesMut::new();
-    if status == StatusCode::BAD_REQUEST && headers::kind(&response.headers) == BodyKind::Json {
+    let refuses = matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND);
+    if refuses && headers::kind(&response.headers) == BodyKind::Json {
         while read.len() < REFUSAL_MAX
             && let Some(piece) = response.body.chunk().await.map_err(Failure::Body)?
         {
             read.extend_from_slice(&piece);
         }
     }
-    if is_unknown_session(status, &read) {
+    if is_unknown_session(status, &read, |answered| Some(answered) == id) {
         return Ok(Err(Lost::Session));
+    }
+    if status == StatusCode::NOT_FOUND {
+        // The answer to the message. With its status the client would take it for the end of its session.
+        response.status = StatusCode::OK;
     }
     if !read.is_empty() {
         response.body = Box::new(ReadAhead {
@@ -232,6 +291,10 @@ impl ResponseBody for ReadAhead {
             None => self.rest.chunk().await,
         }
     }
+
+    fn may_be_cut(&self) -> bool {
+        self.rest.may_be_cut()
+    }
 }
 
 /// Why a session's backend did nothing with a message.
@@ -241,4 +304,50 @@ pub(super) enum Lost {
     Backend(Option<SendError>),
     /// The backend does not know the session.
     Session,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::remote::{JSON, Then, in_pieces, response};
+
+    #[tokio::test]
+    async fn what_was_read_of_a_refusal_does_not_hide_that_its_end_is_nowhere_told() {
+        for (then, expected) in [(Then::Closes, true), (Then::Ends, false)] {
+            let refusal = Bytes::from_static(b"{\"no\":1}");
+            let refused = in_pieces(400, &[JSON], vec![Ok(refusal.clone())], then);
+            let known = known(refused, None).await.expect("read");
+            let mut response = known.expect("no word of the session");
+            assert_eq!(response.body.may_be_cut(), expected);
+            assert_eq!(response.body.chunk().await, Ok(Some(refusal)));
+            assert_eq!(response.body.chunk().await, Ok(None));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_answer_to_a_message_says_nothing_of_its_session() {
+        let error = |id: &str, words: &str| {
+            format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32000,"message":"{words}"}}}}"#
+            )
+        };
+        for (status, body, passed_with) in [
+            (404, error("7", "no such tool"), Some(200)),
+            (404, error("8", "no such tool"), None),
+            (404, error("null", "Session not found"), None),
+            (404, String::new(), None),
+            (400, error("null", "No valid session ID provided"), None),
+            (400, error("7", "No valid session ID provided"), Some(400)),
+            (
+                400,
+                error("null", "the tool keeps one session per user"),
+                Some(400),
+            ),
+        ] {
+            let response = response(status, &[JSON], body.clone());
+            let known = known(response, Some("7")).await.expect("read");
+            let found = known.ok().map(|it| it.status.as_u16());
+            assert_eq!(found, passed_with, "{status} {body}");
+        }
+    }
 }

@@ -93,18 +93,37 @@ pub(super) async fn body(
 
 /// Whether a body answers the request of that id.
 pub(super) fn answers(body: &[u8], id: u64) -> bool {
-    let Ok(text) = std::str::from_utf8(body) else {
-        return false;
-    };
+    answered(body).is_some_and(|answered| answered.parse() == Ok(id))
+}
+
+/// The id, raw JSON, of the request that a body answers.
+fn answered(body: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(body).ok()?;
     match jsonrpc::message(text.trim()) {
-        Ok(Message::Response { id: answered, .. }) => answered.parse() == Ok(id),
-        _ => false,
+        Ok(Message::Response { id, .. }) => Some(id),
+        _ => None,
     }
 }
 
+/// How servers word that they know no such session, in lower case.
+const NO_SUCH_SESSION: [&str; 8] = [
+    "no valid session",
+    "invalid session",
+    "unknown session",
+    "no such session",
+    "session not found",
+    "session does not exist",
+    "session expired",
+    "session has expired",
+];
+
 /// Whether an answer to a request of a session says that the backend knows no such session: 404, or 400 as the examples
-/// of the TypeScript SDK answer.
-pub(crate) fn is_unknown_session(status: StatusCode, body: &[u8]) -> bool {
+/// of the TypeScript SDK answer. An answer to the request itself, by its id, is about the request alone.
+pub(crate) fn is_unknown_session(
+    status: StatusCode,
+    body: &[u8],
+    is_own: impl FnOnce(&str) -> bool,
+) -> bool {
     #[derive(Deserialize)]
     struct Refusal {
         error: Error,
@@ -114,14 +133,15 @@ pub(crate) fn is_unknown_session(status: StatusCode, body: &[u8]) -> bool {
         code: i64,
         message: String,
     }
-    match status {
+    let said_so = match status {
         StatusCode::NOT_FOUND => true,
         StatusCode::BAD_REQUEST => serde_json::from_slice::<Refusal>(body).is_ok_and(|refusal| {
             let said = refusal.error.message.to_ascii_lowercase();
-            refusal.error.code == -32000 && said.contains("session")
+            refusal.error.code == -32000 && NO_SUCH_SESSION.iter().any(|it| said.contains(it))
         }),
         _ => false,
-    }
+    };
+    said_so && !answered(body).is_some_and(is_own)
 }
 
 /// Whether the answer to `server/discover` is that of a server, or a front end, that knows no such question. Servers with

@@ -14,6 +14,13 @@ use super::stream::{Cursor, take};
 /// The longest pause between two tries; it doubles up to this while nothing comes.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
+/// Whether the answer to the first GET says that there is no such stream, or none for the gateway. A server that is only
+/// busy, or fails, is asked again.
+fn offers_none(status: StatusCode) -> bool {
+    let later = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
+    !status.is_server_error() && !later.contains(&status)
+}
+
 /// Listens until the session is over. Ends early where the server has no such stream.
 pub(super) async fn run(session: Arc<Session>) {
     session.opened().await;
@@ -38,7 +45,7 @@ pub(super) async fn run(session: Arc<Session>) {
                 session.lose();
                 return;
             }
-            Ok(response) if !had_one && response.status.as_u16() < 500 => return,
+            Ok(response) if !had_one && offers_none(response.status) => return,
             Ok(_) => failures += 1,
             Err(_) => {
                 failures += 1;

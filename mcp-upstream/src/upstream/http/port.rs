@@ -8,7 +8,7 @@
 //! that go no further than one connection. It repeats nothing: whether a request may be sent again is decided above, by
 //! [`SendError::unsent`].
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -76,6 +76,36 @@ pub struct BackendRequest {
     /// Whether the response may be a stream of any length: `timeouts.idle` holds for it instead of `timeouts.call`. A
     /// response that says `text/event-stream` is such a stream in any case.
     pub streams: bool,
+    /// Where it may be given up before it is sent.
+    pub departure: Option<Departure>,
+}
+
+impl BackendRequest {
+    /// To be asked right before the first byte is written: whether the request is still wanted.
+    pub fn may_leave(&self) -> bool {
+        self.departure.as_ref().is_none_or(Departure::leaves)
+    }
+}
+
+/// Whether a request was sent or given up, whichever came first.
+#[derive(Debug, Clone, Default)]
+pub struct Departure(Arc<OnceLock<bool>>);
+
+impl Departure {
+    /// The request is about to be sent. False: it was given up before, and must not be.
+    pub fn leaves(&self) -> bool {
+        *self.0.get_or_init(|| true)
+    }
+
+    /// Nobody wants the request any more. True: it was not sent, and will not be.
+    pub fn give_up(&self) -> bool {
+        !self.0.get_or_init(|| false)
+    }
+
+    /// Whether the request was sent.
+    pub fn has_left(&self) -> bool {
+        self.0.get() == Some(&true)
+    }
 }
 
 /// The head of a response, and its body as it comes. Redirects are responses like any other.
@@ -158,6 +188,8 @@ pub enum SendErrorKind {
     Malformed,
     /// The request cannot be sent as it is.
     Request,
+    /// The request was given up before it was sent.
+    GivenUp,
 }
 
 impl SendErrorKind {
@@ -172,6 +204,7 @@ impl SendErrorKind {
             Self::HeadTimeout => "head_timeout",
             Self::Malformed => "malformed",
             Self::Request => "request",
+            Self::GivenUp => "given_up",
         }
     }
 }

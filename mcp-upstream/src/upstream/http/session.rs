@@ -16,6 +16,7 @@
 //! where nothing of it can have reached the backend, or where the backend answered that it knows no such session.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ use tooldock_workers::remote::RemoteServer;
 use super::answer::{self, Failed};
 use super::events::Events;
 use super::headers::{self, Outgoing};
-use super::port::{Backend, BackendRequest, BackendResponse, SendError, SendErrorKind};
+use super::port::{Backend, BackendRequest, BackendResponse, Departure, SendError, SendErrorKind};
 use super::{listen, sse, stream};
 use crate::catalogue::Catalogue;
 use crate::protocol::ProtocolVersion;
@@ -57,8 +58,10 @@ pub(super) struct Session {
     version: OnceLock<Option<ProtocolVersion>>,
     /// Whether requests of clients may go up.
     open: watch::Sender<bool>,
-    /// The backend does not know the session any more, or cannot be reached.
+    /// The connection takes no more calls.
     lost: watch::Sender<bool>,
+    /// The backend said that it does not know the session any more: there is nothing to end.
+    gone: AtomicBool,
     /// Requests under way. Plain data; a task is spawned under it.
     calls: Mutex<HashMap<u64, Call>>,
     listening: Mutex<Option<AbortHandle>>,
@@ -82,6 +85,7 @@ enum Sent {
 struct Call {
     task: AbortHandle,
     given_up: Arc<Notify>,
+    departure: Departure,
     of_client: OfClient,
 }
 
@@ -107,6 +111,7 @@ impl Session {
             version: OnceLock::new(),
             open: watch::Sender::new(false),
             lost: watch::Sender::new(false),
+            gone: AtomicBool::new(false),
             calls: Mutex::default(),
             listening: Mutex::default(),
             sends: Arc::new(Semaphore::new(SENDS_MAX)),
@@ -123,6 +128,7 @@ impl Session {
         message: Bytes,
         unsent: Unsent,
         given_up: Arc<Notify>,
+        departure: Departure,
         of_client: OfClient,
     ) {
         let text = message.clone();
@@ -130,13 +136,13 @@ impl Session {
         let modern = self.is_modern(&outgoing);
         let left = async {
             given_up.notified().await;
-            // To close the stream is how a modern server hears of it.
-            if !modern {
+            // To close the stream is how a modern server hears of it. What was not sent nobody answers.
+            if !modern && departure.has_left() {
                 sleep(AFTER_CANCEL).await;
             }
         };
         let outcome = tokio::select! {
-            outcome = self.exchange(id, &outgoing, message, &of_client) => outcome,
+            outcome = self.exchange(id, &outgoing, message, &departure, &of_client) => outcome,
             () = left => Ok(Sent::Over),
         };
         self.calls().remove(&id);
@@ -161,6 +167,7 @@ impl Session {
         id: u64,
         outgoing: &Outgoing<'_>,
         message: Bytes,
+        departure: &Departure,
         of_client: &OfClient,
     ) -> Result<Sent, Failed> {
         let probes = outgoing.method() == Some("server/discover") && self.version.get().is_none();
@@ -172,10 +179,14 @@ impl Session {
                 self.incoming.message(answer::unknown_method(id));
                 return Ok(Sent::Over);
             }
+            if !departure.leaves() {
+                return Ok(Sent::Over);
+            }
             self.old.request(self, message, of_client).await?;
             return Ok(Sent::AnsweredElsewhere);
         }
-        let response = match self.post(outgoing, message.clone(), of_client).await {
+        let sent = self.post(outgoing, message.clone(), Some(departure), of_client);
+        let response = match sent.await {
             Ok(response) => response,
             Err(error) => return Err(self.not_sent(&error)),
         };
@@ -226,7 +237,7 @@ impl Session {
                     }
                     Err(answer::Unread::Cut(error)) => return Err(self.cut(error)),
                 };
-                if self.is_unknown(status, &body) {
+                if self.is_unknown(status, &body, Some(id)) {
                     return Err(self.session_is_gone());
                 }
                 if status == StatusCode::OK || answer::answers(&body, id) {
@@ -238,7 +249,7 @@ impl Session {
                 }
                 Err(self.refused(status, &headers))
             }
-            _ if self.is_unknown(response.status, b"") => Err(self.session_is_gone()),
+            _ if self.is_unknown(response.status, b"", None) => Err(self.session_is_gone()),
             _ if response.status.is_success() => {
                 let what = match response.status {
                     StatusCode::ACCEPTED => "took the request without answering it",
@@ -260,9 +271,9 @@ impl Session {
         }
         let told = match self.old.is_used() {
             true => self.old.send(self, message, of_client).await,
-            false => match self.post(&outgoing, message, of_client).await {
+            false => match self.post(&outgoing, message, None, of_client).await {
                 Ok(response) if response.status.is_success() => Ok(()),
-                Ok(response) if self.is_unknown(response.status, b"") => {
+                Ok(response) if self.is_unknown(response.status, b"", None) => {
                     Err(self.session_is_gone())
                 }
                 Ok(response) => Err(self.refused(response.status, &response.headers)),
@@ -287,6 +298,7 @@ impl Session {
         &self,
         outgoing: &Outgoing<'_>,
         message: Bytes,
+        departure: Option<&Departure>,
         of_client: &OfClient,
     ) -> Result<BackendResponse, SendError> {
         let modern = self.is_modern(outgoing);
@@ -303,6 +315,7 @@ impl Session {
                 headers,
                 body: message,
                 streams: false,
+                departure: departure.cloned(),
             })
             .await
     }
@@ -323,6 +336,7 @@ impl Session {
                 headers,
                 body: Bytes::new(),
                 streams: true,
+                departure: None,
             })
             .await
     }
@@ -374,13 +388,15 @@ impl Session {
         let _ = open.wait_for(|open| *open).await;
     }
 
-    /// Whether an answer says that the backend does not know the session.
-    fn is_unknown(&self, status: StatusCode, body: &[u8]) -> bool {
-        self.id.get().is_some() && answer::is_unknown_session(status, body)
+    /// Whether an answer, to the request of that id, says that the backend does not know the session.
+    fn is_unknown(&self, status: StatusCode, body: &[u8], id: Option<u64>) -> bool {
+        let is_own = |answered: &str| id.is_some_and(|id| answered.parse() == Ok(id));
+        self.id.get().is_some() && answer::is_unknown_session(status, body, is_own)
     }
 
     /// The session is over: the next call opens another one.
     pub(super) fn session_is_gone(&self) -> Failed {
+        self.gone.store(true, Ordering::Relaxed);
         self.lose();
         Failed {
             error: self.error("does not know its session any more"),
@@ -416,13 +432,12 @@ impl Session {
             _ => CallErrorCode::WorkerUnavailable,
         };
         // Another backend may be there: the next call goes to one that is.
-        let away = matches!(
-            error.kind,
-            SendErrorKind::Resolve
-                | SendErrorKind::Connect
-                | SendErrorKind::ConnectTimeout
-                | SendErrorKind::Tls
-        );
+        let away = match error.kind {
+            SendErrorKind::Resolve | SendErrorKind::Connect | SendErrorKind::Tls => true,
+            // It may be as busy as that for a moment, and has the session.
+            SendErrorKind::ConnectTimeout => !self.backend.is_healthy(),
+            _ => false,
+        };
         if away && self.version.get().is_some() {
             self.lose();
         }
@@ -467,7 +482,8 @@ impl Session {
     /// Tells the backend that the session is over.
     pub(super) async fn delete(&self) {
         self.stop_listening();
-        if self.id.get().is_none() || self.is_lost() || self.old.is_used() {
+        let gone = self.gone.load(Ordering::Relaxed);
+        if self.id.get().is_none() || gone || self.old.is_used() {
             return;
         }
         let mut headers = HeaderMap::new();
@@ -479,6 +495,7 @@ impl Session {
             headers,
             body: Bytes::new(),
             streams: false,
+            departure: None,
         };
         // A backend that does not take it ends the session in its own time.
         let _ = timeout(DELETE_WAIT, self.backend.send(request)).await;
@@ -512,12 +529,14 @@ impl Transport for SessionTransport {
         let session = &self.0;
         let given_up = Arc::<Notify>::default();
         let mut calls = session.calls();
-        let (gives_up, own) = (Arc::clone(&given_up), of_client.clone());
-        let run = Arc::clone(session).call(id, message, unsent, gives_up, own);
+        let departure = Departure::default();
+        let (gives_up, leaves, own) = (Arc::clone(&given_up), departure.clone(), of_client.clone());
+        let run = Arc::clone(session).call(id, message, unsent, gives_up, leaves, own);
         let task = session.runtime().spawn(run).abort_handle();
         let call = Call {
             task,
             given_up,
+            departure,
             of_client,
         };
         calls.insert(id, call);
@@ -531,12 +550,14 @@ impl Transport for SessionTransport {
     fn give_up(&self, id: u64, words: Option<Bytes>) {
         let session = &self.0;
         let mut of_client = None;
+        let mut unsent = false;
         if let Some(call) = session.calls().get(&id) {
+            unsent = call.departure.give_up();
             call.given_up.notify_one();
             of_client = call.of_client.clone();
         }
         let legacy = session.is_legacy() || session.old.is_used();
-        if let Some(words) = words.filter(|_| legacy) {
+        if let Some(words) = words.filter(|_| legacy && !unsent) {
             // Without room the server works on in vain.
             let _ = self.send_of(words, of_client);
         }

@@ -117,12 +117,15 @@ impl Channel {
             headers,
             body: message,
             streams: false,
+            departure: None,
         };
         let response = session.backend.send(request).await;
         let response = response.map_err(|error| session.not_sent(&error))?;
         match response.status {
             status if status.is_success() => Ok(()),
-            status if answer::is_unknown_session(status, b"") => Err(session.session_is_gone()),
+            status if answer::is_unknown_session(status, b"", |_| false) => {
+                Err(session.session_is_gone())
+            }
             status => Err(session.refused(status, &response.headers)),
         }
     }

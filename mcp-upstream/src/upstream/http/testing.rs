@@ -111,6 +111,13 @@ impl Backend for Arc<Played> {
                 message: "connection refused".into(),
             });
         }
+        if !request.may_leave() {
+            return Err(SendError {
+                kind: SendErrorKind::GivenUp,
+                unsent: true,
+                message: "given up".into(),
+            });
+        }
         let seen = Seen {
             method: request.method,
             target: request.target,

@@ -18,6 +18,8 @@ use crate::stdio::breaker::BreakerState;
 use crate::stdio::link::Link;
 use crate::stdio::pool::{ConnectionKey, Leased, OpenAs};
 
+mod holding;
+
 async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), future)
         .await

@@ -191,3 +191,55 @@ async fn a_message_goes_to_as_many_further_backends_as_the_configuration_says() 
         }
     }
 }
+
+/// A client that comes back for what followed that event.
+fn returning(id: &'static str) -> Caller {
+    let mut caller = asker();
+    let mut headers = HeaderMap::clone(caller.headers.as_deref().expect("headers"));
+    headers.insert("last-event-id", HeaderValue::from_static(id));
+    caller.headers = Some(Arc::new(headers));
+    caller
+}
+
+#[tokio::test]
+async fn what_a_client_comes_back_for_was_in_the_session_that_its_server_knows() {
+    let house = house(2, |_| {});
+    let session = house.open().await;
+    let streams = |id: &'static str| {
+        move |request: &crate::upstream::http::port::BackendRequest| {
+            let event = Bytes::from(format!("id: {id}\ndata: {{}}\n\n"));
+            (request.method == http::Method::GET)
+                .then(|| Ok(in_pieces(200, &[EVENTS], vec![Ok(event)], Then::Ends)))
+        }
+    };
+    let [left, reached] = [0, 1].map(|at| Arc::clone(&house.pool.backends[at]));
+    left.act(streams("old"));
+    reached.act(streams("new"));
+    let comes_back = async |id: &'static str| {
+        let place = McpHead {
+            last_event_id: Some(id.into()),
+            ..head(Some(&session), None)
+        };
+        let reply = house.harness.service.get(returning(id), place).await;
+        let Reply::Events { mut events, .. } = reply else {
+            panic!("{reply:?}");
+        };
+        while events.next().await.is_some() {}
+    };
+    let asked_for = |backend: &crate::testing::remote::FakeRemote| {
+        let seen = backend.seen().into_iter();
+        let gets = seen.filter(|it| it.method == http::Method::GET);
+        let place = |it: http::HeaderMap| it.get("last-event-id").cloned();
+        gets.map(|it| place(it.headers)).collect::<Vec<_>>()
+    };
+    let named = |id: &'static str| Some(HeaderValue::from_static(id));
+    comes_back("old").await;
+    assert_eq!(asked_for(&left), [named("old")]);
+    left.healthy.store(false, Ordering::Relaxed);
+    comes_back("old").await;
+    comes_back("old").await;
+    comes_back("new").await;
+    assert_eq!(asked_for(&reached), [None, None, named("new")]);
+    let opening = reached.messages("initialize").remove(0);
+    assert!(!opening.headers.contains_key("last-event-id"));
+}
