@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use super::*;
 
@@ -59,25 +59,24 @@ async fn a_connection_that_takes_too_long_costs_no_session_while_its_backend_is_
 
 #[tokio::test]
 async fn a_call_that_is_given_up_before_its_session_is_open_is_never_sent() {
-    let opens = Arc::new(Notify::new());
-    let gate = Arc::clone(&opens);
+    let opens = watch::Sender::new(true);
+    let gate = opens.subscribe();
     let scene = Scene::new(1, move |seen| {
-        let gate = Arc::clone(&gate);
+        let mut gate = gate.clone();
         async move {
             if seen.what() == "notifications/initialized" {
-                gate.notified().await;
+                let _ = gate.wait_for(|open| *open).await;
             }
             legacy(seen, |seen| Ok(json(&done(seen)))).await
         }
     });
     let backend = &scene.backends[0];
-    // The one that tells what the server speaks, and the session's own.
-    opens.notify_one();
+    // What the server speaks is known then.
+    let other = session(&scene, "other").await;
+    assert!(call(&other).await.outcome.is_ok());
+    let before = backend.count("tools/call");
+    opens.send_replace(false);
     let leased = session(&scene, "a").await;
-    eventually("the session is about to be open", || {
-        backend.count("notifications/initialized") > 0
-    })
-    .await;
     let request = |tool: &str| {
         let params = json!({ "name": tool, "arguments": {} }).to_string();
         let params = serde_json::from_str(&params).expect("JSON");
@@ -85,16 +84,14 @@ async fn a_call_that_is_given_up_before_its_session_is_open_is_never_sent() {
     };
     let given_up = request("given up").expect("begun");
     let mut wanted = request("wanted").expect("begun");
-    // Both wait in their tasks.
-    tokio::task::yield_now().await;
-    drop(given_up);
-    for _ in 0..4 {
-        opens.notify_one();
+    for _ in 0..10 {
         tokio::task::yield_now().await;
     }
-    opens.notify_waiters();
+    assert_eq!(backend.count("tools/call"), before, "both wait");
+    drop(given_up);
+    opens.send_replace(true);
     within(wanted.answer()).await.expect("an answer");
-    assert_eq!(backend.count("tools/call"), 1);
+    assert_eq!(backend.count("tools/call"), before + 1);
     assert_eq!(backend.last("tools/call").body["params"]["name"], "wanted");
     assert_eq!(backend.count("notifications/cancelled"), 0);
 }
