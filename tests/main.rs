@@ -54,6 +54,7 @@ mod streams;
 mod support;
 mod tls;
 mod tls_names;
+mod toolman;
 mod torture;
 mod unix_sockets;
 mod workers;

@@ -71,6 +71,9 @@ pub struct AuditRecord {
     pub transport: Transport,
     /// The namespace.
     pub namespace: NamespaceName,
+    /// The namespace at the other end, where the call goes through an aggregate: on the line of the aggregate its member,
+    /// on the line of the member the aggregate.
+    pub via: Option<Arc<str>>,
     /// The MCP method that makes such a call.
     pub method: &'static str,
     /// The tool, URI or prompt, as the client spelled it; empty for completions.
@@ -211,6 +214,7 @@ mod tests {
             request_id: "r-1".into(),
             transport: Transport::Mcp,
             namespace: "github".parse().expect("a name"),
+            via: None,
             method: "tools/call",
             subject: "list_issues".into(),
             status: "ok",

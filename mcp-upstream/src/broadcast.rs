@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use dashmap::DashMap;
 use slab::Slab;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::Notice;
 
@@ -38,6 +39,8 @@ pub struct Audience {
     log: Arc<EventLog>,
     /// A namespace stays once it had a listener; there are as many as ever had a folder.
     namespaces: DashMap<NamespaceName, Arc<Members>>,
+    /// Those of the gateway that want to know when the lists of a namespace change.
+    overheard: DashMap<NamespaceName, watch::Sender<u64>>,
     /// Plain data, short sections. Says too whether the task runs.
     noted: Mutex<Noted>,
 }
@@ -91,6 +94,7 @@ impl Audience {
         Arc::new(Self {
             log,
             namespaces: DashMap::new(),
+            overheard: DashMap::new(),
             noted: Mutex::default(),
         })
     }
@@ -123,6 +127,11 @@ impl Audience {
 
     /// Tells whoever listens to a namespace. Does not wait; the delivery runs in the runtime this is called in.
     pub(crate) fn announce(self: &Arc<Self>, namespace: &NamespaceName, change: Change) {
+        if !matches!(change, Change::Updated(_))
+            && let Some(overheard) = self.overheard.get(namespace)
+        {
+            overheard.send_modify(|count| *count += 1);
+        }
         if !self.namespaces.contains_key(namespace) {
             return;
         }
@@ -145,6 +154,20 @@ impl Audience {
                 runtime.spawn(Arc::clone(self).deliver());
             }
             Err(_) => self.noted().running = false,
+        }
+    }
+
+    /// Changes whenever a list of the namespace is announced to have changed, whether or not a client listens.
+    pub(crate) fn overhear(&self, namespace: &NamespaceName) -> watch::Receiver<u64> {
+        let overheard = self.overheard.entry(namespace.clone()).or_default();
+        overheard.subscribe()
+    }
+
+    /// Tells one session alone, if it has or had a stream for what the server says on its own.
+    pub(crate) async fn tell(&self, session: &Arc<Session>, changes: &[Change]) {
+        for change in changes {
+            self.broadcast(std::slice::from_ref(session), &change.message(None))
+                .await;
         }
     }
 

@@ -30,6 +30,8 @@ pub struct Caller {
     pub headers: Option<Arc<HeaderMap>>,
     /// Which namespaces the principal's token opens.
     pub visibility: Visibility,
+    /// The handle of a toolset that the address of the request names.
+    pub toolset: Option<Arc<str>>,
     /// Where the edge wants to be told what became of the call; None where nobody asks.
     pub note: Option<Arc<CallNote>>,
 }

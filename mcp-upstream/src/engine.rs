@@ -75,6 +75,17 @@ pub(crate) trait UpstreamCall: CancelNotice {
     /// answer goes to `peer`.
     fn start(self: Arc<Self>, peer: Peer) -> Work;
 
+    /// The call of another namespace that this one is answered by, judged and recorded as one of that namespace. Such a
+    /// call has neither a place in a queue nor a clock of its own, and is never started.
+    fn delegate(&self) -> Option<Delegate<'_>> {
+        None
+    }
+
+    /// The reply of a call that was delegated, as this namespace shows it.
+    fn relayed(&self, reply: UpstreamReply) -> UpstreamReply {
+        reply
+    }
+
     /// Whether the call failed because the state of its session is lost, so that the session is over.
     fn has_lost_its_session(&self) -> bool {
         false
@@ -84,6 +95,14 @@ pub(crate) trait UpstreamCall: CancelNotice {
     fn shown(&self, _caller: &Caller, error: CallError) -> CallError {
         error
     }
+}
+
+/// A call that another one is answered by.
+pub(crate) struct Delegate<'a> {
+    /// The call in the other namespace.
+    pub(crate) call: &'a Arc<dyn UpstreamCall>,
+    /// What the audit log of this namespace calls the other one.
+    pub(crate) via: &'a Arc<str>,
 }
 
 /// What is known of a call before it runs.
@@ -172,7 +191,19 @@ impl Engine {
         call: &Arc<dyn UpstreamCall>,
         events: Option<EventSender>,
     ) -> CallOutcome {
-        let record = CallRecord::begin(self, &self.audit, caller, call.facts());
+        let via = call.delegate().map(|delegate| Arc::clone(delegate.via));
+        self.run_via(caller, call, events, via).await
+    }
+
+    /// The same. `via` is the namespace at the other end, where the call goes through an aggregate.
+    async fn run_via(
+        &self,
+        caller: &Caller,
+        call: &Arc<dyn UpstreamCall>,
+        events: Option<EventSender>,
+        via: Option<Arc<str>>,
+    ) -> CallOutcome {
+        let record = CallRecord::begin(self, &self.audit, caller, call.facts(), via);
         let outcome = self.attempt(caller, call, events).await;
         let outcome = outcome.map_err(|error| call.shown(caller, error));
         let status = outcome.as_ref().map(UpstreamReply::status);
@@ -189,13 +220,19 @@ impl Engine {
         let facts = call.facts();
         self.admit(caller, facts, || call.admit())?;
         let limit = facts.timeout();
-        let reply = match facts.talks {
-            Talks::Asks => {
+        let reply = match (call.delegate(), facts.talks) {
+            (Some(delegate), _) => {
+                let via = Some(facts.namespace.name.as_str().into());
+                // Boxed: a future cannot hold one of its own kind.
+                let run = Box::pin(self.run_via(caller, delegate.call, events, via));
+                call.relayed(run.await?)
+            }
+            (None, Talks::Asks) => {
                 let asking = InteractiveCall::new(self, &facts.namespace, caller, limit, events);
                 // Boxed, so that the usual call does not carry the room for it.
                 Box::pin(asking.run(|peer| Arc::clone(call).start(peer))).await?
             }
-            Talks::Tells | Talks::No => self.in_turn(call, limit, events).await?,
+            (None, Talks::Tells | Talks::No) => self.in_turn(call, limit, events).await?,
         };
         let (size, allowed) = (reply.size(), facts.max_result());
         if size as u64 > allowed {

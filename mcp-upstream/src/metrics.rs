@@ -8,8 +8,11 @@ use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
 use tooldock_workers::metric_table;
 use tooldock_workers::names::NamespaceName;
 
+pub(crate) mod toolman;
+
 use crate::stdio::metrics::StdioMetrics;
 use crate::stream::StreamMetrics;
+use toolman::ToolmanMetrics;
 
 /// From a cache hit to the highest default ceiling of a call's time limit.
 const LATENCY_SECONDS: [f64; 14] = [
@@ -50,6 +53,8 @@ metric_table! {
         namespaces: DashMap<NamespaceName, Arc<NamespaceMetrics>, BuildHasherDefault<NameHasher>> = DashMap::default();
         /// Of streams and their logs.
         pub(crate) streams: Arc<StreamMetrics> = Arc::new(StreamMetrics::new(registry)?);
+        /// Of aggregates.
+        pub(crate) toolman: ToolmanMetrics = ToolmanMetrics::new(registry)?;
         /// Of external servers.
         pub(crate) stdio: StdioMetrics = StdioMetrics::new(registry)?;
     }

@@ -30,6 +30,8 @@ const NONCE_BYTES: usize = 12;
 const ID: &[u8] = b"tooldock session id";
 /// Authenticated with every request state.
 const STATE: &[u8] = b"tooldock request state";
+/// Authenticated with every toolset handle.
+const TOOLSET: &[u8] = b"tooldock toolset";
 /// Layout of the facts in an id.
 const LAYOUT: u8 = 1;
 const RANDOM_BYTES: usize = 16;
@@ -114,6 +116,35 @@ impl SessionKey {
         self.unseal(STATE, sealed)
     }
 
+    /// Seals what a client turned on and off of an aggregate. The handle is of use to that principal and for that
+    /// namespace alone.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRandomness`] when the operating system's source fails.
+    pub(crate) fn seal_toolset(
+        &self,
+        namespace: &NamespaceName,
+        principal: Option<&str>,
+        toolset: &[u8],
+    ) -> Result<String, NoRandomness> {
+        let mut plain = toolset_owner(namespace, principal).to_vec();
+        plain.extend_from_slice(toolset);
+        self.seal(TOOLSET, &plain)
+    }
+
+    /// What was sealed by [`SessionKey::seal_toolset`] for the same namespace and principal; `None` for anything else.
+    pub(crate) fn open_toolset(
+        &self,
+        namespace: &NamespaceName,
+        principal: Option<&str>,
+        handle: &str,
+    ) -> Option<Vec<u8>> {
+        let plain = self.unseal(TOOLSET, handle)?;
+        let owner = toolset_owner(namespace, principal);
+        Some(plain.strip_prefix(&owner)?.to_vec())
+    }
+
     fn seal(&self, purpose: &[u8], plain: &[u8]) -> Result<String, NoRandomness> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce)?;
@@ -162,6 +193,15 @@ impl SealedFacts {
             principal: *principal,
         })
     }
+}
+
+/// Whose a handle is, and of which aggregate.
+fn toolset_owner(namespace: &NamespaceName, principal: Option<&str>) -> [u8; DIGEST_BYTES] {
+    let mut hash = Sha256::new();
+    hash.update(digest(principal));
+    hash.update(namespace.as_str());
+    let whole: [u8; 32] = hash.finalize().into();
+    *whole.first_chunk().expect("16 of 32 bytes")
 }
 
 /// Stands for a principal; nobody and somebody without a name differ.
@@ -251,6 +291,26 @@ mod tests {
         let facts = key.unseal(ID, id.as_str()).expect("ours");
         assert_eq!(key.open_state(id.as_str()), None);
         assert_eq!(key.open(&key.seal_state(&facts).expect("randomness")), None);
+    }
+
+    #[test]
+    fn a_toolset_opens_for_its_namespace_and_principal_alone() {
+        let key = SessionKey::from_text("a key");
+        let (all, other) = (
+            "all".parse().expect("a name"),
+            "other".parse().expect("a name"),
+        );
+        let handle = key
+            .seal_toolset(&all, Some("ada"), b"set")
+            .expect("randomness");
+        let opened = |namespace, principal| key.open_toolset(namespace, principal, &handle);
+        assert_eq!(opened(&all, Some("ada")).as_deref(), Some(&b"set"[..]));
+        assert_eq!(opened(&all, Some("bob")), None);
+        assert_eq!(opened(&all, None), None);
+        assert_eq!(opened(&other, Some("ada")), None);
+        assert_eq!(key.open_state(&handle), None);
+        let state = key.seal_state(b"set").expect("randomness");
+        assert_eq!(key.open_toolset(&all, Some("ada"), &state), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use bytesize::ByteSize;
 use http::Method;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::names::NamespaceName;
@@ -25,6 +26,7 @@ use crate::mcp::modern::SuspendedCalls;
 use crate::mcp::pass_through::PassThrough;
 use crate::mcp::{self, Core};
 use crate::metrics::UpstreamMetrics;
+use crate::metrics::toolman::ToolmanMetrics;
 use crate::protocol::ProtocolVersion;
 use crate::reload::ReloadControl;
 use crate::reply::Reply;
@@ -38,6 +40,7 @@ use crate::stdio::pool::Pools;
 use crate::stream::{EventLog, EventStore, Pulse, StreamLimiter, in_memory};
 use crate::supervise::supervise;
 use crate::surface::stdio::{self, Ended};
+use crate::upstream::aggregate::AggregateUpstream;
 use crate::upstream::client::connector::Connector;
 use crate::upstream::client::pools::PooledConnector;
 use crate::upstream::client::{ClientUpstream, ExternalServers};
@@ -129,6 +132,25 @@ impl Shared {
         Arc::new(WorkerUpstream::new(ports, self.changes.clone()))
     }
 
+    /// Namespaces that are several others, which are servers or functions.
+    fn aggregates(
+        &self,
+        registry: Arc<Registry>,
+        members: (Arc<dyn Upstream>, Arc<dyn Upstream>),
+        metrics: ToolmanMetrics,
+        control: Handle,
+    ) -> Arc<dyn Upstream> {
+        Arc::new(AggregateUpstream::new(
+            registry,
+            members,
+            Arc::clone(&self.audience),
+            self.changes.clone(),
+            self.key.clone(),
+            metrics,
+            control,
+        ))
+    }
+
     /// Namespaces whose server speaks MCP.
     pub(crate) fn servers(&self, connector: Arc<dyn Connector>) -> Arc<dyn Upstream> {
         let servers = ExternalServers::new(
@@ -165,6 +187,7 @@ impl Service {
         let client = parts.http_client.clone();
         let registry = Arc::clone(&parts.registry);
         let metrics = parts.metrics.stdio.clone();
+        let toolman = parts.metrics.toolman.clone();
         if let Some(management) = &parts.management {
             registry.set_system(Arc::new(management.namespace()));
         }
@@ -178,10 +201,15 @@ impl Service {
             let launchers = AllLaunchers::new(&host, client);
             let control = host.control.clone();
             let audience = Arc::clone(&shared.audience);
+            let aggregating = control.clone();
+            let of_registry = Arc::clone(&registry);
             let pools = Pools::new(launchers, control, registry, audience, metrics);
             made = Some(Arc::clone(&pools));
             let servers = shared.servers(Arc::new(PooledConnector(pools)));
-            Upstreams::new(vec![servers], shared.workers(ports))
+            let workers = shared.workers(ports);
+            let members = (Arc::clone(&servers), Arc::clone(&workers));
+            let aggregates = shared.aggregates(of_registry, members, toolman, aggregating);
+            Upstreams::new(vec![aggregates, servers], workers)
         });
         service.pools = made;
         service

@@ -49,6 +49,7 @@ pub mod record;
 pub mod store;
 pub(crate) mod subscriptions;
 pub mod table;
+pub mod toolset;
 mod unclaimed;
 mod weight;
 
@@ -63,6 +64,7 @@ use readers::Released;
 pub use record::{Home, SessionRecord};
 use subscriptions::Subscriptions;
 pub use table::SessionTable;
+pub use toolset::Toolset;
 pub(crate) use unclaimed::EndSession;
 pub use unclaimed::Unclaimed;
 
@@ -138,14 +140,20 @@ pub struct Session {
     seat: Mutex<Option<Seat>>,
     /// The backend and the server's session to which the session's requests are passed on; `None` in client mode.
     affinity: Mutex<Option<Arc<Affinity>>>,
-    /// What the server of its namespace keeps for it; ends with the session.
-    upstream_binding: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
+    /// What it turned on and off, where its namespace is an aggregate.
+    toolset: Mutex<Arc<Toolset>>,
+    /// What each server keeps for it, by namespace: that of its own namespace, or those behind an aggregate. They end with
+    /// the session.
+    upstream_bindings: Mutex<Vec<(NamespaceName, UpstreamPart)>>,
     /// The table has set it aside because of its streams and wants to hear when the last reader leaves.
     set_aside: AtomicBool,
     released: OnceLock<Arc<Released>>,
     /// The weight the table has on its books.
     booked: AtomicUsize,
 }
+
+/// What one server keeps for a session. Whoever speaks with the server knows what it is.
+type UpstreamPart = Arc<dyn Any + Send + Sync>;
 
 /// A place among those who hear of a namespace's changes. Whoever gives places out knows what they are; dropping one gives
 /// it back.
@@ -175,7 +183,8 @@ impl Session {
             questions: SessionInteractions::default(),
             seat: Mutex::default(),
             affinity: Mutex::default(),
-            upstream_binding: Mutex::default(),
+            toolset: Mutex::default(),
+            upstream_bindings: Mutex::default(),
             set_aside: AtomicBool::new(false),
             released: OnceLock::new(),
             booked: AtomicUsize::new(0),
@@ -264,28 +273,44 @@ impl Session {
         self.streams.close();
         self.subscriptions.clear();
         self.take_seat(None);
-        let upstream_binding = {
-            let own = self.upstream_binding.lock();
-            own.unwrap_or_else(PoisonError::into_inner).take()
+        let upstream_bindings = {
+            let own = self.upstream_bindings.lock();
+            std::mem::take(&mut *own.unwrap_or_else(PoisonError::into_inner))
         };
-        drop(upstream_binding);
+        drop(upstream_bindings);
     }
 
-    /// What the server of its namespace keeps for it, made when there is none. In a closed session it is not kept.
+    /// What the server of a namespace keeps for it, made when there is none. In a closed session it is not kept.
     pub(crate) fn upstream_binding<T: Any + Send + Sync>(
         &self,
+        namespace: &NamespaceName,
         make: impl FnOnce() -> Arc<T>,
     ) -> Arc<T> {
         let mut own = self
-            .upstream_binding
+            .upstream_bindings
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let known = own.clone().and_then(|it| it.downcast::<T>().ok());
+        let at = own.iter().position(|(name, _)| name == namespace);
+        let known = at.and_then(|at| Arc::clone(&own[at].1).downcast::<T>().ok());
         let upstream_binding = known.unwrap_or_else(make);
         if self.state() != SessionState::Closed {
-            *own = Some(Arc::clone(&upstream_binding) as Arc<dyn Any + Send + Sync>);
+            let part = Arc::clone(&upstream_binding) as UpstreamPart;
+            match at {
+                Some(at) => own[at].1 = part,
+                None => own.push((namespace.clone(), part)),
+            }
         }
         upstream_binding
+    }
+
+    /// What it turned on and off, where its namespace is an aggregate.
+    pub(crate) fn toolset(&self) -> Arc<Toolset> {
+        Arc::clone(&self.toolset.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_toolset(&self, toolset: Toolset) {
+        let mut own = self.toolset.lock().unwrap_or_else(PoisonError::into_inner);
+        *own = Arc::new(toolset);
     }
 
     /// The session was used.

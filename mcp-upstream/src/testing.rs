@@ -61,6 +61,7 @@ pub(crate) fn caller() -> Caller {
         manager: false,
         headers: None,
         visibility: Visibility::All,
+        toolset: None,
         note: None,
     }
 }

@@ -13,6 +13,7 @@
 //! |---|---|---|
 //! | functions | [`worker`] | Python workers; for the management tools this program ([`system`]) |
 //! | a server that speaks MCP | [`client`] | a stdio server's processes, or a remote server's backends ([`http`]) |
+//! | several namespaces | [`aggregate`] | their own upstreams, by the engine once more |
 //!
 //! A new kind is a folder here, an implementation of [`Upstream`], and a place in the list that [`Upstreams`] is made of.
 
@@ -23,6 +24,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio::sync::watch;
 use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
 
@@ -33,6 +35,7 @@ use crate::jsonrpc::{Members, RequestError};
 use crate::protocol::{Era, EraSupport, ProtocolVersion};
 use crate::session::Session;
 
+pub(crate) mod aggregate;
 pub(crate) mod client;
 mod context;
 pub(crate) mod health;
@@ -204,6 +207,12 @@ pub(crate) trait Upstream: Send + Sync + 'static {
 
     /// How the server of a namespace is; `None` where there is none, or nobody asked for it yet.
     fn health(&self, _namespace: &Namespace) -> Option<health::ServerHealth> {
+        None
+    }
+
+    /// The word for how the server of a namespace is (`ready`, `starting`, `failed` …), now and whenever it changes; `None`
+    /// where there is no server.
+    fn word(&self, _namespace: &Namespace) -> Option<watch::Receiver<&'static str>> {
         None
     }
 

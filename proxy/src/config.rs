@@ -38,6 +38,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tooldock_filters::config::AdmissionConfig;
 use tooldock_upstream::session::config::SessionsConfig;
+use tooldock_workers::aggregate::AggregatesConfig;
 use tooldock_workers::builder::BuilderConfig;
 use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
 use tooldock_workers::external::ServersConfig;
@@ -53,7 +54,7 @@ pub(crate) use self::environment::Environment;
 use self::environment::{SaidBy, blame, port_variable_of};
 pub(crate) use self::error::ConfigError;
 pub(crate) use self::headers::{HeaderEditsConfig, HeadersConfig};
-use self::later::{RelayConfig, ReplicasConfig, Unbuilt};
+use self::later::{RelayConfig, ReplicasConfig};
 pub(crate) use self::listener::{ListenerConfig, NamespaceRule, ProfileName};
 pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, ObservabilityConfig};
 pub(crate) use self::process::Threads;
@@ -94,7 +95,7 @@ pub(crate) struct Config {
     /// Reloads without being asked.
     pub(crate) watcher: WatcherConfig,
     /// Aggregated servers.
-    pub(crate) toolman: Unbuilt,
+    pub(crate) toolman: AggregatesConfig,
     /// The relay to a host.
     pub(crate) relay: RelayConfig,
     /// Other replicas of this gateway.
@@ -123,7 +124,7 @@ impl Default for Config {
             builder: BuilderConfig::default(),
             upstreams: ServersConfig::default(),
             watcher: WatcherConfig::default(),
-            toolman: Unbuilt::default(),
+            toolman: AggregatesConfig::default(),
             relay: RelayConfig::default(),
             replicas: ReplicasConfig::default(),
             observability: ObservabilityConfig::default(),

@@ -164,6 +164,7 @@ impl Reconfigure {
         self.connection_limits.store(Arc::new(limits));
         self.reloader.set_namespaces(next.config.namespaces.clone());
         self.reloader.set_servers(next.config.upstreams.clone());
+        self.reloader.set_aggregates(next.config.toolman.clone());
         if next.secrets != self.current.secrets {
             self.secrets.set_protection(next.secrets.protection());
         }

@@ -230,6 +230,7 @@ impl Parts {
             ReloadMetrics::new(&exported)?,
         );
         reloader.set_servers(config.upstreams.clone());
+        reloader.set_aggregates(config.toolman.clone());
         reloader.bind_runtime(control.handle().clone());
         let health = Arc::new(Health::new());
         let remote = RemoteClient::new(

@@ -30,5 +30,7 @@ pub(crate) use file::{EXTERNAL_FILE, ServersFile};
 pub use install::{InstallStep, NotInstalled};
 pub use process::{Pipes, ProcessHost, ServerProcess};
 pub use resolve::ServersConfig;
-pub(crate) use resolve::{COLLISION, External, ExternalFailure, INVALID, MISSING, resolve};
+pub(crate) use resolve::{
+    COLLISION, External, ExternalFailure, INVALID, MISSING, remote_member, resolve, stdio_member,
+};
 pub use spec::{ExternalServer, StdioSpec};

@@ -40,6 +40,20 @@ impl NamespaceName {
         &*self.0 == SYSTEM
     }
 
+    /// The name of a server that is a member of this aggregate alone, `AGGREGATE.PREFIX`. No text parses as such a name,
+    /// so that no request leads there but through the aggregate.
+    pub fn member(&self, prefix: &str) -> Self {
+        Self(format!("{}.{prefix}", self.0).into())
+    }
+
+    /// Whose secrets it gets: of a member its aggregate's.
+    pub fn owner(&self) -> Self {
+        match self.0.split_once('.') {
+            Some((aggregate, _)) => Self(aggregate.into()),
+            None => self.clone(),
+        }
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -107,6 +121,16 @@ mod tests {
         assert_eq!(system.as_str(), "_system");
         assert!(system.is_system() && system.as_str().parse::<NamespaceName>().is_err());
         assert!(!"system".parse::<NamespaceName>().unwrap().is_system());
+    }
+
+    #[test]
+    fn the_name_of_a_member_never_parses_and_tells_its_aggregate() {
+        let aggregate: NamespaceName = "toolman".parse().unwrap();
+        let member = aggregate.member("pjpd");
+        assert_eq!(member.as_str(), "toolman.pjpd");
+        assert!(member.as_str().parse::<NamespaceName>().is_err());
+        assert_eq!(member.owner(), aggregate);
+        assert_eq!(aggregate.owner(), aggregate);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use tokio::sync::watch;
 
+use crate::aggregate::Aggregate;
 use crate::config::{Limits, ToolLimits};
 use crate::error::CallError;
 use crate::external::ExternalServer;
@@ -99,6 +100,8 @@ pub enum UpstreamKind {
     /// A server of others that is reached over HTTP. As little is known of it here, and its connections belong to whoever
     /// speaks with it.
     Remote(Arc<RemoteServer>),
+    /// Several namespaces behind one. What it offers is known to whoever asks its members.
+    Aggregate(Arc<Aggregate>),
     /// This program itself: the namespace of the management tools.
     System,
     /// The namespace could not be brought up; every list and call fails with this.
@@ -141,6 +144,31 @@ impl SecretsStatus {
     }
 }
 
+impl Snapshot {
+    /// All namespaces, those that are members of an aggregate alone among them.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Namespace>> {
+        self.namespaces.values().flat_map(|namespace| {
+            let members = match &namespace.upstream {
+                UpstreamKind::Aggregate(aggregate) => Some(aggregate.own_namespaces()),
+                _ => None,
+            };
+            std::iter::once(namespace).chain(members.into_iter().flatten())
+        })
+    }
+
+    /// A namespace, or a member of an aggregate, by its name.
+    pub fn find(&self, name: &NamespaceName) -> Option<&Arc<Namespace>> {
+        if let Some(found) = self.namespaces.get(name) {
+            return Some(found);
+        }
+        let owner = name.owner();
+        match &self.namespaces.get(&owner)?.upstream {
+            UpstreamKind::Aggregate(aggregate) => aggregate.member(name.as_str()),
+            _ => None,
+        }
+    }
+}
+
 impl Attached {
     /// The value, if one of that type is there.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
@@ -177,7 +205,7 @@ impl Namespace {
     pub fn is_server(&self) -> bool {
         matches!(
             self.upstream,
-            UpstreamKind::External(_) | UpstreamKind::Remote(_)
+            UpstreamKind::External(_) | UpstreamKind::Remote(_) | UpstreamKind::Aggregate(_)
         )
     }
 
@@ -189,6 +217,7 @@ impl Namespace {
             UpstreamKind::Empty
             | UpstreamKind::External(_)
             | UpstreamKind::Remote(_)
+            | UpstreamKind::Aggregate(_)
             | UpstreamKind::System => None,
         }
     }
@@ -257,6 +286,11 @@ impl Registry {
     /// One namespace of the current snapshot.
     pub fn namespace(&self, name: &str) -> Option<Arc<Namespace>> {
         self.current.load().namespaces.get(name).cloned()
+    }
+
+    /// A namespace of the current snapshot, or a member of an aggregate there.
+    pub fn find(&self, name: &NamespaceName) -> Option<Arc<Namespace>> {
+        self.current.load().find(name).cloned()
     }
 
     /// A namespace by the name under which a request was admitted: of the current snapshot, or the management tools'.

@@ -15,6 +15,7 @@
 //! A run publishes what is ready when everything is, or one second after the first: a usual reload is one swap,
 //! and a hanging installer delays nobody else. Each swap is complete in itself: a reader sees each namespace old or new.
 
+mod aggregate;
 mod external;
 mod itself;
 mod metrics;
@@ -34,6 +35,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::aggregate::AggregatesConfig;
 use crate::config::{NamespacesConfig, WorkersConfig};
 use crate::data_dir::DataDir;
 use crate::environment::Environments;
@@ -43,9 +45,11 @@ use crate::registry::Registry;
 use crate::secrets::{SecretSource, Secrets};
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
 
+pub(crate) use external::{is_same as same_namespace, namespace as of_external};
 use itself::{Itself, Scope};
 pub use metrics::{ReloadMetrics, ReloadOutcome};
 use wanted::{Identity, build_of};
+pub(crate) use wanted::{content_hash, gate, nobody, parking};
 
 /// Workers that boot at once. Booting is computing; more at a time would only make each of them late.
 const BOOTS_MAX: usize = 16;
@@ -59,6 +63,7 @@ pub struct Reloader {
     /// await.
     namespaces: Mutex<Arc<NamespacesConfig>>,
     servers: Mutex<Arc<ServersConfig>>,
+    aggregates: Mutex<Arc<AggregatesConfig>>,
     /// What the file of external servers said when it could be used last.
     servers_file: Mutex<Arc<ServersFile>>,
     secrets: SecretsOf,
@@ -196,6 +201,7 @@ impl Reloader {
             data,
             namespaces: Mutex::new(Arc::new(namespaces)),
             servers: Mutex::default(),
+            aggregates: Mutex::default(),
             servers_file: Mutex::default(),
             secrets: SecretsOf(secrets),
             last_secrets: Mutex::default(),
@@ -227,6 +233,11 @@ impl Reloader {
     /// The servers of the configuration from the next reload on; there are none before.
     pub fn set_servers(&self, servers: ServersConfig) {
         *lock(&self.servers) = Arc::new(servers);
+    }
+
+    /// The aggregates of the configuration from the next reload on; there are none before.
+    pub fn set_aggregates(&self, aggregates: AggregatesConfig) {
+        *lock(&self.aggregates) = Arc::new(aggregates);
     }
 
     /// Notes how the configuration's part of the next reload went: the reload is counted by the worst of its parts.

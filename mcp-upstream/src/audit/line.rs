@@ -31,6 +31,9 @@ pub(super) fn format(
     };
     text(line, b",\"transport\":", transport);
     text(line, b",\"namespace\":", record.namespace.as_str());
+    if let Some(via) = &record.via {
+        text(line, b",\"via\":", via);
+    }
     // A tool call is the usual line and keeps two fields out of it.
     if record.method == TOOLS_CALL {
         text(line, b",\"tool\":", &record.subject);

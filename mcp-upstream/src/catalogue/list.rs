@@ -103,6 +103,11 @@ impl ToolList {
         Self::new(0, tools.iter().map(entry).collect())
     }
 
+    /// The tools of one page, `{"tools":[…]}`, when they had that version.
+    pub(crate) fn listed(version: u64, page: &Bytes) -> Self {
+        Self::new(version, ToolPage::read(page).entries)
+    }
+
     /// The tools on one page of a server.
     #[cfg(test)]
     pub(crate) fn of_page(page: &'static str) -> Self {

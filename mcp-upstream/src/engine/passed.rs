@@ -35,7 +35,7 @@ impl Engine {
         caller: &Caller,
         facts: CallFacts,
     ) -> Result<PassedCall, (CallFacts, CallError)> {
-        let record = CallRecord::begin(self, self.audit.clone(), caller, &facts);
+        let record = CallRecord::begin(self, self.audit.clone(), caller, &facts, None);
         let limit = facts.timeout();
         let deadline = Instant::now() + limit;
         let entered = async {

@@ -33,6 +33,14 @@ impl Peer {
         }
     }
 
+    /// Nobody: of a request that the gateway makes for itself.
+    pub(crate) fn nobody() -> Self {
+        Self {
+            heard: None,
+            inbox: None,
+        }
+    }
+
     /// Passes a whole notification on; a log message with a level only to a client that wants messages of it. What
     /// nobody reads in time is dropped and counted.
     pub(crate) fn say(&self, level: Option<LogLevel>, message: Bytes) {

@@ -28,7 +28,14 @@ pub(super) struct CallRecord<A: Borrow<AuditSender>> {
 }
 
 impl<A: Borrow<AuditSender>> CallRecord<A> {
-    pub(super) fn begin(engine: &Engine, audit: A, caller: &Caller, facts: &CallFacts) -> Self {
+    /// `via`: the namespace at the other end, where the call goes through an aggregate.
+    pub(super) fn begin(
+        engine: &Engine,
+        audit: A,
+        caller: &Caller,
+        facts: &CallFacts,
+        via: Option<Arc<str>>,
+    ) -> Self {
         let namespace = &facts.namespace.name;
         let metrics = engine.metrics.namespace(namespace);
         metrics.in_flight.inc();
@@ -42,6 +49,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
                 request_id: Arc::clone(&caller.request_id),
                 transport: facts.transport,
                 namespace: namespace.clone(),
+                via,
                 method: facts.method.label(),
                 subject: kept_short(&facts.subject),
                 status: "ok",

@@ -23,7 +23,10 @@ pub(super) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
             message: error.message.clone(),
         }),
         UpstreamKind::External(_) | UpstreamKind::Remote(_) => server(core, namespace),
-        UpstreamKind::Worker(_) | UpstreamKind::Empty | UpstreamKind::System => None,
+        UpstreamKind::Worker(_)
+        | UpstreamKind::Aggregate(_)
+        | UpstreamKind::Empty
+        | UpstreamKind::System => None,
     }
 }
 

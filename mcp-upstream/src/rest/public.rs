@@ -190,7 +190,7 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
                 let unavailable = CallErrorCode::WorkerUnavailable.as_str();
                 health.error.unwrap_or(unavailable)
             }),
-        UpstreamKind::Empty | UpstreamKind::System => None,
+        UpstreamKind::Empty | UpstreamKind::System | UpstreamKind::Aggregate(_) => None,
     }
 }
 
@@ -228,6 +228,7 @@ fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
     let server = core.upstreams.of(namespace).health(namespace);
     let state = match (&namespace.upstream, namespace.worker_state()) {
         (UpstreamKind::Empty | UpstreamKind::System, _) => "empty",
+        (UpstreamKind::Aggregate(_), _) => "ready",
         (UpstreamKind::External(_) | UpstreamKind::Remote(_), _) => {
             server.as_ref().map_or("idle", |server| server.state)
         }

@@ -40,6 +40,7 @@ fn caller(namespace: Option<NamespaceName>) -> Caller {
         manager: true,
         headers: None,
         visibility: Visibility::All,
+        toolset: None,
         note: None,
     }
 }

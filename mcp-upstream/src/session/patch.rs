@@ -10,7 +10,7 @@ use tooldock_workers::worker::LogLevel;
 use super::Affinity;
 use super::client::{self, ClientFacts, TooMuch};
 use super::subscriptions::TooManySubscriptions;
-use super::{Session, SessionState};
+use super::{Session, SessionState, Toolset};
 use crate::protocol::ProtocolVersion;
 
 /// One change.
@@ -35,6 +35,8 @@ pub enum SessionPatch {
     Unsubscribe(Arc<str>),
     /// Its requests are passed on there from now on.
     Affinity(Affinity),
+    /// What it turned on and off of an aggregate, all of it.
+    Toolset(Toolset),
     /// A stream of that number was opened.
     OpenStream(u32),
 }
@@ -81,6 +83,10 @@ impl Session {
             SessionPatch::Unsubscribe(uri) => Ok(self.subscriptions.remove(uri)),
             SessionPatch::Affinity(affinity) => {
                 self.set_affinity(affinity.clone());
+                Ok(true)
+            }
+            SessionPatch::Toolset(toolset) => {
+                self.set_toolset(toolset.clone());
                 Ok(true)
             }
             // The number was taken when the stream was made.

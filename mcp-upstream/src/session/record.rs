@@ -10,7 +10,9 @@ use tokio::time::Instant;
 use tooldock_workers::worker::LogLevel;
 
 use super::subscriptions::Subscriptions;
-use super::{Affinity, Binding, ClientFacts, Session, SessionId, SessionPatch, SessionState};
+use super::{
+    Affinity, Binding, ClientFacts, Session, SessionId, SessionPatch, SessionState, Toolset,
+};
 use crate::interaction::SessionInteractions;
 use crate::protocol::ProtocolVersion;
 use crate::stream::{OwnedStreams, StreamCounts};
@@ -37,6 +39,9 @@ pub struct SessionRecord {
     pub affinity: Option<Affinity>,
     /// The resources the client wants to hear of.
     pub subscriptions: BTreeSet<Box<str>>,
+    /// What it turned on and off, where its namespace is an aggregate.
+    #[serde(default)]
+    pub toolset: Toolset,
     /// The streams there were.
     pub streams: StreamCounts,
 }
@@ -68,6 +73,7 @@ impl SessionRecord {
                 self.subscriptions.remove(&**uri);
             }
             SessionPatch::Affinity(affinity) => self.affinity = Some(affinity.clone()),
+            SessionPatch::Toolset(toolset) => self.toolset = toolset.clone(),
             SessionPatch::OpenStream(number) => self.streams.raise(*number),
         }
     }
@@ -87,6 +93,7 @@ impl Session {
             .map_or_else(OnceLock::new, |facts| Box::new(facts).into());
         *session.log_level.get_mut() = record.log_level as u8;
         session.affinity = Mutex::new(record.affinity.map(Arc::new));
+        session.toolset = Mutex::new(Arc::new(record.toolset));
         session.subscriptions = Subscriptions::recorded(record.subscriptions);
         session.streams = OwnedStreams::after(record.streams);
         session.questions = SessionInteractions::of_epoch(record.home.epoch);
@@ -118,6 +125,7 @@ impl Session {
             log_level: self.log_level(),
             affinity: self.affinity().map(|affinity| (*affinity).clone()),
             subscriptions: self.subscriptions.all(),
+            toolset: (*self.toolset()).clone(),
             streams: self.streams.counts(),
         }
     }

@@ -23,6 +23,7 @@ impl Session {
         SESSION_COST
             + facts
             + affinity
+            + self.toolset().bytes()
             + self.subscriptions.weight()
             + self.streams.len() * STREAM_COST
             + self.questions.len() * QUESTION_COST
@@ -79,7 +80,8 @@ mod tests {
             + cost(URIS_MAX, URI_BYTES_MAX)
             + OPEN_IN_SESSION * QUESTION_COST
             + 64 * STREAM_COST
-            + 2 * crate::session::UPSTREAM_ID_MAX;
+            + 2 * crate::session::UPSTREAM_ID_MAX
+            + 28 * crate::session::toolset::DIFFERENCES_MAX;
         assert!(most <= crate::session::config::BYTES_MIN, "{most}");
     }
 }

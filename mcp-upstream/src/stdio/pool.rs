@@ -217,7 +217,7 @@ impl PoolShared {
             keeps_state: launcher.keeps_state(),
             ..Rules::from(launcher.settings())
         };
-        if let Some(namespace) = registry.namespace(launcher.name().as_str()) {
+        if let Some(namespace) = registry.find(launcher.name()) {
             let own = namespace.tool_limits.values();
             let timeouts = own.filter_map(|limits| limits.timeout);
             let longest = timeouts.chain([namespace.limits.timeout]).max();
@@ -267,7 +267,7 @@ impl PoolShared {
 
     /// The largest result any tool of the namespace may give.
     pub(super) fn max_result(&self) -> u64 {
-        let Some(namespace) = self.registry.namespace(self.name().as_str()) else {
+        let Some(namespace) = self.registry.find(self.name()) else {
             return tooldock_workers::config::Limits::default()
                 .max_result
                 .as_u64();
@@ -713,6 +713,11 @@ impl PoolShared {
     }
 
     /// Waits until its first process serves, or why it does not is known, or that will take long.
+    /// The word for how it is, now and whenever that changes.
+    fn watched(&self) -> watch::Receiver<&'static str> {
+        self.word.subscribe()
+    }
+
     async fn settled(&self) {
         let mut word = self.word.subscribe();
         // The sender is `self`.

@@ -19,6 +19,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use tokio::sync::watch::Receiver;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
@@ -197,7 +198,7 @@ impl ExternalServers {
     ) -> Arc<InboundHandler> {
         match (&place.key, client) {
             (ConnectionKey::Session(_), Client::Session(session)) => {
-                let upstream_binding = UpstreamBinding::of(self, session);
+                let upstream_binding = UpstreamBinding::of(self, &namespace.name, session);
                 upstream_binding.own_handler(|| {
                     self.new_handler(namespace, ProcessOwner::Session(Arc::downgrade(session)))
                 })
@@ -340,9 +341,9 @@ impl Upstream for ClientUpstream {
         notifications::notify(&self.0, cx, method, message);
     }
 
-    fn stream_opened(&self, _: &Namespace, session: &Arc<Session>) {
+    fn stream_opened(&self, namespace: &Namespace, session: &Arc<Session>) {
         let external = &self.0;
-        let upstream_binding = UpstreamBinding::of(external, session);
+        let upstream_binding = UpstreamBinding::of(external, &namespace.name, session);
         upstream_binding.stream_opened();
         if upstream_binding.has_own() {
             external.processes.session_returned(session.tag());
@@ -376,6 +377,10 @@ impl Upstream for ClientUpstream {
 
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {
         self.0.processes.health(namespace)
+    }
+
+    fn word(&self, namespace: &Namespace) -> Option<Receiver<&'static str>> {
+        self.0.processes.word(namespace)
     }
 
     fn settled<'a>(&'a self, namespace: &'a Namespace) -> Soon<'a, ()> {

@@ -27,7 +27,7 @@ mod facts;
 mod fault;
 mod lists;
 mod session;
-mod uri_template;
+pub(super) mod uri_template;
 
 use call::FunctionCall;
 pub(crate) use call::{WorkerPort, WorkerPorts, Workers};
@@ -307,6 +307,7 @@ fn is_up(namespace: &Namespace) -> Result<(), CallError> {
         )),
         UpstreamKind::Worker(_)
         | UpstreamKind::External(_)
+        | UpstreamKind::Aggregate(_)
         | UpstreamKind::Empty
         | UpstreamKind::System => Ok(()),
     }

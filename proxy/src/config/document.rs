@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tooldock_workers::aggregate::AggregatesConfig;
 use tooldock_workers::config::NamespacesConfig;
 use tooldock_workers::external::StdioServersConfig;
 use tooldock_workers::yaml::{self, Value};
 
-use super::later::Unbuilt;
 use super::{Config, ConfigError};
 
 /// A configuration is written by hand; what is larger is some other file.
@@ -27,7 +27,7 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 struct DataFile {
     namespaces: NamespacesConfig,
     upstreams: DataFileUpstreams,
-    toolman: Unbuilt,
+    toolman: AggregatesConfig,
 }
 
 /// No servers over HTTP: whoever writes their addresses is sent the operator's credentials.

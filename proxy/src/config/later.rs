@@ -2,16 +2,10 @@
 //!
 //! `unsupported.rs` refuses any other value, so nothing reads these. Where a key of a section is built, it says so.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
-use tooldock_workers::yaml;
 
 /// How a key says that its feature is not used.
 pub(crate) const OFF: &str = "off";
-
-/// A map of things by name that must be empty.
-pub(crate) type Unbuilt = BTreeMap<String, yaml::Value>;
 
 /// `relay:` — tools of a host behind a socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,7 +22,6 @@ macro_rules! at_default {
 
 const KEYS: &[Rule<Config>] = at_default![
     sessions.store,
-    toolman,
     relay.socket,
     relay.namespace,
     replicas.id,
@@ -107,7 +106,6 @@ mod tests {
                 "sessions.store",
                 "sessions: { store: 'redis://localhost:6379/0' }".into(),
             ),
-            ("toolman", "toolman: { all: { config: tools.toml } }".into()),
             ("relay.socket", "relay: { socket: /run/x.sock }".into()),
             ("relay.namespace", "relay: { namespace: host }".into()),
             ("replicas.id", "replicas: { id: a }".into()),

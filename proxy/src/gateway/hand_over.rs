@@ -104,6 +104,7 @@ impl Gateway {
                 .remote
                 .then(|| Arc::new(session.req_header().headers.clone())),
             visibility: visibility(&admitted),
+            toolset: toolset(route.is_mcp(), session.req_header().uri.query()),
             note: passage.logged.as_mut().and_then(Logged::call_note),
         };
         let header = session.req_header();
@@ -194,6 +195,13 @@ impl Gateway {
         }
         Ok(Written::Whole)
     }
+}
+
+/// The handle of a toolset that an address names: `/mcp/toolman?toolset=…`. It is plain text in an address.
+fn toolset(is_mcp: bool, query: Option<&str>) -> Option<Arc<str>> {
+    let mut pairs = query.filter(|_| is_mcp)?.split('&');
+    let found = pairs.find_map(|pair| pair.strip_prefix("toolset="));
+    found.filter(|handle| !handle.is_empty()).map(Into::into)
 }
 
 /// Whether a message asks for something. Notifications and answers do not: running calls may wait for them. Nor does

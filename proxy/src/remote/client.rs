@@ -90,13 +90,13 @@ impl RemoteClient {
     fn install(&self, snapshot: &Snapshot) {
         let mut servers = lock(&self.servers);
         for (name, versions) in &mut *servers {
-            let namespace = snapshot.namespaces.get(name);
+            let namespace = snapshot.find(name);
             if !namespace.is_some_and(|it| matches!(it.upstream, UpstreamKind::Remote(_))) {
                 versions.served = None;
             }
         }
         servers.retain(|_, versions| versions.are_used());
-        for namespace in snapshot.namespaces.values() {
+        for namespace in snapshot.all() {
             if let UpstreamKind::Remote(server) = &namespace.upstream {
                 self.serve_by(&mut servers, server);
             }

@@ -56,7 +56,7 @@ pub enum MemberKind {
 pub struct Pin(pub [u8; 32]);
 
 /// `active_toolsets`: globs over published names. Tools and resources are matched independently of each other.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ActivePatterns {
     patterns: Vec<String>,
     globs: GlobSet,
@@ -156,6 +156,12 @@ impl Default for ActivePatterns {
             patterns: Vec::new(),
             globs: GlobSet::empty(),
         }
+    }
+}
+
+impl fmt::Debug for ActivePatterns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.patterns.fmt(f)
     }
 }
 

@@ -171,6 +171,33 @@ pub(crate) fn resolve(
     externals.collect()
 }
 
+/// A server that is a member of an aggregate alone.
+pub(crate) fn stdio_member(
+    name: &NamespaceName,
+    config: &StdioServerConfig,
+    secrets: &Secrets,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> External {
+    one(
+        name,
+        Place::Stdio,
+        Entry::Stdio(config),
+        secrets,
+        environment,
+    )
+}
+
+/// The same, reached over HTTP.
+pub(crate) fn remote_member(
+    name: &NamespaceName,
+    config: &RemoteServerConfig,
+    secrets: &Secrets,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> External {
+    let entry = Entry::Remote(config);
+    one(name, Place::Remote, entry, secrets, environment)
+}
+
 #[derive(Clone, Copy)]
 enum Entry<'a> {
     Stdio(&'a StdioServerConfig),
@@ -269,7 +296,7 @@ fn spec(
     secrets: &Secrets,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<StdioSpec, ExternalFailure> {
-    let secrets = secrets.for_namespace(name).values;
+    let secrets = secrets.for_namespace(&name.owner()).values;
     let sources = Sources {
         secrets: &secrets,
         environment,

@@ -3,7 +3,6 @@
 //! Nothing is started here. A server that did not change is the same `Arc` in the next snapshot; whoever runs its
 //! processes ends those of an `Arc` that is in no snapshot any more.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use super::run::{Change, Changes};
@@ -113,7 +112,8 @@ pub(super) fn settle(
     }
 }
 
-fn namespace(
+/// The namespace of one server.
+pub(crate) fn namespace(
     external: External,
     current: Option<&Namespace>,
     config: &NamespacesConfig,
@@ -149,6 +149,7 @@ fn namespace(
         UpstreamKind::External(server) => server.content_hash,
         UpstreamKind::Remote(server) => server.content_hash,
         UpstreamKind::Worker(_)
+        | UpstreamKind::Aggregate(_)
         | UpstreamKind::Empty
         | UpstreamKind::System
         | UpstreamKind::Failed(_) => [0; 32],
@@ -189,12 +190,15 @@ fn is_served_by(current: &Namespace, upstream: &UpstreamKind) -> bool {
         (UpstreamKind::Remote(serving), UpstreamKind::Remote(server)) => {
             Arc::ptr_eq(serving, server)
         }
+        (UpstreamKind::Aggregate(serving), UpstreamKind::Aggregate(next)) => {
+            Arc::ptr_eq(serving, next)
+        }
         _ => false,
     }
 }
 
 /// Whether publishing the second for the first would change nothing.
-fn is_same(current: &Namespace, next: &Namespace) -> bool {
+pub(crate) fn is_same(current: &Namespace, next: &Namespace) -> bool {
     let same_upstream = match (&current.upstream, &next.upstream) {
         (UpstreamKind::Failed(old), UpstreamKind::Failed(new)) => old.message == new.message,
         (_, next) => is_served_by(current, next),
@@ -206,12 +210,8 @@ fn is_same(current: &Namespace, next: &Namespace) -> bool {
         && current.secrets_status == next.secrets_status
 }
 
-/// The namespaces of a snapshot that external servers serve.
-pub(super) fn served(
-    namespaces: &BTreeMap<NamespaceName, Arc<Namespace>>,
-) -> impl Iterator<Item = &NamespaceName> {
-    namespaces
-        .iter()
-        .filter(|(_, namespace)| namespace.is_server())
-        .map(|(name, _)| name)
+/// The namespaces of a snapshot that external servers serve, members of aggregates among them.
+pub(super) fn served(snapshot: &Snapshot) -> impl Iterator<Item = &NamespaceName> {
+    let all = snapshot.all().filter(|namespace| namespace.is_server());
+    all.map(|namespace| &namespace.name)
 }

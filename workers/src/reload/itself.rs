@@ -156,6 +156,7 @@ impl Reloader {
             UpstreamKind::Empty
             | UpstreamKind::External(_)
             | UpstreamKind::Remote(_)
+            | UpstreamKind::Aggregate(_)
             | UpstreamKind::System => false,
         }
     }

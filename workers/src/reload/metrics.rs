@@ -51,9 +51,10 @@ impl ReloadMetrics {
         let (mut serving, mut empty, mut failed, mut tools) = (0, 0, 0, 0);
         for namespace in snapshot.namespaces.values() {
             match namespace.upstream {
-                UpstreamKind::Worker(_) | UpstreamKind::External(_) | UpstreamKind::Remote(_) => {
-                    serving += 1
-                }
+                UpstreamKind::Worker(_)
+                | UpstreamKind::External(_)
+                | UpstreamKind::Remote(_)
+                | UpstreamKind::Aggregate(_) => serving += 1,
                 UpstreamKind::Empty | UpstreamKind::System => empty += 1,
                 UpstreamKind::Failed(_) => failed += 1,
             }

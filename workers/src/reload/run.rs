@@ -13,11 +13,13 @@ use tokio::time::{Instant, sleep};
 
 use self::bring_up::{Booted, BroughtUp, NotUp, bring_up, recover};
 use self::compare::{reason_for, sentence};
+use super::aggregate;
 use super::external;
 use super::itself::{FILES_CHANGED, Scope};
 use super::metrics::ReloadOutcome;
 use super::wanted::{UPDATE, Wanted, build_of};
 use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
+use crate::aggregate::Surroundings;
 use crate::environment::{EnvironmentError, Packages, Toolchain};
 use crate::error::CallError;
 use crate::external::COLLISION;
@@ -119,11 +121,27 @@ impl Run {
                 Vec::new()
             }
         };
+        let aggregates = match &self.scope {
+            Scope::All => {
+                let taken = externals.iter().map(|external| external.name.clone());
+                let taken = taken.collect();
+                reloader
+                    .aggregates(&mut sources, &taken, &mut self.report)
+                    .await
+            }
+            Scope::Only(_) => Vec::new(),
+        };
         let folders = sources.iter().map(|source| &source.name);
         let servers = externals.iter().map(|external| &external.name);
+        let several = aggregates.iter().map(|(name, _)| name);
         let others = self.before.namespaces.keys();
         let others = others.filter(|name| !self.scope.covers(name));
-        self.report.namespaces = folders.chain(servers).chain(others).cloned().collect();
+        self.report.namespaces = folders
+            .chain(servers)
+            .chain(several)
+            .chain(others)
+            .cloned()
+            .collect();
         self.report.namespaces.sort();
         for name in self.before.namespaces.keys() {
             if self.report.namespaces.binary_search(name).is_err() {
@@ -139,6 +157,16 @@ impl Run {
             &mut self.changes,
             &mut self.report,
         );
+
+        {
+            let around = Surroundings {
+                config: &config,
+                secrets: &self.secrets,
+                environment: &|name| std::env::var(name).ok(),
+            };
+            let (changes, report) = (&mut self.changes, &mut self.report);
+            aggregate::settle(aggregates, &self.before, &around, changes, report);
+        }
 
         let toolchain = match sources.iter().any(|source| source.has_python) {
             true => Some(self.toolchain().await?),

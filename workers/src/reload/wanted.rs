@@ -347,7 +347,7 @@ pub(super) fn declared_by(current: &Namespace) -> Declared {
 }
 
 /// The gate for these limits: the one there is, with the calls in it, if it is the same.
-pub(super) fn gate(current: Option<&Namespace>, limits: &Limits) -> Arc<Gate> {
+pub(crate) fn gate(current: Option<&Namespace>, limits: &Limits) -> Arc<Gate> {
     let max_concurrency = limits.max_concurrency.clamp(1, GATE_MAX);
     let queue = limits.queue.min(GATE_MAX);
     match current {
@@ -359,7 +359,7 @@ pub(super) fn gate(current: Option<&Namespace>, limits: &Limits) -> Arc<Gate> {
 }
 
 /// The places for calls that ask, kept as the gate is: those that wait for their clients go on counting.
-pub(super) fn parking(current: Option<&Namespace>, limits: &Limits) -> Arc<Parking> {
+pub(crate) fn parking(current: Option<&Namespace>, limits: &Limits) -> Arc<Parking> {
     let max = limits.max_parked.min(GATE_MAX);
     match current {
         Some(current) if current.parked.has_limit(max) => Arc::clone(&current.parked),
@@ -398,7 +398,7 @@ pub(super) fn build_of(python: &Path) -> &Path {
 }
 
 /// The policy of a namespace whose policy cannot be read.
-pub(super) fn nobody() -> ToolPolicy {
+pub(crate) fn nobody() -> ToolPolicy {
     let none = Limits {
         tools_allow: Vec::new(),
         tools_deny: Vec::new(),
@@ -409,7 +409,7 @@ pub(super) fn nobody() -> ToolPolicy {
 }
 
 /// Over everything that makes the namespace what it is, secrets excepted: those are compared, never hashed.
-pub(super) fn content_hash(
+pub(crate) fn content_hash(
     files_hash: &[u8; 32],
     limits: &Limits,
     tool_limits: &BTreeMap<String, ToolLimits>,

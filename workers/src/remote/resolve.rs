@@ -34,7 +34,7 @@ pub(crate) fn spec(
 ) -> Result<RemoteSpec, ExternalFailure> {
     let fails = |code, reason| ExternalFailure::new(name, "cannot be reached", code, reason);
     config.validate().map_err(|reason| fails(INVALID, reason))?;
-    let secrets = secrets.for_namespace(name).values;
+    let secrets = secrets.for_namespace(&name.owner()).values;
     let sources = Sources {
         secrets: &secrets,
         environment,

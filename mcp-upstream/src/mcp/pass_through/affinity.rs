@@ -143,7 +143,9 @@ impl Drop for Place {
 impl Up<'_> {
     fn binding(&self, session: &Session) -> Arc<UpstreamSession> {
         let recorded = self.core.events.is_stored();
-        session.upstream_binding(|| Arc::new(UpstreamSession::new(recorded)))
+        session.upstream_binding(&session.binding().namespace, || {
+            Arc::new(UpstreamSession::new(recorded))
+        })
     }
 
     /// The events of a session.

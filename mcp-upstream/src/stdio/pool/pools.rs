@@ -286,6 +286,14 @@ impl Pools {
         }
     }
 
+    /// The word for how a server is, now and whenever it changes: see [`PoolState::as_str`].
+    pub(crate) fn word<'a>(
+        &self,
+        server: impl Into<ServerRef<'a>>,
+    ) -> Option<watch::Receiver<&'static str>> {
+        Some(self.pool(server.into()).ok()?.watched())
+    }
+
     /// How the pool of a namespace is; `None` where it has none.
     pub(crate) fn state(&self, namespace: &NamespaceName) -> Option<PoolState> {
         Some(self.latest(namespace)?.state())
@@ -319,7 +327,7 @@ impl Pools {
             return Ok(pool);
         }
         // The request may have begun before a reload: then the one that serves now takes it.
-        let current = self.registry.namespace(name.as_str());
+        let current = self.registry.find(name);
         match current.as_deref().and_then(served) {
             Some(current) if !self.ended.load(Ordering::Acquire) => Ok(self.make(current)),
             _ => Err(CallError::new(
@@ -398,9 +406,9 @@ impl Pools {
     /// Makes the pools of new servers, with a first process, and retires those of servers that are gone.
     fn follow(&self, snapshot: &Snapshot) {
         let mut wanted = HashMap::new();
-        for (name, namespace) in &snapshot.namespaces {
+        for namespace in snapshot.all() {
             if let Some(server) = served(namespace) {
-                wanted.insert(name, server);
+                wanted.insert(&namespace.name, server);
             }
         }
         let mut retired = Vec::new();

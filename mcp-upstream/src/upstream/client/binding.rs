@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use tooldock_workers::names::NamespaceName;
+
 use super::ExternalServers;
 use super::inbound::InboundHandler;
 use super::watch::Watch;
@@ -23,8 +25,12 @@ pub(super) struct UpstreamBinding {
 
 impl UpstreamBinding {
     /// The session's, made when it is first wanted.
-    pub(super) fn of(external: &Arc<ExternalServers>, session: &Arc<Session>) -> Arc<Self> {
-        session.upstream_binding(|| {
+    pub(super) fn of(
+        external: &Arc<ExternalServers>,
+        namespace: &NamespaceName,
+        session: &Arc<Session>,
+    ) -> Arc<Self> {
+        session.upstream_binding(namespace, || {
             Arc::new(Self {
                 external: Arc::downgrade(external),
                 tag: Arc::clone(session.tag()),

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::value::RawValue;
+use tokio::sync::watch;
 use tooldock_workers::error::CallError;
 pub(crate) use tooldock_workers::external::Isolation;
 use tooldock_workers::registry::Namespace;
@@ -155,6 +156,11 @@ pub(crate) trait Connector: Send + Sync {
 
     /// How the server of a namespace is; `None` where nobody asked for it yet.
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth>;
+
+    /// The word for how the server is (`ready`, `starting`, `failed` …), now and whenever it changes.
+    fn word(&self, _: &Namespace) -> Option<watch::Receiver<&'static str>> {
+        None
+    }
 
     /// Waits until a server that came into the registry serves, why it does not is known, or that takes long.
     async fn settled(&self, _: &Namespace) {}

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::value::RawValue;
+use tokio::sync::watch;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
@@ -132,6 +133,10 @@ impl Connector for PooledConnector {
         if let Some(server) = served(namespace) {
             self.0.fell_back(server, what);
         }
+    }
+
+    fn word(&self, namespace: &Namespace) -> Option<watch::Receiver<&'static str>> {
+        self.0.word(served(namespace)?)
     }
 
     async fn settled(&self, namespace: &Namespace) {

@@ -103,7 +103,7 @@ async fn subscription(
     if !server_info::declares(leased.process.opening(), &["resources", "subscribe"]) {
         return Err(RequestError::MethodNotFound(method.to_owned()));
     }
-    let upstream_binding = UpstreamBinding::of(external, session);
+    let upstream_binding = UpstreamBinding::of(external, &cx.namespace.name, session);
     if method == "resources/unsubscribe" {
         upstream_binding.leave(&uri);
         external

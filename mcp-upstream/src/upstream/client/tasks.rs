@@ -223,7 +223,7 @@ pub(super) fn ear(
     if !leased.is_common() {
         return None;
     }
-    let handler = UpstreamBinding::of(external, session).task_handler(|| {
+    let handler = UpstreamBinding::of(external, &namespace.name, session).task_handler(|| {
         external.new_handler(namespace, ProcessOwner::Session(Arc::downgrade(session)))
     });
     Some(Arc::new(Told {

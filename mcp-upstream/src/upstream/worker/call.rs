@@ -365,10 +365,12 @@ impl Workers {
                 )
             }),
             // A reload made a server of the namespace while the call waited.
-            UpstreamKind::External(_) | UpstreamKind::Remote(_) => none(
-                CallErrorCode::WorkerUnavailable,
-                "The namespace has no worker any more",
-            ),
+            UpstreamKind::External(_) | UpstreamKind::Remote(_) | UpstreamKind::Aggregate(_) => {
+                none(
+                    CallErrorCode::WorkerUnavailable,
+                    "The namespace has no worker any more",
+                )
+            }
         }
     }
 }

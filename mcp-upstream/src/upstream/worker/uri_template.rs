@@ -6,7 +6,7 @@ const URI_MAX: usize = 8 * 1024;
 
 /// Whether some expansion of the template could give the URI: the texts between the expressions stand in it in their
 /// order, the first at its beginning and the last at its end, and every expression has room.
-pub(super) fn could_match(template: &str, uri: &str) -> bool {
+pub(in crate::upstream) fn could_match(template: &str, uri: &str) -> bool {
     if uri.len() > URI_MAX {
         return false;
     }

@@ -82,6 +82,7 @@ impl Run {
             UpstreamKind::Empty
             | UpstreamKind::External(_)
             | UpstreamKind::Remote(_)
+            | UpstreamKind::Aggregate(_)
             | UpstreamKind::System
             | UpstreamKind::Failed(_) => None,
         }

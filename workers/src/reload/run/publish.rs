@@ -66,7 +66,7 @@ impl Reloader {
         };
         self.metrics.published(&next);
         let servers = self.host.metrics.servers();
-        servers.serve(external::served(&next.namespaces));
+        servers.serve(external::served(&next));
         self.registry.swap(next);
         replaced
     }

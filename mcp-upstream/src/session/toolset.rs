@@ -1,0 +1,158 @@
+//! What a client turned on and off of an aggregate: the differences from what is active at the start.
+//!
+//! Entries are named by digests of their published names, so that a set of hundreds fits into an address, and so that it
+//! means the same after the servers of the aggregate have changed: what is gone is not looked up, and what is new is as
+//! the start set has it.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// The most differences that one set may hold: a handle with as many still fits into the head of a request.
+pub const DIFFERENCES_MAX: usize = 1_000;
+
+const ID_BYTES: usize = 6;
+const ENTRY_BYTES: usize = ID_BYTES + 1;
+
+/// Stands for a tool or a resource, by its published name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryId([u8; ID_BYTES]);
+
+/// Differences from the start set. Cheap to keep: seven bytes each.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Toolset(BTreeMap<EntryId, bool>);
+
+/// A text that is no set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no set of tools")]
+pub struct NoToolset;
+
+impl EntryId {
+    /// The id of what is published under that name; tools and resources are apart.
+    pub fn of(kind: u8, published: &str) -> Self {
+        let mut hash = Sha256::new();
+        hash.update([kind]);
+        hash.update(published);
+        let hash: [u8; 32] = hash.finalize().into();
+        Self(*hash.first_chunk().expect("6 of 32 bytes"))
+    }
+}
+
+impl Toolset {
+    /// Whether it says that the entry is on, or off; `None` where it is as at the start.
+    pub fn says(&self, entry: EntryId) -> Option<bool> {
+        self.0.get(&entry).copied()
+    }
+
+    /// Turns an entry on or off. What is as at the start is no difference.
+    pub fn set(&mut self, entry: EntryId, on: bool, at_start: bool) {
+        if on == at_start {
+            self.0.remove(&entry);
+        } else {
+            self.0.insert(entry, on);
+        }
+    }
+
+    /// How many differences there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it is the start set.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// About how many bytes it holds in memory.
+    pub fn bytes(&self) -> usize {
+        self.0.len() * 4 * ENTRY_BYTES
+    }
+
+    /// As bytes, for sealing.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let entries = self.0.iter();
+        let bytes = entries.flat_map(|(id, on)| id.0.into_iter().chain([u8::from(*on)]));
+        bytes.collect()
+    }
+
+    /// What [`Self::to_bytes`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`NoToolset`] for anything else.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, NoToolset> {
+        let (entries, rest) = bytes.as_chunks::<ENTRY_BYTES>();
+        if !rest.is_empty() || entries.len() > DIFFERENCES_MAX {
+            return Err(NoToolset);
+        }
+        let read = entries.iter().map(|entry| {
+            let (id, on) = entry.split_first_chunk().ok_or(NoToolset)?;
+            match on {
+                [0] => Ok((EntryId(*id), false)),
+                [1] => Ok((EntryId(*id), true)),
+                _ => Err(NoToolset),
+            }
+        });
+        read.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl From<Toolset> for String {
+    fn from(set: Toolset) -> Self {
+        URL_SAFE_NO_PAD.encode(set.to_bytes())
+    }
+}
+
+impl TryFrom<String> for Toolset {
+    type Error = NoToolset;
+
+    fn try_from(text: String) -> Result<Self, NoToolset> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| NoToolset)?;
+        Self::from_bytes(&bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_holds_only_what_differs_from_the_start() {
+        let (a, b) = (EntryId::of(0, "a"), EntryId::of(1, "a"));
+        assert_ne!(a, b);
+        let mut set = Toolset::default();
+        set.set(a, true, false);
+        set.set(b, false, true);
+        assert_eq!(
+            (set.says(a), set.says(b), set.len()),
+            (Some(true), Some(false), 2)
+        );
+        set.set(a, false, false);
+        assert_eq!((set.says(a), set.len()), (None, 1));
+        set.set(b, true, true);
+        assert!(set.is_empty());
+    }
+
+    #[test]
+    fn a_set_is_read_as_it_was_written_and_nothing_else_is() {
+        let mut set = Toolset::default();
+        for number in 0..50 {
+            set.set(
+                EntryId::of(0, &number.to_string()),
+                number % 2 == 0,
+                number % 2 != 0,
+            );
+        }
+        assert_eq!(Toolset::from_bytes(&set.to_bytes()), Ok(set.clone()));
+        let text = serde_json::to_string(&set).unwrap();
+        assert_eq!(serde_json::from_str::<Toolset>(&text).unwrap(), set);
+        assert_eq!(Toolset::from_bytes(&[0; 6]), Err(NoToolset));
+        assert_eq!(Toolset::from_bytes(&[0, 0, 0, 0, 0, 0, 2]), Err(NoToolset));
+        let too_many = vec![0; ENTRY_BYTES * (DIFFERENCES_MAX + 1)];
+        assert_eq!(Toolset::from_bytes(&too_many), Err(NoToolset));
+    }
+}

@@ -1,0 +1,282 @@
+//! `toolman_activate`: everything is checked first, then everything is changed at once (AGG-14 to AGG-20).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tooldock_workers::aggregate::{ActivePatterns, AggregateOptions};
+
+use super::catalogue::Entry;
+use super::own::{ACTIVATE, LISTS, Said, Shown, few};
+use super::toolsets::{Active, Keep, changes};
+use super::{Live, Shared};
+use crate::metrics::toolman::KeptToolset;
+use crate::session::toolset::DIFFERENCES_MAX;
+use crate::session::{SessionPatch, Toolset};
+
+/// Mistakes that one answer explains.
+const EXPLAINED_MAX: usize = 10;
+/// Characters of names in a confirmation: the whole stays below 200.
+const ONE_LIST: usize = 90;
+const BOTH_LISTS: usize = 40;
+
+/// An activation that was checked.
+#[derive(Debug)]
+pub(super) struct Plan<'a> {
+    /// What is to be on or off, by published name; tools and resources apart.
+    wanted: BTreeMap<(bool, &'a str), (&'a Entry, bool)>,
+}
+
+/// Checks the arguments.
+///
+/// # Errors
+///
+/// What is wrong with them and what to do, for the model. Nothing is changed then.
+pub(super) fn plan<'a>(
+    shown: &'a Shown<'_>,
+    arguments: &[u8],
+    options: &AggregateOptions,
+) -> Result<Plan<'a>, String> {
+    let arguments: BTreeMap<String, Value> = serde_json::from_slice(arguments)
+        .map_err(|_| format!("give an object with the lists {}", LISTS.join(", ")))?;
+    let mut lists = Vec::new();
+    let mut wrong = Vec::new();
+    for key in LISTS {
+        match arguments
+            .get(key)
+            .map(|value| serde_json::from_value::<Vec<String>>(value.clone()))
+        {
+            Some(Ok(names)) => lists.push((key, names)),
+            Some(Err(_)) => wrong.push(format!("{key} must be a list of strings")),
+            None => wrong.push(format!("{key} is missing: give [] to leave it empty")),
+        }
+    }
+    if !wrong.is_empty() {
+        return Err(wrong.join("; "));
+    }
+    if lists.iter().all(|(_, names)| names.is_empty()) {
+        return Err(format!(
+            "all four lists are empty: name at least one tool or resource of the catalogue in the description of {ACTIVATE}"
+        ));
+    }
+    let mut plan = Plan {
+        wanted: BTreeMap::new(),
+    };
+    let mut mistakes = 0;
+    for (key, names) in &lists {
+        let (resources, on) = (key.starts_with("resources"), key.ends_with("_on"));
+        for name in names {
+            let found = found(shown, name, resources, options);
+            if found.is_empty() {
+                mistakes += 1;
+                if mistakes <= EXPLAINED_MAX {
+                    wrong.push(shown.unknown(name, resources));
+                }
+            }
+            for entry in found {
+                let published = (resources, &*entry.published);
+                let before = plan.wanted.insert(published, (entry, on));
+                if before.is_some_and(|(_, before)| before != on) {
+                    mistakes += 1;
+                    if mistakes <= EXPLAINED_MAX {
+                        wrong.push(format!("{} is to be both on and off", entry.published));
+                    }
+                }
+            }
+        }
+    }
+    if mistakes > EXPLAINED_MAX {
+        wrong.push(format!("{} more", mistakes - EXPLAINED_MAX));
+    }
+    match wrong.is_empty() {
+        true => Ok(plan),
+        false => Err(format!("nothing was changed: {}", wrong.join("; "))),
+    }
+}
+
+/// The entries that a name or pattern stands for.
+fn found<'a>(
+    shown: &'a Shown<'_>,
+    name: &str,
+    resources: bool,
+    options: &AggregateOptions,
+) -> Vec<&'a Entry> {
+    let one = match resources {
+        true => shown.catalogue.resource(name),
+        false => shown.catalogue.tool(name),
+    };
+    if let Some(entry) = one.filter(|entry| (shown.visible)(entry)) {
+        return vec![entry];
+    }
+    let is_pattern = options.activation_patterns && name.contains(['*', '?', '[', '{']);
+    if !is_pattern {
+        return Vec::new();
+    }
+    let Ok(pattern) = ActivePatterns::new(vec![name.to_owned()]) else {
+        return Vec::new();
+    };
+    let all = shown.switched();
+    let all = all.filter(|entry| entry.is_resource() == resources);
+    all.filter(|entry| pattern.matches(&entry.published))
+        .collect()
+}
+
+impl Plan<'_> {
+    /// The set after the change.
+    ///
+    /// # Errors
+    ///
+    /// It differs from the start set by more than is kept.
+    fn applied(&self, before: &Toolset) -> Result<Toolset, String> {
+        let mut after = before.clone();
+        for (entry, on) in self.wanted.values() {
+            after.set(entry.id, *on, entry.start);
+        }
+        match after.len() > DIFFERENCES_MAX {
+            true => Err(format!(
+                "more than {DIFFERENCES_MAX} tools and resources would differ from the start: turn some back first"
+            )),
+            false => Ok(after),
+        }
+    }
+
+    fn names(&self, on: bool) -> Vec<&str> {
+        let all = self.wanted.values().filter(|(_, it)| *it == on);
+        all.map(|(entry, _)| &*entry.published).collect()
+    }
+
+    /// A sentence of what was done.
+    fn done(&self) -> String {
+        let (on, off) = (self.names(true), self.names(false));
+        let max = match on.is_empty() || off.is_empty() {
+            true => ONE_LIST,
+            false => BOTH_LISTS,
+        };
+        let part = |word, names: &[&str]| match names.is_empty() {
+            true => None,
+            false => Some(format!("{word}: {}", few(names, max))),
+        };
+        let parts = [part("Activated", &on), part("Deactivated", &off)];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(". ")
+    }
+
+    /// The definitions of what was turned on, for clients that do not list again.
+    fn definitions(&self) -> Option<String> {
+        let list = |resources: bool| -> Vec<&RawValue> {
+            let on = self.wanted.values().filter(|(_, on)| *on);
+            let on = on.filter(|(entry, _)| entry.is_resource() == resources);
+            on.filter_map(|(entry, _)| serde_json::from_str(&entry.definition).ok())
+                .collect()
+        };
+        let (tools, resources) = (list(false), list(true));
+        if tools.is_empty() && resources.is_empty() {
+            return None;
+        }
+        serde_json::to_string(&Definitions { tools, resources }).ok()
+    }
+
+    /// Which kinds of entries it touches.
+    fn touches(&self, resources: bool) -> bool {
+        self.wanted
+            .keys()
+            .any(|(is_resource, _)| *is_resource == resources)
+    }
+}
+
+#[derive(serde::Serialize)]
+struct Definitions<'a> {
+    tools: Vec<&'a RawValue>,
+    resources: Vec<&'a RawValue>,
+}
+
+/// Whose activation it is.
+pub(super) struct Activation {
+    pub(super) shared: Arc<Shared>,
+    pub(super) live: Arc<Live>,
+    pub(super) active: Active,
+    pub(super) principal: Option<Arc<str>>,
+}
+
+impl Activation {
+    /// Changes the set and tells who is to know.
+    pub(super) async fn run(self, shown: &Shown<'_>, arguments: &[u8]) -> Said {
+        let options = &self.live.aggregate.spec.options;
+        let plan = match plan(shown, arguments, options) {
+            Ok(plan) => plan,
+            Err(reason) => return Said::error(reason),
+        };
+        let after = match plan.applied(&self.active.toolset) {
+            Ok(after) => after,
+            Err(reason) => return Said::error(reason),
+        };
+        let mut said = Said {
+            outcome: Ok(plan.done().into()),
+            further: Vec::new(),
+            handle: None,
+        };
+        if options.activation_schemas.unwrap_or(true) {
+            said.further.extend(plan.definitions());
+        }
+        let changes = changes(plan.touches(false), plan.touches(true));
+        drop(plan);
+        if let Err(reason) = self.keep(after, &mut said).await {
+            return Said::error(reason);
+        }
+        let form = self.active.keep.form();
+        let labels = [self.live.name.as_str(), form];
+        self.shared
+            .metrics
+            .activations
+            .with_label_values(&labels)
+            .inc();
+        if options.notify_on_activation {
+            let audience = &self.shared.home.audience;
+            match &self.active.keep {
+                Keep::Session(session) => audience.tell(session, &changes).await,
+                // A handle's client knows the new one.
+                Keep::Handle => {}
+                Keep::Principal(_) | Keep::Process => {
+                    for change in changes {
+                        audience.announce(&self.live.name, change);
+                    }
+                }
+            }
+        }
+        said
+    }
+
+    async fn keep(&self, after: Toolset, said: &mut Said) -> Result<(), String> {
+        match &self.active.keep {
+            Keep::Session(session) => {
+                let patch = SessionPatch::Toolset(after);
+                let kept = self.shared.changes.commit(session, patch).await;
+                kept.map_err(|error| error.message().into_owned())?;
+                session.upstream_binding(&self.live.name, || {
+                    Arc::new(KeptToolset::new(&self.shared.metrics))
+                });
+            }
+            Keep::Handle => {
+                let (name, principal) = (&self.live.name, self.principal.as_deref());
+                let sealed = self
+                    .shared
+                    .key
+                    .seal_toolset(name, principal, &after.to_bytes());
+                let handle = sealed.map_err(|error| error.to_string())?;
+                let told = json!({
+                    "toolset": handle,
+                    "use": format!("?toolset=HANDLE in the address, or _meta[\"{}\"]", super::toolsets::HANDLE_KEY),
+                });
+                said.further.push(told.to_string());
+                said.handle = Some(handle);
+            }
+            keep @ (Keep::Principal(_) | Keep::Process) => {
+                let kept = self.live.sets.keep(keep, after, &self.shared.metrics);
+                kept.map_err(|_| {
+                    "too many principals have a set of their own; try again later".to_owned()
+                })?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,387 @@
+//! All that the members of an aggregate offer, under published names: one immutable value, made anew when a member's offer
+//! changes.
+//!
+//! Of two equal names the first server's of the file is kept (AGG-09). Tools, resources and prompts are apart; a resource
+//! and a template are of one kind, since both are turned on by their URIs.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use tooldock_workers::aggregate::{ActivePatterns, AggregateSpec};
+
+use super::names;
+use super::offer::{Listed, Offer};
+use crate::jsonrpc::{self, spans};
+use crate::session::Toolset;
+use crate::session::toolset::EntryId;
+use crate::upstream::worker::uri_template;
+
+/// Characters of a description that the catalogue shows.
+const DESCRIPTION_MAX: usize = 132;
+/// Characters of a definition that are about one token.
+const CHARACTERS_PER_TOKEN: usize = 4;
+
+/// What is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Tool,
+    Resource,
+    Template,
+    Prompt,
+}
+
+impl Kind {
+    /// What tells apart entries of equal names; resources and templates are one.
+    fn family(self) -> u8 {
+        match self {
+            Self::Tool => 0,
+            Self::Resource | Self::Template => 1,
+            Self::Prompt => 2,
+        }
+    }
+
+    /// The member of a definition that holds its name.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Tool | Self::Prompt => "name",
+            Self::Resource => "uri",
+            Self::Template => "uriTemplate",
+        }
+    }
+}
+
+/// One tool, resource, template or prompt.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) kind: Kind,
+    /// Its position among all.
+    pub(super) at: usize,
+    /// The position of its member.
+    pub(super) member: usize,
+    /// Its member's name for it, or URI.
+    pub(super) own: Arc<str>,
+    pub(super) published: Arc<str>,
+    /// Its member's definition with the published name in it.
+    pub(super) definition: String,
+    /// Its description as the catalogue shows it, on one line.
+    pub(super) description: String,
+    pub(super) id: EntryId,
+    /// Whether it is active at the start.
+    pub(super) start: bool,
+}
+
+/// All entries, in the order of members and of their lists.
+#[derive(Debug, Default)]
+pub(super) struct Catalogue {
+    entries: Vec<Entry>,
+    by_name: HashMap<(u8, Arc<str>), usize>,
+}
+
+impl Entry {
+    /// Whether it is active under a toolset. Prompts always are.
+    pub(super) fn is_active(&self, toolset: &Toolset) -> bool {
+        self.kind == Kind::Prompt || toolset.says(self.id).unwrap_or(self.start)
+    }
+
+    /// About how many tokens its definition takes in a prompt.
+    pub(super) fn tokens(&self) -> usize {
+        self.definition.len().div_ceil(CHARACTERS_PER_TOKEN)
+    }
+
+    /// What it is called to a model.
+    pub(super) fn is_resource(&self) -> bool {
+        matches!(self.kind, Kind::Resource | Kind::Template)
+    }
+}
+
+impl Catalogue {
+    /// Merges what members offer, each with its prefix. `reserved` are the names of the aggregate's own tools.
+    pub(super) fn new(
+        spec: &AggregateSpec,
+        offers: &[(Arc<str>, Option<Arc<Offer>>)],
+        reserved: &[&str],
+    ) -> Self {
+        let mut catalogue = Self::default();
+        let reserved: HashSet<_> = reserved.iter().copied().collect();
+        for (member, (prefix, offer)) in offers.iter().enumerate() {
+            let Some(offer) = offer else { continue };
+            for (kind, list) in [
+                (Kind::Tool, &offer.tools),
+                (Kind::Resource, &offer.resources),
+                (Kind::Template, &offer.templates),
+                (Kind::Prompt, &offer.prompts),
+            ] {
+                for listed in list {
+                    let at = catalogue.entries.len();
+                    let entry = entry((kind, at), member, prefix, listed, &spec.active);
+                    let is_own = kind == Kind::Tool && reserved.contains(&*entry.published);
+                    let key = (kind.family(), Arc::clone(&entry.published));
+                    if is_own || catalogue.by_name.contains_key(&key) {
+                        tracing::warn!(
+                            name = &*entry.published,
+                            "{} of server {prefix:?} is left out: an earlier server has the name already",
+                            entry.published
+                        );
+                        continue;
+                    }
+                    catalogue.by_name.insert(key, at);
+                    catalogue.entries.push(entry);
+                }
+            }
+        }
+        catalogue
+    }
+
+    /// All of one kind.
+    pub(super) fn of(&self, kind: Kind) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(move |entry| entry.kind == kind)
+    }
+
+    /// All of them.
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub(super) fn tool(&self, published: &str) -> Option<&Entry> {
+        self.named(Kind::Tool, published)
+    }
+
+    pub(super) fn prompt(&self, published: &str) -> Option<&Entry> {
+        self.named(Kind::Prompt, published)
+    }
+
+    /// A resource, or a template by its own text.
+    pub(super) fn resource(&self, published: &str) -> Option<&Entry> {
+        self.named(Kind::Resource, published)
+    }
+
+    fn named(&self, kind: Kind, published: &str) -> Option<&Entry> {
+        let at = self.by_name.get(&(kind.family(), published.into()))?;
+        Some(&self.entries[*at])
+    }
+
+    /// The template that a URI may be of: an active one before others, of these the one of the longest prefix (K-42).
+    pub(super) fn template(
+        &self,
+        uri: &str,
+        prefix_of: impl Fn(usize) -> usize,
+        toolset: &Toolset,
+    ) -> Option<&Entry> {
+        let matching = self
+            .of(Kind::Template)
+            .filter(|entry| uri_template::could_match(&entry.published, uri));
+        let mut best: Option<(&Entry, (bool, usize))> = None;
+        for entry in matching {
+            let rank = (entry.is_active(toolset), prefix_of(entry.member));
+            // The first of equal ones stays.
+            if best.is_none_or(|(_, before)| rank > before) {
+                best = Some((entry, rank));
+            }
+        }
+        best.map(|(entry, _)| entry)
+    }
+
+    /// The published URI of a resource of a member, if the member lists it or has a template for it.
+    pub(super) fn published_uri(&self, member: usize, prefix: &str, own: &str) -> Option<String> {
+        let offered = self.entries.iter().any(|entry| {
+            entry.member == member
+                && match entry.kind {
+                    Kind::Resource => *entry.own == *own,
+                    Kind::Template => uri_template::could_match(&entry.own, own),
+                    Kind::Tool | Kind::Prompt => false,
+                }
+        });
+        offered.then(|| names::prefixed(prefix, own))
+    }
+}
+
+fn entry(
+    (kind, at): (Kind, usize),
+    member: usize,
+    prefix: &str,
+    listed: &Listed,
+    active: &ActivePatterns,
+) -> Entry {
+    let mut published = names::prefixed(prefix, &listed.own);
+    if matches!(kind, Kind::Tool | Kind::Prompt)
+        && let Some(short) = names::short(&published)
+    {
+        tracing::warn!(
+            name = published,
+            "{published} has more than the 64 characters that all clients take; it is published as {short}"
+        );
+        published = short;
+    }
+    let definition = listed.definition.get();
+    let definition = match published == *listed.own {
+        true => definition.to_owned(),
+        false => renamed(definition, kind.key(), &published),
+    };
+    let published: Arc<str> = published.into();
+    Entry {
+        kind,
+        at,
+        member,
+        own: Arc::clone(&listed.own),
+        definition,
+        description: shown(&listed.definition),
+        id: EntryId::of(kind.family(), &published),
+        start: active.matches(&published),
+        published,
+    }
+}
+
+fn renamed(definition: &str, key: &'static str, published: &str) -> String {
+    let name = serde_json::Value::from(published).to_string();
+    spans::edit(definition, &[spans::MemberEdit::Set(key, name.into())])
+}
+
+/// The description of a definition, cut, with every run of white space as one blank: an entry is one line.
+fn shown(definition: &RawValue) -> String {
+    let description = spans::member(definition, "description").and_then(jsonrpc::string);
+    let words = description.unwrap_or_default();
+    let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.chars().take(DESCRIPTION_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tooldock_workers::aggregate::AggregateOptions;
+
+    fn listed(own: &str, definition: &str) -> Listed {
+        Listed {
+            own: own.into(),
+            definition: RawValue::from_string(definition.to_owned()).unwrap(),
+        }
+    }
+
+    fn tool(name: &str, description: &str) -> Listed {
+        listed(
+            name,
+            &format!(r#"{{"name":"{name}","description":"{description}","n":1.50}}"#),
+        )
+    }
+
+    fn template(uri: &str) -> Listed {
+        listed(uri, &format!(r#"{{"uriTemplate":"{uri}","name":"x"}}"#))
+    }
+
+    fn spec(active: &[&str]) -> AggregateSpec {
+        let active = active.iter().map(|it| (*it).to_owned()).collect();
+        AggregateSpec {
+            file: "tools.toml".into(),
+            members: Vec::new(),
+            active: ActivePatterns::new(active).unwrap(),
+            options: AggregateOptions::default(),
+        }
+    }
+
+    fn catalogue(active: &[&str], offers: Vec<(&str, Offer)>) -> Catalogue {
+        let offers = offers.into_iter();
+        let offers = offers.map(|(prefix, offer)| (prefix.into(), Some(Arc::new(offer))));
+        Catalogue::new(
+            &spec(active),
+            &offers.collect::<Vec<_>>(),
+            &["toolman_activate"],
+        )
+    }
+
+    #[test]
+    fn the_first_server_keeps_a_name_and_definitions_keep_their_bytes() {
+        let of = catalogue(
+            &["a_*"],
+            vec![
+                (
+                    "a",
+                    Offer {
+                        tools: vec![tool("b_c", "1")],
+                        ..Offer::default()
+                    },
+                ),
+                (
+                    "a_b",
+                    Offer {
+                        tools: vec![tool("c", "2")],
+                        ..Offer::default()
+                    },
+                ),
+                (
+                    "",
+                    Offer {
+                        tools: vec![tool("toolman_activate", "3"), tool("x", "4")],
+                        ..Offer::default()
+                    },
+                ),
+            ],
+        );
+        let names: Vec<_> = of.of(Kind::Tool).map(|it| &*it.published).collect();
+        assert_eq!(names, ["a_b_c", "x"]);
+        let first = of.tool("a_b_c").unwrap();
+        assert_eq!((first.member, &*first.own, first.start), (0, "b_c", true));
+        assert_eq!(
+            first.definition,
+            r#"{"name":"a_b_c","description":"1","n":1.50}"#
+        );
+        assert!(!of.tool("x").unwrap().start);
+    }
+
+    #[test]
+    fn a_description_is_cut_by_characters_and_kept_on_one_line() {
+        let long = "ä".repeat(200);
+        let of = catalogue(
+            &[],
+            vec![(
+                "",
+                Offer {
+                    tools: vec![tool("a", &long), tool("b", "one\\n two")],
+                    ..Offer::default()
+                },
+            )],
+        );
+        assert_eq!(of.tool("a").unwrap().description.chars().count(), 132);
+        assert_eq!(of.tool("b").unwrap().description, "one two");
+    }
+
+    #[test]
+    fn a_uri_belongs_to_the_longest_prefix_among_active_templates() {
+        let offer = |uri| Offer {
+            templates: vec![template(uri)],
+            ..Offer::default()
+        };
+        let of = catalogue(
+            &["a_*"],
+            vec![("a", offer("{+x}")), ("a_b", offer("item://{id}"))],
+        );
+        let prefix_of = |member: usize| ["a", "a_b"][member].len();
+        let mut toolset = Toolset::default();
+        let found = |toolset: &Toolset| {
+            of.template("a_b_item://42", prefix_of, toolset)
+                .unwrap()
+                .member
+        };
+        assert_eq!(found(&toolset), 1);
+        let inner = of.resource("a_b_item://{id}").unwrap();
+        toolset.set(inner.id, false, inner.start);
+        assert_eq!(found(&toolset), 0);
+        assert!(of.template("b_item://42", prefix_of, &toolset).is_none());
+    }
+
+    #[test]
+    fn only_uris_that_the_member_offers_are_published() {
+        let offer = Offer {
+            resources: vec![listed("projects://list", r#"{"uri":"projects://list"}"#)],
+            templates: vec![template("item://{id}")],
+            ..Offer::default()
+        };
+        let of = catalogue(&[], vec![("p", offer)]);
+        let published = |uri| of.published_uri(0, "p", uri);
+        assert_eq!(
+            published("projects://list").as_deref(),
+            Some("p_projects://list")
+        );
+        assert_eq!(published("item://7").as_deref(), Some("p_item://7"));
+        assert_eq!(published("https://example.com/"), None);
+    }
+}

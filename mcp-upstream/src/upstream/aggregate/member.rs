@@ -1,0 +1,393 @@
+//! One member of an aggregate and the task that keeps up with it: reads what it offers, again when that changes, and takes
+//! it away at once when the member ends.
+//!
+//! ```text
+//!   Starting ──▶ Ready ◀──▶ Gone
+//!       └─▶ Late ──▲          ▲
+//!             └───────────────┘
+//! ```
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{Duration, sleep, timeout};
+use tooldock_workers::aggregate::{AggregateMember, Member, Pin};
+use tooldock_workers::external::Restart;
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
+
+use super::Kinds;
+use super::offer::{Offer, retry_after};
+use crate::broadcast::{Audience, Change};
+
+/// How long to wait after a list has changed: several changes in a row are one.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Where members are found, and who hears of them.
+#[derive(Clone)]
+pub(super) struct Home {
+    pub(super) registry: Arc<Registry>,
+    pub(super) kinds: Arc<Kinds>,
+    pub(super) audience: Arc<Audience>,
+    pub(super) control: Handle,
+}
+
+/// A member, for as long as its aggregate is served so.
+pub(super) struct Slot {
+    about: About,
+    state: watch::Sender<State>,
+    task: AbortHandle,
+}
+
+/// What the file says of a member.
+#[derive(Clone)]
+struct About {
+    aggregate: NamespaceName,
+    prefix: Arc<str>,
+    label: Arc<str>,
+    target: AggregateMember,
+    connect_timeout: Duration,
+    pin: Option<Pin>,
+}
+
+/// How a member is.
+#[derive(Clone)]
+pub(super) enum State {
+    /// Its lists are being read for the first time.
+    Starting,
+    /// That takes longer than its time limit.
+    Late,
+    /// It offers this.
+    Ready(Arc<Offer>),
+    /// It offers nothing, and why.
+    Gone(Arc<str>),
+}
+
+impl Slot {
+    /// Begins to keep up with a member.
+    pub(super) fn start(
+        home: &Home,
+        aggregate: &NamespaceName,
+        target: AggregateMember,
+        spec: &Member,
+    ) -> Arc<Self> {
+        let label = match &target {
+            AggregateMember::Own(own) if spec.prefix.is_empty() => own.name.as_str(),
+            AggregateMember::Own(_) => &spec.prefix,
+            AggregateMember::Served(name) => name.as_str(),
+        };
+        let about = About {
+            aggregate: aggregate.clone(),
+            prefix: spec.prefix.as_str().into(),
+            label: label.into(),
+            target,
+            connect_timeout: spec.connect_timeout,
+            pin: spec.pin,
+        };
+        let state = watch::Sender::new(State::Starting);
+        let keeper = Keeper {
+            home: home.clone(),
+            about: about.clone(),
+            state: state.clone(),
+        };
+        let task = home.control.spawn(keeper.run()).abort_handle();
+        Arc::new(Self { about, state, task })
+    }
+
+    /// Whether it keeps up with just that member.
+    pub(super) fn is_of(&self, target: &AggregateMember, spec: &Member) -> bool {
+        let same = match (&self.about.target, target) {
+            (AggregateMember::Own(one), AggregateMember::Own(other)) => Arc::ptr_eq(one, other),
+            (AggregateMember::Served(one), AggregateMember::Served(other)) => one == other,
+            _ => false,
+        };
+        same && *self.about.prefix == *spec.prefix
+            && self.about.connect_timeout == spec.connect_timeout
+            && self.about.pin == spec.pin
+    }
+
+    /// What stands before its names.
+    pub(super) fn prefix(&self) -> &Arc<str> {
+        &self.about.prefix
+    }
+
+    /// What people and the audit log call it.
+    pub(super) fn label(&self) -> &Arc<str> {
+        &self.about.label
+    }
+
+    /// How it is now.
+    pub(super) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    /// What it offers now.
+    pub(super) fn offer(&self) -> Option<Arc<Offer>> {
+        match &*self.state.borrow() {
+            State::Ready(offer) => Some(Arc::clone(offer)),
+            State::Starting | State::Late | State::Gone(_) => None,
+        }
+    }
+
+    /// Waits until it offers something, does not start, or its time is over.
+    pub(super) async fn settled(&self) {
+        let mut state = self.state.subscribe();
+        let settled = state.wait_for(|state| !matches!(state, State::Starting));
+        let _ = settled.await;
+    }
+
+    /// Its namespace as it is served now.
+    pub(super) fn namespace(&self, registry: &Registry) -> Option<Arc<Namespace>> {
+        found(&self.about.target, registry)
+    }
+
+    /// Whether it is a namespace that clients can reach otherwise, so that they must be allowed to.
+    pub(super) fn is_served(&self) -> bool {
+        matches!(self.about.target, AggregateMember::Served(_))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn found(target: &AggregateMember, registry: &Registry) -> Option<Arc<Namespace>> {
+    match target {
+        AggregateMember::Own(own) => Some(Arc::clone(own)),
+        AggregateMember::Served(name) => registry.namespace(name.as_str()),
+    }
+}
+
+/// The task of a member.
+struct Keeper {
+    home: Home,
+    about: About,
+    state: watch::Sender<State>,
+}
+
+impl Keeper {
+    async fn run(self) {
+        let mut published = self.home.registry.subscribe();
+        let mut failures = 0;
+        loop {
+            published.mark_unchanged();
+            let Some(namespace) = found(&self.about.target, &self.home.registry) else {
+                self.gone("no namespace of that name is served");
+                let _ = published.changed().await;
+                continue;
+            };
+            // Before the lists are read: a change meanwhile is read again.
+            let mut overheard = self.home.audience.overhear(&namespace.name);
+            overheard.mark_unchanged();
+            match self.read(&namespace).await {
+                Ok(offer) => {
+                    failures = 0;
+                    self.ready(offer);
+                    self.until_changed(&namespace, overheard, &mut published)
+                        .await;
+                }
+                Err(reason) => {
+                    failures += 1;
+                    self.gone(&reason);
+                    self.until_worth_a_try(&namespace, failures, &mut published)
+                        .await;
+                }
+            }
+        }
+    }
+
+    /// Reads what the member offers. The first time, its time limit only says when others wait no longer.
+    async fn read(&self, namespace: &Arc<Namespace>) -> Result<Offer, String> {
+        let upstream = self.home.kinds.of(namespace).ok_or_else(|| {
+            "an aggregate cannot be a member of an aggregate: name its servers themselves"
+                .to_owned()
+        })?;
+        let reading = Offer::read(namespace, upstream);
+        tokio::pin!(reading);
+        let limit = self.about.connect_timeout;
+        let offer = match timeout(limit, &mut reading).await {
+            Ok(read) => read?,
+            Err(_) => {
+                self.late(limit);
+                reading.await?
+            }
+        };
+        // A server that is away may be spoken for by what it said last. Here that counts for nothing.
+        let word = self.word(namespace);
+        if word.is_some_and(|word| !matches!(*word.borrow(), "ready" | "idle")) {
+            return Err("its server ended".into());
+        }
+        let digest = offer.digest();
+        match self.about.pin {
+            Some(pin) if pin != digest => Err(format!(
+                "what it offers is not what `pin` says: read what it offers now, then write pin = \"{digest}\""
+            )),
+            _ => {
+                tracing::info!(
+                    aggregate = %self.about.aggregate,
+                    server = &*self.about.label,
+                    tools = offer.tools.len(),
+                    pin = %digest,
+                    "server {} of {} is there",
+                    self.about.label,
+                    self.about.aggregate
+                );
+                Ok(offer)
+            }
+        }
+    }
+
+    /// Waits until the member may offer something else, or ended.
+    async fn until_changed(
+        &self,
+        namespace: &Arc<Namespace>,
+        mut overheard: watch::Receiver<u64>,
+        published: &mut watch::Receiver<Arc<Snapshot>>,
+    ) {
+        let mut word = self.word(namespace);
+        loop {
+            // - one of its lists changed
+            // - its server ended
+            // - a reload; only one that touched it counts
+            tokio::select! {
+                heard = overheard.changed() => {
+                    if heard.is_err() {
+                        return std::future::pending().await;
+                    }
+                    sleep(PAUSE).await;
+                    return;
+                }
+                () = ended(&mut word) => {
+                    self.gone("its server ended");
+                    return self.until_worth_a_try(namespace, 1, published).await;
+                }
+                swapped = published.changed() => {
+                    let now = found(&self.about.target, &self.home.registry);
+                    if swapped.is_err() || !now.is_some_and(|now| Arc::ptr_eq(&now, namespace)) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until a member that is gone may be back. One that is never restarted comes back only by a reload.
+    async fn until_worth_a_try(
+        &self,
+        namespace: &Arc<Namespace>,
+        failures: u32,
+        published: &mut watch::Receiver<Arc<Snapshot>>,
+    ) {
+        let mut word = self.word(namespace);
+        let is_final = matches!(
+            &namespace.upstream,
+            UpstreamKind::External(server) if server.spec.settings.restart == Restart::Never
+        );
+        loop {
+            // - its server is there again
+            // - time to ask again
+            // - a reload; only one that touched it counts
+            tokio::select! {
+                () = back(&mut word) => return,
+                () = sleep(retry_after(failures)), if !is_final => return,
+                swapped = published.changed() => {
+                    let now = found(&self.about.target, &self.home.registry);
+                    if swapped.is_err() || !now.is_some_and(|now| Arc::ptr_eq(&now, namespace)) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn word(&self, namespace: &Namespace) -> Option<watch::Receiver<&'static str>> {
+        self.home.kinds.of(namespace)?.word(namespace)
+    }
+
+    fn ready(&self, offer: Offer) {
+        self.state.send_replace(State::Ready(Arc::new(offer)));
+        self.announce();
+    }
+
+    fn late(&self, limit: Duration) {
+        let first = self.state.send_if_modified(|state| {
+            let first = matches!(state, State::Starting);
+            if first {
+                *state = State::Late;
+            }
+            first
+        });
+        if first {
+            tracing::warn!(
+                aggregate = %self.about.aggregate,
+                server = &*self.about.label,
+                "server {} of {} is not there after {} s; what it offers is published when it is",
+                self.about.label,
+                self.about.aggregate,
+                limit.as_secs_f64()
+            );
+        }
+    }
+
+    /// Takes away what the member offered, and says so once.
+    fn gone(&self, reason: &str) {
+        let mut offered = false;
+        let news = self.state.send_if_modified(|state| {
+            offered = matches!(state, State::Ready(_));
+            let same = matches!(state, State::Gone(said) if **said == *reason);
+            *state = State::Gone(reason.into());
+            !same
+        });
+        if news {
+            tracing::warn!(
+                aggregate = %self.about.aggregate,
+                server = &*self.about.label,
+                reason,
+                "server {} of {} offers nothing: {reason}",
+                self.about.label,
+                self.about.aggregate
+            );
+        }
+        if offered {
+            self.announce();
+        }
+    }
+
+    fn announce(&self) {
+        for change in [Change::Tools, Change::Resources, Change::Prompts] {
+            self.home.audience.announce(&self.about.aggregate, change);
+        }
+    }
+}
+
+/// Waits until a server that serves ends. One that is stopped for nobody's use starts when it is used.
+async fn ended(word: &mut Option<watch::Receiver<&'static str>>) {
+    let Some(word) = word else {
+        return std::future::pending().await;
+    };
+    let ended = word.wait_for(|word| !matches!(*word, "ready" | "idle"));
+    if ended.await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Waits until a server that ended serves.
+async fn back(word: &mut Option<watch::Receiver<&'static str>>) {
+    let Some(word) = word else {
+        return std::future::pending().await;
+    };
+    // Whatever it was before: the request behind this may have failed for other reasons.
+    word.mark_unchanged();
+    loop {
+        if word.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        if *word.borrow_and_update() == "ready" {
+            return;
+        }
+    }
+}

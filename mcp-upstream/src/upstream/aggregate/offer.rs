@@ -1,0 +1,284 @@
+//! What one member of an aggregate offers, asked for as a client would ask, to the end of all pages.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+use tokio::time::timeout;
+use tooldock_workers::aggregate::Pin;
+use tooldock_workers::error::CallError;
+use tooldock_workers::registry::Namespace;
+
+use crate::caller::{Caller, Visibility};
+use crate::engine::{Peer, UpstreamReply};
+use crate::jsonrpc::{self, Message, RequestError, ResponseOutcome, spans};
+use crate::profile::Profile;
+use crate::protocol::ProtocolVersion;
+use crate::upstream::{CallContext, Client, IncomingRequest, Prepared, Upstream};
+
+/// Pages that are read of one list at most.
+const PAGES_MAX: usize = 100;
+/// Entries that are read of one list at most.
+const ENTRIES_MAX: usize = 10_000;
+
+/// What a member offers at one moment.
+#[derive(Debug, Default)]
+pub(super) struct Offer {
+    pub(super) tools: Vec<Listed>,
+    pub(super) resources: Vec<Listed>,
+    pub(super) templates: Vec<Listed>,
+    pub(super) prompts: Vec<Listed>,
+}
+
+/// One entry of a list.
+#[derive(Debug)]
+pub(super) struct Listed {
+    /// The member's own name for it, or its URI.
+    pub(super) own: Arc<str>,
+    /// Its definition as the member wrote it.
+    pub(super) definition: Box<RawValue>,
+}
+
+impl Offer {
+    /// Asks a namespace for all it offers.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be asked, in one line.
+    pub(super) async fn read(
+        namespace: &Arc<Namespace>,
+        upstream: &dyn Upstream,
+    ) -> Result<Self, String> {
+        let asked = Asked {
+            namespace,
+            upstream,
+            caller: gateway(),
+        };
+        let capabilities = asked.capabilities().await?;
+        let has = |name| spans::member(&capabilities, name).is_some();
+        let mut offer = Self::default();
+        if has("tools") {
+            offer.tools = asked.list("tools/list", "tools", "name").await?;
+        }
+        if has("resources") {
+            offer.resources = asked.list("resources/list", "resources", "uri").await?;
+            let templates = asked.list(
+                "resources/templates/list",
+                "resourceTemplates",
+                "uriTemplate",
+            );
+            // Many servers with resources do not know the method.
+            offer.templates = templates.await.unwrap_or_default();
+        }
+        if has("prompts") {
+            offer.prompts = asked.list("prompts/list", "prompts", "name").await?;
+        }
+        Ok(offer)
+    }
+
+    /// Stands for all names and definitions.
+    pub(super) fn digest(&self) -> Pin {
+        let mut hash = Sha256::new();
+        for list in [&self.tools, &self.resources, &self.templates, &self.prompts] {
+            let mut lines: Vec<_> = list.iter().map(Listed::canonical).collect();
+            lines.sort();
+            hash.update((lines.len() as u64).to_le_bytes());
+            for line in lines {
+                hash.update((line.len() as u64).to_le_bytes());
+                hash.update(line);
+            }
+        }
+        Pin(hash.finalize().into())
+    }
+}
+
+impl Listed {
+    /// The definition with its keys in order, so that only what it says counts.
+    fn canonical(&self) -> String {
+        let value: serde_json::Value =
+            serde_json::from_str(self.definition.get()).unwrap_or_default();
+        value.to_string()
+    }
+}
+
+/// Nobody's request: the gateway asks for what it shows to all.
+fn gateway() -> Caller {
+    Caller {
+        namespace: None,
+        principal: None,
+        client: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        request_id: "aggregate".into(),
+        profile: Arc::new(Profile::core()),
+        manager: false,
+        headers: None,
+        visibility: Visibility::All,
+        toolset: None,
+        note: None,
+    }
+}
+
+struct Asked<'a> {
+    namespace: &'a Arc<Namespace>,
+    upstream: &'a dyn Upstream,
+    caller: Caller,
+}
+
+impl Asked<'_> {
+    fn context<'c>(&'c self, body: &'c Bytes) -> CallContext<'c> {
+        CallContext {
+            caller: &self.caller,
+            body,
+            namespace: Arc::clone(self.namespace),
+            upstream: self.upstream,
+            // The richest of the versions whose definitions mean the same in both eras.
+            client: Client::Legacy(ProtocolVersion::V2025_11_25),
+            streams: false,
+        }
+    }
+
+    async fn capabilities(&self) -> Result<Box<RawValue>, String> {
+        let body = Bytes::new();
+        let cx = self.context(&body);
+        let described = self.upstream.discover(&cx, "0", &[]).get().await;
+        let described = described.map_err(|error| self.says(&error))?;
+        let result = result(&described).ok_or("its answer to server/discover is no result")?;
+        let capabilities = spans::member(&result, "capabilities");
+        let capabilities = capabilities.ok_or("it declares no capabilities")?;
+        Ok(capabilities.to_owned())
+    }
+
+    /// All entries of one list, those without a name left out.
+    async fn list(&self, method: &str, key: &str, name: &str) -> Result<Vec<Listed>, String> {
+        let mut listed = Vec::new();
+        let mut cursor: Option<Box<RawValue>> = None;
+        for _ in 0..PAGES_MAX {
+            let page = self.page(method, cursor.as_deref()).await?;
+            let entries = spans::member(&page, key);
+            let entries: Vec<Box<RawValue>> = entries
+                .and_then(|entries| serde_json::from_str(entries.get()).ok())
+                .ok_or_else(|| format!("its answer to {method} has no list {key}"))?;
+            for definition in entries {
+                let own = spans::member(&definition, name).and_then(jsonrpc::string);
+                if let Some(own) = own.map(Arc::from) {
+                    listed.push(Listed { own, definition });
+                }
+            }
+            let next = spans::member(&page, "nextCursor").filter(|next| next.get() != "null");
+            cursor = next.map(ToOwned::to_owned);
+            if cursor.is_none() || listed.len() >= ENTRIES_MAX {
+                break;
+            }
+        }
+        listed.truncate(ENTRIES_MAX);
+        Ok(listed)
+    }
+
+    async fn page(&self, method: &str, cursor: Option<&RawValue>) -> Result<Box<RawValue>, String> {
+        let cursor = cursor.map_or(String::new(), |cursor| format!(r#""cursor":{cursor}"#));
+        let text =
+            format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}","params":{{{cursor}}}}}"#);
+        let limit = self.namespace.limits.timeout;
+        let asked = timeout(limit, self.answer(text.into()));
+        let late = || format!("it did not answer {method} within {} s", limit.as_secs());
+        asked.await.map_err(|_| late())?
+    }
+
+    async fn answer(&self, body: Bytes) -> Result<Box<RawValue>, String> {
+        let text = jsonrpc::text(&body).map_err(|error| error.message().into_owned())?;
+        let Ok(Message::Request {
+            id,
+            method,
+            members,
+        }) = jsonrpc::message(text)
+        else {
+            return Err("a request of the gateway is none".into());
+        };
+        let cx = self.context(&body);
+        let request = IncomingRequest {
+            id,
+            method: &method,
+            members: &members,
+        };
+        let no_result = || format!("its answer to {method} is no result");
+        match self.upstream.prepare(&cx, request).get().await {
+            // Where it has the capability but nothing of the kind now.
+            Err(RequestError::MethodNotFound(_)) => nothing(&method).ok_or_else(no_result),
+            Err(refused) => Err(refused.message().into_owned()),
+            Ok(Prepared::Response(answer)) => result(&answer).ok_or_else(no_result),
+            Ok(Prepared::Call(call)) => {
+                call.admit().map_err(|error| self.says(&error))?;
+                let reply = call.start(Peer::nobody()).await;
+                match reply.map_err(|error| self.says(&error))? {
+                    UpstreamReply::Result(result) => owned(&result).ok_or_else(no_result),
+                    UpstreamReply::Response(response) => match response.outcome() {
+                        ResponseOutcome::Result(result) => owned(&result).ok_or_else(no_result),
+                        ResponseOutcome::Error(error) => {
+                            let error = String::from_utf8_lossy(&error);
+                            Err(format!("it refused {method}: {error}"))
+                        }
+                    },
+                    UpstreamReply::Value(_) => Err(no_result()),
+                }
+            }
+        }
+    }
+
+    fn says(&self, error: &CallError) -> String {
+        error.message.clone()
+    }
+}
+
+/// An empty list as the answer of a member that does not know the method.
+fn nothing(method: &str) -> Option<Box<RawValue>> {
+    let key = match method {
+        "tools/list" => "tools",
+        "resources/list" => "resources",
+        "resources/templates/list" => "resourceTemplates",
+        "prompts/list" => "prompts",
+        _ => return None,
+    };
+    RawValue::from_string(format!(r#"{{"{key}":[]}}"#)).ok()
+}
+
+fn owned(result: &[u8]) -> Option<Box<RawValue>> {
+    spans::raw(result).map(ToOwned::to_owned)
+}
+
+/// The result of a whole response.
+fn result(response: &[u8]) -> Option<Box<RawValue>> {
+    spans::member(spans::raw(response)?, "result").map(ToOwned::to_owned)
+}
+
+/// How long a member is left alone before it is asked again after it could not be.
+pub(super) fn retry_after(failures: u32) -> Duration {
+    Duration::from_secs(1 << failures.min(6))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(tools: &[&str]) -> Offer {
+        let listed = |text: &&str| Listed {
+            own: "t".into(),
+            definition: RawValue::from_string((*text).to_owned()).unwrap(),
+        };
+        Offer {
+            tools: tools.iter().map(listed).collect(),
+            ..Offer::default()
+        }
+    }
+
+    #[test]
+    fn a_digest_goes_by_what_definitions_say_not_by_how_they_are_written() {
+        let one = offer(&[r#"{"name":"a","description":"x"}"#, r#"{"name":"b"}"#]).digest();
+        let same = offer(&[r#"{ "name": "b" }"#, r#"{"description":"x","name":"a"}"#]).digest();
+        assert_eq!(one, same);
+        let other = offer(&[r#"{"name":"a","description":"y"}"#, r#"{"name":"b"}"#]).digest();
+        assert_ne!(one, other);
+        assert_ne!(offer(&[]).digest(), one);
+    }
+}

@@ -1,0 +1,359 @@
+//! The aggregate's own tools, as `tools/list` shows them, and the form of everything the aggregate says itself (AGG-39):
+//! an object with `success`, `result` and `error`, whose error tells the model what to do.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tooldock_workers::aggregate::AggregateOptions;
+
+use super::catalogue::{Catalogue, Entry, Kind};
+use super::toolsets::HANDLE_KEY;
+use crate::format::ResultFormat;
+use crate::jsonrpc::{Response, ResponseOutcome};
+use crate::session::Toolset;
+
+/// Turns tools and resources on and off.
+pub(super) const ACTIVATE: &str = "toolman_activate";
+/// Finds tools and resources by words.
+pub(super) const SEARCH: &str = "toolman_search";
+/// Calls any active tool.
+pub(super) const CALL: &str = "toolman_call";
+
+/// Its four lists.
+pub(super) const LISTS: [&str; 4] = ["tools_on", "tools_off", "resources_on", "resources_off"];
+
+/// How alike a name must be to be suggested.
+const ALIKE: f64 = 0.75;
+/// Names that are suggested for one.
+const SUGGESTIONS: usize = 3;
+/// Entries that a search answers with.
+const FOUND_MAX: usize = 20;
+
+/// The names of the tools there are.
+pub(super) fn names(options: &AggregateOptions) -> Vec<&'static str> {
+    let mut names = vec![ACTIVATE];
+    names.extend(options.toolman_search.then_some(SEARCH));
+    names.extend(options.toolman_call.then_some(CALL));
+    names
+}
+
+/// The definition of one of them.
+pub(super) fn definition(name: &str, catalogue: &Shown<'_>, options: &AggregateOptions) -> Value {
+    let texts = |about: String| json!({ "type": "array", "items": { "type": "string" }, "description": about });
+    match name {
+        SEARCH => json!({
+            "name": SEARCH,
+            "description": "Finds tools and resources by words in their names and descriptions, active or not. Turn on what you need with toolman_activate.",
+            "inputSchema": { "type": "object", "properties": { "query": { "type": "string", "description": "Words to look for" } }, "required": ["query"] },
+            "annotations": { "readOnlyHint": true },
+        }),
+        CALL => json!({
+            "name": CALL,
+            "description": "Calls any active tool by its name, for clients that do not list tools again after toolman_activate.",
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    "tool": { "type": "string", "description": "Name of an active tool" },
+                    "arguments": { "type": "object", "description": "Arguments of that tool" },
+                },
+                "required": ["tool"],
+            },
+        }),
+        _ => {
+            let patterns = match options.activation_patterns {
+                true => " Names may be patterns such as github_*.",
+                false => "",
+            };
+            json!({
+                "name": ACTIVATE,
+                "description": format!("{LEAD}{patterns}\n\n{}", catalogue.text(options)),
+                "inputSchema": {
+                    "type": "object",
+                    "properties": {
+                        "tools_on": texts("Tools to activate".into()),
+                        "tools_off": texts("Tools to deactivate".into()),
+                        "resources_on": texts("Resources to activate, by URI".into()),
+                        "resources_off": texts("Resources to deactivate, by URI".into()),
+                    },
+                    "required": LISTS,
+                },
+            })
+        }
+    }
+}
+
+const LEAD: &str = "Activate or deactivate tools and resources. Only active ones (marked *) can be used. Give all four lists; leave those empty that you do not need. What is not named stays as it is.";
+
+/// The catalogue as one client sees it.
+pub(super) struct Shown<'a> {
+    pub(super) catalogue: &'a Catalogue,
+    pub(super) toolset: &'a Toolset,
+    /// Which entries the caller may know of.
+    pub(super) visible: &'a (dyn Fn(&Entry) -> bool + Sync),
+}
+
+impl Shown<'_> {
+    /// All that may be seen of some kinds.
+    pub(super) fn of(&self, kind: Kind) -> impl Iterator<Item = &Entry> {
+        self.catalogue
+            .of(kind)
+            .filter(|entry| (self.visible)(entry))
+    }
+
+    /// What may be turned on and off.
+    pub(super) fn switched(&self) -> impl Iterator<Item = &Entry> {
+        let all = self.catalogue.entries().iter();
+        all.filter(|entry| entry.kind != Kind::Prompt && (self.visible)(entry))
+    }
+
+    fn text(&self, options: &AggregateOptions) -> String {
+        let mut text = String::from("TOOLS:");
+        let tools = sorted(self.of(Kind::Tool));
+        for entry in &tools {
+            self.line(&mut text, entry, options);
+        }
+        text.push_str("\n\nRESOURCES:");
+        for entry in sorted(self.of(Kind::Resource).chain(self.of(Kind::Template))) {
+            self.line(&mut text, entry, options);
+        }
+        text
+    }
+
+    fn line(&self, text: &mut String, entry: &Entry, options: &AggregateOptions) {
+        text.push('\n');
+        if entry.is_active(self.toolset) {
+            text.push_str("* ");
+        }
+        text.push_str(&entry.published);
+        text.push_str(": ");
+        text.push_str(&entry.description);
+        if options.token_estimates {
+            let tokens = entry.tokens();
+            let blank = if entry.description.is_empty() {
+                ""
+            } else {
+                " "
+            };
+            text.push_str(&format!("{blank}[~{tokens} tokens]"));
+        }
+    }
+
+    /// The names nearest to one that is not there, the nearest first.
+    pub(super) fn near(&self, name: &str, resources: bool) -> Vec<&str> {
+        let all = self
+            .switched()
+            .filter(|entry| entry.is_resource() == resources);
+        let lower = name.to_lowercase();
+        let mut near: Vec<_> = all
+            .filter_map(|entry| {
+                let other = entry.published.to_lowercase();
+                let alike = strsim::jaro_winkler(&lower, &other);
+                // A name without its prefix is meant for the one with it.
+                let is_end = lower.len() > 2 && other.ends_with(&lower);
+                (alike >= ALIKE || is_end)
+                    .then_some((alike + f64::from(u8::from(is_end)), &*entry.published))
+            })
+            .collect();
+        near.sort_by(|one, other| other.0.total_cmp(&one.0));
+        near.into_iter()
+            .take(SUGGESTIONS)
+            .map(|(_, name)| name)
+            .collect()
+    }
+
+    /// What to do about a name that is not there.
+    pub(super) fn unknown(&self, name: &str, resources: bool) -> String {
+        let kind = if resources { "resource" } else { "tool" };
+        let near = self.near(name, resources);
+        let other = match resources {
+            true => self.catalogue.tool(name).map(|_| "it is a tool"),
+            false => self.catalogue.resource(name).map(|_| "it is a resource"),
+        };
+        let name = crate::engine::shortened(name);
+        match (other, near.is_empty()) {
+            (Some(other), _) => format!("{name} is no {kind}: {other}"),
+            (None, false) => format!("unknown {kind} {name}: did you mean {}?", near.join(", ")),
+            (None, true) => {
+                format!("unknown {kind} {name}: the description of {ACTIVATE} lists all there are")
+            }
+        }
+    }
+
+    /// The entries that fit some words, the best first.
+    pub(super) fn search(&self, query: &str) -> Vec<Value> {
+        let query = query.to_lowercase();
+        let words: Vec<&str> = query
+            .split(|it: char| !it.is_alphanumeric())
+            .filter(|word| !word.is_empty())
+            .collect();
+        let mut found: Vec<_> = self
+            .switched()
+            .filter_map(|entry| {
+                let score = score(entry, &words);
+                (score > 0.0).then_some((score, entry))
+            })
+            .collect();
+        found.sort_by(|one, other| {
+            let by_score = other.0.total_cmp(&one.0);
+            by_score.then_with(|| one.1.published.cmp(&other.1.published))
+        });
+        let found = found.into_iter().take(FOUND_MAX);
+        let found = found.map(|(_, entry)| {
+            json!({
+                "name": &*entry.published,
+                "kind": if entry.is_resource() { "resource" } else { "tool" },
+                "active": entry.is_active(self.toolset),
+                "description": entry.description,
+                "tokens": entry.tokens(),
+            })
+        });
+        found.collect()
+    }
+}
+
+/// How well an entry fits: words in its name count most, then in its description, then words that are nearly in its name.
+fn score(entry: &Entry, words: &[&str]) -> f64 {
+    let name = entry.published.to_lowercase();
+    let description = entry.description.to_lowercase();
+    let parts: Vec<&str> = name.split(|it: char| !it.is_alphanumeric()).collect();
+    let one = |word: &&str| {
+        if parts.contains(word) {
+            3.0
+        } else if name.contains(*word) {
+            2.0
+        } else if description.contains(*word) {
+            1.0
+        } else {
+            let nearest = parts.iter().map(|part| strsim::jaro_winkler(part, word));
+            let nearest = nearest.fold(0.0, f64::max);
+            if nearest >= 0.9 { 0.5 } else { 0.0 }
+        }
+    };
+    words.iter().map(one).sum()
+}
+
+fn sorted<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<&'a Entry> {
+    let mut entries: Vec<_> = entries.collect();
+    entries.sort_by(|one, other| one.published.cmp(&other.published));
+    entries
+}
+
+/// Names in one text of about so many characters, the rest counted.
+pub(super) fn few(names: &[&str], max: usize) -> String {
+    let mut text = String::new();
+    for (at, name) in names.iter().enumerate() {
+        if at > 0 && text.len() + name.len() > max {
+            return format!("{text} and {} more", names.len() - at);
+        }
+        if at > 0 {
+            text.push_str(", ");
+        }
+        text.extend(name.chars().take(max));
+    }
+    text
+}
+
+/// What the aggregate answers itself.
+pub(super) struct Said {
+    /// What was done, or what to do instead.
+    pub(super) outcome: Result<Value, String>,
+    /// Further blocks of text, for the model.
+    pub(super) further: Vec<String>,
+    /// The handle of the changed set.
+    pub(super) handle: Option<String>,
+}
+
+impl Said {
+    /// An error that tells what to do.
+    pub(super) fn error(reason: impl Into<String>) -> Self {
+        Self {
+            outcome: Err(reason.into()),
+            further: Vec::new(),
+            handle: None,
+        }
+    }
+
+    /// The convention's object.
+    fn object(&self) -> Value {
+        match &self.outcome {
+            Ok(result) => json!({ "success": true, "result": result, "error": null }),
+            Err(error) => json!({ "success": false, "result": null, "error": error }),
+        }
+    }
+
+    /// As the result of a tool.
+    pub(super) fn result(&self, format: &ResultFormat) -> Response {
+        let object = self.object();
+        let mut content = vec![json!({ "type": "text", "text": object.to_string() })];
+        let further = self
+            .further
+            .iter()
+            .map(|text| json!({ "type": "text", "text": text }));
+        content.extend(further);
+        let mut result = json!({ "content": content, "isError": self.outcome.is_err() });
+        if self.outcome.is_ok() && format.has_structured_content() {
+            result["structuredContent"] = object;
+            if let Some(handle) = &self.handle {
+                result["structuredContent"]["toolset"] = handle.as_str().into();
+            }
+        }
+        if let Some(handle) = &self.handle {
+            result["_meta"] = json!({ HANDLE_KEY: handle });
+        }
+        if matches!(format, ResultFormat::Modern(_)) {
+            result["resultType"] = "complete".into();
+        }
+        Response::from_outcome(ResponseOutcome::Result(bytes(&result)))
+    }
+
+    /// As the error of a method that has no other place for it.
+    pub(super) fn rpc_error(&self, code: i32) -> Response {
+        let message: Cow<'_, str> = match &self.outcome {
+            Err(error) => error.as_str().into(),
+            Ok(_) => "".into(),
+        };
+        let error = json!({ "code": code, "message": message, "data": self.object() });
+        Response::from_outcome(ResponseOutcome::Error(bytes(&error)))
+    }
+}
+
+fn bytes(value: &Value) -> Bytes {
+    value.to_string().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_confirmation_names_few_and_counts_the_rest() {
+        assert_eq!(few(&["a", "b"], 100), "a, b");
+        let many: Vec<String> = (0..500)
+            .map(|number| format!("server_tool_{number}"))
+            .collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let text = few(&many, 100);
+        assert!(text.len() < 130 && text.contains(" more"), "{text}");
+        assert!(few(&[&"x".repeat(500)], 100).len() <= 100);
+    }
+
+    #[test]
+    fn what_the_aggregate_says_has_the_form_of_the_convention() {
+        let said = Said::error("Name at least one");
+        let format = ResultFormat::Legacy(crate::protocol::ProtocolVersion::V2025_11_25);
+        let result: Value = serde_json::from_slice(said.result(&format).payload()).unwrap();
+        assert_eq!(result["isError"], true);
+        let text: Value =
+            serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+        assert_eq!(
+            text,
+            json!({ "success": false, "result": null, "error": "Name at least one" })
+        );
+        let error: Value = serde_json::from_slice(said.rpc_error(-32602).payload()).unwrap();
+        assert_eq!(
+            (&error["message"], &error["data"]),
+            (&json!("Name at least one"), &text)
+        );
+    }
+}

@@ -1,0 +1,343 @@
+//! Whose set it is: a session's, a handle's, a principal's; both eras at once.
+
+use serde_json::{Value, json};
+
+use super::{House, SERVERS, activate, lists, names, said, tools_of};
+use crate::support::{TOKEN, sha256};
+
+const MODERN: &str = "2026-07-28";
+
+/// A client of 2026-07-28 with a handle of its own, in the address or in `_meta`.
+struct Modern<'a> {
+    house: &'a House,
+    token: &'a str,
+    address: Option<String>,
+    meta: Option<String>,
+}
+
+impl<'a> Modern<'a> {
+    fn of(house: &'a House) -> Self {
+        Self {
+            house,
+            token: TOKEN,
+            address: None,
+            meta: None,
+        }
+    }
+
+    async fn request(&self, method: &str, params: Value) -> (u16, Value) {
+        let mut params = params;
+        params["_meta"] = json!({
+            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        if let Some(handle) = &self.meta {
+            params["_meta"]["tooldock/toolset"] = handle.as_str().into();
+        }
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let query = self
+            .address
+            .as_ref()
+            .map_or_else(String::new, |it| format!("?toolset={it}"));
+        let url = self.house.gateway.url(&format!("/mcp/toolman{query}"));
+        let mut request = self
+            .house
+            .gateway
+            .client
+            .post(url)
+            .bearer_auth(self.token)
+            .header("Accept", "application/json, text/event-stream")
+            .header("MCP-Protocol-Version", MODERN)
+            .header("Mcp-Method", method);
+        if let Some(name) = params["name"].as_str().or(params["uri"].as_str()) {
+            request = request.header("Mcp-Name", name);
+        }
+        let answer = request.json(&message).send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap())
+    }
+
+    async fn result(&self, method: &str, params: Value) -> Value {
+        let (status, answer) = self.request(method, params).await;
+        assert!(
+            status == 200 && answer["result"].is_object(),
+            "{method}: {status} {answer}"
+        );
+        answer["result"].clone()
+    }
+
+    async fn tools(&self) -> Vec<String> {
+        names(&self.result("tools/list", json!({})).await["tools"], "name")
+    }
+
+    /// Activates, and gives the handle of the changed set.
+    async fn activate(&self, given: Value) -> String {
+        let params = json!({"name": "toolman_activate", "arguments": lists(given)});
+        let result = self.result("tools/call", params).await;
+        assert_eq!(said(&result)["success"], true, "{result}");
+        let handle = result["_meta"]["tooldock/toolset"]
+            .as_str()
+            .expect("a handle")
+            .to_owned();
+        assert_eq!(result["structuredContent"]["toolset"], handle);
+        assert!(result["content"][0]["text"].as_str().unwrap().len() <= 200);
+        handle
+    }
+}
+
+fn has(tools: &[String], name: &str) -> bool {
+    tools.iter().any(|it| it == name)
+}
+
+#[tokio::test]
+async fn a_modern_client_carries_its_set_in_a_handle_that_is_its_own() {
+    let tokens = json!({"admission": {"tokens": [{"name": "bob", "sha256": sha256("bobs-token"), "namespaces": ["*"]}]}});
+    let house = House::with(SERVERS, tokens).await;
+    let plain = Modern::of(&house);
+    let listed = plain.result("tools/list", json!({})).await;
+    assert_eq!(
+        (
+            &listed["cacheScope"],
+            listed["ttlMs"].as_u64().unwrap() <= 5000
+        ),
+        (&json!("private"), true)
+    );
+    assert!(!has(&plain.tools().await, "vec_index"));
+    let found = plain.result("server/discover", json!({})).await;
+    assert_eq!(
+        found["capabilities"]["resources"],
+        json!({"listChanged": true})
+    );
+
+    let handle = plain.activate(json!({"tools_on": ["vec_index"]})).await;
+    for modern in [
+        Modern {
+            address: Some(handle.clone()),
+            ..Modern::of(&house)
+        },
+        Modern {
+            meta: Some(handle.clone()),
+            ..Modern::of(&house)
+        },
+    ] {
+        assert!(has(&modern.tools().await, "vec_index"));
+        let called = modern
+            .result("tools/call", json!({"name": "vec_index", "arguments": {}}))
+            .await;
+        assert_eq!(
+            (&called["content"][0]["text"], &called["resultType"]),
+            (&json!("vec ran index"), &json!("complete"))
+        );
+        // A further change goes on from there, and makes a further handle.
+        let further = modern.activate(json!({"tools_off": ["vec_search"]})).await;
+        let further = Modern {
+            meta: Some(further),
+            ..Modern::of(&house)
+        }
+        .tools()
+        .await;
+        assert!(has(&further, "vec_index") && !has(&further, "vec_search"));
+        assert!(has(&modern.tools().await, "vec_search"));
+    }
+    // Without the handle nothing has changed.
+    assert!(!has(&plain.tools().await, "vec_index"));
+    let inactive = plain
+        .result("tools/call", json!({"name": "vec_index", "arguments": {}}))
+        .await;
+    assert_eq!(
+        (&inactive["isError"], &said(&inactive)["success"]),
+        (&json!(true), &json!(false))
+    );
+    let (status, inactive) = plain
+        .request("resources/read", json!({"uri": "note://1"}))
+        .await;
+    assert_eq!(
+        (status, &inactive["error"]["data"]["success"]),
+        (200, &json!(false)),
+        "{inactive}"
+    );
+
+    // Changed, cut, somebody else's, or invented.
+    let mut changed = handle.clone().into_bytes();
+    changed[20] = if changed[20] == b'A' { b'B' } else { b'A' };
+    let changed = String::from_utf8(changed).unwrap();
+    for (token, handle) in [
+        (TOKEN, changed.as_str()),
+        (TOKEN, &handle[..handle.len() - 4]),
+        (TOKEN, "invented"),
+        ("bobs-token", &handle),
+    ] {
+        for by_address in [true, false] {
+            let (address, meta) = match by_address {
+                true => (Some(handle.to_owned()), None),
+                false => (None, Some(handle.to_owned())),
+            };
+            let client = Modern {
+                token,
+                address,
+                meta,
+                ..Modern::of(&house)
+            };
+            let (status, answer) = client.request("tools/list", json!({})).await;
+            assert_eq!(
+                (status, &answer["error"]["code"]),
+                (400, &json!(-32602)),
+                "{answer}"
+            );
+            assert!(
+                answer["error"]["message"]
+                    .as_str()
+                    .unwrap()
+                    .contains("toolman_activate")
+            );
+        }
+    }
+
+    // Both eras at once, each with its own set.
+    let session = house.session().await;
+    activate(&session, json!({"tools_off": ["pjpd_list_projects"]})).await;
+    let (of_session, of_handle) = (
+        tools_of(&session).await,
+        Modern {
+            meta: Some(handle.clone()),
+            ..Modern::of(&house)
+        },
+    );
+    assert!(!has(&of_session, "pjpd_list_projects") && !has(&of_session, "vec_index"));
+    let of_handle_tools = of_handle.tools().await;
+    assert!(has(&of_handle_tools, "pjpd_list_projects") && has(&of_handle_tools, "vec_index"));
+
+    // The servers change: what is gone is gone, what is new is as the start set has it, the rest of the handle holds.
+    super::write(
+        house.folder.path(),
+        &SERVERS
+            .replace("\"vec_search\"]", "\"vec_search\", \"echo\"]")
+            .replace("namespace = \"pjpd\"", "namespace = \"other\""),
+    );
+    house.gateway.reload().await;
+    let listed = of_handle.tools().await;
+    assert!(
+        has(&listed, "vec_index") && has(&listed, "echo") && !has(&listed, "pjpd_create_task"),
+        "{listed:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_principals_set_is_that_of_all_its_clients() {
+    let tokens = json!({"admission": {"tokens": [{"name": "bob", "sha256": sha256("bobs-token"), "namespaces": ["*"]}]}});
+    let house = House::with(
+        &format!("activation_scope = \"principal\"\n{SERVERS}"),
+        tokens,
+    )
+    .await;
+    let (ada, bob) = (
+        Modern::of(&house),
+        Modern {
+            token: "bobs-token",
+            ..Modern::of(&house)
+        },
+    );
+    let params =
+        json!({"name": "toolman_activate", "arguments": lists(json!({"tools_on": ["vec_index"]}))});
+    let result = ada.result("tools/call", params).await;
+    assert!(result["_meta"]["tooldock/toolset"].is_null(), "{result}");
+    assert!(has(&ada.tools().await, "vec_index"));
+    assert!(!has(&bob.tools().await, "vec_index"));
+    let session = house.session().await;
+    assert!(has(&tools_of(&session).await, "vec_index"));
+}
+
+#[tokio::test]
+async fn changes_are_announced_to_the_session_that_made_them_and_rest_sees_the_start_set() {
+    let house = House::of("").await;
+    let (session, other) = (house.session().await, house.session().await);
+    let mut stream = session.listen().await;
+    let mut others = other.listen().await;
+    // The servers are there: what follows is announced for the activation.
+    tools_of(&session).await;
+    activate(
+        &session,
+        json!({"tools_on": ["vec_index"], "resources_on": ["note://1"]}),
+    )
+    .await;
+    let mut heard = Vec::new();
+    while !heard.contains(&json!("notifications/resources/list_changed")) {
+        heard.push(stream.message().await["method"].clone());
+    }
+    assert!(
+        heard.contains(&json!("notifications/tools/list_changed")),
+        "{heard:?}"
+    );
+
+    // REST and other sessions are as at the start.
+    let (status, refused) = house.gateway.call("toolman", "vec_index", json!({})).await;
+    assert!(
+        status >= 400 && refused.to_string().contains("toolman_activate"),
+        "{status} {refused}"
+    );
+    let called = house
+        .gateway
+        .call("toolman", "vec_search", json!({"x": 1}))
+        .await;
+    assert_eq!(called, (200, json!("vec ran search")));
+    let listed = house
+        .gateway
+        .request("GET", "/tools")
+        .header("X-Namespace", "toolman");
+    let listed: Value = listed.send().await.unwrap().json().await.unwrap();
+    let listed = names(&listed, "name");
+    assert!(
+        has(&listed, "vec_search")
+            && has(&listed, "toolman_activate")
+            && !has(&listed, "vec_index")
+    );
+    assert!(!has(&tools_of(&other).await, "vec_index"));
+
+    // A server that says its tools have changed: everybody hears, and the tool is there.
+    activate(&other, json!({"tools_on": ["vec_index"]})).await;
+    super::call(&session, "pjpd_grow", json!({})).await;
+    crate::support::eventually("the new tool", async || {
+        has(&tools_of(&session).await, "pjpd_grown").then_some(())
+    })
+    .await;
+    loop {
+        if others.message().await["method"] == "notifications/tools/list_changed" {
+            break;
+        }
+    }
+    assert!(house.asked("pjpd", "initialize") == 1);
+}
+
+/// The Python and TypeScript SDKs, in a session and with a handle in the address.
+#[tokio::test]
+async fn real_clients_turn_a_tool_on_in_both_eras() {
+    use crate::support::programs::{node, python, root, run};
+    let house = House::of("").await;
+    for mode in ["legacy", MODERN] {
+        for script in ["activating_mcp2.py", "activating_typescript2.mjs"] {
+            let url = house.gateway.url("");
+            let printed = tokio::task::spawn_blocking(move || {
+                let mut command = if script.ends_with(".py") {
+                    let mut python = python("clients-mcp2");
+                    python.arg(root().join("tests/clients").join(script));
+                    python
+                } else {
+                    let (mut node, packages) = node();
+                    node.args(["--preserve-symlinks", "--preserve-symlinks-main"])
+                        .arg(packages.join("clients").join(script));
+                    node
+                };
+                run(command.args([&url, TOKEN, "toolman", mode]))
+            });
+            let printed = printed.await.expect("not cancelled");
+            let mut seen: Value = serde_json::from_str(printed.trim()).expect(&printed);
+            let version = seen["version"].take();
+            assert_eq!(version == MODERN, mode == MODERN, "{script}: {version}");
+            let expected = json!({
+                "version": null, "before": false, "said": true, "after": true, "called": "vec ran index",
+                "read": "read item://42", "prompts": ["pjpd_summarize", "vec_explain"],
+            });
+            assert_eq!(seen, expected, "{script} {mode}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Servers that fail, and files that change.
+
+use serde_json::{Value, json};
+
+use super::{House, SERVERS, call, catalogue, logged, result, said, tools_of, write};
+use crate::support::eventually;
+
+/// AGG-35, AGG-36, AGG-40, and wrong commands.
+#[tokio::test]
+async fn a_server_that_fails_takes_only_its_own_entries_away() {
+    let bad = r#"
+[[servers]]
+namespace = "gone"
+command = "exit 3"
+
+[[servers]]
+namespace = "absent"
+command = "/no/such/program"
+
+[[servers]]
+namespace = "mute"
+command = "exec sleep 1000"
+connect_timeout = "300ms"
+"#;
+    let house = House::of("").await;
+    let session = house.session().await;
+    write(house.folder.path(), &format!("{SERVERS}{bad}"));
+    house.gateway.reload().await;
+    let listed = tools_of(&session).await;
+    assert!(
+        listed.contains(&"pjpd_list_projects".to_owned()),
+        "{listed:?}"
+    );
+    for words in [
+        "server gone of toolman",
+        "server absent of toolman",
+        "server mute of toolman",
+    ] {
+        logged(&house.gateway, words).await;
+    }
+    let why = said(&call(&session, "gone_tool", json!({})).await);
+    assert!(
+        why["error"].as_str().unwrap().contains("server gone"),
+        "{why}"
+    );
+    // What did not change was not started again.
+    assert_eq!(house.asked("pjpd", "initialize"), 1);
+
+    // A crash: lists and the catalogue lose the server's entries, the log says so, and no new process is started.
+    let crashed = call(&session, "pjpd_crash", json!({})).await;
+    assert_eq!(crashed["isError"], true, "{crashed}");
+    eventually("the entries to leave", async || {
+        let listed = result(&session, "tools/list", json!({})).await;
+        let there = catalogue(&listed["tools"])
+            .iter()
+            .any(|it| it.contains("pjpd_create_task"));
+        (!there).then_some(())
+    })
+    .await;
+    logged(&house.gateway, "server pjpd of toolman offers nothing").await;
+    let listed = tools_of(&session).await;
+    // The name is free for the server behind.
+    assert!(
+        !listed.contains(&"pjpd_create_task".to_owned())
+            && listed.contains(&"vec_search".to_owned())
+    );
+    let prompts = result(&session, "prompts/list", json!({})).await;
+    assert_eq!(super::names(&prompts["prompts"], "name"), ["vec_explain"]);
+    let gone = said(&call(&session, "pjpd_create_task", json!({})).await);
+    assert!(
+        gone["error"]
+            .as_str()
+            .unwrap()
+            .contains("offers nothing now"),
+        "{gone}"
+    );
+    assert_eq!(house.asked("pjpd", "initialize"), 1);
+}
+
+/// A file that cannot be used changes nothing; without one the namespace says why.
+#[tokio::test]
+async fn a_wrong_file_changes_nothing_and_says_where() {
+    let house = House::of("").await;
+    let session = house.session().await;
+    let before = tools_of(&session).await;
+    write(
+        house.folder.path(),
+        "active_toolsets = []\n[[servers]]\nnamespace = \"a\"\ncomand = \"x\"\n",
+    );
+    let report = house.gateway.reload().await;
+    assert!(report.to_string().contains("tools.toml"), "{report}");
+    assert_eq!(tools_of(&session).await, before);
+
+    house.gateway.reconfigure(json!({"toolman": {"toolman": {"config": house.folder.path().join("tools.toml")}, "other": {"config": "/no/such/tools.toml"}}}));
+    house.gateway.signal(rustix::process::Signal::HUP);
+    let answer = eventually("the other namespace", async || {
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}});
+        let (_, answer) = house.gateway.mcp("other", message).await;
+        let told: &Value = &answer["error"]["message"];
+        told.as_str()
+            .is_some_and(|it| it.contains("/no/such/tools.toml"))
+            .then_some(answer)
+    })
+    .await;
+    assert!(answer["error"].is_object());
+}

@@ -1,0 +1,282 @@
+//! An aggregate as it is served: its namespace, with one hidden namespace inside for each server of its file.
+//!
+//! Nothing is started here. A member that did not change is the same `Arc` in the next aggregate, so that a change of one
+//! server leaves the processes of all others alone.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+
+use super::spec::{AggregateSpec, Member, MemberKind};
+use crate::config::NamespacesConfig;
+use crate::error::{CallError, CallErrorCode};
+use crate::external::{self, INVALID, StdioServerConfig};
+use crate::manifest::effective_limits;
+use crate::names::NamespaceName;
+use crate::policy::ToolPolicy;
+use crate::registry::{Attached, Issue, Namespace, SecretsStatus, UpstreamKind};
+use crate::reload::{content_hash, gate, nobody, of_external, parking, same_namespace};
+use crate::secrets::Secrets;
+
+/// Processes of members last as long as the gateway: nobody stops or replaces them for their age.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// How long a server may take to start before it is given up.
+const CONNECT_MAX: Duration = Duration::from_secs(600);
+
+/// Many servers behind one namespace.
+#[derive(Debug)]
+pub struct Aggregate {
+    /// What its file says.
+    pub spec: AggregateSpec,
+    /// Its servers, in the order of the file, as many as in the spec.
+    pub members: Vec<AggregateMember>,
+}
+
+/// Who is behind one prefix.
+#[derive(Debug, Clone)]
+pub enum AggregateMember {
+    /// A server of the aggregate alone. No list shows its namespace.
+    Own(Arc<Namespace>),
+    /// A namespace that is served anyway, found in the snapshot of the moment.
+    Served(NamespaceName),
+}
+
+/// What the namespaces of aggregates are made with, beside their files.
+pub struct Surroundings<'a> {
+    /// The operator's limits.
+    pub config: &'a NamespacesConfig,
+    /// Values of `${NAME}`.
+    pub secrets: &'a Secrets,
+    /// Values of those that are no secrets.
+    pub environment: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Aggregate {
+    /// The namespace of one of its own servers.
+    pub(crate) fn member(&self, name: &str) -> Option<&Arc<Namespace>> {
+        let mut own = self.own_namespaces();
+        own.find(|namespace| namespace.name.as_str() == name)
+    }
+
+    /// The hidden namespaces.
+    pub fn own_namespaces(&self) -> impl Iterator<Item = &Arc<Namespace>> {
+        self.members.iter().filter_map(|member| match member {
+            AggregateMember::Own(namespace) => Some(namespace),
+            AggregateMember::Served(_) => None,
+        })
+    }
+
+    /// Whether the other one serves the same in the same way.
+    fn is_same(&self, other: &Self) -> bool {
+        let same = |(one, other): (&AggregateMember, &AggregateMember)| match (one, other) {
+            (AggregateMember::Own(one), AggregateMember::Own(other)) => Arc::ptr_eq(one, other),
+            (AggregateMember::Served(one), AggregateMember::Served(other)) => one == other,
+            _ => false,
+        };
+        self.spec == other.spec
+            && self.members.len() == other.members.len()
+            && self.members.iter().zip(&other.members).all(same)
+    }
+}
+
+/// The namespace of an aggregate. `read` is what its file says, or why it cannot be used: then the aggregate that serves
+/// goes on, and where there is none the namespace fails with that sentence.
+pub fn namespace(
+    name: &NamespaceName,
+    read: Result<AggregateSpec, String>,
+    current: Option<&Namespace>,
+    around: &Surroundings<'_>,
+) -> Namespace {
+    let serving = current.and_then(|current| match &current.upstream {
+        UpstreamKind::Aggregate(serving) => Some(serving),
+        _ => None,
+    });
+    let mut issues = Vec::new();
+    let upstream = match (read, serving) {
+        (Ok(spec), serving) => {
+            let next = aggregate(name, spec, serving.map(|it| &**it), around);
+            UpstreamKind::Aggregate(match serving {
+                Some(serving) if serving.is_same(&next) => Arc::clone(serving),
+                _ => Arc::new(next),
+            })
+        }
+        (Err(message), serving) => {
+            issues.push(Issue {
+                code: INVALID,
+                subject: "config".into(),
+                message: match serving {
+                    Some(_) => format!("the last change is not served: {message}"),
+                    None => message.clone(),
+                },
+            });
+            match serving {
+                Some(serving) => UpstreamKind::Aggregate(Arc::clone(serving)),
+                None => {
+                    UpstreamKind::Failed(CallError::new(CallErrorCode::WorkerUnavailable, message))
+                }
+            }
+        }
+    };
+    let (limits, tool_limits, found) = effective_limits(
+        &crate::config::LimitsPatch::default(),
+        None,
+        name,
+        around.config,
+    );
+    issues.extend(found);
+    let mut hash = Sha256::new();
+    if let UpstreamKind::Aggregate(aggregate) = &upstream {
+        // Equal where the spec is; what a member runs with is compared by its `Arc`.
+        hash.update(format!("{:?}", aggregate.spec));
+        for own in aggregate.own_namespaces() {
+            hash.update(own.content_hash);
+        }
+    }
+    Namespace {
+        name: name.clone(),
+        description: String::new(),
+        version: String::new(),
+        secrets: Vec::new(),
+        secrets_status: SecretsStatus::NoSecretsNeeded,
+        has_requirements: false,
+        policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
+        tools: Vec::new(),
+        resources: Vec::new(),
+        resource_templates: Vec::new(),
+        prompts: Vec::new(),
+        completions: false,
+        issues,
+        gate: gate(current, &limits),
+        parked: parking(current, &limits),
+        content_hash: content_hash(&hash.finalize().into(), &limits, &tool_limits, None),
+        upstream,
+        attached: Attached::default(),
+        recovering: Weak::new(),
+        limits,
+        tool_limits,
+    }
+}
+
+fn aggregate(
+    name: &NamespaceName,
+    spec: AggregateSpec,
+    serving: Option<&Aggregate>,
+    around: &Surroundings<'_>,
+) -> Aggregate {
+    let members = spec.members.iter().map(|member| {
+        let own = name.member(&member.prefix);
+        let current = serving.and_then(|serving| serving.member(own.as_str()));
+        one(&own, member, current, around)
+    });
+    let members = members.collect();
+    Aggregate { spec, members }
+}
+
+fn one(
+    name: &NamespaceName,
+    member: &Member,
+    current: Option<&Arc<Namespace>>,
+    around: &Surroundings<'_>,
+) -> AggregateMember {
+    let external = match &member.kind {
+        MemberKind::Namespace(served) => return AggregateMember::Served(served.clone()),
+        MemberKind::Stdio(config) => {
+            let config = StdioServerConfig {
+                // Lists wait for no longer than its own limit; a server that takes longer comes late.
+                connect_timeout: member.connect_timeout.max(CONNECT_MAX),
+                idle_stop: FOR_EVER,
+                max_lifetime: FOR_EVER,
+                // With thirty servers, spare processes would be thirty more.
+                warm: 0,
+                ..(**config).clone()
+            };
+            external::stdio_member(name, &config, around.secrets, around.environment)
+        }
+        MemberKind::Remote(config) => {
+            external::remote_member(name, config, around.secrets, around.environment)
+        }
+    };
+    let next = of_external(external, current.map(|it| &**it), around.config);
+    AggregateMember::Own(match current {
+        Some(current) if same_namespace(current, &next) => Arc::clone(current),
+        _ => Arc::new(next),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aggregate::{ActivePatterns, AggregateOptions};
+
+    fn stdio(prefix: &str, command: &str) -> Member {
+        Member {
+            prefix: prefix.into(),
+            kind: MemberKind::Stdio(Box::new(StdioServerConfig {
+                command: "sh".into(),
+                args: vec!["-c".into(), command.into()],
+                ..StdioServerConfig::default()
+            })),
+            connect_timeout: Duration::from_secs(30),
+            pin: None,
+        }
+    }
+
+    fn spec(members: Vec<Member>) -> AggregateSpec {
+        AggregateSpec {
+            file: "tools.toml".into(),
+            members,
+            active: ActivePatterns::default(),
+            options: AggregateOptions::default(),
+        }
+    }
+
+    fn served(read: Result<AggregateSpec, String>, current: Option<&Namespace>) -> Namespace {
+        let around = Surroundings {
+            config: &NamespacesConfig::default(),
+            secrets: &Secrets::default(),
+            environment: &|_| None,
+        };
+        namespace(&"all".parse().unwrap(), read, current, &around)
+    }
+
+    fn aggregate_of(namespace: &Namespace) -> &Arc<Aggregate> {
+        match &namespace.upstream {
+            UpstreamKind::Aggregate(aggregate) => aggregate,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_change_of_one_server_leaves_the_others_as_they_are() {
+        let first = served(Ok(spec(vec![stdio("a", "x"), stdio("b", "y")])), None);
+        let same = served(
+            Ok(spec(vec![stdio("a", "x"), stdio("b", "y")])),
+            Some(&first),
+        );
+        assert!(Arc::ptr_eq(aggregate_of(&first), aggregate_of(&same)));
+        assert_eq!(first.content_hash, same.content_hash);
+        let next = served(
+            Ok(spec(vec![stdio("a", "x"), stdio("b", "z")])),
+            Some(&first),
+        );
+        let own = |of: &Namespace, name| Arc::clone(aggregate_of(of).member(name).unwrap());
+        assert!(Arc::ptr_eq(&own(&first, "all.a"), &own(&next, "all.a")));
+        assert!(!Arc::ptr_eq(&own(&first, "all.b"), &own(&next, "all.b")));
+        assert_ne!(first.content_hash, next.content_hash);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_changes_nothing_that_serves() {
+        let failed = served(Err("tools.toml:3:1: unknown key".into()), None);
+        let UpstreamKind::Failed(error) = &failed.upstream else {
+            panic!("{failed:?}");
+        };
+        assert_eq!(error.message, "tools.toml:3:1: unknown key");
+        let first = served(Ok(spec(vec![stdio("a", "x")])), None);
+        let kept = served(Err("tools.toml:3:1: unknown key".into()), Some(&first));
+        assert!(Arc::ptr_eq(aggregate_of(&first), aggregate_of(&kept)));
+        assert!(kept.issues[0].message.contains("tools.toml:3:1"));
+    }
+}

@@ -1,0 +1,82 @@
+//! Aggregates in a reload: each configured file becomes a namespace, read anew each time.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::run::{Change, Changes};
+use super::{ReloadFailure, ReloadReport, Reloader, lock};
+use crate::aggregate::{AggregateSpec, Surroundings, namespace, read};
+use crate::external::{COLLISION, INVALID};
+use crate::names::NamespaceName;
+use crate::registry::{Issue, Snapshot};
+use crate::scan::NamespaceSource;
+
+/// The aggregates that are asked for, with what their files say or why that cannot be used.
+pub(super) type Read = Vec<(NamespaceName, Result<AggregateSpec, String>)>;
+
+impl Reloader {
+    /// Reads the files of all aggregates, without those whose name a folder or a server has.
+    pub(super) async fn aggregates(
+        &self,
+        sources: &mut [NamespaceSource],
+        servers: &BTreeSet<NamespaceName>,
+        report: &mut ReloadReport,
+    ) -> Read {
+        let configured = Arc::clone(&lock(&self.aggregates));
+        let mut aggregates = Read::new();
+        for (name, config) in &*configured {
+            if let Some(folder) = sources.iter_mut().find(|it| it.name == *name) {
+                tracing::warn!(namespace = %name, "a folder has the name of an aggregate; the folder is served");
+                folder.issues.push(Issue {
+                    code: COLLISION,
+                    subject: name.to_string(),
+                    message: "an aggregate has this name, too; the folder is served".into(),
+                });
+                continue;
+            }
+            if servers.contains(name) {
+                let message = format!(
+                    "a server of `upstreams` has the name {name}, too; that server is served"
+                );
+                tracing::warn!(namespace = %name, message);
+                report.failed.push(ReloadFailure {
+                    namespace: format!("toolman.{name}"),
+                    code: COLLISION,
+                    message,
+                });
+                continue;
+            }
+            let file = config.config.clone();
+            let read = tokio::task::spawn_blocking(move || read(&file)).await;
+            let read = read.unwrap_or_else(|_| Err("reading the file was interrupted".into()));
+            aggregates.push((name.clone(), read));
+        }
+        aggregates
+    }
+}
+
+/// Compares what is asked for with what is served.
+pub(super) fn settle(
+    aggregates: Read,
+    before: &Snapshot,
+    around: &Surroundings<'_>,
+    changes: &mut Changes,
+    report: &mut ReloadReport,
+) {
+    for (name, read) in aggregates {
+        if let Err(message) = &read {
+            tracing::warn!(namespace = %name, "the aggregate {name} cannot be brought up to date: {message}");
+            report.failed.push(ReloadFailure {
+                namespace: name.to_string(),
+                code: INVALID,
+                message: message.clone(),
+            });
+        }
+        let current = before.namespaces.get(&name).map(|it| &**it);
+        let next = namespace(&name, read, current, around);
+        if !current.is_some_and(|current| super::same_namespace(current, &next)) {
+            tracing::info!(namespace = %name, "the aggregate {name} is new or has changed");
+            changes.insert(name, Change::Publish(Arc::new(next)));
+        }
+    }
+}
