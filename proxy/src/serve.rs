@@ -261,8 +261,10 @@ impl Parts {
                 },
                 config.builder.clone(),
             );
+            let workspace = Arc::new(workspace);
+            control.spawn(management::clear_leftovers(Arc::clone(&workspace)));
             Arc::new(Management::new(
-                Arc::new(workspace),
+                workspace,
                 management::secrets(effective, &secrets),
                 builder,
                 Arc::clone(&core),

@@ -16,6 +16,7 @@
 //!
 //! It does not read namespaces (see [`crate::scan`]) and knows no file of the secrets store.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{
@@ -266,13 +267,24 @@ fn make_layout(root: &Path) -> Result<(), DataDirError> {
     Ok(())
 }
 
+/// How the temporary files of [`write_atomically`] begin.
+pub(crate) const TEMPORARY: &str = ".tmp-";
+
+/// Whether a name is that of a temporary file made here: a beginning, six letters or digits, an ending.
+pub(crate) fn is_temporary(name: &OsStr, beginning: &str, ending: &str) -> bool {
+    let random = name
+        .to_str()
+        .and_then(|name| name.strip_prefix(beginning)?.strip_suffix(ending));
+    random.is_some_and(|it| it.len() == 6 && it.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+}
+
 /// Replaces a file in one step: a temporary file beside it, synced, renamed, and the directory synced.
 ///
 /// # Errors
 ///
 /// What the file system said; the old file is then untouched.
 pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    replace_file(path, bytes, mode, ".tmp-", |_| Ok(()))
+    replace_file(path, bytes, mode, TEMPORARY, |_| Ok(()))
 }
 
 /// The same with another beginning of the temporary file's name, and a last step before the file is there.

@@ -34,6 +34,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::config::WorkersConfig;
 use crate::data_dir::{DataDir, short_hash};
 use crate::error::{CallError, CallErrorCode};
+use crate::fault;
 use crate::metrics::ProcessMetrics;
 use crate::names::NamespaceName;
 use crate::scan::NamespaceSource;
@@ -281,6 +282,49 @@ fn switch_symlink(link: &Path, target: &Path) -> Result<(), EnvironmentError> {
     let mut beside = link.as_os_str().to_owned();
     beside.push(format!(".{:016x}{SWITCHING}", fastrand::u64(..)));
     let beside = PathBuf::from(beside);
+    fault::point();
     std::os::unix::fs::symlink(target, &beside).map_err(failed)?;
-    std::fs::rename(&beside, link).map_err(failed)
+    fault::point();
+    std::fs::rename(&beside, link).map_err(failed)?;
+    fault::point();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::fault::{FOLDER, dying_everywhere};
+
+    /// Run by [`a_switch_that_is_killed_anywhere_leaves_the_old_environment_or_the_new_one`] in a process of its own.
+    #[test]
+    #[ignore = "dies"]
+    fn a_switch_that_is_killed() {
+        let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
+        switch_symlink(&folder.join("ns"), Path::new("new")).unwrap();
+    }
+
+    #[test]
+    fn a_switch_that_is_killed_anywhere_leaves_the_old_environment_or_the_new_one() {
+        let prepared = || {
+            let folder = tempfile::tempdir().unwrap();
+            switch_symlink(&folder.path().join("ns"), Path::new("old")).unwrap();
+            folder
+        };
+        let test = "environment::tests::a_switch_that_is_killed";
+        let died = dying_everywhere(test, &[], prepared, |at, folder| {
+            let target = fs::read_link(folder.join("ns")).unwrap();
+            let expected = if (1..=2).contains(&at) { "old" } else { "new" };
+            assert_eq!(target, Path::new(expected), "{at}");
+            let others = fs::read_dir(folder).unwrap().filter_map(|entry| {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                (name != "ns").then_some(name)
+            });
+            for name in others {
+                assert!(is_switch_leftover(&name), "nobody would remove {name}");
+            }
+        });
+        assert_eq!(died, 3);
+    }
 }

@@ -6,14 +6,21 @@
 pub(crate) fn point() {}
 
 #[cfg(test)]
-pub(crate) use dying::{DIES_AT, point};
+pub(crate) use dying::{FOLDER, dying_everywhere, point};
 
 #[cfg(test)]
 mod dying {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::path::Path;
+    use std::process::Command;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use tempfile::TempDir;
+
     /// The variable that says at which point the process dies, counted from 1.
-    pub(crate) const DIES_AT: &str = "TOOLDOCK_TEST_DIES_AT";
+    const DIES_AT: &str = "TOOLDOCK_TEST_DIES_AT";
+    /// The variable that names the folder the process works in.
+    pub(crate) const FOLDER: &str = "TOOLDOCK_TEST_FOLDER";
 
     pub(crate) fn point() {
         static PASSED: AtomicUsize = AtomicUsize::new(0);
@@ -25,5 +32,36 @@ mod dying {
             let own = rustix::process::getpid();
             let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
         }
+    }
+
+    /// Runs an ignored test in processes of its own, each in a folder that `prepare` made. The first is killed at the
+    /// first point, the next at the second, until one passes all points. `judge` gets each folder with the number of the
+    /// point, 0 for the process that was not killed. Gives how many were.
+    pub(crate) fn dying_everywhere(
+        test: &str,
+        variables: &[(&str, &str)],
+        mut prepare: impl FnMut() -> TempDir,
+        mut judge: impl FnMut(usize, &Path),
+    ) -> usize {
+        for at in 1.. {
+            let folder = prepare();
+            let output = Command::new(std::env::current_exe().unwrap())
+                .args(["--ignored", "--exact", test])
+                .envs(variables.iter().copied())
+                .env(FOLDER, folder.path())
+                .env(DIES_AT, at.to_string())
+                .output()
+                .unwrap();
+            if output.status.success() {
+                let ran = String::from_utf8_lossy(&output.stdout).contains("1 passed");
+                assert!(ran, "there is no test {test}");
+                judge(0, folder.path());
+                return at - 1;
+            }
+            let told = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(output.status.signal(), Some(9), "{test} {at}: {told}");
+            judge(at, folder.path());
+        }
+        unreachable!("a process has an end")
     }
 }

@@ -9,6 +9,8 @@
 mod file_name;
 mod folder;
 mod inspect;
+mod leftovers;
+mod package;
 mod requirements;
 mod tool_file;
 
@@ -28,7 +30,8 @@ use crate::metrics::WorkerMetrics;
 pub use file_name::{InvalidToolFileName, ToolFileName};
 pub use folder::NamespaceFolder;
 pub use inspect::{Fault, FoundTool, Inspected};
-pub use requirements::{InvalidPackageSpec, NotInstalled, PackageSpec};
+pub use package::{InvalidPackageSpec, PackageSpec};
+pub use requirements::NotInstalled;
 pub use tool_file::{Changed, TOOL_FILE_BYTES_MAX};
 
 /// Why something was not done, in one line for whoever asked. Nothing was changed then.
@@ -114,3 +117,6 @@ impl From<NotDone> for CallError {
         Self::new(CallErrorCode::ToolError, message)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use tooldock_filters::origin::OriginPattern;
 
 use tooldock_upstream::management::{ManagedSecrets, ServerFacts};
+use tooldock_workers::manage::Workspace;
 use tooldock_workers::secrets::{SecretNames, SecretStore};
 
 use crate::config::{Effective, ProfileName};
@@ -45,5 +46,19 @@ pub(crate) fn facts(effective: &Effective) -> ServerFacts {
             .unwrap_or_default(),
         cors_origins: origins.collect::<Vec<_>>().join(","),
         mcp_session_ttl_hours: config.sessions.ttl.as_secs() / 3600,
+    }
+}
+
+/// Removes what a manager that was killed left behind. Nothing waits for it.
+pub(crate) async fn clear_leftovers(workspace: Arc<Workspace>) {
+    match workspace.clear_leftovers().await {
+        Ok(0) => {}
+        Ok(removed) => tracing::info!(
+            removed,
+            "unfinished files of a manager that did not end by itself are removed"
+        ),
+        Err(error) => {
+            tracing::warn!(%error, "unfinished files of an earlier manager may be left below tools/");
+        }
     }
 }

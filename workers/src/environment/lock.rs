@@ -39,7 +39,7 @@ impl FileLock {
     }
 
     /// Takes the lock if nobody holds it.
-    pub(super) fn try_take(path: &Path) -> Result<Option<Self>, EnvironmentError> {
+    pub(crate) fn try_take(path: &Path) -> Result<Option<Self>, EnvironmentError> {
         let failed = |error: std::io::Error| EnvironmentError::io("lock", path, &error);
         // Tool code can put anything in the place of the file: a pipe must not be waited on, nor a symlink followed.
         let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;

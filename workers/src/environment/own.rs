@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::installer::Step;
 use super::{
-    EnvironmentError, Environments, FileLock, Toolchain, blocking, empty, stamp, switch_symlink,
-    venv,
+    EnvironmentError, Environments, FileLock, Toolchain, blocking, empty, is_switch_leftover,
+    stamp, switch_symlink, venv,
 };
 use crate::data_dir::{short_hash, write_atomically};
 
@@ -82,6 +82,7 @@ impl Environments {
                 return Err(error);
             }
         }
+        let venvs = self.data.venvs_dir();
         blocking(move || {
             let list = build.join(ASKED);
             write_atomically(&list, written.as_bytes(), 0o644)
@@ -89,7 +90,14 @@ impl Environments {
             stamp::write(&build, &key)?;
             let name = build.file_name().unwrap_or_default();
             switch_symlink(&link, &Path::new(".builds").join(name))?;
-            // The one before, and what a crash left behind.
+            // What a crash left behind, and the environment before.
+            for entry in fs::read_dir(venvs).into_iter().flatten().flatten() {
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                if name.starts_with(".manager.") && is_switch_leftover(&name) {
+                    let _ = fs::remove_file(entry.path());
+                }
+            }
             for entry in fs::read_dir(&builds).into_iter().flatten().flatten() {
                 if is_own(&entry.path()) && entry.path() != build {
                     venv::remove_tree(&entry.path())?;

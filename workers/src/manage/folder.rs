@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::{NotDone, Workspace, blocking};
+use super::{NotDone, Workspace, blocking, leftovers};
+use crate::fault;
 use crate::names::NamespaceName;
 use crate::scan;
 
 /// How the folder of a deleted namespace is called until everything in it is removed. The scan passes such names over.
-const DELETED: &str = ".deleted-";
+pub(super) const DELETED: &str = ".deleted-";
 
 /// A namespace's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +67,7 @@ impl Workspace {
         let path = self.data.tools_dir().join(name.as_str());
         blocking(move || {
             let _lock = lock;
+            fault::point();
             match fs::create_dir(&path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -76,6 +78,7 @@ impl Workspace {
                 }
                 Err(error) => return Err(NotDone::io("create", &path, &error)),
             }
+            fault::point();
             sync_folder(path.parent().unwrap_or(&path))?;
             Ok(path)
         })
@@ -98,21 +101,14 @@ impl Workspace {
             let folder = Folder::open(&tools, &name)?;
             // One step, so that no reload meets half a namespace.
             let aside = tools.join(format!("{DELETED}{:016x}", fastrand::u64(..)));
+            fault::point();
             fs::rename(&folder.path, &aside)
                 .map_err(|error| NotDone::io("remove", &folder.path, &error))?;
+            fault::point();
             sync_folder(&tools)?;
             remove_environment(&venv)?;
-            // What is left over by a crash before this goes with the next namespace that is deleted.
-            for entry in fs::read_dir(&tools).into_iter().flatten().flatten() {
-                if entry
-                    .file_name()
-                    .as_encoded_bytes()
-                    .starts_with(DELETED.as_bytes())
-                    && let Err(error) = fs::remove_dir_all(entry.path())
-                {
-                    tracing::warn!(%error, "what a deleted namespace held is not all removed");
-                }
-            }
+            fault::point();
+            leftovers::remove_deleted(&tools);
             Ok(())
         })
         .await

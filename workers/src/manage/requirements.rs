@@ -4,137 +4,30 @@
 //! by a list beside `requirements.txt`, which takes its place only then: a line that fails would keep the namespace from
 //! its next reload.
 
-use std::fmt;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::str::FromStr;
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use tempfile::NamedTempFile;
 
 use super::folder::{Folder, sync_folder};
-use super::{NotDone, Workspace, blocking};
+use super::package::{PackageSpec, normal_name};
+use super::{NotDone, Workspace, blocking, leftovers};
+use crate::data_dir::is_temporary;
 use crate::environment::{FileLock, Packages, redact_credentials};
+use crate::fault;
 use crate::names::NamespaceName;
 use crate::scan::{self, NamespaceSource, REQUIREMENTS_FILE, Requirements, read_requirements};
 
 /// The most lines that a manager adds to.
 const LINES_MAX: usize = 500;
 
-/// One requirement as PEP 508 writes it, by name: no option, no URL, no path. What is installed comes from the index
-/// alone, and nothing of the text can become an argument of the installer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PackageSpec(String);
-
-/// Why a text is no requirement.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "invalid package: write a name with optional extras and versions, as in httpx, httpx>=0.28.0 or uvicorn[standard]==0.30.0; no options, URLs or paths"
-)]
-pub struct InvalidPackageSpec;
-
 /// Packages could not be installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotInstalled {
     /// What the installer said, without credentials.
     pub details: String,
-}
-
-impl PackageSpec {
-    /// As it was written.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The package's name as indexes compare names.
-    pub(crate) fn name(&self) -> String {
-        normal_name(&self.0)
-    }
-}
-
-/// The name at the beginning of a requirement, in lower case and with one kind of separator.
-fn normal_name(requirement: &str) -> String {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let end = requirement
-        .find(|c| !is_name(c))
-        .unwrap_or(requirement.len());
-    let mut name = requirement[..end]
-        .to_ascii_lowercase()
-        .replace(['.', '_'], "-");
-    while name.contains("--") {
-        name = name.replace("--", "-");
-    }
-    name
-}
-
-impl FromStr for PackageSpec {
-    type Err = InvalidPackageSpec;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const ARCHIVES: [&str; 11] = [
-            ".whl", ".zip", ".tar", ".gz", ".tgz", ".bz2", ".tbz", ".xz", ".txz", ".tlz", ".lzma",
-        ];
-        let text = text.trim_matches(' ');
-        let allowed = |c: char| {
-            c.is_ascii_alphanumeric()
-                || matches!(
-                    c,
-                    '.' | '_'
-                        | '-'
-                        | '['
-                        | ']'
-                        | ','
-                        | '<'
-                        | '>'
-                        | '='
-                        | '!'
-                        | '~'
-                        | '*'
-                        | '+'
-                        | '('
-                        | ')'
-                        | ';'
-                        | ' '
-                        | '\''
-                        | '"'
-                )
-        };
-        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        let end = text.find(|c| !is_name(c)).unwrap_or(text.len());
-        let (name, rest) = text.split_at(end);
-        let valid = text.len() <= 256
-            && text.chars().all(allowed)
-            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && name.ends_with(|c: char| c.is_ascii_alphanumeric())
-            && !ARCHIVES
-                .iter()
-                .any(|ending| name.to_ascii_lowercase().ends_with(ending))
-            && !rest.contains(" -")
-            && rest
-                .trim_start()
-                .chars()
-                .next()
-                .is_none_or(|c| "[<>=!~;(".contains(c));
-        match valid {
-            true => Ok(Self(text.to_owned())),
-            false => Err(InvalidPackageSpec),
-        }
-    }
-}
-
-impl fmt::Display for PackageSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for PackageSpec {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
 }
 
 impl Workspace {
@@ -163,13 +56,25 @@ impl Workspace {
         namespace: &NamespaceName,
         package: &PackageSpec,
     ) -> Result<Result<(), NotInstalled>, NotDone> {
-        // One at a time for each namespace, over reading, installing and replacing.
-        let turn = format!(".{namespace}.adding.lock");
-        let turn = FileLock::take(self.data.venvs_dir().join(turn), self.environments.limit());
-        let _turn = turn.await.map_err(|error| NotDone(error.0))?;
+        let adding = self.begin_adding(namespace, package).await?;
+        if let Err(not_installed) = self.install_source(&adding.source).await? {
+            return Ok(Err(not_installed));
+        }
+        self.finish_adding(namespace, adding).await?;
+        Ok(Ok(()))
+    }
+
+    /// Writes the list with one more requirement beside `requirements.txt`.
+    pub(super) async fn begin_adding(
+        &self,
+        namespace: &NamespaceName,
+        package: &PackageSpec,
+    ) -> Result<Adding, NotDone> {
+        let turn = FileLock::take(self.adding_lock(namespace), self.environments.limit());
+        let turn = turn.await.map_err(|error| NotDone(error.0))?;
         let (tools, name) = (self.data.tools_dir(), namespace.clone());
         let added = package.clone();
-        let (before, candidate, mut source) = blocking(move || {
+        blocking(move || {
             let folder = Folder::open(&tools, &name)?;
             let before = text_of(&tools, &folder)?;
             let after = with(before.as_deref().unwrap_or_default(), &added)?;
@@ -179,28 +84,43 @@ impl Workspace {
                 path: candidate.0.path().to_owned(),
                 text: after,
             });
-            Ok((before, candidate, source))
+            // That the file before was wrong is mended by this one, perhaps.
+            source.failure = None;
+            Ok(Adding {
+                source,
+                before,
+                candidate,
+                _turn: turn,
+            })
         })
-        .await?;
-        // That the file before was wrong is mended by this one, perhaps.
-        source.failure = None;
-        if let Err(not_installed) = self.install_source(&source).await? {
-            return Ok(Err(not_installed));
-        }
+        .await
+    }
+
+    /// Puts the list in the place of `requirements.txt`, unless somebody else has changed that file meanwhile.
+    pub(super) async fn finish_adding(
+        &self,
+        namespace: &NamespaceName,
+        adding: Adding,
+    ) -> Result<(), NotDone> {
         let lock = self.lock().await?;
         let (tools, name) = (self.data.tools_dir(), namespace.clone());
         blocking(move || {
             let _lock = lock;
             let folder = Folder::open(&tools, &name)?;
-            if text_of(&tools, &folder)? != before {
+            if text_of(&tools, &folder)? != adding.before {
                 return Err(NotDone(format!(
                     "{REQUIREMENTS_FILE} was changed meanwhile by somebody else; nothing was added. Call add_requirement again"
                 )));
             }
-            candidate.persist(&folder)
+            adding.candidate.persist(&folder)
         })
-        .await?;
-        Ok(Ok(()))
+        .await
+    }
+
+    /// Held while a requirement is added to a namespace: over reading, installing and replacing.
+    pub(super) fn adding_lock(&self, namespace: &NamespaceName) -> PathBuf {
+        let name = format!(".{namespace}.adding.lock");
+        self.data.venvs_dir().join(name)
     }
 
     /// Installs what a namespace's `requirements.txt` asks for into an environment beside the one that serves, and
@@ -284,8 +204,21 @@ fn source_of(tools: &Path, name: &NamespaceName) -> Result<NamespaceSource, NotD
     source.ok_or_else(|| NotDone(format!("namespace {name} is gone")))
 }
 
-/// How a list is called that is tried out before it takes the place of `requirements.txt`. The scan passes the name over.
-const CANDIDATE: &str = ".requirements-";
+/// How the name of a list begins that is tried out before it takes the place of `requirements.txt`. The scan passes the
+/// name over.
+pub(super) const CANDIDATE: &str = ".requirements-";
+/// How that name ends.
+pub(super) const CANDIDATE_END: &str = ".txt";
+
+/// A requirement on its way into `requirements.txt`. Dropping it leaves that file as it was.
+pub(super) struct Adding {
+    /// The namespace as it would be.
+    source: NamespaceSource,
+    before: Option<String>,
+    candidate: Candidate,
+    /// Only one requirement at a time is added to a namespace.
+    _turn: FileLock,
+}
 
 /// Requirements that are tried out; dropping them removes their file.
 struct Candidate(NamedTempFile);
@@ -295,33 +228,31 @@ impl Candidate {
     fn write(folder: &Folder, text: &str) -> Result<Self, NotDone> {
         let failed = |error: io::Error| NotDone::io("write", &folder.shown(CANDIDATE), &error);
         // Left over by a crash; nobody else is at work here.
-        for entry in fs::read_dir(&folder.path).into_iter().flatten().flatten() {
-            if entry
-                .file_name()
-                .as_encoded_bytes()
-                .starts_with(CANDIDATE.as_bytes())
-            {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
+        leftovers::remove_files(&folder.entry("."), |name| {
+            is_temporary(name, CANDIDATE, CANDIDATE_END)
+        });
         let tools = folder.path.parent().unwrap_or(&folder.path);
         let real = tools.canonicalize().map_err(failed)?;
         let real = real.join(folder.path.file_name().unwrap_or_default());
         let mut file = tempfile::Builder::new()
             .prefix(CANDIDATE)
-            .suffix(".txt")
+            .suffix(CANDIDATE_END)
             .permissions(fs::Permissions::from_mode(0o644))
             .tempfile_in(real)
             .map_err(failed)?;
+        fault::point();
         file.write_all(text.as_bytes()).map_err(failed)?;
         file.as_file().sync_all().map_err(failed)?;
+        fault::point();
         Ok(Self(file))
     }
 
     fn persist(self, folder: &Folder) -> Result<(), NotDone> {
         let shown = folder.shown(REQUIREMENTS_FILE);
+        fault::point();
         let persisted = self.0.persist(folder.entry(REQUIREMENTS_FILE));
         persisted.map_err(|error| NotDone::io("write", &shown, &error.error))?;
+        fault::point();
         sync_folder(&folder.entry("."))
     }
 }
@@ -375,49 +306,6 @@ mod tests {
 
     fn spec(text: &str) -> PackageSpec {
         text.parse().expect(text)
-    }
-
-    #[test]
-    fn names_with_versions_extras_and_markers_are_requirements() {
-        for text in [
-            "httpx",
-            "httpx>=0.28.0",
-            "beautifulsoup4==4.12.0",
-            "uvicorn[standard] >=0.30, <1",
-            "tomli; python_version < '3.11'",
-            "zope.interface~=6.0",
-        ] {
-            assert_eq!(spec(text).as_str(), text);
-        }
-    }
-
-    #[test]
-    fn what_could_be_an_option_a_file_or_a_second_line_is_no_requirement() {
-        for text in [
-            "",
-            "-r other.txt",
-            "--index-url=https://evil/",
-            "httpx --index-url https://evil/",
-            "httpx\n-r /etc/passwd",
-            "httpx\r--pre",
-            "git+https://host/x.git",
-            "x @ file:///tmp/x",
-            "./local",
-            "/abs",
-            "../up",
-            "x-1.0-py3-none-any.whl",
-            "x.tar.gz",
-            "X.TAR.GZ",
-            "x.tar",
-            "httpx # comment",
-            "${HOME}",
-            "httpx other",
-            "а",
-            "x\0",
-            &"x".repeat(300),
-        ] {
-            assert!(text.parse::<PackageSpec>().is_err(), "{text:?}");
-        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use super::folder::{Folder, sync_folder};
 use super::{Inspected, NotDone, ToolFileName, Workspace, blocking};
 use crate::data_dir::write_atomically;
+use crate::fault;
 use crate::names::NamespaceName;
 
 /// The largest tool file.
@@ -17,7 +18,7 @@ pub const TOOL_FILE_BYTES_MAX: usize = 1024 * 1024;
 /// The largest file of others that is read, or kept before it is replaced.
 const KEPT_BYTES_MAX: usize = 4 * TOOL_FILE_BYTES_MAX;
 /// Where earlier versions are; the scan passes the name over.
-const HISTORY: &str = ".history";
+pub(super) const HISTORY: &str = ".history";
 /// Earlier versions that are kept of one file.
 const VERSIONS_MAX: usize = 10;
 /// Tool files of one namespace that are listed.
@@ -163,8 +164,10 @@ impl Workspace {
                 return Err(no_file(&namespace, &file));
             }
             let shown = folder.shown(file.as_str());
+            fault::point();
             fs::remove_file(folder.entry(file.as_str()))
                 .map_err(|error| NotDone::io("remove", &shown, &error))?;
+            fault::point();
             sync_folder(&folder.entry("."))?;
             Ok(Changed { previous })
         })
@@ -245,6 +248,7 @@ fn keep(folder: &Folder, file: &ToolFileName) -> Result<Option<String>, NotDone>
     if !history.symlink_metadata().is_ok_and(|found| found.is_dir()) {
         return Err(special(&shown));
     }
+    fault::point();
     let mut versions = versions(&history, file);
     let newest = versions.last().copied().unwrap_or_default();
     let kept = version_name(file, newest + 1);
@@ -253,6 +257,7 @@ fn keep(folder: &Folder, file: &ToolFileName) -> Result<Option<String>, NotDone>
     let surplus = (versions.len() + 1).saturating_sub(VERSIONS_MAX);
     for old in versions.drain(..surplus) {
         let _ = fs::remove_file(history.join(version_name(file, old)));
+        fault::point();
     }
     Ok(Some(format!("{HISTORY}/{kept}")))
 }

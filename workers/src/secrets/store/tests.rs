@@ -2,14 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::Command;
 use std::sync::Arc;
 
 use tempfile::TempDir;
 
 use super::*;
-use crate::fault::DIES_AT;
+use crate::fault::{FOLDER, dying_everywhere};
 use crate::names::NamespaceName;
 use crate::secrets::{SecretNames, Status};
 
@@ -335,7 +333,6 @@ fn a_long_edit_is_named_to_who_waits_in_vain() {
 
 /// What a child process does to the store before it is killed.
 const OPERATION: &str = "TOOLDOCK_TEST_OPERATION";
-const FOLDER: &str = "TOOLDOCK_TEST_FOLDER";
 
 fn operate(store: &SecretStore, operation: &str) -> Result<(), SecretsError> {
     match operation {
@@ -402,40 +399,24 @@ fn a_writer_that_is_killed_anywhere_leaves_the_old_or_the_new_secrets() {
             operate(&store(folder.path()), operation).unwrap();
             (before, whole(folder.path()))
         };
-        let mut died = 0;
-        for at in 1.. {
-            let folder = prepared();
-            let status = Command::new(std::env::current_exe().unwrap())
-                .args([
-                    "--ignored",
-                    "--exact",
-                    "secrets::store::tests::a_writer_that_is_killed",
-                ])
-                .env(OPERATION, operation)
-                .env(FOLDER, folder.path())
-                .env(DIES_AT, at.to_string())
-                .output()
-                .unwrap()
-                .status;
-            let left = whole(folder.path());
+        let test = "secrets::store::tests::a_writer_that_is_killed";
+        let died = dying_everywhere(test, &[(OPERATION, operation)], prepared, |at, folder| {
+            let left = whole(folder);
             assert!(
                 left == before || left == after,
                 "{operation} {at}: {left:?}"
             );
             // The next writer finds no lock, heals what was left and clears it away.
-            let next = SecretStore::new(folder.path(), Protection::Key(key("k")));
+            let next = SecretStore::new(folder, Protection::Key(key("k")));
             if next.read().is_ok() {
                 next.set("NEXT", &Scope::Global, Secret::new("v")).unwrap();
-                let files = fs::read_dir(folder.path()).unwrap().count();
+                let files = fs::read_dir(folder).unwrap().count();
                 assert_eq!(files, 3, "{operation} {at}");
             }
-            if status.success() {
+            if at == 0 {
                 assert_eq!(left, after, "{operation}");
-                break;
             }
-            assert_eq!(status.signal(), Some(9), "{operation} {at}");
-            died += 1;
-        }
+        });
         assert!(died >= 5, "{operation} was killed at {died} places");
     }
 }

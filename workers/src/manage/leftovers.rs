@@ -1,0 +1,106 @@
+//! What a manager that was killed left behind: files that were not complete yet, folders that were not removed yet.
+//!
+//! None of them is ever served, since the scan passes names over that begin with a dot. They only take room.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::folder::{DELETED, Folder};
+use super::requirements::{CANDIDATE, CANDIDATE_END};
+use super::tool_file::HISTORY;
+use super::{NotDone, Workspace, blocking};
+use crate::data_dir::{TEMPORARY, is_temporary};
+use crate::environment::FileLock;
+use crate::names::NamespaceName;
+
+impl Workspace {
+    /// Removes what managers that were killed left below `tools/`, and gives the number of files and folders that were
+    /// removed. What another manager is at work on stays.
+    ///
+    /// # Errors
+    ///
+    /// When another manager holds the lock for too long, or `tools/` cannot be read.
+    pub async fn clear_leftovers(&self) -> Result<usize, NotDone> {
+        // Whoever writes a file or removes a folder holds it.
+        let lock = self.lock().await?;
+        let tools = self.data.tools_dir();
+        let namespaces = blocking({
+            let tools = tools.clone();
+            move || folders(&tools).map_err(|error| NotDone::io("read", &tools, &error))
+        });
+        let namespaces = namespaces.await?;
+        let namespaces: Vec<_> = namespaces
+            .into_iter()
+            .map(|name| (self.adding_lock(&name), name))
+            .collect();
+        blocking(move || {
+            let _lock = lock;
+            let mut removed = remove_deleted(&tools);
+            for (adding, name) in namespaces {
+                let Ok(folder) = Folder::open(&tools, &name) else {
+                    continue;
+                };
+                let unfinished = |name: &OsStr| is_temporary(name, TEMPORARY, "");
+                removed += remove_files(&folder.entry("."), unfinished);
+                let history = folder.entry(HISTORY);
+                if history.symlink_metadata().is_ok_and(|it| it.is_dir()) {
+                    removed += remove_files(&history, unfinished);
+                }
+                let candidate = |name: &OsStr| is_temporary(name, CANDIDATE, CANDIDATE_END);
+                if has(&folder.entry("."), candidate)
+                    && let Ok(Some(_turn)) = FileLock::try_take(&adding)
+                {
+                    removed += remove_files(&folder.entry("."), candidate);
+                }
+            }
+            Ok(removed)
+        })
+        .await
+    }
+}
+
+/// The folders of namespaces, as far as their names tell.
+fn folders(tools: &Path) -> io::Result<Vec<NamespaceName>> {
+    let entries = fs::read_dir(tools)?.flatten();
+    let names = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Ok(names.collect())
+}
+
+/// Removes what is left of namespaces that were deleted. The caller holds the lock of the workspace.
+pub(super) fn remove_deleted(tools: &Path) -> usize {
+    let mut removed = 0;
+    for entry in fs::read_dir(tools).into_iter().flatten().flatten() {
+        if !entry
+            .file_name()
+            .as_encoded_bytes()
+            .starts_with(DELETED.as_bytes())
+        {
+            continue;
+        }
+        match fs::remove_dir_all(entry.path()) {
+            Ok(()) => removed += 1,
+            Err(error) => {
+                tracing::warn!(%error, "what a deleted namespace held is not all removed");
+            }
+        }
+    }
+    removed
+}
+
+fn has(folder: &Path, is_meant: impl Fn(&OsStr) -> bool) -> bool {
+    let mut entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.any(|entry| is_meant(&entry.file_name()))
+}
+
+/// Removes the regular files of a folder whose names are meant, and gives their number.
+pub(super) fn remove_files(folder: &Path, is_meant: impl Fn(&OsStr) -> bool) -> usize {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| {
+        is_meant(&entry.file_name()) && entry.file_type().is_ok_and(|kind| kind.is_file())
+    });
+    files
+        .filter(|entry| fs::remove_file(entry.path()).is_ok())
+        .count()
+}
