@@ -66,6 +66,18 @@ pub struct ProcessSpec {
     pub cwd: PathBuf,
     /// What it reads.
     pub stdin: Stdin,
+    /// Who goes first where cores are scarce.
+    pub priority: Priority,
+}
+
+/// How a command competes for the cores.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Priority {
+    /// As the gateway does: whatever answers calls.
+    #[default]
+    Normal,
+    /// Behind what answers calls, with all it starts: installers, and checks of code.
+    Low,
 }
 
 /// The standard input of a command.
@@ -179,6 +191,7 @@ impl Child {
         command
             .arg("__guard")
             .args(stdin.as_ref().map(|_| guard::STDIN_OPTION))
+            .args((spec.priority == Priority::Low).then_some(guard::LOW_OPTION))
             .args(open_files::for_children().into_iter().flatten())
             .arg("--")
             .arg(&spec.program)
@@ -412,6 +425,7 @@ mod tests {
             env: vec![("TOKEN".into(), Secret::new("hunter2"))],
             cwd: "/".into(),
             stdin: Stdin::Null,
+            priority: Priority::Normal,
         };
         let text = format!("{spec:?}");
         assert!(

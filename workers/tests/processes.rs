@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tooldock_workers::config::{BackoffConfig, WorkersConfig};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::metrics::WorkerMetrics;
-use tooldock_workers::process::{Child, Exit, ProcessSpec, SpawnError, Stdin};
+use tooldock_workers::process::{Child, Exit, Priority, ProcessSpec, SpawnError, Stdin};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::Secret;
 use tooldock_workers::worker::{
@@ -266,6 +266,7 @@ fn family_spec() -> ProcessSpec {
         env: vec![("GREETING".into(), Secret::new("hello"))],
         cwd: "/".into(),
         stdin: Stdin::Null,
+        priority: Priority::Normal,
     }
 }
 
@@ -388,6 +389,24 @@ async fn a_command_that_cannot_start_says_why_and_an_exit_code_is_passed_on() {
 
     let spec = ProcessSpec {
         args: vec!["-c".into(), "import os; os._exit(0 if os.environ.keys() <= {'GREETING', 'TOOLDOCK_PROCESS', 'LC_CTYPE'} else 1)".into()],
+        ..family_spec()
+    };
+    let mut child = within(Child::spawn(&spec, &guard(), metrics.processes()))
+        .await
+        .unwrap();
+    assert_eq!(within(child.wait()).await, Exit::Code(0));
+}
+
+#[tokio::test]
+async fn a_command_of_low_priority_has_it_with_all_it_starts() {
+    let metrics = WorkerMetrics::unregistered();
+    let inner = "import os, sys; sys.exit(0 if os.nice(0) >= 10 else 3)";
+    let outer = format!(
+        "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {inner:?}]).returncode)"
+    );
+    let spec = ProcessSpec {
+        args: vec!["-c".into(), outer.into()],
+        priority: Priority::Low,
         ..family_spec()
     };
     let mut child = within(Child::spawn(&spec, &guard(), metrics.processes()))

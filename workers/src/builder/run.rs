@@ -21,7 +21,7 @@ use super::{
 };
 use crate::environment::builder_variables;
 use crate::metrics::WorkerMetrics;
-use crate::process::{Child, Exit, ProcessSpec, Stdin};
+use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 
 /// Children that run at once.
 const JOBS_MAX: usize = 2;
@@ -206,6 +206,7 @@ impl Job {
             env: builder_variables(),
             cwd: "/".into(),
             stdin: Stdin::Piped,
+            priority: Priority::Normal,
         };
         let processes = self.host.metrics.processes();
         let child = Child::spawn(&spec, &self.host.program, processes).await;

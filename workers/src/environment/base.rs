@@ -16,6 +16,7 @@ use super::lock::FileLock;
 use super::{EnvironmentError, blocking, stamp, switch_symlink, venv};
 use crate::config::WorkersConfig;
 use crate::data_dir::short_hash;
+use crate::process::Priority;
 
 /// Packages that the runtime uses when they are there. They must never be compiled here, nor keep a base environment
 /// from being made.
@@ -153,6 +154,7 @@ async fn make(
             arguments,
             directory,
             limit: config.sync_timeout,
+            priority: Priority::Normal,
         };
         installer.run(step).await.map(drop)
     };

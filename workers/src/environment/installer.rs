@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::variables::installer_variables;
 use super::{EnvironmentError, LOCAL_STEP};
 use crate::metrics::ProcessMetrics;
-use crate::process::{Child, Exit, ProcessSpec, Stdin};
+use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 
 /// How much of a stream is kept; the last part of it.
 const TAIL_BYTES: usize = 64 * 1024;
@@ -39,6 +39,7 @@ pub(super) struct Step<'a> {
     pub(super) arguments: Vec<OsString>,
     pub(super) directory: &'a Path,
     pub(super) limit: Duration,
+    pub(super) priority: Priority,
 }
 
 impl<'a> Step<'a> {
@@ -57,6 +58,7 @@ impl<'a> Step<'a> {
                 .collect(),
             directory: Path::new("/"),
             limit: LOCAL_STEP,
+            priority: Priority::Normal,
         }
     }
 }
@@ -84,6 +86,7 @@ impl Installer {
             env: installer_variables(),
             cwd: step.directory.to_owned(),
             stdin: Stdin::Null,
+            priority: step.priority,
         };
         let mut child = Child::spawn(&spec, &self.guard, &self.metrics)
             .await

@@ -11,7 +11,12 @@ use super::{
     stamp, switch_symlink, venv,
 };
 use crate::data_dir::{short_hash, write_atomically};
+use crate::process::Priority;
 
+/// What stands for the environment in `venvs/`.
+const LINK: &str = ".manager";
+/// Held while packages are installed.
+const LOCK: &str = ".manager.lock";
 /// How builds of it are called. Without `-` and `.` they are no namespace's.
 const PREFIX: &str = "manager_";
 /// What was asked for, one requirement a line, in the build itself.
@@ -30,9 +35,9 @@ impl Environments {
         toolchain: &Toolchain,
         packages: BTreeMap<String, String>,
     ) -> Result<(), EnvironmentError> {
-        let link = self.data.venvs_dir().join(".manager");
+        let link = self.data.venvs_dir().join(LINK);
         let builds = self.data.builds_dir();
-        let lock = self.data.venvs_dir().join(".manager.lock");
+        let lock = self.data.venvs_dir().join(LOCK);
         let _lock = FileLock::take(lock, self.config.sync_timeout).await?;
         let before = fs::read_link(&link)
             .ok()
@@ -73,6 +78,7 @@ impl Environments {
                 arguments,
                 directory: Path::new("/"),
                 limit: self.config.sync_timeout,
+                priority: Priority::Low,
             };
             let turn = super::turn(&self.installs).await?;
             let installed = self.installer.run(step).await;

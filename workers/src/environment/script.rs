@@ -12,10 +12,10 @@ use tokio::time::timeout;
 
 use super::interpreter::find_program;
 use super::{EnvironmentError, Environments};
-use crate::process::{Child, Exit, ProcessSpec, Stdin};
+use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 
-/// How long a script may take.
-const LIMIT: Duration = Duration::from_secs(30);
+/// How long a script may take. It has less than a third of that in computing time, and others go first.
+const LIMIT: Duration = Duration::from_secs(90);
 /// The most bytes that a script may write.
 const OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// How much of what a failed script wrote is told.
@@ -57,6 +57,7 @@ impl Environments {
             env: Vec::new(),
             cwd: Path::new("/").to_owned(),
             stdin: Stdin::Piped,
+            priority: Priority::Low,
         };
         let (guard, metrics) = self.installer.host();
         let failed = |what: String| EnvironmentError(format!("Python cannot be asked: {what}"));

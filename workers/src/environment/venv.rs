@@ -18,6 +18,7 @@ use super::{
 };
 use crate::data_dir::{DataDir, hex, short_hash, write_atomically};
 use crate::names::NamespaceName;
+use crate::process::Priority;
 use crate::scan::{NamespaceSource, REQUIREMENTS_FILE, Requirements};
 use crate::tree_file;
 
@@ -149,6 +150,7 @@ async fn install(
             // pip and uv take relative paths in the file as relative to the namespace's folder.
             directory: requirements.path.parent().unwrap_or(Path::new("/")),
             limit: environments.config.sync_timeout,
+            priority: Priority::Low,
         })
         .await?;
     // The installer read the file itself; what was installed must be what the key says.

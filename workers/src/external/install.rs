@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::process::ProcessHost;
 use super::spec::{ExternalServer, StdioSpec};
 use crate::process::output::{LastLine, OutputLimit, Pump, Redactor, Stream};
-use crate::process::{Child, Exit, ProcessSpec, Stdin};
+use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 
 /// How long an installer may take after SIGTERM.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);
@@ -141,6 +141,7 @@ impl InstallStep {
             env: server.spec.env.clone(),
             cwd: server.spec.cwd.clone(),
             stdin: Stdin::Null,
+            priority: Priority::Normal,
         };
         let servers = host.servers();
         let metrics = servers.processes_of(&server.name, host.metrics.processes());

@@ -22,7 +22,7 @@ use super::spec::ExternalServer;
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::{ServerMetrics, WorkerMetrics};
 use crate::process::output::{LastLine, OutputLimit, Pump, Redactor, Stream};
-use crate::process::{Child, Exit, ProcessSpec, Stdin};
+use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 use crate::runtimes::Runtimes;
 
 /// How long a process may take to end after its standard input was closed.
@@ -193,6 +193,7 @@ impl Owner {
             env: spec.env.clone(),
             cwd: spec.cwd.clone(),
             stdin: Stdin::Piped,
+            priority: Priority::Normal,
         };
         let metrics = self
             .host

@@ -1,4 +1,4 @@
-//! `tooldock __guard [--stdin] [--open-files N] -- COMMAND ARGS…`: the small process between the gateway and each of its children.
+//! `tooldock __guard [--stdin] [--low] [--open-files N] -- COMMAND ARGS…`: the small process between the gateway and each of its children.
 //!
 //! A SIGKILLed gateway cannot end its children. The guard can: it is the child subreaper of the tree it starts, and it
 //! watches a socket whose other end only the gateway holds. However the gateway ends, the kernel closes that end and
@@ -48,6 +48,12 @@ use super::{Exit, hand_over, open_files, tree};
 /// Says that the command's standard input comes over the control socket.
 pub(super) const STDIN_OPTION: &str = "--stdin";
 
+/// Says that the command is to have a low priority.
+pub(super) const LOW_OPTION: &str = "--low";
+
+/// A tenth of the computing time of others that want the same core: enough to come to an end on a busy machine.
+const NICENESS: i32 = 10;
+
 /// How long the tree may take after SIGTERM when nobody is left to decide.
 pub const GRACE: Duration = Duration::from_secs(2);
 
@@ -62,6 +68,10 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut arguments = arguments.peekable();
     let takes_stdin = arguments.next_if(|it| it == STDIN_OPTION).is_some();
+    if arguments.next_if(|it| it == LOW_OPTION).is_some() {
+        // The command inherits it, and so does whatever the command starts.
+        let _ = rustix::process::nice(NICENESS);
+    }
     if arguments.next_if(|it| it == open_files::OPTION).is_some() {
         let soft = arguments.next().and_then(|it| it.to_str()?.parse().ok());
         if let Some(soft) = soft {

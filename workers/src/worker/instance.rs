@@ -21,7 +21,7 @@ use super::{Declared, WorkerHost, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
 use crate::process::output::{Divert, OutputLimit, Pump, Redactor, Stream};
-use crate::process::{Child, Exit, ProcessSpec, Stdin};
+use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 use crate::scan;
 
 /// How long a process may take after it was asked to end.
@@ -178,6 +178,7 @@ impl Instance {
             env: spec.environment.clone(),
             cwd: spec.tools_dir.clone(),
             stdin: Stdin::Null,
+            priority: Priority::Normal,
         }
     }
 
