@@ -47,6 +47,16 @@ pub struct Manifest {
     pub issues: Vec<Issue>,
 }
 
+/// A secret that a namespace declares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeclaredSecret {
+    /// Its name, which is that of the environment variable.
+    pub key: String,
+    /// What `env` gives the variable where the secret has no value: the names that this text refers to. `None` if `env`
+    /// says nothing of the variable.
+    pub default: Option<Vec<String>>,
+}
+
 /// Why a manifest cannot be used. Says file and key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{MANIFEST_FILE}: {0}")]
@@ -120,6 +130,18 @@ impl Manifest {
         manifest.limits = yaml::from_value(Value::Mapping(limits))
             .map_err(|error| InvalidManifest(error.to_string()))?;
         Ok(manifest)
+    }
+
+    /// The secrets that its tools need, with what `env` has in their stead.
+    pub fn declared_secrets(&self) -> Vec<DeclaredSecret> {
+        let declared = self.secrets.iter().map(|key| DeclaredSecret {
+            key: key.clone(),
+            default: self.env.get(key).map(|template| {
+                let names = template.names().into_iter();
+                names.map(str::to_owned).collect()
+            }),
+        });
+        declared.collect()
     }
 
     fn set_env(&mut self, value: Value) -> Result<(), InvalidManifest> {

@@ -58,13 +58,15 @@ pub(super) fn edit(store: &SecretStore, data: &Path) -> Result<String, Failure> 
             "the edited text cannot be used: {error}; the secrets are unchanged"
         ))
     })?;
-    if !changed {
-        return Ok("Nothing is changed.\n".to_owned());
-    }
-    let declared = lacking(&transaction, data);
-    transaction.commit()?;
-    let mut text = format!("The secrets are changed. {TAKES_EFFECT}\n");
-    text.extend(declared);
+    let lacking = lacking(&transaction, data);
+    let mut text = match changed {
+        false => "Nothing is changed.\n".to_owned(),
+        true => {
+            transaction.commit()?;
+            format!("The secrets are changed. {TAKES_EFFECT}\n")
+        }
+    };
+    text.extend(lacking);
     Ok(text)
 }
 
@@ -72,7 +74,8 @@ pub(super) fn edit(store: &SecretStore, data: &Path) -> Result<String, Failure> 
 fn lacking(transaction: &Transaction<'_>, data: &Path) -> Vec<String> {
     let sources = scan::scan(&data.join("tools")).unwrap_or_default();
     let lines = sources.iter().filter_map(|source| {
-        let keys = transaction.lacking(&source.name, &source.manifest.secrets);
+        let declared = source.manifest.declared_secrets();
+        let keys = transaction.lacking(&source.name, &declared);
         (!keys.is_empty()).then(|| {
             let (name, keys) = (&source.name, keys.join(", "));
             format!("The namespace {name} still lacks {keys}.\n")

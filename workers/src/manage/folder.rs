@@ -9,6 +9,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{NotDone, Workspace, blocking, leftovers};
 use crate::fault;
+use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
 use crate::scan;
 
@@ -23,7 +24,7 @@ pub struct NamespaceFolder {
     /// Whether it has a `requirements.txt`.
     pub has_requirements: bool,
     /// The secrets that its `tooldock.yaml` declares.
-    pub secrets: Vec<String>,
+    pub secrets: Vec<DeclaredSecret>,
 }
 
 impl Workspace {
@@ -40,7 +41,7 @@ impl Workspace {
             let folder = |source: scan::NamespaceSource| NamespaceFolder {
                 name: source.name,
                 has_requirements: source.requirements.is_some(),
-                secrets: source.manifest.secrets,
+                secrets: source.manifest.declared_secrets(),
             };
             Ok(sources.into_iter().map(folder).collect())
         })

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::meta::{Meta, Status};
 use super::store::SecretStore;
 use super::{Scope, SecretsError, check_key};
+use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
 
 /// Names and statuses of secrets. No method takes or gives a value. All of them read files and may wait for the lock: call
@@ -93,7 +94,8 @@ impl SecretNames {
         self.0.remove(key, scope)
     }
 
-    /// What a namespace has of the secrets that it declares. Each key is named once.
+    /// What a namespace has of the secrets that it declares. Each key is named once. A variable to which the namespace's own
+    /// `env` gives a value is satisfied: its tools find it.
     ///
     /// # Errors
     ///
@@ -101,15 +103,18 @@ impl SecretNames {
     pub fn check(
         &self,
         namespace: &NamespaceName,
-        declared: &[String],
+        declared: &[DeclaredSecret],
     ) -> Result<SecretsCheck, SecretsError> {
         let meta = self.meta()?;
         let own = Scope::Namespace(namespace.clone());
+        let of = |key: &str| [meta.status(key, &own), meta.status(key, &Scope::Global)];
+        let is_set = |key: &str| of(key).contains(&Some(Status::Set));
         let mut check = SecretsCheck::default();
         let mut seen = BTreeSet::new();
-        for key in declared.iter().filter(|key| seen.insert(*key)) {
-            let statuses = [meta.status(key, &own), meta.status(key, &Scope::Global)];
-            let place = if statuses.contains(&Some(Status::Set)) {
+        for DeclaredSecret { key, default } in declared.iter().filter(|it| seen.insert(&it.key)) {
+            let statuses = of(key);
+            let has_default = |names: &Vec<String>| names.iter().all(|name| is_set(name));
+            let place = if is_set(key) || default.as_ref().is_some_and(has_default) {
                 &mut check.satisfied
             } else if statuses.contains(&Some(Status::Placeholder)) {
                 &mut check.placeholders

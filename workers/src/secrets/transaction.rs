@@ -15,6 +15,7 @@ use super::meta::{Meta, Status};
 use super::store::{Loaded, SecretStore};
 use super::values::{Document, Values};
 use super::{Scope, Secret, SecretsError};
+use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
 use crate::yaml;
 
@@ -109,11 +110,18 @@ impl<'a> Transaction<'a> {
         Ok(is_change)
     }
 
-    /// Which of the secrets that a namespace declares have no value.
-    pub fn lacking<'k>(&self, namespace: &NamespaceName, declared: &'k [String]) -> Vec<&'k str> {
+    /// Which of the secrets that a namespace declares have no value, nor one in the namespace's own `env`.
+    pub fn lacking<'k>(
+        &self,
+        namespace: &NamespaceName,
+        declared: &'k [DeclaredSecret],
+    ) -> Vec<&'k str> {
         let values = self.values.merged(namespace.as_str());
-        let keys = declared.iter().map(String::as_str);
-        keys.filter(|key| !values.contains_key(*key)).collect()
+        let has_default = |names: &Vec<String>| names.iter().all(|it| values.contains_key(it));
+        let lacking = declared.iter().filter(|it| {
+            !values.contains_key(&it.key) && !it.default.as_ref().is_some_and(has_default)
+        });
+        lacking.map(|it| it.key.as_str()).collect()
     }
 
     /// Writes what changed.

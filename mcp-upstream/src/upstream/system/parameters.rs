@@ -64,6 +64,14 @@ impl JsonSchema for Package {
     }
 }
 
+/// The namespace that is meant, and nothing else.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct InNamespace {
+    /// The namespace's name, as list_namespaces shows it.
+    pub(super) namespace: Namespace,
+}
+
 /// No parameters.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

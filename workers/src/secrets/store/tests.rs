@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::fault::{FOLDER, dying_everywhere};
+use crate::manifest::{DeclaredSecret, Manifest};
 use crate::names::NamespaceName;
 use crate::secrets::{SecretNames, Status};
 
@@ -87,7 +88,10 @@ fn a_placeholder_is_no_variable_and_becomes_a_secret() {
     let store = Arc::new(store(folder.path()));
     let names = SecretNames::of(Arc::clone(&store));
     let github: NamespaceName = "github".parse().unwrap();
-    let declared = ["TOKEN".to_owned(), "OTHER".to_owned(), "TOKEN".to_owned()];
+    let declared = ["TOKEN", "OTHER", "TOKEN"].map(|key| DeclaredSecret {
+        key: key.to_owned(),
+        default: None,
+    });
     let check = || {
         let it = names.check(&github, &declared).unwrap();
         [it.satisfied, it.missing, it.placeholders].map(|keys| keys.join(" "))
@@ -128,6 +132,30 @@ fn a_placeholder_is_no_variable_and_becomes_a_secret() {
         "{error}"
     );
     assert!(names.prepare("no key", &Scope::Global).is_err());
+}
+
+#[test]
+fn a_variable_with_a_value_in_the_manifest_is_not_asked_for() {
+    let folder = TempDir::new().unwrap();
+    let store = Arc::new(store(folder.path()));
+    let names = SecretNames::of(Arc::clone(&store));
+    let manifest =
+        "secrets: [PLAIN, FROM_OTHER, BARE]\nenv: { PLAIN: eu, FROM_OTHER: 'x-${OTHER}' }\n";
+    let declared = Manifest::parse(manifest.as_bytes())
+        .unwrap()
+        .declared_secrets();
+    let github: NamespaceName = "github".parse().unwrap();
+    let check = || {
+        let it = names.check(&github, &declared).unwrap();
+        let lacking = store.begin("test").unwrap();
+        let lacking = lacking.lacking(&github, &declared).join(" ");
+        [it.satisfied.join(" "), it.missing.join(" "), lacking]
+    };
+    assert_eq!(check(), ["PLAIN", "FROM_OTHER BARE", "FROM_OTHER BARE"]);
+    store
+        .set("OTHER", &Scope::Global, Secret::new("v"))
+        .unwrap();
+    assert_eq!(check(), ["PLAIN FROM_OTHER", "BARE", "BARE"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tooldock_workers::error::CallError;
 use tooldock_workers::manage::{TOOL_FILE_BYTES_MAX, ToolFileName};
 
 use super::super::Management;
-use super::super::parameters::{File, Namespace};
+use super::super::parameters::{File, InNamespace, Namespace};
 use super::super::tool::{Hints, ManagementTool, Progress, refused};
 
 /// A file of a namespace.
@@ -101,14 +101,6 @@ impl ManagementTool for DeleteTool {
 
 /// The tools that the files of a namespace declare.
 pub(in super::super) struct ListTools;
-
-/// The namespace that is meant.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(in super::super) struct InNamespace {
-    /// The namespace's name, as list_namespaces shows it.
-    namespace: Namespace,
-}
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct Declared {

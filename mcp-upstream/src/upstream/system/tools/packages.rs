@@ -8,21 +8,13 @@ use tooldock_workers::error::CallError;
 use tooldock_workers::manage::NotInstalled;
 
 use super::super::Management;
-use super::super::parameters::{Namespace, Package};
+use super::super::parameters::{InNamespace, Namespace, Package};
 use super::super::tool::{Hints, ManagementTool, Progress, Time, invalid};
 
 /// The most packages of one call.
 const PACKAGES_MAX: usize = 50;
 /// What an installer that failed is called.
 const FAILED: &str = "pip install failed";
-
-/// The namespace that is meant.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(in super::super) struct InNamespace {
-    /// The namespace's name, as list_namespaces shows it.
-    namespace: Namespace,
-}
 
 /// Installs what a namespace asks for.
 pub(in super::super) struct InstallRequirements;

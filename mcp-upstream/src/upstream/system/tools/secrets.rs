@@ -10,12 +10,13 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize};
 use tooldock_workers::error::CallError;
+use tooldock_workers::manifest::DeclaredSecret;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::secrets::{Scope, SecretNames, SecretsError, Status, check_key};
 
 use super::super::Management;
 use super::super::core::CoreRequest;
-use super::super::parameters::Namespace;
+use super::super::parameters::{InNamespace, Namespace};
 use super::super::tool::{Hints, ManagementTool, Progress, invalid, refused};
 
 /// A secret's name, checked.
@@ -165,9 +166,12 @@ impl ManagementTool for ListSecrets {
         let global = Scope::Global.to_string();
         let mut own: Vec<Listed> = listed
             .by_ref()
-            .filter(|it| it.scope == scope || (it.scope == global && declared.contains(&it.key)))
+            .filter(|it| {
+                let is_declared = || declared.iter().any(|declared| declared.key == it.key);
+                it.scope == scope || (it.scope == global && is_declared())
+            })
             .collect();
-        for key in declared {
+        for DeclaredSecret { key, .. } in declared {
             if !own.iter().any(|it| it.key == key) {
                 own.push(Listed {
                     key,
@@ -241,13 +245,6 @@ async fn tell(management: Arc<Management>) {
 /// Compares what a namespace declares with what there is.
 pub(in super::super) struct CheckSecrets;
 
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(in super::super) struct Whose {
-    /// The namespace's name, as list_namespaces shows it.
-    namespace: Namespace,
-}
-
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct Checked {
     namespace: String,
@@ -261,18 +258,18 @@ pub(in super::super) struct Checked {
 
 impl ManagementTool for CheckSecrets {
     const NAME: &'static str = "check_secrets";
-    const DESCRIPTION: &'static str = "Check the secrets that a namespace declares under `secrets:` in its tooldock.yaml. \
-        After calling: for each key in missing call prepare_secret; for each in placeholders remind the user to run the \
+    const DESCRIPTION: &'static str = "Check the secrets that a namespace declares under `secrets:` in its tooldock.yaml. A \
+        key to which `env:` there gives a value counts as satisfied. After calling: for each key in missing call prepare_secret; for each in placeholders remind the user to run the \
         command that prepare_secret gave; when all are satisfied, reload_core and test_tool.";
     const HINTS: Hints = Hints::READS;
-    type Parameters = Whose;
+    type Parameters = InNamespace;
     type Outcome = Checked;
 
     async fn run(
         management: Arc<Management>,
-        Whose {
+        InNamespace {
             namespace: Namespace(name),
-        }: Whose,
+        }: InNamespace,
         _: Progress,
     ) -> Result<Checked, CallError> {
         let declared = declared(&management, &name).await?.ok_or_else(|| {
@@ -295,7 +292,7 @@ impl ManagementTool for CheckSecrets {
 async fn declared(
     management: &Management,
     name: &NamespaceName,
-) -> Result<Option<Vec<String>>, CallError> {
+) -> Result<Option<Vec<DeclaredSecret>>, CallError> {
     let folders = management.workspace.namespaces().await?;
     let found = folders.into_iter().find(|folder| folder.name == *name);
     Ok(found.map(|folder| folder.secrets))
