@@ -27,6 +27,7 @@ mod log_files;
 mod long_streams;
 mod make_test;
 mod management;
+mod manager_cancels;
 mod mcp;
 mod modern;
 mod observability;

@@ -208,6 +208,7 @@ impl Environments {
             return;
         }
         venv::collect_garbage(&self.data, keep, namespaces);
+        own::collect_garbage(&self.data);
         let current = self
             .current
             .lock()

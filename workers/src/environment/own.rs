@@ -10,7 +10,7 @@ use super::{
     EnvironmentError, Environments, FileLock, Toolchain, blocking, empty, is_switch_leftover,
     stamp, switch_symlink, venv,
 };
-use crate::data_dir::{short_hash, write_atomically};
+use crate::data_dir::{DataDir, short_hash, write_atomically};
 use crate::process::Priority;
 
 /// What stands for the environment in `venvs/`.
@@ -112,6 +112,31 @@ impl Environments {
             Ok(())
         })
         .await
+    }
+}
+
+/// Removes builds that were begun and never finished.
+pub(super) fn collect_garbage(data: &DataDir) {
+    let venvs = data.venvs_dir();
+    let current = fs::read_link(venvs.join(LINK)).map(|target| venvs.join(target));
+    let builds = fs::read_dir(data.builds_dir());
+    let builds = builds.into_iter().flatten().flatten();
+    let unused: Vec<_> = builds
+        .map(|entry| entry.path())
+        .filter(|build| is_own(build) && current.as_ref().ok() != Some(build))
+        .collect();
+    if unused.is_empty() {
+        return;
+    }
+    // Somebody may be installing, and may have finished since.
+    let Ok(Some(_lock)) = FileLock::try_take(&venvs.join(LOCK)) else {
+        return;
+    };
+    let current = fs::read_link(venvs.join(LINK)).map(|target| venvs.join(target));
+    for build in unused {
+        if current.as_ref().ok() != Some(&build) {
+            let _ = venv::remove_tree(&build);
+        }
     }
 }
 
