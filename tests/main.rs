@@ -28,6 +28,7 @@ mod long_streams;
 mod make_test;
 mod management;
 mod manager_cancels;
+mod manager_transports;
 mod mcp;
 mod modern;
 mod observability;
