@@ -6,6 +6,7 @@
 pub(crate) mod run;
 
 mod idle_sse;
+mod manage;
 mod reconnect_storm;
 mod refuse;
 mod reload;
@@ -40,7 +41,7 @@ pub(crate) struct Scenario {
 pub(crate) type Answering<'r> = Pin<Box<dyn Future<Output = anyhow::Result<Section>> + 'r>>;
 
 /// All of them, in the order they run and are reported.
-pub(crate) const ALL: [&Scenario; 8] = [
+pub(crate) const ALL: [&Scenario; 9] = [
     &tools_call::SCENARIO,
     &remote::SCENARIO,
     &refuse::SCENARIO,
@@ -48,6 +49,7 @@ pub(crate) const ALL: [&Scenario; 8] = [
     &reconnect_storm::SCENARIO,
     &sessions::SCENARIO,
     &reload::SCENARIO,
+    &manage::SCENARIO,
     &soak::SCENARIO,
 ];
 
@@ -110,10 +112,10 @@ mod tests {
     }
 
     #[test]
-    fn all_but_the_soak_and_remote_servers_run_unless_some_are_named() {
-        assert_eq!(names(&[]).len(), ALL.len() - 2);
+    fn all_but_the_soak_remote_servers_and_management_run_unless_some_are_named() {
+        assert_eq!(names(&[]).len(), ALL.len() - 3);
         assert!(
-            !["soak", "remote"]
+            !["soak", "remote", "manage"]
                 .iter()
                 .any(|name| names(&[]).contains(name))
         );

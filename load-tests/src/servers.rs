@@ -140,7 +140,7 @@ fn last_lines(log: &Path) -> String {
 }
 
 /// An address nobody listens on now. Another process may take it before it is used; the start then fails and says so.
-fn free_address() -> anyhow::Result<SocketAddr> {
+pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("a free port")?;
     listener.local_addr().context("a free port")
 }

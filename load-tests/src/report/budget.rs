@@ -146,6 +146,8 @@ budgets! {
     CALLS_BESIDE_STREAMS = "p99 of calls while 19,000 streams idle", Times, 1.5, 1.2;
     WORKER_START = "worker start without dependencies, reload to answer", Milliseconds, 300.0, 200.0;
     RELOAD = "reload that changes one of 200 namespaces", Milliseconds, 1000.0, 300.0;
+    /// While a repository is cloned and analysed, code is checked, and packages are installed.
+    CALLS_BESIDE_MANAGEMENT = "p99 of calls beside clone, analysis and build", Times, 1.2, 1.1;
     IDLE_MEMORY = "idle gateway, no namespaces", Megabytes, 16.0, 10.0;
 }
 

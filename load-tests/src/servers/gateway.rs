@@ -92,7 +92,8 @@ impl Gateway {
             .env("HOME", folder.path())
             .env("DATA_DIR", folder.path().join("data"))
             .env("BEARER_TOKEN", TOKEN)
-            .env("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN);
+            .env("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN)
+            .envs(setup.variables.iter().cloned());
         let log = folder.path().join("gateway.log");
         // The data directory must not be empty at the first start, or the gateway puts its first example there.
         for (namespace, code) in &setup.folders {

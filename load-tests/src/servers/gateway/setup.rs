@@ -29,6 +29,10 @@ pub(crate) struct Setup {
     /// Namespaces of stdio servers, and their command lines.
     stdio: Vec<(String, Vec<String>)>,
     config: Vec<String>,
+    /// Where the management tools are served.
+    manager: Option<SocketAddr>,
+    /// Environment variables of the gateway.
+    pub(super) variables: Vec<(String, String)>,
 }
 
 impl Setup {
@@ -39,6 +43,8 @@ impl Setup {
             folders: Vec::new(),
             stdio: Vec::new(),
             config: Vec::new(),
+            manager: None,
+            variables: Vec::new(),
         }
     }
 
@@ -61,6 +67,18 @@ impl Setup {
     /// A namespace whose server is started by this command line.
     pub(crate) fn stdio(mut self, namespace: &str, command: Vec<String>) -> Self {
         self.stdio.push((namespace.to_owned(), command));
+        self
+    }
+
+    /// The management tools on a listener of their own.
+    pub(crate) fn manager(mut self, address: SocketAddr) -> Self {
+        self.manager = Some(address);
+        self
+    }
+
+    /// An environment variable of the gateway.
+    pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -88,8 +106,10 @@ impl Setup {
             .iter()
             .filter_map(|(name, command)| Some((name.clone(), server(command)?)))
             .collect();
+        let mut listeners = vec![listener("core", core), listener("metrics", metrics)];
+        listeners.extend(self.manager.map(|address| listener("manager", address)));
         let own = json!({
-            "listeners": [listener("core", core), listener("metrics", metrics)],
+            "listeners": listeners,
             "work_stealing": self.layout == Layout::Stealing,
             "workers": {"base_env": base},
             "upstreams": {"stdio": servers},

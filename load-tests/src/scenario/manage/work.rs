@@ -1,0 +1,185 @@
+//! The work itself: a repository of our own, a package of our own, and the tools that are called with them. No network.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::message::Envelope;
+use crate::servers::gateway::{NAMESPACE, Setup};
+use crate::wire::exchange;
+
+/// The tools of one piece of work, in their order.
+pub(super) const STEPS: [&str; 3] = ["analyze_repo", "write_tool", "add_requirement"];
+
+/// Source files in the repository, and functions in each.
+const FILES: usize = 400;
+const FUNCTIONS: usize = 30;
+/// Functions in the code that is checked.
+const CHECKED: usize = 200;
+/// Versions of the package. A version that was installed before needs no work.
+const VERSIONS: usize = 500;
+/// How long one tool may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Writes a wheel for each version without any build tool.
+const WHEELS: &str = r#"
+import sys, zipfile
+folder, versions = sys.argv[1], int(sys.argv[2])
+for version in range(versions):
+    info = f"load_package-{version}.dist-info"
+    with zipfile.ZipFile(f"{folder}/load_package-{version}-py3-none-any.whl", "w") as wheel:
+        for number in range(20):
+            wheel.writestr(f"load_package/part{number}.py", f"def f(x):\n    return x + {number}\n" * 20)
+        wheel.writestr("load_package/__init__.py", "")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: load_package\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: load\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+"#;
+
+/// What the work is done with.
+pub(super) struct Work {
+    folder: TempDir,
+}
+
+/// Work on a gateway.
+pub(super) struct Working<'a> {
+    work: Work,
+    manager: Envelope<'a>,
+    done: usize,
+}
+
+impl Work {
+    /// Makes repository and packages.
+    ///
+    /// # Errors
+    ///
+    /// When git or Python is missing, or the disk is full.
+    pub(super) fn prepare() -> anyhow::Result<Self> {
+        let folder = TempDir::with_prefix("tooldock-load-").context("a temporary folder")?;
+        let repository = folder.path().join("repository");
+        fs::create_dir_all(repository.join("src")).context("the repository")?;
+        for number in 0..FILES {
+            fs::write(
+                repository.join(format!("src/tools{number}.py")),
+                code(number, FUNCTIONS),
+            )
+            .context("a file of the repository")?;
+        }
+        for arguments in [
+            &["init", "--quiet"][..],
+            &["add", "--all"],
+            &["commit", "--quiet", "--message=load"],
+        ] {
+            let mut git = Command::new("git");
+            git.args(["-c", "user.name=load", "-c", "user.email=load@localhost"])
+                .args(arguments)
+                .env("GIT_CONFIG_GLOBAL", "/dev/null")
+                .current_dir(&repository);
+            done(git, "git")?;
+        }
+        let wheels = folder.path().join("wheels");
+        fs::create_dir(&wheels).context("the packages")?;
+        let mut python = Command::new("python3");
+        python
+            .args(["-c", WHEELS])
+            .arg(&wheels)
+            .arg(VERSIONS.to_string());
+        done(python, "python3")?;
+        Ok(Self { folder })
+    }
+
+    /// What a gateway needs to do it.
+    pub(super) fn setup(&self, setup: Setup) -> Setup {
+        let wheels = self.path("wheels");
+        setup
+            .config("builder: { git_schemes: [https, file] }")
+            .variable("PIP_NO_INDEX", "1")
+            .variable("PIP_FIND_LINKS", &wheels)
+            .variable("UV_NO_INDEX", "1")
+            .variable("UV_FIND_LINKS", &wheels)
+    }
+
+    /// The work of a gateway whose management tools are there.
+    pub(super) fn on(self, manager: Envelope<'_>) -> Working<'_> {
+        Working {
+            work: self,
+            manager,
+            done: 0,
+        }
+    }
+
+    fn path(&self, name: &str) -> String {
+        let path: &Path = &self.folder.path().join(name);
+        path.display().to_string()
+    }
+}
+
+impl Working<'_> {
+    /// One piece of work: how many milliseconds each step took.
+    ///
+    /// # Errors
+    ///
+    /// When a tool fails.
+    pub(super) async fn piece(&mut self) -> anyhow::Result<[(&'static str, f64); 3]> {
+        ensure!(self.done < VERSIONS, "no package is left to install");
+        let repository = format!("file://{}", self.work.path("repository"));
+        let arguments = [
+            json!({"repo_url": repository}),
+            json!({"namespace": NAMESPACE, "filename": "checked.py", "code": code(self.done, CHECKED)}),
+            json!({"namespace": NAMESPACE, "package": format!("load_package=={}", self.done)}),
+        ];
+        self.done += 1;
+        let mut took = STEPS.map(|step| (step, 0.0));
+        for ((step, ms), arguments) in took.iter_mut().zip(arguments) {
+            let start = Instant::now();
+            let value = call(self.manager, step, &arguments).await?;
+            *ms = start.elapsed().as_secs_f64() * 1e3;
+            let refused = ["written", "added"].iter().any(|key| value[key] == false);
+            ensure!(!refused, "{step}: {value}");
+        }
+        Ok(took)
+    }
+}
+
+/// Calls a management tool and gives its value.
+async fn call(manager: Envelope<'_>, tool: &str, arguments: &Value) -> anyhow::Result<Value> {
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": tool, "arguments": arguments}});
+    let request = manager.post(&message.to_string());
+    let (status, _, body) = exchange(manager.to, &request, LIMIT).await?;
+    let answer: Value =
+        serde_json::from_str(&body).with_context(|| format!("{tool} answered {status}: {body}"))?;
+    if status != 200 || answer["result"]["isError"] != false {
+        bail!("{tool} answered {status}: {body}");
+    }
+    // Requests without a session are of 2025-03-26, which has no structured results.
+    let text = answer["result"]["content"][0]["text"].as_str();
+    serde_json::from_str(text.unwrap_or_default()).context("the tool's value")
+}
+
+/// A file of tools. Each number gives another.
+fn code(number: usize, functions: usize) -> String {
+    let mut code = String::from("import os\n\nfrom fastmcp.tools import tool\n");
+    for function in 0..functions {
+        code += &format!(
+            "\n\n@tool\ndef tool_{number}_{function}(name: str, count: int = {function}) -> str:\n    \
+             \"\"\"Repeats a name.\n\n    Args:\n        name: What is repeated.\n        count: How often.\n    \"\"\"\n    \
+             token = os.environ[\"LOAD_TOKEN\"]\n    return \" \".join([name, token] * count)\n"
+        );
+    }
+    code
+}
+
+fn done(mut command: Command, name: &str) -> anyhow::Result<()> {
+    let output = command
+        .output()
+        .with_context(|| format!("{name} is needed"))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{name}: {said}");
+    Ok(())
+}
