@@ -18,6 +18,7 @@ mod lock;
 mod meta;
 mod names;
 mod scope;
+mod scoped;
 mod scratch;
 mod store;
 mod transaction;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Scope;
+use super::scoped::{Entries, Scoped};
 use super::values::{Values, WithoutValue, told};
 use crate::yaml;
 
@@ -18,15 +19,8 @@ pub enum Status {
     Placeholder,
 }
 
-/// The entries of one scope.
-type Entries = BTreeMap<String, Status>;
-
 /// Everything the file says.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Meta {
-    global: Entries,
-    namespaces: BTreeMap<String, Entries>,
-}
+pub(super) type Meta = Scoped<Status>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,7 +50,7 @@ impl Meta {
         let Some(file) = file else {
             return Ok(Self::default());
         };
-        let entries = |entries: BTreeMap<String, Entry>| -> Entries {
+        let entries = |entries: BTreeMap<String, Entry>| -> Entries<Status> {
             let entries = entries.into_iter();
             entries.map(|(key, entry)| (key, entry.status)).collect()
         };
@@ -71,7 +65,7 @@ impl Meta {
 
     /// The file's text: both sections, with an empty line between.
     pub(super) fn to_yaml(&self) -> Result<String, yaml::Error> {
-        let entries = |entries: &Entries| -> BTreeMap<String, Entry> {
+        let entries = |entries: &Entries<Status>| -> BTreeMap<String, Entry> {
             let entries = entries.iter();
             let entry =
                 |(key, status): (&String, &Status)| (key.clone(), Entry { status: *status });
@@ -85,49 +79,13 @@ impl Meta {
         Ok(format!("{global}\n{namespaces}"))
     }
 
-    /// All entries, global ones first.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, Option<&str>, Status)> {
-        let global = self.global.iter();
-        let global = global.map(|(key, status)| (key.as_str(), None, *status));
-        let own = self.namespaces.iter().flat_map(|(name, own)| {
-            let own = own.iter();
-            own.map(|(key, status)| (key.as_str(), Some(name.as_str()), *status))
-        });
-        global.chain(own)
-    }
-
     pub(super) fn status(&self, key: &str, scope: &Scope) -> Option<Status> {
-        self.of(scope)?.get(key).copied()
-    }
-
-    pub(super) fn set(&mut self, key: &str, scope: &Scope, status: Status) {
-        let entries = match scope {
-            Scope::Global => &mut self.global,
-            Scope::Namespace(name) => self.namespaces.entry(name.to_string()).or_default(),
-        };
-        entries.insert(key.to_owned(), status);
-    }
-
-    pub(super) fn remove(&mut self, key: &str, scope: &Scope) -> bool {
-        match scope {
-            Scope::Global => self.global.remove(key).is_some(),
-            Scope::Namespace(name) => {
-                let Some(own) = self.namespaces.get_mut(name.as_str()) else {
-                    return false;
-                };
-                let removed = own.remove(key).is_some();
-                if own.is_empty() {
-                    self.namespaces.remove(name.as_str());
-                }
-                removed
-            }
-        }
+        self.get(key, scope).copied()
     }
 
     /// The keys that a namespace would have, had they values.
     pub(super) fn placeholders(&self, namespace: &str) -> impl Iterator<Item = &str> {
-        let own = self.namespaces.get(namespace);
-        let all = self.global.iter().chain(own.into_iter().flatten());
+        let all = self.of_namespace(namespace);
         let without = all.filter(|(_, status)| **status == Status::Placeholder);
         without.map(|(key, _)| key.as_str())
     }
@@ -140,7 +98,7 @@ impl Meta {
         for status in all.flat_map(BTreeMap::values_mut) {
             *status = Status::Placeholder;
         }
-        let set = |entries: &mut Entries, keys: &BTreeMap<String, super::Secret>| {
+        let set = |entries: &mut Entries<Status>, keys: &BTreeMap<String, super::Secret>| {
             entries.extend(keys.keys().map(|key| (key.clone(), Status::Set)));
         };
         set(&mut healed.global, &values.global);
@@ -161,13 +119,6 @@ impl Meta {
             entries.insert(key.clone(), Status::Placeholder);
         }
         meta.healed(values)
-    }
-
-    fn of(&self, scope: &Scope) -> Option<&Entries> {
-        match scope {
-            Scope::Global => Some(&self.global),
-            Scope::Namespace(name) => self.namespaces.get(name.as_str()),
-        }
     }
 }
 
@@ -191,7 +142,10 @@ namespaces:
     #[test]
     fn the_documented_file_is_parsed_and_reproduced() {
         let meta = Meta::parse(EX_60.as_bytes()).unwrap();
-        let all: Vec<_> = meta.entries().collect();
+        let all: Vec<_> = meta
+            .entries()
+            .map(|(key, namespace, status)| (key, namespace, *status))
+            .collect();
         let expected = [
             ("GITHUB_TOKEN", None, Status::Set),
             ("OPENAI_API_KEY", None, Status::Placeholder),
@@ -206,8 +160,8 @@ namespaces:
         let mut meta = Meta::default();
         for name in ["null", "true", "1", "1e5", "0x1f", "no"] {
             let scope: Scope = name.parse().unwrap();
-            meta.set("NULL", &scope, Status::Set);
-            meta.set("TRUE", &Scope::Global, Status::Set);
+            meta.insert("NULL", &scope, Status::Set);
+            meta.insert("TRUE", &Scope::Global, Status::Set);
         }
         let text = meta.to_yaml().unwrap();
         assert_eq!(Meta::parse(text.as_bytes()), Ok(meta), "{text}");
@@ -238,8 +192,8 @@ namespaces:
         values.insert("NEW", &Scope::Global, Secret::new("v"));
         values.insert("OWN", &"ns".parse().unwrap(), Secret::new("v"));
         let mut meta = Meta::default();
-        meta.set("LOST", &Scope::Global, Status::Set);
-        meta.set("ASKED", &Scope::Global, Status::Placeholder);
+        meta.insert("LOST", &Scope::Global, Status::Set);
+        meta.insert("ASKED", &Scope::Global, Status::Placeholder);
         let healed = meta.healed(&values);
         let status = |key: &str| healed.status(key, &Scope::Global);
         assert_eq!(status("NEW"), Some(Status::Set));

@@ -61,7 +61,7 @@ impl SecretNames {
         let entries = meta.entries().map(|(key, namespace, status)| SecretEntry {
             key: key.to_owned(),
             scope: namespace.map_or_else(|| Scope::Global.to_string(), str::to_owned),
-            status,
+            status: *status,
         });
         let wanted = entries.filter(|it| scope.as_ref().is_none_or(|scope| *scope == it.scope));
         Ok(wanted.collect())
@@ -80,7 +80,7 @@ impl SecretNames {
             return Ok(status);
         }
         let mut meta = self.0.load_meta()?;
-        meta.set(key, scope, Status::Placeholder);
+        meta.insert(key, scope, Status::Placeholder);
         self.0.write_meta(&meta)?;
         Ok(Status::Placeholder)
     }

@@ -56,7 +56,7 @@ impl<'a> Transaction<'a> {
 
     pub(super) fn set(&mut self, key: &str, scope: &Scope, value: Secret) {
         self.values.insert(key, scope, value);
-        self.meta.set(key, scope, Status::Set);
+        self.meta.insert(key, scope, Status::Set);
     }
 
     pub(super) fn remove(&mut self, key: &str, scope: &Scope) -> bool {
@@ -80,7 +80,7 @@ impl<'a> Transaction<'a> {
             document.namespaces.insert(name, own.collect());
         }
         for (key, namespace, status) in self.meta.entries() {
-            if status == Status::Placeholder {
+            if *status == Status::Placeholder {
                 let place = match namespace {
                     None => &mut document.global,
                     Some(name) => document.namespaces.entry(name).or_default(),

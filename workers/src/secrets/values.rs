@@ -8,6 +8,7 @@ use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
+use super::scoped::Scoped;
 use super::{Scope, Secret, SecretsError, check_key};
 use crate::yaml;
 
@@ -17,45 +18,16 @@ pub(super) const BYTES_MAX: u64 = 1024 * 1024;
 /// The longest value: with its name it must fit one environment variable, for which Linux has 128 KiB.
 const VALUE_MAX: usize = 96 * 1024;
 
-/// All values. Namespaces are kept by the names in the file, valid or not: nothing in the file is lost.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Values {
-    pub(super) global: BTreeMap<String, Secret>,
-    pub(super) namespaces: BTreeMap<String, BTreeMap<String, Secret>>,
-}
+/// All values.
+pub(super) type Values = Scoped<Secret>;
 
 impl Values {
     /// The values that a namespace gets.
     pub(super) fn merged(&self, namespace: &str) -> BTreeMap<String, Secret> {
-        let mut merged = self.global.clone();
-        if let Some(own) = self.namespaces.get(namespace) {
-            merged.extend(own.iter().map(|(key, value)| (key.clone(), value.clone())));
-        }
+        let merged = self.of_namespace(namespace);
         merged
-    }
-
-    pub(super) fn insert(&mut self, key: &str, scope: &Scope, value: Secret) {
-        let place = match scope {
-            Scope::Global => &mut self.global,
-            Scope::Namespace(name) => self.namespaces.entry(name.to_string()).or_default(),
-        };
-        place.insert(key.to_owned(), value);
-    }
-
-    pub(super) fn remove(&mut self, key: &str, scope: &Scope) -> bool {
-        match scope {
-            Scope::Global => self.global.remove(key).is_some(),
-            Scope::Namespace(name) => {
-                let Some(own) = self.namespaces.get_mut(name.as_str()) else {
-                    return false;
-                };
-                let removed = own.remove(key).is_some();
-                if own.is_empty() {
-                    self.namespaces.remove(name.as_str());
-                }
-                removed
-            }
-        }
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
     }
 
     /// As JSON: what is encrypted.
@@ -71,16 +43,12 @@ impl Values {
     }
 
     fn bytes(&self) -> usize {
-        let all = self.namespaces.values().chain([&self.global]).flatten();
-        let entries: usize = all
-            .map(|(key, value)| key.len() + value.expose().len() + 8)
+        let entries = self.entries();
+        let entries: usize = entries
+            .map(|(key, _, value)| key.len() + value.expose().len() + 8)
             .sum();
-        entries
-            + self
-                .namespaces
-                .keys()
-                .map(|name| name.len() + 8)
-                .sum::<usize>()
+        let names: usize = self.namespaces.keys().map(|name| name.len() + 8).sum();
+        entries + names
     }
 
     /// From JSON.
