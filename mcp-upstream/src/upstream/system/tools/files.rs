@@ -6,8 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tooldock_workers::error::CallError;
 use tooldock_workers::manage::{TOOL_FILE_BYTES_MAX, ToolFileName};
+use tooldock_workers::names::NamespaceName;
 
 use super::super::Management;
+use super::super::core::{CoreNamespace, CoreRequest};
 use super::super::parameters::{File, InNamespace, Namespace};
 use super::super::tool::{Hints, ManagementTool, Progress, refused};
 
@@ -126,7 +128,16 @@ impl ManagementTool for ListTools {
         }: InNamespace,
         _: Progress,
     ) -> Result<Vec<Declared>, CallError> {
-        let inspected = management.workspace.declared(&namespace).await?;
+        let inspected = match management.workspace.declared(&namespace).await {
+            Ok(inspected) => inspected,
+            Err(_) if is_without_files(&management, &namespace).await => {
+                return Err(refused(format!(
+                    "{namespace} is a server that others wrote: it has no tool files here, and lists its tools to its own \
+                     clients. list_namespaces says how many they are, test_tool runs one"
+                )));
+            }
+            Err(error) => return Err(error.into()),
+        };
         let tools = inspected.into_iter().flat_map(|file| {
             let filename = file.filename;
             file.tools.into_iter().map(move |tool| Declared {
@@ -137,6 +148,16 @@ impl ManagementTool for ListTools {
         });
         Ok(tools.collect())
     }
+}
+
+/// Whether the core serves a namespace that has no folder.
+async fn is_without_files(management: &Management, namespace: &NamespaceName) -> bool {
+    if management.workspace.exists(namespace).await.is_ok() {
+        return false;
+    }
+    let served = management.ask_core::<Vec<CoreNamespace>>(CoreRequest::Namespaces);
+    let served = served.await.unwrap_or_default();
+    served.iter().any(|it| it.name == namespace.as_str())
 }
 
 /// Writes a tool file.
