@@ -6,15 +6,18 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::support::gateway::MANAGER_TOKEN;
+use crate::support::compiled;
+use crate::support::gateway::{Builder, MANAGER_TOKEN};
 use crate::support::manager::{Manager, with_manager};
 use crate::support::ports::free_address;
 use crate::support::tools::write_wheel;
-use crate::support::{Gateway, TOKEN};
+use crate::support::{Gateway, TOKEN, eventually};
 
 #[tokio::test]
 async fn the_manager_listener_serves_the_management_tools_and_no_other_listener_does() {
     let (builder, address) = with_manager(Gateway::empty());
+    let server = json!({"theirs": {"command": compiled::stray()}});
+    let builder = builder.config(json!({"upstreams": {"stdio": server}}));
     let gateway = builder.start().await;
     let manager = Manager::open(address).await;
 
@@ -56,6 +59,12 @@ async fn the_manager_listener_serves_the_management_tools_and_no_other_listener_
             .contains(&json!({"name": "github2", "tool_count": 0,
             "has_requirements": false, "secrets_status": "no_secrets_needed"})),
         "{listed}"
+    );
+    let theirs = json!({"namespace": "theirs"});
+    let theirs = manager.call("list_tools", theirs).await;
+    assert!(
+        theirs.error().contains("a server that others wrote"),
+        "{theirs:?}"
     );
     let deleted = manager
         .call("delete_namespace", json!({"name": "github2"}))
@@ -102,16 +111,24 @@ async fn the_manager_listener_serves_the_management_tools_and_no_other_listener_
     assert!(!names.text().await.unwrap().contains("_system"));
 }
 
-/// Names and contents of all below a folder, but for what the gateway itself keeps there.
-fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+/// Names and contents of all that management tools can change, but for locks and what the gateway keeps there for itself.
+fn tree(data: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
-    let mut folders = vec![folder.to_owned()];
+    let mut folders = vec![data.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
+            let below = path.strip_prefix(data).unwrap();
+            let is_its_own = ["logs", "runtime", "workers", "gateway.log", "venvs/.builds"];
+            if is_its_own.iter().any(|own| below == Path::new(own))
+                || path.extension().is_some_and(|it| it == "lock")
+            {
+                continue;
+            }
             let kind = path.symlink_metadata().unwrap().file_type();
             if kind.is_symlink() {
-                found.insert(path.clone(), b"a symlink".to_vec());
+                let target = fs::read_link(&path).unwrap();
+                found.insert(path, target.into_os_string().into_encoded_bytes());
             } else if kind.is_dir() {
                 found.insert(path.clone(), Vec::new());
                 folders.push(path);
@@ -199,9 +216,11 @@ async fn a_namespace_is_made_by_tools_alone_and_served_to_another_client() {
         assert_eq!(added.value(), expected);
         assert_eq!(added.progress[0]["params"]["progressToken"], "p");
     }
-    let installed = value("install_requirements", json!({"namespace": "made"})).await;
+    let installed = manager.call("install_requirements", json!({"namespace": "made"}));
+    let installed = installed.await;
+    assert_eq!(installed.progress.len(), 2, "{:?}", installed.progress);
     assert_eq!(
-        installed,
+        installed.value(),
         json!({"installed": true, "namespace": "made", "packages": ["local_package>=1.0"]})
     );
 
@@ -275,13 +294,11 @@ async fn a_namespace_is_made_by_tools_alone_and_served_to_another_client() {
     let kept = deleted["previous_version"].as_str().unwrap();
     assert_eq!(fs::read_to_string(folder.join(kept)).unwrap(), other);
 
-    let own = value(
-        "install_pip_packages",
-        json!({"packages": ["local_package"]}),
-    )
-    .await;
+    let own = json!({"packages": ["local_package"]});
+    let own = manager.call("install_pip_packages", own).await;
+    assert_eq!(own.progress.len(), 2, "{:?}", own.progress);
     assert_eq!(
-        own,
+        own.value(),
         json!({"installed": true, "packages": ["local_package"]})
     );
     let import = |python: &str| {
@@ -305,10 +322,90 @@ async fn a_namespace_is_made_by_tools_alone_and_served_to_another_client() {
     assert_eq!(gateway.call("made", "version", json!({})).await.0, 404);
 }
 
+/// Texts that are the right type for a parameter and no value that it may have, none of them for the same reason.
+fn wrong_texts(key: &str) -> Vec<String> {
+    // Cyrillic, fullwidth, Chinese, Arabic, with a mark that turns the direction of text, with a byte order mark.
+    let scripts = [
+        "\u{430}",
+        "\u{ff41}",
+        "\u{5de5}",
+        "\u{645}",
+        "a\u{202e}b",
+        "\u{feff}a",
+    ];
+    let paths = [
+        "../x", "/etc", "..", ".", "a/b", "a\\b", "%2e%2e", "~", "a\0b", "a\nb",
+    ];
+    let long = "x".repeat(5000);
+    let mut texts: Vec<String> = [&scripts[..], &paths[..], &["", " ", &long]]
+        .concat()
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
+    match key {
+        "namespace" | "name" => {
+            texts.extend(["_system", "Bad.Name", "my tools", "-x"].map(str::to_owned));
+        }
+        "filename" => {
+            texts = texts.into_iter().map(|text| text + ".py").collect();
+            texts.extend(
+                [
+                    "x.txt",
+                    "_x.py",
+                    "../../etc/passwd.py",
+                    "/etc/x.py",
+                    ".history/a.py.1",
+                    "a.py/",
+                    "x.PY",
+                ]
+                .map(str::to_owned),
+            );
+        }
+        "package" => texts.extend(
+            [
+                "-r /etc/passwd",
+                "httpx\n-r x",
+                "--index-url=https://x/",
+                "x @ file:///x",
+                "git+https://h/x",
+                "x.whl",
+            ]
+            .map(str::to_owned),
+        ),
+        "repo_url" => texts.extend(
+            [
+                "file:///etc",
+                "https://127.0.0.1/x",
+                "ext::sh -c id",
+                "https://u:p@h/x",
+                "--upload-pack=id",
+                "git@github.com:o/r",
+            ]
+            .map(str::to_owned),
+        ),
+        "key" => texts.extend(["A B", "1A", "A=B", "A-B"].map(str::to_owned)),
+        // No file is there, whatever its name; a query may be any text but an empty or endless one.
+        "path" | "query" => texts = vec![String::new(), long],
+        "tool_name" => {}
+        other => panic!("no wrong texts for {other}"),
+    }
+    texts
+}
+
 #[tokio::test]
 async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
     let (builder, address) = with_manager(Gateway::empty());
-    let gateway = builder.start().await;
+    // Nothing is to be asked of any registry; if something is, nobody answers.
+    let nobody = "http://127.0.0.1:9/";
+    let indexes = [
+        "NPM_CONFIG_REGISTRY",
+        "PIP_INDEX_URL",
+        "UV_INDEX_URL",
+        "UV_DEFAULT_INDEX",
+        "MCP_REGISTRY_URL",
+    ];
+    let closed = |builder: Builder, name: &str| builder.env(name, nobody);
+    let gateway = indexes.into_iter().fold(builder, closed).start().await;
     let manager = Manager::open(address).await;
     let tool = "from fastmcp.tools import tool\n\n\n@tool\ndef f(a: int) -> int:\n    \"\"\"One.\"\"\"\n    return a\n";
     for call in [
@@ -317,64 +414,89 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
             "write_tool",
             json!({"namespace": "ns", "filename": "a.py", "code": tool}),
         ),
+        ("prepare_secret", json!({"key": "KEPT"})),
     ] {
         manager.call(call.0, call.1).await.value();
     }
-    let outside = gateway.data_dir().join("outside.py");
+    let outside = gateway.data.path().join("outside.py");
     fs::write(&outside, "secret = 1\n").unwrap();
     std::os::unix::fs::symlink(&outside, gateway.tools_dir().join("ns/link.py")).unwrap();
     std::os::unix::fs::symlink(gateway.data_dir(), gateway.tools_dir().join("leaves")).unwrap();
-    let before = tree(&gateway.tools_dir());
+    let before = tree(gateway.data_dir());
 
+    // Arguments that are right but for the one that is replaced.
+    let right = |key: &str| match key {
+        "namespace" | "name" => json!("ns"),
+        "filename" => json!("a.py"),
+        "code" => json!(tool),
+        "package" => json!("no-such-package"),
+        "packages" => json!(["no-such-package"]),
+        "key" => json!("ABSENT"),
+        "input" => json!({}),
+        "tool_name" => json!("f"),
+        "repo_url" => json!("https://h.invalid/o/r"),
+        "path" => json!("README.md"),
+        "query" => json!("x"),
+        other => panic!("a new parameter: {other}"),
+    };
     let (listed, _) = manager.request("tools/list", json!({})).await;
     let mut refused = 0;
     for tool in listed["result"]["tools"].as_array().unwrap() {
         let name = tool["name"].as_str().unwrap();
-        let properties = tool["inputSchema"]["properties"].as_object().unwrap();
-        let required = tool["inputSchema"]["required"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        let right: serde_json::Map<String, Value> = properties
+        let schema = &tool["inputSchema"];
+        let keys: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
+        let arguments: serde_json::Map<String, Value> = keys
             .iter()
-            .map(|(key, schema)| {
-                let value = match schema["type"].as_str() {
-                    Some("object") => json!({}),
-                    Some("array") => json!(["x"]),
-                    _ if key == "filename" => json!("b.py"),
-                    _ => json!("absent"),
-                };
-                (key.clone(), value)
-            })
+            .map(|key| ((*key).clone(), right(key)))
             .collect();
-        let mut wrong = vec![{
-            let mut surplus = right.clone();
-            surplus.insert("surplus".to_owned(), json!(1));
-            surplus
-        }];
-        for key in right.keys() {
-            for value in [json!(5), json!([1]), json!({"a": [1]}), json!(true)] {
-                let mut typed = right.clone();
-                typed.insert(key.clone(), value);
-                // An object is what this one takes.
-                if !(typed[key].is_object() && right[key].is_object()) {
-                    wrong.push(typed);
+        let with = |key: &str, value: Value| {
+            let mut arguments = arguments.clone();
+            arguments.insert(key.to_owned(), value);
+            arguments
+        };
+        let mut wrong = vec![with("surplus", json!(1)), with("Namespace", json!("ns"))];
+        for key in keys {
+            for value in [
+                json!(5),
+                json!([1]),
+                json!({"a": [1]}),
+                json!(true),
+                json!(null),
+            ] {
+                let is_optional = schema["required"]
+                    .as_array()
+                    .is_none_or(|required| !required.contains(&json!(key)));
+                // An object is what this one takes, and null is what may be absent.
+                let may_be =
+                    right(key).is_object() && value.is_object() || is_optional && value.is_null();
+                if !may_be {
+                    wrong.push(with(key, value));
                 }
             }
-            if required.contains(&json!(key)) {
-                let mut missing = right.clone();
+            if schema["required"]
+                .as_array()
+                .is_some_and(|it| it.contains(&json!(key)))
+            {
+                let mut missing = arguments.clone();
                 missing.remove(key);
                 wrong.push(missing);
             }
-        }
-        let names = ["../x", "/etc", "_system", "Bad.Name", "my tools", "", "а"];
-        let namespace_key = ["namespace", "name"]
-            .iter()
-            .find(|key| right.contains_key(**key));
-        for name in names.iter().filter(|_| namespace_key.is_some()) {
-            let mut named = right.clone();
-            named.insert((*namespace_key.unwrap()).to_owned(), json!(name));
-            wrong.push(named);
+            match key.as_str() {
+                "code" | "input" => {}
+                "packages" => {
+                    let texts = wrong_texts("package").into_iter();
+                    wrong.extend(texts.map(|text| with(key, json!([text]))));
+                    wrong.push(with(key, json!([])));
+                    wrong.push(with(key, json!(vec!["a"; 51])));
+                }
+                // What is wrong with the name of a file to write is a result, see below.
+                "filename" if arguments.contains_key("code") => {}
+                key => wrong.extend(
+                    wrong_texts(key)
+                        .into_iter()
+                        .map(|text| with(key, json!(text))),
+                ),
+            }
         }
         for arguments in wrong {
             let answer = manager.call(name, Value::Object(arguments.clone())).await;
@@ -384,104 +506,105 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
             );
             refused += 1;
         }
+        assert_eq!(tree(gateway.data_dir()), before, "{name}");
     }
-    assert!(refused > 80, "{refused}");
-    for tool in [
-        "delete_namespace",
-        "list_tools",
-        "install_requirements",
-        "list_requirements",
+    assert!(refused > 400, "{refused}");
+
+    // What is a symlink, or not there, is not managed.
+    for (tool, arguments) in [
+        ("delete_namespace", json!({"name": "leaves"})),
+        ("delete_namespace", json!({"name": "absent"})),
+        ("list_tools", json!({"namespace": "leaves"})),
+        ("list_requirements", json!({"namespace": "absent"})),
+        ("install_requirements", json!({"namespace": "leaves"})),
+        (
+            "get_tool_source",
+            json!({"namespace": "ns", "filename": "link.py"}),
+        ),
+        (
+            "delete_tool",
+            json!({"namespace": "ns", "filename": "link.py"}),
+        ),
+        (
+            "get_tool_source",
+            json!({"namespace": "leaves", "filename": "a.py"}),
+        ),
     ] {
-        let key = if tool == "delete_namespace" {
-            "name"
-        } else {
-            "namespace"
-        };
-        for name in ["leaves", "absent"] {
-            let answer = manager.call(tool, json!({key: name})).await;
-            assert!(answer.error().len() > 20, "{tool} {name}");
-        }
+        let answer = manager.call(tool, arguments.clone()).await;
+        assert!(answer.error().len() > 20, "{tool} {arguments}");
     }
 
-    for name in [
-        "../../etc/passwd.py",
-        "/etc/x.py",
-        "x.txt",
-        "_x.py",
-        "a/b.py",
-        "a\0.py",
-        "ä.py",
-        "link.py",
-        ".history/a.py.1",
-    ] {
-        for tool in ["get_tool_source", "delete_tool"] {
-            let answer = manager
-                .call(tool, json!({"namespace": "ns", "filename": name}))
-                .await;
-            assert!(answer.error().len() > 20, "{tool} {name}");
-        }
-    }
     let untyped = "from fastmcp.tools import tool\n@tool\ndef f(a) -> int:\n    \"\"\"One.\"\"\"\n    return 1\n";
     let bare = "from fastmcp.tools import tool\n@tool\ndef f(a: int) -> int:\n    return a\n";
-    let runs = format!(
-        "open({:?}, 'w')\n{tool}",
-        gateway.tools_dir().join("ran").to_str().unwrap()
-    );
     let deep = format!("x = {}1{}\n", "(".repeat(5000), ")".repeat(5000));
-    for (filename, code, error) in [
-        ("b.py", "def (:", "Invalid Python syntax"),
-        ("b.py", "\0\u{1}\u{2}", "Invalid Python syntax"),
-        ("b.py", deep.as_str(), "Invalid Python syntax"),
+    let mut codes = vec![
+        ("b.py".to_owned(), "def (:", "Invalid Python syntax"),
+        ("b.py".to_owned(), "\0\u{1}\u{2}", "Invalid Python syntax"),
         (
-            "b.py",
+            "b.py".to_owned(),
+            "\u{7f}ELF\u{2}\u{fffd}\u{1b}[31m",
+            "Invalid Python syntax",
+        ),
+        ("b.py".to_owned(), deep.as_str(), "Invalid Python syntax"),
+        (
+            "b.py".to_owned(),
             "def f(a: int) -> int: return a",
             "No @tool decorator found",
         ),
-        ("b.py", "", "No @tool decorator found"),
-        ("b.py", untyped, "Missing type hints"),
-        ("b.py", bare, "Missing docstring"),
-        ("x.txt", tool, "Invalid filename"),
-        ("../x.py", tool, "Invalid filename"),
-        ("_x.py", tool, "Invalid filename"),
-        ("b.py", &"x".repeat(1024 * 1024 + 1), "Code is too large"),
-    ] {
+        ("b.py".to_owned(), "", "No @tool decorator found"),
+        ("b.py".to_owned(), untyped, "Missing type hints"),
+        ("b.py".to_owned(), bare, "Missing docstring"),
+    ];
+    let large = "x".repeat(1024 * 1024 + 1);
+    codes.push(("b.py".to_owned(), &large, "Code is too large"));
+    let names = wrong_texts("filename").into_iter();
+    codes.extend(names.map(|name| (name, tool, "Invalid filename")));
+    for (at, (filename, code, error)) in codes.into_iter().enumerate() {
+        let tool = ["write_tool", "generate_tool"][at % 2];
         let code = json!({"namespace": "ns", "filename": filename, "code": code});
-        let answer = manager.call("write_tool", code).await.value();
+        let answer = manager.call(tool, code).await.value();
         assert_eq!(
             (&answer["written"], &answer["error"]),
             (&json!(false), &json!(error)),
-            "{answer}"
+            "{filename:?}: {answer}"
         );
         assert!(!answer["details"].as_str().unwrap().is_empty());
     }
-    let huge = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "write_tool",
-        "arguments": {"namespace": "ns", "filename": "b.py", "code": "x".repeat(5 << 20)}}});
-    assert_eq!(manager.post(&huge).await.status(), 413);
-    for package in [
-        "-r /etc/passwd",
-        "httpx\n-r x",
-        "--index-url=https://x/",
-        "x @ file:///x",
-        "../x",
-    ] {
-        let asked = json!({"namespace": "ns", "package": package});
-        assert!(
-            manager
-                .call("add_requirement", asked)
-                .await
-                .error()
-                .contains("package: ")
-        );
+    for tool in ["write_tool", "generate_tool"] {
+        let huge = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool,
+            "arguments": {"namespace": "ns", "filename": "b.py", "code": "x".repeat(5 << 20)}}});
+        let answer = manager.post(&huge).await;
+        assert_eq!(answer.status(), 413);
+        let answer: Value = answer.json().await.unwrap();
+        assert!(answer["error"]["message"].is_string(), "{answer}");
     }
-    assert_eq!(tree(&gateway.tools_dir()), before);
+    // Bytes that are no text, and half a character, are no JSON.
+    let call = |code: &str| {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"write_tool","arguments":{{"namespace":"ns","filename":"b.py","code":"{code}"}}}}}}"#
+        )
+    };
+    let bytes = call("X").into_bytes();
+    let at = bytes.windows(3).position(|it| it == b"\"X\"").unwrap();
+    let binary = [&bytes[..=at], &[0xff, 0xfe, 0x00], &bytes[at + 2..]].concat();
+    assert_eq!(manager.post_bytes(binary).await.status(), 400);
+    let answer = manager.post_bytes(call("\\ud800").into_bytes()).await;
+    let answer = answer.text().await.unwrap();
+    assert!(
+        answer.contains(r#""isError":true"#) || answer.contains(r#""error":"#),
+        "{answer}"
+    );
+    assert_eq!(tree(gateway.data_dir()), before);
 
     // Code is looked at and never run.
+    let ran = gateway.tools_dir().join("ran");
+    let runs = format!("open({:?}, 'w')\n{tool}", ran.to_str().unwrap());
     let code = json!({"namespace": "ns", "filename": "b.py", "code": runs});
     assert_eq!(
         manager.call("write_tool", code).await.value()["written"],
         true
     );
-    assert!(!gateway.tools_dir().join("ran").exists());
+    assert!(!ran.exists());
 }
 
 #[tokio::test]
@@ -491,9 +614,9 @@ async fn manager_and_core_are_two_processes_and_each_outlives_the_other() {
         .env("ALLOW_INSECURE_SECRETS", "1")
         .start()
         .await;
-    let start = || {
+    let start = |variables: &[(&str, &str)]| {
         let (address, metrics) = (free_address(), free_address());
-        Gateway::empty()
+        let builder = Gateway::empty()
             .listening(address, metrics)
             .config(json!({"listeners": [
                 {"name": "manager", "address": address.to_string(), "profile": "manager"},
@@ -502,10 +625,14 @@ async fn manager_and_core_are_two_processes_and_each_outlives_the_other() {
             .arguments(&["--role", "manager"])
             .env("DATA_DIR", core.data_dir().to_str().unwrap())
             .env("CORE_URL", &core.url(""))
-            .env("ALLOW_INSECURE_SECRETS", "1")
-            .start()
+            .env("ALLOW_INSECURE_SECRETS", "1");
+        let set = |builder: Builder, (name, value): &(&str, &str)| builder.env(name, value);
+        variables.iter().fold(builder, set).start()
     };
-    let process = start().await;
+    let process = start(&[("ENABLE_LEGACY_MCP", "false")]).await;
+    let sse = core.client.get(format!("http://{}/sse", process.address));
+    let sse = sse.bearer_auth(TOKEN).header("Accept", "text/event-stream");
+    assert_eq!(sse.send().await.unwrap().status(), 404, "switched off");
     let manager = Manager::open(process.address).await;
     let tool = "import os\nfrom fastmcp.tools import tool\n\n\n@tool\ndef f(a: int) -> int:\n    \"\"\"One.\"\"\"\n    return a // 0\n";
     manager
@@ -549,7 +676,30 @@ async fn manager_and_core_are_two_processes_and_each_outlives_the_other() {
     let (status, _) = core.call("ns", "f", json!({"a": 1})).await;
     assert_eq!(status, 500, "the tool itself fails, in the core");
 
-    let process = start().await;
+    // A manager clears away what one before it left, and tells the core of files that change.
+    let unfinished = core.tools_dir().join("ns/.tmp-a1b2c3");
+    fs::write(&unfinished, "half a file").unwrap();
+    let watcher = [
+        ("ENABLE_FS_WATCHER", "true"),
+        ("FS_WATCHER_DEBOUNCE_MS", "50"),
+    ];
+    let process = start(&watcher).await;
+    eventually(
+        "files are watched, and nothing half done is left",
+        || async {
+            let watched = process.log().contains("files are watched");
+            (watched && !unfinished.exists()).then_some(())
+        },
+    )
+    .await;
+    let dropped = "from fastmcp.tools import tool\n\n\n@tool\ndef dropped() -> int:\n    \"\"\"One.\"\"\"\n    return 7\n";
+    core.drop_tool("ns", "dropped.py", dropped);
+    eventually("the core serves a file that nobody told it of", || async {
+        let (status, value) = core.call("ns", "dropped", json!({})).await;
+        (status == 200 && value == 7).then_some(())
+    })
+    .await;
+
     let manager = Manager::open(process.address).await;
     core.signal(rustix::process::Signal::KILL);
     core.ended().await;

@@ -386,6 +386,56 @@ fn the_command_line_sets_edits_lists_removes_and_changes_the_key() {
     );
 }
 
+#[tokio::test]
+async fn a_core_serves_secrets_that_it_could_not_write() {
+    // Whoever writes these files replaces them, and takes the lock before that: neither can be done here without a trace.
+    let store = TempDir::new().unwrap();
+    let values = |value: &str| format!("global: {{ GITHUB_TOKEN: {value} }}\nnamespaces: {{}}\n");
+    let names = "global:\n  GITHUB_TOKEN:\n    status: set\n\nnamespaces: {}\n";
+    let put = |name: &str, text: &str| {
+        let path = store.path().join(name);
+        let _ = fs::remove_file(&path);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    };
+    put("secrets.enc", &values("first"));
+    put("secrets.meta.yaml", names);
+    let files = ["secrets.enc", "secrets.meta.yaml"];
+    let gateway = Gateway::with_tools([("github", "sees.py", SEES)])
+        .arguments(&["--role", "core"])
+        .env("ALLOW_INSECURE_SECRETS", "1")
+        .start_with(|data| {
+            for name in files {
+                std::os::unix::fs::symlink(store.path().join(name), data.join(name)).unwrap();
+            }
+            fs::create_dir(data.join("secrets.lock")).unwrap();
+        })
+        .await;
+    let length = async || gateway.call("github", "length", json!({})).await;
+    assert_eq!(length().await, (200, json!("first".len())));
+    put("secrets.enc", &values("another-one"));
+    let reloaded = gateway.reload().await;
+    assert_eq!(reloaded["workers_restarted"], json!(["github"]));
+    assert_eq!(length().await, (200, json!("another-one".len())));
+
+    let data = gateway.data_dir();
+    for name in files {
+        assert!(data.join(name).is_symlink(), "{name} was replaced");
+    }
+    let stored = |name: &str| fs::read_to_string(store.path().join(name)).unwrap();
+    assert_eq!(stored("secrets.enc"), values("another-one"));
+    assert_eq!(stored("secrets.meta.yaml"), names);
+    assert_eq!(fs::read_dir(store.path()).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(data.join("secrets.lock")).unwrap().count(), 0);
+    let mut left = fs::read_dir(data).unwrap();
+    assert!(left.all(|it| {
+        !it.unwrap()
+            .file_name()
+            .to_string_lossy()
+            .starts_with(".tmp-")
+    }));
+}
+
 /// How many reloads there were.
 async fn reloads(gateway: &Gateway) -> f64 {
     let metrics = gateway.metrics_text().await;

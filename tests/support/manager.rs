@@ -95,6 +95,21 @@ impl Manager {
         request.json(message).send().await.expect("answered")
     }
 
+    /// Sends bytes that are perhaps no message.
+    pub async fn post_bytes(&self, body: Vec<u8>) -> reqwest::Response {
+        self.client
+            .post(format!("http://{}/mcp", self.address))
+            .bearer_auth(TOKEN)
+            .header("Accept", "application/json, text/event-stream")
+            .header("Content-Type", "application/json")
+            .header("Mcp-Session-Id", &self.session)
+            .header("MCP-Protocol-Version", "2025-11-25")
+            .body(body)
+            .send()
+            .await
+            .expect("answered")
+    }
+
     /// The answer to one request, with what was said before it.
     pub async fn request(&self, method: &str, params: Value) -> (Value, Vec<Value>) {
         let message = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
