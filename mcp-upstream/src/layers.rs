@@ -36,6 +36,7 @@ const LAYERS: &[&str] = &[
     "upstream",
     "upstream/http",
     "upstream/worker",
+    "upstream/aggregate",
     "upstream/system",
     "upstream/client",
     "upstream/http",
